@@ -1,0 +1,315 @@
+"""The records that conductor and worker exchange, with a schema per action.
+
+Plain data: JSON objects below ``/hosts/NAME`` in ZooKeeper.  No record carries a secret; a volume travels as its
+attachment's id and the worker resolves it with its own service credential.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal
+
+import msgspec
+
+from droveway.errors import Refused
+
+Direction = Literal["execute", "revert"]
+
+ACTION_VERSION: Final = 1
+
+
+class Command(msgspec.Struct, frozen=True, kw_only=True):
+    """What a host step asks of a worker; its node's name is ``key``."""
+
+    key: str
+    """``<flow>.<step>.<direction>.<attempt>``, the attempt being the number of the step's row in ``move_steps``."""
+    host: str
+    move: str
+    server: str
+    epoch: int
+    step: str
+    action: str
+    direction: Direction
+    details: dict[str, Any]
+    deadline: float
+    """Seconds that the action may take from when the worker begins it."""
+    version: int = ACTION_VERSION
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of a command.  ``error`` is a `droveway.errors.StepError.as_dict`, or None when it went well."""
+
+    key: str
+    epoch: int
+    value: dict[str, Any] | None = None
+    error: dict[str, str] | None = None
+
+
+class Progress(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a long action is: bytes done and in all."""
+
+    key: str
+    done: int
+    total: int
+    kept: int = 0
+    """Bytes of those done that an earlier, interrupted run of the action had left."""
+    seconds: float = 0.0
+    """How long the worker has been at it in this run."""
+
+
+class Registration(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker says of itself in an ephemeral node: it is up while the node stands."""
+
+    host: str
+    version: str
+    hypervisor: str
+    actions: list[str]
+    """``action@version`` of everything that it can do."""
+    address: str
+    """Where other workers reach its disk transfer, e.g. ``unix:/path``."""
+    same_host_cold_migrate: bool = False
+
+
+def encode(record: msgspec.Struct) -> bytes:
+    """The record as JSON."""
+    return msgspec.json.encode(record)
+
+
+def decode_command(data: bytes) -> Command:
+    """The command in a node; raises `droveway.errors.Refused` when it is no command."""
+    try:
+        return msgspec.json.decode(data, type=Command)
+    except msgspec.DecodeError as error:
+        raise Refused(f"a command node holds no valid command: {error}") from None
+
+
+def decode_result(data: bytes) -> Result:
+    """The result in a node."""
+    return msgspec.json.decode(data, type=Result)
+
+
+class VolumeRef(msgspec.Struct, frozen=True, kw_only=True):
+    """A volume as the worker sees it: it resolves ``attachment`` to the connection info itself."""
+
+    volume: str
+    attachment: str
+    device: str
+    boot: bool = False
+
+
+class PortRef(msgspec.Struct, frozen=True, kw_only=True):
+    """A port that the host plugs for the server."""
+
+    port: str
+    mac: str
+
+
+class DiskInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """One local disk of a server; sizes in bytes.  ``name`` is Nova's (disk, disk.eph0, disk.swap)."""
+
+    name: str
+    format: str
+    virtual_size: int
+    allocated: int
+    backing: str = ""
+    backing_format: str = ""
+    checksum: str = ""
+
+
+class GuestState(msgspec.Struct, frozen=True, kw_only=True):
+    """What a host really holds of a server: the answer of `describe_guest`."""
+
+    defined: bool
+    running: bool
+    starts: int
+    """How often the guest was started on this host, by the hypervisor's own count."""
+    definition: str
+    """The hypervisor's own text of the guest (domain XML or JSON), without secrets; empty when not defined."""
+    move: str
+    """The move that the definition is marked with; empty when Droveway did not make it."""
+    disks: list[DiskInfo]
+    set_aside: bool
+    """Whether ``<uuid>_resize`` stands on this host."""
+    connector: dict[str, Any] = {}
+    """What Cinder wants to know of this host to export a volume to it."""
+
+
+class NoDetails(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An action that needs to know nothing but its server."""
+
+
+class CheckDestination(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Find out whether this guest can run here; write the storage probe ``probe`` (a file name without a path)."""
+
+    definition: str
+    vcpus: int
+    memory_mb: int
+    disk_bytes: int
+    probe: str
+    volumes: list[VolumeRef] = []
+
+
+class FindStorage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Look for the destination's probe in this host's instances directory."""
+
+    probe: str
+
+
+class StopGuest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Shut the guest down within ``grace`` seconds, then cut it off.  Revert starts it when ``restart``."""
+
+    grace: float
+    restart: bool
+
+
+class Connections(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Volumes and ports to connect, or to disconnect."""
+
+    volumes: list[VolumeRef]
+    ports: list[PortRef]
+
+
+class OfferDisks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Serve the disks that were set aside to ``peer`` (a host) for this move; revert withdraws the offer."""
+
+    peer: str
+
+
+class CopyDisks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Make this host's own copy of the disks that were set aside: by ``pull`` from the source, or ``local``."""
+
+    variant: Literal["pull", "local"]
+    source: str
+    address: str
+    probe: str
+
+
+class FitDisks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Grow root and ephemeral to the flavor, make swap anew.  Sizes in bytes; 0 for a disk that is not wanted."""
+
+    root_bytes: int
+    ephemeral_bytes: int
+    swap_bytes: int
+
+
+class DefineGuest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Define the guest from the source's own definition with the new sizes and this host's disks."""
+
+    definition: str
+    vcpus: int
+    memory_mb: int
+    volumes: list[VolumeRef]
+    ports: list[PortRef]
+    previous: str = ""
+    """Same host only: the definition that the undo puts back (else it undefines)."""
+
+
+class StartGuest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Start the guest when ``power_on``; ``starts`` is its start count before this step began (once recorded)."""
+
+    power_on: bool
+
+
+class CheckCopy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Check that the destination's guest is as recorded and its disks are whole."""
+
+    vcpus: int
+    memory_mb: int
+
+
+class CheckHealth(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Find out how the guest is; it has ``probe_seconds`` to answer, and is not asked with 0."""
+
+    probe_seconds: float
+
+
+class GuestHealth(msgspec.Struct, frozen=True, kw_only=True):
+    """How a guest is: the answer of `check_health`."""
+
+    running: bool
+    starts: int
+    """As in `GuestState`."""
+    running_for: float
+    """Seconds since its last start, by the host's own clock; a reboot from within is no start."""
+    answers: bool | None
+    """Whether it answered; None when it was not asked."""
+    why: str = ""
+    """Why it did not answer."""
+
+
+class DiscardSource(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Delete what was set aside, or with ``keep`` rename it; undefine the guest when the server lives elsewhere."""
+
+    undefine: bool
+    keep: bool = False
+
+
+class RestoreDisks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``<uuid>_resize`` becomes ``<uuid>`` again; with ``same_directory`` the present ``<uuid>`` makes room first."""
+
+    same_directory: bool
+
+
+class PrepareSourceGuest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Define the guest as it was before the move and connect its volumes and ports; ``previous`` as in DefineGuest."""
+
+    definition: str
+    volumes: list[VolumeRef]
+    ports: list[PortRef]
+    previous: str = ""
+
+
+class DiscardDestination(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Undefine the guest and delete its disks here; with ``same_directory`` only ``<uuid>_del`` goes."""
+
+    same_directory: bool
+
+
+ACTIONS: Final[dict[str, type[msgspec.Struct]]] = {
+    "describe_guest": NoDetails,
+    "check_destination": CheckDestination,
+    "find_storage": FindStorage,
+    "stop_guest": StopGuest,
+    "disconnect": Connections,
+    "connect": Connections,
+    "set_aside": NoDetails,
+    "offer_disks": OfferDisks,
+    "copy_disks": CopyDisks,
+    "fit_disks": FitDisks,
+    "define_guest": DefineGuest,
+    "start_guest": StartGuest,
+    "check_copy": CheckCopy,
+    "check_set_aside": NoDetails,
+    "check_health": CheckHealth,
+    "discard_source": DiscardSource,
+    "restore_disks": RestoreDisks,
+    "prepare_source_guest": PrepareSourceGuest,
+    "discard_destination": DiscardDestination,
+    "remove_guest": NoDetails,
+}
+
+QUESTIONS: Final = frozenset({"check_health"})
+"""Actions that only look and whose answers age: none is kept for a second asking, and none waits for a command."""
+
+
+def details_of(command: Command) -> Any:
+    """The command's details as the action's record; raises Refused for an unknown action or malformed details."""
+    schema = ACTIONS.get(command.action)
+    if schema is None or command.version != ACTION_VERSION:
+        raise Refused(f"this worker does not know the action {command.action}@{command.version}: upgrade it first")
+    try:
+        return msgspec.convert(command.details, type=schema)
+    except msgspec.ValidationError as error:
+        raise Refused(f"the details of {command.action} break their schema: {error}") from None
+
+
+def learn_types() -> None:
+    """Let msgspec learn every record type that is loaded; whoever starts threads calls it first.
+
+    A thread that meets a type while another one makes msgspec learn it crashes the process (SIGSEGV, msgspec 0.22).
+    """
+    waiting: list[type[msgspec.Struct]] = [msgspec.Struct]
+    while waiting:
+        for each in waiting.pop().__subclasses__():
+            waiting.append(each)
+            if each.__module__.startswith("droveway."):
+                msgspec.json.Decoder(each)
