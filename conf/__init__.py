@@ -1,0 +1,1 @@
+"""The options, one module for each group."""

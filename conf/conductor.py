@@ -1,0 +1,39 @@
+"""How conductors run flows."""
+
+from __future__ import annotations
+
+from oslo_config import cfg
+
+GROUP = cfg.OptGroup("conductor", "Running the flows of moves")
+
+OPTS = (
+    cfg.IntOpt(
+        "threads",
+        default=4,
+        min=1,
+        max=256,
+        help="How many flows one conductor runs at the same time.",
+    ),
+    cfg.FloatOpt(
+        "host_away",
+        default=30.0,
+        min=0.0,
+        max=86400.0,
+        help="Seconds for which a step before the point of no return waits for a host whose worker is away.",
+    ),
+    cfg.FloatOpt(
+        "retry_for",
+        default=60.0,
+        min=0.0,
+        max=86400.0,
+        help="Seconds for which an undo, or a step beyond the point of no return, is tried again before its move "
+        "rests and asks for an operator.",
+    ),
+    cfg.FloatOpt(
+        "retry_pause",
+        default=0.2,
+        min=0.01,
+        max=5.0,
+        help="Seconds before the first of these tries; the pause doubles up to 5 s.",
+    ),
+)

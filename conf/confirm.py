@@ -1,0 +1,41 @@
+"""What becomes of a move that waits for its confirm."""
+
+from __future__ import annotations
+
+from oslo_config import cfg
+
+GROUP = cfg.OptGroup("confirm", "Confirming and reverting")
+
+OPTS = (
+    cfg.IntOpt(
+        "deadline",
+        default=86400,
+        min=1,
+        max=31536000,
+        help="Seconds that a move under the manual policy waits for a person before it is confirmed; "
+        "`move create --deadline` sets it for one move.",
+    ),
+    cfg.IntOpt(
+        "healthy_deadline",
+        default=600,
+        min=1,
+        max=31536000,
+        help="Seconds within which the guest has to be healthy under the policy healthy, or the move is reverted; "
+        "`move create --deadline` sets it for one move. While the destination cannot be asked, the move waits on.",
+    ),
+    cfg.FloatOpt(
+        "healthy_after",
+        default=30.0,
+        min=0.0,
+        max=86400.0,
+        help="Seconds that a guest has to run without a break on its new host to be healthy.",
+    ),
+    cfg.FloatOpt(
+        "probe_timeout",
+        default=5.0,
+        min=0.0,
+        max=60.0,
+        help="Seconds that a guest has to answer when it is asked whether it is healthy (a libvirt guest on its serial "
+        "line). With 0 guests are not asked, for images that do not answer there: to run is then enough.",
+    ),
+)

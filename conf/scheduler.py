@@ -1,0 +1,52 @@
+"""Where a server may go."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from oslo_config import cfg
+
+GROUP = cfg.OptGroup("scheduler", "Choice of the destination")
+
+WEIGHED: Final = {
+    "ram": "free memory",
+    "cpu": "free virtual CPUs",
+    "disk": "free disk",
+    "soft_affinity": "the number of servers of the same soft-affinity group",
+    "soft_anti_affinity": "the lack of servers of the same soft-anti-affinity group",
+}
+"""What hosts are weighed by."""
+
+OPTS: Final[tuple[cfg.Opt, ...]] = (
+    cfg.IntOpt(
+        "max_attempts",
+        default=3,
+        min=1,
+        max=100,
+        help="How many hosts are tried for one move, the first included. 1 tries no alternate. Nova's option of the "
+        "same name.",
+    ),
+    cfg.BoolOpt(
+        "allow_resize_to_same_host",
+        default=False,
+        help="Whether a resize may stay on the host that the server is on. A cold migration never does, unless the "
+        "host's hypervisor declares that it can. Nova's option of the same name.",
+    ),
+    cfg.BoolOpt(
+        "enable_isolated_aggregate_filtering",
+        default=False,
+        help="Whether a host in an aggregate with metadata trait:NAME=required is kept for servers whose flavor or "
+        "image requires that trait. Nova's option of the same name.",
+    ),
+    *(
+        cfg.FloatOpt(
+            f"{name}_weight_multiplier",
+            default=1.0,
+            min=-1000000.0,
+            max=1000000.0,
+            help=f"How many times {what} counts when hosts are weighed; below 0 the other way round. Metadata of the "
+            "same name of an aggregate goes before for its hosts. Nova's option of the same name.",
+        )
+        for name, what in WEIGHED.items()
+    ),
+)
