@@ -1,0 +1,1 @@
+"""Models and access of the API, cell and journal databases."""

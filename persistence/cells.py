@@ -1,0 +1,93 @@
+"""Access to the cell databases, each write behind the fence of a move's epoch.
+
+The fence is a row of Nova's own `instance_system_metadata`, key ``droveway_epoch``: written when a flow is claimed,
+locked and compared in every transaction, removed when the flow has ended.  Missing means fenced.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+
+import sqlalchemy as sa
+from sqlalchemy import orm
+
+from droveway.errors import Fenced, NotFound, ServerDeleted
+from droveway.persistence import cell as models
+from droveway.persistence import servers
+from droveway.persistence.database import Database
+
+FENCE_KEY = "droveway_epoch"
+
+
+class Cells:
+    """The cell databases by cell name."""
+
+    def __init__(self, databases: Mapping[str, Database]) -> None:
+        self._databases = dict(databases)
+
+    def names(self) -> list[str]:
+        """Every cell, in order."""
+        return sorted(self._databases)
+
+    def database(self, cell: str) -> Database:
+        """The cell's database; raises `droveway.errors.NotFound`."""
+        if cell not in self._databases:
+            raise NotFound(f"cell {cell} is unknown: droveway cell list shows the cells")
+        return self._databases[cell]
+
+    @contextlib.contextmanager
+    def transaction(self, cell: str, server: str, epoch: int) -> Iterator[orm.Session]:
+        """One fenced transaction; raises `droveway.errors.Fenced` unless the fence row names exactly this epoch.
+
+        Raises ServerDeleted when the server's rows are gone, and the fence with them.
+        """
+        with self.database(cell).write() as session:
+            present = session.scalar(_fence(server).with_for_update())
+            if present is None and servers.is_gone(session, server):
+                raise ServerDeleted(f"server {server} was deleted meanwhile")
+            if present is None or present.value != str(epoch):
+                raise Fenced(f"epoch {epoch} no longer stands for server {server} in cell {cell}")
+            yield session
+
+    def raise_fence(self, cell: str, server: str, epoch: int) -> None:
+        """Let only ``epoch`` write from now on; raises Fenced when a higher one stands already."""
+        with self.database(cell).write() as session:
+            present = session.scalar(_fence(server).with_for_update())
+            if present is None:
+                session.add(
+                    models.InstanceSystemMetadata(key=FENCE_KEY, value=str(epoch), instance_uuid=server, deleted=0)
+                )
+            elif int(present.value or 0) > epoch:
+                raise Fenced(f"a newer epoch stands for server {server} in cell {cell}")
+            else:
+                present.value = str(epoch)
+
+    def drop_fence(self, cell: str, server: str, epoch: int) -> None:
+        """Remove the fence row if it is this epoch's: from then on nobody may write.
+
+        One that was soft-deleted with its server goes too.
+        """
+        with self.database(cell).write() as session:
+            session.execute(
+                sa.delete(models.InstanceSystemMetadata).where(
+                    models.InstanceSystemMetadata.instance_uuid == server,
+                    models.InstanceSystemMetadata.key == FENCE_KEY,
+                    sa.or_(
+                        models.InstanceSystemMetadata.value == str(epoch), models.InstanceSystemMetadata.deleted != 0
+                    ),
+                )
+            )
+
+    def close(self) -> None:
+        """Give back every connection."""
+        for database in self._databases.values():
+            database.close()
+
+
+def _fence(server: str) -> sa.Select[models.InstanceSystemMetadata]:
+    return sa.select(models.InstanceSystemMetadata).where(
+        models.InstanceSystemMetadata.instance_uuid == server,
+        models.InstanceSystemMetadata.key == FENCE_KEY,
+        models.InstanceSystemMetadata.deleted == 0,
+    )

@@ -1,0 +1,151 @@
+"""One database: its engine and its two kinds of transaction.
+
+Transactions are short.  On SQLite a writing transaction begins IMMEDIATE, so that nothing read in it can change before
+it is committed; elsewhere the rows that a decision rests on are locked by the caller (`with_for_update`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import sqlalchemy as sa
+from sqlalchemy import event, orm
+from sqlalchemy.ext.compiler import compiles
+
+from droveway.errors import DrovewayError
+
+Executor = orm.Session | sa.Connection
+"""Whatever carries a statement out in the caller's transaction."""
+
+BUSY_TIMEOUT = 30.0
+"""Seconds that a SQLite transaction waits for another process's write."""
+
+
+class DatabaseUnusable(DrovewayError):
+    """A database file is missing, corrupt, read-only or of another schema."""
+
+    code = "database-unusable"
+    exit_code = 2
+
+
+class Database:
+    """A database by its SQLAlchemy URL.  The URL is never logged: it may hold a password."""
+
+    def __init__(self, url: str) -> None:
+        self.dialect = sa.make_url(url).get_backend_name()
+        self._url = url
+        self._engine: sa.Engine | None = None
+        self._writing: sa.Engine | None = None
+
+    @property
+    def engine(self) -> sa.Engine:
+        """The engine, made on first use, so that a process that forks before it inherits no connection."""
+        if self._engine is None:
+            self._engine = self._connect()
+        return self._engine
+
+    @contextlib.contextmanager
+    def read(self) -> Iterator[orm.Session]:
+        """A session for reading; whatever it changes is rolled back."""
+        with orm.Session(self.engine, expire_on_commit=False) as session:
+            yield session
+            # Detached first: the rollback would expire what the caller has read and still wants to look at.
+            session.expunge_all()
+            session.rollback()
+
+    @contextlib.contextmanager
+    def write(self) -> Iterator[orm.Session]:
+        """A transaction that commits when the block ends and rolls back when it raises."""
+        with orm.Session(self._write_engine(), expire_on_commit=False) as session, session.begin():
+            yield session
+
+    @contextlib.contextmanager
+    def begin(self) -> Iterator[sa.Connection]:
+        """The same transaction without a session's bookkeeping, which costs half of what runs at each step."""
+        with self._write_engine().begin() as connection:
+            yield connection
+
+    def close(self) -> None:
+        """Give back every connection."""
+        if self._engine is not None:
+            self._engine.dispose()
+            self._engine = self._writing = None
+
+    def _write_engine(self) -> sa.Engine:
+        if self._writing is None:
+            self._writing = self.engine.execution_options(droveway_write=True)
+        return self._writing
+
+    def _connect(self) -> sa.Engine:
+        if self.dialect != "sqlite":
+            return sa.create_engine(self._url, pool_pre_ping=True)
+        engine = sa.create_engine(self._url, connect_args={"timeout": BUSY_TIMEOUT, "check_same_thread": False})
+        event.listen(engine, "connect", _prepare_sqlite)
+        event.listen(engine, "begin", _begin_sqlite)
+        event.listen(engine, "handle_error", _name_file)
+        return engine
+
+
+def sqlite_url(path: Path) -> str:
+    """The URL of a SQLite file."""
+    return f"sqlite:///{path}"
+
+
+class _UtcNow(sa.sql.functions.GenericFunction[dt.datetime]):
+    """The database's clock, with what it has below a second: moves of one second keep their order."""
+
+    type = sa.DateTime()
+    inherit_cache = True
+    name = "utc_now"
+
+
+@compiles(_UtcNow, "sqlite")
+def _utc_now_of_sqlite(_element: _UtcNow, _compiler: Any, **_: Any) -> str:
+    return "strftime('%Y-%m-%d %H:%M:%f000', 'now')"
+
+
+@compiles(_UtcNow, "postgresql")
+def _utc_now_of_postgresql(_element: _UtcNow, _compiler: Any, **_: Any) -> str:
+    return "clock_timestamp() AT TIME ZONE 'utc'"
+
+
+@compiles(_UtcNow, "mysql", "mariadb")
+def _utc_now_of_mysql(_element: _UtcNow, _compiler: Any, **_: Any) -> str:
+    return "utc_timestamp(6)"
+
+
+_NOW: Final = sa.select(_UtcNow())
+
+
+def database_time(session: orm.Session) -> Any:
+    """The database's own clock, UTC, naive: deadlines are decided by it alone."""
+    return session.scalar(_NOW)
+
+
+def _prepare_sqlite(connection: Any, _record: object) -> None:
+    # SQLAlchemy emits BEGIN itself (below); the driver's own implicit BEGIN would be a deferred one.
+    connection.isolation_level = None
+    cursor = connection.cursor()
+    for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
+        cursor.execute(f"PRAGMA {pragma}")
+    cursor.close()
+
+
+def _name_file(context: sa.ExceptionContext) -> None:
+    """Let an error say which file it is of: SQLite's own does not."""
+    if context.sqlalchemy_exception is not None and context.engine is not None:
+        context.sqlalchemy_exception.add_note(str(context.engine.url.database))
+
+
+def file_of(error: BaseException) -> str:
+    """The file of a SQLite database's error, else nothing."""
+    return next(iter(getattr(error, "__notes__", ())), "")
+
+
+def _begin_sqlite(connection: sa.Connection) -> None:
+    writing = connection.get_execution_options().get("droveway_write", False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writing else "BEGIN")

@@ -1,0 +1,68 @@
+"""What hosts that were away still owe: the undos that they could not be asked for."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import sqlalchemy as sa
+from sqlalchemy import orm
+
+from droveway.persistence.database import database_time
+from droveway.persistence.journal import COLLECTOR, Claim, Debt, Move
+
+ERROR = "error"
+"""The key of a debt's details under which the last failure to settle it stands."""
+
+WRITTEN_OFF = "written_off"
+"""The key under which it stands who wrote the debt off; such a debt counts as settled."""
+
+
+# Made once: collectors ask several times a second.
+_COLLECTABLE: Final = (
+    sa.select(Debt)
+    .join(Move, Move.id == Debt.move_id)
+    .join(Claim, Claim.move_id == Debt.move_id)
+    .where(
+        Debt.settled_at.is_(None),
+        Move.flow_uuid.is_(None),
+        sa.or_(Claim.released_at.is_not(None), Claim.owner == COLLECTOR),
+    )
+    .order_by(Debt.id)
+)
+
+
+def owe(session: orm.Session, *, move_id: str, host: str, action: str, details: dict[str, Any]) -> None:
+    """Record that the host still has to undo the action; repeated: the same."""
+    known = session.scalars(
+        sa.select(Debt).where(
+            Debt.move_id == move_id, Debt.host == host, Debt.action == action, Debt.settled_at.is_(None)
+        )
+    )
+    if not any(debt.details == details for debt in known):
+        session.add(Debt(host=host, move_id=move_id, action=action, details=details, created_at=database_time(session)))
+
+
+def outstanding(session: orm.Session, move_id: str, host: str | None = None) -> bool:
+    """Whether anything of the move is still owed, by that host or by any."""
+    unsettled = sa.select(Debt.id).where(Debt.move_id == move_id, Debt.settled_at.is_(None))
+    if host is not None:
+        unsettled = unsettled.where(Debt.host == host)
+    return session.scalar(unsettled.limit(1)) is not None
+
+
+def write_off(session: orm.Session, host: str, *, who: str) -> list[Debt]:
+    """The host will never settle anything any more; what it owed until now."""
+    now = database_time(session)
+    owed = list(session.scalars(sa.select(Debt).where(Debt.host == host, Debt.settled_at.is_(None)).order_by(Debt.id)))
+    for debt in owed:
+        debt.details = {**debt.details, WRITTEN_OFF: who}
+        debt.settled_at = now
+    return owed
+
+
+def collectable(session: orm.Session) -> list[Debt]:
+    """The debts of moves that nobody runs now, in the order in which they were made.
+
+    A claim of a collector that was killed is taken over: no two collect at a time.
+    """
+    return list(session.scalars(_COLLECTABLE))

@@ -1,0 +1,124 @@
+"""The plain JSON that Nova keeps of a server's ports and volumes: `network_info` and `connection_info`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+Json = dict[str, Any]
+
+_TAP_NAME_LENGTH = 14
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subnet:
+    """A subnet as a port uses it; `addresses` are the port's own fixed addresses in it."""
+
+    cidr: str
+    gateway: str | None
+    addresses: tuple[str, ...]
+    dns: tuple[str, ...] = ()
+    version: int = 4
+    enable_dhcp: bool = False
+
+    def as_json(self) -> Json:
+        """Return the subnet as a VIF's network lists it."""
+        fixed = [self._address(address, "fixed") | {"floating_ips": []} for address in self.addresses]
+        return {
+            "cidr": self.cidr,
+            "dns": [self._address(address, "dns") for address in self.dns],
+            "gateway": self._address(self.gateway, "gateway"),
+            "ips": fixed,
+            "routes": [],
+            "version": self.version,
+            "meta": {"enable_dhcp": self.enable_dhcp},
+        }
+
+    def _address(self, address: str | None, kind: str) -> Json:
+        return {"address": address, "type": kind, "version": self.version if address else None, "meta": {}}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Network:
+    """A network as a port uses it."""
+
+    id: str
+    label: str
+    tenant_id: str
+    subnets: tuple[Subnet, ...]
+    bridge: str = "br-int"
+    mtu: int = 1500
+    physical_network: str | None = None
+    tunneled: bool = False
+
+    def as_json(self) -> Json:
+        """Return the network as a VIF carries it; only one without a physical network lacks that key."""
+        meta: Json = {"injected": False, "tenant_id": self.tenant_id, "mtu": self.mtu}
+        if self.physical_network is not None:
+            meta["physical_network"] = self.physical_network
+        subnets = [subnet.as_json() for subnet in self.subnets]
+        meta["tunneled"] = self.tunneled
+        return {"id": self.id, "bridge": self.bridge, "label": self.label, "subnets": subnets, "meta": meta}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Port:
+    """A port of a server; `details` are the binding's `vif_details`."""
+
+    id: str
+    mac: str
+    network: Network
+    vif_type: str = "ovs"
+    details: Mapping[str, Any] = field(default_factory=dict)
+    active: bool = False
+    vnic_type: str = "normal"
+    profile: Mapping[str, Any] = field(default_factory=dict)
+    preserve_on_delete: bool = False
+
+    def as_vif(self) -> Json:
+        """Return the port as Nova's VIF; the device name is the tap that Neutron's agents expect."""
+        return {
+            "id": self.id,
+            "address": self.mac,
+            "network": self.network.as_json(),
+            "type": self.vif_type,
+            "details": dict(self.details),
+            "devname": f"tap{self.id}"[:_TAP_NAME_LENGTH],
+            "ovs_interfaceid": self.id if self.vif_type == "ovs" else None,
+            "qbh_params": None,
+            "qbg_params": None,
+            "active": self.active,
+            "vnic_type": self.vnic_type,
+            "profile": dict(self.profile),
+            "preserve_on_delete": self.preserve_on_delete,
+            "delegate_create": True,
+            "meta": {},
+        }
+
+
+def network_info(ports: Iterable[Port]) -> list[Json]:
+    """Return what `instance_info_caches.network_info` holds for the ports."""
+    return [port.as_vif() for port in ports]
+
+
+def connection_info(
+    attachment: Mapping[str, Any],
+    *,
+    previous: Mapping[str, Any] | None = None,
+    multiattach: bool = False,
+) -> Json:
+    """Return what `block_device_mapping.connection_info` holds for an attachment as Cinder's API shows it.
+
+    Cinder's flat `connection_info` moves under `data`, as Nova's client does it. `previous` is the column's value
+    before a refresh: the multipath id that a host found stays.
+    """
+    flat = dict(attachment["connection_info"])
+    flat.pop("attachment_id", None)
+    info = {"driver_volume_type": flat.pop("driver_volume_type", None), "data": flat}
+    info |= {key: value for key, value in attachment.items() if key not in ("id", "attach_mode", "connection_info")}
+    info["serial"] = attachment["volume_id"]
+    multipath = (previous or {}).get("data", {}).get("multipath_id")
+    if multipath is not None:
+        flat.setdefault("multipath_id", multipath)
+    return info | {"multiattach": True} if multiattach else info

@@ -1,0 +1,27 @@
+"""How far the running step of a move is, as its host last told."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0002"
+down_revision = "0001"
+branch_labels = None
+depends_on = None
+
+_BYTES = ("progress_done", "progress_total", "progress_kept")
+
+
+def upgrade() -> None:
+    """Add the columns, which are empty until a host tells something."""
+    for name in _BYTES:
+        op.add_column("moves", sa.Column(name, sa.BigInteger(), nullable=True))
+    op.add_column("moves", sa.Column("progress_seconds", sa.Double(), nullable=True))
+    op.add_column("moves", sa.Column("progress_at", sa.DateTime(), nullable=True))
+
+
+def downgrade() -> None:
+    """Drop them."""
+    for name in (*_BYTES, "progress_seconds", "progress_at"):
+        op.drop_column("moves", name)

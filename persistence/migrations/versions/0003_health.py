@@ -1,0 +1,25 @@
+"""What a move's destination said of its guest's health, and what its confirm policy waits for."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0003"
+down_revision = "0002"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    """Add the columns, which are empty until somebody asks."""
+    op.add_column("moves", sa.Column("health", sa.String(length=16), nullable=True))
+    op.add_column("moves", sa.Column("health_reason", sa.Text(), nullable=True))
+    op.add_column("moves", sa.Column("health_asked", sa.DateTime(), nullable=True))
+    op.add_column("moves", sa.Column("waits_for", sa.Text(), nullable=True))
+
+
+def downgrade() -> None:
+    """Drop them."""
+    for name in ("health", "health_reason", "health_asked", "waits_for"):
+        op.drop_column("moves", name)

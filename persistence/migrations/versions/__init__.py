@@ -1,0 +1,1 @@
+"""The journal database's revisions, one module each."""

@@ -1,0 +1,63 @@
+"""The states of a move, as data: what each means for an operator and which may follow which."""
+
+from __future__ import annotations
+
+import enum
+from typing import Final
+
+from droveway.errors import IllegalTransition
+
+
+class State(enum.StrEnum):
+    """Where a move stands."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    VERIFYING = "verifying"
+    CONFIRMING = "confirming"
+    REVERTING = "reverting"
+    UNDOING = "undoing"
+    DELETING = "deleting"
+    NEEDS_OPERATOR = "needs-operator"
+    DONE = "done"
+    REVERTED = "reverted"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+ENDED: Final = frozenset({State.DONE, State.REVERTED, State.FAILED, State.CANCELLED})
+"""No flow of such a move will ever run again, and its server may be moved anew."""
+
+ADVICE: Final[dict[State, str]] = {
+    State.QUEUED: "nothing to do: it starts when a conductor is free",
+    State.RUNNING: "nothing to do",
+    State.VERIFYING: "look at the server, then: droveway move confirm {move}  or  droveway move revert {move}",
+    State.CONFIRMING: "nothing to do: the source's copy is being removed",
+    State.REVERTING: "nothing to do: the server is on its way back to its source",
+    State.UNDOING: "nothing to do: what was done is being undone",
+    State.DELETING: "nothing to do: the server is being deleted",
+    State.NEEDS_OPERATOR: "mend what the reason names, then: droveway move retry {move}",
+    State.DONE: "nothing to do: the move is complete",
+    State.REVERTED: "nothing to do: the server is back as it was",
+    State.FAILED: "nothing to do: the server is as it was; the reason says why",
+    State.CANCELLED: "nothing to do: the server is as it was",
+}
+
+_NEXT: Final[dict[State, frozenset[State]]] = {
+    State.QUEUED: frozenset({State.RUNNING, State.CANCELLED, State.DELETING}),
+    State.RUNNING: frozenset({State.VERIFYING, State.UNDOING, State.FAILED, State.CANCELLED, State.DELETING}),
+    State.VERIFYING: frozenset({State.CONFIRMING, State.REVERTING}),
+    State.CONFIRMING: frozenset({State.DONE, State.VERIFYING, State.DELETING}),
+    State.REVERTING: frozenset({State.REVERTED, State.VERIFYING, State.DELETING}),
+    State.UNDOING: frozenset({State.FAILED, State.CANCELLED, State.DELETING}),
+    State.DELETING: frozenset({State.DONE, State.CANCELLED}),
+    State.NEEDS_OPERATOR: frozenset(),
+}
+
+
+def check_transition(old: State, new: State) -> None:
+    """Raise `droveway.errors.IllegalTransition` unless ``new`` may follow ``old``."""
+    if State.NEEDS_OPERATOR in (old, new) and old not in ENDED and new is not old:
+        return
+    if new not in _NEXT.get(old, frozenset()):
+        raise IllegalTransition(f"a move that is {old} cannot become {new}")

@@ -1,0 +1,76 @@
+"""Compare-and-swap on one row: every UPDATE names the old value of each column that it changes."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import orm
+
+from droveway.errors import Conflict
+from droveway.persistence.times import utcnow
+
+
+@dataclasses.dataclass(frozen=True)
+class OneOf:
+    """Several old values that are all as expected."""
+
+    values: tuple[Any, ...]
+
+    def __contains__(self, value: object) -> bool:
+        return value in self.values
+
+
+def swap(session: orm.Session, row: Any, **changes: tuple[Any, Any]) -> bool:
+    """Change columns of one row, each given as (expected old value, new value); returns whether anything changed.
+
+    A column that has its new value already is left alone, so a repeat changes nothing.  Raises
+    `droveway.errors.Conflict`, naming the column, when one holds neither its old nor its new value.
+    """
+    session.refresh(row)
+    wanted: dict[str, Any] = {}
+    for column, (old, new) in changes.items():
+        present = getattr(row, column)
+        if present == new:
+            continue
+        if present != old and not (isinstance(old, OneOf) and present in old):
+            raise Conflict(_conflict(row, column, present, old, new))
+        wanted[column] = (present, new)
+    if not wanted:
+        return False
+    _update(session, row, wanted)
+    return True
+
+
+def _update(session: orm.Session, row: Any, wanted: Mapping[str, tuple[Any, Any]]) -> None:
+    model = type(row)
+    (key,) = sa.inspect(model).primary_key
+    attribute = sa.inspect(model).get_property_by_column(key).key
+    statement = sa.update(model).where(key == getattr(row, attribute))
+    for column, (present, _new) in wanted.items():
+        statement = statement.where(getattr(model, column).is_not_distinct_from(present))
+    values = {column: new for column, (_present, new) in wanted.items()}
+    if hasattr(model, "updated_at"):
+        values.setdefault("updated_at", utcnow())
+    result = session.execute(statement.values(**values).execution_options(synchronize_session=False))
+    if result.rowcount != 1:  # type: ignore[attr-defined]
+        raise Conflict(f"a row of {model.__tablename__} changed while it was being written: nothing was changed")
+    session.refresh(row)
+
+
+def _conflict(row: Any, column: str, present: Any, old: Any, new: Any) -> str:
+    name = getattr(row, "uuid", None) or getattr(row, "instance_uuid", None) or getattr(row, "id", "?")
+    shown = tuple(_short(value) for value in (present, old, new))
+    return (
+        f"{type(row).__tablename__}.{column} of {name} is {shown[0]}, but should be {shown[1]} before it becomes "
+        f"{shown[2]}: somebody else changed it"
+    )
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, OneOf):
+        return " or ".join(_short(each) for each in value.values)
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."  # noqa: PLR2004 - a sentence, not a dump

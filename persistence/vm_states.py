@@ -1,0 +1,199 @@
+"""What Nova's state columns of a server may hold, how the API shows it, and which change a move may make.
+
+A state is `instances.vm_state`, `instances.task_state` and the status of the move's own row in `migrations` (None while
+there is no row). The values are plain strings, because they are what stands in the database.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from droveway.errors import IllegalTransition
+
+
+class VmState:
+    """Values of `instances.vm_state`."""
+
+    ACTIVE: Final = "active"
+    STOPPED: Final = "stopped"
+    RESIZED: Final = "resized"
+    ERROR: Final = "error"
+    DELETED: Final = "deleted"
+    SOFT_DELETED: Final = "soft-delete"
+    BUILDING: Final = "building"
+    PAUSED: Final = "paused"
+    SUSPENDED: Final = "suspended"
+    RESCUED: Final = "rescued"
+    SHELVED: Final = "shelved"
+    SHELVED_OFFLOADED: Final = "shelved_offloaded"
+
+
+class TaskState:
+    """Values of `instances.task_state` that a move or a delete writes; NULL means that nothing is under way."""
+
+    RESIZE_PREP: Final = "resize_prep"
+    RESIZE_MIGRATING: Final = "resize_migrating"
+    RESIZE_MIGRATED: Final = "resize_migrated"
+    RESIZE_FINISH: Final = "resize_finish"
+    RESIZE_REVERTING: Final = "resize_reverting"
+    DELETING: Final = "deleting"
+
+
+class PowerState:
+    """Values of `instances.power_state`."""
+
+    NOSTATE: Final = 0
+    RUNNING: Final = 1
+    PAUSED: Final = 3
+    SHUTDOWN: Final = 4
+    CRASHED: Final = 6
+    SUSPENDED: Final = 7
+
+
+class MigrationStatus:
+    """Values of `migrations.status`."""
+
+    PRE_MIGRATING: Final = "pre-migrating"
+    MIGRATING: Final = "migrating"
+    POST_MIGRATING: Final = "post-migrating"
+    FINISHED: Final = "finished"
+    CONFIRMING: Final = "confirming"
+    CONFIRMED: Final = "confirmed"
+    REVERTING: Final = "reverting"
+    REVERTED: Final = "reverted"
+    ERROR: Final = "error"
+    FAILED: Final = "failed"
+
+
+MOVABLE: Final = frozenset({VmState.ACTIVE, VmState.STOPPED})
+"""The vm_states in which a server may be resized or migrated."""
+
+RESIZING: Final = frozenset(
+    {TaskState.RESIZE_PREP, TaskState.RESIZE_MIGRATING, TaskState.RESIZE_MIGRATED, TaskState.RESIZE_FINISH},
+)
+"""The task_states of a forward flow."""
+
+ENDED_MIGRATIONS: Final = frozenset({"confirmed", "reverted", "error", "failed", "completed", "cancelled", "done"})
+"""The migration statuses that Nova no longer counts as in progress; `finished` and `confirming` are in progress."""
+
+_API_STATUS: Final = {
+    VmState.ACTIVE: "ACTIVE",
+    VmState.STOPPED: "SHUTOFF",
+    VmState.RESIZED: "VERIFY_RESIZE",
+    VmState.ERROR: "ERROR",
+    VmState.DELETED: "DELETED",
+    VmState.SOFT_DELETED: "SOFT_DELETED",
+    VmState.BUILDING: "BUILD",
+    VmState.PAUSED: "PAUSED",
+    VmState.SUSPENDED: "SUSPENDED",
+    VmState.RESCUED: "RESCUE",
+    VmState.SHELVED: "SHELVED",
+    VmState.SHELVED_OFFLOADED: "SHELVED_OFFLOADED",
+}
+
+
+def api_status(vm_state: str | None, task_state: str | None) -> str:
+    """Return the status that Nova's API shows for a server, UNKNOWN for a vm_state that it does not know."""
+    if vm_state in MOVABLE and task_state in RESIZING:
+        return "RESIZE"
+    if vm_state == VmState.RESIZED and task_state == TaskState.RESIZE_REVERTING:
+        return "REVERT_RESIZE"
+    return _API_STATUS.get(vm_state or "", "UNKNOWN")
+
+
+class ServerState(NamedTuple):
+    """The three columns that together say where a server's move stands."""
+
+    vm_state: str
+    task_state: str | None
+    migration: str | None
+
+    def __str__(self) -> str:
+        return f"{self.vm_state}/{self.task_state or 'NULL'} with migration {self.migration or 'none'}"
+
+
+class Transition(NamedTuple):
+    """A change that a step, or the undo of a step, may make."""
+
+    step: str
+    undo: bool
+    old: ServerState
+    new: ServerState
+
+
+# In the rows below "a" is active or stopped, the same on both sides; where a resized server becomes "a", either may
+# follow. A row: the step, from, to, and whether its undo leads back; "undo" in front: the undo leads elsewhere.
+_SAME_CELL: Final[tuple[tuple[str, str, str, bool], ...]] = (
+    ("accept", "a - -", "a resize_prep -", True),
+    ("record_migration", "a resize_prep -", "a resize_prep pre-migrating", False),
+    ("undo record_migration", "a resize_prep pre-migrating", "a resize_prep error", False),
+    ("undo accept", "a resize_prep error", "a - error", False),
+    # Both are written while the guest runs: off and not yet resize_migrated, a restarting nova-compute would start it.
+    ("mark_migrating", "a resize_prep pre-migrating", "a resize_migrating migrating", True),
+    ("mark_migrating", "a resize_migrating migrating", "a resize_migrated migrating", False),
+    ("undo mark_migrating", "a resize_migrated migrating", "a resize_prep pre-migrating", False),
+    ("switch_records", "a resize_migrated migrating", "a resize_finish post-migrating", True),
+    ("finish_records", "a resize_finish post-migrating", "resized - finished", False),
+    ("mark_confirming", "resized - finished", "resized - confirming", True),
+    ("settle_records", "resized - confirming", "a - confirmed", False),
+    ("mark_reverting", "resized - finished", "resized resize_reverting reverting", True),
+    ("settle_records", "resized resize_reverting reverting", "a - reverted", False),
+    # A delete may come at any time; a forward flow that finds it releases what it holds, or ends first when past its
+    # undo, as a confirm or revert does.
+    ("delete", "a - -", "a deleting -", False),
+    ("delete", "a - error", "a deleting error", False),
+    ("delete", "a - confirmed", "a deleting confirmed", False),
+    ("delete", "a - reverted", "a deleting reverted", False),
+    ("delete", "a resize_prep -", "a deleting -", False),
+    ("delete", "a resize_prep pre-migrating", "a deleting pre-migrating", False),
+    ("delete", "a resize_prep error", "a deleting error", False),
+    ("delete", "a resize_migrating migrating", "a deleting migrating", False),
+    ("delete", "a resize_migrated migrating", "a deleting migrating", False),
+    ("delete", "a resize_finish post-migrating", "a deleting post-migrating", False),
+    ("delete", "resized - finished", "resized deleting finished", False),
+    ("delete", "resized - confirming", "resized deleting confirming", False),
+    ("delete", "resized resize_reverting reverting", "resized deleting reverting", False),
+    ("undo switch_records", "a deleting post-migrating", "a deleting migrating", False),
+    ("undo mark_migrating", "a deleting migrating", "a deleting pre-migrating", False),
+    ("undo record_migration", "a deleting pre-migrating", "a deleting error", False),
+    ("finish_records", "a deleting post-migrating", "resized deleting finished", False),
+    ("mark_confirming", "resized deleting finished", "resized deleting confirming", True),
+    ("settle_records", "resized deleting confirming", "a deleting confirmed", False),
+    ("mark_reverting", "resized deleting finished", "resized deleting reverting", True),
+    ("settle_records", "resized deleting reverting", "a deleting reverted", False),
+    ("delete", "a deleting -", "deleted - -", False),
+    ("delete", "a deleting error", "deleted - error", False),
+    ("delete", "a deleting confirmed", "deleted - confirmed", False),
+    ("delete", "a deleting reverted", "deleted - reverted", False),
+)
+
+
+def _states(text: str) -> list[ServerState]:
+    vm_state, task_state, migration = (None if word == "-" else word for word in text.split())
+    alternatives = sorted(MOVABLE) if vm_state == "a" else [vm_state or ""]
+    return [ServerState(alternative, task_state, migration) for alternative in alternatives]
+
+
+def _transitions() -> Iterator[Transition]:
+    for name, before, after, undone in _SAME_CELL:
+        step = name.removeprefix("undo ")
+        for old in _states(before):
+            for new in _states(after):
+                if {old.vm_state, new.vm_state} == MOVABLE:
+                    continue
+                yield Transition(step, name != step, old, new)
+                if undone:
+                    yield Transition(step, True, new, old)
+
+
+TRANSITIONS: Final = tuple(_transitions())
+"""Every legal change of a same-cell move: forward, confirm, revert and delete, and their undos."""
+
+_LEGAL: Final = frozenset((transition.old, transition.new) for transition in TRANSITIONS)
+
+
+def check_transition(old: ServerState, new: ServerState) -> None:
+    """Raise `droveway.errors.IllegalTransition` unless some step or undo of a same-cell move leads from old to new."""
+    if (old, new) not in _LEGAL:
+        raise IllegalTransition(f"a server that is {old} cannot become {new}")
