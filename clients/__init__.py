@@ -1,0 +1,1 @@
+"""One small class for each service outside: Placement, network, volume, image, ZooKeeper."""

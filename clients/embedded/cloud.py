@@ -1,0 +1,43 @@
+"""The clients of a lab's ports, volumes and images, the same classes as those of a real cloud."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from droveway.clients.embedded.image import image_service
+from droveway.clients.embedded.network import network_service
+from droveway.clients.embedded.services import LocalService, services_engine
+from droveway.clients.embedded.volume import volume_service
+from droveway.clients.image import Images
+from droveway.clients.network import Network
+from droveway.clients.volume import Volumes
+
+
+@dataclass(frozen=True)
+class EmbeddedCloud:
+    """Neutron, Cinder and Glance of a lab."""
+
+    network: Network
+    volumes: Volumes
+    images: Images
+    network_root: LocalService
+
+    def add_network_host(self, host: str) -> None:
+        """Let ports be bound on the host: a real Neutron learns this from the host's agent."""
+        self.network_root.request(f"/hosts/{host}", "PUT")
+
+
+def embedded_cloud(
+    *, database: Path, volumes: Path, images: Path, on_request: Callable[[str, str], None] | None = None
+) -> EmbeddedCloud:
+    """The services over the database (services.sqlite, made when missing) and the folders of volumes and images."""
+    engine = services_engine(database)
+    network = network_service(engine)
+    return EmbeddedCloud(
+        network=Network(network, on_request=on_request),
+        volumes=Volumes(volume_service(engine, volumes), on_request=on_request),
+        images=Images(image_service(engine, images), on_request=on_request),
+        network_root=network,
+    )

@@ -1,0 +1,174 @@
+"""Ports and their bindings for a lab, with the answers and refusals of Neutron's binding-extended."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from sqlalchemy import Engine, select
+
+from droveway.clients.embedded.services import (
+    Answer,
+    Binding,
+    LocalService,
+    NetworkHost,
+    Port,
+    RefusalError,
+    Request,
+    new_id,
+)
+from droveway.clients.network import ACTIVE, INACTIVE
+
+
+def network_service(engine: Engine) -> LocalService:
+    """The service; `PUT /hosts/NAME` is its own, where a real Neutron learns of hosts from their agents."""
+    return LocalService(
+        engine,
+        {
+            ("PUT", "/hosts/{host}"): _put_host,
+            ("GET", "/ports"): _ports,
+            ("POST", "/ports"): _post_port,
+            ("GET", "/ports/{port}"): _get_port,
+            ("PUT", "/ports/{port}"): _put_port,
+            ("DELETE", "/ports/{port}"): _delete_port,
+            ("GET", "/ports/{port}/bindings"): _bindings,
+            ("POST", "/ports/{port}/bindings"): _post_binding,
+            ("PUT", "/ports/{port}/bindings/{host}/activate"): _activate,
+            ("DELETE", "/ports/{port}/bindings/{host}"): _delete_binding,
+        },
+    )
+
+
+_WRITABLE: Final = {"device_owner": "device_owner", "device_id": "server"}
+
+
+def _put_host(request: Request) -> Answer:
+    request.session.merge(NetworkHost(name=request.names["host"]))
+    return Answer(200, {})
+
+
+def _ports(request: Request) -> Answer:
+    query = select(Port)
+    if "device_id" in request.params:
+        query = query.where(Port.server == request.params["device_id"])
+    return Answer(200, {"ports": [_port_view(request, port) for port in request.session.scalars(query)]})
+
+
+def _post_port(request: Request) -> Answer:
+    body = request.body["port"]
+    port = Port(
+        id=new_id(),
+        mac=body["mac_address"],
+        server=body["device_id"],
+        network_id=body["network_id"],
+        device_owner=body.get("device_owner", ""),
+    )
+    taken = select(Port).where(Port.mac == port.mac, Port.network_id == port.network_id)
+    if request.session.scalars(taken).first():
+        raise RefusalError(409, f"the MAC address {port.mac} is in use")
+    request.session.add(port)
+    request.session.flush()
+    if body.get("binding:host_id"):
+        _bind(request, port, body["binding:host_id"], body.get("binding:profile") or {})
+    return Answer(201, {"port": _port_view(request, port)})
+
+
+def _get_port(request: Request) -> Answer:
+    return Answer(200, {"port": _port_view(request, _port(request))})
+
+
+def _put_port(request: Request) -> Answer:
+    port = _port(request)
+    wanted = request.headers.get("If-Match", "").removeprefix("revision_number=")
+    if wanted and int(wanted) != port.revision:
+        raise RefusalError(412, f"the port {port.id} is at revision {port.revision}")
+    for name, value in request.body["port"].items():
+        setattr(port, _WRITABLE[name], value)
+    port.revision += 1
+    return Answer(200, {"port": _port_view(request, port)})
+
+
+def _delete_port(request: Request) -> Answer:
+    request.session.delete(_port(request))
+    return Answer(204)
+
+
+def _bindings(request: Request) -> Answer:
+    port = _port(request)
+    return Answer(200, {"bindings": [_binding_view(binding) for binding in _bindings_of(request, port)]})
+
+
+def _post_binding(request: Request) -> Answer:
+    port = _port(request)
+    body = request.body["binding"]
+    binding = _bind(request, port, body["host"], body.get("profile") or {})
+    port.revision += 1
+    return Answer(201, {"binding": _binding_view(binding)})
+
+
+def _activate(request: Request) -> Answer:
+    port = _port(request)
+    binding = _binding(request)
+    if binding.status == ACTIVE:
+        raise RefusalError(409, f"the binding of port {port.id} on {binding.host} is active already")
+    for other in _bindings_of(request, port):
+        other.status = ACTIVE if other.host == binding.host else INACTIVE
+    port.revision += 1
+    return Answer(200, {"binding": _binding_view(binding)})
+
+
+def _delete_binding(request: Request) -> Answer:
+    request.session.delete(_binding(request))
+    _port(request).revision += 1
+    return Answer(204)
+
+
+def _port(request: Request) -> Port:
+    return request.find(Port, request.names["port"])
+
+
+def _binding(request: Request) -> Binding:
+    _port(request)
+    return request.find(Binding, (request.names["port"], request.names["host"]))
+
+
+def _bindings_of(request: Request, port: Port) -> list[Binding]:
+    return list(request.session.scalars(select(Binding).where(Binding.port == port.id).order_by(Binding.host)))
+
+
+def _bind(request: Request, port: Port, host: str, profile: dict[str, Any]) -> Binding:
+    present = _bindings_of(request, port)
+    if host in {binding.host for binding in present}:
+        raise RefusalError(409, f"a binding of port {port.id} on {host} exists already")
+    if request.session.get(NetworkHost, host) is None:
+        raise RefusalError(500, f"binding the port {port.id} on {host} failed: no agent serves that host")
+    status = INACTIVE if any(binding.status == ACTIVE for binding in present) else ACTIVE
+    binding = Binding(port=port.id, host=host, status=status, profile=profile)
+    request.session.add(binding)
+    return binding
+
+
+def _port_view(request: Request, port: Port) -> dict[str, Any]:
+    request.session.flush()
+    active = [binding for binding in _bindings_of(request, port) if binding.status == ACTIVE]
+    return {
+        "id": port.id,
+        "mac_address": port.mac,
+        "device_id": port.server,
+        "device_owner": port.device_owner,
+        "network_id": port.network_id,
+        "revision_number": port.revision,
+        "binding:host_id": active[0].host if active else "",
+        "binding:profile": active[0].profile if active else {},
+        "binding:vif_type": "ovs" if active else "unbound",
+        "binding:vnic_type": "normal",
+    }
+
+
+def _binding_view(binding: Binding) -> dict[str, Any]:
+    return {
+        "host": binding.host,
+        "status": binding.status,
+        "profile": binding.profile,
+        "vif_type": "ovs" if binding.status == ACTIVE else "unbound",
+        "vnic_type": "normal",
+    }

@@ -1,0 +1,255 @@
+"""The real Placement service in this process, on one SQLite file, without a socket.
+
+Import this module late: it brings requests and keystoneauth, and the first request brings Placement itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import functools
+import io
+import logging
+import os
+import sqlite3
+import threading
+import urllib.parse
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import requests
+from keystoneauth1 import session as keystone
+from keystoneauth1 import token_endpoint
+from requests.adapters import BaseAdapter
+from requests.structures import CaseInsensitiveDict
+from urllib3.response import HTTPResponse
+
+from droveway.errors import Refused
+
+_BASE: Final = "http://placement.invalid"
+
+# Two requests at once that read and then write end in "database is locked", at once and without a wait. Placement also
+# keeps its engine in a global, which is pointed at the database of the request that holds this lock.
+_one_request = threading.RLock()
+
+# A fork waits for the request under way, so that a child never inherits half of one.
+os.register_at_fork(
+    before=_one_request.acquire, after_in_parent=_one_request.release, after_in_child=_one_request.release
+)
+
+WsgiApplication = Callable[[dict[str, Any], Callable[..., Any]], Any]
+
+
+def embedded_placement(database: Path) -> keystone.Session:
+    """A keystoneauth session that leads to a Placement on this SQLite file, made with its schema when missing.
+
+    Every process and thread may use the file at the same time: requests are answered one after another, by a lock here
+    and a lock file beside the database. Raises `droveway.errors.Refused` at the first request when the directory cannot
+    be written.
+    """
+    http = requests.Session()
+    http.mount(_BASE, _Transport(database.absolute()))
+    return keystone.Session(auth=token_endpoint.Token(_BASE, "admin"), session=http)
+
+
+def disconnect(database: Path) -> None:
+    """Give back this process's connections to the database; it may be forked then, or the file be replaced."""
+    _application(database.absolute()).close()
+
+
+class _Transport(BaseAdapter):
+    """Hands what requests would send to the WSGI application."""
+
+    def __init__(self, database: Path) -> None:
+        super().__init__()
+        self._database = database
+
+    def send(self, request: requests.PreparedRequest, *_args: Any, **_options: Any) -> requests.Response:
+        with _one_request, _file_lock(self._database):
+            status, headers, content = _application(self._database).answer(request)
+        response = requests.Response()
+        code, _, response.reason = status.partition(" ")
+        response.status_code = int(code)
+        response.headers = CaseInsensitiveDict(headers)
+        response.encoding = "utf-8"
+        response.url = str(request.url)
+        response.request = request
+        response.raw = HTTPResponse(
+            body=io.BytesIO(content), headers=dict(headers), status=response.status_code, preload_content=False
+        )
+        return response
+
+    def close(self) -> None:
+        """Nothing is held between two requests."""
+
+
+@contextlib.contextmanager
+def _file_lock(database: Path) -> Iterator[None]:
+    """Keep other processes out. A record lock, since a forked child would inherit and so prolong a flock."""
+    try:
+        file = database.with_name(f"{database.name}.lock").open("ab")
+    except OSError as error:
+        raise Refused(
+            f"the lab's Placement database {database} cannot be used ({error.strerror}): make its directory writable"
+        ) from None
+    with file:
+        fcntl.lockf(file, fcntl.LOCK_EX)
+        yield
+
+
+class _Application:
+    """Placement's WSGI application on one database."""
+
+    def __init__(self, database: Path) -> None:
+        from oslo_config import cfg
+        from placement import conf, db_api, policy
+
+        # Without a handler of its own, Python would print Placement's warnings to the operator's terminal.
+        logging.getLogger("placement").addHandler(logging.NullHandler())
+        self._database = database
+        settings = cfg.ConfigOpts()
+        conf.register_opts(settings)
+        # The connection is a required option, so it has to stand before the settings are parsed.
+        settings.set_default("connection", _url(database), group="placement_database")
+        settings([], project="placement", default_config_files=[], default_config_dirs=[])
+        settings.set_override("auth_strategy", "noauth2", group="api")
+        self._shared_manager = db_api.placement_context_manager
+        self._manager = _manager(self._shared_manager, database)
+        self._wsgi = _pipeline(settings)
+        policy.init(settings)
+
+    def answer(self, request: requests.PreparedRequest) -> tuple[str, list[tuple[str, str]], bytes]:
+        """Status line, headers and content of the application's answer."""
+        if not self._database.exists():
+            _create(self._database)
+        _require_database(self._database)
+        started: list[tuple[str, list[tuple[str, str]]]] = []
+
+        def start_response(status: str, headers: list[tuple[str, str]], _info: Any = None) -> None:
+            started.append((status, headers))
+
+        restore = self._shared_manager.patch_factory(self._manager)
+        try:
+            content = b"".join(self._wsgi(_environ(request), start_response))
+        finally:
+            restore()
+        return *started[-1], content
+
+    def close(self) -> None:
+        """Give back every connection."""
+        self._manager.writer.get_engine().dispose()
+
+
+@functools.cache
+def _application(database: Path) -> _Application:
+    return _Application(database)
+
+
+def _pipeline(settings: Any) -> WsgiApplication:
+    """What Placement's own `placement.deploy` assembles for noauth2.
+
+    That module also brings alembic, which every command that asks Placement would wait a fifth of a second for.
+    """
+    from microversion_parse.middleware import MicroversionMiddleware
+    from placement import auth, fault_wrap, handler, microversion, requestlog, util
+
+    application: Any = MicroversionMiddleware(
+        handler.PlacementHandler(config=settings),
+        microversion.SERVICE_TYPE,
+        microversion.VERSIONS,
+        json_error_formatter=util.json_error_formatter,
+    )
+    layers = (fault_wrap.FaultWrapper, auth.PlacementKeystoneContext, auth.NoAuthMiddleware, requestlog.RequestLog)
+    for middleware in layers:
+        application = middleware(application)
+    wsgi: WsgiApplication = application
+    return wsgi
+
+
+def _require_database(database: Path) -> None:
+    """Placement would answer each request with an internal error that names neither the file nor the mend.
+
+    The file is read through SQLite alone: to close it beside SQLite would drop every lock of this process on it. The
+    connection may write: what a killed process had begun is rolled back by whoever reads next.
+    """
+    try:
+        with contextlib.closing(sqlite3.connect(f"{database.absolute().as_uri()}?mode=rw", uri=True)) as opened:
+            tables = opened.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
+    except sqlite3.DatabaseError as error:
+        if error.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+            raise
+        tables = 0
+    if not tables:
+        raise Refused(f"the lab's Placement database {database} is no database any more: restore the file")
+
+
+def _url(database: Path) -> str:
+    return f"sqlite:///{database}"
+
+
+def _manager(shared: Any, database: Path) -> Any:
+    """A manager of transactions on this database, like the one that Placement shares and that has none."""
+    manager = shared.make_new_manager()
+    manager.configure(connection=_url(database))
+    return manager
+
+
+def _create(database: Path) -> None:
+    """Make the database under another name first: a half made one is never taken for a whole one."""
+    from placement import db_api
+    from placement.db.sqlalchemy import migration
+    from placement.objects import resource_class, trait
+
+    new = database.with_name(f"{database.name}.new")
+    new.unlink(missing_ok=True)
+    restore = db_api.placement_context_manager.patch_factory(_manager(db_api.placement_context_manager, new))
+    try:
+        migration.upgrade("head")
+        # Placement fills these tables once a process, and here a process may make several databases.
+        trait._TRAITS_SYNCED = False
+        resource_class._RESOURCE_CLASSES_SYNCED = False
+        context = db_api.DbContext()
+        trait.ensure_sync(context)
+        resource_class.ensure_sync(context)
+    finally:
+        restore()
+    new.rename(database)
+    directory = os.open(database.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+def _environ(request: requests.PreparedRequest) -> dict[str, Any]:
+    """The request as WSGI wants it."""
+    parts = urllib.parse.urlsplit(str(request.url))
+    body = request.body or b""
+    content = body.encode() if isinstance(body, str) else bytes(body)  # type: ignore[arg-type]
+    environ: dict[str, Any] = {
+        "REQUEST_METHOD": request.method,
+        "SCRIPT_NAME": "",
+        "PATH_INFO": urllib.parse.unquote(parts.path) or "/",
+        "QUERY_STRING": parts.query,
+        "SERVER_NAME": parts.hostname,
+        "SERVER_PORT": "80",
+        "SERVER_PROTOCOL": "HTTP/1.1",
+        "REMOTE_ADDR": "127.0.0.1",
+        "CONTENT_LENGTH": str(len(content)) if content else "",
+        "wsgi.version": (1, 0),
+        "wsgi.url_scheme": "http",
+        "wsgi.input": io.BytesIO(content),
+        "wsgi.errors": io.StringIO(),
+        "wsgi.multithread": True,
+        "wsgi.multiprocess": True,
+        "wsgi.run_once": False,
+    }
+    for name, value in request.headers.items():
+        key = name.upper().replace("-", "_")
+        text = value.decode() if isinstance(value, bytes) else str(value)
+        if key == "CONTENT_TYPE":
+            environ[key] = text
+        elif key != "CONTENT_LENGTH":
+            environ[f"HTTP_{key}"] = text
+    return environ

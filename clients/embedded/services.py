@@ -1,0 +1,197 @@
+"""The database of a lab's ports, volumes and images, and how their small services are asked."""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, BinaryIO, TypeVar
+
+from sqlalchemy import JSON, Engine, ForeignKey, NullPool, create_engine, event
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+
+from droveway.errors import Refused
+
+_BUSY_SECONDS = 60
+
+
+class Base(DeclarativeBase):
+    """The tables of services.sqlite."""
+
+    type_annotation_map = {dict[str, Any]: JSON}  # noqa: RUF012
+
+
+class NetworkHost(Base):
+    """A host on which ports can be bound, as an agent's row says in a real Neutron."""
+
+    __tablename__ = "network_hosts"
+
+    name: Mapped[str] = mapped_column(primary_key=True)
+
+
+class Port(Base):
+    """A port."""
+
+    __tablename__ = "ports"
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    mac: Mapped[str]
+    server: Mapped[str] = mapped_column(index=True)
+    network_id: Mapped[str]
+    device_owner: Mapped[str]
+    revision: Mapped[int] = mapped_column(default=1)
+
+
+class Binding(Base):
+    """A port's binding to a host; one of a port's bindings at most is ACTIVE."""
+
+    __tablename__ = "port_bindings"
+
+    port: Mapped[str] = mapped_column(ForeignKey("ports.id", ondelete="CASCADE"), primary_key=True)
+    host: Mapped[str] = mapped_column(primary_key=True)
+    status: Mapped[str]
+    profile: Mapped[dict[str, Any]]
+
+
+class VolumeRow(Base):
+    """A volume; its bytes are a file of that name in the folder of volumes."""
+
+    __tablename__ = "volumes"
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    name: Mapped[str]
+    status: Mapped[str]
+    size_gb: Mapped[int]
+    bootable: Mapped[bool] = mapped_column(default=False)
+
+
+class Attachment(Base):
+    """A volume's attachment to a server; the connector stands once the volume is exported to a host."""
+
+    __tablename__ = "attachments"
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    volume: Mapped[str] = mapped_column(ForeignKey("volumes.id"), index=True)
+    server: Mapped[str] = mapped_column(index=True)
+    status: Mapped[str]
+    connector: Mapped[dict[str, Any] | None]
+
+
+class ImageRow(Base):
+    """An image; its bytes are a file of that name in the folder of images."""
+
+    __tablename__ = "images"
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    name: Mapped[str]
+    status: Mapped[str]
+    size: Mapped[int | None]
+    min_disk: Mapped[int]
+    properties: Mapped[dict[str, Any]]
+
+
+_Row = TypeVar("_Row", bound=Base)
+
+
+class RefusalError(Exception):
+    """The service answers with this status and changes nothing."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class Answer:
+    """A response, with as much of requests.Response as our clients look at."""
+
+    def __init__(self, status_code: int, body: Any = None) -> None:
+        self.status_code = status_code
+        self.text = "" if body is None else json.dumps(body)
+
+    def json(self) -> Any:
+        """The body."""
+        return json.loads(self.text)
+
+
+class Request:
+    """What a handler is given: the open transaction and the parts of the request."""
+
+    def __init__(self, session: Session, names: dict[str, str], options: dict[str, Any]) -> None:
+        self.session = session
+        self.names = names
+        self.body: dict[str, Any] = options.get("json") or {}
+        self.params: dict[str, str] = options.get("params") or {}
+        self.headers: dict[str, str] = options.get("headers") or {}
+        self.data: BinaryIO | None = options.get("data")
+
+    def find(self, kind: type[_Row], key: Any) -> _Row:
+        """The row, or the refusal 404."""
+        row = self.session.get(kind, key)
+        if row is None:
+            raise RefusalError(404, f"there is no {kind.__tablename__.removesuffix('s')} {key}")
+        return row
+
+
+Handler = Callable[[Request], Answer]
+
+
+class LocalService:
+    """A small service: each request is one transaction. Stands where an adapter of keystoneauth does."""
+
+    def __init__(self, engine: Engine, routes: dict[tuple[str, str], Handler]) -> None:
+        self._engine = engine
+        self._routes = [(method, _pattern(path), handler) for (method, path), handler in routes.items()]
+
+    def request(self, url: str, method: str, **options: Any) -> Answer:
+        """Answer one request; a refusal leaves everything as it was."""
+        for expected, pattern, handler in self._routes:
+            match = pattern.fullmatch(url)
+            if expected == method and match:
+                try:
+                    with Session(self._engine) as session, session.begin():
+                        return handler(Request(session, match.groupdict(), options))
+                except RefusalError as refusal:
+                    return Answer(refusal.status, {"message": str(refusal)})
+                except (OSError, SQLAlchemyError) as error:
+                    # A full disk or a busy database: the client sees a service that fails for now.
+                    return Answer(503, {"message": str(error)})
+        return Answer(404, {"message": f"there is no {method} {url}"})
+
+
+def new_id() -> str:
+    """An id as services make them."""
+    return str(uuid.uuid4())
+
+
+def services_engine(database: Path) -> Engine:
+    """The engine over services.sqlite, whose tables are made when missing.
+
+    No connection outlives its transaction, so that a fork finds none. Writers wait for each other. Raises
+    `droveway.errors.Refused` when the file is no such database, or cannot be made.
+    """
+    engine = create_engine(f"sqlite:///{database}", poolclass=NullPool, connect_args={"timeout": _BUSY_SECONDS})
+    event.listen(engine, "connect", _prepare)
+    event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN IMMEDIATE"))
+    try:
+        Base.metadata.create_all(engine)
+    except SQLAlchemyError as error:
+        raise Refused(
+            f"the lab's services database {database} cannot be used ({error.__cause__}): restore the file, or make its"
+            " directory writable"
+        ) from None
+    return engine
+
+
+def _prepare(connection: Any, _record: Any) -> None:
+    # The driver's own transactions begin too late: two that read before they write would refuse each other.
+    connection.isolation_level = None
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute("PRAGMA foreign_keys = ON")
+
+
+def _pattern(path: str) -> re.Pattern[str]:
+    return re.compile(re.sub(r"{(\w+)}", r"(?P<\1>[^/]+)", path))

@@ -1,0 +1,387 @@
+"""Placement: the verbs that a move needs, and those that a lab and the audit need.
+
+Every verb may be repeated. Lost answers and generation conflicts are dealt with here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from keystoneauth1 import adapter
+from keystoneauth1 import session as keystone
+
+from droveway.clients.rest import Rest, TryAgainError, detail_of
+from droveway.errors import DestinationFault, StepError
+
+MICROVERSION: Final = "1.38"
+SERVER: Final = "INSTANCE"
+MIGRATION: Final = "MIGRATION"
+
+_BAD_REQUEST: Final = 400
+_CONFLICT: Final = 409
+_UNKNOWN: Final = re.compile(r"No such (trait|resource class)")
+
+ProviderResources = dict[str, dict[str, int]]
+"""Provider's uuid → resource class → amount (MEMORY_MB in MiB, DISK_GB in GiB)."""
+
+
+@dataclass(frozen=True)
+class Allocations:
+    """What a consumer holds; ``generation`` is None when it holds nothing."""
+
+    allocations: ProviderResources
+    generation: int | None = None
+    project_id: str = ""
+    user_id: str = ""
+    consumer_type: str = SERVER
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One way to meet a request: ``provider`` is the root of the compute node's tree, which is the node's own uuid."""
+
+    provider: str
+    allocation_request: dict[str, Any]
+    """As Placement gave it (``allocations`` and ``mappings``); plain JSON, to be handed to `Placement.claim_move`."""
+    summaries: dict[str, Any] = field(default_factory=dict)
+    """The providers of that tree: uuid → ``resources`` (``capacity`` and ``used`` by class) and ``traits``."""
+
+
+@dataclass(frozen=True)
+class Provider:
+    """A resource provider."""
+
+    uuid: str
+    name: str
+    generation: int
+    parent: str | None
+
+
+class Placement:
+    """Placement over a keystoneauth session; ``where`` are options of its adapter, as region_name or interface.
+
+    Every verb raises `droveway.errors.StepError`: ``placement-unavailable`` when no answer is to be had,
+    ``allocation-conflict`` when a consumer holds something else than it should, ``placement-failed`` otherwise.
+    ``on_request`` is called with method and path before each request.
+    """
+
+    def __init__(
+        self, session: keystone.Session, *, on_request: Callable[[str, str], None] | None = None, **where: Any
+    ) -> None:
+        root = adapter.Adapter(session, service_type="placement", default_microversion=MICROVERSION, **where)
+        self._rest = Rest(root, "Placement", on_request)
+
+    # What a move needs.
+
+    def candidates(self, query: Iterable[tuple[str, str]]) -> list[Candidate]:
+        """Who can meet the request of ``query`` (pairs as of ``GET /allocation_candidates``), in Placement's order.
+
+        Nobody can meet one for a trait or a resource class that Placement has never heard of.
+        """
+        answer = self._known("/allocation_candidates", list(query))
+        if answer is None:
+            return []
+        summaries = answer["provider_summaries"]
+        return [_candidate(request, summaries) for request in answer["allocation_requests"]]
+
+    def known_traits(self, traits: Collection[str]) -> set[str]:
+        """Those of the traits that a provider of this Placement may have."""
+        if not traits:
+            return set()
+        return set(self._rest.get("/traits", params={"name": f"in:{','.join(sorted(traits))}"})["traits"])
+
+    def roots(self, what: str, wanted: str) -> frozenset[str]:
+        """The roots of the providers that meet one demand (a pair of ``GET /resource_providers``) by themselves."""
+        answer = self._known("/resource_providers", [(what, wanted)])
+        return frozenset(row["root_provider_uuid"] for row in (answer or {}).get("resource_providers", ()))
+
+    def allocations(self, consumer: str) -> Allocations:
+        """What the consumer holds; an unknown one holds nothing."""
+        answer = self._rest.get(f"/allocations/{consumer}")
+        return Allocations(
+            allocations=resources_of(answer),
+            generation=answer.get("consumer_generation"),
+            project_id=answer.get("project_id", ""),
+            user_id=answer.get("user_id", ""),
+            consumer_type=answer.get("consumer_type", SERVER),
+        )
+
+    def claim_move(
+        self,
+        *,
+        server: str,
+        migration: str,
+        source: Allocations,
+        destination: Mapping[str, Any],
+        project_id: str,
+        user_id: str,
+    ) -> None:
+        """Give the migration what the server holds, and the server the destination's, in one POST.
+
+        ``source`` is what `allocations` found for the server before the claim was fenced: its generation refuses the
+        call when it comes late. It may already be the destination's, after a crash. Raises
+        `droveway.errors.DestinationFault` ``no-capacity`` when the destination is full, and nothing has changed then.
+        """
+        wanted = resources_of(destination)
+        held = self.allocations(migration)
+        if held.allocations:
+            if source.allocations == wanted:
+                return
+            raise StepError(
+                f"the migration {migration} already holds an allocation and the server {server} does not hold the"
+                " destination's: run droveway audit",
+                code="allocation-conflict",
+            )
+        if not source.allocations:
+            raise _nothing_held(server)
+        owner = {"project_id": project_id, "user_id": user_id}
+        body = {
+            server: {
+                **owner,
+                **{key: destination[key] for key in ("allocations", "mappings") if destination.get(key)},
+                "consumer_type": SERVER,
+                "consumer_generation": source.generation,
+            },
+            migration: _entry(source.allocations, None, **owner, consumer_type=MIGRATION),
+        }
+
+        def stands() -> bool:
+            return (
+                self.allocations(migration).allocations == source.allocations
+                and self.allocations(server).allocations == wanted
+            )
+
+        self._write(body, stands, full=DestinationFault)
+
+    def return_move(
+        self,
+        *,
+        server: str,
+        migration: str,
+        source_allocations: ProviderResources | None = None,
+        release: bool = False,
+    ) -> None:
+        """Give the server back what the migration holds, in one POST; with ``release`` (a deleted server) empty both.
+
+        Nothing is done when the migration holds nothing: the claim never ran, or this has run before. The server has
+        then to hold ``source_allocations``, where they are given.
+        """
+        held, holds = self.allocations(migration), self.allocations(server)
+        if release:
+            self._empty({migration: held, server: holds})
+        elif held.allocations:
+            self._give_back(server, holds, migration, held)
+        elif not holds.allocations:
+            raise _nothing_held(server)
+        elif source_allocations is not None and holds.allocations != source_allocations:
+            raise StepError(
+                f"the server {server} holds another allocation than before its move and the migration {migration}"
+                " holds none to give back: run droveway audit",
+                code="allocation-conflict",
+            )
+
+    def release(self, consumer: str) -> None:
+        """Empty the consumer; done when it holds nothing."""
+        self._empty({consumer: self.allocations(consumer)})
+
+    # What a lab and the audit need.
+
+    def providers(self) -> list[Provider]:
+        """Every provider, by name."""
+        rows = self._rest.get("/resource_providers")["resource_providers"]
+        found = [Provider(row["uuid"], row["name"], row["generation"], row["parent_provider_uuid"]) for row in rows]
+        return sorted(found, key=lambda provider: provider.name)
+
+    def provider_usages(self, uuid: str) -> dict[str, int]:
+        """Resource class → amount that all consumers of the provider hold together."""
+        return dict(self._rest.get(f"/resource_providers/{uuid}/usages")["usages"])
+
+    def provider_inventories(self, uuid: str) -> dict[str, dict[str, Any]]:
+        """Resource class → inventory of the provider (``total``, ``reserved``, ``allocation_ratio`` ...)."""
+        return dict(self._rest.get(f"/resource_providers/{uuid}/inventories")["inventories"])
+
+    def room(self, uuid: str) -> dict[str, int]:
+        """Resource class → amount of the provider that can still be given away, by its ratios and reservations."""
+        used = self.provider_usages(uuid)
+        return {
+            name: int((each["total"] - each["reserved"]) * each["allocation_ratio"]) - used.get(name, 0)
+            for name, each in self.provider_inventories(uuid).items()
+        }
+
+    def provider_allocations(self, uuid: str) -> ProviderResources:
+        """Consumer's uuid → what it holds of this provider."""
+        return resources_of(self._rest.get(f"/resource_providers/{uuid}/allocations"))
+
+    def provider_traits(self, uuid: str) -> set[str]:
+        """The traits of the provider."""
+        return set(self._rest.get(f"/resource_providers/{uuid}/traits")["traits"])
+
+    def ensure_provider(
+        self,
+        uuid: str,
+        name: str,
+        inventories: Mapping[str, Mapping[str, Any]],
+        traits: Iterable[str] = (),
+        aggregates: Iterable[str] = (),
+    ) -> None:
+        """Make the provider and give it exactly these inventories, traits and aggregates (uuids)."""
+        body = {"uuid": uuid, "name": name}
+        made = self._rest.repeat(lambda: self._rest.send("POST", "/resource_providers", json=body))
+        if made.status_code == _CONFLICT:
+            self._rest.get(f"/resource_providers/{uuid}")
+        else:
+            self._rest.done("POST", "/resource_providers", made)
+        self._put_of_provider(uuid, "inventories", {name: dict(value) for name, value in inventories.items()})
+        self._put_of_provider(uuid, "aggregates", sorted(aggregates))
+        self._put_traits(uuid, set(traits))
+
+    def ensure_trait(self, uuid: str, trait: str, *, present: bool) -> None:
+        """Set or take away one trait of the provider, as Nova does with COMPUTE_STATUS_DISABLED."""
+        traits = self.provider_traits(uuid)
+        self._put_traits(uuid, traits | {trait} if present else traits - {trait})
+
+    def ensure_allocation(
+        self,
+        consumer: str,
+        allocations: ProviderResources,
+        *,
+        project_id: str,
+        user_id: str,
+        consumer_type: str = SERVER,
+    ) -> None:
+        """Let the consumer hold exactly this; raises `droveway.errors.StepError` ``no-capacity`` if it is too much."""
+        holds = self.allocations(consumer)
+        if holds.allocations != allocations:
+            entry = _entry(allocations, holds.generation, project_id, user_id, consumer_type)
+            self._write({consumer: entry}, lambda: self.allocations(consumer).allocations == allocations)
+
+    # How.
+
+    def _known(self, path: str, query: list[tuple[str, str]]) -> Any:
+        """The answer to a query, or None when it names a trait or resource class that no provider ever had."""
+        response = self._rest.repeat(lambda: self._rest.send("GET", path, params=query))
+        if response.status_code == _BAD_REQUEST and _UNKNOWN.search(detail_of(response)):
+            return None
+        return self._rest.done("GET", path, response).json()
+
+    def _give_back(self, server: str, holds: Allocations, migration: str, held: Allocations) -> None:
+        body = {
+            migration: _emptied(held),
+            server: _entry(held.allocations, holds.generation, held.project_id, held.user_id, SERVER),
+        }
+
+        def stands() -> bool:
+            return (
+                not self.allocations(migration).allocations and self.allocations(server).allocations == held.allocations
+            )
+
+        self._write(body, stands)
+
+    def _empty(self, consumers: Mapping[str, Allocations]) -> None:
+        holders = {consumer: _emptied(held) for consumer, held in consumers.items() if held.allocations}
+        if holders:
+            self._write(holders, lambda: not any(self.allocations(consumer).allocations for consumer in holders))
+
+    def _put_traits(self, uuid: str, traits: set[str]) -> None:
+        for trait in sorted(trait for trait in traits if trait.startswith("CUSTOM_")):
+            path = f"/traits/{trait}"
+            self._rest.done("PUT", path, self._rest.repeat(functools.partial(self._rest.send, "PUT", path)))
+        self._put_of_provider(uuid, "traits", sorted(traits))
+
+    def _put_of_provider(self, uuid: str, what: str, value: Any) -> None:
+        def put() -> None:
+            generation = self._rest.get(f"/resource_providers/{uuid}")["generation"]
+            body = {what: value, "resource_provider_generation": generation}
+            response = self._rest.send("PUT", path, json=body)
+            if _is_concurrent(response):
+                raise TryAgainError(detail_of(response))
+            self._rest.done("PUT", path, response)
+
+        path = f"/resource_providers/{uuid}/{what}"
+        self._rest.repeat(put)
+
+    def _write(
+        self, body: dict[str, dict[str, Any]], stands: Callable[[], bool], full: type[StepError] = StepError
+    ) -> None:
+        """POST the allocations; sent again it is the same body, so that a late one is refused by its generations."""
+
+        def post() -> None:
+            try:
+                response = self._rest.send("POST", "/allocations", json=body)
+            except TryAgainError:
+                if stands():
+                    return
+                raise
+            if response.status_code != _CONFLICT:
+                self._rest.done("POST", "/allocations", response)
+            elif not _is_concurrent(response):
+                raise full(f"Placement refused the allocation: {detail_of(response)}", code="no-capacity")
+            elif not stands():
+                self._look_into_conflict(body, detail_of(response))
+
+        self._rest.repeat(post)
+
+    def _look_into_conflict(self, body: dict[str, dict[str, Any]], detail: str) -> None:
+        """Tell what a repeat can mend (raises `TryAgainError`) from what somebody else did to a consumer."""
+        if "consumer generation conflict" not in detail:
+            raise TryAgainError(detail)
+        # A Placement that was killed in the middle of a request leaves a new consumer behind that holds nothing and
+        # shows no generation; it is generation 0 and not null that opens it.
+        for consumer, entry in body.items():
+            if entry["consumer_generation"] is None and not self.allocations(consumer).allocations:
+                entry["consumer_generation"] = 0
+                raise TryAgainError(detail)
+        raise StepError(
+            f"another writer changed the allocations of {' and '.join(body)} meanwhile ({detail}): run droveway audit",
+            code="allocation-conflict",
+        )
+
+
+def resources_of(answer: Mapping[str, Any]) -> ProviderResources:
+    """The amounts in an allocation request, or in an answer, of Placement."""
+    return {name: dict(held["resources"]) for name, held in answer["allocations"].items()}
+
+
+def _candidate(request: dict[str, Any], summaries: Mapping[str, Any]) -> Candidate:
+    roots = {uuid: str(summaries[uuid]["root_provider_uuid"]) for uuid in request["allocations"]}
+    # A provider that shares its disk is a root of its own: the node is the one that gives memory or processors.
+    provider = next(
+        (root for root in roots.values() if {"MEMORY_MB", "VCPU", "PCPU"} & set(summaries[root]["resources"])),
+        next(iter(roots.values())),
+    )
+    tree = {uuid: summary for uuid, summary in summaries.items() if summary["root_provider_uuid"] == provider}
+    return Candidate(provider, request, tree)
+
+
+def _entry(
+    allocations: ProviderResources, generation: int | None, project_id: str, user_id: str, consumer_type: str
+) -> dict[str, Any]:
+    return {
+        "allocations": {uuid: {"resources": resources} for uuid, resources in allocations.items()},
+        "project_id": project_id,
+        "user_id": user_id,
+        "consumer_type": consumer_type,
+        "consumer_generation": generation,
+    }
+
+
+def _emptied(held: Allocations) -> dict[str, Any]:
+    return _entry({}, held.generation, held.project_id, held.user_id, held.consumer_type)
+
+
+def _nothing_held(server: str) -> StepError:
+    return StepError(
+        f"the server {server} holds no allocation in Placement, so its move cannot keep the books: run droveway audit",
+        code="no-allocation",
+    )
+
+
+def _is_concurrent(response: Any) -> bool:
+    """Whether a generation was out of date, and not the provider full."""
+    if response.status_code != _CONFLICT:
+        return False
+    return any(error.get("code") == "placement.concurrent_update" for error in response.json()["errors"])

@@ -1,0 +1,107 @@
+"""What the clients of all cloud services share: sending, repeating, and turning refusals into our errors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any, Final, Protocol, TypeVar
+
+import tenacity
+from keystoneauth1 import exceptions
+
+from droveway.errors import StepError
+
+ATTEMPTS: Final = 5
+_LONGEST_WAIT: Final = 2.0
+_FIRST_SERVER_ERROR: Final = 500
+
+_Answer = TypeVar("_Answer")
+
+
+class Adapter(Protocol):
+    """A service's root: a keystoneauth adapter, a proxy of openstacksdk or an embedded service."""
+
+    def request(self, url: str, method: str, **options: Any) -> Any:
+        """Send one request and answer whatever the status is."""
+
+
+class TryAgainError(Exception):
+    """The answer was lost, or somebody else was quicker: look what stands, then send again."""
+
+
+class Rest:
+    """One service. Errors are `droveway.errors.StepError` with the codes ``NAME-unavailable`` and ``NAME-failed``."""
+
+    def __init__(self, adapter: Adapter, name: str, on_request: Callable[[str, str], None] | None = None) -> None:
+        self._adapter = adapter
+        self._name = name
+        self._on_request = on_request
+
+    def send(self, method: str, path: str, *, final: Collection[int] = (), **options: Any) -> Any:
+        """The answer to one request; raises `TryAgainError` when none came or the service failed.
+
+        Statuses in ``final`` are answers even where they are server errors.
+        """
+        if self._on_request is not None:
+            self._on_request(method, path)
+        try:
+            response = self._adapter.request(path, method, raise_exc=False, **options)
+        except exceptions.ConnectionError as error:
+            raise TryAgainError(str(error)) from None
+        except exceptions.ClientException as error:
+            raise StepError(
+                f"the {self._name} service cannot be asked: {error}", code=self._code("unavailable")
+            ) from None
+        if response.status_code >= _FIRST_SERVER_ERROR and response.status_code not in final:
+            raise TryAgainError(f"HTTP {response.status_code}: {detail_of(response)}")
+        return response
+
+    def get(self, path: str, **options: Any) -> Any:
+        """The body of the answer to a GET."""
+        return self.get_or_none(path, missing=(), **options)
+
+    def get_or_none(self, path: str, *, missing: Collection[int] = (404,), **options: Any) -> Any:
+        """The body of the answer to a GET, or None when it is not there."""
+        response = self.repeat(lambda: self.send("GET", path, **options))
+        return None if response.status_code in missing else self.done("GET", path, response).json()
+
+    def done(self, method: str, path: str, response: Any) -> Any:
+        """The response, when it is no refusal."""
+        if response.status_code >= 400:  # noqa: PLR2004
+            raise StepError(
+                f"the {self._name} service answered {response.status_code} to {method} {path}: {detail_of(response)}",
+                code=self._code("failed"),
+            )
+        return response
+
+    def repeat(self, call: Callable[[], _Answer]) -> _Answer:
+        """Call until there is an answer, a few times within some seconds."""
+        retrying = tenacity.Retrying(
+            stop=tenacity.stop_after_attempt(ATTEMPTS),
+            wait=tenacity.wait_random_exponential(multiplier=0.05, max=_LONGEST_WAIT),
+            retry=tenacity.retry_if_exception_type(TryAgainError),
+            reraise=True,
+        )
+        try:
+            return retrying(call)
+        except TryAgainError as error:
+            raise StepError(
+                f"the {self._name} service failed {ATTEMPTS} times to carry out a request ({error}): look at its log",
+                code=self._code("unavailable"),
+            ) from None
+
+    def _code(self, what: str) -> str:
+        return f"{self._name.lower()}-{what}"
+
+
+def detail_of(response: Any) -> str:
+    """The sentence in a refusal, wherever the service puts it."""
+    try:
+        body = response.json()
+    except ValueError:
+        body = response.text
+    while isinstance(body, (dict, list)):
+        if isinstance(body, list):
+            body = body[0] if body else ""
+        else:
+            body = next((body[key] for key in ("detail", "message", "errors") if key in body), [*body.values(), ""][0])
+    return " ".join(str(body).split())

@@ -1,0 +1,321 @@
+"""One small adapter over both ZooKeeper clients: kazoo for real, zake inside a lab.
+
+ZooKeeper is a work list and a doorbell, never a record: whatever is lost here is made anew from the journal.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sys
+import threading
+import types
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from kazoo import exceptions
+from kazoo.client import KazooClient
+from kazoo.handlers.threading import SequentialThreadingHandler
+from kazoo.protocol.states import EventType, KazooState, KeeperState
+
+from droveway.errors import CoordinationLost, Fenced
+
+LOG = logging.getLogger(__name__)
+
+ROOT: Final = "/droveway"
+BOARD: Final = f"{ROOT}/board"
+
+_RETRY: Final = {"max_tries": 5, "delay": 0.1, "backoff": 2, "max_delay": 2.0}
+_RECONNECT: Final = {**_RETRY, "max_tries": -1}
+
+
+def host_path(host: str) -> str:
+    """Where everything of one host lies."""
+    return f"{ROOT}/hosts/{host}"
+
+
+def command_path(host: str, key: str = "") -> str:
+    """The node of a command, or the folder of the host's commands."""
+    return f"{host_path(host)}/commands/{key}".rstrip("/")
+
+
+def result_path(host: str, key: str = "") -> str:
+    """The node of a command's result, or the folder of them."""
+    return f"{host_path(host)}/results/{key}".rstrip("/")
+
+
+def progress_path(host: str, key: str = "") -> str:
+    """The node that says how far a command is, or the folder of them."""
+    return f"{host_path(host)}/progress/{key}".rstrip("/")
+
+
+def worker_path(host: str) -> str:
+    """The ephemeral node that stands while the host's worker is up; it holds its `droveway.wire.Registration`."""
+    return f"{host_path(host)}/worker"
+
+
+def epoch_path(move: str) -> str:
+    """The mirror of a move's epoch: a decimal number, or `TOMBSTONE` once the move has ended."""
+    return f"{ROOT}/moves/{move}/epoch"
+
+
+TOMBSTONE: Final = b"ended"
+
+
+class Coordination:
+    """A session with ZooKeeper.
+
+    Every method raises `droveway.errors.CoordinationLost` when the service cannot be reached within the client's
+    retries; whether the call took effect is then unknown, which is why each of them is safe to repeat.
+    """
+
+    def __init__(self, client: Any) -> None:
+        self.client = client
+        """The client itself, with kazoo's interface."""
+        self._session: int | None = None
+
+    @property
+    def session(self) -> int | None:
+        """The session's number (what an ephemeral node names as its owner); None once it has ended.
+
+        While the connection is merely away the session may live on, and its number stands.
+        """
+        if self.live():
+            self._session = self.client.client_id[0] if self._is_kazoo() else self.client.session_id
+        elif not self._is_kazoo() or self.client.state == KazooState.LOST:
+            self._session = None
+        return self._session
+
+    def live(self) -> bool:
+        """Whether the session is known to be alive right now."""
+        if self._is_kazoo():
+            return bool(self.client.state == KazooState.CONNECTED)
+        return bool(self.client.connected and not self.client.expired)
+
+    def get(self, path: str, *, sync: bool = False) -> tuple[bytes, int] | None:
+        """The node's data and version, or None; with ``sync`` not older than this call."""
+        with self._translated():
+            if sync:
+                self.client.retry(self.client.sync, path)
+            try:
+                data, stat = self.client.retry(self.client.get, path)
+            except exceptions.NoNodeError:
+                return None
+            return data, stat.version
+
+    def owner(self, path: str) -> int | None:
+        """The session that owns an ephemeral node, or None when the node is missing; never older than this call."""
+        with self._translated():
+            self.client.retry(self.client.sync, path)
+            stat = self.client.retry(self.client.exists, path)
+            return stat.ephemeralOwner if stat is not None else None
+
+    def children(self, path: str) -> list[str]:
+        """The names below the node, sorted; none when it is missing."""
+        with self._translated():
+            try:
+                return sorted(self.client.retry(self.client.get_children, path))
+            except exceptions.NoNodeError:
+                return []
+
+    def create(self, path: str, data: bytes, *, ephemeral: bool = False) -> bool:
+        """Create the node and its parents once; False when it exists."""
+        with self._translated():
+            try:
+                self.client.retry(self.client.create, path, data, ephemeral=ephemeral, makepath=True)
+            except exceptions.NodeExistsError:
+                return False
+            return True
+
+    def create_guarded(self, path: str, data: bytes, *, guard: str, version: int) -> bool:
+        """Create the node once, in one transaction with a check that the node ``guard`` has that version.
+
+        False when it exists; raises `droveway.errors.Fenced` when the guard is at another version or gone.
+        """
+        with self._translated():
+            self.client.retry(self.client.ensure_path, path.rpartition("/")[0])
+            checked, created = self.client.retry(self._commit_guarded, path, data, guard, version)
+            if isinstance(checked, (exceptions.BadVersionError, exceptions.NoNodeError)):
+                raise Fenced(f"{guard} is no longer at version {version}: a newer claim stands or the move has ended")
+            if isinstance(created, exceptions.NodeExistsError):
+                return False
+            for outcome in (checked, created):
+                if isinstance(outcome, Exception):
+                    raise outcome
+            return True
+
+    def put(self, path: str, data: bytes, *, version: int = -1) -> bool:
+        """Replace the node's data; False when it is missing or at another version than ``version`` (-1: any)."""
+        with self._translated():
+            try:
+                self.client.retry(self.client.set, path, data, version=version)
+            except (exceptions.NoNodeError, exceptions.BadVersionError):
+                return False
+            return True
+
+    def delete(self, path: str) -> bool:
+        """Delete the node and all below it; False when it is missing."""
+        with self._translated():
+            try:
+                self.client.retry(self.client.delete, path)
+            except exceptions.NoNodeError:
+                return False
+            except exceptions.NotEmptyError:
+                self.client.retry(self.client.delete, path, recursive=True)
+            return True
+
+    def watch(self, path: str, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call back on every change of the node's data or children, on its creation and its end.
+
+        The call may come once too often (also on each reconnection, when something may have been missed) and never
+        too seldom.  It runs on the client's own thread: it must only ring a bell.  Returns what ends the watch.
+        """
+        return _Watch(self, path, callback).stop
+
+    def on_lost(self, callback: Callable[[], None]) -> None:
+        """Call back when the session has ended and with it every ephemeral node of ours."""
+
+        def listen(state: str) -> None:
+            if state == KazooState.LOST:
+                callback()
+
+        self.client.add_listener(listen)
+
+    def close(self) -> None:
+        """End the session; ephemeral nodes go with it."""
+        self.client.stop()
+        if self._is_kazoo():
+            self.client.close()
+
+    def _is_kazoo(self) -> bool:
+        return isinstance(self.client, KazooClient)
+
+    def _commit_guarded(self, path: str, data: bytes, guard: str, version: int) -> list[Any]:
+        transaction = self.client.transaction()
+        transaction.check(guard, version)
+        transaction.create(path, data)
+        outcome: list[Any] = transaction.commit()
+        return outcome
+
+    @contextlib.contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except (exceptions.KazooException, self.client.handler.timeout_exception) as error:
+            raise CoordinationLost(f"ZooKeeper did not answer ({type(error).__name__})") from error
+
+
+class _Watch:
+    """Keeps one data watch and one child watch armed on a path."""
+
+    def __init__(self, coordination: Coordination, path: str, callback: Callable[[], None]) -> None:
+        self._client = coordination.client
+        self._path = path
+        self._callback = callback
+        self._lock = threading.Lock()
+        self._armed: set[str] = set()
+        self._stopped = False
+        self._client.add_listener(self._on_state)
+        self._arm()
+
+    def stop(self) -> None:
+        self._stopped = True
+        self._client.remove_listener(self._on_state)
+
+    def _on_state(self, state: str) -> None:
+        # A listener must not wait for an answer of the connection that it is called by.
+        if state == KazooState.CONNECTED and not self._stopped:
+            self._client.handler.spawn(self._restore)
+
+    def _restore(self) -> None:
+        with self._lock:
+            self._armed.clear()
+        self._fire()
+
+    def _on_data(self, event: Any) -> None:
+        self._changed("data", event)
+
+    def _on_children(self, event: Any) -> None:
+        self._changed("children", event)
+
+    def _changed(self, which: str, event: Any) -> None:
+        with self._lock:
+            self._armed.discard(which)
+        # NONE is the end of a connection, which took the watch with it; `_on_state` arms it on the next one.
+        if event.type != EventType.NONE:
+            self._fire()
+
+    def _fire(self) -> None:
+        if self._stopped:
+            return
+        self._arm()
+        self._callback()
+
+    def _arm(self) -> None:
+        with self._lock:
+            try:
+                found = True
+                if "data" not in self._armed:
+                    found = self._client.exists(self._path, watch=self._on_data) is not None
+                    self._armed.add("data")
+                if found and "children" not in self._armed:
+                    self._client.get_children(self._path, watch=self._on_children)
+                    self._armed.add("children")
+            except exceptions.NoNodeError:
+                return  # it went between the two calls, which the data watch tells
+            except (exceptions.KazooException, self._client.handler.timeout_exception):
+                LOG.debug("The watch on %s waits for the next connection", self._path)
+
+
+class _Client(KazooClient):
+    """Refuses requests while the connection is away, so that the retries end; kazoo lets them wait without a limit."""
+
+    def _call(self, request: Any, async_object: Any) -> Any:
+        """Kazoo's one way to send a request."""
+        if self._state == KeeperState.CONNECTING:
+            async_object.set_exception(exceptions.ConnectionLoss())
+            return False
+        return super()._call(request, async_object)
+
+
+def connect(hosts: str, *, timeout: float) -> Coordination:
+    """A session with a real ZooKeeper at ``hosts`` (``name:port,name:port``).
+
+    ``timeout`` is the session's, in seconds: so long after a process died are its claims still held.
+    """
+    client = _Client(hosts=hosts, timeout=timeout, command_retry=dict(_RETRY), connection_retry=_RECONNECT)
+    try:
+        client.start(timeout=max(timeout, 5.0))
+    except (exceptions.KazooException, client.handler.timeout_exception) as error:
+        client.stop()
+        client.close()
+        raise CoordinationLost(f"no ZooKeeper answers at {hosts}: start it or correct its address") from error
+    return Coordination(client)
+
+
+def embedded_store() -> Any:
+    """The nodes of an embedded ZooKeeper, shared by all sessions of one process."""
+    _zake()
+    from zake.fake_storage import FakeStorage
+
+    return FakeStorage(SequentialThreadingHandler())
+
+
+def connect_embedded(store: Any) -> Coordination:
+    """A session with an embedded ZooKeeper."""
+    _zake()
+    from zake.fake_client import FakeClient
+
+    client = FakeClient(storage=store)
+    client.start()
+    return Coordination(client)
+
+
+def _zake() -> None:
+    # zake asks pkg_resources for its own version, and setuptools no longer has that module.
+    if "pkg_resources" not in sys.modules:
+        sys.modules["pkg_resources"] = types.ModuleType("pkg_resources")
+        try:
+            import zake.fake_client  # noqa: F401
+        finally:
+            del sys.modules["pkg_resources"]
