@@ -1,0 +1,1 @@
+"""Choice of the destination: requests, filters, weighers and alternates."""

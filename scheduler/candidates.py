@@ -1,0 +1,84 @@
+"""Choosing a destination with Placement: one query, then the choice."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from droveway.clients.placement import Placement
+from droveway.errors import StepError
+from droveway.scheduler.filters import isolating
+from droveway.scheduler.hosts import HostState
+from droveway.scheduler.reasons import reasons
+from droveway.scheduler.requests import MoveRequest, query
+from droveway.scheduler.select import PLACEMENT, Selection, select
+
+_NAMED_HOSTS: Final = 8
+"""So many hosts are named in an error; a large cell would fill pages."""
+
+
+def schedule(placement: Placement, host_states: Sequence[HostState], request: MoveRequest) -> Selection:
+    """The destinations of a move, by one candidates query.
+
+    More is asked only where the flavor forbids traits, and to say why hosts were not offered.
+    Raises `droveway.errors.StepError` ``no-valid-host`` with the reason against each host, as Nova's NoValidHost.
+    """
+    if both := sorted(request.required_traits & request.forbidden_traits):
+        raise StepError(
+            f"no host can take the server {request.name}: its image requires the trait {both[0]}, which its flavor "
+            "forbids; choose another flavor",
+            code="no-valid-host",
+        )
+    target = next((state for state in host_states if state.host == request.target_host), None)
+    if request.target_host is not None and target is None:
+        raise StepError(
+            f"the host {request.target_host} is in no enabled cell: droveway host list shows the hosts",
+            code="no-valid-host",
+        )
+    zone = {uuid for state in host_states if state.zone == request.zone for uuid in state.zone_aggregates}
+    aggregates = {uuid: metadata for state in host_states for uuid, metadata in state.aggregates.items()}
+    found = placement.candidates(
+        query(
+            request,
+            target_provider=target.provider if target else None,
+            zone_aggregates=zone,
+            isolated_aggregates=[uuid for uuid, metadata in aggregates.items() if isolating(request, metadata)],
+            unknown_traits=request.forbidden_traits - placement.known_traits(request.forbidden_traits),
+        )
+    )
+    selection = _explained(placement, request, select(request, found, host_states), host_states)
+    if not selection.chosen:
+        raise StepError(_no_valid_host(request, selection), code="no-valid-host")
+    return selection
+
+
+def _explained(
+    placement: Placement, request: MoveRequest, selection: Selection, host_states: Sequence[HostState]
+) -> Selection:
+    """The selection, with a reason of its own for each host that Placement did not offer, the server's own left out.
+
+    There the old and the new size count together, which is said already.
+    """
+    unoffered = {
+        state.host: state.provider
+        for state in host_states
+        if state.host != request.source_host
+        and state.host in selection.rejected
+        and selection.rejected[state.host].filter == PLACEMENT
+    }
+    if not unoffered:
+        return selection
+    found = reasons(placement, request, set(unoffered.values()))
+    told = {host: found[provider] for host, provider in unoffered.items() if provider in found}
+    return selection.told(told)
+
+
+def _no_valid_host(request: MoveRequest, selection: Selection) -> str:
+    reasons = [f"{host}: {why.reason} ({why.filter})" for host, why in selection.rejected.items()]
+    more = len(reasons) - _NAMED_HOSTS
+    if more > 0:
+        reasons[_NAMED_HOSTS:] = [f"and {more} more"]
+    return (
+        f"no host can take the server {request.name} ({'; '.join(reasons) or 'there is none'}):"
+        " free or enable a host, or choose another flavor"
+    )

@@ -1,0 +1,67 @@
+"""What a move is judged by before anything of it is written: facts alone, gathered by whoever asks."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Final
+
+from droveway.clients.network import PortRecord
+from droveway.persistence.catalog import Flavor, Host, Server
+from droveway.persistence.quotas import Holding
+from droveway.persistence.server_features import Features
+
+RESIZE: Final = "resize"
+MIGRATE: Final = "migrate"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Facts:
+    """What the databases, the services and the workers say about a request to move a server."""
+
+    server: Server
+    current: Flavor
+    """The flavor that the server has, as its own record keeps it."""
+    new: Flavor | None = None
+    """The flavor that was asked for; None for a cold migration."""
+    may_use: bool = True
+    """Whether the server's project may use the new flavor."""
+    source: Host | None = None
+    """The host that the server is on."""
+    target: Host | None = None
+    """The host that was asked for by name."""
+    up: frozenset[str] = frozenset()
+    """The hosts whose workers are up."""
+    open_move: str | None = None
+    """The first letters of the id of a move of the server that has not ended."""
+    holds_allocation: bool = True
+    """Whether the server holds its resources on its host in Placement."""
+    same_host_cold_migrate: bool = False
+    """Whether the server's host declares that it can migrate a server to itself."""
+    features: Features = dataclasses.field(default_factory=Features)
+    ports: tuple[PortRecord, ...] = ()
+    holdings: tuple[Holding, ...] = ()
+    """What the server's project and user have of each resource that has a quota; empty for a cold migration."""
+
+    @property
+    def kind(self) -> str:
+        """The kind of flow."""
+        return MIGRATE if self.new is None else RESIZE
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EndFacts:
+    """What is said about a request to confirm or to revert a move that waits for it."""
+
+    move: str
+    """The first letters of the move's id."""
+    server: Server
+    migration: str | None
+    """The status of the move's row in `migrations`."""
+    deleting: bool
+    """Whether the server is to be deleted once the move is confirmed."""
+    source: str
+    source_up: bool
+    old: Flavor
+    """The flavor that a revert brings back."""
+    current: Flavor
+    holdings: tuple[Holding, ...] = ()

@@ -1,0 +1,145 @@
+"""What the flavor that a resize asks for must be, for this server, its image and the quotas of whose it is.
+
+Each function is one rule: None when it holds, else one sentence that names the thing, the rule and the mend.  They are
+asked of resizes only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from droveway.persistence.catalog import Flavor
+from droveway.persistence.quotas import CORES, RAM, UNLIMITED, Holding
+from droveway.scheduler.facts import EndFacts, Facts
+from droveway.scheduler.features import ACCELERATORS, unhandled
+
+_GIB: Final = 1024**3
+_UNITS: Final = {CORES: "vCPUs", RAM: "MB of memory"}
+
+
+def may_be_used(facts: Facts) -> str | None:
+    """The new flavor is public, or the server's project was given access to it."""
+    if facts.may_use:
+        return None
+    return (
+        f"flavor {_new(facts).name} is private and project {facts.server.project} of server {facts.server.name} has no "
+        "access to it: give the project access, or choose another flavor"
+    )
+
+
+def asks_for_no_accelerator(facts: Facts) -> str | None:
+    """The new flavor asks for no accelerator."""
+    profile = _new(facts).extra_specs.get(ACCELERATORS)
+    if profile is None:
+        return None
+    return (
+        f"flavor {_new(facts).name} gives the accelerators of device profile {profile}, and a resize cannot: choose "
+        "another flavor, or make a new server of it"
+    )
+
+
+def keeps_a_root_disk(facts: Facts) -> str | None:
+    """A new flavor with a root disk of 0 GB is for a server that has no larger one, or boots from a volume."""
+    if _new(facts).root_gb or not facts.current.root_gb or facts.server.boots_from_volume:
+        return None
+    return (
+        f"flavor {_new(facts).name} has a root disk of 0 GB, and server {facts.server.name} has one of "
+        f"{facts.current.root_gb} GB, which a resize cannot take away: choose a flavor with root_gb >= "
+        f"{facts.current.root_gb}"
+    )
+
+
+def is_enabled(facts: Facts) -> str | None:
+    """The new flavor is not disabled."""
+    if not _new(facts).disabled or _new(facts).id == facts.current.id:
+        return None
+    return f"flavor {_new(facts).name} is disabled: choose another one, droveway flavor list shows them"
+
+
+def is_another_one(facts: Facts) -> str | None:
+    """The new flavor is not the server's own."""
+    if _new(facts).id != facts.current.id:
+        return None
+    return (
+        f"server {facts.server.name} has flavor {_new(facts).name} already, and a resize must change it: choose another"
+    )
+
+
+def shrinks_no_disk(facts: Facts) -> str | None:
+    """Neither root nor ephemeral disk becomes smaller; of a server on a volume only the ephemeral one counts."""
+    old, new, server = facts.current, _new(facts), facts.server
+    disks = [("ephemeral disk", "ephemeral_gb", old.ephemeral_gb, new.ephemeral_gb)]
+    if not server.boots_from_volume:
+        disks.insert(0, ("disk", "root_gb", old.root_gb, new.root_gb))
+    for disk, column, before, after in disks:
+        if after < before:
+            return (
+                f"{server.name} would shrink its {disk} from {before} GB ({old.name}) to {after} GB ({new.name}); a "
+                f"disk can only grow. Choose a flavor with {column} >= {before}:  droveway flavor list"
+            )
+    return None
+
+
+def keeps_the_quotas(facts: Facts) -> str | None:
+    """What grows stays within the quotas of cores and ram of the server's project and user."""
+    return over_quota(facts.server.name, facts.current, _new(facts), facts.holdings, "choose a smaller flavor")
+
+
+def has_the_images_memory(facts: Facts) -> str | None:
+    """The new flavor has the memory that the server's image needs."""
+    needed = facts.features.min_ram_mb
+    if _new(facts).memory_mb >= needed:
+        return None
+    return (
+        f"the image of server {facts.server.name} needs {needed} MB of memory and flavor {_new(facts).name} has "
+        f"{_new(facts).memory_mb} MB: choose a flavor with memory_mb >= {needed}"
+    )
+
+
+def has_the_images_disk(facts: Facts) -> str | None:
+    """The new root disk, if there is one, holds the server's image, unless the server boots from a volume."""
+    root = _new(facts).root_gb
+    needed = max(facts.features.min_disk_gb, -(-facts.features.image_bytes // _GIB))
+    if facts.server.boots_from_volume or not root or root >= needed:
+        return None
+    return (
+        f"the image of server {facts.server.name} needs a root disk of {needed} GB and flavor {_new(facts).name} has "
+        f"one of {root} GB: choose a flavor with root_gb >= {needed}"
+    )
+
+
+def binds_no_devices(facts: Facts) -> str | None:
+    """The new flavor gives no device of a host: pinned CPUs, NUMA cells, large pages, PCI, vGPU, vTPM, pmem."""
+    found = unhandled(f"flavor {_new(facts).name}", _new(facts).extra_specs)
+    if found is None:
+        return None
+    return (
+        f"server {facts.server.name} would get {found}, and single devices of a host cannot be given by a resize yet: "
+        "choose another flavor"
+    )
+
+
+def revert_keeps_the_quotas(facts: EndFacts) -> str | None:
+    """A revert that makes the server larger again stays within the quotas of its project and user."""
+    return over_quota(facts.server.name, facts.current, facts.old, facts.holdings, "confirm the move instead")
+
+
+def over_quota(server: str, old: Flavor, new: Flavor, holdings: Iterable[Holding], instead: str) -> str | None:
+    """Which quota the step from one flavor to the other breaks; only what grows is looked at, as in Nova."""
+    growth = {CORES: new.vcpus - old.vcpus, RAM: new.memory_mb - old.memory_mb}
+    for holding in holdings:
+        more = growth[holding.resource]
+        if more > 0 and holding.limit != UNLIMITED and holding.used + more > holding.limit:
+            return (
+                f"server {server} would need {more} more {_UNITS[holding.resource]}, and {holding.owner} uses "
+                f"{holding.used} of the {holding.limit} that its quota of {holding.resource} allows: {instead}, free "
+                "some, or raise the quota"
+            )
+    return None
+
+
+def _new(facts: Facts) -> Flavor:
+    if facts.new is None:
+        raise ValueError("a cold migration has no new flavor")
+    return facts.new

@@ -1,0 +1,152 @@
+"""What the databases know of the hosts when a destination is chosen."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import sqlalchemy as sa
+from sqlalchemy import orm
+
+from droveway.persistence import api
+from droveway.persistence.cell import ComputeNode, Instance, Migration, Service
+from droveway.persistence.vm_states import ENDED_MIGRATIONS
+
+DEFAULT_ZONE: Final = "nova"
+"""The zone of a host that is in no aggregate with one; Nova's `default_availability_zone`."""
+
+_ZONE: Final = "availability_zone"
+
+_Places = dict[str, dict[str, frozenset[str]]]
+"""Host → server group → servers."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostState:
+    """A host when a destination is chosen."""
+
+    host: str
+    cell: str
+    node: str
+    provider: str
+    """The compute node's uuid, which is its provider's in Placement."""
+    up: bool = True
+    """Whether its worker is registered and nobody forced it down."""
+    disabled: bool = False
+    zone: str = DEFAULT_ZONE
+    zone_aggregates: frozenset[str] = frozenset()
+    """The aggregates that put the host into its zone."""
+    aggregates: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """The metadata of every aggregate that it is in, by the aggregate's uuid."""
+    members: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """Server group → its servers that live here."""
+    moving: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """Server group → its servers with a migration from or to here that has not ended.
+
+    One at verifying is among them on its source too, so that its revert breaks no policy: as in Nova's late check.
+    """
+
+
+def host_states(
+    api_session: orm.Session, cell_sessions: Mapping[str, orm.Session], up_hosts: Collection[str]
+) -> list[HostState]:
+    """Every host of every cell that is not disabled, by name; ``up_hosts`` are those whose workers are registered."""
+    aggregates = _aggregates(api_session)
+    groups = _groups(api_session)
+    open_cells = api_session.execute(
+        sa.select(api.CellMapping.name, api.HostMapping.host)
+        .join(api.HostMapping, api.HostMapping.cell_id == api.CellMapping.id)
+        .where(api.CellMapping.disabled.is_not(sa.true()))
+    )
+    mapped = {(row.name, row.host) for row in open_cells}
+    found = []
+    for cell, session in sorted(cell_sessions.items()):
+        living, moving = _members(session, groups)
+        for node, service in _nodes(session):
+            if (cell, node.host) not in mapped:
+                continue
+            host = str(node.host)
+            its = aggregates.get(host, {})
+            zone = _zone(its)
+            found.append(
+                HostState(
+                    host=host,
+                    cell=cell,
+                    node=str(node.hypervisor_hostname),
+                    provider=str(node.uuid),
+                    up=host in up_hosts and not service.forced_down,
+                    disabled=bool(service.disabled),
+                    zone=zone,
+                    zone_aggregates=frozenset(uuid for uuid, metadata in its.items() if metadata.get(_ZONE) == zone),
+                    aggregates=its,
+                    members=living.get(host, {}),
+                    moving=moving.get(host, {}),
+                )
+            )
+    return sorted(found, key=lambda state: state.host)
+
+
+def _nodes(session: orm.Session) -> list[tuple[ComputeNode, Service]]:
+    rows = session.execute(
+        sa.select(ComputeNode, Service)
+        .join(Service, (Service.host == ComputeNode.host) & (Service.binary == "nova-compute"))
+        .where(ComputeNode.deleted == 0, Service.deleted == 0)
+    )
+    return [(node, service) for node, service in rows]
+
+
+def zone_of(session: orm.Session, host: str) -> str:
+    """The host's availability zone, as Nova has it: one that an aggregate gives, else its default."""
+    return _zone(_aggregates(session, host).get(host, {}))
+
+
+def _zone(aggregates: Mapping[str, Mapping[str, str]]) -> str:
+    """Nova lets a host be in one zone only; of several the oldest aggregate's goes."""
+    return next((metadata[_ZONE] for metadata in aggregates.values() if _ZONE in metadata), DEFAULT_ZONE)
+
+
+def _aggregates(session: orm.Session, only: str | None = None) -> dict[str, dict[str, dict[str, str]]]:
+    """Host → uuid of each of its aggregates, oldest first → its metadata."""
+    query = (
+        sa.select(api.AggregateHost.host, api.Aggregate.uuid, api.AggregateMetadata.key, api.AggregateMetadata.value)
+        .join(api.Aggregate, api.Aggregate.id == api.AggregateHost.aggregate_id)
+        .outerjoin(api.AggregateMetadata, api.AggregateMetadata.aggregate_id == api.Aggregate.id)
+        .order_by(api.Aggregate.id)
+    )
+    rows = session.execute(query if only is None else query.where(api.AggregateHost.host == only))
+    found: dict[str, dict[str, dict[str, str]]] = {}
+    for host, uuid, key, value in rows:
+        metadata = found.setdefault(str(host), {}).setdefault(str(uuid), {})
+        if key is not None:
+            metadata[key] = value
+    return found
+
+
+def _groups(session: orm.Session) -> dict[str, str]:
+    """Server → the uuid of its group."""
+    rows = session.execute(
+        sa.select(api.InstanceGroupMember.instance_uuid, api.InstanceGroup.uuid).join(
+            api.InstanceGroup, api.InstanceGroup.id == api.InstanceGroupMember.group_id
+        )
+    )
+    return {str(server): group for server, group in rows}
+
+
+def _members(session: orm.Session, groups: Mapping[str, str]) -> tuple[_Places, _Places]:
+    """Where the groups' servers of a cell live, and where those are that are being moved."""
+    homes = sa.select(Instance.uuid, Instance.host).where(Instance.uuid.in_(groups), Instance.deleted == 0)
+    moves = sa.select(Migration.instance_uuid, Migration.source_compute, Migration.dest_compute).where(
+        Migration.instance_uuid.in_(groups), Migration.deleted == 0, Migration.status.not_in(ENDED_MIGRATIONS)
+    )
+    living = [(str(host), str(server)) for server, host in session.execute(homes)]
+    moving = [(str(host), str(server)) for server, *ends in session.execute(moves) for host in ends]
+    return _places(living, groups), _places(moving, groups)
+
+
+def _places(found: Iterable[tuple[str, str]], groups: Mapping[str, str]) -> _Places:
+    places: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
+    for host, server in found:
+        places[host][groups[server]].add(server)
+    return {host: {group: frozenset(each) for group, each in held.items()} for host, held in places.items()}

@@ -1,0 +1,122 @@
+"""What a move must meet before anything of it is written: Nova's API checks, in Nova's order, over facts alone.
+
+Each refusal is one sentence that names the thing, the rule and the mend.  `docs/reference/preconditions.rst` is written
+from the tables here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Final, Generic, TypeVar
+
+from droveway.errors import Refused
+from droveway.scheduler import flavor_rules as flavor
+from droveway.scheduler import server_rules as server
+from droveway.scheduler.facts import MIGRATE, RESIZE, EndFacts, Facts
+
+F = TypeVar("F", Facts, EndFacts)
+
+CONFIRM: Final = "confirm"
+REVERT: Final = "revert"
+
+
+@dataclasses.dataclass(frozen=True)
+class Rule(Generic[F]):
+    """One check.  ``numbers`` are those of Nova's own checks; none when Nova finds out later, or has no such rule."""
+
+    numbers: tuple[int, ...]
+    check: Callable[[F], str | None]
+    kinds: tuple[str, ...]
+
+    @property
+    def says(self) -> str:
+        """The rule as a sentence."""
+        return str(self.check.__doc__).partition("\n")[0]
+
+    @property
+    def name(self) -> str:
+        """The rule's name."""
+        return self.check.__name__
+
+
+_BOTH: Final = (RESIZE, MIGRATE)
+_MIGRATE: Final = (MIGRATE,)
+_RESIZE: Final = (RESIZE,)
+
+RULES: Final[tuple[Rule[Facts], ...]] = (
+    Rule((), server.no_open_move, _BOTH),
+    Rule((2,), server.no_shares, _BOTH),
+    Rule((3,), server.no_port_resources, _BOTH),
+    Rule((4,), server.no_accelerated_port, _BOTH),
+    Rule((5,), server.no_accelerator, _BOTH),
+    Rule((), server.only_normal_ports, _BOTH),
+    Rule((), server.no_bound_devices, _BOTH),
+    Rule((7,), server.in_a_movable_state, _BOTH),
+    Rule((8,), server.without_a_task, _BOTH),
+    Rule((9,), server.was_launched, _BOTH),
+    Rule((10,), server.is_on_a_host, _BOTH),
+    Rule((11,), server.source_is_up, _BOTH),
+    Rule((12,), server.target_is_another_host, _MIGRATE),
+    Rule((13,), server.target_is_in_its_cell, _MIGRATE),
+    Rule((), server.target_takes_servers, _MIGRATE),
+    Rule((15,), flavor.may_be_used, _RESIZE),
+    Rule((16,), flavor.asks_for_no_accelerator, _RESIZE),
+    Rule((17,), flavor.keeps_a_root_disk, _RESIZE),
+    Rule((18,), flavor.is_enabled, _RESIZE),
+    Rule((19,), flavor.is_another_one, _RESIZE),
+    Rule((), flavor.shrinks_no_disk, _RESIZE),
+    Rule((20,), flavor.keeps_the_quotas, _RESIZE),
+    Rule((21, 22), flavor.has_the_images_memory, _RESIZE),
+    Rule((21,), flavor.has_the_images_disk, _RESIZE),
+    Rule((21, 22, 23, 24), flavor.binds_no_devices, _RESIZE),
+    Rule((), server.holds_its_allocation, _BOTH),
+)
+"""In the order in which they are looked at, which is Nova's."""
+
+NOT_HERE: Final = {
+    1: (
+        "The server exists, in the cell that it is mapped to.",
+        "Looked up before any rule is: an unknown name is refused with the command that lists the servers.",
+    ),
+    6: (
+        "The server is not locked, unless an administrator asks.",
+        "Who may write the lab's directory is its administrator, so a lock hinders nobody; a move leaves it as it is.",
+    ),
+    14: (
+        "The disk configuration that is asked for suits the image.",
+        "No command asks for one: a move keeps the server's own.",
+    ),
+    25: (
+        "Nobody else gave the server a task meanwhile.",
+        "Looked at again when the move begins: the first step that writes compares, and the move ends undone.",
+    ),
+}
+"""Nova's checks that no rule stands for: what they are, and why."""
+
+END_RULES: Final[tuple[Rule[EndFacts], ...]] = (
+    Rule((2,), server.waits_to_be_ended, (CONFIRM, REVERT)),
+    Rule((3,), server.has_a_finished_migration, (CONFIRM, REVERT)),
+    Rule((4,), server.source_can_clean_up, (CONFIRM,)),
+    Rule((5,), flavor.revert_keeps_the_quotas, (REVERT,)),
+)
+"""Of a confirm or a revert that somebody asks for; what a policy does by itself is not asked."""
+
+END_NOT_HERE: Final = {1: NOT_HERE[6]}
+
+
+def check(facts: Facts) -> None:
+    """Raise `droveway.errors.Refused` naming the first rule that the move breaks."""
+    _check(RULES, facts.kind, facts)
+
+
+def check_end(kind: str, facts: EndFacts) -> None:
+    """Raise `droveway.errors.Refused` naming the first rule that the confirm or revert (``kind``) breaks."""
+    _check(END_RULES, kind, facts)
+
+
+def _check(rules: tuple[Rule[F], ...], kind: str, facts: F) -> None:
+    for rule in rules:
+        broken = rule.check(facts) if kind in rule.kinds else None
+        if broken is not None:
+            raise Refused(broken)

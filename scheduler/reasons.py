@@ -1,0 +1,32 @@
+"""Why Placement offered no room on a host: each demand is asked for alone.  For people; no decision rests on it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterator
+
+from droveway.clients.placement import Placement
+from droveway.scheduler.requests import DISABLED_TRAIT, MoveRequest, amounts
+
+
+def reasons(placement: Placement, request: MoveRequest, providers: Collection[str]) -> dict[str, str]:
+    """The demands that each of these roots does not meet, where one alone tells; by a query a demand, not a host."""
+    found = defaultdict(list)
+    for text, failing in _demands(placement, request, frozenset(providers)):
+        for provider in failing:
+            found[provider].append(text)
+    return {provider: f"it {' and '.join(texts)}" for provider, texts in found.items()}
+
+
+def _demands(
+    placement: Placement, request: MoveRequest, providers: frozenset[str]
+) -> Iterator[tuple[str, frozenset[str]]]:
+    for trait in sorted(request.required_traits):
+        yield f"lacks the trait {trait}", providers - placement.roots("required", trait)
+    for trait in sorted({*request.forbidden_traits, DISABLED_TRAIT}):
+        yield f"has the trait {trait}", providers & placement.roots("required", trait)
+    for resource, amount in sorted(amounts(request).items()):
+        yield (
+            f"has no room for {amount} {resource}",
+            providers - placement.roots("resources", f"{resource}:{amount}"),
+        )

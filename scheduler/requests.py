@@ -1,0 +1,185 @@
+"""What a move asks for, and the Placement query that says so."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from droveway.conf import scheduler
+
+if TYPE_CHECKING:
+    from oslo_config import cfg
+
+MAX_RESULTS: Final = 1000
+"""How many candidates Placement is asked for; Nova's `max_placement_results`."""
+
+DISABLED_TRAIT: Final = "COMPUTE_STATUS_DISABLED"
+
+_MIB_PER_GIB: Final = 1024
+_RESOURCES = re.compile(r"resources([a-zA-Z0-9_-]{0,64}):(.+)")
+_TRAIT = re.compile(r"trait([a-zA-Z0-9_-]{0,64}):(.+)")
+
+
+@dataclass(frozen=True)
+class ServerGroup:
+    """A server's group as its request spec has it; who is in it is read from the databases."""
+
+    uuid: str
+    policy: str
+    max_server_per_host: int
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What is configured of the choice; see `droveway.conf.scheduler`."""
+
+    isolated_aggregates: bool = False
+    """Whether aggregates are kept for servers that require their traits."""
+    multipliers: Mapping[str, float] = field(default_factory=dict)
+    """How much each weigher counts, by the name of Nova's option; 1 where none is given."""
+
+
+def rules(options: cfg.ConfigOpts.GroupAttr) -> Rules:
+    """The configured rules; ``options`` is the group [scheduler]."""
+    names = [f"{name}_weight_multiplier" for name in scheduler.WEIGHED]
+    return Rules(options.enable_isolated_aggregate_filtering, {name: options[name] for name in names})
+
+
+@dataclass(frozen=True, kw_only=True)
+class MoveRequest:
+    """Where a server may go. ``flavor`` is the data of a Flavor object, ``request_spec`` a whole RequestSpec object."""
+
+    server: str
+    name: str
+    """What the operator calls the server."""
+    kind: str
+    flavor: Mapping[str, Any]
+    request_spec: Mapping[str, Any]
+    source_cell: str
+    source_host: str
+    boot_from_volume: bool
+    target_host: str | None = None
+    allow_same_host: bool = False
+    max_attempts: int = 3
+    rules: Rules = field(default_factory=Rules)
+
+    @property
+    def zone(self) -> str | None:
+        """The availability zone that the server's owner asked for: it stays in it."""
+        return self._spec.get("availability_zone") or None
+
+    @property
+    def group(self) -> ServerGroup | None:
+        """The server's group."""
+        found = _data(self._spec.get("instance_group"))
+        if not found:
+            return None
+        # Groups made before the policy had rules keep a list of one policy.
+        policy = found.get("policy") or next(iter(found.get("policies") or ()), "")
+        rules = found.get("_rules") or {}
+        return ServerGroup(found["uuid"], policy, int(rules.get("max_server_per_host", 1)))
+
+    @property
+    def extra_specs(self) -> Mapping[str, Any]:
+        """The flavor's extra specs."""
+        return self.flavor.get("extra_specs") or {}
+
+    @property
+    def required_traits(self) -> set[str]:
+        """The traits that the server's flavor or image requires of its host."""
+        properties = _data(_data(self._spec.get("image")).get("properties"))
+        return _traits(self.extra_specs, "", "required") | set(properties.get("traits_required") or ())
+
+    @property
+    def forbidden_traits(self) -> set[str]:
+        """The traits that the server's flavor forbids; an image of Nova's can forbid none."""
+        return _traits(self.extra_specs, "", "forbidden")
+
+    @property
+    def _spec(self) -> Mapping[str, Any]:
+        return _data(self.request_spec)
+
+
+def amounts(request: MoveRequest) -> dict[str, int]:
+    """Resource class → amount of the unnamed group; MEMORY_MB in MiB, DISK_GB in GiB, as Nova counts them.
+
+    The flavor's extra specs ``resources:CLASS`` replace what the flavor's own fields say, and 0 takes a class away.
+    """
+    flavor = request.flavor
+    specs = request.extra_specs
+    processors = "PCPU" if specs.get("hw:cpu_policy") == "dedicated" else "VCPU"
+    root = 0 if request.boot_from_volume else flavor["root_gb"]
+    swap = -(-flavor["swap"] // _MIB_PER_GIB)
+    found = {
+        processors: flavor["vcpus"],
+        "MEMORY_MB": flavor["memory_mb"],
+        "DISK_GB": root + flavor["ephemeral_gb"] + swap,
+    }
+    found |= _named(_RESOURCES, specs, "")
+    return {name: int(amount) for name, amount in found.items() if int(amount)}
+
+
+def query(
+    request: MoveRequest,
+    *,
+    target_provider: str | None = None,
+    zone_aggregates: Iterable[str] = (),
+    isolated_aggregates: Iterable[str] = (),
+    unknown_traits: Iterable[str] = (),
+) -> list[tuple[str, str]]:
+    """The pairs of ``GET /allocation_candidates``, in a fixed order.
+
+    ``target_provider`` is the compute node of a host that was named; ``zone_aggregates`` are the aggregates' uuids that
+    make the wanted availability zone, ``isolated_aggregates`` those that are kept for other servers.
+    ``unknown_traits``, which no host can have, are forbidden in vain: Placement refuses a query that names them.
+    """
+    specs = request.extra_specs
+    pairs = [("resources", _listed(amounts(request)))]
+    if traits := _wanted(request.required_traits, request.forbidden_traits.difference(unknown_traits)):
+        pairs.append(("required", traits))
+    if zone := sorted(zone_aggregates):
+        pairs.append(("member_of", f"in:{','.join(zone)}"))
+    if isolated := sorted(isolated_aggregates):
+        pairs.append(("member_of", f"!in:{','.join(isolated)}"))
+    if target_provider is not None:
+        pairs.append(("in_tree", target_provider))
+    groups = _group_names(specs)
+    for name in groups:
+        pairs.append((f"resources{name}", _listed(_named(_RESOURCES, specs, name))))
+        if traits := _wanted(_traits(specs, name, "required"), _traits(specs, name, "forbidden")):
+            pairs.append((f"required{name}", traits))
+    if len(groups) > 1:
+        pairs.append(("group_policy", specs.get("group_policy", "none")))
+    pairs.append(("root_required", f"!{DISABLED_TRAIT}"))
+    # A group may forbid any host, so for its members none may be cut off; nor may the one that was named.
+    if request.group is None and target_provider is None:
+        pairs.append(("limit", str(MAX_RESULTS)))
+    return pairs
+
+
+def _data(packed: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """The fields of a versioned object of Nova; none of one that is not set."""
+    return packed.get("nova_object.data", {}) if packed else {}
+
+
+def _named(pattern: re.Pattern[str], specs: Mapping[str, Any], group: str) -> dict[str, Any]:
+    matches = ((pattern.fullmatch(key), value) for key, value in specs.items())
+    return {match[2]: value for match, value in matches if match and match[1] == group}
+
+
+def _group_names(specs: Mapping[str, Any]) -> Sequence[str]:
+    return sorted({match[1] for key in specs if (match := _RESOURCES.fullmatch(key)) and match[1]})
+
+
+def _traits(specs: Mapping[str, Any], group: str, value: str) -> set[str]:
+    return {name for name, found in _named(_TRAIT, specs, group).items() if found == value}
+
+
+def _wanted(required: Iterable[str], forbidden: Iterable[str]) -> str:
+    return ",".join(sorted([*required, *(f"!{trait}" for trait in forbidden)]))
+
+
+def _listed(resources: Mapping[str, Any]) -> str:
+    return ",".join(f"{name}:{amount}" for name, amount in sorted(resources.items()))

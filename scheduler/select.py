@@ -1,0 +1,79 @@
+"""The choice itself: candidates and hosts in, the best destinations out. No input, no output, no chance."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final
+
+from droveway.clients.placement import Candidate
+from droveway.scheduler.filters import Rejection, rejection
+from droveway.scheduler.hosts import HostState
+from droveway.scheduler.requests import MoveRequest
+from droveway.scheduler.weighers import weights
+
+PLACEMENT: Final = "Placement"
+"""The filter of a host that passed every other one and that Placement did not offer."""
+
+
+@dataclass(frozen=True)
+class Destination:
+    """A host that may be tried, with the allocation request that claims it."""
+
+    cell: str
+    host: str
+    node: str
+    provider: str
+    request: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The destination and its alternates, best first, all of one cell; and why each other host fell out."""
+
+    chosen: list[Destination]
+    rejected: dict[str, Rejection]
+
+    def told(self, reasons: Mapping[str, str]) -> Selection:
+        """The same with other reasons against some hosts."""
+        told = {host: replace(self.rejected[host], reason=reason) for host, reason in reasons.items()}
+        return replace(self, rejected=self.rejected | told)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The selection as JSON: ``chosen`` (cell, host, node, provider, request), ``rejected`` (filter, reason)."""
+        return asdict(self)
+
+
+def _no_offer(request: MoveRequest, host: HostState) -> str:
+    if host.host != request.source_host:
+        return "it has no room, or lacks what the flavor or image requires"
+    # As in Nova (LP#1790204) the old allocation stands beside the new one, though the new one alone might fit.
+    return (
+        "a move on a server's own host holds the old and the new size there until it is confirmed, and both do not fit "
+        "together, or it lacks what the flavor or image requires"
+    )
+
+
+def select(request: MoveRequest, candidates: Sequence[Candidate], hosts: Sequence[HostState]) -> Selection:
+    """At most ``max_attempts`` destinations by weight, equal ones by name. A named host is the only one looked at."""
+    # Placement lists a host once for each way to meet the request; like Nova, the first is taken.
+    offers: dict[str, Candidate] = {}
+    for candidate in candidates:
+        offers.setdefault(candidate.provider, candidate)
+    passed, rejected = [], {}
+    for host in sorted(hosts, key=lambda state: state.host):
+        if request.target_host not in (None, host.host):
+            continue
+        why = rejection(request, host, hosts)
+        if why is None and host.provider not in offers:
+            why = Rejection(PLACEMENT, _no_offer(request, host))
+        if why is None:
+            passed.append((host, offers[host.provider]))
+        else:
+            rejected[host.host] = why
+    ranked = sorted(zip(weights(request, passed), passed, strict=True), key=lambda item: (-item[0], item[1][0].host))
+    chosen = [
+        Destination(host.cell, host.host, host.node, host.provider, candidate.allocation_request)
+        for _weight, (host, candidate) in ranked
+    ]
+    return Selection(chosen[: request.max_attempts], rejected)

@@ -1,0 +1,232 @@
+"""What a server, its ports and its hosts must be so that it can be moved, confirmed or reverted.
+
+Each function is one rule: None when it holds, else one sentence that names the thing, the rule and the mend.
+"""
+
+from __future__ import annotations
+
+from droveway.clients.network import NORMAL
+from droveway.persistence.vm_states import MOVABLE, MigrationStatus, TaskState, VmState
+from droveway.scheduler.facts import EndFacts, Facts
+from droveway.scheduler.features import ACCELERATORS, unhandled
+
+_ACCELERATED = "accelerator-direct"
+
+
+def no_open_move(facts: Facts) -> str | None:
+    """A server has one move at a time."""
+    if facts.open_move is None:
+        return None
+    return (
+        f"server {facts.server.name} has move {facts.open_move} under way, and a server has one move at a time: "
+        f"droveway move show {facts.open_move} tells how it ends"
+    )
+
+
+def no_shares(facts: Facts) -> str | None:
+    """No share is attached to the server."""
+    if not facts.features.shares:
+        return None
+    return (
+        f"server {facts.server.name} has {_count(facts.features.shares, 'share')} attached, and a server with shares "
+        "cannot be moved: detach them first, and attach them again once the move is confirmed"
+    )
+
+
+def no_port_resources(facts: Facts) -> str | None:
+    """No port of the server asks Placement for resources of its own."""
+    for port in facts.ports:
+        if port.needs_resources:
+            return (
+                f"port {port.id} of server {facts.server.name} asks for resources of its own (a QoS rule), and such a "
+                "port cannot be moved yet: detach it, or take its minimum-bandwidth and packet-rate rules away"
+            )
+    return None
+
+
+def no_accelerated_port(facts: Facts) -> str | None:
+    """No port of the server is an accelerator's."""
+    for port in facts.ports:
+        if port.vnic_type.startswith(_ACCELERATED):
+            return (
+                f"port {port.id} of server {facts.server.name} is of vnic type {port.vnic_type}, and a server with an "
+                "accelerator cannot be moved: detach the port first"
+            )
+    return None
+
+
+def only_normal_ports(facts: Facts) -> str | None:
+    """Every port of the server is of vnic type normal, so that it can be bound on any host."""
+    for port in facts.ports:
+        if port.vnic_type != NORMAL:
+            return (
+                f"port {port.id} of server {facts.server.name} is of vnic type {port.vnic_type}, and only {NORMAL} "
+                "ports are moved, since others need a device of the destination: detach the port first"
+            )
+    return None
+
+
+def no_accelerator(facts: Facts) -> str | None:
+    """The server's flavor asks for no accelerator."""
+    profile = facts.current.extra_specs.get(ACCELERATORS)
+    if profile is None:
+        return None
+    return (
+        f"server {facts.server.name} has the accelerators of device profile {profile} by its flavor "
+        f"{facts.current.name}, and a server with accelerators cannot be moved: make a new one from its image instead"
+    )
+
+
+def no_bound_devices(facts: Facts) -> str | None:
+    """The server has no device of its host: pinned CPUs, NUMA cells, large pages, PCI, vGPU, vTPM, pmem."""
+    features = facts.features
+    held = (
+        (features.numa, "CPUs and memory placed in NUMA cells of its host"),
+        (features.pci, "PCI devices"),
+        (features.resources, "persistent memory or another resource of its host"),
+    )
+    found = next((what for has, what in held if has), None)
+    found = found or unhandled(f"its flavor {facts.current.name}", facts.current.extra_specs)
+    found = found or unhandled("its image", facts.features.image_properties)
+    if found is None:
+        return None
+    return (
+        f"server {facts.server.name} has {found}, and a server to which single devices of its host are given cannot be "
+        "moved yet: leave it where it is, or make a new one of another flavor"
+    )
+
+
+def in_a_movable_state(facts: Facts) -> str | None:
+    """The server is active or stopped."""
+    if facts.server.vm_state in MOVABLE:
+        return None
+    return _not_movable(facts)
+
+
+def without_a_task(facts: Facts) -> str | None:
+    """Nothing else is being done to the server."""
+    if facts.server.task_state is None:
+        return None
+    return _not_movable(facts)
+
+
+def _not_movable(facts: Facts) -> str:
+    server = facts.server
+    task = f", task {server.task_state}" if server.task_state else ""
+    return (
+        f"server {server.name} is {server.status} (state {server.vm_state}{task}), and only one that is ACTIVE or "
+        "SHUTOFF without a task can be moved: wait for its task or end what it is in, then try again"
+    )
+
+
+def was_launched(facts: Facts) -> str | None:
+    """The server was started at least once."""
+    if facts.server.launched:
+        return None
+    return f"server {facts.server.name} was never started, so there is nothing to move: build it first"
+
+
+def is_on_a_host(facts: Facts) -> str | None:
+    """The server is on a host."""
+    if facts.server.host is not None:
+        return None
+    return (
+        f"server {facts.server.name} is on no host, and only what is on one can be moved: droveway audit says what "
+        "became of it"
+    )
+
+
+def source_is_up(facts: Facts) -> str | None:
+    """The worker of the server's host is up; that the host is disabled does not matter."""
+    server = facts.server
+    forced = facts.source is not None and facts.source.forced_down
+    if server.host in facts.up and not forced:
+        return None
+    return (
+        f"host {server.host}, which server {server.name} is on, is {'forced down' if forced else 'down'}, and a server "
+        f"is only moved from a host whose worker is up: start it, then droveway host show {server.host}"
+    )
+
+
+def target_is_another_host(facts: Facts) -> str | None:
+    """A host that is named is not the server's own, unless that one's hypervisor can migrate to itself."""
+    server, target = facts.server, facts.target
+    if target is None or target.name != server.host or facts.same_host_cold_migrate:
+        return None
+    return (
+        f"server {server.name} is on host {target.name} already, and its hypervisor cannot migrate a server to "
+        "its own host: name another host"
+    )
+
+
+def target_is_in_its_cell(facts: Facts) -> str | None:
+    """A host that is named exists, in the server's own cell."""
+    server, target = facts.server, facts.target
+    if target is None or target.cell == server.cell:
+        return None
+    return (
+        f"host {target.name} is in cell {target.cell} and server {server.name} in cell {server.cell}: a move stays "
+        f"in its cell, so name a host of {server.cell}"
+    )
+
+
+def target_takes_servers(facts: Facts) -> str | None:
+    """A host that is named is enabled and up."""
+    target = facts.target
+    if target is None:
+        return None
+    if not target.enabled:
+        return (
+            f"host {target.name} is disabled ({target.disabled_reason or 'no reason given'}) and takes no servers: "
+            f"droveway host enable {target.name}, or name another host"
+        )
+    if target.name not in facts.up or target.forced_down:
+        return f"host {target.name} is down and takes no servers: start its worker, or name another host"
+    return None
+
+
+def holds_its_allocation(facts: Facts) -> str | None:
+    """Placement holds what the server uses on its host."""
+    if facts.holds_allocation:
+        return None
+    return (
+        f"server {facts.server.name} holds no allocation on host {facts.server.host} in Placement, and a move "
+        "keeps the books only when they are right: droveway audit says what is wrong"
+    )
+
+
+def waits_to_be_ended(facts: EndFacts) -> str | None:
+    """The server is resized, and nothing but the delete that waits for the confirm is being done to it."""
+    server = facts.server
+    task_ok = server.task_state is None or (facts.deleting and server.task_state == TaskState.DELETING)
+    if server.vm_state == VmState.RESIZED and task_ok and server.launched:
+        return None
+    task = f", task {server.task_state}" if server.task_state else ""
+    return (
+        f"server {server.name} is {server.status} (state {server.vm_state}{task}), and move {facts.move} is only "
+        "confirmed or reverted while it is VERIFY_RESIZE without a task: wait for its task, or set its state back"
+    )
+
+
+def has_a_finished_migration(facts: EndFacts) -> str | None:
+    """The migration of the move is finished."""
+    if facts.migration == MigrationStatus.FINISHED:
+        return None
+    return (
+        f"the migration of move {facts.move} is {facts.migration or 'gone'} in cell {facts.server.cell}, and only one "
+        f"that is finished can be confirmed or reverted: droveway audit says what else somebody changed"
+    )
+
+
+def source_can_clean_up(facts: EndFacts) -> str | None:
+    """The worker of the source, which has to remove its copy, is up."""
+    if facts.source_up:
+        return None
+    return (
+        f"host {facts.source}, the source of move {facts.move}, is down and must remove its copy first: start its "
+        "worker and ask again"
+    )
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
