@@ -1,0 +1,1 @@
+"""One module per operation: the graph of its steps, read top to bottom."""

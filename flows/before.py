@@ -1,0 +1,68 @@
+"""What a server was before its move: written once at the start, read by every undo and by revert."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from droveway.errors import StepError
+from droveway.persistence.journal import Move
+from droveway.wire import GuestState
+
+
+class VolumeBefore(msgspec.Struct, frozen=True, kw_only=True):
+    """One attached volume."""
+
+    volume: str
+    attachment: str
+    device: str
+    boot: bool
+
+
+class PortBefore(msgspec.Struct, frozen=True, kw_only=True):
+    """One port and its binding on the source."""
+
+    port: str
+    mac: str
+    profile: dict[str, Any]
+    device_owner: str
+
+
+class Before(msgspec.Struct, frozen=True, kw_only=True):
+    """A server as `record_before` found it; flavors are Nova's Flavor objects."""
+
+    user_id: str
+    project_id: str
+    vm_state: str
+    power_state: int | None
+    availability_zone: str | None
+    node: str
+    compute_id: int | None
+    image_ref: str
+    boot_from_volume: bool
+    launched_at: str | None
+    old_flavor: dict[str, Any]
+    new_flavor: dict[str, Any]
+    request_spec: str
+    volumes: list[VolumeBefore]
+    ports: list[PortBefore]
+    guest: GuestState
+
+    @property
+    def powered_on(self) -> bool:
+        """Whether the server is to run once it has arrived: it does not when it was stopped."""
+        return self.vm_state != "stopped"
+
+
+def before(move: Move) -> Before:
+    """What `record_before` wrote; raises StepError when it has not run."""
+    if move.before is None:
+        raise StepError(f"move {move.id} has no record of its server before the move", code="internal")
+    return msgspec.convert(move.before, type=Before)
+
+
+def as_json(record: Before) -> dict[str, Any]:
+    """The record as the journal stores it."""
+    stored: dict[str, Any] = msgspec.to_builtins(record)
+    return stored

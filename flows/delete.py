@@ -1,0 +1,30 @@
+"""Delete: nothing of the server stays, on its host, in the services or in the rows.
+
+Whoever deletes a server does not want it back, so the first step is the point of no return.  It runs by itself, or as
+the last flow of a move whose server was deleted meanwhile: the server is at rest on one host then.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from droveway.flows.graph import Graph
+from droveway.flows.steps import deletion
+
+DELETE: Final = Graph(
+    kind="delete",
+    version=1,
+    steps=(
+        deletion.MarkDeleting,
+        deletion.StopDeletedGuest,
+        deletion.DisconnectGuest,
+        deletion.RemoveGuest,
+        # What the host holds is held in the services' books for as long as it does.
+        deletion.DeletePorts,
+        deletion.DeleteAttachments,
+        deletion.ReleaseAllocation,
+        deletion.SettleDeleted,
+        deletion.ForgetRequest,
+    ),
+    no_return=deletion.MarkDeleting,
+)

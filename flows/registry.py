@@ -1,0 +1,51 @@
+"""kind@version → graph.  A running flow is resumed only by the version that it began with."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from droveway.errors import NotFound
+from droveway.flows.confirm import CONFIRM
+from droveway.flows.delete import DELETE
+from droveway.flows.graph import Graph
+from droveway.flows.resize import MIGRATE, RESIZE
+from droveway.flows.revert import REVERT
+from droveway.persistence.moves import FlowRef
+
+GRAPHS: Final[dict[tuple[str, int], Graph]] = {
+    (graph.kind, graph.version): graph for graph in (RESIZE, MIGRATE, CONFIRM, REVERT, DELETE)
+}
+
+
+def graph(kind: str, version: int) -> Graph:
+    """The graph; raises NotFound for one that this version of Droveway does not know."""
+    found = GRAPHS.get((kind, version))
+    if found is None:
+        raise NotFound(f"flow {kind}@{version} is unknown to this version: a conductor of its own version runs it")
+    return found
+
+
+def latest(kind: str) -> Graph:
+    """The newest graph of a kind; raises NotFound naming the kinds."""
+    versions = [number for name, number in GRAPHS if name == kind]
+    if not versions:
+        raise NotFound(f"there is no kind of flow {kind}: the kinds are {', '.join(kinds())}")
+    return GRAPHS[kind, max(versions)]
+
+
+def kinds() -> list[str]:
+    """Every kind, in the order of the registry."""
+    return list(dict.fromkeys(kind for kind, _version in GRAPHS))
+
+
+def reference(kind: str) -> FlowRef:
+    """What a new flow of this kind begins with."""
+    newest = latest(kind)
+    return FlowRef(newest.kind, newest.version, newest.digest())
+
+
+def beyond(kind: str, version: int) -> frozenset[str]:
+    """The steps from the point of no return on."""
+    found = graph(kind, version)
+    names = found.names()
+    return frozenset(names[names.index(found.no_return.step_name()) :])

@@ -1,0 +1,49 @@
+"""Resize and cold migrate within a cell: one graph, in which only flavor and host rules differ."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from droveway.flows.graph import Graph
+from droveway.flows.steps import allocations, host, ports, records, scheduling, volumes
+
+
+def _forward(kind: str) -> Graph:
+    return Graph(
+        kind=kind,
+        version=1,
+        steps=(
+            records.RecordBefore,
+            records.Accept,
+            records.RecordMigration,
+            scheduling.ChooseDestinations,
+        ),
+        # Everything that needs the destination is tried anew on the next alternate, start included: what fails
+        # before it restarts the source's guest first.
+        tried=(
+            allocations.Claim,
+            records.RecordDestination,
+            host.CheckDestination,
+            host.FindStorage,
+            ports.ReservePorts,
+            volumes.ReserveVolumes,
+            records.MarkMigrating,
+            host.StopGuest,
+            host.ReleaseSource,
+            host.SetAside,
+            host.CopyDisks,
+            host.FitDisks,
+            volumes.MoveVolumes,
+            ports.MovePorts,
+            host.ConnectDestination,
+            host.DefineGuest,
+            records.SwitchRecords,
+            host.StartGuest,
+        ),
+        no_return=host.StartGuest,
+        after=(records.SaveRequestSpec, records.FinishRecords),
+    )
+
+
+RESIZE: Final = _forward("resize")
+MIGRATE: Final = _forward("migrate")

@@ -1,0 +1,32 @@
+"""Revert: the server goes back to its source as it was; what the guest wrote to local disks since is discarded."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from droveway.flows.graph import Graph
+from droveway.flows.steps import allocations, endings, host, ports, volumes
+
+REVERT: Final = Graph(
+    kind="revert",
+    version=1,
+    steps=(
+        endings.MarkReverting,
+        host.CheckRevertSource,
+        ports.ReserveSourcePorts,
+        volumes.ReserveVolumes,
+        host.StopDestinationGuest,
+        host.ReleaseDestination,
+        volumes.MoveVolumesBack,
+        ports.MovePortsBack,
+        host.RestoreDisks,
+        host.PrepareSourceGuest,
+        endings.SwitchBack,
+        host.StartSourceGuest,
+        host.DiscardDestination,
+        allocations.ReturnAllocation,
+        endings.RestoreRequestSpec,
+        endings.SettleReverted,
+    ),
+    no_return=host.StartSourceGuest,
+)

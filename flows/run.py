@@ -1,0 +1,112 @@
+"""What a step is given: the claimed move and everything that it may read, write and command."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from typing import Any, Final, NoReturn, Protocol
+
+import msgspec
+from sqlalchemy import orm
+
+from droveway.clients.network import Network
+from droveway.clients.placement import Placement
+from droveway.clients.volume import Volumes
+from droveway.errors import StepError
+from droveway.persistence.cells import Cells
+from droveway.persistence.database import Database
+from droveway.persistence.journal import Move, MoveAttempt
+from droveway.scheduler.requests import Rules
+from droveway.wire import Direction, Registration
+
+UNREACHABLE: Final = "host-unreachable"
+"""The code of the StepError for a host whose worker was away for too long."""
+
+
+@dataclasses.dataclass(frozen=True)
+class MoveOptions:
+    """The configured numbers that steps heed; times in seconds."""
+
+    max_attempts: int = 3
+    allow_resize_to_same_host: bool = False
+    shutdown_timeout: float = 60.0
+    retry_for: float = 60.0
+    """How long an undo, or a step beyond the point of no return, is tried again before the move is parked."""
+    retry_pause: float = 0.2
+    """The first pause between two such tries; it doubles up to 5 s."""
+    rules: Rules = dataclasses.field(default_factory=Rules)
+    """What is configured of the choice of a destination."""
+
+
+class Run(Protocol):
+    """One claimed flow of one move.  Every write goes through the fence of its epoch."""
+
+    move_id: str
+    flow_uuid: str
+    kind: str
+    epoch: int
+    journal: Database
+    api: Database
+    cells: Cells
+    placement: Placement
+    network: Network
+    volumes: Volumes
+    options: MoveOptions
+
+    def move(self) -> Move:
+        """The move's row as it is now."""
+
+    def attempt(self, move: Move) -> MoveAttempt | None:
+        """The alternate that the move is on, or None before the first."""
+
+    def write(self) -> AbstractContextManager[orm.Session]:
+        """A journal transaction that holds the claim; raises `droveway.errors.Fenced` when it is lost."""
+
+    def boundary(self, step: str, direction: Direction, *, cancellable: bool) -> None:
+        """Between two steps: Parked for a stop or a hold; Cancelled for a cancel or a delete, if ``cancellable``."""
+
+    def wait(self, seconds: float) -> None:
+        """Wait, at most ``seconds``; ends early with Parked when the conductor stops."""
+
+    def park(self, step: str, direction: Direction, error: StepError) -> NoReturn:
+        """Rest as needs-operator with this error; raises Parked."""
+
+    def leave(self, why: str) -> NoReturn:
+        """Leave the step without a result, for the next claim to enter again; raises Parked."""
+
+    def command(
+        self,
+        step: str,
+        direction: Direction,
+        *,
+        host: str,
+        action: str,
+        details: msgspec.Struct,
+        deadline: float,
+        command_direction: Direction | None = None,
+        part: str = "",
+    ) -> dict[str, Any]:
+        """Have the host's worker carry out the action and return its value; raises its StepError.
+
+        ``command_direction`` is the action's own direction where it differs from the step's; ``part`` tells several
+        commands of one step apart.
+        """
+
+    def note_deleted(self) -> None:
+        """The server's rows are gone: whatever is left of it is to be released once the flow has ended."""
+
+    def owe(self, step: str, *, host: str, action: str, details: msgspec.Struct, deadline: float) -> None:
+        """Record a debt: the host, which is away, still has to carry out the action's undo."""
+
+    def owes(self, host: str) -> bool:
+        """Whether the host owes an undo of this move already and is still away."""
+
+    def workers(self) -> Mapping[str, Registration]:
+        """The workers that are up now, by host."""
+
+    def intent(self, service: str, call: str) -> AbstractContextManager[None]:
+        """Record a cloud write before it is sent, and close the record after it."""
+
+    def probe(self, step: str, direction: Direction, phase: str) -> None:
+        """Where faults are injected: before, after."""

@@ -1,0 +1,219 @@
+"""A step: one TaskFlow task that knows where it runs, what it does and how it is undone.
+
+Execution is at least once in both directions.  The base class is the wrapper of design section 6: it stops at a
+boundary when the move is held, cancelled or its conductor ends, turns every exception into one flat `StepError`, and
+beyond the point of no return tries again until its deadline and then parks.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import enum
+import re
+import time
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
+
+from sqlalchemy import exc
+from taskflow import task
+from taskflow.types import sets
+
+from droveway.errors import (
+    Cancelled,
+    CoordinationLost,
+    DestinationFault,
+    DrovewayError,
+    Fenced,
+    Parked,
+    ServerDeleted,
+    StepError,
+)
+from droveway.persistence.moves import GONE, RELEASING_KINDS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from droveway.flows.run import Run
+    from droveway.persistence.journal import Move, MoveAttempt
+    from droveway.wire import Direction
+
+T = TypeVar("T")
+
+OUTAGES: Final = (CoordinationLost, exc.OperationalError, exc.InterfaceError)
+"""ZooKeeper or a database is away: the step is left as it is."""
+
+LONGEST_PAUSE: Final = 5.0
+"""Seconds between two tries of a step that must go on."""
+
+
+class Where(enum.StrEnum):
+    """Where a step runs."""
+
+    CONDUCTOR = "conductor"
+    SOURCE = "source"
+    DESTINATION = "destination"
+    HOME = "home"
+    """The host that the server is on, whichever that is by now."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Context:
+    """One run of one step in one direction."""
+
+    run: Run
+    step: str
+    direction: Direction
+    move: Move
+    attempt: MoveAttempt | None
+    inputs: dict[str, Any]
+    """What earlier steps of the flow provided, by name."""
+    result: dict[str, Any] | None = None
+    """In an undo: what the step's execute returned, or None when it never stored a result."""
+    must_go_on: bool = False
+    """Whether the step cannot give up any more: it is an undo, or past the point of no return."""
+
+    @property
+    def destination(self) -> MoveAttempt:
+        """The alternate that the move is on; only steps inside `alternates` and later flows have one."""
+        if self.attempt is None:
+            raise StepError(f"step {self.step} needs a destination, but the move has none yet", code="internal")
+        return self.attempt
+
+    @property
+    def same_host(self) -> bool:
+        """Whether source and destination are one host."""
+        return self.destination.host == self.move.source_host and self.destination.cell == self.move.source_cell
+
+
+class Step(task.Task):
+    """Base of all steps; subclasses write `perform` and, unless ``no_undo`` says why not, `undo`."""
+
+    title: ClassVar[str] = ""
+    """The step's name; by default the class name in snake_case."""
+    where: ClassVar[Where] = Where.CONDUCTOR
+    does: ClassVar[str]
+    undoes: ClassVar[str] = ""
+    no_undo: ClassVar[str] = ""
+    deadline: ClassVar[float] = 60.0
+    """Seconds that one run of the step may take."""
+    needs: ClassVar[tuple[str, ...]] = ()
+    """What earlier steps provide and this one reads."""
+    gives: ClassVar[str] = ""
+    """The name under which later steps read this one's result."""
+
+    def __init__(self, run: Run, *, at_no_return: bool = False, beyond: bool = False) -> None:
+        super().__init__(
+            name=self.step_name(), provides=self.gives or None, requires=self.needs, revert_requires=self.needs
+        )
+        self.run_ = run
+        self.at_no_return = at_no_return
+        self.beyond = beyond
+
+    @classmethod
+    def step_name(cls) -> str:
+        """The name that graphs, history, faults and the crash matrix speak of."""
+        return cls.title or re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
+
+    def _build_arg_mapping(self, _method: Any, requires: Any = None, **_others: Any) -> tuple[Any, Any, Any]:
+        # TaskFlow would look at the signatures of every step of every flow, which say the same of all.
+        named = collections.OrderedDict((name, name) for name in requires or ())
+        return named, sets.OrderedSet(named), sets.OrderedSet()
+
+    def perform(self, ctx: Context) -> dict[str, Any] | None:
+        """Look at the world, do what is missing, read back; return small JSON."""
+        raise NotImplementedError
+
+    def undo(self, ctx: Context) -> None:
+        """Bring back what was before, whether `perform` ran not at all, halfway or wholly."""
+        raise NotImplementedError(ctx.step)
+
+    def execute(self, **inputs: Any) -> dict[str, Any]:
+        """TaskFlow's entry; see `perform`."""
+        return self._guarded("execute", lambda: self._onward(self._context("execute", inputs, None))) or {}
+
+    def revert(self, result: Any, flow_failures: Any, **inputs: Any) -> None:  # noqa: ARG002 - TaskFlow's signature
+        """TaskFlow's entry; see `undo`."""
+        stored = result if isinstance(result, dict) else None
+        self._guarded("revert", lambda: self._backward(self._context("revert", inputs, stored)))
+
+    def _onward(self, ctx: Context) -> dict[str, Any] | None:
+        try:
+            return self.perform(ctx)
+        except ServerDeleted:
+            ctx.run.note_deleted()
+            if not (ctx.must_go_on or ctx.run.kind in RELEASING_KINDS):
+                raise
+            return dict(GONE)
+
+    def _backward(self, ctx: Context) -> None:
+        if self.no_undo:
+            return
+        try:
+            self.undo(ctx)
+        except ServerDeleted:
+            # A server without rows has nothing that could be brought back to it.
+            ctx.run.note_deleted()
+
+    def _context(self, direction: Direction, inputs: dict[str, Any], result: dict[str, Any] | None) -> Context:
+        run, name = self.run_, self.step_name()
+        move, must_go_on = run.move(), self._must_go_on(direction)
+        return Context(run, name, direction, move, run.attempt(move), inputs, result, must_go_on=must_go_on)
+
+    def _must_go_on(self, direction: Direction) -> bool:
+        return self.beyond or direction == "revert"
+
+    def _guarded(self, direction: Direction, body: Callable[[], T]) -> T:
+        return guarded(
+            self.run_,
+            self.step_name(),
+            direction,
+            body,
+            must_go_on=self._must_go_on(direction),
+            at_no_return=self.at_no_return,
+        )
+
+
+def guarded(
+    run: Run,
+    name: str,
+    direction: Direction,
+    body: Callable[[], T],
+    *,
+    must_go_on: bool,
+    at_no_return: bool = False,
+) -> T:
+    """Run one atom's body between its boundary and its probes; raises flat StepErrors only, Parked or Fenced.
+
+    With ``must_go_on`` a failure is tried again until the deadline, then the move is parked.
+    """
+    until = time.monotonic() + run.options.retry_for
+    pause = run.options.retry_pause
+    while True:
+        try:
+            run.boundary(name, direction, cancellable=not must_go_on)
+            run.probe(name, direction, "before")
+            value = body()
+            run.probe(name, direction, "after")
+        except (Parked, Fenced):
+            raise
+        except OUTAGES as error:
+            # Neither the move's fault nor its host's: another claim goes on from here.
+            run.leave(f"step {name} of move {run.move_id[:8]} lost what it writes to: {type(error).__name__}")
+        except DrovewayError as error:
+            failure = error if isinstance(error, StepError) else StepError(str(error), code=error.code)
+        except Exception as error:  # noqa: BLE001 - TaskFlow must never meet an error that it cannot save
+            failure = StepError(f"step {name} met {type(error).__name__}: {error}", code="internal")
+        else:
+            return value
+        if not must_go_on and not (at_no_return and not _proved_undone(failure)):
+            raise failure from None
+        # At the point of no return trying again cannot tell whether the guest runs.
+        if (at_no_return and failure.error_code == "start-unknown") or time.monotonic() >= until:
+            run.park(name, direction, failure)
+        run.wait(pause)
+        pause = min(pause * 2, LONGEST_PAUSE)
+
+
+def _proved_undone(failure: StepError) -> bool:
+    """At the point of no return only a proof that nothing irreversible happened allows an undo."""
+    return isinstance(failure, (DestinationFault, Cancelled)) or failure.error_code == "not-begun"

@@ -1,0 +1,1 @@
+"""The steps that graphs are made of, by subject."""

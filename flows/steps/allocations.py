@@ -1,0 +1,70 @@
+"""Steps on Placement: one POST holds both allocations of a move, one gives both back."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from droveway.errors import DestinationFault
+from droveway.flows.before import before
+from droveway.flows.step import Context, Step
+from droveway.flows.steps.rows import is_deleted
+
+
+class Claim(Step):
+    """The migration gets what the server holds on the source, the server the destination's."""
+
+    does = "claim the destination and hold the source, in one Placement call"
+    undoes = "give both back, in one Placement call"
+
+    def perform(self, ctx: Context) -> dict[str, Any]:
+        """One allocations POST; a full destination is a fault of the destination."""
+        record, placement = before(ctx.move), ctx.run.placement
+        source = placement.allocations(ctx.move.server)
+        with ctx.run.intent("placement", f"claim {ctx.destination.host}"):
+            try:
+                placement.claim_move(
+                    server=ctx.move.server,
+                    migration=ctx.move.id,
+                    source=source,
+                    destination=ctx.destination.request,
+                    project_id=source.project_id or record.project_id,
+                    user_id=source.user_id or record.user_id,
+                )
+            except DestinationFault as error:
+                host = ctx.destination.host
+                raise DestinationFault(
+                    f"host {host} has no room for {ctx.move.server_name}: {error}", code=error.error_code, host=host
+                ) from None
+        return {}
+
+    def undo(self, ctx: Context) -> None:
+        """One POST; everything is released when the server was deleted meanwhile."""
+        with ctx.run.intent("placement", f"give back {ctx.destination.host}"):
+            ctx.run.placement.return_move(server=ctx.move.server, migration=ctx.move.id, release=is_deleted(ctx))
+
+
+class ReleaseSourceAllocation(Step):
+    """Confirm: nothing of the server is left on the source, so nothing is held there."""
+
+    does = "release what the migration holds on the source"
+    no_undo = "past the point of no return"
+
+    def perform(self, ctx: Context) -> dict[str, Any]:
+        """The migration's consumer is emptied."""
+        with ctx.run.intent("placement", "release the source"):
+            ctx.run.placement.release(ctx.move.id)
+        return {}
+
+
+class ReturnAllocation(Step):
+    """Revert: the destination is clean, so the server holds its old flavor on the source again."""
+
+    title: ClassVar[str] = "return_allocation"
+    does = "give the source's allocation back to the server, in one Placement call"
+    no_undo = "past the point of no return"
+
+    def perform(self, ctx: Context) -> dict[str, Any]:
+        """One POST: the migration emptied, the server on the source."""
+        with ctx.run.intent("placement", "give back the source"):
+            ctx.run.placement.return_move(server=ctx.move.server, migration=ctx.move.id)
+        return {}

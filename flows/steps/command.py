@@ -1,0 +1,135 @@
+"""What the host steps share: the command to one worker, and what its details are made of."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import msgspec
+import sqlalchemy as sa
+
+from droveway.errors import StepError
+from droveway.flows.before import before
+from droveway.flows.run import UNREACHABLE
+from droveway.flows.step import Context, Step, Where
+from droveway.persistence import moves, objects, servers
+from droveway.persistence.journal import MoveStep
+from droveway.wire import GuestState, NoDetails, PortRef, VolumeRef
+
+
+class HostStep(Step):
+    """A step whose ``action`` one worker carries out; `details` builds what it needs to know."""
+
+    action: ClassVar[str] = ""
+
+    def details(self, ctx: Context) -> msgspec.Struct:  # noqa: ARG002 - most actions need to know something
+        """The action's details, the same for both directions unless `undo_details` says otherwise."""
+        return NoDetails()
+
+    def undo_details(self, ctx: Context) -> msgspec.Struct:
+        """The details of the undo."""
+        return self.details(ctx)
+
+    def host(self, ctx: Context) -> str:
+        """The host whose worker is asked."""
+        return ctx.move.source_host if self.where is Where.SOURCE else ctx.destination.host
+
+    def perform(self, ctx: Context) -> dict[str, Any] | None:
+        """Command the worker and return its answer."""
+        return self.command(ctx, self.details(ctx))
+
+    def undo(self, ctx: Context) -> None:
+        """Command the worker to undo the action; a destination that is away, and on which no guest ran, owes it."""
+        details, host = self.undo_details(ctx), self.host(ctx)
+        may_owe = self.where is Where.DESTINATION and never_started(ctx)
+        try:
+            if not (may_owe and ctx.run.owes(host)):
+                self.command(ctx, details)
+                return
+        except StepError as error:
+            if not (may_owe and error.error_code == UNREACHABLE):
+                raise
+        ctx.run.owe(ctx.step, host=host, action=self._action(), details=details, deadline=self.deadline)
+
+    def command(self, ctx: Context, details: msgspec.Struct) -> dict[str, Any]:
+        """One command in the step's own direction."""
+        return ctx.run.command(
+            ctx.step,
+            ctx.direction,
+            host=self.host(ctx),
+            action=self._action(),
+            details=details,
+            deadline=self.deadline,
+        )
+
+    def _action(self) -> str:
+        return self.action or self.step_name()
+
+
+def never_started(ctx: Context) -> bool:
+    """Whether the forward flow never came to starting the guest on this alternate: so nobody can have started it."""
+    if ctx.run.kind not in moves.FORWARD_KINDS or ctx.same_host:
+        return False
+    with ctx.run.journal.read() as session:
+        begun = sa.select(MoveStep.seq).where(
+            MoveStep.flow_uuid == ctx.run.flow_uuid,
+            MoveStep.step == "start_guest",
+            MoveStep.attempt == ctx.move.attempt,
+        )
+        return session.scalar(begun.limit(1)) is None
+
+
+def describe(ctx: Context, host: str, *, part: str) -> GuestState:
+    """What a host really holds of the server now."""
+    found = ctx.run.command(
+        ctx.step,
+        ctx.direction,
+        host=host,
+        action="describe_guest",
+        details=NoDetails(),
+        deadline=60.0,
+        command_direction="execute",
+        part=part,
+    )
+    return msgspec.convert(found, type=GuestState)
+
+
+def probe_name(ctx: Context) -> str:
+    """The storage probe of one attempt."""
+    return f".droveway-probe-{ctx.move.id}-{ctx.destination.attempt}"
+
+
+def new_flavor(ctx: Context) -> dict[str, Any]:
+    """The fields of the flavor that the server gets."""
+    fields: dict[str, Any] = objects.flavor_data(before(ctx.move).new_flavor)
+    return fields
+
+
+def same_directory(ctx: Context) -> bool:
+    """Whether both hosts keep their servers in one directory, as the forward flow found out."""
+    return ctx.move.storage in ("shared", "same-host") or ctx.same_host
+
+
+def volume_refs(ctx: Context) -> list[VolumeRef]:
+    """The server's volumes by the attachments that its rows name now; those of a server that is gone as they were."""
+    with ctx.run.cells.database(ctx.move.source_cell).read() as session:
+        if servers.is_gone(session, ctx.move.server):
+            known = [] if ctx.move.before is None else before(ctx.move).volumes
+            return [
+                VolumeRef(volume=each.volume, attachment=each.attachment, device=each.device, boot=each.boot)
+                for each in known
+            ]
+        return [
+            VolumeRef(
+                volume=bdm.volume_id or "",
+                attachment=bdm.attachment_id or "",
+                device=bdm.device_name or "",
+                boot=bdm.boot_index == 0,
+            )
+            for bdm in servers.volumes(session, ctx.move.server)
+        ]
+
+
+def port_refs(ctx: Context) -> list[PortRef]:
+    """The server's ports."""
+    record = before(ctx.move)
+    return [PortRef(port=port.port, mac=port.mac) for port in record.ports]

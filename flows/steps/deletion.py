@@ -1,0 +1,181 @@
+"""The steps that delete a server at rest; each only goes forward and may find all of its work done."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Final
+
+import msgspec
+import sqlalchemy as sa
+
+from droveway import wire
+from droveway.flows.step import Context, Step, Where
+from droveway.flows.steps.command import HostStep, volume_refs
+from droveway.flows.steps.rows import api_rows, request_id
+from droveway.persistence import actions, deletion, moves, servers, usage
+from droveway.persistence.actions import ActionRef
+from droveway.persistence.cell import Instance
+from droveway.persistence.swap import OneOf, swap
+from droveway.persistence.vm_states import TaskState
+
+DELETE_EVENT: Final = "compute_terminate_instance"
+
+_FORWARD_ONLY: Final = "a server that is deleted does not come back"
+
+
+class MarkDeleting(Step):
+    """Everybody who reads Nova's rows sees that the server goes."""
+
+    does = "mark the server as being deleted"
+    no_undo = _FORWARD_ONLY
+    gives = "home"
+
+    def perform(self, ctx: Context) -> dict[str, Any]:
+        """task_state `deleting`, action delete (Nova's `API._delete`); the value names the host of the server."""
+        move, run = ctx.move, ctx.run
+        with run.journal.read() as session:
+            host = moves.home(session, move)
+        with run.cells.transaction(move.source_cell, move.server, run.epoch) as session:
+            row = session.scalar(sa.select(Instance).where(Instance.uuid == move.server, Instance.deleted == 0))
+            if row is not None:
+                host = row.host or ""
+                present = OneOf((row.task_state,))
+                swap(session, row, task_state=(present, TaskState.DELETING), progress=(row.progress, 0))
+                action = ActionRef(move.server, request_id(ctx))
+                actions.begin(session, action, "delete", user_id=row.user_id, project_id=row.project_id)
+                actions.open_event(session, action, DELETE_EVENT, host)
+        return {"host": host}
+
+
+class _AtHome(HostStep):
+    """A step on the host that the server is on; nothing for a server that has none."""
+
+    where = Where.HOME
+    no_undo = _FORWARD_ONLY
+    needs = ("home",)
+
+    def host(self, ctx: Context) -> str:
+        """By the server's own row."""
+        return str(ctx.inputs["home"]["host"])
+
+    def perform(self, ctx: Context) -> dict[str, Any] | None:
+        """Command that host's worker."""
+        return super().perform(ctx) if self.host(ctx) else {}
+
+
+class StopDeletedGuest(_AtHome):
+    """The guest goes off at once: Nova gives it no time either."""
+
+    title: ClassVar[str] = "stop_guest"
+    deadline = 180.0
+    does = "switch the guest off"
+
+    def details(self, ctx: Context) -> msgspec.Struct:  # noqa: ARG002 - the same for every server
+        """No grace."""
+        return wire.StopGuest(grace=0.0, restart=False)
+
+
+class DisconnectGuest(_AtHome):
+    """The host gives up interfaces and volumes."""
+
+    action = "disconnect"
+    does = "disconnect interfaces and volumes"
+
+    def details(self, ctx: Context) -> msgspec.Struct:
+        """By rows and services alike: after a move that was undone half way they may differ."""
+        volumes = {each.volume: each for each in volume_refs(ctx)}
+        for held in ctx.run.volumes.for_server(ctx.move.server):
+            known = wire.VolumeRef(volume=held.volume, attachment=held.id, device="")
+            volumes.setdefault(held.volume, known)
+        ports = [wire.PortRef(port=port.id, mac=port.mac) for port in ctx.run.network.ports(ctx.move.server)]
+        return wire.Connections(volumes=list(volumes.values()), ports=ports)
+
+
+class RemoveGuest(_AtHome):
+    """The guest's definition and its disks go."""
+
+    deadline = 600.0
+    does = "undefine the guest, delete its disks"
+
+
+class DeletePorts(Step):
+    """The server's ports go with every binding of theirs."""
+
+    does = "delete the server's ports"
+    no_undo = _FORWARD_ONLY
+
+    def perform(self, ctx: Context) -> dict[str, Any]:
+        """Whatever ports are there."""
+        ports = ctx.run.network.ports(ctx.move.server)
+        for port in ports:
+            with ctx.run.intent("network", f"delete {port.id}"):
+                ctx.run.network.delete_port(port.id)
+        return {"ports": len(ports)}
+
+
+class DeleteAttachments(Step):
+    """The server's volumes are free; those with delete_on_termination go with it, as in Nova."""
+
+    does = "free the server's volumes, delete those that go with it"
+    no_undo = _FORWARD_ONLY
+
+    def perform(self, ctx: Context) -> dict[str, Any]:
+        """Whatever attachments are there, empty ones too; a volume that another server has as well stays."""
+        volumes = ctx.run.volumes
+        held = volumes.for_server(ctx.move.server)
+        for attachment in held:
+            with ctx.run.intent("volume", f"free {attachment.volume}"):
+                volumes.delete_attachment(attachment.id)
+        going = [volume for volume in _going_along(ctx) if not volumes.attachments(volume)]
+        for volume in going:
+            with ctx.run.intent("volume", f"delete {volume}"):
+                volumes.delete_volume(volume)
+        return {"attachments": len(held), "deleted_volumes": going}
+
+
+def _going_along(ctx: Context) -> list[str]:
+    with ctx.run.cells.database(ctx.move.source_cell).read() as session:
+        rows = servers.volumes(session, ctx.move.server)
+    return [row.volume_id for row in rows if row.delete_on_termination and row.volume_id]
+
+
+class ReleaseAllocation(Step):
+    """Nothing of the server is left on its host, so nothing is held there."""
+
+    does = "release what the server and its move hold"
+    no_undo = _FORWARD_ONLY
+
+    def perform(self, ctx: Context) -> dict[str, Any]:
+        """Both consumers are emptied, in one Placement call."""
+        with ctx.run.intent("placement", "release the server"):
+            ctx.run.placement.return_move(server=ctx.move.server, migration=ctx.move.id, release=True)
+        return {}
+
+
+class SettleDeleted(Step):
+    """The cell's rows say that the server is gone."""
+
+    title: ClassVar[str] = "settle_records"
+    does = "soft-delete the server's rows in its cell"
+    no_undo = _FORWARD_ONLY
+
+    def perform(self, ctx: Context) -> dict[str, Any]:
+        """As Nova's `instance_destroy`, with the host's usage and the action's end."""
+        move, run = ctx.move, ctx.run
+        with run.cells.transaction(move.source_cell, move.server, run.epoch) as session:
+            deletion.remove_from_cell(session, move.server)
+            usage.recompute(session, move.source_host, move.dest_host)
+            actions.close_event(session, ActionRef(move.server, request_id(ctx)), DELETE_EVENT)
+        return {}
+
+
+class ForgetRequest(Step):
+    """The API database forgets the server."""
+
+    does = "forget the request spec, mark the mapping as deleted"
+    no_undo = _FORWARD_ONLY
+
+    def perform(self, ctx: Context) -> dict[str, Any]:
+        """request_specs, group membership, `queued_for_delete`."""
+        with api_rows(ctx) as session:
+            deletion.remove_from_api(session, ctx.move.server)
+        return {}

@@ -1,0 +1,224 @@
+"""The record steps of confirm and revert."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from droveway.flows.before import before
+from droveway.flows.step import Context, Step
+from droveway.flows.steps.rows import (
+    Place,
+    api_rows,
+    availability_zone,
+    begin_action,
+    cell_rows,
+    changed_flavors,
+    compute_node,
+    fail_action,
+    fail_event,
+    failure,
+    request_spec_after,
+    source_place,
+    switch,
+    task,
+)
+from droveway.persistence import actions, objects, servers, usage
+from droveway.persistence.swap import OneOf, swap
+from droveway.persistence.times import utcnow
+from droveway.persistence.vm_states import MigrationStatus, PowerState, TaskState, VmState
+
+CONFIRM_EVENT = "compute_confirm_resize"
+REVERT_EVENTS = ("compute_revert_resize", "compute_finish_revert_resize")
+
+
+class MarkConfirming(Step):
+    """The confirm is under way for everybody who reads Nova's rows."""
+
+    does = "mark the migration as being confirmed"
+    undoes = "mark it as finished again"
+
+    def perform(self, ctx: Context) -> dict[str, Any]:
+        """Status `confirming`, action confirmResize."""
+        with cell_rows(ctx) as rows:
+            swap(rows.session, rows.migration(ctx), status=(MigrationStatus.FINISHED, MigrationStatus.CONFIRMING))
+            begin_action(rows, before(ctx.move), "confirmResize")
+            actions.open_event(rows.session, rows.action, CONFIRM_EVENT, ctx.move.source_host)
+        return {}
+
+    def undo(self, ctx: Context) -> None:
+        """Status `finished`."""
+        fault = failure(ctx)
+        with cell_rows(ctx) as rows:
+            swap(rows.session, rows.migration(ctx), status=(MigrationStatus.CONFIRMING, MigrationStatus.FINISHED))
+            fail_action(rows, fault)
+
+
+class SettleConfirmed(Step):
+    """The move is over: the server is an ordinary one on its new host."""
+
+    title: ClassVar[str] = "settle_records"
+    does = "let the server be an ordinary one on its new host"
+    no_undo = "past the point of no return"
+    needs = ("destination_guest",)
+
+    def perform(self, ctx: Context) -> dict[str, Any]:
+        """Status `confirmed`; what the host saw decides active or stopped; the move's traces go (Nova's confirm)."""
+        running = bool(ctx.inputs["destination_guest"]["running"])
+        with cell_rows(ctx) as rows:
+            migration = rows.migration(ctx)
+            swap(rows.session, migration, status=(MigrationStatus.CONFIRMING, MigrationStatus.CONFIRMED))
+            _clear_traces(rows, ctx)
+            if rows.instance.vm_state == VmState.RESIZED:
+                swap(
+                    rows.session,
+                    rows.instance,
+                    vm_state=(VmState.RESIZED, VmState.ACTIVE if running else VmState.STOPPED),
+                    power_state=(
+                        OneOf((rows.instance.power_state,)),
+                        PowerState.RUNNING if running else PowerState.SHUTDOWN,
+                    ),
+                )
+            usage.recompute(rows.session, ctx.move.source_host, ctx.destination.host)
+            actions.close_event(rows.session, rows.action, CONFIRM_EVENT)
+        return {}
+
+
+class MarkReverting(Step):
+    """The revert is under way for everybody who reads Nova's rows."""
+
+    does = "mark the server as being reverted"
+    undoes = "let it wait for confirm or revert again"
+
+    def perform(self, ctx: Context) -> dict[str, Any]:
+        """`resize_reverting`, status `reverting`, the source's zone, action revertResize (Nova's `revert_resize`)."""
+        record = before(ctx.move)
+        with cell_rows(ctx) as rows:
+            swap(
+                rows.session,
+                rows.instance,
+                task_state=task(rows, None, TaskState.RESIZE_REVERTING),
+                availability_zone=(OneOf((rows.instance.availability_zone,)), record.availability_zone),
+            )
+            swap(rows.session, rows.migration(ctx), status=(MigrationStatus.FINISHED, MigrationStatus.REVERTING))
+            begin_action(rows, record, "revertResize")
+            actions.open_event(rows.session, rows.action, REVERT_EVENTS[0], ctx.destination.host)
+        return {}
+
+    def undo(self, ctx: Context) -> None:
+        """task_state NULL, status `finished`, the destination's zone."""
+        fault = failure(ctx)
+        with cell_rows(ctx) as rows:
+            swap(
+                rows.session,
+                rows.instance,
+                task_state=task(rows, TaskState.RESIZE_REVERTING, None),
+                availability_zone=(
+                    OneOf((rows.instance.availability_zone,)),
+                    availability_zone(ctx, ctx.destination.host),
+                ),
+            )
+            swap(rows.session, rows.migration(ctx), status=(MigrationStatus.REVERTING, MigrationStatus.FINISHED))
+            fail_action(rows, fault)
+
+
+class SwitchBack(Step):
+    """The server lives on the source again."""
+
+    title: ClassVar[str] = "switch_records"
+    does = "let the server's rows name the source again"
+    undoes = "let them name the destination"
+
+    def perform(self, ctx: Context) -> dict[str, Any]:
+        """Host, node and the old flavor."""
+        record = before(ctx.move)
+        with cell_rows(ctx) as rows:
+            switch(
+                rows,
+                record,
+                self._destination(ctx, compute_node(rows.session, ctx.destination.host).id),
+                source_place(ctx, record),
+                record.new_flavor,
+                record.old_flavor,
+            )
+            changed_flavors(rows, cur=record.old_flavor)
+            usage.recompute(rows.session, ctx.move.source_host, ctx.destination.host)
+            actions.close_event(rows.session, rows.action, REVERT_EVENTS[0])
+            actions.open_event(rows.session, rows.action, REVERT_EVENTS[1], ctx.move.source_host)
+        return {}
+
+    def undo(self, ctx: Context) -> None:
+        """Host, node and flavor of the destination; the zone stays the source's until `mark_reverting` is undone."""
+        record = before(ctx.move)
+        fault = failure(ctx)
+        with cell_rows(ctx) as rows:
+            switch(
+                rows,
+                record,
+                source_place(ctx, record),
+                self._destination(ctx, compute_node(rows.session, ctx.destination.host).id),
+                record.old_flavor,
+                record.new_flavor,
+            )
+            changed_flavors(rows, cur=record.new_flavor)
+            usage.recompute(rows.session, ctx.move.source_host, ctx.destination.host)
+            fail_event(rows, REVERT_EVENTS[1], fault)
+
+    def _destination(self, ctx: Context, compute_id: int) -> Place:
+        return Place(ctx.destination.host, ctx.destination.node, compute_id, before(ctx.move).availability_zone)
+
+
+class RestoreRequestSpec(Step):
+    """The next scheduling of this server starts from what it was."""
+
+    does = "restore the request spec as it was before the move"
+    no_undo = "past the point of no return"
+
+    def perform(self, ctx: Context) -> dict[str, Any]:
+        """request_specs.spec whole, device requests too."""
+        record = before(ctx.move)
+        with api_rows(ctx) as session:
+            row = servers.request_spec(session, ctx.move.server)
+            swap(session, row, spec=(request_spec_after(ctx), record.request_spec))
+        return {}
+
+
+class SettleReverted(Step):
+    """The move is over: the server is as it was before."""
+
+    title: ClassVar[str] = "settle_records"
+    does = "let the server be as it was before the move"
+    no_undo = "past the point of no return"
+
+    def perform(self, ctx: Context) -> dict[str, Any]:
+        """Status `reverted`, the old vm_state, the move's traces gone."""
+        record = before(ctx.move)
+        with cell_rows(ctx) as rows:
+            swap(rows.session, rows.migration(ctx), status=(MigrationStatus.REVERTING, MigrationStatus.REVERTED))
+            _clear_traces(rows, ctx)
+            if rows.instance.vm_state == VmState.RESIZED:
+                running = record.powered_on
+                swap(
+                    rows.session,
+                    rows.instance,
+                    vm_state=(VmState.RESIZED, record.vm_state),
+                    task_state=task(rows, TaskState.RESIZE_REVERTING, None),
+                    power_state=(
+                        OneOf((rows.instance.power_state,)),
+                        PowerState.RUNNING if running else PowerState.SHUTDOWN,
+                    ),
+                    launched_at=(OneOf((rows.instance.launched_at,)), utcnow()),
+                )
+            usage.recompute(rows.session, ctx.move.source_host, ctx.destination.host)
+            for event in REVERT_EVENTS:
+                actions.close_event(rows.session, rows.action, event)
+        return {}
+
+
+def _clear_traces(rows: Any, ctx: Context) -> None:
+    """flavor.old and flavor.new null, no migration context, no old_vm_state."""
+    present = servers.flavors(rows.extra)
+    if present["old"] is not None or present["new"] is not None:
+        cleared = objects.encode(objects.change_server_flavors(present, {"old": None, "new": None}))
+        swap(rows.session, rows.extra, flavor=(rows.extra.flavor, cleared))
+    swap(rows.session, rows.extra, migration_context=(OneOf((rows.extra.migration_context,)), None))
+    servers.set_system_metadata(rows.session, ctx.move.server, "old_vm_state", None)

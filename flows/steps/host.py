@@ -1,0 +1,382 @@
+"""The steps that a worker carries out: each sends one command, and its undo the same command backwards."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Final
+
+import msgspec
+
+from droveway import wire
+from droveway.errors import StepError
+from droveway.flows.before import before
+from droveway.flows.step import Context, Where
+from droveway.flows.steps.command import (
+    HostStep,
+    describe,
+    never_started,
+    new_flavor,
+    port_refs,
+    probe_name,
+    same_directory,
+    volume_refs,
+)
+from droveway.flows.steps.rows import is_deleted
+from droveway.persistence.moves import GONE
+
+GIB: Final = 1024**3
+MIB: Final = 1024**2
+SWAP: Final = "disk.swap"
+"""Made anew on the destination, never copied."""
+COPY_DEADLINE: Final = 24 * 3600.0
+"""Seconds that copying a server's disks may take."""
+NOTHING: Final = wire.Connections(volumes=[], ports=[])
+
+
+class CheckDestination(HostStep):
+    """Proves that the destination can run the guest, before the source is touched."""
+
+    where = Where.DESTINATION
+    does = "check CPU, machine type, space and volumes' connector; write the storage probe"
+    undoes = "remove the probe and its own leftovers"
+    gives = "destination_check"
+
+    def details(self, ctx: Context) -> wire.CheckDestination:
+        """The guest as it is and as it will be."""
+        record, flavor = before(ctx.move), new_flavor(ctx)
+        wanted = sum(disk.allocated for disk in record.guest.disks)
+        return wire.CheckDestination(
+            definition=record.guest.definition,
+            vcpus=flavor["vcpus"],
+            memory_mb=flavor["memory_mb"],
+            disk_bytes=wanted,
+            probe=probe_name(ctx),
+        )
+
+
+class FindStorage(HostStep):
+    """Finds out whether both hosts keep their servers in one directory."""
+
+    where = Where.SOURCE
+    does = "look for the destination's probe: is the storage shared?"
+    no_undo = "it only reads"
+    gives = "storage"
+
+    def perform(self, ctx: Context) -> dict[str, Any] | None:
+        """An error is not "no": it fails the step.  The variant found is recorded and shown."""
+        if ctx.same_host:
+            shared, variant = True, "same-host"
+        else:
+            shared = bool(self.command(ctx, wire.FindStorage(probe=probe_name(ctx)))["shared"])
+            local = any(disk.name != SWAP for disk in before(ctx.move).guest.disks)
+            apart = "copy" if local else "volume"
+            variant = "shared" if shared else apart
+        with ctx.run.write() as session:
+            session.get_one(type(ctx.move), ctx.move.id).storage = variant
+        return {"shared": shared, "variant": variant}
+
+
+class StopGuest(HostStep):
+    """The guest's downtime begins."""
+
+    title: ClassVar[str] = "stop_guest"
+    where = Where.SOURCE
+    deadline = 180.0
+    does = "shut the guest down"
+    undoes = "start it if it ran and the destination is proved off"
+
+    def other(self, ctx: Context) -> str:
+        """The host that must be proved off before this one's guest is started again."""
+        return ctx.destination.host
+
+    def ran(self, ctx: Context) -> bool:
+        """Whether the guest ran before."""
+        return before(ctx.move).guest.running
+
+    def details(self, ctx: Context) -> wire.StopGuest:
+        """Grace for the guest's own shutdown."""
+        return wire.StopGuest(grace=ctx.run.options.shutdown_timeout, restart=self.ran(ctx))
+
+    def undo(self, ctx: Context) -> None:
+        """Never start one guest while the other may run, nor one whose server is deleted."""
+        if is_deleted(ctx):
+            self.command(ctx, wire.StopGuest(grace=ctx.run.options.shutdown_timeout, restart=False))
+            return
+        if self.ran(ctx) and not ctx.same_host and not (never_started(ctx) and ctx.run.owes(self.other(ctx))):
+            other = describe(ctx, self.other(ctx), part="proof")
+            if other.running:
+                raise StepError(
+                    f"the guest of {ctx.move.server_name} runs on {self.other(ctx)}, so it is not started on "
+                    f"{self.host(ctx)}",
+                    code="runs-elsewhere",
+                    host=self.other(ctx),
+                )
+        super().undo(ctx)
+
+
+class StopDestinationGuest(StopGuest):
+    """Revert's: the guest on the destination goes off."""
+
+    where = Where.DESTINATION
+    undoes = "start it if it ran and the source is proved off"
+    needs = ("source_check",)
+
+    def other(self, ctx: Context) -> str:
+        """The source."""
+        return ctx.move.source_host
+
+    def ran(self, ctx: Context) -> bool:
+        """Whether it ran when the revert began."""
+        return bool(ctx.inputs["source_check"]["destination"]["running"])
+
+
+class ReleaseSource(HostStep):
+    """The source gives up interfaces and volumes."""
+
+    action = "disconnect"
+    where = Where.SOURCE
+    does = "disconnect interfaces and volumes on the source"
+    undoes = "connect them again"
+
+    def details(self, ctx: Context) -> wire.Connections:
+        """By the attachments that stand now: an undo made new ones."""
+        return wire.Connections(volumes=volume_refs(ctx), ports=port_refs(ctx))
+
+    def undo(self, ctx: Context) -> None:
+        """A deleted server needs nothing any more, but what still runs of the step is ended first."""
+        self.command(ctx, NOTHING if is_deleted(ctx) else self.undo_details(ctx))
+
+
+class ReleaseDestination(ReleaseSource):
+    """Revert's: the destination gives up interfaces and volumes."""
+
+    where = Where.DESTINATION
+    does = "disconnect interfaces and volumes on the destination"
+
+
+class ConnectDestination(HostStep):
+    """The destination gets interfaces and volumes."""
+
+    action = "connect"
+    where = Where.DESTINATION
+    does = "connect volumes and interfaces on the destination"
+    undoes = "disconnect them"
+
+    def details(self, ctx: Context) -> wire.Connections:
+        """By the new attachments."""
+        return wire.Connections(volumes=volume_refs(ctx), ports=port_refs(ctx))
+
+
+class SetAside(HostStep):
+    """The source's disks are set aside under Nova's `_resize`, never moved or changed, until confirm."""
+
+    where = Where.SOURCE
+    does = "set the source's disks aside"
+    undoes = "put them back"
+
+
+class CopyDisks(HostStep):
+    """The destination makes its own verified copy."""
+
+    where = Where.DESTINATION
+    deadline = COPY_DEADLINE
+    does = "copy the disks, verify them"
+    undoes = "delete the copy"
+    needs = ("storage",)
+
+    def perform(self, ctx: Context) -> dict[str, Any] | None:
+        """The source offers its disks to exactly this destination while the copy lasts."""
+        details = self.details(ctx)
+        pull = details.variant == "pull"
+        if pull:
+            # Where to fetch them the source says itself: its registration may be away for a moment.
+            details = msgspec.structs.replace(details, address=self._offer(ctx, "execute")["address"])
+        copied = self.command(ctx, details)
+        if pull:
+            self._offer(ctx, "revert")
+        return copied
+
+    def undo(self, ctx: Context) -> None:
+        """Withdraw the offer, delete the copy."""
+        super().undo(ctx)
+        if self.details(ctx).variant == "pull":
+            self._offer(ctx, "revert")
+
+    def details(self, ctx: Context) -> wire.CopyDisks:
+        """From whom, and how."""
+        return wire.CopyDisks(
+            variant="local" if ctx.inputs["storage"]["shared"] else "pull",
+            source=ctx.move.source_host,
+            address="",
+            probe=probe_name(ctx),
+        )
+
+    def _offer(self, ctx: Context, direction: Any) -> dict[str, Any]:
+        return ctx.run.command(
+            ctx.step,
+            ctx.direction,
+            host=ctx.move.source_host,
+            action="offer_disks",
+            details=wire.OfferDisks(peer=ctx.destination.host),
+            deadline=60.0,
+            command_direction=direction,
+            part="offer" if direction == "execute" else "withdraw",
+        )
+
+
+class FitDisks(HostStep):
+    """The copy gets the sizes of the new flavor."""
+
+    where = Where.DESTINATION
+    does = "grow root and ephemeral disks, make swap anew"
+    no_undo = "undone with the copy that it changed"
+
+    def details(self, ctx: Context) -> wire.FitDisks:
+        """Sizes in bytes; a server that boots from a volume has no local root disk."""
+        flavor = new_flavor(ctx)
+        return wire.FitDisks(
+            root_bytes=0 if before(ctx.move).boot_from_volume else flavor["root_gb"] * GIB,
+            ephemeral_bytes=flavor["ephemeral_gb"] * GIB,
+            swap_bytes=int(flavor["swap"] or 0) * MIB,
+        )
+
+
+class DefineGuest(HostStep):
+    """The destination learns the guest."""
+
+    where = Where.DESTINATION
+    does = "define the guest, marked with the move"
+    undoes = "undefine it if it is off"
+
+    def details(self, ctx: Context) -> wire.DefineGuest:
+        """The source's own definition with the new sizes."""
+        record, flavor = before(ctx.move), new_flavor(ctx)
+        return wire.DefineGuest(
+            definition=record.guest.definition,
+            vcpus=flavor["vcpus"],
+            memory_mb=flavor["memory_mb"],
+            volumes=volume_refs(ctx),
+            ports=port_refs(ctx),
+            previous=record.guest.definition if ctx.same_host else "",
+        )
+
+
+class StartGuest(HostStep):
+    """The point of no return: started, proved never started, or unknown."""
+
+    title: ClassVar[str] = "start_guest"
+    where = Where.DESTINATION
+    deadline = 120.0
+    does = "start the guest"
+    undoes = "only if it was proved never started: leave it off"
+
+    def details(self, ctx: Context) -> wire.StartGuest:
+        """A server that was stopped has nothing to start, and passes the same point."""
+        return wire.StartGuest(power_on=before(ctx.move).powered_on)
+
+
+class StartSourceGuest(StartGuest):
+    """Revert's: the source's guest."""
+
+    where = Where.SOURCE
+
+
+class CheckDestinationCopy(HostStep):
+    """Confirm's look at the destination: the guest as recorded, its disks whole, unless the server is gone."""
+
+    action = "check_copy"
+    where = Where.DESTINATION
+    does = "check the guest and its disks on the destination"
+    no_undo = "it only reads"
+    gives = "destination_guest"
+
+    def perform(self, ctx: Context) -> dict[str, Any] | None:
+        """Nobody needs the disks of a server that was deleted meanwhile."""
+        return {"running": False, **GONE} if is_deleted(ctx) else super().perform(ctx)
+
+    def details(self, ctx: Context) -> wire.CheckCopy:
+        """What the guest must have."""
+        flavor = new_flavor(ctx)
+        return wire.CheckCopy(vcpus=flavor["vcpus"], memory_mb=flavor["memory_mb"])
+
+
+class CheckSource(HostStep):
+    """The source has to be reachable, and what was set aside there to be this move's and complete."""
+
+    action = "check_set_aside"
+    where = Where.SOURCE
+    does = "check what was set aside on the source"
+    no_undo = "it only reads"
+    gives = "source_check"
+
+    def perform(self, ctx: Context) -> dict[str, Any] | None:
+        """Nobody needs the disks of a server that was deleted meanwhile."""
+        return dict(GONE) if is_deleted(ctx) else super().perform(ctx)
+
+
+class CheckRevertSource(CheckSource):
+    """Revert's: looks at the destination besides, so that its undo knows what to bring back."""
+
+    title: ClassVar[str] = "check_source"
+    does = "check what was set aside on the source, and the guest on the destination"
+
+    def perform(self, ctx: Context) -> dict[str, Any] | None:
+        """The source's connector, and whether the destination's guest runs."""
+        found = super().perform(ctx) or {}
+        guest = describe(ctx, ctx.destination.host, part="destination")
+        return {**found, "destination": msgspec.to_builtins(guest)}
+
+
+class DiscardSource(HostStep):
+    """Confirm's point of no return: the source's copy goes."""
+
+    where = Where.SOURCE
+    does = "delete the source's copy"
+    no_undo = "the point of no return"
+
+    def details(self, ctx: Context) -> wire.DiscardSource:
+        """On another host the guest's old definition goes too."""
+        return wire.DiscardSource(undefine=not ctx.same_host)
+
+
+class RestoreDisks(HostStep):
+    """Revert: what was set aside becomes the server's directory again."""
+
+    where = Where.SOURCE
+    does = "put the source's disks back"
+    undoes = "set them aside again"
+
+    def details(self, ctx: Context) -> wire.RestoreDisks:
+        """In one directory the destination's copy has to make room."""
+        return wire.RestoreDisks(same_directory=same_directory(ctx))
+
+
+class PrepareSourceGuest(HostStep):
+    """Revert: the source's guest as it was before the move, with its volumes and interfaces."""
+
+    where = Where.SOURCE
+    does = "define the guest as it was, connect volumes and interfaces"
+    undoes = "disconnect them; on the same host, the destination's definition"
+
+    needs = ("source_check",)
+
+    def details(self, ctx: Context) -> wire.PrepareSourceGuest:
+        """The old definition."""
+        record = before(ctx.move)
+        return wire.PrepareSourceGuest(
+            definition=record.guest.definition,
+            volumes=volume_refs(ctx),
+            ports=port_refs(ctx),
+            previous=ctx.inputs["source_check"]["destination"]["definition"] if ctx.same_host else "",
+        )
+
+
+class DiscardDestination(HostStep):
+    """Revert: nothing of the server stays on the destination."""
+
+    where = Where.DESTINATION
+    does = "undefine the guest and delete its disks on the destination"
+    no_undo = "past the point of no return"
+
+    def details(self, ctx: Context) -> wire.DiscardDestination:
+        """In one directory only what made room goes."""
+        return wire.DiscardDestination(same_directory=same_directory(ctx))

@@ -1,0 +1,353 @@
+"""Steps that write the journal, the cell and the API database: each one transaction on one database."""
+
+from __future__ import annotations
+
+import platform
+from typing import Any, ClassVar
+
+import msgspec
+import sqlalchemy as sa
+
+from droveway.flows.before import Before, PortBefore, VolumeBefore, as_json, before
+from droveway.flows.step import Context, Step
+from droveway.flows.steps.rows import (
+    Place,
+    api_rows,
+    availability_zone,
+    begin_action,
+    cell_rows,
+    changed_flavors,
+    compute_node,
+    fail_action,
+    fail_event,
+    failure,
+    request_spec_after,
+    same_or_encoded,
+    source_place,
+    switch,
+    task,
+)
+from droveway.flows.steps.scheduling import check_group
+from droveway.persistence import actions, moves, objects, servers, usage
+from droveway.persistence.cell import Migration
+from droveway.persistence.cell_hosts import ComputeNode
+from droveway.persistence.journal import MoveAttempt
+from droveway.persistence.swap import OneOf, swap
+from droveway.persistence.times import to_json, utcnow
+from droveway.persistence.vm_states import MigrationStatus, TaskState, VmState
+from droveway.wire import GuestState, NoDetails
+
+CONDUCTOR_EVENTS = ("conductor_migrate_server", "cold_migrate")
+PREP_EVENT = "compute_prep_resize"
+RESIZE_EVENT = "compute_resize_instance"
+FINISH_EVENT = "compute_finish_resize"
+
+
+class RecordBefore(Step):
+    """Keeps what revert and the undos need, before anything is touched; the guest is read from its host."""
+
+    does = "record the server as it is now"
+    no_undo = "only the journal's own record, which is kept as evidence"
+
+    def perform(self, ctx: Context) -> dict[str, Any]:
+        """Write `moves.before` once."""
+        if ctx.move.before is None:
+            record = self._look(ctx)
+            with ctx.run.write() as session:
+                moves.get(session, ctx.move.id, lock=True).before = as_json(record)
+        return {}
+
+    def _look(self, ctx: Context) -> Before:
+        move, run = ctx.move, ctx.run
+        guest = msgspec.convert(
+            run.command(
+                ctx.step,
+                "execute",
+                host=move.source_host,
+                action="describe_guest",
+                details=NoDetails(),
+                deadline=self.deadline,
+            ),
+            type=GuestState,
+        )
+        with run.api.read() as session:
+            spec = servers.request_spec(session, move.server).spec or ""
+            wanted = servers.flavor(session, move.new_flavor) if move.kind == "resize" else None
+        ports = [
+            PortBefore(port=port.id, mac=port.mac, profile=port.profile, device_owner=port.device_owner)
+            for port in run.network.ports(move.server)
+        ]
+        with run.cells.database(move.source_cell).read() as session:
+            row = servers.live(session, move.server)
+            flavor = servers.flavors(servers.extra_row(session, move.server))["cur"]
+            volumes = [
+                VolumeBefore(
+                    volume=bdm.volume_id or "",
+                    attachment=bdm.attachment_id or "",
+                    device=bdm.device_name or "",
+                    boot=bdm.boot_index == 0,
+                )
+                for bdm in servers.volumes(session, move.server)
+            ]
+            return Before(
+                user_id=row.user_id or "",
+                project_id=row.project_id or "",
+                vm_state=row.vm_state or "",
+                power_state=row.power_state,
+                availability_zone=row.availability_zone,
+                node=row.node or "",
+                compute_id=row.compute_id,
+                image_ref=row.image_ref or "",
+                boot_from_volume=any(volume.boot for volume in volumes),
+                launched_at=to_json(row.launched_at),
+                old_flavor=flavor,
+                new_flavor=wanted or flavor,
+                request_spec=spec,
+                volumes=volumes,
+                ports=ports,
+                guest=guest,
+            )
+
+
+class Accept(Step):
+    """Shows the move to everybody who reads Nova's rows."""
+
+    does = "mark the server as being moved"
+    undoes = "clear the mark; the action ends with Error"
+
+    def perform(self, ctx: Context) -> dict[str, Any]:
+        """task_state NULL becomes `resize_prep`; the action and its first events open (Nova's `API.resize`)."""
+        record = before(ctx.move)
+        with cell_rows(ctx) as rows:
+            swap(rows.session, rows.instance, task_state=(None, TaskState.RESIZE_PREP), progress=(OneOf((None, 0)), 0))
+            if record.image_ref:
+                servers.set_system_metadata(rows.session, ctx.move.server, "image_base_image_ref", record.image_ref)
+            begin_action(rows, record, ctx.move.kind)
+            for event in CONDUCTOR_EVENTS:
+                actions.open_event(rows.session, rows.action, event, platform.node())
+        return {}
+
+    def undo(self, ctx: Context) -> None:
+        """task_state back to NULL."""
+        fault = failure(ctx)
+        with cell_rows(ctx) as rows:
+            swap(rows.session, rows.instance, task_state=task(rows, TaskState.RESIZE_PREP, None))
+            fail_action(rows, fault)
+
+
+class RecordMigration(Step):
+    """Inserts the migration row whose uuid is the move's."""
+
+    does = "record the migration"
+    undoes = "mark it failed; it stays as evidence"
+
+    def perform(self, ctx: Context) -> dict[str, Any]:
+        """Insert the row as `pre-migrating` (Nova's `MigrationTask._preallocate_migration`)."""
+        record, move = before(ctx.move), ctx.move
+        with cell_rows(ctx) as rows:
+            if servers.migration(rows.session, move.id) is None:
+                rows.session.add(
+                    Migration(
+                        uuid=move.id,
+                        source_compute=move.source_host,
+                        source_node=record.node,
+                        status=MigrationStatus.PRE_MIGRATING,
+                        instance_uuid=move.server,
+                        old_instance_type_id=objects.flavor_data(record.old_flavor)["id"],
+                        new_instance_type_id=objects.flavor_data(record.new_flavor)["id"],
+                        migration_type="resize" if move.kind == "resize" else "migration",
+                        hidden=False,
+                        cross_cell_move=False,
+                        user_id=record.user_id,
+                        project_id=record.project_id,
+                        deleted=0,
+                    )
+                )
+        return {}
+
+    def undo(self, ctx: Context) -> None:
+        """The status becomes `error`."""
+        with cell_rows(ctx) as rows:
+            row = servers.migration(rows.session, ctx.move.id)
+            if row is not None:
+                swap(rows.session, row, status=(MigrationStatus.PRE_MIGRATING, MigrationStatus.ERROR))
+                usage.recompute(rows.session, row.source_compute, row.dest_compute)
+
+
+class RecordDestination(Step):
+    """Names the destination and the new flavor in the cell (the rows of Nova's `resize_claim`)."""
+
+    does = "name the destination in the server's rows"
+    undoes = "take the name back; the migration keeps it as evidence"
+
+    def perform(self, ctx: Context) -> dict[str, Any]:
+        """The dest columns, flavor.new, old_vm_state, migration context, the destination's usage.
+
+        Before that the server's group is looked at again (Nova's late check in `prep_resize`): the rows written here
+        are what the next move to this host counts. A policy that is broken by now is the destination's fault.
+        """
+        record, chosen = before(ctx.move), ctx.destination
+        with cell_rows(ctx) as rows:
+            check_group(ctx, rows.session)
+            migration = rows.migration(ctx)
+            earlier = self._earlier(ctx)
+            node = compute_node(rows.session, chosen.host)
+            swap(
+                rows.session,
+                migration,
+                dest_compute=(earlier["host"], chosen.host),
+                dest_node=(earlier["node"], chosen.node),
+                dest_compute_id=(earlier["id"], node.id),
+                dest_host=(OneOf((migration.dest_host,)), node.host_ip),
+            )
+            present = servers.flavors(rows.extra)
+            changed = objects.change_server_flavors(present, {"new": record.new_flavor})
+            context = objects.migration_context(ctx.move.server, migration.id)
+            swap(
+                rows.session,
+                rows.extra,
+                flavor=(OneOf((rows.extra.flavor,)), same_or_encoded(rows.extra.flavor, changed)),
+                migration_context=(None, same_or_encoded(rows.extra.migration_context, context)),
+            )
+            servers.set_system_metadata(rows.session, ctx.move.server, "old_vm_state", record.vm_state)
+            usage.recompute(rows.session, chosen.host)
+            for event in CONDUCTOR_EVENTS:
+                actions.close_event(rows.session, rows.action, event)
+            actions.open_event(rows.session, rows.action, PREP_EVENT, chosen.host)
+        return {}
+
+    def undo(self, ctx: Context) -> None:
+        """All back but the migration's dest columns."""
+        fault = failure(ctx)
+        with cell_rows(ctx) as rows:
+            cleared = objects.change_server_flavors(servers.flavors(rows.extra), {"new": None})
+            swap(
+                rows.session,
+                rows.extra,
+                flavor=(OneOf((rows.extra.flavor,)), same_or_encoded(rows.extra.flavor, cleared)),
+                migration_context=(OneOf((rows.extra.migration_context,)), None),
+            )
+            servers.set_system_metadata(rows.session, ctx.move.server, "old_vm_state", None)
+            usage.recompute(rows.session, ctx.destination.host)
+            fail_event(rows, PREP_EVENT, fault)
+
+    def _earlier(self, ctx: Context) -> dict[str, OneOf]:
+        """What the dest columns may hold: nothing, or an alternate that was tried before."""
+        with ctx.run.journal.read() as session:
+            tried = list(session.scalars(sa.select(MoveAttempt).where(MoveAttempt.move_id == ctx.move.id)))
+        with ctx.run.cells.database(ctx.move.source_cell).read() as session:
+            ids = session.scalars(sa.select(ComputeNode.id).where(ComputeNode.host.in_([row.host for row in tried])))
+            known = tuple(ids)
+        return {
+            "host": OneOf((None, *(row.host for row in tried))),
+            "node": OneOf((None, *(row.node for row in tried))),
+            "id": OneOf((None, *known)),
+        }
+
+
+class MarkMigrating(Step):
+    """Both task states are written while the guest runs, so that a restarting nova-compute leaves it alone."""
+
+    does = "mark the guest as about to be shut down"
+    undoes = "back to preparing"
+
+    def perform(self, ctx: Context) -> dict[str, Any]:
+        """Status `migrating`; task_state `resize_migrating`, then `resize_migrated`."""
+        with cell_rows(ctx) as rows:
+            swap(rows.session, rows.migration(ctx), status=(MigrationStatus.PRE_MIGRATING, MigrationStatus.MIGRATING))
+            if rows.instance.task_state != TaskState.RESIZE_MIGRATED:
+                swap(rows.session, rows.instance, task_state=(TaskState.RESIZE_PREP, TaskState.RESIZE_MIGRATING))
+                swap(rows.session, rows.instance, task_state=(TaskState.RESIZE_MIGRATING, TaskState.RESIZE_MIGRATED))
+            actions.close_event(rows.session, rows.action, PREP_EVENT)
+            actions.open_event(rows.session, rows.action, RESIZE_EVENT, ctx.move.source_host)
+        return {}
+
+    def undo(self, ctx: Context) -> None:
+        """Status `pre-migrating`, task_state `resize_prep`."""
+        fault = failure(ctx)
+        with cell_rows(ctx) as rows:
+            swap(rows.session, rows.migration(ctx), status=(MigrationStatus.MIGRATING, MigrationStatus.PRE_MIGRATING))
+            swap(rows.session, rows.instance, task_state=task(rows, TaskState.RESIZE_MIGRATED, TaskState.RESIZE_PREP))
+            fail_event(rows, RESIZE_EVENT, fault)
+
+
+class SwitchRecords(Step):
+    """The server lives on the destination from here: host, flavor, zone and swap disk in one transaction."""
+
+    title: ClassVar[str] = "switch_records"
+    does = "let the server's rows name the destination"
+    undoes = "let them name the source again"
+
+    def perform(self, ctx: Context) -> dict[str, Any]:
+        """host, node and flavor of the destination, `post-migrating`, `resize_finish`."""
+        record, chosen = before(ctx.move), ctx.destination
+        with cell_rows(ctx) as rows:
+            node = compute_node(rows.session, chosen.host)
+            place = Place(chosen.host, chosen.node, node.id, availability_zone(ctx, chosen.host))
+            switch(rows, record, source_place(ctx, record), place, record.old_flavor, record.new_flavor)
+            changed_flavors(rows, cur=record.new_flavor, old=record.old_flavor)
+            swap(rows.session, rows.instance, task_state=(TaskState.RESIZE_MIGRATED, TaskState.RESIZE_FINISH))
+            swap(
+                rows.session,
+                rows.migration(ctx),
+                status=(MigrationStatus.MIGRATING, MigrationStatus.POST_MIGRATING),
+            )
+            usage.recompute(rows.session, ctx.move.source_host, chosen.host)
+            actions.close_event(rows.session, rows.action, RESIZE_EVENT)
+            actions.open_event(rows.session, rows.action, FINISH_EVENT, chosen.host)
+        return {}
+
+    def undo(self, ctx: Context) -> None:
+        """All back to the source."""
+        record, chosen = before(ctx.move), ctx.destination
+        fault = failure(ctx)
+        with cell_rows(ctx) as rows:
+            node = compute_node(rows.session, chosen.host)
+            place = Place(chosen.host, chosen.node, node.id, availability_zone(ctx, chosen.host))
+            switch(rows, record, place, source_place(ctx, record), record.new_flavor, record.old_flavor)
+            changed_flavors(rows, cur=record.old_flavor, old=None)
+            swap(rows.session, rows.instance, task_state=task(rows, TaskState.RESIZE_FINISH, TaskState.RESIZE_MIGRATED))
+            swap(
+                rows.session,
+                rows.migration(ctx),
+                status=(MigrationStatus.POST_MIGRATING, MigrationStatus.MIGRATING),
+            )
+            usage.recompute(rows.session, ctx.move.source_host, chosen.host)
+            fail_event(rows, FINISH_EVENT, fault)
+
+
+class SaveRequestSpec(Step):
+    """The next scheduling of this server starts from its new flavor."""
+
+    does = "save the new flavor in the request spec"
+    no_undo = "past the point of no return"
+
+    def perform(self, ctx: Context) -> dict[str, Any]:
+        """request_specs.spec with the new flavor and the rest verbatim (as Nova's conductor does after the cast)."""
+        with api_rows(ctx) as session:
+            row = servers.request_spec(session, ctx.move.server)
+            swap(session, row, spec=(before(ctx.move).request_spec, request_spec_after(ctx)))
+        return {}
+
+
+class FinishRecords(Step):
+    """The server stands in VERIFY_RESIZE."""
+
+    does = "let the server wait for confirm or revert"
+    no_undo = "past the point of no return"
+
+    def perform(self, ctx: Context) -> dict[str, Any]:
+        """Status `finished`, vm_state `resized`, task_state NULL."""
+        with cell_rows(ctx) as rows:
+            swap(rows.session, rows.migration(ctx), status=(MigrationStatus.POST_MIGRATING, MigrationStatus.FINISHED))
+            if rows.instance.vm_state != VmState.RESIZED:
+                swap(
+                    rows.session,
+                    rows.instance,
+                    vm_state=(before(ctx.move).vm_state, VmState.RESIZED),
+                    task_state=task(rows, TaskState.RESIZE_FINISH, None),
+                    launched_at=(OneOf((rows.instance.launched_at,)), utcnow()),
+                )
+            usage.recompute(rows.session, ctx.move.source_host, ctx.destination.host)
+            actions.close_event(rows.session, rows.action, FINISH_EVENT)
+        return {}

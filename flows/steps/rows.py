@@ -1,0 +1,196 @@
+"""What the record steps share: a server's rows behind the fence, and how a place or a flavor in them changes."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import platform
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy as sa
+
+from droveway.errors import Cancelled, DestinationFault, ServerDeleted
+from droveway.flows.before import Before, before
+from droveway.flows.step import Context
+from droveway.persistence import actions, faults, moves, objects, servers, swap_devices
+from droveway.persistence.cell import Instance, InstanceExtra, Migration
+from droveway.persistence.cell_hosts import ComputeNode
+from droveway.persistence.moves import FORWARD_KINDS
+from droveway.persistence.swap import OneOf, swap
+from droveway.persistence.vm_states import TaskState
+from droveway.scheduler.hosts import zone_of
+
+if TYPE_CHECKING:
+    from sqlalchemy import orm
+
+
+@dataclasses.dataclass(frozen=True)
+class Rows:
+    """The rows of the move's server inside one fenced cell transaction."""
+
+    session: orm.Session
+    instance: Instance
+    extra: InstanceExtra
+    action: actions.ActionRef
+
+    def migration(self, ctx: Context) -> Migration:
+        """The move's migration row."""
+        return servers.the_migration(self.session, ctx.move.id)
+
+
+@contextlib.contextmanager
+def cell_rows(ctx: Context) -> Iterator[Rows]:
+    """One fenced transaction on the server's cell; raises ServerDeleted when the server is gone or being deleted.
+
+    What must go on goes on for a server that is being deleted, and so does confirm or revert: a delete waits for them.
+    """
+    move = ctx.move
+    deleting = ctx.must_go_on or ctx.run.kind not in FORWARD_KINDS
+    with ctx.run.cells.transaction(move.source_cell, move.server, ctx.run.epoch) as session:
+        action = actions.ActionRef(move.server, request_id(ctx))
+        instance = servers.live(session, move.server, deleting=deleting)
+        yield Rows(session, instance, servers.extra_row(session, move.server), action)
+
+
+def task(rows: Rows, old: str | None, new: str | None) -> tuple[str | None, str | None]:
+    """The change of task_state for `swap`; a delete that has taken it over is left in it."""
+    deleting = rows.instance.task_state == TaskState.DELETING
+    return (TaskState.DELETING, TaskState.DELETING) if deleting else (old, new)
+
+
+def is_deleted(ctx: Context) -> bool:
+    """Whether the server is gone, or in a forward flow being deleted: then nothing is given back to it any more."""
+    with ctx.run.cells.database(ctx.move.source_cell).read() as session:
+        try:
+            servers.live(session, ctx.move.server, deleting=ctx.run.kind not in FORWARD_KINDS)
+        except ServerDeleted:
+            return True
+    return False
+
+
+def request_id(ctx: Context) -> str:
+    """The request that the flow's action row carries: one for each flow, as each was asked for on its own."""
+    return f"req-{ctx.run.flow_uuid}"
+
+
+def begin_action(rows: Rows, record: Before, name: str) -> None:
+    """The action row of a flow."""
+    actions.begin(rows.session, rows.action, name, user_id=record.user_id, project_id=record.project_id)
+
+
+def failure(ctx: Context) -> faults.Fault | None:
+    """Why the flow is being undone; None when it was cancelled, or its server deleted: that is nobody's failure."""
+    with ctx.run.journal.read() as session:
+        failed = moves.failure(session, ctx.run.flow_uuid)
+    if failed is None or failed.error is None or failed.error["code"] in (Cancelled.code, ServerDeleted.code):
+        return None
+    message, tried = failed.error["message"], f", attempt {failed.attempt}" if failed.attempt else ""
+    return faults.Fault(
+        message=message,
+        details=f"{failed.flow} of move {ctx.move.id}{tried}, step {failed.step}: {message}",
+        host=failed.error.get("host") or platform.node(),
+    )
+
+
+def fail_action(rows: Rows, fault: faults.Fault | None) -> None:
+    """The flow's action has failed, and the server shows why; nothing for an action that never began."""
+    began = actions.fail(rows.session, rows.action, fault.message if fault else None)
+    if began and fault is not None:
+        faults.record(rows.session, rows.instance.uuid, fault)
+
+
+def fail_event(rows: Rows, event: str, fault: faults.Fault | None) -> None:
+    """The event that was open has failed, and the server shows why."""
+    actions.fail_event(rows.session, rows.action, event, fault.message if fault else None)
+    if fault is not None:
+        faults.record(rows.session, rows.instance.uuid, fault)
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """Where a server lives, as its instances row has it; node and compute_id are always written together."""
+
+    host: str
+    node: str
+    compute_id: int | None
+    zone: str | None
+
+
+def source_place(ctx: Context, record: Before) -> Place:
+    """The source, as it was before the move."""
+    return Place(ctx.move.source_host, record.node, record.compute_id, record.availability_zone)
+
+
+def switch(
+    rows: Rows, record: Before, old: Place, new: Place, old_flavor: dict[str, Any], new_flavor: dict[str, Any]
+) -> None:
+    """Change where the server lives and what it has, in both directions the same way."""
+    was, becomes = objects.flavor_data(old_flavor), objects.flavor_data(new_flavor)
+    swap(
+        rows.session,
+        rows.instance,
+        host=(old.host, new.host),
+        node=(old.node, new.node),
+        compute_id=(old.compute_id, new.compute_id),
+        availability_zone=(OneOf((old.zone, record.availability_zone)), new.zone),
+        instance_type_id=(was["id"], becomes["id"]),
+        memory_mb=(was["memory_mb"], becomes["memory_mb"]),
+        vcpus=(was["vcpus"], becomes["vcpus"]),
+        root_gb=(was["root_gb"], becomes["root_gb"]),
+        ephemeral_gb=(was["ephemeral_gb"], becomes["ephemeral_gb"]),
+    )
+    if was["swap"] != becomes["swap"]:
+        back = new_flavor == record.old_flavor
+        swap_devices.follow_flavor(rows.session, rows.instance.uuid, was["swap"], becomes["swap"], back=back)
+
+
+def availability_zone(ctx: Context, host: str) -> str:
+    """The zone of a host, which the server's own follows."""
+    with ctx.run.api.read() as session:
+        return zone_of(session, host)
+
+
+def changed_flavors(rows: Rows, **slots: dict[str, Any] | None) -> None:
+    """Replace slots (cur, old, new) of instance_extra.flavor."""
+    changed = objects.change_server_flavors(servers.flavors(rows.extra), slots)
+    swap(
+        rows.session,
+        rows.extra,
+        flavor=(OneOf((rows.extra.flavor,)), same_or_encoded(rows.extra.flavor, changed)),
+    )
+
+
+@contextlib.contextmanager
+def api_rows(ctx: Context) -> Iterator[orm.Session]:
+    """A transaction on the API database that is committed before anybody else can claim the move.
+
+    The journal's claim stays locked meanwhile: comparing old values alone, a conductor that lost its claim could
+    write anew what a later revert has taken back.
+    """
+    with ctx.run.write(), ctx.run.api.write() as session:
+        yield session
+
+
+def request_spec_after(ctx: Context) -> str:
+    """The server's request spec with the new flavor and the rest verbatim, as `save_request_spec` leaves it."""
+    record = before(ctx.move)
+    requests = objects.pci_requests(instance_uuid=ctx.move.server)
+    found = objects.decode(record.request_spec)
+    return objects.encode(objects.change_request_spec(found, {"flavor": record.new_flavor, "pci_requests": requests}))
+
+
+def same_or_encoded(present: str | None, wanted: dict[str, Any]) -> str:
+    """The present text when it says the same already, so that a repeat changes nothing."""
+    if present is not None and objects.decode(present) == wanted:
+        return present
+    return objects.encode(wanted)
+
+
+def compute_node(session: orm.Session, host: str, *, lock: bool = False) -> ComputeNode:
+    """The host's compute node in this cell; raises DestinationFault."""
+    wanted = sa.select(ComputeNode).where(ComputeNode.host == host, ComputeNode.deleted == 0)
+    row = session.scalar(wanted.with_for_update() if lock else wanted)
+    if row is None:
+        raise DestinationFault(f"host {host} has no compute node in this cell", code="no-compute-node", host=host)
+    return row

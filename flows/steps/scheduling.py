@@ -1,0 +1,88 @@
+"""The step that chooses where a server goes, and the second look at its group once a destination is claimed."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+from sqlalchemy import orm
+
+from droveway.errors import DestinationFault
+from droveway.flows.before import before
+from droveway.flows.step import Context, Step
+from droveway.flows.steps.rows import compute_node
+from droveway.persistence import objects
+from droveway.scheduler.candidates import schedule
+from droveway.scheduler.filters import rejection
+from droveway.scheduler.hosts import HostState, host_states
+from droveway.scheduler.requests import MoveRequest
+
+
+class ChooseDestinations(Step):
+    """The destination and its alternates, best first, at most `max_attempts`."""
+
+    does = "choose the destination and its alternates"
+    no_undo = "it only reads"
+    gives = "candidates"
+
+    def perform(self, ctx: Context) -> dict[str, Any]:
+        """One allocation candidates query, then filters and weighers; raises StepError `no-valid-host`.
+
+        The result has the hosts that were left out with the filter and the reason against each.
+        """
+        return schedule(ctx.run.placement, _states(ctx), _request(ctx)).as_dict()
+
+
+def check_group(ctx: Context, session: orm.Session) -> None:
+    """Raise DestinationFault when by now the server's group forbids the destination.
+
+    ``session`` is the cell transaction that will name the destination in the server's rows: its lock lets moves to one
+    host pass one after the other, and behind it is read what the earlier ones have committed.
+    """
+    request, host = _request(ctx), ctx.destination.host
+    if request.group is None:
+        return
+    compute_node(session, host, lock=True)
+    states = _states(ctx)
+    why = next((rejection(request, each, states, late=True) for each in states if each.host == host), None)
+    if why is not None:
+        raise DestinationFault(
+            f"host {host} cannot take {ctx.move.server_name} any more: {why.reason} ({why.filter})",
+            code="group-policy",
+            host=host,
+        )
+
+
+def _request(ctx: Context) -> MoveRequest:
+    run, record = ctx.run, before(ctx.move)
+    return MoveRequest(
+        server=ctx.move.server,
+        name=ctx.move.server_name,
+        kind=ctx.move.kind,
+        flavor=objects.flavor_data(record.new_flavor),
+        request_spec=objects.decode(record.request_spec),
+        source_cell=ctx.move.source_cell,
+        source_host=ctx.move.source_host,
+        boot_from_volume=record.boot_from_volume,
+        target_host=ctx.move.target_host,
+        allow_same_host=_allow_same_host(ctx),
+        max_attempts=1 if ctx.move.target_host else run.options.max_attempts,
+        rules=run.options.rules,
+    )
+
+
+def _allow_same_host(ctx: Context) -> bool:
+    """Nova: `allow_resize_to_same_host` for a resize, the driver's own word for a cold migrate."""
+    if ctx.move.kind == "resize":
+        return ctx.run.options.allow_resize_to_same_host
+    worker = ctx.run.workers().get(ctx.move.source_host)
+    return worker is not None and worker.same_host_cold_migrate
+
+
+def _states(ctx: Context) -> list[HostState]:
+    """What the databases say of the hosts by now."""
+    run = ctx.run
+    with contextlib.ExitStack() as stack:
+        api = stack.enter_context(run.api.read())
+        cells = {name: stack.enter_context(run.cells.database(name).read()) for name in run.cells.names()}
+        return host_states(api, cells, set(run.workers()))
