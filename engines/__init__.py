@@ -1,0 +1,1 @@
+"""What runs the graphs: engine, conductor, board, fencing and the keeper."""

@@ -1,0 +1,219 @@
+"""TaskFlow's persistence on the journal: fenced, one transaction for each state change, only what changed.
+
+What TaskFlow writes besides state changes (intentions, resets, its progress through RESUMING and SUSPENDED) is kept
+until the next state change and stored with it: a crash in between loses nothing that a resumed engine does not write
+again (it works out intentions anew from the failed atom).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import sqlalchemy as sa
+from sqlalchemy import exc, orm
+from taskflow import exceptions as taskflow_errors
+from taskflow import states
+from taskflow.persistence import models
+
+from droveway.engines import details, fencing
+from droveway.engines.fencing import Standing
+from droveway.engines.history import History
+from droveway.errors import DrovewayError, Fenced, Parked
+from droveway.persistence import moves
+from droveway.persistence.database import Database, Executor
+from droveway.persistence.journal import Move
+from droveway.persistence.states import State
+
+_BEGINS: Final = {states.RUNNING: "execute", states.REVERTING: "revert"}
+_ENDS: Final = {
+    states.SUCCESS: "execute",
+    states.FAILURE: "execute",
+    states.REVERTED: "revert",
+    states.REVERT_FAILURE: "revert",
+}
+_LASTING: Final = frozenset({*_BEGINS, *_ENDS, states.RETRYING})
+"""Atom states whose write must not wait."""
+
+_NEW_ATOM: Final = details.ATOMS.insert()
+
+
+class FlowBackend:
+    """Where one claimed flow is loaded from and saved to; both backend and connection of TaskFlow's interface."""
+
+    def __init__(
+        self, journal: Database, history: History, *, on_stored: Callable[[str, str], None] | None = None
+    ) -> None:
+        self._journal = journal
+        self._history = history
+        self._on_stored = on_stored
+        self._stored: dict[str, dict[str, Any]] = {}
+        self._waiting: dict[str, dict[str, Any]] = {}
+        self._flow_row: dict[str, Any] = {}
+        self._flow_waiting: dict[str, Any] = {}
+        self._states: dict[str, str | None] = {}
+        self.closed: DrovewayError | None = None
+        """Why nothing more may be written: parked or fenced."""
+        self.ended = False
+        """Whether the flow's end is committed."""
+
+    def get_connection(self) -> FlowBackend:
+        """TaskFlow's entry; the connection holds nothing, so one is enough."""
+        return self
+
+    def close(self) -> None:
+        """TaskFlow's entry, called after each use of a connection."""
+
+    def detach(self, reason: DrovewayError) -> None:
+        """Refuse every later write with ``reason``: what the engine still does leaves no trace."""
+        if self.closed is None:
+            self.closed = reason
+
+    def load(self) -> Any:
+        """The flow's detail, read afresh, or made when it never ran; steps left midway have an open row again."""
+        with self._transaction() as (session, standing):
+            flow_uuid = self._history.flow_uuid
+            query = sa.select(details.FLOWS).where(details.FLOWS.c.uuid == flow_uuid)
+            row = session.execute(query).mappings().first() or self._make(session)
+            flow = models.FlowDetail.from_dict(row)
+            self._flow_row = flow.to_dict()
+            atoms = sa.select(details.ATOMS).where(details.ATOMS.c.parent_uuid == flow_uuid)
+            for atom_row in session.execute(atoms).mappings():
+                detail = details.atom_detail(atom_row)
+                flow.add(detail)
+                self._stored[detail.uuid] = details.atom_row(detail, flow_uuid)
+                self._states[detail.uuid] = detail.state
+                if detail.state in _BEGINS:
+                    self._history.begin(session, standing, detail.name, _BEGINS[detail.state])
+        return flow
+
+    def update_flow_details(self, flow_detail: Any, ignore_missing: bool = False) -> Any:  # noqa: ARG002 - TaskFlow's
+        """TaskFlow's entry: new atoms, or the flow's new state; its end is stored with the move's new state."""
+        self._refuse_when_closed()
+        flow_uuid = self._history.flow_uuid
+        for detail in flow_detail:
+            if detail.uuid not in self._stored and detail.uuid not in self._waiting:
+                self._waiting[detail.uuid] = details.atom_row(detail, flow_uuid)
+        self._flow_waiting = flow_detail.to_dict()
+        if flow_detail.state in details.ENDED_FLOW or flow_detail.state == states.FAILURE:
+            with self._transaction() as (session, _standing):
+                self._flush(session)
+                if flow_detail.state in details.ENDED_FLOW:
+                    done = flow_detail.state == states.SUCCESS
+                    moves.end_flow(session, self._history.move_id, flow_uuid, done=done)
+            self._flushed()
+            self.ended = flow_detail.state in details.ENDED_FLOW
+        return flow_detail
+
+    def update_atom_details(self, atom_detail: Any) -> Any:
+        """TaskFlow's entry: an atom's new state, with its row of the history in the same transaction."""
+        self._refuse_when_closed()
+        self._refuse_parking(atom_detail)
+        name, state = atom_detail.name, atom_detail.state
+        self._waiting[atom_detail.uuid] = details.atom_row(atom_detail, self._history.flow_uuid)
+        if state not in _LASTING or state == self._states.get(atom_detail.uuid):
+            self._states[atom_detail.uuid] = state
+            return atom_detail
+        with self._outages(), self._journal.begin() as connection:
+            standing = self._check(connection)
+            self._flush(connection)
+            if state in _BEGINS:
+                self._note_undoing(connection, standing, state)
+                self._history.begin(connection, standing, name, _BEGINS[state])
+            elif state in _ENDS:
+                self._history.end(connection, name, _ENDS[state], **_outcome(atom_detail))
+        self._flushed()
+        self._states[atom_detail.uuid] = state
+        if state in _ENDS:
+            self._history.forget(name, _ENDS[state])
+            if self._on_stored is not None:
+                self._on_stored(name, _ENDS[state])
+        return atom_detail
+
+    @contextlib.contextmanager
+    def write(self) -> Iterator[orm.Session]:
+        """A journal transaction that holds the claim, for whoever writes for the move beside TaskFlow."""
+        self._refuse_when_closed()
+        with self._transaction() as (session, _standing):
+            yield session
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[tuple[orm.Session, Standing]]:
+        with self._outages(), self._journal.write() as session:
+            yield session, self._check(session)
+
+    def _check(self, transaction: Executor) -> Standing:
+        return fencing.check(transaction, self._history.move_id, self._history.epoch)
+
+    @contextlib.contextmanager
+    def _outages(self) -> Iterator[None]:
+        try:
+            yield
+        except Fenced as error:
+            self.detach(error)
+            raise
+        except exc.DBAPIError as error:
+            # TaskFlow tries a StorageFailure again: a short outage of the database is ridden out.
+            raise taskflow_errors.StorageFailure(f"the journal refused a write: {type(error.orig).__name__}") from error
+
+    def _make(self, session: orm.Session) -> dict[str, Any]:
+        move_id, flow_uuid = self._history.move_id, self._history.flow_uuid
+        book = sa.select(details.LOGBOOKS.c.uuid).where(details.LOGBOOKS.c.uuid == move_id)
+        if session.scalar(book) is None:
+            session.execute(details.LOGBOOKS.insert().values(uuid=move_id, name=move_id, meta={}))
+        row: dict[str, Any] = {"uuid": flow_uuid, "name": self._history.flow, "state": None, "meta": {}}
+        session.execute(details.FLOWS.insert().values(parent_uuid=move_id, **row))
+        return row
+
+    def _flush(self, transaction: Executor) -> None:
+        for uuid, row in self._waiting.items():
+            old = self._stored.get(uuid)
+            if old is None:
+                transaction.execute(_NEW_ATOM, row)
+            elif values := details.changed(old, row):
+                columns = frozenset(name.removeprefix("new_") for name in values)
+                transaction.execute(details.update_of(details.ATOMS, columns), {"key": uuid, **values})
+        if self._flow_waiting and (values := details.changed(self._flow_row, self._flow_waiting)):
+            columns = frozenset(name.removeprefix("new_") for name in values)
+            transaction.execute(details.update_of(details.FLOWS, columns), {"key": self._history.flow_uuid, **values})
+
+    def _flushed(self) -> None:
+        self._stored.update(self._waiting)
+        self._waiting = {}
+        self._flow_row, self._flow_waiting = self._flow_waiting or self._flow_row, {}
+
+    def _note_undoing(self, connection: sa.Connection, standing: Standing, state: str) -> None:
+        """A forward move whose undo is not one before the next alternate is undoing from its first undo on."""
+        if state != states.REVERTING or standing.state != State.RUNNING:
+            return
+        rows = (self._stored | self._waiting).values()
+        if any(row["intention"] == states.RETRY for row in rows):
+            return
+        with orm.Session(connection) as session:
+            move = session.get(Move, self._history.move_id)
+            if move is not None:
+                moves.change_state(session, move, State.UNDOING)
+
+    def _refuse_when_closed(self) -> None:
+        if self.closed is not None:
+            raise self.closed
+
+    def _refuse_parking(self, atom_detail: Any) -> None:
+        """Parking and fencing are no outcome of a step: stored as a failure they would undo the move."""
+        for failure in (atom_detail.failure, atom_detail.revert_failure):
+            if failure is not None and failure.check(Fenced, Parked):
+                self.detach(failure.exception or Parked(failure.exception_str))
+                self._refuse_when_closed()
+
+
+def _outcome(atom_detail: Any) -> dict[str, Any]:
+    """What the history keeps of how an atom ended."""
+    if atom_detail.state == states.FAILURE:
+        return {"error": details.error_of(atom_detail.failure)}
+    if atom_detail.state == states.REVERT_FAILURE:
+        return {"error": details.error_of(atom_detail.revert_failure)}
+    if atom_detail.state == states.REVERTED:
+        return {}
+    result = atom_detail.last_results
+    return {"result": result if isinstance(result, dict) else None}

@@ -1,0 +1,166 @@
+"""The board of moves: TaskFlow's ZooKeeper board with one node for each flow, named by the flow.
+
+The board holds only what may run now and is rebuilt from the journal when it is lost, so posting must be create-once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from kazoo import exceptions as kazoo_errors
+from kazoo.protocol import paths
+from oslo_serialization import jsonutils
+from taskflow import exceptions
+from taskflow.jobs import base
+from taskflow.jobs.backends import impl_zookeeper
+from taskflow.utils import misc
+
+from droveway.clients.zookeeper import BOARD, Coordination
+from droveway.persistence.journal import Move, MoveFlow
+from droveway.persistence.moves import FORWARD_KINDS
+
+
+class Posting(msgspec.Struct, frozen=True, kw_only=True):
+    """What a job says: nothing that is not in the journal, and no secret."""
+
+    flow: str
+    move: str
+    kind: str
+    version: int
+    digest: str
+    urgent: bool
+    """Whether it goes before copies: confirm, revert, delete, and every undo."""
+    filed: str
+    """When the move was asked for; older ones go first."""
+
+
+def posting_of(move: Move, flow: MoveFlow) -> Posting:
+    """The job that offers this flow."""
+    return Posting(
+        flow=flow.uuid,
+        move=move.id,
+        kind=flow.kind,
+        version=flow.version,
+        digest=flow.digest,
+        urgent=flow.kind not in FORWARD_KINDS or move.state == "undoing" or _is_to_end(move),
+        filed=flow.created_at.isoformat(),
+    )
+
+
+def _is_to_end(move: Move) -> bool:
+    return move.cancel_requested or move.delete_requested
+
+
+class MoveJob(impl_zookeeper.ZookeeperJob):
+    """A job whose node is named by its flow; the stock one reads a sequence number from the name."""
+
+    def __init__(self, board: MoveBoard, client: Any, path: str, data: dict[str, Any]) -> None:
+        # The parent's own initialiser insists on the number; what it sets besides is set here.
+        base.Job.__init__(self, board, data["name"], uuid=data["uuid"], details=data["details"])
+        self._client = client
+        self._path = paths.normpath(path)
+        self._lock_path = self._path + board.LOCK_POSTFIX
+        self._created_on = None
+        self._node_not_found = False
+        self._root = self._path[: -len(paths.basename(self._path))]
+        self._sequence = 0
+        self._priority = base.JobPriority.NORMAL
+        self.posting: Posting = msgspec.convert(data["details"], Posting)
+        self.session: int | None = None
+        """The session under which this conductor claimed it."""
+
+    def _order(self) -> tuple[bool, str, str]:
+        return (not self.posting.urgent, self.posting.filed, self.uuid)
+
+    def __lt__(self, other: object) -> bool:
+        if not isinstance(other, MoveJob):
+            return NotImplemented
+        return self._order() < other._order()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, MoveJob) and self._path == other._path
+
+    def __hash__(self) -> int:
+        return hash(self._path)
+
+
+class MoveBoard(impl_zookeeper.ZookeeperJobBoard):
+    """The moves board of one session; ``bell`` rings whenever its listing changes."""
+
+    JOB_PREFIX = ""
+
+    def __init__(self, coordination: Coordination) -> None:
+        # TaskFlow asks for the server's version by commands that servers do not answer unless told to.
+        conf = {"path": BOARD, "check_compatible": False}
+        super().__init__("moves", conf, client=coordination.client, emit_notifications=False)
+        self._coordination = coordination
+        self.bell: Callable[[], None] = lambda: None
+        self._unwatch: Callable[[], None] = lambda: None
+        self._stale = True
+        self.claimable: Callable[[Posting], bool] = lambda _posting: True
+        """Whether this session's conductor is able and willing to run such a job now."""
+
+    def connect(self, timeout: float = 10.0) -> None:
+        """TaskFlow's entry.  Its own watch on the listing ends for good when the board is wiped; this one does not."""
+        super().connect(timeout)
+        self._unwatch = self._coordination.watch(self.path, self._changed)
+
+    def close(self) -> None:
+        """TaskFlow's entry; the session is the caller's and stays."""
+        self._unwatch()
+        super().close()
+
+    def iterjobs(self, only_unclaimed: bool = False, ensure_fresh: bool = False) -> Any:
+        """TaskFlow's entry: the jobs in our order, listed anew when something changed."""
+        stale, self._stale = self._stale, False
+        return super().iterjobs(only_unclaimed=only_unclaimed, ensure_fresh=ensure_fresh or stale)
+
+    def _changed(self) -> None:
+        self._stale = True
+        self.bell()
+
+    def post_flow(self, posting: Posting) -> bool:
+        """Offer the flow; False when it is on the board already."""
+        data = {"uuid": posting.flow, "name": posting.kind, "details": msgspec.to_builtins(posting)}
+        return self._coordination.create(self.job_path(posting.flow), misc.binary_encode(jsonutils.dumps(data)))
+
+    def withdraw(self, flow_uuid: str) -> bool:
+        """Take the flow off the board; False when somebody has claimed it, or it is not there."""
+        if self._coordination.get(self.job_path(flow_uuid) + self.LOCK_POSTFIX, sync=True) is not None:
+            return False
+        return self._coordination.delete(self.job_path(flow_uuid))
+
+    def posted(self) -> dict[str, bool]:
+        """Every flow on the board, and whether it is claimed."""
+        names = set(self._coordination.children(self.path))
+        return {name: name + self.LOCK_POSTFIX in names for name in names if not name.endswith(self.LOCK_POSTFIX)}
+
+    def lock_owner(self, job: MoveJob) -> int | None:
+        """The session that holds the job's claim right now."""
+        return self._coordination.owner(job.lock_path)
+
+    def job_path(self, flow_uuid: str) -> str:
+        """Where the flow's job lies."""
+        return f"{self.path}/{flow_uuid}"
+
+    def claim(self, job: MoveJob, who: str) -> None:
+        """TaskFlow's entry; a job that this conductor cannot run is left to others, as if it were taken."""
+        if not self.claimable(job.posting):
+            raise exceptions.UnclaimableJob(f"job {job.uuid} is not for this conductor now")
+        super().claim(job, who)
+
+    def _process_child(self, path: str, request: Any, quiet: bool = True) -> None:  # noqa: ARG002 - TaskFlow's signature
+        try:
+            data, _stat = request.get()
+            job = MoveJob(self, self._client, path, misc.decode_json(data))
+        except (ValueError, TypeError, KeyError, msgspec.ValidationError):
+            impl_zookeeper.LOG.warning("The job at %s is none of Droveway's and is left alone", path)
+            return
+        except (kazoo_errors.KazooException, self._client.handler.timeout_exception):
+            return  # it went meanwhile, or the next listing asks again
+        with self._job_cond:
+            self._known_jobs.setdefault(path, job)
+            self._job_cond.notify_all()
+        self.bell()

@@ -1,0 +1,169 @@
+"""The conductor's side of host commands: durable both ways, at most one effect a key.
+
+A command is a node ``/hosts/HOST/commands/KEY``, made once and only while the epoch's node stands at this claim's
+version; its answer is ``/hosts/HOST/results/KEY``.  The key's attempt is the number of the step's row in the history.
+A conductor that finds its command there already adopts it: it stamps it with its own epoch and waits.  The worker runs
+one command of a server at a time, so an undo that comes after its step's withdrawn execute waits for it there.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+import msgspec
+
+from droveway.clients.zookeeper import (
+    Coordination,
+    command_path,
+    host_path,
+    progress_path,
+    result_path,
+    worker_path,
+)
+from droveway.errors import CoordinationLost, Fenced
+from droveway.wire import Command, Progress, Registration, Result, decode_command, decode_result, encode
+
+LOOK_EVERY: Final = 0.5
+"""Seconds between two looks at whether the move was held or cancelled, while a host works."""
+
+HOSTS: Final = host_path("").rstrip("/")
+
+
+class Unreachable(Exception):
+    """The host's worker was away for too long; the command may or may not have been taken."""
+
+
+class Overdue(Exception):
+    """The worker is there and has not answered within the command's deadline."""
+
+
+class Commands:
+    """Posts, adopts, awaits and withdraws the commands of one claimed flow."""
+
+    def __init__(self, coordination: Coordination, *, flow_uuid: str, epoch: int, guard: str, version: int) -> None:
+        self._coordination = coordination
+        self._flow = flow_uuid
+        self._epoch = epoch
+        self._guard = guard
+        self._version = version
+        self._answered: list[tuple[str, str]] = []
+
+    def post(self, command: Command) -> None:
+        """Make the command's node, or adopt the one that stands; raises Fenced when a newer claim has it."""
+        path = command_path(command.host, command.key)
+        while True:
+            if self._read_result(command.host, command.key) is not None:
+                return
+            if self._coordination.create_guarded(path, encode(command), guard=self._guard, version=self._version):
+                return
+            present = self._coordination.get(path, sync=True)
+            if present is None:
+                continue
+            standing = decode_command(present[0])
+            if standing.epoch > self._epoch:
+                raise Fenced(f"command {command.key} was adopted by epoch {standing.epoch}, newer than {self._epoch}")
+            adopted = msgspec.structs.replace(standing, epoch=self._epoch)
+            if standing.epoch == self._epoch or self._coordination.put(path, encode(adopted), version=present[1]):
+                return
+
+    def wait(
+        self,
+        host: str,
+        key: str,
+        *,
+        deadline: float,
+        away: float,
+        look: Callable[[], None],
+        bell: threading.Event,
+    ) -> Result:
+        """The command's answer.
+
+        ``look`` is called whenever the bell rang and at least every `LOOK_EVERY` seconds, and ends the wait by
+        raising.  Raises Unreachable after the worker was away for ``away`` seconds, Overdue when it was there and
+        ``deadline`` seconds have passed.
+        """
+        stops = [self._coordination.watch(path, bell.set) for path in (result_path(host, key), worker_path(host))]
+        began = seen = time.monotonic()
+        try:
+            while True:
+                try:
+                    result = self._read_result(host, key)
+                    up = self._coordination.get(worker_path(host)) is not None
+                except CoordinationLost:
+                    result, up = None, True  # nothing is known of the worker while ZooKeeper is away
+                if result is not None:
+                    self._answered.append((host, key))
+                    return result
+                now = time.monotonic()
+                seen = now if up else seen
+                if now - seen >= away:
+                    raise Unreachable
+                if up and now - began >= deadline:
+                    raise Overdue
+                bell.wait(min(LOOK_EVERY, max(0.01, away - (now - seen))))
+                bell.clear()
+                look()
+        finally:
+            for stop in stops:
+                stop()
+
+    def withdraw(self, hosts: Iterable[str], step: str, direction: str) -> None:
+        """Take back what the step still asks in that direction; what a worker has begun, it ends alone."""
+        for host in hosts:
+            for key in self._coordination.children(command_path(host)):
+                if key.startswith(f"{self._flow}.{step}.{direction}."):
+                    self._coordination.delete(command_path(host, key))
+
+    def tidy(self, current: str) -> None:
+        """Remove the nodes of commands whose answers are stored by now: all but those of the row ``current``."""
+        kept = [(host, key) for host, key in self._answered if f"{key}.".startswith(f"{current}.")]
+        for host, key in set(self._answered) - set(kept):
+            self._remove(host, key)
+        self._answered = kept
+
+    def sweep(self, hosts: Iterable[str]) -> None:
+        """Remove every node that this flow left on these hosts: its end is stored."""
+        for host in hosts:
+            for folder in (command_path, result_path, progress_path):
+                for key in self._coordination.children(folder(host)):
+                    if key.startswith(f"{self._flow}."):
+                        self._coordination.delete(folder(host, key))
+
+    def workers(self) -> dict[str, Registration]:
+        """The workers that are up now."""
+        found: dict[str, Registration] = {}
+        for host in self._coordination.children(HOSTS):
+            node = self._coordination.get(worker_path(host))
+            if node is not None:
+                found[host] = msgspec.json.decode(node[0], type=Registration)
+        return found
+
+    def progress(self, host: str, key: str) -> Progress | None:
+        """How far the worker says it is; None when it says nothing, or nobody can hear it."""
+        try:
+            node = self._coordination.get(progress_path(host, key))
+        except CoordinationLost:
+            return None
+        return None if node is None else msgspec.json.decode(node[0], type=Progress)
+
+    def _read_result(self, host: str, key: str) -> Result | None:
+        node = self._coordination.get(result_path(host, key))
+        if node is None:
+            return None
+        result = decode_result(node[0])
+        if result.epoch > self._epoch:
+            raise Fenced(f"the answer to {key} was given to epoch {result.epoch}, newer than {self._epoch}")
+        return result
+
+    def _remove(self, host: str, key: str) -> None:
+        # The command first: a worker that finds a command without an answer would answer it again.
+        for path in (command_path(host, key), result_path(host, key), progress_path(host, key)):
+            self._coordination.delete(path)
+
+
+def value_of(result: Result) -> dict[str, Any]:
+    """The answer's value, empty when it has none."""
+    return result.value or {}

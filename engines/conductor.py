@@ -1,0 +1,392 @@
+"""The conductor: claims flows from the board and runs each of them, fenced, in a thread of its own."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import time
+from collections.abc import Callable
+from concurrent import futures
+from typing import Any, Final
+
+from taskflow import exceptions as taskflow_errors
+from taskflow.conductors.backends import impl_nonblocking
+from taskflow.types import timing
+
+from droveway import wire
+from droveway.clients.zookeeper import Coordination, epoch_path
+from droveway.engines import fencing
+from droveway.engines.backend import FlowBackend
+from droveway.engines.board import MoveBoard, MoveJob, Posting
+from droveway.engines.commands import Commands
+from droveway.engines.engine import MoveEngine
+from droveway.engines.fencing import Quarantined
+from droveway.engines.history import History
+from droveway.engines.run import MoveRun, Resources, Stop, begin_state
+from droveway.errors import CoordinationLost, Fenced, NotFound, Parked
+from droveway.flows.graph import Graph
+from droveway.persistence import attempts, debts, moves
+from droveway.persistence.journal import Move, MoveFlow
+from droveway.persistence.states import ENDED, State
+
+LOG = logging.getLogger(__name__)
+
+END_OF_FLOW: Final = "end_of_flow"
+"""The name under which a fault is armed between a flow's stored end and the clearing up after it."""
+
+IDLE: Final = 5.0
+"""Seconds after which an idle conductor looks at the board without having been rung for."""
+
+SHORTEST_SHUN: Final = 0.5
+LONGEST_SHUN: Final = 60.0
+"""Seconds for which a conductor leaves a flow alone that it could not run; the pause doubles."""
+
+FindGraph = Callable[[str, int], Graph]
+"""The graph of a kind and version (`droveway.flows.registry.graph`); raises NotFound for an unknown one."""
+
+
+class Doorbell(timing.Timeout):
+    """What an idle conductor waits on: TaskFlow's polls, this one is rung by the board."""
+
+    def __init__(self, longest: float) -> None:
+        super().__init__(longest)
+        self._rung = threading.Event()
+
+    def ring(self) -> None:
+        """Something may be there to claim."""
+        self._rung.set()
+
+    def interrupt(self) -> None:
+        """TaskFlow's entry: stop."""
+        super().interrupt()
+        self._rung.set()
+
+    def wait(self) -> None:
+        """TaskFlow's entry: until rung, at most the longest time."""
+        self._rung.wait(self.value)
+        self._rung.clear()
+
+
+class MoveConductor(impl_nonblocking.NonBlockingConductor):
+    """TaskFlow's conductor with its life of a job replaced by a fenced one."""
+
+    # What ends a run without its flow having ended; consuming the job then would lose the flow.
+    NO_CONSUME_EXCEPTIONS = (*impl_nonblocking.NonBlockingConductor.NO_CONSUME_EXCEPTIONS, Fenced, Parked)
+
+    def __init__(
+        self,
+        name: str,
+        board: MoveBoard,
+        coordination: Coordination,
+        resources: Resources,
+        find_graph: FindGraph,
+        *,
+        slots: int,
+        reserved: int,
+    ) -> None:
+        self.doorbell = Doorbell(IDLE)
+        self._moves = board
+        super().__init__(
+            name,
+            board,
+            wait_timeout=self.doorbell,
+            max_simultaneous_jobs=slots + reserved,
+            # TaskFlow's own pool notices its end only once a second.
+            executor_factory=lambda: futures.ThreadPoolExecutor(slots + reserved, thread_name_prefix=name),
+        )
+        self.stopping = Stop()
+        self._coordination = coordination
+        self._resources = resources
+        self._find_graph = find_graph
+        self._slots = slots
+        self._reserved = reserved
+        self._shunned: dict[str, tuple[float, float]] = {}
+        board.claimable = self._is_for_us
+
+    def running(self) -> int:
+        """How many flows are being run."""
+        return len(self._dispatched)
+
+    def _is_for_us(self, posting: Posting) -> bool:
+        try:
+            digest = self._find_graph(posting.kind, posting.version).digest()
+        except NotFound:
+            digest = "unknown"
+        if digest != posting.digest:
+            LOG.warning("Flow %s is a %s@%d of another release", posting.flow, posting.kind, posting.version)
+            return False
+        until, _pause = self._shunned.get(posting.flow, (0.0, 0.0))
+        return time.monotonic() >= until and not self.stopping.wanted()
+
+    def _can_claim_more_jobs(self, job: MoveJob) -> bool:
+        """TaskFlow's entry.  Urgent flows may use every slot, others leave the reserved ones free.
+
+        Urgent jobs come first, so the first job that finds no slot ends the round.
+        """
+        if self._wait_timeout.is_stopped():
+            return False
+        busy = list(self._dispatched)
+        if job.posting.urgent:
+            return len(busy) < self._slots + self._reserved
+        return sum(not future.job.posting.urgent for future in busy) < self._slots
+
+    def _dispatch_job(self, job: MoveJob) -> bool:
+        """TaskFlow's entry: run the flow; True takes the job off the board, False gives it back."""
+        job.session = self._coordination.session
+        try:
+            off_the_board = self._carry(job.posting, job)
+        except Exception:
+            # An error here says nothing about the flow: it stays on the board and is never trashed.
+            LOG.exception("Flow %s could not be run and is given back", job.posting.flow)
+            off_the_board = False
+        if off_the_board or self.stopping.wanted():
+            self._shunned.pop(job.posting.flow, None)
+        else:
+            _until, pause = self._shunned.get(job.posting.flow, (0.0, SHORTEST_SHUN / 2))
+            pause = min(pause * 2, LONGEST_SHUN)
+            self._shunned[job.posting.flow] = (time.monotonic() + pause, pause)
+        return off_the_board
+
+    def _carry(self, posting: Posting, job: MoveJob) -> bool:
+        if not self._is_due(posting):
+            self._clear_end(posting)
+            return True
+        try:
+            epoch = fencing.claim(self._resources.journal, posting.move, self._name)
+        except Quarantined as error:
+            with self._resources.journal.write() as writing:
+                moves.park(writing, posting.move, error.code, str(error))
+            return True
+        # The epoch is taken, so an older claimant can write no more; if the lock went meanwhile, neither may we.
+        if self._lost(job) or not self._coordination.live():
+            fencing.release(self._resources.journal, posting.move, epoch)
+            return False
+        try:
+            return self._run_claimed(posting, epoch)
+        except Fenced:
+            LOG.warning("The claim on flow %s was lost", posting.flow)
+            fencing.mark_late(self._resources.journal, posting.move, epoch)
+            return False
+        except Exception:
+            # Noticed and given back: no unclean end, which would count towards quarantine.
+            fencing.release(self._resources.journal, posting.move, epoch)
+            raise
+
+    def _is_due(self, posting: Posting) -> bool:
+        """Whether the journal still wants this flow to run: the journal is the truth, the board a work list."""
+        with self._resources.journal.read() as session:
+            move = session.get(Move, posting.move)
+            flow = session.get(MoveFlow, posting.flow)
+            if move is None or flow is None or flow.ended_at is not None or move.flow_uuid != flow.uuid:
+                return False
+            return not move.hold and move.state != State.NEEDS_OPERATOR
+
+    def _clear_end(self, posting: Posting) -> None:
+        """Do what is left to do after a flow's end, when whoever ended it did not live to do it."""
+        journal = self._resources.journal
+        with journal.read() as session:
+            ends = moves.left_ends(session)
+            left = [(move, attempts.hosts(session, move)) for move, flow in ends if flow.uuid == posting.flow]
+        for move, hosts in left:
+            epoch = fencing.claim(journal, move.id, self._name, quarantine_after=sys.maxsize)
+            # Raised first: a fence of any older epoch goes with it, and its conductor with the fence.
+            self._raise_fences(move, epoch)
+            self._drop_fences(move, epoch)
+            commands = Commands(
+                self._coordination, flow_uuid=posting.flow, epoch=epoch, guard=epoch_path(move.id), version=0
+            )
+            commands.sweep(hosts)
+            self._bury(move, epoch)
+            fencing.release(journal, move.id, epoch)
+
+    def _run_claimed(self, posting: Posting, epoch: int) -> bool:
+        journal = self._resources.journal
+        version = fencing.mirror(self._coordination, posting.move, epoch)
+        graph = self._find_graph(posting.kind, posting.version)
+        with journal.write() as session:
+            fencing.check(session, posting.move, epoch)
+            move = moves.get(session, posting.move)
+            wanted = move.flow_uuid == posting.flow
+            if wanted:
+                begin_state(session, move)
+        if not wanted:
+            # It went between the look at it and the claim: a queued move that is cancelled ends at once.
+            self._clear_end(posting)
+            self._bury(move, epoch)
+            fencing.release(journal, posting.move, epoch)
+            return True
+        with journal.read() as session:
+            move = moves.get(session, posting.move)
+            home = moves.home(session, move)
+        self._raise_fences(move, epoch)
+        run = self._make_run(posting, graph, move, epoch, version)
+        history = _history(graph, posting, epoch, home)
+        backend = FlowBackend(journal, history, on_stored=lambda step, direction: run.probe(step, direction, "stored"))
+        run.bind(backend, history)
+        self._run_engine(posting, graph, run, backend)
+        return self._finish(posting, run, backend, epoch)
+
+    def _run_engine(self, posting: Posting, graph: Graph, run: MoveRun, backend: FlowBackend) -> None:
+        engine = MoveEngine(graph.build(run), backend.load(), backend)
+        try:
+            engine.take_up_failed_undos()
+            engine.run()
+        except Fenced:
+            raise
+        except Exception as error:
+            if isinstance(backend.closed, Fenced):
+                raise backend.closed from None
+            if backend.ended or backend.closed is not None:
+                return  # undone, or parked: both are stored
+            if _is_outage(error):
+                raise
+            LOG.exception("Flow %s stopped without an end", posting.flow)
+            with backend.write() as session:
+                moves.park(session, posting.move, "undo-failed", f"a step of the undo failed: {error}")
+
+    def _finish(self, posting: Posting, run: MoveRun, backend: FlowBackend, epoch: int) -> bool:
+        """Give everything back, last of all the job; every part of it may have happened before."""
+        with self._resources.journal.read() as session:
+            move = moves.get(session, posting.move)
+        if backend.ended:
+            run.probe(END_OF_FLOW, "execute", "before")
+            run.sweep()
+            self._drop_fences(move, epoch)
+            self._bury(move, epoch)
+        fencing.release(self._resources.journal, move.id, epoch)
+        return backend.ended or move.hold or move.state == State.NEEDS_OPERATOR
+
+    def _bury(self, move: Move, epoch: int) -> None:
+        """No command of an ended move is taken again, but those by which its debts are settled."""
+        with self._resources.journal.read() as session:
+            owing = debts.outstanding(session, move.id)
+        if State(move.state) in ENDED and not owing:
+            fencing.bury(self._coordination, move.id, epoch)
+
+    def _make_run(self, posting: Posting, graph: Graph, move: Move, epoch: int, version: int) -> MoveRun:
+        commands = Commands(
+            self._coordination,
+            flow_uuid=posting.flow,
+            epoch=epoch,
+            guard=epoch_path(move.id),
+            version=version,
+        )
+        return MoveRun(
+            self._resources,
+            move=move,
+            flow_uuid=posting.flow,
+            kind=posting.kind,
+            no_return=graph.no_return.step_name(),
+            epoch=epoch,
+            stop=self.stopping,
+            commands=commands,
+        )
+
+    def _raise_fences(self, move: Move, epoch: int) -> None:
+        for cell in _cells(move):
+            self._resources.cells.raise_fence(cell, move.server, epoch)
+
+    def _drop_fences(self, move: Move, epoch: int) -> None:
+        for cell in _cells(move):
+            self._resources.cells.drop_fence(cell, move.server, epoch)
+
+    def _on_job_done(self, job: MoveJob, future: Any) -> None:
+        """TaskFlow's entry: consume or abandon until it worked, or until the session took the claim with it."""
+        try:
+            self._give_back(job, consume=future.result())
+        finally:
+            self._dispatched.discard(future)
+            self.doorbell.ring()
+
+    def _give_back(self, job: MoveJob, *, consume: bool) -> None:
+        pause = 0.1
+        while job.session is not None and self._coordination.session == job.session:
+            try:
+                if consume:
+                    self._moves.consume(job, self._name)
+                else:
+                    self._moves.abandon(job, self._name)
+            except taskflow_errors.NotFound:
+                return
+            except taskflow_errors.JobFailure:
+                if self._coordination.live():
+                    if self._lost(job):
+                        return
+                elif self.stopping.wanted():
+                    return  # the claim ends with this process's session, and the next conductor does the rest
+                time.sleep(pause)
+                pause = min(pause * 2, 5.0)
+            else:
+                return
+
+    def _lost(self, job: MoveJob) -> bool:
+        """Whether the job's claim is no longer ours; while nobody can say, it may still be."""
+        try:
+            return job.session is None or self._moves.lock_owner(job) != job.session
+        except CoordinationLost:
+            return False
+
+
+class Conductor:
+    """One conductor of a process, run by threads: `start` it, `stop` it, ask whether it is `busy`."""
+
+    def __init__(
+        self,
+        coordination: Coordination,
+        resources: Resources,
+        find_graph: FindGraph,
+        *,
+        name: str,
+        slots: int = 4,
+        reserved: int = 2,
+    ) -> None:
+        """``name`` must be new for each process; ``slots`` run copies, ``reserved`` more only what must not queue."""
+        self.name = name
+        self.board = MoveBoard(coordination)
+        self._conductor = MoveConductor(
+            name, self.board, coordination, resources, find_graph, slots=slots, reserved=reserved
+        )
+        self.board.bell = self._conductor.doorbell.ring
+        self._thread = threading.Thread(target=self._conductor.run, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Begin to claim and run flows."""
+        wire.learn_types()
+        self._conductor.connect()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Claim nothing more, park what runs at its next boundary, and return when all is given back."""
+        self._conductor.stopping.ask()
+        self._conductor.stop()
+        if self._thread.ident is not None:
+            self._thread.join()
+        self._conductor.close()
+
+    def busy(self) -> int:
+        """How many flows are being run."""
+        return self._conductor.running()
+
+
+def _history(graph: Graph, posting: Posting, epoch: int, home: str) -> History:
+    return History(
+        move_id=posting.move,
+        flow_uuid=posting.flow,
+        flow=posting.kind,
+        epoch=epoch,
+        order=graph.names(),
+        places={step.step_name(): step.where for step in graph.walk()},
+        home=home,
+    )
+
+
+def _is_outage(error: Exception) -> bool:
+    """Whether the journal was away: nothing is known to be wrong with the flow."""
+    if isinstance(error, taskflow_errors.WrappedFailure):
+        return error.check(taskflow_errors.StorageFailure) is not None
+    return isinstance(error, taskflow_errors.StorageFailure)
+
+
+def _cells(move: Move) -> list[str]:
+    return sorted({cell for cell in (move.source_cell, move.dest_cell) if cell})

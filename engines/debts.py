@@ -1,0 +1,167 @@
+"""Collects debts: what a host owes since it was away is undone as soon as its worker is back.
+
+Nobody runs the move meanwhile: the collector claims it as a conductor would, so that a worker takes its commands and a
+conductor that claims the move after it fences it off.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import sys
+import threading
+import time
+from typing import Final
+
+import msgspec
+
+from droveway.clients.zookeeper import ROOT, Coordination, epoch_path
+from droveway.engines import fencing
+from droveway.engines.commands import Commands, Overdue, Unreachable
+from droveway.errors import CoordinationLost, Fenced
+from droveway.persistence import debts, moves
+from droveway.persistence.database import Database, database_time
+from droveway.persistence.journal import COLLECTOR, Debt
+from droveway.persistence.states import ENDED, State
+from droveway.wire import Command
+
+LOG = logging.getLogger(__name__)
+
+COLLECTS: Final = f"{ROOT}/debts"
+"""Stands while one collector is at work, and ends with its session."""
+
+AWAY: Final = 5.0
+"""Seconds after which a host that is away again is left alone."""
+
+TRY_AGAIN: Final = 60.0
+"""Seconds after which a debt is tried again that could not be settled."""
+
+
+class Owed(msgspec.Struct, frozen=True, kw_only=True):
+    """A debt's details: which undo of which flow the host owes."""
+
+    flow: str
+    step: str
+    sequence: int
+    details: dict[str, object]
+    deadline: float
+    error: str = ""
+
+
+class Collector:
+    """Settles debts, in a thread of its own between `start` and `stop`, or one `round` at a time."""
+
+    def __init__(self, coordination: Coordination, journal: Database, *, every: float) -> None:
+        """``every``: seconds between two looks."""
+        self._coordination = coordination
+        self._journal = journal
+        self._every = every
+        self._bell = threading.Event()
+        self._tried: dict[int, float] = {}
+        self._thread = threading.Thread(target=self._run, name="debts", daemon=True)
+
+    def start(self) -> None:
+        """Begin to collect."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End, and return when it has; a debt that is being settled is settled again by the next collector."""
+        self._bell.set()
+        self._thread.join()
+
+    def round(self) -> None:
+        """Settle what hosts that are up owe."""
+        with self._journal.read() as session:
+            due = debts.collectable(session)
+        # Whatever the host owes for the same move rests on what could not be settled.
+        waits = {(debt.move_id, debt.host) for debt in due if time.monotonic() < self._tried.get(debt.id, 0.0)}
+        wanted = [debt for debt in due if (debt.move_id, debt.host) not in waits]
+        if not wanted:
+            return
+        if not self._coordination.create(COLLECTS, b"", ephemeral=True):
+            return
+        try:
+            up = Commands(self._coordination, flow_uuid="", epoch=0, guard="", version=0).workers()
+            for (move, host), owed in itertools.groupby(wanted, key=lambda debt: (debt.move_id, debt.host)):
+                if host in up and not self._bell.is_set():
+                    self._settle(move, host, list(owed))
+        finally:
+            self._coordination.delete(COLLECTS)
+
+    def _run(self) -> None:
+        while not self._bell.wait(self._every):
+            try:
+                self.round()
+            except (CoordinationLost, Fenced) as error:
+                LOG.info("Debts are left for later: %s", error)
+            except Exception:
+                # A debt that was not settled stays one, and the next round begins anew.
+                LOG.exception("A round of the collector failed")
+
+    def _settle(self, move_id: str, host: str, owed: list[Debt]) -> None:
+        epoch = fencing.claim(self._journal, move_id, COLLECTOR, quarantine_after=sys.maxsize)
+        try:
+            version = fencing.mirror(self._coordination, move_id, epoch)
+            for debt in owed:
+                if not self._ask(debt, epoch, version):
+                    break
+            self._bury(move_id, epoch)
+        finally:
+            fencing.release(self._journal, move_id, epoch)
+        LOG.info("Host %s has undone what it owed for move %s", host, move_id[:8])
+
+    def _ask(self, debt: Debt, epoch: int, version: int) -> bool:
+        """Have one debt settled; False when it was not: the later ones rest on it."""
+        owed = msgspec.convert(debt.details, type=Owed)
+        commands = Commands(
+            self._coordination, flow_uuid=owed.flow, epoch=epoch, guard=epoch_path(debt.move_id), version=version
+        )
+        with self._journal.read() as session:
+            server = moves.get(session, debt.move_id).server
+        key = f"{owed.flow}.{owed.step}.revert.{owed.sequence}.debt-{epoch}"
+        commands.post(
+            Command(
+                key=key,
+                host=debt.host,
+                move=debt.move_id,
+                server=server,
+                epoch=epoch,
+                step=owed.step,
+                action=debt.action,
+                direction="revert",
+                details=owed.details,
+                deadline=owed.deadline,
+            )
+        )
+        try:
+            result = commands.wait(
+                debt.host, key, deadline=owed.deadline, away=AWAY, look=self._look, bell=threading.Event()
+            )
+            error = None if result.error is None else result.error["message"]
+        except (Unreachable, Overdue):
+            error = f"host {debt.host} did not answer"
+        finally:
+            commands.sweep([debt.host])
+        self._note(debt, epoch, error)
+        return error is None
+
+    def _look(self) -> None:
+        if self._bell.is_set():
+            raise Fenced("the collector stops")
+
+    def _note(self, debt: Debt, epoch: int, error: str | None) -> None:
+        with self._journal.write() as session:
+            fencing.check(session, debt.move_id, epoch)
+            row = session.get_one(Debt, debt.id)
+            if error is None:
+                row.settled_at = database_time(session)
+            else:
+                row.details = {**row.details, debts.ERROR: error}
+                self._tried[debt.id] = time.monotonic() + TRY_AGAIN
+                LOG.warning("Debt %s of host %s could not be settled: %s", debt.id, debt.host, error)
+
+    def _bury(self, move_id: str, epoch: int) -> None:
+        with self._journal.read() as session:
+            over = State(moves.get(session, move_id).state) in ENDED and not debts.outstanding(session, move_id)
+        if over:
+            fencing.bury(self._coordination, move_id, epoch)

@@ -1,0 +1,177 @@
+"""Asking destinations how the guests of `healthy` moves are.
+
+A question is a host command like any other (`droveway.engines.commands`), under the epoch of the move's last claim and
+created only while that epoch stands: as soon as somebody claims the move's confirm or revert, the worker drops it.
+Its key's flow is ``health-MOVE`` and its attempt the second, by the database's clock, in which it was asked, so that
+everything about it can be told from ZooKeeper: a keeper that starts goes on with what another one asked.  It changes
+nothing, so that any number of keepers may ask, and any of them takes the answer.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import logging
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+import msgspec
+import sqlalchemy as sa
+
+from droveway import wire
+from droveway.clients.zookeeper import Coordination, command_path, epoch_path, progress_path, result_path
+from droveway.engines import fencing
+from droveway.engines.commands import HOSTS
+from droveway.errors import Fenced
+from droveway.flows.before import before
+from droveway.persistence import moves, policies
+from droveway.persistence.database import Database, database_time
+from droveway.persistence.journal import Move
+from droveway.persistence.policies import HEALTHY, Health
+from droveway.persistence.states import State
+
+LOG = logging.getLogger(__name__)
+
+STEP: Final = "check_health"
+ANSWER_SECONDS: Final = 5.0
+"""How much longer than the guest's own answer a worker's may take, before it counts as none."""
+
+_PREFIX: Final = "health-"
+_EPOCH: Final = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - as the journal's columns hold it
+
+
+@dataclasses.dataclass(frozen=True)
+class Standard:
+    """What makes a guest healthy; seconds."""
+
+    healthy_after: float = 30.0
+    """For how long it must have run without a break."""
+    probe_timeout: float = 5.0
+    """How long it has to answer; 0: guests are not asked."""
+
+
+class _Question(NamedTuple):
+    """One question that stands, as its key tells it."""
+
+    host: str
+    key: str
+    move: str
+    asked: dt.datetime
+
+
+_WAITING: Final = sa.select(Move).where(Move.state == State.VERIFYING.value, Move.policy == HEALTHY)
+
+
+class HealthChecks:
+    """Asks, and keeps the answers in the journal."""
+
+    def __init__(self, coordination: Coordination, journal: Database, standard: Standard) -> None:
+        self._coordination = coordination
+        self._journal = journal
+        self._standard = standard
+        self._hosts: set[str] | None = None
+        """Where questions may stand; None before the first look, when an earlier keeper's may be anywhere."""
+
+    def collect(self) -> None:
+        """Keep the answers that have come, and remove them and every question that nobody needs any more."""
+        with self._journal.read() as session:
+            waiting = {move.id: move for move in session.scalars(_WAITING)}
+            now = database_time(session)
+        wanted = {move.dest_host for move in waiting.values() if move.dest_host}
+        known = set(self._coordination.children(HOSTS)) if self._hosts is None else self._hosts
+        for question in self._standing(known | wanted):
+            move = waiting.get(question.move)
+            if move is None or move.dest_host != question.host or self._take(move, question, now):
+                self._remove(question)
+        self._hosts = wanted
+
+    def ask(self, move_id: str) -> None:
+        """Ask the move's destination, unless a question stands there."""
+        with self._journal.read() as session:
+            move = moves.get(session, move_id)
+            epoch = fencing.standing_epoch(session, move_id)
+            now = database_time(session)
+        if epoch is None or move.dest_host is None:
+            return
+        if any(question.move == move_id for question in self._standing({move.dest_host})):
+            return
+        probe = self._standard.probe_timeout
+        command = wire.Command(
+            key=f"{_PREFIX}{move_id}.{STEP}.execute.{int((now - _EPOCH).total_seconds())}",
+            host=move.dest_host,
+            move=move_id,
+            server=move.server,
+            epoch=epoch,
+            step=STEP,
+            action=STEP,
+            direction="execute",
+            details=msgspec.to_builtins(wire.CheckHealth(probe_seconds=probe)),
+            deadline=probe + ANSWER_SECONDS,
+        )
+        try:
+            version = fencing.mirror(self._coordination, move_id, epoch)
+            path = command_path(command.host, command.key)
+            self._coordination.create_guarded(path, wire.encode(command), guard=epoch_path(move_id), version=version)
+        except Fenced as error:
+            LOG.info("Move %s is no longer asked about: %s", move_id, error)
+
+    def _take(self, move: Move, question: _Question, now: dt.datetime) -> bool:
+        """Keep the question's answer; False while there is still time for one."""
+        node = self._coordination.get(result_path(question.host, question.key))
+        if node is not None:
+            result = wire.decode_result(node[0])
+            health, reason = judge(result, self._standard, meant_to_run=before(move).powered_on)
+            self._record(question, health, reason, result.epoch)
+            return True
+        seconds = self._standard.probe_timeout + ANSWER_SECONDS
+        if now - question.asked <= dt.timedelta(seconds=seconds):
+            return False
+        command = self._coordination.get(command_path(question.host, question.key))
+        if command is not None:
+            reason = f"host {question.host} did not say within {seconds:g} s how the guest is"
+            self._record(question, Health.FAILING, reason, wire.decode_command(command[0]).epoch)
+        return True
+
+    def _record(self, question: _Question, health: Health, reason: str, epoch: int) -> None:
+        with self._journal.write() as session:
+            policies.record_health(session, question.move, health, reason, asked=question.asked, epoch=epoch)
+
+    def _standing(self, hosts: set[str]) -> Iterator[_Question]:
+        for host in sorted(hosts):
+            keys = {
+                key
+                for folder in (command_path, result_path)
+                for key in self._coordination.children(folder(host))
+                if key.startswith(_PREFIX)
+            }
+            for key in sorted(keys):
+                flow, _, rest = key.partition(".")
+                asked = _EPOCH + dt.timedelta(seconds=int(rest.rpartition(".")[2]))
+                yield _Question(host, key, flow.removeprefix(_PREFIX), asked)
+
+    def _remove(self, question: _Question) -> None:
+        # The command first: a worker that finds a command without an answer would answer it again.
+        for folder in (command_path, result_path, progress_path):
+            self._coordination.delete(folder(question.host, question.key))
+
+
+def judge(result: wire.Result, standard: Standard, *, meant_to_run: bool) -> tuple[Health, str]:
+    """What the answer means, and why in words.
+
+    A server that was stopped when it was moved has no guest to wait for: it is healthy when it is off, as it was.
+    """
+    if result.error is not None:
+        return Health.FAILING, result.error["message"]
+    found = msgspec.convert(result.value, type=wire.GuestHealth)
+    if not found.running and not meant_to_run:
+        return Health.PASSED, "the server is stopped, as it was"
+    if not found.running:
+        return Health.FAILING, "the guest does not run"
+    if found.running_for < standard.healthy_after:
+        return Health.FAILING, (
+            f"the guest has run without a break for {found.running_for:.0f} s of {standard.healthy_after:g} s"
+        )
+    if found.answers is False:
+        return Health.FAILING, f"the guest runs but fails its probe: {found.why}"
+    told = "answers" if found.answers else "is not asked"
+    return Health.PASSED, f"the guest has run without a break for {found.running_for:.0f} s and {told}"

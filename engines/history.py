@@ -1,0 +1,149 @@
+"""The history of a move: one row for each run of each step in each direction, kept in the transaction of its state."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from droveway.engines.fencing import Standing, now
+from droveway.engines.progress import NOTHING_TOLD
+from droveway.errors import DrovewayError
+from droveway.flows.step import Where
+from droveway.persistence.database import Executor
+from droveway.persistence.journal import JournalBase
+
+# Tables and statements that are made once: two of these transactions are part of every step.
+_MOVES: Final = JournalBase.metadata.tables["moves"]
+_STEPS: Final = JournalBase.metadata.tables["move_steps"]
+
+
+def _set(table: sa.Table, *columns: str) -> sa.Update:
+    """Set these columns from the parameters ``new_COLUMN``."""
+    return sa.update(table).values({column: sa.bindparam(f"new_{column}") for column in columns})
+
+
+_OPEN: Final = sa.select(_STEPS.c.seq).where(
+    _STEPS.c.flow_uuid == sa.bindparam("flow_uuid"),
+    _STEPS.c.step == sa.bindparam("step"),
+    _STEPS.c.direction == sa.bindparam("direction"),
+    _STEPS.c.ended_at.is_(None),
+)
+_BEGIN: Final = sa.insert(_STEPS)
+_END: Final = _set(_STEPS, "ended_at", "epoch", "result", "error").where(
+    _STEPS.c.seq == sa.bindparam("open_seq"), _STEPS.c.ended_at.is_(None)
+)
+_STANDS_AT: Final = _set(_MOVES, "step", "step_number", "step_count", "updated_at").where(
+    _MOVES.c.id == sa.bindparam("move")
+)
+_TELLS_NOTHING: Final = _STANDS_AT.values(NOTHING_TOLD)
+
+Run = tuple[str, str]
+"""A step's name and a direction."""
+
+
+class History:
+    """The history of one flow, written by the holder of one epoch."""
+
+    def __init__(
+        self,
+        *,
+        move_id: str,
+        flow_uuid: str,
+        flow: str,
+        epoch: int,
+        order: Sequence[str],
+        places: Mapping[str, Where],
+        home: str = "",
+    ) -> None:
+        """``home`` is the host that steps of `Where.HOME` run on."""
+        self.move_id = move_id
+        self.flow_uuid = flow_uuid
+        self.flow = flow
+        self.epoch = epoch
+        self._order = list(order)
+        self._places = dict(places)
+        self._home = home
+        self._open: dict[Run, int] = {}
+        self._again: set[Run] = set()
+
+    def sequence(self, step: str, direction: str) -> int:
+        """The number of the step's open row: the attempt in the keys of its commands."""
+        try:
+            return self._open[step, direction]
+        except KeyError:
+            raise DrovewayError(f"step {step} ({direction}) has no open row in the history") from None
+
+    def entered_again(self, step: str, direction: str) -> bool:
+        """Whether another claim began this run of the step: what it asked for may have happened."""
+        return (step, direction) in self._again
+
+    def begin(self, transaction: Executor, standing: Standing, step: str, direction: str) -> None:
+        """The step begins, or is entered again after a crash or a stop: then its open row goes on."""
+        facts = {"flow_uuid": self.flow_uuid, "step": step, "direction": direction}
+        seq = transaction.scalar(_OPEN, facts)
+        stands = _STANDS_AT
+        if seq is not None:
+            self._again.add((step, direction))
+        else:
+            stands = _TELLS_NOTHING
+            row = {
+                **facts,
+                "move_id": self.move_id,
+                "flow": self.flow,
+                "attempt": standing.attempt,
+                "epoch": self.epoch,
+                "host": self._host(standing, step),
+                "started_at": now(),
+            }
+            begun: Any = transaction.execute(_BEGIN, row)
+            seq = begun.inserted_primary_key[0]
+        self._open[step, direction] = seq
+        transaction.execute(
+            stands,
+            {
+                "move": self.move_id,
+                "new_step": step,
+                "new_step_number": self._number(step),
+                "new_step_count": len(self._order),
+                "new_updated_at": now(),
+            },
+        )
+
+    def end(
+        self,
+        transaction: Executor,
+        step: str,
+        direction: str,
+        *,
+        result: dict[str, Any] | None = None,
+        error: dict[str, str] | None = None,
+    ) -> None:
+        """The step ended with this result or this error."""
+        transaction.execute(
+            _END,
+            {
+                "open_seq": self.sequence(step, direction),
+                "new_ended_at": now(),
+                "new_epoch": self.epoch,
+                "new_result": result,
+                "new_error": error,
+            },
+        )
+
+    def forget(self, step: str, direction: str) -> None:
+        """After the commit of `end`: the row takes no more commands."""
+        self._open.pop((step, direction), None)
+        self._again.discard((step, direction))
+
+    def _number(self, step: str) -> int:
+        return self._order.index(step) + 1 if step in self._order else 0
+
+    def _host(self, standing: Standing, step: str) -> str | None:
+        place = self._places.get(step, Where.CONDUCTOR)
+        if place is Where.SOURCE:
+            return standing.source_host
+        if place is Where.HOME:
+            return self._home
+        return standing.dest_host if place is Where.DESTINATION else None

@@ -1,0 +1,248 @@
+"""The keeper: offers on the board what may run now and acts when deadlines pass.
+
+Its decisions are pure functions over a snapshot, its acts are create-once or compare-and-swap: two keepers at once do
+no harm, so any conductor may run one, and what one of them misses the next round finds.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from droveway.clients.zookeeper import BOARD, Coordination, worker_path
+from droveway.engines import policies
+from droveway.engines.board import MoveBoard, Posting, posting_of
+from droveway.engines.debts import Collector
+from droveway.engines.health import HealthChecks, Standard
+from droveway.engines.policies import Ask, PolicyAction, Settle, Wait, Waiting
+from droveway.errors import CoordinationLost, Refused
+from droveway.persistence import moves, requests
+from droveway.persistence.database import Database, database_time
+from droveway.persistence.journal import Move, MoveFlow
+from droveway.persistence.moves import FlowRef
+from droveway.persistence.policies import Health, note_wait
+from droveway.persistence.states import State
+
+LOG = logging.getLogger(__name__)
+
+ROUND: Final = 1.0
+"""Seconds between two looks at the journal when nothing rang."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Seen:
+    """One move that has not ended, as the keeper decides over it."""
+
+    move: str
+    state: State
+    hold: bool
+    posting: Posting | None
+    """The flow that it has to run; None while it rests."""
+    waiting: Waiting | None = None
+    """What its confirm policy knows, while it waits for verification."""
+    cleared: bool = True
+    """False for a flow that ended under a claim never given back: a conductor has to clear up after it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Snapshot:
+    """The journal and the board at about one time; ``now`` is the database's clock."""
+
+    moves: tuple[Seen, ...]
+    posted: Mapping[str, bool]
+    """Every flow on the board, and whether it is claimed."""
+    now: dt.datetime
+    up: frozenset[str] = frozenset()
+    """The hosts whose workers are there."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Post:
+    """Offer a flow to the conductors."""
+
+    posting: Posting
+
+
+@dataclasses.dataclass(frozen=True)
+class Withdraw:
+    """Take a flow that nobody claimed off the board."""
+
+    flow: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Delete:
+    """The move's server is deleted, now that its other flows have ended."""
+
+    move: str
+
+
+Action = Post | Withdraw | Delete | PolicyAction
+
+
+def decide(snapshot: Snapshot, limit: int) -> list[Action]:
+    """What to do now; at most ``limit`` forward flows are on the board, oldest first.
+
+    Nothing for a move that needs an operator: its flow comes back with `move retry`.
+    """
+    wanted = [seen.posting for seen in snapshot.moves if seen.posting is not None and _may_run(seen)]
+    flows = {posting.flow for posting in wanted}
+    actions: list[Action] = [
+        Withdraw(flow) for flow, claimed in snapshot.posted.items() if flow not in flows and not claimed
+    ]
+    room = limit - sum(posting.flow in snapshot.posted and not posting.urgent for posting in wanted)
+    for posting in sorted(wanted, key=lambda posting: (posting.filed, posting.flow)):
+        if posting.flow in snapshot.posted:
+            continue
+        if not posting.urgent:
+            if room <= 0:
+                continue
+            room -= 1
+        actions.append(Post(posting))
+    for seen in snapshot.moves:
+        if seen.waiting is not None and not seen.hold:
+            actions += policies.act(seen.waiting, snapshot.up, snapshot.now)
+    actions += [Delete(seen.move) for seen in snapshot.moves if seen.state is State.DELETING and seen.posting is None]
+    return actions
+
+
+def look(journal: Database, board: MoveBoard, coordination: Coordination) -> Snapshot:
+    """The snapshot; the board is read first, so that a flow which ends in between is taken for wanted at worst."""
+    posted = board.posted()
+    with journal.read() as session:
+        seen = []
+        for move in moves.open_moves(session):
+            flow = session.get(MoveFlow, move.flow_uuid) if move.flow_uuid else None
+            posting = posting_of(move, flow) if flow is not None and flow.ended_at is None else None
+            seen.append(Seen(move.id, State(move.state), move.hold, posting, _waiting(move)))
+        for move, flow in moves.left_ends(session):
+            seen.append(Seen(move.id, State(move.state), hold=False, posting=posting_of(move, flow), cleared=False))
+        now = database_time(session)
+    needed = {host for each in seen if each.waiting is not None for host in policies.hosts(each.waiting, now)}
+    up = frozenset(host for host in needed if coordination.get(worker_path(host)) is not None)
+    return Snapshot(tuple(seen), posted, now, up)
+
+
+class Keeper:
+    """Carries decisions out, in a thread of its own between `start` and `stop`, or one `round` at a time."""
+
+    def __init__(
+        self,
+        coordination: Coordination,
+        journal: Database,
+        board: MoveBoard,
+        flow_of: Callable[[str], FlowRef],
+        *,
+        limit: int = 16,
+        every: float = ROUND,
+        standard: Standard | None = None,
+    ) -> None:
+        """``flow_of`` is what a new flow of a kind begins with; ``every``: seconds between two rounds at rest.
+
+        ``standard``: what makes a guest healthy.
+        """
+        self._coordination = coordination
+        self._journal = journal
+        self._board = board
+        self._flow_of = flow_of
+        self._health = HealthChecks(coordination, journal, standard or Standard())
+        self._limit = limit
+        self._every = every
+        self._bell = threading.Event()
+        self._stopped = False
+        self._unwatch: Callable[[], None] = lambda: None
+        self._thread = threading.Thread(target=self._run, name="keeper", daemon=True)
+        self._debts = Collector(coordination, journal, every=every)
+
+    def start(self) -> None:
+        """Begin to keep."""
+        self._unwatch = self._coordination.watch(BOARD, self.ring)
+        self._thread.start()
+        self._debts.start()
+
+    def stop(self) -> None:
+        """End, and return when it has."""
+        self._stopped = True
+        self._unwatch()
+        self.ring()
+        self._thread.join()
+        self._debts.stop()
+
+    def ring(self) -> None:
+        """Something in the journal or on the board changed."""
+        self._bell.set()
+
+    def round(self) -> list[Action]:
+        """Decide and act once; returns what was decided."""
+        self._health.collect()
+        actions = decide(look(self._journal, self._board, self._coordination), self._limit)
+        for action in actions:
+            self._act(action)
+        return actions
+
+    def _run(self) -> None:
+        while True:
+            self._bell.clear()
+            try:
+                self.round()
+            except CoordinationLost as error:
+                LOG.warning("The keeper waits: %s", error)
+            except Exception:
+                # Nothing is half done by an error here, and the next round begins anew.
+                LOG.exception("A round of the keeper failed")
+            if self._stopped:
+                return
+            self._bell.wait(self._every)
+
+    def _act(self, action: Action) -> None:
+        match action:
+            case Post(posting):
+                self._board.post_flow(posting)
+            case Withdraw(flow):
+                self._board.withdraw(flow)
+            case Settle():
+                self._settle(action)
+            case Ask(move):
+                self._health.ask(move)
+            case Wait(move, why):
+                with self._journal.write() as session:
+                    note_wait(session, move, why)
+            case Delete(move):
+                with self._journal.write() as session:
+                    moves.begin_deletion(session, move, self._flow_of("delete"))
+
+    def _settle(self, action: Settle) -> None:
+        """Confirm or revert, unless the move has left that wait: another one has another deadline."""
+        try:
+            with self._journal.write() as session:
+                move = moves.get(session, action.move, lock=True)
+                if move.deadline != action.deadline:
+                    return
+                request = requests.confirm if action.kind == "confirm" else requests.revert
+                request(session, move, self._flow_of(action.kind))
+        except Refused as error:
+            LOG.info("Move %s was not settled by its policy (%s): %s", action.move, action.kind, error)
+
+
+def _may_run(seen: Seen) -> bool:
+    return not seen.cleared or (not seen.hold and seen.state is not State.NEEDS_OPERATOR)
+
+
+def _waiting(move: Move) -> Waiting | None:
+    if move.state != State.VERIFYING:
+        return None
+    return Waiting(
+        move=move.id,
+        policy=move.policy,
+        deadline=move.deadline,
+        source=move.source_host,
+        destination=move.dest_host or "",
+        health=Health(move.health) if move.health else None,
+        asked=move.health_asked,
+        waits_for=move.waits_for,
+        deleting=move.delete_requested,
+    )

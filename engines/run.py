@@ -1,0 +1,384 @@
+"""What steps are given: one claimed flow of one move, every write of it behind the fence of its epoch."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Final, NoReturn
+
+import msgspec
+import sqlalchemy as sa
+from sqlalchemy import orm
+
+from droveway.engines import fencing
+from droveway.engines.backend import FlowBackend
+from droveway.engines.commands import Commands, Overdue, Unreachable, value_of
+from droveway.engines.debts import Owed
+from droveway.engines.history import History
+from droveway.engines.progress import ProgressNote
+from droveway.errors import Cancelled, DestinationFault, Fenced, Parked, StepError, step_error
+from droveway.flows.run import UNREACHABLE, MoveOptions
+from droveway.persistence import attempts, debts, moves, requests
+from droveway.persistence.cells import Cells
+from droveway.persistence.database import Database
+from droveway.persistence.journal import Intent, Move, MoveAttempt
+from droveway.persistence.states import State
+from droveway.wire import Command, Direction, Registration
+
+if TYPE_CHECKING:
+    from droveway.clients.network import Network
+    from droveway.clients.placement import Placement
+    from droveway.clients.volume import Volumes
+
+LOG = logging.getLogger(__name__)
+
+GRACE: Final = 15.0
+"""Seconds beyond a command's deadline, which the worker keeps itself, for the answer to arrive."""
+
+_MOVE: Final = sa.select(Move).where(Move.id == sa.bindparam("move"))
+
+Probe = Callable[[str, str, str, str], None]
+"""Where faults are injected: called with the move's id, step, direction and phase (before, during, after, stored)."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Resources:
+    """All that a conductor hands to the flows that it runs."""
+
+    journal: Database
+    api: Database
+    cells: Cells
+    placement: Placement
+    network: Network
+    volumes: Volumes
+    options: MoveOptions = dataclasses.field(default_factory=MoveOptions)
+    host_away: float = 30.0
+    """Seconds for which a step before the point of no return waits for a host whose worker is away."""
+    probe: Probe | None = None
+
+
+class Stop:
+    """A conductor's wish that its flows park; shared by all of them."""
+
+    def __init__(self) -> None:
+        self._wanted = False
+        self._bells: set[threading.Event] = set()
+
+    def wanted(self) -> bool:
+        """Whether flows are to park now."""
+        return self._wanted
+
+    def ask(self) -> None:
+        """Ask it, and wake whoever waits."""
+        self._wanted = True
+        for bell in list(self._bells):
+            bell.set()
+
+    @contextlib.contextmanager
+    def bell(self) -> Iterator[threading.Event]:
+        """A bell that rings when the stop is asked for."""
+        bell = threading.Event()
+        self._bells.add(bell)
+        try:
+            yield bell
+        finally:
+            self._bells.discard(bell)
+
+
+class MoveRun:
+    """Implements `droveway.flows.run.Run`."""
+
+    def __init__(
+        self,
+        resources: Resources,
+        *,
+        move: Move,
+        flow_uuid: str,
+        kind: str,
+        no_return: str,
+        epoch: int,
+        stop: Stop,
+        commands: Commands,
+    ) -> None:
+        self.move_id = move.id
+        self.server = move.server
+        self.flow_uuid = flow_uuid
+        self.kind = kind
+        self.epoch = epoch
+        self.journal = resources.journal
+        self.api = resources.api
+        self.cells = resources.cells
+        self.placement = resources.placement
+        self.network = resources.network
+        self.volumes = resources.volumes
+        self.options = resources.options
+        self._host_away = resources.host_away
+        self._probe = resources.probe
+        self._stop = stop
+        self._commands = commands
+        self._no_return = no_return
+        self._cancellable = True
+        self._asked_beyond = False
+        self._spent: dict[str, dict[str, str]] = {}
+        self._withdrawn: set[int] = set()
+        self._attempts: dict[int, MoveAttempt] = {}
+        self.backend: FlowBackend
+        self.history: History
+
+    def bind(self, backend: FlowBackend, history: History) -> None:
+        """Join the run with its persistence, which calls back into it."""
+        self.backend = backend
+        self.history = history
+
+    def move(self) -> Move:
+        """The move's row as it is now."""
+        with self.journal.read() as session:
+            return session.scalars(_MOVE, {"move": self.move_id}).one()
+
+    def attempt(self, move: Move) -> MoveAttempt | None:
+        """The alternate that the move is on, or None before the first."""
+        if move.attempt and move.attempt not in self._attempts:
+            with self.journal.read() as session:
+                found = attempts.current(session, move)
+            if found is not None:
+                self._attempts[move.attempt] = found
+        return self._attempts.get(move.attempt)
+
+    def write(self) -> AbstractContextManager[orm.Session]:
+        """A journal transaction that holds the claim; raises `droveway.errors.Fenced` when it is lost."""
+        return self.backend.write()
+
+    def boundary(self, step: str, direction: Direction, *, cancellable: bool) -> None:
+        """Raises Parked for a stop or a hold, Cancelled for a cancel or a delete if ``cancellable``.
+
+        A confirm or revert ends before its server is deleted, and neither that nor a cancel is a wish to undo it.
+        At the point of no return nothing is cancelled any more once it may have been asked for: a cancel would be
+        taken for the proof that it never happened.
+        """
+        if step == self._no_return:
+            self._asked_beyond = direction == "execute" and (
+                self._asked_beyond or self.history.entered_again(step, direction)
+            )
+        self._cancellable = cancellable and not self._asked_beyond and self.kind in moves.FORWARD_KINDS
+        self._look()
+
+    def wait(self, seconds: float) -> None:
+        """Wait, at most ``seconds``; ends early with Parked when the conductor stops."""
+        until = time.monotonic() + seconds
+        with self._stop.bell() as bell:
+            while (left := until - time.monotonic()) > 0:
+                self._leave_when_stopped()
+                bell.wait(left)
+        self._leave_when_stopped()
+
+    def park(self, step: str, direction: Direction, error: StepError) -> NoReturn:
+        """Rest as needs-operator with this error; raises Parked."""
+        with self.write() as session:
+            self.history.end(session, step, direction, error=error.as_dict())
+            moves.park(session, self.move_id, error.error_code, str(error))
+        self._detach(f"move {self.move_id[:8]} needs an operator: {error}")
+
+    def command(
+        self,
+        step: str,
+        direction: Direction,
+        *,
+        host: str,
+        action: str,
+        details: msgspec.Struct,
+        deadline: float,
+        command_direction: Direction | None = None,
+        part: str = "",
+    ) -> dict[str, object]:
+        """Have the host's worker carry out the action and return its value; raises its StepError.
+
+        A failed answer is answered once: when the step asks again, its row is ended and the command gets a new key.
+        """
+        self._commands.tidy(self._key_of(step, direction))
+        if direction == "revert":
+            self._withdraw_execute(step)
+        command = Command(
+            key=self._renewed(step, direction, part),
+            host=host,
+            move=self.move_id,
+            server=self.server,
+            epoch=self.epoch,
+            step=step,
+            action=action,
+            direction=command_direction or direction,
+            details=msgspec.to_builtins(details),
+            deadline=deadline,
+        )
+        if self._is_no_return(step, direction):
+            self._asked_beyond, self._cancellable = True, False
+        self._commands.post(command)
+        progress = ProgressNote(self.move_id, lambda: self._commands.progress(host, command.key), self.write)
+
+        def look() -> None:
+            self._look()
+            progress.update()
+
+        try:
+            self.probe(step, direction, "during")
+            away = min(self._host_away, deadline)
+            with self._stop.bell() as bell:
+                result = self._commands.wait(
+                    host, command.key, deadline=deadline + GRACE, away=away, look=look, bell=bell
+                )
+        except Unreachable:
+            why = f"the worker of host {host} is away: start it, or see droveway host show {host}"
+            raise self._host_fault(host, UNREACHABLE, why) from None
+        except Overdue:
+            why = f"host {host} did not finish {action} of step {step} within {deadline:g} s"
+            raise self._host_fault(host, "overdue", why) from None
+        except DestinationFault as error:
+            raise self._host_fault(host, error.error_code, str(error)) from None
+        except Cancelled:
+            self._commands.withdraw([host], step, direction)
+            raise
+        if result.error is None:
+            return value_of(result)
+        self._spent[command.key] = result.error
+        raise step_error(result.error) from None
+
+    def note_deleted(self) -> None:
+        """Ask for what is left of the server to be deleted, as it was elsewhere; done when that is asked."""
+        with self.write() as session:
+            move = moves.get(session, self.move_id, lock=True)
+            if not move.delete_requested:
+                requests.delete(session, move)
+        self._cancellable = False
+
+    def owe(self, step: str, *, host: str, action: str, details: msgspec.Struct, deadline: float) -> None:
+        """Record a debt: the host, which is away, still has to carry out the action's undo."""
+        owed = Owed(
+            flow=self.flow_uuid,
+            step=step,
+            sequence=self.history.sequence(step, "revert"),
+            details=msgspec.to_builtins(details),
+            deadline=deadline,
+        )
+        with self.write() as session:
+            debts.owe(session, move_id=self.move_id, host=host, action=action, details=msgspec.to_builtins(owed))
+        LOG.warning("Host %s is away and owes the undo of %s for move %s", host, step, self.move_id[:8])
+
+    def owes(self, host: str) -> bool:
+        """Whether the host owes an undo of this move already and is still away."""
+        with self.journal.read() as session:
+            return debts.outstanding(session, self.move_id, host) and host not in self.workers()
+
+    def workers(self) -> Mapping[str, Registration]:
+        """The workers that are up now, by host."""
+        return self._commands.workers()
+
+    @contextlib.contextmanager
+    def intent(self, service: str, call: str) -> Iterator[None]:
+        """Record a cloud write before it is sent, and close the record after it."""
+        with self.write() as session:
+            intent = Intent(
+                move_id=self.move_id,
+                epoch=self.epoch,
+                service=service,
+                call=call[:255],
+                state="open",
+                created_at=fencing.now(),
+            )
+            session.add(intent)
+            session.flush()
+            number = intent.id
+        try:
+            yield
+        finally:
+            # Fenced meanwhile: the call may have landed after its time, so the record says late and is audited.
+            with self.write() as session:
+                row = session.get(Intent, number)
+                if row is not None and row.state == "open":
+                    row.state = "done"
+
+    def probe(self, step: str, direction: str, phase: str) -> None:
+        """Where faults are injected: before, during (its command is posted), after, stored."""
+        if self._probe is not None:
+            self._probe(self.move_id, step, direction, phase)
+
+    def sweep(self) -> None:
+        """Remove what the flow's commands left in ZooKeeper, once its end is stored."""
+        self._commands.sweep(self._hosts())
+
+    def _look(self) -> None:
+        if self.backend.closed is not None:
+            raise self.backend.closed
+        self._leave_when_stopped()
+        wishes = fencing.wishes(self.journal, self.move_id)
+        epoch = wishes.epoch if wishes is not None else None
+        if wishes is None or epoch != self.epoch:
+            # Nobody will answer a command whose claim is lost: its new owner takes the answer and removes it.
+            fenced = Fenced(f"epoch {self.epoch} of move {self.move_id} no longer stands: {epoch} does")
+            self.backend.detach(fenced)
+            raise fenced
+        if wishes.hold:
+            self._detach(f"move {self.move_id[:8]} is held: droveway move resume {self.move_id[:8]}")
+        if self._cancellable and (wishes.cancel_requested or wishes.delete_requested):
+            # Once the undo runs, everything in it must go on.
+            self._cancellable = False
+            raise Cancelled("the server was deleted" if wishes.delete_requested else "the move was cancelled")
+
+    def _leave_when_stopped(self) -> None:
+        if self._stop.wanted():
+            self._detach("the conductor stops")
+
+    def leave(self, why: str) -> NoReturn:
+        """Leave the step without a result, for the next claim to enter again; raises Parked."""
+        LOG.warning("%s", why)
+        self._detach(why)
+
+    def _detach(self, why: str) -> NoReturn:
+        parked = Parked(why)
+        self.backend.detach(parked)
+        raise parked
+
+    def _renewed(self, step: str, direction: Direction, part: str) -> str:
+        """The command's key, after the step's row was begun anew if the last answer to this key was an error."""
+        key = self._key_of(step, direction, part)
+        error = self._spent.pop(key, None)
+        if error is None:
+            return key
+        with self.write() as session:
+            self.history.end(session, step, direction, error=error)
+            session.flush()
+            self.history.begin(session, fencing.check(session, self.move_id, self.epoch), step, direction)
+        return self._key_of(step, direction, part)
+
+    def _key_of(self, step: str, direction: Direction, part: str = "") -> str:
+        key = f"{self.flow_uuid}.{step}.{direction}.{self.history.sequence(step, direction)}"
+        return f"{key}.{part}" if part else key
+
+    def _withdraw_execute(self, step: str) -> None:
+        sequence = self.history.sequence(step, "revert")
+        if sequence not in self._withdrawn:
+            self._commands.withdraw(self._hosts(), step, "execute")
+            self._withdrawn.add(sequence)
+
+    def _host_fault(self, host: str, code: str, message: str) -> StepError:
+        """What a host's silence means: nothing is proved by it, so at the point of no return no alternate is tried."""
+        move = self.move()
+        destination = host == move.dest_host and host != move.source_host and not self._asked_beyond
+        return (DestinationFault if destination else StepError)(message, code=code, host=host)
+
+    def _is_no_return(self, step: str, direction: Direction) -> bool:
+        return step == self._no_return and direction == "execute"
+
+    def _hosts(self) -> list[str]:
+        """Every host that a command of this move may have gone to."""
+        with self.journal.read() as session:
+            return attempts.hosts(session, moves.get(session, self.move_id))
+
+
+def begin_state(session: orm.Session, move: Move) -> None:
+    """A queued move runs from its first claim on; one that only deletes its server is deleting."""
+    if move.state == State.QUEUED:
+        moves.change_state(session, move, State.DELETING if move.kind == "delete" else State.RUNNING)
