@@ -1,0 +1,1 @@
+"""The worker daemon of a hypervisor host: journal, actions and disk transfer."""

@@ -1,0 +1,116 @@
+"""The base files that overlay disks rest on: in ``_base`` beside the servers, as Nova keeps its own.
+
+An overlay is copied as it is.  Its base goes along only to a host that lacks one of that content, where it is named by
+its digest: an overlay over any other content would be silently corrupt.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from droveway.wire import DiskInfo
+from droveway.workers import extents
+from droveway.workers.context import Context
+from droveway.workers.copying import Tally, copy_disk, log_name
+from droveway.workers.directories import BASES, BaseFile, CopiedDisk, SetAsideDisk, is_digest, open_file
+from droveway.workers.sources import Opened, Source, base_name
+
+_CODE: Final = "backing-file"
+
+
+def require(ctx: Context, disk: DiskInfo) -> None:
+    """Raise StepError (``backing-file``) when the base of an overlay cannot go along, whatever its content is."""
+    path = Path(disk.backing)
+    whose = f"{disk.name} of server {ctx.server} rests on {path}"
+    if not disk.backing_format or path.resolve().parent != ctx.directories.path(BASES).resolve():
+        raise ctx.failed(f"{whose}, which is no base of host {ctx.host.name}: flatten the disk first", code=_CODE)
+    if not path.is_file():
+        raise ctx.failed(f"{whose}, which is not there on {ctx.host.name}: restore it", code=_CODE)
+    if ctx.hypervisor.disk_info(path, disk.backing_format).backing:
+        raise ctx.failed(f"{whose}, which rests on a further file: flatten the disk first", code=_CODE)
+
+
+def describe(ctx: Context, disk: DiskInfo) -> BaseFile:
+    """The base of an overlay that is being set aside; raises StepError (``backing-file``) when it cannot go along."""
+    require(ctx, disk)
+    path = Path(disk.backing)
+    with ctx.directories.open(BASES) as directory:
+        digest = extents.digest(directory, path.name, ctx.check)
+        file = open_file(directory, path.name)
+        try:
+            status = os.fstat(file)
+        finally:
+            os.close(file)
+    if is_digest(path.name) and path.name != digest:
+        raise ctx.failed(
+            f"{disk.name} of server {ctx.server} rests on {path}, whose content is not what its name says on "
+            f"{ctx.host.name}: restore it",
+            code=_CODE,
+        )
+    return BaseFile(
+        file=path.name,
+        digest=digest,
+        format=disk.backing_format,
+        size=status.st_size,
+        mtime_ns=status.st_mtime_ns,
+        inode=status.st_ino,
+    )
+
+
+def fetch(
+    ctx: Context,
+    part: str,
+    bases: list[BaseFile],
+    source: Callable[[], Opened],
+    tally: Tally,
+) -> list[CopiedDisk]:
+    """Get every base that this host has not; returns what was copied."""
+    ctx.directories.create(BASES)
+    copied = []
+    for base in bases:
+        if not _is_here(ctx, base.digest):
+            reader, close = source()
+            try:
+                copied.append(_fetch(ctx, part, base, reader, tally))
+            finally:
+                close()
+    return copied
+
+
+def _is_here(ctx: Context, digest: str) -> bool:
+    with ctx.directories.open(BASES) as directory:
+        try:
+            found = extents.digest(directory, digest, ctx.check)
+        except FileNotFoundError:
+            return False
+    if found != digest:
+        raise ctx.fault(
+            f"the base {ctx.directories.path(BASES, digest)} on {ctx.host.name} has other content than its name says: "
+            "remove it",
+            code=_CODE,
+        )
+    return True
+
+
+def _fetch(ctx: Context, part: str, base: BaseFile, source: Source, tally: Tally) -> CopiedDisk:
+    """Copy and prove a base in the move's own directory, then give it its name among the bases."""
+    name = base_name(base.digest)
+    facts = SetAsideDisk(
+        name=name, format=base.format, size=base.size, allocated=0, mtime_ns=base.mtime_ns, inode=base.inode
+    )
+    with ctx.directories.open(part) as directory, ctx.directories.open(BASES) as bases:
+        copied = copy_disk(ctx, source, directory, facts, tally)
+        if copied.checksum != base.digest:
+            raise ctx.failed(
+                f"the base {base.file} of server {ctx.server} was changed on {source.host} after it was set aside",
+                code=_CODE,
+            )
+        ctx.effect("base")
+        os.rename(name, base.digest, src_dir_fd=directory, dst_dir_fd=bases)
+        os.fsync(bases)
+        os.fsync(directory)
+    ctx.directories.unlink(part, log_name(name))
+    return copied

@@ -1,0 +1,155 @@
+"""Actions that look: what a host holds of a server, and whether it could hold it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from droveway.errors import StepError
+from droveway.wire import (
+    CheckCopy,
+    CheckDestination,
+    CheckHealth,
+    DiskInfo,
+    FindStorage,
+    GuestHealth,
+    GuestState,
+    NoDetails,
+)
+from droveway.workers import bases
+from droveway.workers.context import Context
+from droveway.workers.directories import SWAP
+from droveway.workers.ownership import base_of, discard_parts, own_copy, own_manifest, refuse_foreign, set_aside_name
+from droveway.workers.sources import LocalSource
+
+
+def describe_guest(ctx: Context, _: NoDetails) -> dict[str, Any]:
+    """What this host really holds of the server: a `droveway.wire.GuestState`."""
+    guest = ctx.hypervisor.guest(ctx.server)
+    state = GuestState(
+        defined=guest is not None and bool(guest.definition),
+        running=guest is not None and guest.running,
+        starts=guest.starts if guest is not None else 0,
+        definition=guest.definition if guest is not None else "",
+        move=guest.mark.move if guest is not None and guest.mark is not None else "",
+        disks=_disks(ctx) if ctx.directories.exists(ctx.server) else [],
+        set_aside=ctx.directories.exists(set_aside_name(ctx.server)),
+        connector=ctx.hypervisor.connector(),
+    )
+    found: dict[str, Any] = msgspec.to_builtins(state)
+    return found
+
+
+def check_destination(ctx: Context, details: CheckDestination) -> dict[str, Any]:
+    """Could the guest run here?  Writes the storage probe; the value has connector and free space in bytes."""
+    ctx.hypervisor.check(details.definition, vcpus=details.vcpus, memory_mb=details.memory_mb)
+    guest = ctx.hypervisor.guest(ctx.server)
+    if guest is not None:
+        refuse_foreign(ctx, guest)
+    free = ctx.directories.free_bytes()
+    if free < details.disk_bytes:
+        raise ctx.fault(
+            f"host {ctx.host.name} has {free} bytes free, the disks of server {ctx.server} need {details.disk_bytes}",
+            code="disk-full",
+        )
+    ctx.effect("probe")
+    ctx.directories.write_probe(details.probe, ctx.move)
+    ctx.effect("probed")
+    return {"connector": ctx.hypervisor.connector(), "free_bytes": free}
+
+
+def undo_check_destination(ctx: Context, details: CheckDestination) -> dict[str, Any]:
+    """Remove the probe and what this move left unfinished."""
+    ctx.effect("probe")
+    ctx.directories.remove_probe(details.probe)
+    discard_parts(ctx)
+    return {}
+
+
+def find_storage(ctx: Context, details: FindStorage) -> dict[str, Any]:
+    """Is the destination's probe seen here?  An error is raised: it is not "no".
+
+    Disks that could not go along are found while their guest still runs: once it is off, a lost base keeps it off.
+    """
+    ctx.effect("look")
+    for disk in _disks(ctx) if ctx.directories.exists(ctx.server) else []:
+        if disk.backing and disk.name != SWAP:
+            bases.require(ctx, disk)
+    return {"shared": ctx.directories.has_probe(details.probe)}
+
+
+def check_copy(ctx: Context, details: CheckCopy) -> dict[str, Any]:
+    """Is the destination's guest as recorded and are its disks whole?  The value says whether it runs."""
+    own_copy(ctx)
+    guest = ctx.hypervisor.guest(ctx.server)
+    if guest is None or guest.mark is None or guest.mark.move != ctx.move:
+        raise ctx.failed(f"{ctx.host.name} has no guest of server {ctx.server} from move {ctx.move}", code="damaged")
+    if (guest.vcpus, guest.memory_mb) != (details.vcpus, details.memory_mb):
+        raise ctx.failed(
+            f"the guest of server {ctx.server} on {ctx.host.name} has {guest.vcpus} vCPUs and {guest.memory_mb} MiB, "
+            f"not {details.vcpus} and {details.memory_mb}",
+            code="damaged",
+        )
+    marker = ctx.directories.marker(ctx.server)
+    disks = {disk.name: disk for disk in _disks(ctx)}
+    for copied in marker.disks if marker is not None else []:
+        found = disks.get(copied.name)
+        if found is None or found.backing != base_of(ctx, copied):
+            raise ctx.failed(
+                f"{copied.name} of server {ctx.server} on {ctx.host.name} is gone or not whole", code="damaged"
+            )
+    return {"running": guest.running, "starts": guest.starts, "disks": [msgspec.to_builtins(disks[d]) for d in disks]}
+
+
+def check_set_aside(ctx: Context, _: NoDetails) -> dict[str, Any]:
+    """Is what was set aside this move's and complete by its manifest?  The value has the connector for a revert."""
+    manifest = own_manifest(ctx)
+    source = LocalSource(ctx.host.name, ctx.directories, set_aside_name(ctx.server), manifest)
+    try:
+        for disk in manifest.disks:
+            source.disk_map(disk.name)
+    finally:
+        source.close()
+    return {
+        "disks": [msgspec.to_builtins(disk) for disk in manifest.disks],
+        "connector": ctx.hypervisor.connector(),
+    }
+
+
+def check_health(ctx: Context, details: CheckHealth) -> dict[str, Any]:
+    """Does the guest run, since when, and does it answer?  The value is a `droveway.wire.GuestHealth`."""
+    guest = ctx.hypervisor.guest(ctx.server)
+    if guest is None:
+        raise ctx.failed(f"{ctx.host.name} has no guest of server {ctx.server}", code="missing")
+    running_for = ctx.hypervisor.running_for(ctx.server) if guest.running else None
+    answers, why = (None, "") if running_for is None else _answers(ctx, details.probe_seconds)
+    health: dict[str, Any] = msgspec.to_builtins(
+        GuestHealth(
+            running=running_for is not None,
+            starts=guest.starts,
+            running_for=running_for or 0.0,
+            answers=answers,
+            why=why,
+        )
+    )
+    return health
+
+
+def _answers(ctx: Context, seconds: float) -> tuple[bool | None, str]:
+    if not seconds:
+        return None, ""
+    ctx.effect("probe")
+    try:
+        ctx.hypervisor.probe_guest(ctx.server, seconds=seconds)
+    except StepError as error:
+        return False, error.message
+    return True, ""
+
+
+def _disks(ctx: Context) -> list[DiskInfo]:
+    formats = ctx.directories.formats(ctx.server)
+    return [
+        ctx.hypervisor.disk_info(ctx.directories.path(ctx.server, disk), formats.get(disk, ctx.hypervisor.disk_format))
+        for disk in ctx.directories.disks(ctx.server)
+    ]

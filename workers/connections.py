@@ -1,0 +1,50 @@
+"""Actions that connect a server's volumes and ports on a host, and disconnect them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from droveway.wire import Connections, PortRef, VolumeRef
+from droveway.workers.context import Context
+from droveway.workers.hypervisors.base import Port
+from droveway.workers.ownership import refuse_running
+
+
+def connect(ctx: Context, details: Connections) -> dict[str, Any]:
+    """Connect every volume and plug every port."""
+    connect_all(ctx, details.volumes, details.ports)
+    return {}
+
+
+def disconnect(ctx: Context, details: Connections) -> dict[str, Any]:
+    """Unplug every port and disconnect every volume; raises StepError while the guest runs."""
+    disconnect_all(ctx, details.volumes, details.ports)
+    return {}
+
+
+def connect_all(ctx: Context, volumes: list[VolumeRef], ports: list[PortRef]) -> None:
+    """Make what the guest needs ready; done for what is ready."""
+    for volume in ctx.volumes(volumes):
+        ctx.effect("connect_volume")
+        ctx.hypervisor.connect_volume(ctx.server, volume)
+    for port in as_ports(ports):
+        ctx.effect("plug")
+        ctx.hypervisor.plug(ctx.server, port)
+    ctx.effect("connected")
+
+
+def disconnect_all(ctx: Context, volumes: list[VolumeRef], ports: list[PortRef]) -> None:
+    """Take away what the guest needed; done for what is not there."""
+    refuse_running(ctx, "its volumes and ports are disconnected")
+    for port in ports:
+        ctx.effect("unplug")
+        ctx.hypervisor.unplug(ctx.server, port.port)
+    for volume in volumes:
+        ctx.effect("disconnect_volume")
+        ctx.hypervisor.disconnect_volume(ctx.server, volume.volume)
+    ctx.effect("disconnected")
+
+
+def as_ports(ports: list[PortRef]) -> list[Port]:
+    """The ports as the hypervisor wants them."""
+    return [Port(port=ref.port, mac=ref.mac) for ref in ports]

@@ -1,0 +1,251 @@
+"""The worker daemon of one host: takes commands, one at a time for each server, and answers every one of them."""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from droveway import wire
+from droveway.clients.zookeeper import Coordination, command_path, result_path, worker_path
+from droveway.errors import CoordinationLost, Refused
+from droveway.workers import copies, frames
+from droveway.workers.actions import ACTIONS
+from droveway.workers.context import Host, Probe, References
+from droveway.workers.directories import Directories
+from droveway.workers.hypervisors.base import Hypervisor
+from droveway.workers.journal import WorkerJournal
+from droveway.workers.run import Run, answer, parse_key, superseded
+from droveway.workers.sources import LocalSource
+from droveway.workers.transfer_server import TransferServer
+
+LOG = logging.getLogger(__name__)
+
+JOURNAL: Final = "worker.sqlite"
+LOCK: Final = "worker.lock"
+
+LOOK_EVERY: Final = 2.0
+"""Seconds after which the commands are looked at though no bell rang: a watch is a hint, never the only source."""
+
+
+MOST_AT_ONCE: Final = 16
+"""So many commands are carried out side by side; undos are never kept waiting by them."""
+
+
+class _Left(NamedTuple):
+    """A command that was left begun: entered again when it is stamped anew, or after a while."""
+
+    epoch: int
+    until: float
+    unwatch: Callable[[], None]
+
+
+class Worker:
+    """One host's worker, from `start` to `stop`.
+
+    ``root`` holds its journal; `start` raises Refused when that is damaged or another worker of the host runs.
+    ``transfer_address`` is ``unix:/path``.  ``probe`` is called between each two effects of every action.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        root: Path,
+        hypervisor: Hypervisor,
+        references: References,
+        coordination: Coordination,
+        *,
+        transfer_address: str,
+        probe: Probe | None = None,
+    ) -> None:
+        self.host = host
+        self.root = root
+        self.hypervisor = hypervisor
+        self.references = references
+        self.coordination = coordination
+        self.transfer_address = transfer_address
+        self.probe = probe
+        self._bell = threading.Event()
+        self._stopping = False
+        self._runs: dict[str, Run] = {}
+        """By what each of them occupies (`_slot`)."""
+        self._left: dict[str, _Left] = {}
+        self._thread: threading.Thread | None = None
+        self._lock: int | None = None
+
+    def start(self) -> None:
+        """Open the journal, serve disks, register and take commands."""
+        wire.learn_types()
+        self._lock = self._only_one()
+        try:
+            self._journal = WorkerJournal(self.root / JOURNAL, self.host)
+            self._parts = Host(
+                name=self.host,
+                hypervisor=self.hypervisor,
+                directories=Directories(self.hypervisor.instances),
+                references=self.references,
+                coordination=self.coordination,
+                journal=self._journal,
+                transfer_address=self.transfer_address,
+            )
+            self._parts.directories.ensure()
+            self._transfer = TransferServer(self.host, self.transfer_address, self._admit)
+            self._transfer.start()
+        except BaseException:
+            os.close(self._lock)
+            raise
+        self._unwatch = self.coordination.watch(command_path(self.host), self._bell.set)
+        self._bell.set()
+        self._thread = threading.Thread(target=self._serve, name=f"worker-{self.host}", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End every action at its next effect, without a result; done when it does not run."""
+        if self._thread is None:
+            return
+        self._stopping = True
+        self._bell.set()
+        self._thread.join()
+        self._thread = None
+        for run in self._runs.values():
+            run.stop()
+        self._transfer.stop()
+        for run in self._runs.values():
+            run.join()
+        self._unwatch()
+        for left in self._left.values():
+            left.unwatch()
+        try:
+            if self.coordination.owner(worker_path(self.host)) == self.coordination.session:
+                self.coordination.delete(worker_path(self.host))
+        except CoordinationLost as error:
+            LOG.info("The worker of %s could not sign off, its session will end: %s", self.host, error)
+        self._journal.close()
+        if self._lock is not None:
+            os.close(self._lock)
+
+    def register(self) -> None:
+        """Say that this host is up; a node that an earlier session of this host left is replaced."""
+        path = worker_path(self.host)
+        owner = self.coordination.owner(path)
+        if owner is not None and owner == self.coordination.session:
+            return
+        if owner is not None:
+            self.coordination.delete(path)
+        record = wire.Registration(
+            host=self.host,
+            version=metadata.version("droveway"),
+            hypervisor=self.hypervisor.name,
+            actions=[f"{action}@{wire.ACTION_VERSION}" for action in sorted(ACTIONS)],
+            address=self.transfer_address,
+            same_host_cold_migrate=self.hypervisor.same_host_cold_migrate,
+        )
+        self.coordination.create(path, wire.encode(record), ephemeral=True)
+
+    def _admit(self, hello: frames.Hello) -> LocalSource:
+        return copies.admit(self._parts, hello)
+
+    def _only_one(self) -> int:
+        self.root.mkdir(parents=True, exist_ok=True)
+        lock = os.open(self.root / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock)
+            raise Refused(f"another worker of host {self.host} runs in {self.root}: stop it first") from None
+        return lock
+
+    def _serve(self) -> None:
+        while not self._stopping:
+            self._bell.wait(LOOK_EVERY)
+            self._bell.clear()
+            try:
+                self.register()
+                self._look()
+            except CoordinationLost as error:
+                LOG.warning("The worker of %s waits for ZooKeeper: %s", self.host, error)
+            except Exception:
+                # A host that is registered must not go deaf: what failed is looked at again.
+                LOG.exception("The worker of %s could not look at its commands", self.host)
+
+    def _look(self) -> None:
+        """Start what may start, answer what was done, cancel what is being undone."""
+        self._forget_ended()
+        answered = set(self.coordination.children(result_path(self.host)))
+        waiting = [
+            command
+            for key in self.coordination.children(command_path(self.host))
+            if key not in answered and (command := self._command(key)) is not None
+        ]
+        for command in sorted(waiting, key=lambda waits: parse_key(waits.key).attempt):
+            if not self._stopping:
+                self._consider(command, waiting)
+
+    def _consider(self, command: wire.Command, waiting: list[wire.Command]) -> None:
+        key = parse_key(command.key)
+        known = self._journal.result(command.key)
+        if known is None and any(parse_key(other.key).supersedes(key) for other in waiting):
+            busy = self._runs.get(_slot(command))
+            if busy is None or busy.command.key != command.key:
+                known = superseded(self._parts, command)
+        if known is not None:
+            answer(self.coordination, self.host, command.key, known)
+            return
+        busy = self._runs.get(_slot(command))
+        if busy is None:
+            if (self._has_room() or key.direction == "revert") and not self._rests(command):
+                self._begin(command)
+        elif key.supersedes(busy.key):
+            busy.cancel()
+
+    def _begin(self, command: wire.Command) -> None:
+        left = self._left.pop(command.key, None)
+        if left is not None:
+            left.unwatch()
+        run = Run(self._parts, command, probe=self.probe)
+        self._runs[_slot(command)] = run
+        run.start(self._bell)
+
+    def _has_room(self) -> bool:
+        return sum(run.command.action not in wire.QUESTIONS for run in self._runs.values()) < MOST_AT_ONCE
+
+    def _rests(self, command: wire.Command) -> bool:
+        left = self._left.get(command.key)
+        return left is not None and left.epoch == command.epoch and time.monotonic() < left.until
+
+    def _forget_ended(self) -> None:
+        """Make room for the servers' next commands; watch what was left, for it may be stamped anew."""
+        for slot, run in list(self._runs.items()):
+            if not run.alive:
+                run.join()
+                del self._runs[slot]
+                key = run.command.key
+                if run.left_begun and not self._stopping:
+                    unwatch = self.coordination.watch(command_path(self.host, key), self._bell.set)
+                    self._left[key] = _Left(run.command.epoch, time.monotonic() + LOOK_EVERY, unwatch)
+
+    def _command(self, key: str) -> wire.Command | None:
+        found = self.coordination.get(command_path(self.host, key))
+        if found is None:
+            return None
+        try:
+            command = wire.decode_command(found[0])
+            parse_key(command.key)
+        except Refused as error:
+            LOG.warning("The command %s of %s is ignored: %s", key, self.host, error)
+            return None
+        if (command.key, command.host) != (key, self.host):
+            LOG.warning("The command %s of %s is ignored: it names %s on %s", key, self.host, command.key, command.host)
+            return None
+        return command
+
+
+def _slot(command: wire.Command) -> str:
+    """What a command occupies while it is carried out: a guest that is mute must not keep its server from moving on."""
+    return f"{command.server}?" if command.action in wire.QUESTIONS else command.server

@@ -1,0 +1,213 @@
+"""Actions that set a server's disks aside, bring them back or delete them."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import msgspec
+
+from droveway.wire import DiscardDestination, DiscardSource, NoDetails, RestoreDisks
+from droveway.workers import bases
+from droveway.workers.context import Context
+from droveway.workers.directories import SWAP, BaseFile, Manifest, SetAsideDisk, open_file
+from droveway.workers.ownership import (
+    deleted_name,
+    discard,
+    discard_copy,
+    forget_manifest,
+    hold_storage,
+    own_copy,
+    own_manifest,
+    part_name,
+    refuse_foreign,
+    refuse_running,
+    require_storage,
+    set_aside_name,
+    undefine_own,
+)
+
+
+def set_aside(ctx: Context, _: NoDetails) -> dict[str, Any]:
+    """Rename ``<uuid>`` to ``<uuid>_resize`` with a manifest of what lies in it (Nova's migrate_disk_and_power_off)."""
+    name = set_aside_name(ctx.server)
+    refuse_running(ctx, "its disks are set aside")
+    hold_storage(ctx)
+    if ctx.directories.exists(name):
+        return _described(own_manifest(ctx))
+    if not ctx.directories.exists(ctx.server):
+        raise ctx.failed(
+            f"server {ctx.server} has no directory {ctx.directories.path(ctx.server)} on {ctx.host.name}: "
+            "its disks cannot be set aside",
+            code="missing",
+        )
+    manifest = _manifest(ctx)
+    ctx.effect("manifest")
+    ctx.directories.write_record(ctx.server, manifest)
+    ctx.effect("rename")
+    ctx.fence()
+    ctx.directories.rename(ctx.server, name)
+    ctx.effect("renamed")
+    return _described(manifest)
+
+
+def undo_set_aside(ctx: Context, _: NoDetails) -> dict[str, Any]:
+    """Rename back and forget the manifest; a copy in the way was left on shared storage by a destination now away."""
+    name = set_aside_name(ctx.server)
+    ctx.journal.drop_offer(ctx.server, ctx.move)
+    require_storage(ctx)
+    if ctx.directories.exists(name):
+        own_manifest(ctx)
+        refuse_running(ctx, "its disks are renamed")
+        discard_copy(ctx, of_any_host=True)
+        ctx.effect("rename")
+        ctx.fence()
+        ctx.directories.rename(name, ctx.server)
+    ctx.effect("manifest")
+    forget_manifest(ctx)
+    ctx.journal.forget(ctx.stem)
+    return {}
+
+
+def restore_disks(ctx: Context, details: RestoreDisks) -> dict[str, Any]:
+    """Bring back what was set aside (Nova's finish_revert_migration); the copy waits as ``<uuid>_del``."""
+    name, deleted = set_aside_name(ctx.server), deleted_name(ctx.server)
+    refuse_running(ctx, "its disks are renamed")
+    hold_storage(ctx)
+    if not ctx.directories.exists(name):
+        if _is_restored(ctx):
+            return {}
+        raise ctx.failed(
+            f"nothing of server {ctx.server} was set aside on {ctx.host.name} by move {ctx.move}", code="missing"
+        )
+    own_manifest(ctx)
+    if details.same_directory and ctx.directories.exists(ctx.server):
+        own_copy(ctx)
+        ctx.effect("put_away")
+        ctx.fence()
+        ctx.directories.rename(ctx.server, deleted)
+    ctx.effect("rename")
+    ctx.fence()
+    ctx.directories.rename(name, ctx.server)
+    ctx.effect("renamed")
+    return {}
+
+
+def undo_restore_disks(ctx: Context, details: RestoreDisks) -> dict[str, Any]:
+    """Set aside again what was brought back, and take the copy back into its place."""
+    name, deleted = set_aside_name(ctx.server), deleted_name(ctx.server)
+    require_storage(ctx)
+    if not ctx.directories.exists(name) and _is_restored(ctx):
+        refuse_running(ctx, "its disks are renamed")
+        ctx.effect("rename")
+        ctx.fence()
+        ctx.directories.rename(ctx.server, name)
+    if details.same_directory and ctx.directories.exists(deleted) and not ctx.directories.exists(ctx.server):
+        ctx.effect("take_back")
+        ctx.fence()
+        ctx.directories.rename(deleted, ctx.server)
+    ctx.effect("renamed")
+    ctx.journal.forget(ctx.stem)
+    return {}
+
+
+def discard_source(ctx: Context, details: DiscardSource) -> dict[str, Any]:
+    """Delete or keep what was set aside, and undefine the source's guest (Nova's confirm_migration)."""
+    name, kept = set_aside_name(ctx.server), f"{ctx.server}_keep-{ctx.move}"
+    set_aside_here = ctx.directories.exists(name)
+    if set_aside_here:
+        own_manifest(ctx)
+    ctx.journal.drop_offer(ctx.server, ctx.move)
+    if details.undefine:
+        _undefine_source(ctx)
+    if details.keep and set_aside_here:
+        ctx.effect("keep")
+        ctx.fence()
+        ctx.directories.rename(name, kept)
+    else:
+        discard(ctx, name)
+    ctx.effect("discarded")
+    return {"kept": kept if ctx.directories.exists(kept) else ""}
+
+
+def discard_destination(ctx: Context, details: DiscardDestination) -> dict[str, Any]:
+    """Undefine this move's guest and delete its copy, once the source's guest runs again (Nova's revert_resize).
+
+    Only a guest that is marked with this move goes: on the same host it is the source's again, and unmarked.
+    """
+    undefine_own(ctx)
+    if details.same_directory:
+        discard(ctx, deleted_name(ctx.server))
+    else:
+        if ctx.directories.exists(ctx.server):
+            own_copy(ctx)
+        discard(ctx, ctx.server)
+    ctx.directories.remove(part_name(ctx))
+    ctx.effect("discarded")
+    return {}
+
+
+def _is_restored(ctx: Context) -> bool:
+    manifest = ctx.directories.manifest(ctx.server)
+    return manifest is not None and manifest.move == ctx.move
+
+
+def _undefine_source(ctx: Context) -> None:
+    guest = ctx.hypervisor.guest(ctx.server)
+    if guest is None:
+        return
+    refuse_foreign(ctx, guest)
+    if guest.mark is not None and guest.mark.move == ctx.move:
+        raise ctx.failed(
+            f"the guest of server {ctx.server} on {ctx.host.name} is the destination's: it is not undefined",
+            code="foreign",
+        )
+    refuse_running(ctx, "its guest is undefined")
+    ctx.effect("undefine")
+    ctx.fence()
+    ctx.hypervisor.undefine(ctx.server)
+
+
+def _manifest(ctx: Context) -> Manifest:
+    formats = ctx.directories.formats(ctx.server)
+    found: dict[str, BaseFile] = {}
+    with ctx.directories.open(ctx.server) as directory:
+        disks = [
+            _facts(ctx, directory, disk, formats.get(disk, ctx.hypervisor.disk_format), found)
+            for disk in ctx.directories.disks(ctx.server)
+        ]
+    return Manifest(
+        move=ctx.move, epoch=ctx.epoch, server=ctx.server, disks=disks, bases=sorted(found.values(), key=_digest)
+    )
+
+
+def _digest(base: BaseFile) -> str:
+    return base.digest
+
+
+def _facts(ctx: Context, directory: int, disk: str, disk_format: str, found: dict[str, BaseFile]) -> SetAsideDisk:
+    file = open_file(directory, disk)
+    try:
+        os.fsync(file)
+        status = os.fstat(file)
+    finally:
+        os.close(file)
+    info = ctx.hypervisor.disk_info(ctx.directories.path(ctx.server, disk), disk_format)
+    backing = info.backing if disk != SWAP else ""
+    if backing and backing not in found:
+        found[backing] = bases.describe(ctx, info)
+    base = found.get(backing)
+    return SetAsideDisk(
+        name=disk,
+        format=disk_format,
+        size=status.st_size,
+        allocated=status.st_blocks * 512,
+        mtime_ns=status.st_mtime_ns,
+        inode=status.st_ino,
+        backing=base.digest if base is not None else "",
+        backing_format=base.format if base is not None else "",
+    )
+
+
+def _described(manifest: Manifest) -> dict[str, Any]:
+    return {"disks": [msgspec.to_builtins(disk) for disk in manifest.disks]}

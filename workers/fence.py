@@ -1,0 +1,48 @@
+"""What keeps a worker from acting for a conductor that has lost its claim."""
+
+from __future__ import annotations
+
+from droveway import wire
+from droveway.clients.zookeeper import TOMBSTONE, Coordination, command_path, epoch_path
+from droveway.errors import CoordinationLost, Fenced
+from droveway.workers.journal import WorkerJournal
+
+
+def standing_epoch(coordination: Coordination, move: str) -> int | None:
+    """The move's epoch as it stands now; None when the move has ended or was never claimed."""
+    found = coordination.get(epoch_path(move), sync=True)
+    return None if found is None or found[0] == TOMBSTONE else int(found[0])
+
+
+class Fence:
+    """Compares the epoch of one command with the one that stands."""
+
+    def __init__(self, coordination: Coordination, journal: WorkerJournal, command: wire.Command) -> None:
+        self._coordination = coordination
+        self._journal = journal
+        self._command = command
+        self.epoch = command.epoch
+        """The epoch that the command has now: a conductor that adopts it raises it."""
+
+    def check(self) -> None:
+        """Return while the command's epoch stands and the session lives.
+
+        Raises `droveway.errors.Fenced` on any difference, and CoordinationLost when nobody can say.
+        """
+        if not self._coordination.live():
+            raise CoordinationLost(f"the session of host {self._command.host} is not known to be alive")
+        standing = standing_epoch(self._coordination, self._command.move)
+        if standing is None:
+            raise Fenced(f"move {self._command.move} has ended or is not claimed: nothing more is done for it")
+        if standing != self.epoch:
+            self._adopt(standing)
+        if not self._journal.raise_epoch(self._command.move, self.epoch):
+            raise Fenced(f"a higher epoch than {self.epoch} was seen for move {self._command.move}")
+
+    def _adopt(self, standing: int) -> None:
+        """The conductor that raised the epoch may have put it on the command while the action ran."""
+        found = self._coordination.get(command_path(self._command.host, self._command.key), sync=True)
+        stamped = wire.decode_command(found[0]).epoch if found is not None else self.epoch
+        if stamped != standing:
+            raise Fenced(f"move {self._command.move} is at epoch {standing}, the command at {stamped}")
+        self.epoch = stamped

@@ -1,0 +1,135 @@
+"""The language between two workers: frames of a JSON header and raw bytes, over any stream socket.
+
+A frame is two lengths (network order, 32 bits each), the header, the bytes.  Nothing in it depends on what carries
+it: a unix socket with peer credentials now, mutual TLS later.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+from typing import Final
+
+import msgspec
+
+from droveway.workers.directories import BaseFile, SetAsideDisk
+from droveway.workers.extents import CHUNK
+from droveway.workers.sources import DiskMap, Seal
+
+_LENGTHS: Final = struct.Struct("!II")
+LONGEST_HEADER: Final = 16 << 20
+
+
+class Hello(msgspec.Struct, frozen=True, kw_only=True, tag="hello"):
+    """The first frame of the host that fetches: who it is, and for which server, move and epoch."""
+
+    peer: str
+    server: str
+    move: str
+    epoch: int
+
+
+class Welcome(msgspec.Struct, frozen=True, kw_only=True, tag="welcome"):
+    """The disks that are offered, and the bases that they rest on."""
+
+    disks: list[SetAsideDisk]
+    bases: list[BaseFile] = []
+
+
+class AskMap(msgspec.Struct, frozen=True, kw_only=True, tag="map?"):
+    """The question where the disk's data lies."""
+
+    disk: str
+
+
+class AskChunk(msgspec.Struct, frozen=True, kw_only=True, tag="chunk?"):
+    """The question for one chunk: offset and length in bytes."""
+
+    disk: str
+    offset: int
+    length: int
+
+
+class AskSeal(msgspec.Struct, frozen=True, kw_only=True, tag="seal?"):
+    """The question for the disk's digest and identity at the end of the copy."""
+
+    disk: str
+
+
+class MapFrame(msgspec.Struct, frozen=True, kw_only=True, tag="map"):
+    """The answer to `AskMap`."""
+
+    map: DiskMap
+
+
+class ChunkFrame(msgspec.Struct, frozen=True, kw_only=True, tag="chunk"):
+    """The answer to `AskChunk`; the chunk follows as bytes."""
+
+    checksum: str
+
+
+class SealFrame(msgspec.Struct, frozen=True, kw_only=True, tag="seal"):
+    """The answer to `AskSeal`."""
+
+    seal: Seal
+
+
+class Beat(msgspec.Struct, frozen=True, kw_only=True, tag="beat"):
+    """The answer takes longer; the other side is at work."""
+
+
+class Refusal(msgspec.Struct, frozen=True, kw_only=True, tag="refusal"):
+    """Why there is no answer: a `droveway.errors.StepError.as_dict`."""
+
+    error: dict[str, str]
+
+
+Frame = Hello | Welcome | AskMap | AskChunk | AskSeal | MapFrame | ChunkFrame | SealFrame | Beat | Refusal
+
+_DECODER: Final = msgspec.json.Decoder(Frame)
+
+
+class FrameError(ConnectionError):
+    """The other side broke off, or what it sent is no frame."""
+
+
+class FrameSocket:
+    """Sends and receives frames; not for two threads at once."""
+
+    def __init__(self, stream: socket.socket) -> None:
+        self._stream = stream
+
+    def send(self, frame: Frame, payload: bytes = b"") -> None:
+        """Send one frame."""
+        header = msgspec.json.encode(frame)
+        self._stream.sendall(_LENGTHS.pack(len(header), len(payload)) + header)
+        if payload:
+            self._stream.sendall(payload)
+
+    def receive(self) -> tuple[Frame, bytes]:
+        """The next frame; raises FrameError."""
+        header_length, payload_length = _LENGTHS.unpack(self._exactly(_LENGTHS.size))
+        if header_length > LONGEST_HEADER or payload_length > CHUNK:
+            raise FrameError(f"a frame of {header_length} + {payload_length} bytes is too long")
+        try:
+            frame = _DECODER.decode(self._exactly(header_length))
+        except msgspec.DecodeError as error:
+            raise FrameError(f"no frame: {error}") from None
+        return frame, bytes(self._exactly(payload_length))
+
+    def close(self) -> None:
+        """End the connection, waking whoever waits in it."""
+        with contextlib.suppress(OSError):  # the other side may have been faster
+            self._stream.shutdown(socket.SHUT_RDWR)
+        self._stream.close()
+
+    def _exactly(self, length: int) -> bytearray:
+        data = bytearray(length)
+        view, got = memoryview(data), 0
+        while got < length:
+            count = self._stream.recv_into(view[got:])
+            if not count:
+                raise FrameError("the other side broke off")
+            got += count
+        return data

@@ -1,0 +1,207 @@
+"""Actions that stop, define and start guests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from droveway.errors import CoordinationLost, DestinationFault, DrovewayError, Fenced
+from droveway.wire import DefineGuest, PrepareSourceGuest, StartGuest, StopGuest
+from droveway.workers.connections import as_ports, connect_all, disconnect_all
+from droveway.workers.context import Context
+from droveway.workers.hypervisors.base import GuestRecord, Mark
+from droveway.workers.ownership import (
+    deleted_name,
+    forget_manifest,
+    in_use,
+    own_copy,
+    refuse_foreign,
+    refuse_running,
+    set_aside_name,
+    undefine_own,
+)
+
+
+def stop_guest(ctx: Context, details: StopGuest) -> dict[str, Any]:
+    """Shut down, then cut off; the value says whether it ran before the step began."""
+    guest = _known(ctx)
+    runs = guest is not None and guest.running
+    ran = ctx.journal.note(ctx.stem, "ran", int(runs))
+    ctx.effect("stop")
+    if runs:
+        ctx.hypervisor.stop(ctx.server, grace=details.grace, fence=ctx.fence)
+    ctx.effect("stopped")
+    return {"ran": bool(ran)}
+
+
+def undo_stop_guest(ctx: Context, details: StopGuest) -> dict[str, Any]:
+    """Start the guest again when it is to run; on its own disks, or not at all."""
+    _known(ctx)
+    if details.restart:
+        _refuse_set_aside(ctx)
+        ctx.effect("start")
+        ctx.hypervisor.start(ctx.server, ctx.fence)
+    ctx.effect("started")
+    ctx.journal.forget(ctx.stem)
+    return {}
+
+
+def define_guest(ctx: Context, details: DefineGuest) -> dict[str, Any]:
+    """Define the guest with its new sizes on the copy of its disks; the value has its start count."""
+    _known(ctx)
+    own_copy(ctx)
+    volumes = ctx.volumes(details.volumes)
+    ctx.effect("define")
+    ctx.hypervisor.define(
+        ctx.server,
+        details.definition,
+        vcpus=details.vcpus,
+        memory_mb=details.memory_mb,
+        disks=in_use(ctx, ctx.directories.disks(ctx.server)),
+        volumes=volumes,
+        ports=as_ports(details.ports),
+        mark=ctx.mark,
+    )
+    ctx.effect("defined")
+    guest = ctx.hypervisor.guest(ctx.server)
+    if guest is None or guest.mark is None or guest.mark.move != ctx.move:
+        raise ctx.fault(f"host {ctx.host.name} does not show the guest of server {ctx.server} that it just defined")
+    return {"starts": guest.starts}
+
+
+def undo_define_guest(ctx: Context, details: DefineGuest) -> dict[str, Any]:
+    """Undefine the guest, or on the same host put back the definition that it had."""
+    guest = _known(ctx)
+    if not details.previous:
+        undefine_own(ctx)
+        return {}
+    if guest is not None and (guest.mark is None or guest.mark.move != ctx.move):
+        return {}  # it is as it was
+    refuse_running(ctx, "its definition is put back")
+    aside = set_aside_name(ctx.server)
+    stem = aside if ctx.directories.exists(aside) else ctx.server
+    _define_as_it_was(ctx, details, details.previous, stem, mark=None)
+    ctx.effect("defined")
+    return {}
+
+
+def start_guest(ctx: Context, details: StartGuest) -> dict[str, Any]:
+    """Start the guest on its new host: the point of no return.
+
+    Raises DestinationFault when it is proved that it never started, and StepError (``start-unknown``) when nobody can
+    say.  The start count before the step's first try is noted, so that a later try knows of an earlier one's start.
+    """
+    if not details.power_on:
+        ctx.effect("leave_off")
+        ctx.fence()
+        forget_manifest(ctx)
+        return {"started": False, "running": False, "starts": _starts(_known(ctx))}
+    guest = _known(ctx)
+    if guest is None:
+        raise ctx.fault(f"server {ctx.server} is not defined on {ctx.host.name}: it cannot start", code="start-failed")
+    before = ctx.journal.note(ctx.stem, "starts", guest.starts - int(guest.running))
+    _refuse_set_aside(ctx)
+    ctx.effect("start")
+    ctx.fence()
+    try:
+        # Asked even when it runs: a killed starter may have left it half way up.
+        ctx.hypervisor.start(ctx.server, ctx.fence)
+    except (Fenced, CoordinationLost):
+        raise
+    except (DrovewayError, OSError) as error:
+        _judge(ctx, before, error)
+    ctx.effect("started")
+    forget_manifest(ctx)
+    return {"started": True, "running": True, "starts": _starts(ctx.hypervisor.guest(ctx.server))}
+
+
+def undo_start_guest(ctx: Context, _: StartGuest) -> dict[str, Any]:
+    """Leave the guest off; raises StepError (``start-unknown``) unless it is proved that it never started."""
+    guest = _known(ctx)
+    if guest is not None:
+        before = ctx.journal.noted(ctx.stem, "starts", guest.starts)
+        if guest.running or guest.starts != before:
+            raise ctx.failed(
+                f"the guest of server {ctx.server} has run on {ctx.host.name}: its start is not undone",
+                code="start-unknown",
+            )
+    ctx.effect("left_off")
+    ctx.journal.forget(ctx.stem)
+    return {}
+
+
+def prepare_source_guest(ctx: Context, details: PrepareSourceGuest) -> dict[str, Any]:
+    """Define the guest as it was before the move, unmarked, and connect its volumes and ports."""
+    _known(ctx)
+    connect_all(ctx, details.volumes, details.ports)
+    refuse_running(ctx, "its definition is put back")
+    _define_as_it_was(ctx, details, details.definition, ctx.server, mark=None)
+    ctx.effect("defined")
+    return {"starts": _starts(ctx.hypervisor.guest(ctx.server))}
+
+
+def undo_prepare_source_guest(ctx: Context, details: PrepareSourceGuest) -> dict[str, Any]:
+    """Put the destination's definition back when this is its host too, then disconnect."""
+    guest = _known(ctx)
+    if details.previous and (guest is None or guest.mark is None):
+        refuse_running(ctx, "its definition is put back")
+        copy = deleted_name(ctx.server)
+        stem = copy if ctx.directories.exists(copy) else ctx.server
+        _define_as_it_was(ctx, details, details.previous, stem, mark=ctx.mark)
+    disconnect_all(ctx, details.volumes, details.ports)
+    return {}
+
+
+def _define_as_it_was(
+    ctx: Context, details: DefineGuest | PrepareSourceGuest, definition: str, directory: str, *, mark: Mark | None
+) -> None:
+    """Define the guest by a definition that it had before, with its sizes, on the disks in the directory."""
+    volumes = ctx.volumes(details.volumes)
+    ctx.effect("define")
+    ctx.hypervisor.define(
+        ctx.server,
+        definition,
+        vcpus=None,
+        memory_mb=None,
+        disks=in_use(ctx, ctx.directories.disks(directory)),
+        volumes=volumes,
+        ports=as_ports(details.ports),
+        mark=mark,
+    )
+
+
+def _known(ctx: Context) -> GuestRecord | None:
+    """The guest as it is here; raises StepError when it belongs to another move that lives."""
+    guest = ctx.hypervisor.guest(ctx.server)
+    if guest is not None:
+        refuse_foreign(ctx, guest)
+    return guest
+
+
+def _refuse_set_aside(ctx: Context) -> None:
+    """A server whose directory is away has no disks to run on."""
+    if not ctx.directories.exists(ctx.server):
+        raise ctx.failed(
+            f"{ctx.directories.path(ctx.server)} is not there on {ctx.host.name}: the guest is not started without "
+            "its disks",
+            code="missing",
+        )
+
+
+def _judge(ctx: Context, before: int, error: DrovewayError | OSError) -> None:
+    """After a failed start: return when it runs all the same, raise what is proved otherwise."""
+    try:
+        guest = ctx.hypervisor.guest(ctx.server)
+    except (DrovewayError, OSError) as blind:
+        raise ctx.failed(f"nobody can say whether {ctx.server} runs: {blind}", code="start-unknown") from None
+    if guest is not None and guest.running:
+        return
+    if _starts(guest) == before and isinstance(error, DestinationFault):
+        raise ctx.fault(str(error), code="start-failed") from None
+    raise ctx.failed(
+        f"whether the guest of server {ctx.server} started on {ctx.host.name} is unknown: {error}",
+        code="start-unknown",
+    ) from None
+
+
+def _starts(guest: GuestRecord | None) -> int:
+    return guest.starts if guest is not None else 0

@@ -1,0 +1,381 @@
+"""The libvirt hypervisor: real QEMU guests through a libvirt daemon.
+
+Every action looks, decides, acts and looks again; an unanswered call (the daemon died) is looked up on a new
+connection.  Disks are qcow2.  How starts are counted is told in `droveway.workers.hypervisors.libvirt_starts`; what
+is kept of an unprivileged daemon's ports in `droveway.workers.hypervisors.libvirt_xml`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from droveway.errors import Refused, StepError
+from droveway.wire import DiskInfo
+from droveway.workers.hypervisors import durable, libvirt_files, libvirt_xml, processes, qcow2
+from droveway.workers.hypervisors.attached import AttachingHypervisor
+from droveway.workers.hypervisors.base import Fence, GuestRecord, Mark, Port, Volume
+from droveway.workers.hypervisors.libvirt_connection import Connection, library, within
+from droveway.workers.hypervisors.libvirt_console import ANSWER_SECONDS, Console
+from droveway.workers.hypervisors.libvirt_errors import Code, is_code, is_lost, text_of
+from droveway.workers.hypervisors.libvirt_starts import Power, Starts
+from droveway.workers.hypervisors.libvirt_xml import Domain
+
+T = TypeVar("T")
+
+_LONGEST = "0" * 36
+START_SECONDS = 60.0
+DESTROY_SECONDS = 30.0
+PRESS_AGAIN_SECONDS = 1.0
+POLL_SECONDS = 0.02
+SOCKET_PATH_BYTES = 107
+# virDomainUndefineFlags: managed save, snapshots' metadata, NVRAM, checkpoints' metadata.
+UNDEFINE_ALL = 1 | 2 | 4 | 16
+INACTIVE = 2
+DEFINE_VALIDATE = 1
+FAIL_INCOMPATIBLE = 1
+# virDomainState and its reasons, as far as something is decided on them.
+RUNNING, PAUSED, SHUTOFF = 1, 3, 5
+PAUSED_STARTING_UP = 11
+SHUTOFF_FAILED = 6
+
+
+class Libvirt(AttachingHypervisor):
+    """One host's libvirt daemon at ``uri``.
+
+    ``run_dir`` takes the sockets of the guests' consoles; `droveway.errors.Refused` when its path is too long.  A
+    session daemon of root runs as the user ``qemu_user``, who is given the files of a guest before it starts.
+    """
+
+    name = "libvirt"
+    disk_format = "qcow2"
+    same_host_cold_migrate = False
+
+    def __init__(
+        self,
+        host: str,
+        root: Path,
+        *,
+        uri: str,
+        run_dir: Path,
+        volumes: Path | None = None,
+        memory_mb: int | None = None,
+        kind: str = "qemu",
+        qemu_user: str = "nobody",
+    ) -> None:
+        super().__init__(host, root.absolute())
+        self.volumes_root = volumes
+        self.memory_mb = memory_mb
+        self._kind = kind
+        self._consoles = run_dir.absolute()
+        if len(os.fsencode(self._console(_LONGEST))) > SOCKET_PATH_BYTES:
+            raise Refused(f"{run_dir} is too long for sockets: a socket's path has at most {SOCKET_PATH_BYTES} bytes")
+        self._logs = self.root / "consoles"
+        self._connection = Connection(uri, host)
+        self._owner = pwd.getpwnam(qemu_user) if os.geteuid() == 0 and "/session" in uri else None
+
+    def guests(self) -> Iterator[GuestRecord]:
+        """Every guest that is defined or runs here."""
+        for server in self._connection.look(
+            lambda libvirt: [domain.UUIDString() for domain in libvirt.listAllDomains()]
+        ):
+            if (record := self.guest(server)) is not None:
+                yield record
+
+    def guest(self, server: str) -> GuestRecord | None:
+        """The server's guest; its definition is the one for the next boot, without secrets."""
+        text = self._text(server)
+        power = self._power(server)
+        if text is None or power is None:
+            return None
+        domain = Domain(text)
+        return GuestRecord(
+            server=server,
+            name=domain.name,
+            running=power.running,
+            starts=self._starts(server).counted(power),
+            vcpus=domain.vcpus,
+            memory_mb=domain.memory_mb,
+            definition=text,
+            mark=domain.mark,
+        )
+
+    def check(self, definition: str, *, vcpus: int, memory_mb: int) -> None:
+        """Raise DestinationFault when this host lacks the machine type, the CPU's features, vCPUs or memory."""
+        domain = self._parse(definition)
+        libvirt = library()
+        kind = (domain.architecture, domain.machine, domain.kind)
+        try:
+            text = self._connection.look(lambda connection: connection.getDomainCapabilities(None, *kind))
+            if domain.cpu is not None:
+                cpu = domain.cpu
+                self._connection.look(
+                    lambda connection: connection.compareHypervisorCPU(None, *kind, cpu, FAIL_INCOMPATIBLE)
+                )
+            memory = self.memory_mb or self._connection.look(lambda connection: int(connection.getInfo()[1]))
+        except libvirt.libvirtError as error:
+            raise self.fault(f"host {self.host} cannot run the guest: {text_of(error)}") from None
+        most = libvirt_xml.most_vcpus(text)
+        if not 1 <= vcpus <= most:
+            raise self.fault(f"host {self.host} can give a guest 1 to {most} vCPUs, the guest wants {vcpus}")
+        if memory_mb > memory:
+            raise self.fault(f"host {self.host} has {memory} MiB of memory, the guest wants {memory_mb}")
+
+    def create_definition(
+        self, *, server: str, name: str, vcpus: int, memory_mb: int, disks: Sequence[Path], boot_volume: bool
+    ) -> str:
+        """The definition of a guest that never ran anywhere: a fixed machine type and a named CPU model."""
+        capabilities = self._connection.look(
+            lambda connection: connection.getDomainCapabilities(None, "x86_64", "pc", self._kind)
+        )
+        machine = libvirt_xml.machine(capabilities)
+        domain = Domain.new(
+            kind=self._kind, machine=machine, server=server, name=name, vcpus=vcpus, memory_mb=memory_mb
+        )
+        if not boot_volume:
+            domain.set_disks(disks, self.disk_format, [])
+        return domain.text()
+
+    def define(
+        self,
+        server: str,
+        definition: str,
+        *,
+        vcpus: int | None,
+        memory_mb: int | None,
+        disks: Sequence[Path],
+        volumes: Sequence[Volume],
+        ports: Sequence[Port],
+        mark: Mark | None,
+    ) -> None:
+        """Define the guest, validated; DestinationFault when libvirt refuses it or another guest is in its way."""
+        wanted = self._parse(definition)
+        if wanted.server != server:
+            raise self.fault(f"the definition of server {server} is of another server, {wanted.server}")
+        wanted.set_sizes(vcpus, memory_mb)
+        local = [self.local_volume(volume) for volume in volumes]
+        placed = [msgspec.structs.replace(volume, path=str(self.volume_file(volume))) for volume in local]
+        wanted.set_disks(disks, self.disk_format, placed)
+        wanted.set_metadata(mark, ports)
+        wanted.settle_here(self._console(server), self._logs / f"{server}.log")
+        power, present = self._power(server), self._text(server)
+        if power is not None and power.running:
+            if present is None or Domain(present).facts() != wanted.facts():
+                raise self.fault(f"server {server} runs on {self.host} with another definition: stop it first")
+            return
+        libvirt = library()
+        try:
+            # Without validation libvirt drops what it does not know and says nothing.  That a name belongs to one
+            # server and a server to one name is its own rule.
+            self._connection.look(lambda connection: connection.defineXMLFlags(wanted.text(), DEFINE_VALIDATE))
+        except libvirt.libvirtError as error:
+            raise self.fault(f"host {self.host} cannot define server {server}: {text_of(error)}") from None
+
+    def undefine(self, server: str) -> None:
+        """Forget the guest with its snapshots' metadata, saved state and start count; StepError when it runs."""
+        libvirt = library()
+        with self._starts(server).held(START_SECONDS):
+            # libvirt itself would undefine a running guest, which then goes on and leaves no trace when it ends.
+            self._refuse_running(server)
+            try:
+                self._connection.look(
+                    lambda connection: connection.lookupByUUIDString(server).undefineFlags(UNDEFINE_ALL)
+                )
+            except libvirt.libvirtError as error:
+                if not is_code(error, Code.NO_DOMAIN):
+                    raise StepError(
+                        f"host {self.host} cannot undefine server {server}: {text_of(error)}", host=self.host
+                    ) from None
+            self._refuse_running(server)
+            self._starts(server).forget()
+            durable.remove(self._logs / f"{server}.log")
+
+    def start(self, server: str, fence: Fence) -> None:
+        """Start the guest unless it runs; DestinationFault when it is proved that it never started."""
+        starts = self._starts(server)
+        deadline = time.monotonic() + START_SECONDS
+        with starts.held(START_SECONDS):
+            before = starts.settle(power := self._settled(server, deadline))
+            while not (power and power.running):
+                if power is None:
+                    raise self.fault(f"server {server} is not defined on {self.host}")
+                self._make_startable(server)
+                fence()
+                starts.announce(power)
+                refusal = self._act(lambda domain: domain.create(), server)
+                power = self._settled(server, deadline)
+                # Without an answer the next round starts it again, whatever became of this one.
+                failed = refusal is not None and not is_lost(refusal) and not (power and power.running)
+                counted = starts.settle(power, failed=failed)
+                if failed:
+                    why = f"the guest of server {server} did not start on {self.host}: {text_of(refusal)}"
+                    raise self.fault(why) if counted == before else StepError(why, host=self.host)
+                if refusal is None:
+                    return
+                if time.monotonic() > deadline:
+                    raise StepError(
+                        f"whether the guest of server {server} started on {self.host} is unknown: "
+                        f"its libvirt daemon did not answer; look after the daemon",
+                        host=self.host,
+                    )
+
+    def stop(self, server: str, *, grace: float, fence: Fence) -> None:
+        """Press the power button for ``grace`` seconds, then pull the plug; returns when the guest is off."""
+        if not self._running(server):
+            return
+        fence()
+        if grace > 0:
+            # shutdown() blocks for as long as the guest's QEMU hangs, so that no deadline depends on its answer.
+            off = threading.Event()
+            threading.Thread(target=self._press, args=(server, off), daemon=True).start()
+            deadline = time.monotonic() + grace
+            while self._running(server) and time.monotonic() < deadline:
+                time.sleep(POLL_SECONDS)
+            off.set()
+        refusal = None
+        deadline = time.monotonic() + DESTROY_SECONDS
+        while self._running(server):
+            if time.monotonic() > deadline:
+                why = "QEMU hangs" if refusal is None else text_of(refusal)
+                raise StepError(f"the guest of server {server} cannot be stopped on {self.host}: {why}", host=self.host)
+            fence()
+            try:
+                refusal = within(DESTROY_SECONDS, lambda: self._act(lambda domain: domain.destroy(), server))
+            except TimeoutError:
+                continue
+
+    def disk_info(self, path: Path, disk_format: str) -> DiskInfo:
+        """Size, allocation and backing file of one disk."""
+        return qcow2.info(path, disk_format)
+
+    def create_disk(self, path: Path, *, size: int, kind: str) -> None:
+        """A new blank disk."""
+        qcow2.create(path, size, kind=kind)
+
+    def grow_disk(self, path: Path, disk_format: str, size: int) -> None:
+        """Grow to ``size`` bytes while the guest is off (qemu-img obeys a running guest's lock); never shrinks."""
+        qcow2.grow(path, disk_format, size)
+
+    def running_for(self, server: str) -> float | None:
+        """Seconds since the guest's QEMU was started, which has the server's id as an argument."""
+        found = self._state(server)
+        return processes.age_of_youngest(server) if found is not None and found[:2] == (True, RUNNING) else None
+
+    def rebase_disk(self, path: Path, disk_format: str, backing: Path, backing_format: str) -> None:
+        """Let an overlay rest on the same content at another path."""
+        qcow2.rebase(path, disk_format, backing, backing_format)
+
+    def probe_guest(self, server: str, *, seconds: float | None = None) -> dict[str, Any]:
+        """Ask the boot guest who it is, over its serial line."""
+        told = self.console(server).status(seconds or ANSWER_SECONDS)
+        return {"boots": told.boots, "mark": told.mark, "vcpus": told.vcpus, "memory_mb": told.memory_mb}
+
+    def write_mark(self, server: str, text: str) -> None:
+        """Let the boot guest write ``text`` into its own disk."""
+        self.console(server).mark(text)
+
+    def console(self, server: str) -> Console:
+        """The serial line of a server's boot guest."""
+        return Console(self._console(server), server, self.host, lambda: self._running(server))
+
+    def close(self) -> None:
+        """Give back the connection; guests go on."""
+        self._connection.close()
+
+    def _press(self, server: str, off: threading.Event) -> None:
+        """Press the power button until the guest obeys: it does not hear the first one while it boots."""
+        # When the daemon stays away, `stop` itself meets it while it looks at the guest.
+        with contextlib.suppress(StepError):
+            while not off.is_set() and self._act(lambda domain: domain.shutdown(), server) is None:
+                off.wait(PRESS_AGAIN_SECONDS)
+
+    def _act(self, call: Callable[[Any], object], server: str) -> Any:
+        """Do something to the domain once; the libvirtError, or None when it was done."""
+        libvirt = library()
+        try:
+            call(self._connection.get().lookupByUUIDString(server))
+        except libvirt.libvirtError as error:
+            return error
+        return None
+
+    def _power(self, server: str) -> Power | None:
+        """Whether the domain runs, or why it is off; None when it is not defined."""
+        found = self._state(server)
+        if found is None:
+            return None
+        active, state, reason = found
+        return Power(running=active, failed=not active and (state, reason) == (SHUTOFF, SHUTOFF_FAILED))
+
+    def _settled(self, server: str, deadline: float) -> Power | None:
+        """The same, after a start that is half way (its starter may have been killed) has come to its end."""
+        while (found := self._state(server)) is not None and found[0] and _is_starting(*found[1:]):
+            if time.monotonic() > deadline:
+                raise StepError(f"a start of server {server} on {self.host} does not end", host=self.host)
+            time.sleep(POLL_SECONDS)
+        return self._power(server)
+
+    def _state(self, server: str) -> tuple[bool, int, int] | None:
+        def question(connection: Any) -> tuple[bool, int, int]:
+            domain = connection.lookupByUUIDString(server)
+            state, reason = domain.state()
+            return bool(domain.isActive()), state, reason
+
+        return self._look(question)
+
+    def _running(self, server: str) -> bool:
+        found = self._state(server)
+        return found is not None and found[0]
+
+    def _text(self, server: str) -> str | None:
+        return self._look(lambda connection: str(connection.lookupByUUIDString(server).XMLDesc(INACTIVE)))
+
+    def _look(self, question: Callable[[Any], T]) -> T | None:
+        libvirt = library()
+        try:
+            return self._connection.look(question)
+        except libvirt.libvirtError as error:
+            if is_code(error, Code.NO_DOMAIN):
+                return None
+            raise StepError(f"libvirt of host {self.host} fails: {text_of(error)}", host=self.host) from None
+
+    def _refuse_running(self, server: str) -> None:
+        if self._running(server):
+            raise StepError(f"server {server} runs on {self.host}: stop it before it is undefined", host=self.host)
+
+    def _make_startable(self, server: str) -> None:
+        """See that what the guest uses is ready here, and give its files to the daemon's user."""
+        domain = Domain(self._text(server) or "")
+        volumes = [serial for _, _, serial in domain.sources if serial]
+        self.require_attached(server, volumes, [port.port for port in domain.ports])
+        self._logs.mkdir(exist_ok=True)
+        if self._owner is not None:
+            self._consoles.mkdir(exist_ok=True)
+            disks = [Path(source) for _, source, _ in domain.sources]
+            libvirt_files.hand_over(self._owner, [self._logs, self._logs / f"{server}.log", self._consoles, *disks])
+            local = [Path(source) for _, source, serial in domain.sources if not serial]
+            libvirt_files.let_reach(local, self.disk_format)
+
+    def _starts(self, server: str) -> Starts:
+        return Starts(self.root / "starts", server)
+
+    def _console(self, server: str) -> Path:
+        return self._consoles / f"{server}.con"
+
+    def _parse(self, definition: str) -> Domain:
+        try:
+            return Domain(definition)
+        except ValueError as error:
+            raise self.fault(f"host {self.host} cannot read the definition: {error}") from None
+
+
+def _is_starting(state: int, reason: int) -> bool:
+    """Whether an active domain is still being started: its processors have not run yet."""
+    return state == SHUTOFF or (state, reason) == (PAUSED, PAUSED_STARTING_UP)

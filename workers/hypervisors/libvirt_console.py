@@ -1,0 +1,127 @@
+"""Talks to the boot guest over its serial line, which a QEMU offers as a unix socket.
+
+What a guest says while nobody is connected is lost, so it is asked who it is until it answers; from then on it hears
+every line once.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from droveway.errors import StepError
+
+ANSWER_SECONDS: Final = 30.0
+ASK_AGAIN_SECONDS: Final = 0.5
+MARK_BYTES: Final = 15
+_STATUS: Final = re.compile(
+    rb"SMV1 status boots=(\d+) mark=(\S*) vcpus=(\d+) mem_kib=(\d+) disk_sectors=(\d+) uuid=([0-9a-f]{32})\r\n"
+)
+_FILLED: Final = re.compile(rb"SMV1 (ok)\r\n")
+_SUM: Final = re.compile(rb"SMV1 sum ([0-9a-f]{8})\r\n")
+
+
+class Status(msgspec.Struct, frozen=True, kw_only=True):
+    """What a boot guest says of itself: its processors, memory (MiB) and boot disk as it finds them."""
+
+    boots: int
+    mark: str
+    vcpus: int
+    memory_mb: int
+    disk_sectors: int
+    uuid: str
+    """The server's, without dashes."""
+
+
+class Console:
+    """One guest's serial line at ``path``; every call raises StepError when the guest of ``name`` is mute."""
+
+    def __init__(self, path: Path, name: str, host: str, runs: Callable[[], bool]) -> None:
+        """``runs`` tells whether it is worth while to ask again."""
+        self._path = path
+        self._name = name
+        self._host = host
+        self._runs = runs
+
+    def status(self, seconds: float = ANSWER_SECONDS) -> Status:
+        """Who the guest is; it has so long to answer."""
+        return _status(self._talk("", _STATUS, seconds))
+
+    def mark(self, text: str) -> None:
+        """Let the guest write one word of at most `MARK_BYTES` characters into its boot disk."""
+        if not (text.isascii() and text.isprintable() and " " not in text and 0 < len(text) <= MARK_BYTES):
+            raise StepError(f"the mark {text!r} must be one word of 1 to {MARK_BYTES} characters", host=self._host)
+        self._talk(f"mark {text}", _STATUS)
+
+    def fill(self, sector: int, sectors: int, seed: int) -> None:
+        """Let the guest fill sectors (512 bytes) of its boot disk with what follows from the seed."""
+        self._talk(f"fill {sector} {sectors} {seed}", _FILLED)
+
+    def checksum(self, sector: int, sectors: int) -> str:
+        """The guest's own checksum of sectors of its boot disk, 8 hexadecimal digits."""
+        return self._talk(f"sum {sector} {sectors}", _SUM)[1].decode("ascii")
+
+    def _talk(self, order: str, answer: re.Pattern[bytes], seconds: float = ANSWER_SECONDS) -> re.Match[bytes]:
+        deadline = time.monotonic() + seconds
+        while self._runs() and time.monotonic() < deadline:
+            try:
+                found = self._try(order, answer, deadline)
+            except OSError as error:
+                raise StepError(
+                    f"the console of server {self._name} on {self._host} is closed: {error}", host=self._host
+                ) from None
+            if found is not None:
+                return found
+        raise StepError(f"the guest of server {self._name} on {self._host} does not answer", host=self._host)
+
+    def _try(self, order: str, answer: re.Pattern[bytes], deadline: float) -> re.Match[bytes] | None:
+        with socket.socket(socket.AF_UNIX) as line:
+            line.connect(str(self._path))
+            found = None
+            while found is None and time.monotonic() < deadline:
+                line.sendall(b"\nstatus\n")
+                found = _hear(line, _STATUS, ASK_AGAIN_SECONDS)
+            if found is None or not order:
+                return found
+            # It may still answer an earlier question: a mark is believed when it is told.
+            line.sendall(f"{order}\n".encode("ascii"))
+            while (found := _hear(line, answer, deadline - time.monotonic())) is not None:
+                if answer is not _STATUS or order == f"mark {_status(found).mark}":
+                    return found
+        return None
+
+
+def _hear(line: socket.socket, answer: re.Pattern[bytes], seconds: float) -> re.Match[bytes] | None:
+    """The next answer; None when there is none in time, or the guest is gone."""
+    heard = b""
+    until = time.monotonic() + seconds
+    while (left := until - time.monotonic()) > 0:
+        line.settimeout(left)
+        try:
+            part = line.recv(1)
+        except TimeoutError:
+            return None
+        if not part:
+            return None
+        heard += part
+        if found := answer.search(heard):
+            return found
+    return None
+
+
+def _status(found: re.Match[bytes]) -> Status:
+    boots, mark, vcpus, memory_kib, sectors, server = (part.decode("ascii") for part in found.groups())
+    return Status(
+        boots=int(boots),
+        mark=mark,
+        vcpus=int(vcpus),
+        memory_mb=int(memory_kib) // 1024,
+        disk_sectors=int(sectors),
+        uuid=server,
+    )

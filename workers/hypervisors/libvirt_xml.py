@@ -1,0 +1,245 @@
+"""Domain XML: written for a new guest, and edited so that another host can run it.
+
+What makes the guest the same machine stays as it was: uuid, name, machine type, CPU model and the PCI addresses of
+what it keeps.  What belongs to a host is made anew: paths, emulator, console, pinning.  Ports have no interface, since
+an unprivileged libvirt has no network; they stand in the metadata, beside the mark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from lxml import etree
+
+from droveway.workers.hypervisors.attached import LocalVolume
+from droveway.workers.hypervisors.base import Mark, Port
+
+NAMESPACE = "urn:droveway:move"
+GUEST = f"{{{NAMESPACE}}}guest"
+PORT = f"{{{NAMESPACE}}}port"
+UNITS = {"b": 1, "bytes": 1, "KB": 1000, "k": 1024, "KiB": 1024, "MB": 10**6, "M": 1 << 20, "MiB": 1 << 20,
+         "GB": 10**9, "G": 1 << 30, "GiB": 1 << 30}  # fmt: skip
+
+_NEW = """<domain type='{kind}'>
+  <name/><uuid/><memory unit='KiB'/><vcpu/>
+  <os><type arch='x86_64' machine='{machine}'>hvm</type></os>
+  <features><acpi/></features>
+  <cpu mode='custom' match='exact'><model fallback='forbid'>qemu64</model></cpu>
+  <on_poweroff>destroy</on_poweroff><on_reboot>restart</on_reboot><on_crash>destroy</on_crash>
+  <devices>
+    <controller type='usb' model='none'/>
+    <serial type='unix'/>
+    <memballoon model='none'/>
+  </devices>
+</domain>"""
+
+
+class Domain:
+    """One domain's XML; raises ValueError when the text is none."""
+
+    def __init__(self, text: str) -> None:
+        parser = etree.XMLParser(resolve_entities=False, no_network=True, remove_blank_text=True)
+        try:
+            self.root: Any = etree.fromstring(text, parser)
+        except etree.XMLSyntaxError as error:
+            raise ValueError(f"it is no XML: {error}") from None
+        if self.root.tag != "domain" or self.root.find("devices") is None or self.root.find("os/type") is None:
+            raise ValueError("it is no domain of libvirt")
+
+    @classmethod
+    def new(cls, *, kind: str, machine: str, server: str, name: str, vcpus: int, memory_mb: int) -> Domain:
+        """The XML of a guest that never ran, without its disks."""
+        domain = cls(_NEW.format(kind=kind, machine=machine))
+        domain.root.find("name").text = name
+        domain.root.find("uuid").text = server
+        domain.set_sizes(vcpus, memory_mb)
+        return domain
+
+    @property
+    def kind(self) -> str:
+        """``qemu`` (emulated) or ``kvm``."""
+        return str(self.root.get("type"))
+
+    @property
+    def server(self) -> str:
+        """The domain's uuid."""
+        return self._text("uuid")
+
+    @property
+    def name(self) -> str:
+        """The domain's name."""
+        return self._text("name")
+
+    @property
+    def architecture(self) -> str:
+        """The guest's architecture."""
+        return str(self.root.find("os/type").get("arch"))
+
+    @property
+    def machine(self) -> str:
+        """The machine type, e.g. pc-i440fx-7.2."""
+        return str(self.root.find("os/type").get("machine"))
+
+    @property
+    def vcpus(self) -> int:
+        """How many vCPUs the guest has."""
+        return int(self._text("vcpu"))
+
+    @property
+    def memory_mb(self) -> int:
+        """The guest's memory in MiB."""
+        memory = self.root.find("memory")
+        return int(memory.text) * UNITS[memory.get("unit", "KiB")] >> 20
+
+    @property
+    def cpu(self) -> str | None:
+        """The CPU as XML when its model is named; a host's own model cannot be compared."""
+        cpu = self.root.find("cpu")
+        return None if cpu is None or cpu.get("mode") != "custom" else etree.tostring(cpu, encoding="unicode")
+
+    @property
+    def mark(self) -> Mark | None:
+        """The move that the domain belongs to."""
+        guest = self.root.find(f"metadata/{GUEST}")
+        if guest is None or guest.get("move") is None:
+            return None
+        return Mark(move=guest.get("move"), epoch=int(guest.get("epoch")))
+
+    @property
+    def ports(self) -> list[Port]:
+        """The ports that the guest uses."""
+        found = self.root.findall(f"metadata/{GUEST}/{PORT}")
+        return [Port(port=port.get("id"), mac=port.get("mac")) for port in found]
+
+    @property
+    def sources(self) -> list[tuple[str, str, str]]:
+        """(target, file, serial) of every disk; the serial is the volume's id, and empty for a local disk."""
+        return sorted(
+            (disk.find("target").get("dev"), _source(disk), _serial(disk)) for disk in self._disks() if _source(disk)
+        )
+
+    def facts(self) -> tuple[object, ...]:
+        """All that `define` decides: two definitions with the same facts are the same guest."""
+        sizes = (self.vcpus, self.memory_mb)
+        return (self.server, self.name, self.machine, self.kind, *sizes, self.sources, self.mark, self.ports)
+
+    def set_sizes(self, vcpus: int | None, memory_mb: int | None) -> None:
+        """Set vCPUs and memory; None leaves them as they are."""
+        if vcpus is not None:
+            element = self.root.find("vcpu")
+            element.attrib.clear()
+            element.text = str(vcpus)
+            self._drop("vcpus")
+        if memory_mb is not None:
+            element = self.root.find("memory")
+            element.set("unit", "KiB")
+            element.text = str(memory_mb * 1024)
+            self._drop("currentMemory")
+
+    def settle_here(self, console: Path, log: Path) -> None:
+        """Drop what belongs to another host; the serial line is a socket at ``console`` and is kept in ``log``."""
+        for part in ("cputune", "numatune", "seclabel", "resource", "devices/emulator", "devices/console"):
+            self._drop(part)
+        serial = self.root.find("devices/serial")
+        if serial is None:
+            serial = etree.SubElement(self.root.find("devices"), "serial")
+        for child in [*serial.iterchildren("source"), *serial.iterchildren("log")]:
+            serial.remove(child)
+        serial.set("type", "unix")
+        serial.insert(0, etree.Element("source", mode="bind", path=str(console)))
+        serial.insert(1, etree.Element("log", file=str(log), append="on"))
+
+    def set_disks(self, disks: Sequence[Path], disk_format: str, volumes: Sequence[LocalVolume]) -> None:
+        """Let the guest have exactly these local disks (known by file name) and volumes (known by serial)."""
+        by_name = {Path(_source(disk)).name: disk for disk in self._disks() if not _serial(disk)}
+        by_serial = {_serial(disk): disk for disk in self._disks() if _serial(disk)}
+        for disk in self._disks():
+            self.root.find("devices").remove(disk)
+            for part in ("boot", "backingStore"):
+                for element in disk.findall(part):
+                    disk.remove(element)
+        boot = next((volume.volume for volume in volumes if volume.boot), None)
+        taken: set[str] = set()
+        for volume in volumes:
+            target = Path(volume.device).name if volume.device else _free("vda", taken)
+            self._add_disk(by_serial.get(volume.volume), "raw", volume.path, target, serial=volume.volume)
+            taken.add(target)
+        for path in disks:
+            known = by_name.get(path.name)
+            target = _free("vda" if known is None else known.find("target").get("dev"), taken)
+            self._add_disk(known, disk_format, str(path), target)
+            taken.add(target)
+        for disk in self._disks():
+            if (_serial(disk) == boot) if boot else (_source(disk) == str(disks[0]) if disks else False):
+                etree.SubElement(disk, "boot", order="1")
+
+    def set_metadata(self, mark: Mark | None, ports: Sequence[Port]) -> None:
+        """Write the mark and the ports in the place of what was there."""
+        metadata = self.root.find("metadata")
+        if metadata is None:
+            metadata = etree.Element("metadata")
+            self.root.insert(list(self.root).index(self.root.find("uuid")) + 1, metadata)
+        for old in metadata.findall(GUEST):
+            metadata.remove(old)
+        guest = etree.SubElement(metadata, GUEST, nsmap={"droveway": NAMESPACE})
+        if mark is not None:
+            guest.set("move", mark.move)
+            guest.set("epoch", str(mark.epoch))
+        for port in ports:
+            etree.SubElement(guest, PORT, id=port.port, mac=port.mac)
+
+    def text(self) -> str:
+        """The XML."""
+        return str(etree.tostring(self.root, encoding="unicode", pretty_print=True))
+
+    def _add_disk(self, known: Any, disk_format: str, path: str, target: str, serial: str = "") -> None:
+        disk: Any = etree.Element("disk", type="file", device="disk") if known is None else known
+        if known is None:
+            for part in ("driver", "source", "target"):
+                etree.SubElement(disk, part)
+            disk.find("driver").set("name", "qemu")
+            disk.find("target").set("bus", "virtio")
+        disk.find("driver").set("type", disk_format)
+        disk.find("source").set("file", path)
+        disk.find("target").set("dev", target)
+        if serial and disk.find("serial") is None:
+            etree.SubElement(disk, "serial").text = serial
+        self.root.find("devices").append(disk)
+
+    def _disks(self) -> list[Any]:
+        return [disk for disk in self.root.findall("devices/disk") if disk.get("device", "disk") == "disk"]
+
+    def _drop(self, path: str) -> None:
+        for element in self.root.findall(path):
+            element.getparent().remove(element)
+
+    def _text(self, path: str) -> str:
+        return str(self.root.findtext(path, ""))
+
+
+def machine(capabilities: str) -> str:
+    """The machine type behind the name that domain capabilities were asked for."""
+    return str(etree.fromstring(capabilities).findtext("machine"))
+
+
+def most_vcpus(capabilities: str) -> int:
+    """How many vCPUs a guest may have, by its domain capabilities."""
+    limit: Any = etree.fromstring(capabilities).find("vcpu")
+    return int(limit.get("max"))
+
+
+def _source(disk: Any) -> str:
+    source = disk.find("source")
+    return "" if source is None else str(source.get("file", ""))
+
+
+def _serial(disk: Any) -> str:
+    return str(disk.findtext("serial", ""))
+
+
+def _free(wanted: str, taken: set[str]) -> str:
+    """The wanted device name, else the first free one."""
+    names = [wanted, *(f"vd{letter}" for letter in "abcdefghijklmnopqrstuvwxyz")]
+    return next(name for name in names if name not in taken)

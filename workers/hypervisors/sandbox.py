@@ -1,0 +1,357 @@
+"""The sandbox hypervisor: guests are processes, disks are files of real bytes.
+
+For the demo and the exhaustive crash tests.  Below the host's directory lie ``domains/<uuid>.json`` and
+``<uuid>.starts``, ``run/<uuid>.{lock,pid,ask,answer,log}``, ``connections/`` and ``vifs/``.  Whether a guest runs is
+decided by its lock alone (`droveway.workers.hypervisors.sandbox_run`).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from droveway.errors import StepError
+from droveway.wire import DiskInfo
+from droveway.workers.hypervisors import durable, sandbox_guest
+from droveway.workers.hypervisors.attached import AttachingHypervisor, LocalVolume
+from droveway.workers.hypervisors.base import Fence, GuestRecord, Mark, Port, Volume
+from droveway.workers.hypervisors.sandbox_run import POLL_SECONDS, Run
+
+MACHINE = "sandbox-1"
+PROGRAM = str(Path(sandbox_guest.__file__).resolve())
+START_SECONDS = 20.0
+KILL_SECONDS = 10.0
+ANSWER_SECONDS = 10.0
+
+
+class Definition(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """A guest as the sandbox knows it; disks by file name in the server's directory."""
+
+    machine: str
+    server: str
+    name: str
+    vcpus: int
+    memory_mb: int
+    boot: Literal["disk", "volume"]
+    disks: list[str]
+    volumes: list[LocalVolume]
+    ports: list[Port]
+    mark: Mark | None
+
+
+class Sandbox(AttachingHypervisor):
+    """One host's sandbox."""
+
+    name = "sandbox"
+    disk_format = "raw"
+
+    def __init__(
+        self,
+        host: str,
+        root: Path,
+        *,
+        guests_log: Path,
+        volumes: Path | None = None,
+        memory_mb: int | None = None,
+        same_host_cold_migrate: bool = False,
+    ) -> None:
+        super().__init__(host, root.absolute())
+        self.guests_log = guests_log.absolute()
+        self.volumes_root = volumes
+        self.memory_mb = memory_mb
+        self.same_host_cold_migrate = same_host_cold_migrate
+        self._domains = self.root / "domains"
+        self._runs = self.root / "run"
+
+    def guests(self) -> Iterator[GuestRecord]:
+        """Every guest that is defined or runs here."""
+        found = {path.stem for path in self._domains.glob("*.json")} | {path.stem for path in self._runs.glob("*.lock")}
+        for server in sorted(found):
+            if not server.startswith(".") and (record := self.guest(server)) is not None:
+                yield record
+
+    def guest(self, server: str) -> GuestRecord | None:
+        """The server's guest; a run that ended without a word gets its stop line."""
+        run = self._run(server)
+        running = run.held()
+        if not running:
+            run.settle()
+        text = durable.read(self._definition_file(server))
+        if text is None and not running:
+            return None
+        known = None if text is None else self._decode(text.decode())
+        return GuestRecord(
+            server=server,
+            name=known.name if known else "",
+            running=running,
+            starts=self._starts(server),
+            vcpus=known.vcpus if known else 0,
+            memory_mb=known.memory_mb if known else 0,
+            definition="" if text is None else text.decode(),
+            mark=known.mark if known else None,
+        )
+
+    def check(self, definition: str, *, vcpus: int, memory_mb: int) -> None:
+        """Raise DestinationFault when this host lacks the machine type or the memory."""
+        wanted = self._decode(definition)
+        if wanted.machine != MACHINE:
+            raise self.fault(f"host {self.host} does not know the machine type {wanted.machine}: it has {MACHINE}")
+        if vcpus < 1:
+            raise self.fault(f"host {self.host} cannot run a guest with {vcpus} vCPUs: it needs at least 1")
+        if self.memory_mb is not None and memory_mb > self.memory_mb:
+            raise self.fault(f"host {self.host} has {self.memory_mb} MiB of memory, the guest wants {memory_mb}")
+
+    def create_definition(
+        self, *, server: str, name: str, vcpus: int, memory_mb: int, disks: Sequence[Path], boot_volume: bool
+    ) -> str:
+        """The definition of a guest that never ran anywhere."""
+        new = Definition(
+            machine=MACHINE,
+            server=server,
+            name=name,
+            vcpus=vcpus,
+            memory_mb=memory_mb,
+            boot="volume" if boot_volume else "disk",
+            disks=[path.name for path in disks],
+            volumes=[],
+            ports=[],
+            mark=None,
+        )
+        return _encode(new)
+
+    def define(
+        self,
+        server: str,
+        definition: str,
+        *,
+        vcpus: int | None,
+        memory_mb: int | None,
+        disks: Sequence[Path],
+        volumes: Sequence[Volume],
+        ports: Sequence[Port],
+        mark: Mark | None,
+    ) -> None:
+        """Define the guest; raises DestinationFault when the host refuses it or another one is in its way."""
+        wanted = self._decode(definition)
+        wanted.vcpus = wanted.vcpus if vcpus is None else vcpus
+        wanted.memory_mb = wanted.memory_mb if memory_mb is None else memory_mb
+        wanted.disks = [path.name for path in disks]
+        wanted.volumes = [self.local_volume(volume) for volume in volumes]
+        wanted.ports = list(ports)
+        wanted.mark = mark
+        if wanted.machine != MACHINE:
+            raise self.fault(f"host {self.host} does not know the machine type {wanted.machine}: it has {MACHINE}")
+        if wanted.server != server:
+            raise self.fault(f"the definition of server {server} is of another server, {wanted.server}")
+        self._refuse_clash(wanted)
+        text = _encode(wanted).encode()
+        present = durable.read(self._definition_file(server))
+        if present == text:
+            return
+        if self._run(server).held():
+            raise self.fault(f"server {server} runs on {self.host} with another definition: stop it first")
+        durable.write(self._definition_file(server), text)
+
+    def undefine(self, server: str) -> None:
+        """Forget the guest and its start count; raises StepError when it runs."""
+        if not self._definition_file(server).exists() and not self._starts_file(server).exists():
+            return
+        run = self._run(server)
+        lock = run.take()
+        if lock is None:
+            raise StepError(f"server {server} runs on {self.host}: stop it before it is undefined", host=self.host)
+        try:
+            run.settle()
+            durable.remove(self._definition_file(server))
+            durable.remove(self._starts_file(server))
+        finally:
+            os.close(lock)
+
+    def start(self, server: str, fence: Fence) -> None:
+        """Start the guest unless it runs; DestinationFault when it is proved that it never started."""
+        run, deadline = self._run(server), time.monotonic() + START_SECONDS
+        while (lock := run.take()) is None:
+            # It runs, or another starter, perhaps a killed one, has it half way up.
+            if run.up():
+                return
+            if time.monotonic() > deadline:
+                raise self._unknown(server, "another start of it does not end")
+            time.sleep(POLL_SECONDS)
+        try:
+            run.settle()
+            known = self._startable(server)
+            before = self._starts(server)
+            fence()
+            word = self._spawn(known, lock, deadline)
+        finally:
+            os.close(lock)
+        if word == "up":
+            return
+        run.await_off(deadline)
+        if run.held() or self._starts(server) != before:
+            raise self._unknown(server, word or "it ended while it booted")
+        raise self.fault(f"the guest of server {server} did not start: {word or 'it ended before it booted'}")
+
+    def stop(self, server: str, *, grace: float, fence: Fence) -> None:
+        """Press the power button, after ``grace`` seconds pull the plug; returns when the guest is off."""
+        run = self._run(server)
+        if run.held():
+            fence()
+            run.signal(signal.SIGTERM, grace)
+        if run.held():
+            fence()
+            run.signal(signal.SIGKILL, KILL_SECONDS)
+        if run.held():
+            raise StepError(f"the guest of server {server} cannot be stopped on {self.host}", host=self.host)
+        run.settle()
+
+    def disk_info(self, path: Path, disk_format: str) -> DiskInfo:
+        """Size and allocation of one disk."""
+        self._only_raw(disk_format)
+        status = path.stat()
+        return DiskInfo(
+            name=path.name, format=disk_format, virtual_size=status.st_size, allocated=status.st_blocks * 512
+        )
+
+    def create_disk(self, path: Path, *, size: int, kind: str) -> None:
+        """A new blank disk: a sparse file, the same for every ``kind``."""
+        temporary = path.with_name(f"{path.name}.{kind}.part")
+        with temporary.open("wb") as file:
+            file.truncate(size)
+            os.fsync(file.fileno())
+        temporary.rename(path)
+        durable.sync_directory(path.parent)
+
+    def grow_disk(self, path: Path, disk_format: str, size: int) -> None:
+        """Grow the file to ``size`` bytes; raises StepError when it is larger or a guest has it open."""
+        self._only_raw(disk_format)
+        with path.open("r+b") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise StepError(f"{path} cannot grow: a guest uses it; stop it first", host=self.host) from None
+            present = os.fstat(file.fileno()).st_size
+            if present > size:
+                raise StepError(f"{path} has {present} bytes: a disk never shrinks (to {size})", host=self.host)
+            if present < size:
+                file.truncate(size)
+                os.fsync(file.fileno())
+
+    def running_for(self, server: str) -> float | None:
+        """Seconds since the guest's process was started."""
+        return self._run(server).age()
+
+    def rebase_disk(self, path: Path, disk_format: str, backing: Path, backing_format: str) -> None:  # noqa: ARG002 - the interface's
+        """Refused: a raw disk rests on nothing."""
+        raise StepError(f"{path} is raw and rests on no other file", host=self.host)
+
+    def probe_guest(self, server: str, *, seconds: float | None = None) -> dict[str, Any]:
+        """Ask a running guest who it is."""
+        return self._run(server).ask(None, seconds or ANSWER_SECONDS)
+
+    def write_mark(self, server: str, text: str) -> None:
+        """Let the running guest write ``text`` into its own disk."""
+        if not 0 < len(text.encode()) < sandbox_guest.MARK_BYTES:
+            raise StepError(f"the mark {text!r} must have 1 to {sandbox_guest.MARK_BYTES - 1} bytes", host=self.host)
+        self._run(server).ask(text, ANSWER_SECONDS)
+
+    def close(self) -> None:
+        """Nothing is held: guests are reached through their files."""
+
+    def _spawn(self, known: Definition, lock: int, deadline: float) -> str:
+        """Start the guest's process; its word: ``up``, why it did not start, or nothing when it was killed."""
+        directory = self.instances / known.server
+        disks = [str(directory / name) for name in known.disks]
+        volumes = [
+            str(self.volume_file(volume)) for volume in sorted(known.volumes, key=lambda volume: not volume.boot)
+        ]
+        spec = {
+            "server": known.server,
+            "host": self.host,
+            "vcpus": known.vcpus,
+            "memory_mb": known.memory_mb,
+            "disks": volumes + disks if known.boot == "volume" else disks + volumes,
+            "log": str(self.guests_log),
+            "starts": str(self._starts_file(known.server)),
+            "run": str(self._run(known.server).path),
+        }
+        with (self._runs / f"{known.server}.log").open("ab") as errors:
+            child = subprocess.Popen(
+                [sys.executable, "-I", "-S", PROGRAM, msgspec.json.encode(spec).decode()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                pass_fds=[lock],
+            )
+        with child:
+            assert child.stdout is not None  # noqa: S101 - it was asked for
+            word = b""
+            while select.select([child.stdout], [], [], max(0.0, deadline - time.monotonic()))[0]:
+                part = os.read(child.stdout.fileno(), 4096)
+                if not part:
+                    return word.decode()
+                word += part
+        raise self._unknown(known.server, f"it did not boot within {START_SECONDS:g} s")
+
+    def _startable(self, server: str) -> Definition:
+        """The definition of a guest that may be started here; raises DestinationFault."""
+        text = durable.read(self._definition_file(server))
+        if text is None:
+            raise self.fault(f"server {server} is not defined on {self.host}")
+        known = self._decode(text.decode())
+        self.check(text.decode(), vcpus=known.vcpus, memory_mb=known.memory_mb)
+        if not (any(volume.boot for volume in known.volumes) if known.boot == "volume" else known.disks):
+            raise self.fault(f"the guest of server {server} has no {known.boot} to boot from")
+        self.require_attached(server, [volume.volume for volume in known.volumes], [port.port for port in known.ports])
+        return known
+
+    def _refuse_clash(self, wanted: Definition) -> None:
+        """A name belongs to one server and a server to one name, as libvirt has it."""
+        for path in self._domains.glob("[!.]*.json"):
+            other = self._decode((durable.read(path) or b"").decode())
+            if (other.server == wanted.server) != (other.name == wanted.name):
+                raise self.fault(
+                    f"{wanted.name} of server {wanted.server} cannot be defined on {self.host}: "
+                    f"{other.name} of server {other.server} is in its way; undefine it first"
+                )
+
+    def _run(self, server: str) -> Run:
+        return Run(self.host, self._runs, server, self.guests_log)
+
+    def _starts(self, server: str) -> int:
+        return int(durable.read(self._starts_file(server)) or 0)
+
+    def _definition_file(self, server: str) -> Path:
+        return self._domains / f"{server}.json"
+
+    def _starts_file(self, server: str) -> Path:
+        return self._domains / f"{server}.starts"
+
+    def _decode(self, text: str) -> Definition:
+        try:
+            return msgspec.json.decode(text, type=Definition)
+        except (msgspec.DecodeError, msgspec.ValidationError) as error:
+            raise self.fault(f"host {self.host} cannot read the definition: {error}") from None
+
+    def _only_raw(self, disk_format: str) -> None:
+        if disk_format != self.disk_format:
+            raise StepError(f"the sandbox knows raw disks, not {disk_format}", host=self.host)
+
+    def _unknown(self, server: str, why: str) -> StepError:
+        return StepError(
+            f"whether the guest of server {server} started on {self.host} is unknown: {why}", host=self.host
+        )
+
+
+def _encode(definition: Definition) -> str:
+    return msgspec.json.encode(definition).decode()

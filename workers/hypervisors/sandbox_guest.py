@@ -1,0 +1,221 @@
+"""The program that plays a sandbox guest: one process for each run of a server.
+
+`droveway.workers.hypervisors.sandbox` starts it as ``python -I -S sandbox_guest.py SPEC``; SPEC is JSON.  It imports
+little, so that a guest boots in milliseconds, and nothing of droveway, so that it runs without any installation.
+
+What makes a second run of a server impossible to overlook:
+
+- the starter hands down a locked file (an open file description lock, so it is held without a gap from before the
+  fork until the last process of this run has ended);
+- all disks are locked for the run, as QEMU locks its images;
+- the boot count in the disk's first block and the start count of the host are raised before the guest says it is up;
+- the start is written to the log of all guests before anything else is changed, and no start of a server is written
+  before the runs that ended without a word have got their stop line.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import signal
+import sys
+import time
+
+BLOCK = 4096
+MAGIC = b"droveway"
+MARK_BYTES = 16
+SERVER_BYTES = 64
+
+
+def born(pid: int) -> int | None:
+    """When the process was started, in clock ticks since the machine's boot; None when it has ended."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123 - pathlib costs the guest's start its time
+            fields = file.read().rpartition(b")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return None if fields[0] in b"ZXx" else int(fields[19])
+
+
+class LockedLog:
+    """The log of all guests, held by one writer at a time."""
+
+    def __init__(self, path: str) -> None:
+        self.fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        fcntl.flock(self.fd, fcntl.LOCK_EX)
+
+    def __enter__(self) -> LockedLog:  # noqa: PYI034 - as the imports of this file are few
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        os.close(self.fd)
+
+    def append(self, event: str, server: str, host: str, pid: int, birth: int) -> None:
+        """Write one line; a line that does not fit on the file system is taken back."""
+        fields = {"time": time.time(), "event": event, "server": server, "host": host, "pid": pid, "born": birth}
+        line = json.dumps(fields).encode() + b"\n"
+        size = os.fstat(self.fd).st_size
+        if os.write(self.fd, line) != len(line):
+            os.ftruncate(self.fd, size)
+            raise OSError(errno.ENOSPC, "the log of all guests cannot grow")
+
+    def settle(self, server: str) -> None:
+        """Write the stop line of every run of the server, on any host, that ended without one."""
+        data = os.pread(self.fd, os.fstat(self.fd).st_size, 0)
+        needle, unfinished = server.encode(), {}
+        for line in data.splitlines():
+            if needle in line:
+                event = json.loads(line)
+                run = (event["server"], event["host"], event["pid"], event["born"])
+                if event["event"] == "start":
+                    unfinished[run] = True
+                else:
+                    unfinished.pop(run, None)
+        for run in unfinished:
+            if run[0] == server and born(run[2]) != run[3]:
+                self.append("stop", *run)
+
+
+def replace(path: str, data: bytes, *, sync: bool = False) -> None:
+    """Put ``data`` in the place of the file in one go, durably with ``sync``."""
+    temporary = f"{path}.new"
+    file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    try:
+        os.write(file, data)
+        if sync:
+            os.fsync(file)
+    finally:
+        os.close(file)
+    os.rename(temporary, path)  # noqa: PTH104 - as above
+    if sync:
+        directory = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY)  # noqa: PTH120 - as above
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+
+
+class Guest:
+    """One run of a server."""
+
+    def __init__(self, spec: dict[str, object]) -> None:
+        self.server = str(spec["server"])
+        self.host = str(spec["host"])
+        self.sizes = {"vcpus": spec["vcpus"], "memory_mb": spec["memory_mb"]}
+        self.disks: list[str] = list(spec["disks"])  # type: ignore[call-overload]
+        self.log = str(spec["log"])
+        self.starts = str(spec["starts"])
+        self.record = f"{spec['run']}.pid"
+        self.ask = f"{spec['run']}.ask"
+        self.answer = f"{spec['run']}.answer"
+        self.pid = os.getpid()
+        self.birth = born(self.pid) or 0
+
+    def boot(self) -> None:
+        """Lock the disks, say so in the log, raise the counts; raises OSError with nothing left behind."""
+        self.fds = [self.lock(path) for path in self.disks]
+        self.read_block()
+        with LockedLog(self.log) as log:
+            log.settle(self.server)
+            self.write_record(up=False)
+            log.append("start", self.server, self.host, self.pid, self.birth)
+        try:
+            self.raise_starts()
+            self.boots += 1
+            self.write_block()
+            self.write_record(up=True)
+        except OSError:
+            self.end()
+            raise
+
+    def lock(self, path: str) -> int:
+        """Open a disk for this run alone, by the name that it has now."""
+        disk = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            fcntl.flock(disk, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise OSError(errno.EBUSY, "the disk is in use", path) from None
+        if not os.path.samestat(os.fstat(disk), os.stat(path)):  # noqa: PTH116 - as above
+            raise OSError(errno.ESTALE, "the disk was moved away", path)
+        return disk
+
+    def read_block(self) -> None:
+        """Learn boot count and mark from the boot disk, which is the first."""
+        block = os.pread(self.fds[0], BLOCK, 0)
+        self.boots, self.mark = 0, "-"
+        if block.startswith(MAGIC):
+            owner = block[32 : 32 + SERVER_BYTES].rstrip(b"\0").decode()
+            if owner != self.server:
+                raise OSError(errno.EPERM, f"the disk belongs to server {owner}", self.disks[0])
+            self.boots = int.from_bytes(block[8:12], "little")
+            self.mark = block[12 : 12 + MARK_BYTES].rstrip(b"\0").decode()
+
+    def write_block(self) -> None:
+        """Write boot count and mark back, durably."""
+        counts = MAGIC + self.boots.to_bytes(4, "little") + self.mark.encode().ljust(MARK_BYTES, b"\0")
+        block = counts.ljust(32, b"\0") + self.server.encode().ljust(SERVER_BYTES, b"\0")
+        os.pwrite(self.fds[0], block, 0)
+        os.fsync(self.fds[0])
+
+    def raise_starts(self) -> None:
+        """Count this start on this host."""
+        try:
+            with open(self.starts, "rb") as file:  # noqa: PTH123 - as above
+                before = int(file.read())
+        except FileNotFoundError:
+            before = 0
+        replace(self.starts, b"%d" % (before + 1), sync=True)
+
+    def write_record(self, *, up: bool) -> None:
+        """Tell who runs this guest."""
+        replace(self.record, json.dumps({"pid": self.pid, "born": self.birth, "up": up}).encode())
+
+    def serve(self) -> None:
+        """Answer questions (SIGUSR1) until the power button (SIGTERM) is pressed."""
+        while signal.sigwait({signal.SIGTERM, signal.SIGUSR1}) != signal.SIGTERM:
+            with open(self.ask, "rb") as file:  # noqa: PTH123 - as above
+                question = json.loads(file.read())
+            answer = {"id": question["id"]}
+            try:
+                if question["mark"] is not None:
+                    self.mark = question["mark"]
+                    self.write_block()
+                answer |= {"boots": self.boots, "mark": self.mark, **self.sizes}
+            except OSError as error:
+                answer["error"] = str(error)
+            replace(self.answer, json.dumps(answer).encode())
+        self.end()
+
+    def end(self) -> None:
+        """Say in the log that this run is over."""
+        with LockedLog(self.log) as log:
+            log.append("stop", self.server, self.host, self.pid, self.birth)
+            os.unlink(self.record)  # noqa: PTH108 - as above
+
+
+def main(spec: dict[str, object]) -> None:
+    """Run the guest, telling the starter through standard output how its boot went."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGUSR1})
+    if os.fork():
+        os._exit(0)  # so that the guest is nobody's child, as QEMU is not libvirtd's
+    os.setsid()
+    os.chdir("/")
+    guest = Guest(spec)
+    try:
+        guest.boot()
+        word = b"up"
+    except OSError as error:
+        word = f"{error.strerror}: {error.filename}".encode()
+    try:  # noqa: SIM105 - contextlib costs the guest's start its time
+        os.write(1, word)
+    except BrokenPipeError:
+        pass  # the starter was killed; the next one finds this guest by its record
+    os.dup2(0, 1)
+    if word == b"up":
+        guest.serve()
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))

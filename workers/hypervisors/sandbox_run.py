@@ -1,0 +1,150 @@
+"""One server's place in a host's ``run`` directory: who runs it, and how to reach that process.
+
+``<uuid>.lock`` is locked from before the guest's process is made until it has ended, by an open file description lock
+that the process inherits: no crash leaves it behind, none lets go of it early.  ``<uuid>.pid`` tells whom to signal.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import select
+import signal
+import struct
+import time
+import uuid
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from droveway.errors import StepError
+from droveway.workers.hypervisors import durable, processes, sandbox_guest
+
+POLL_SECONDS = 0.002
+ASK_AGAIN_SECONDS = 0.25
+# struct flock of fcntl(2): type, whence, start, length, pid.
+_WHOLE_FILE = struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+
+
+class Run:
+    """The present run of a server on a host, if there is one."""
+
+    def __init__(self, host: str, directory: Path, server: str, guests_log: Path) -> None:
+        self.host = host
+        self.server = server
+        self.path = directory / server
+        self._lock = directory / f"{server}.lock"
+        self._record = directory / f"{server}.pid"
+        self._guests_log = str(guests_log)
+
+    def held(self) -> bool:
+        """Whether a guest runs or is being started; the lock is looked at, never taken."""
+        try:
+            file = os.open(self._lock, os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return False
+        try:
+            answer = fcntl.fcntl(file, fcntl.F_OFD_GETLK, _WHOLE_FILE)
+        finally:
+            os.close(file)
+        return int(struct.unpack("hhqqi", answer)[0]) != fcntl.F_UNLCK
+
+    def take(self) -> int | None:
+        """Take the lock, for a start or against one; None when it is held."""
+        self._lock.parent.mkdir(parents=True, exist_ok=True)
+        file = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.fcntl(file, fcntl.F_OFD_SETLK, _WHOLE_FILE)
+        except BlockingIOError:
+            os.close(file)
+            return None
+        except OSError:
+            os.close(file)
+            raise
+        return file
+
+    def up(self) -> bool:
+        """Whether the guest has booted and lives."""
+        return self.held() and self._alive() and bool(self._recorded()["up"])
+
+    def signal(self, number: signal.Signals, seconds: float) -> None:
+        """Send the guest a signal and wait at most so long for its end; a pid that was given anew is never hit."""
+        deadline = time.monotonic() + seconds
+        while self.held():
+            process = self._open_process()
+            if process is not None:
+                try:
+                    _send(process, number, deadline - time.monotonic())
+                finally:
+                    os.close(process)
+            if time.monotonic() >= deadline:
+                return
+            time.sleep(POLL_SECONDS)
+
+    def await_off(self, deadline: float) -> None:
+        """Wait until nothing holds the lock, at most until ``deadline`` (monotonic)."""
+        while self.held() and time.monotonic() < deadline:
+            time.sleep(POLL_SECONDS)
+
+    def settle(self) -> None:
+        """Write the stop line of a guest that ended without one: it has left its record behind."""
+        if self._record.exists():
+            with sandbox_guest.LockedLog(self._guests_log) as log:
+                log.settle(self.server)
+                # A new guest writes its record while it holds the log, so that this is still the dead one's.
+                if not self._alive():
+                    self._record.unlink(missing_ok=True)
+
+    def age(self) -> float | None:
+        """Seconds since the guest's process was started; None when it is not up."""
+        return processes.age(self._recorded()["born"]) if self.up() else None
+
+    def ask(self, mark: str | None, seconds: float) -> dict[str, Any]:
+        """The guest's answer to a question, after it wrote ``mark``; raises StepError when it is mute so long."""
+        question = uuid.uuid4().hex
+        ask, answer = self.path.with_name(f"{self.server}.ask"), self.path.with_name(f"{self.server}.answer")
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline and self.held():
+            # Another question may have taken this one's place: ask again until it is answered.
+            durable.write(ask, msgspec.json.encode({"id": question, "mark": mark}))
+            self.signal(signal.SIGUSR1, 0)
+            again = time.monotonic() + ASK_AGAIN_SECONDS
+            while time.monotonic() < again:
+                given: dict[str, Any] = msgspec.json.decode(durable.read(answer) or b"{}")
+                if given.pop("id", None) == question:
+                    if "error" in given:
+                        raise StepError(f"the guest of server {self.server} fails: {given['error']}", host=self.host)
+                    return given
+                time.sleep(POLL_SECONDS)
+        raise StepError(f"the guest of server {self.server} on {self.host} does not answer", host=self.host)
+
+    def _open_process(self) -> int | None:
+        """A handle of the guest's process; None when it has none (yet, or any more)."""
+        try:
+            process = os.pidfd_open(self._recorded()["pid"])
+        except (KeyError, ProcessLookupError):
+            return None
+        if self._alive():
+            return process
+        os.close(process)
+        return None
+
+    def _alive(self) -> bool:
+        """Whether the process that the record names still runs."""
+        record = self._recorded()
+        return bool(record) and sandbox_guest.born(record["pid"]) == record["born"]
+
+    def _recorded(self) -> dict[str, Any]:
+        return msgspec.json.decode(durable.read(self._record) or b"{}", type=dict[str, Any])
+
+
+def _send(process: int, number: signal.Signals, seconds: float) -> None:
+    """Send a signal through the handle of a process and wait at most so long for its end."""
+    try:
+        signal.pidfd_send_signal(process, number)
+    except ProcessLookupError:
+        return
+    poll = select.poll()
+    poll.register(process, select.POLLIN)
+    poll.poll(max(0.0, seconds) * 1000)

@@ -1,0 +1,188 @@
+"""The worker's own record of what it was asked and what became of it: SQLite, every commit synced.
+
+It holds at most one effect for each command, the highest epoch of each move, the standing offers of disks, and notes
+that an action must find again after a crash.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from droveway.errors import Refused
+from droveway.wire import Command
+from droveway.workers.hypervisors import durable
+
+APPLICATION: Final = 0x44726F76
+VERSION: Final = 1
+
+_SCHEMA: Final = f"""
+CREATE TABLE commands (
+    key TEXT PRIMARY KEY, move TEXT NOT NULL, server TEXT NOT NULL, step TEXT NOT NULL, action TEXT NOT NULL,
+    direction TEXT NOT NULL, epoch INTEGER NOT NULL, begun REAL NOT NULL, finished REAL, result BLOB
+);
+CREATE TABLE moves (move TEXT PRIMARY KEY, epoch INTEGER NOT NULL);
+CREATE TABLE offers (server TEXT PRIMARY KEY, move TEXT NOT NULL, peer TEXT NOT NULL, epoch INTEGER NOT NULL);
+CREATE TABLE notes (stem TEXT NOT NULL, name TEXT NOT NULL, value INTEGER NOT NULL, PRIMARY KEY (stem, name));
+PRAGMA application_id = {APPLICATION};
+PRAGMA user_version = {VERSION};
+"""
+
+
+class Offer(msgspec.Struct, frozen=True, kw_only=True):
+    """Whose disks may be fetched by which host, for which move."""
+
+    server: str
+    move: str
+    peer: str
+    epoch: int
+
+
+class WorkerJournal:
+    """The journal of one host's worker; raises `droveway.errors.Refused` when its file is damaged."""
+
+    def __init__(self, path: Path, host: str) -> None:
+        self.path = path
+        self.host = host
+        self._lock = threading.RLock()
+        if not path.exists():
+            self._make()
+        self._db = self._open()
+
+    def close(self) -> None:
+        """Give the file back."""
+        with self._lock:
+            self._db.close()
+
+    def begin(self, command: Command) -> None:
+        """Record that the command is being carried out; repeated: with its newest epoch."""
+        with self._transaction() as db:
+            db.execute(
+                "INSERT INTO commands (key, move, server, step, action, direction, epoch, begun)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (key) DO UPDATE SET epoch = excluded.epoch",
+                (
+                    *(command.key, command.move, command.server, command.step, command.action, command.direction),
+                    *(command.epoch, time.time()),
+                ),
+            )
+
+    def finish(self, key: str, result: bytes) -> None:
+        """Record the result of a command that was begun; the first one stays."""
+        with self._transaction() as db:
+            db.execute(
+                "UPDATE commands SET result = ?, finished = ? WHERE key = ? AND result IS NULL",
+                (result, time.time(), key),
+            )
+
+    def result(self, key: str) -> bytes | None:
+        """The result of a finished command; None when it was never begun or has not ended."""
+        row = self._one("SELECT result FROM commands WHERE key = ?", key)
+        return row[0] if row is not None else None
+
+    def begun(self) -> list[str]:
+        """The keys of all commands that were begun and have no result."""
+        with self._lock:
+            return [key for (key,) in self._db.execute("SELECT key FROM commands WHERE result IS NULL ORDER BY begun")]
+
+    def raise_epoch(self, move: str, epoch: int) -> bool:
+        """Record the move's epoch; False when a higher one was seen before."""
+        row = self._one("SELECT epoch FROM moves WHERE move = ?", move)
+        if row is not None and row[0] >= epoch:
+            return bool(row[0] == epoch)
+        with self._transaction() as db:
+            db.execute(
+                "INSERT INTO moves (move, epoch) VALUES (?, ?)"
+                " ON CONFLICT (move) DO UPDATE SET epoch = max(epoch, excluded.epoch)",
+                (move, epoch),
+            )
+        return True
+
+    def put_offer(self, offer: Offer) -> None:
+        """Let the peer fetch the server's disks; an earlier offer of the server ends."""
+        with self._transaction() as db:
+            db.execute(
+                "INSERT OR REPLACE INTO offers (server, move, peer, epoch) VALUES (?, ?, ?, ?)",
+                (offer.server, offer.move, offer.peer, offer.epoch),
+            )
+
+    def offer(self, server: str) -> Offer | None:
+        """The standing offer of the server's disks."""
+        row = self._one("SELECT move, peer, epoch FROM offers WHERE server = ?", server)
+        return None if row is None else Offer(server=server, move=row[0], peer=row[1], epoch=row[2])
+
+    def drop_offer(self, server: str, move: str) -> None:
+        """End the move's offer; done when there is none."""
+        with self._transaction() as db:
+            db.execute("DELETE FROM offers WHERE server = ? AND move = ?", (server, move))
+
+    def note(self, stem: str, name: str, value: int) -> int:
+        """Record a number once; returns the one that stands."""
+        with self._transaction() as db:
+            db.execute("INSERT OR IGNORE INTO notes (stem, name, value) VALUES (?, ?, ?)", (stem, name, value))
+        return self.noted(stem, name, value)
+
+    def noted(self, stem: str, name: str, default: int) -> int:
+        """The number that was noted, or ``default``."""
+        row = self._one("SELECT value FROM notes WHERE stem = ? AND name = ?", stem, name)
+        return int(row[0]) if row is not None else default
+
+    def forget(self, stem: str) -> None:
+        """Drop all notes of a step."""
+        with self._transaction() as db:
+            db.execute("DELETE FROM notes WHERE stem = ?", (stem,))
+
+    def _one(self, query: str, *values: str) -> Any:
+        with self._lock:
+            return self._db.execute(query, values).fetchone()
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        with self._lock, self._db:
+            yield self._db
+
+    def _make(self) -> None:
+        """Make the file whole before it gets its name: an empty one with that name was truncated."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        new = self.path.with_name(self.path.name + ".new")
+        new.unlink(missing_ok=True)
+        db = sqlite3.connect(new)
+        try:
+            db.executescript(_SCHEMA)
+        finally:
+            db.close()
+        new.rename(self.path)
+        durable.sync_directory(self.path.parent)
+
+    def _open(self) -> sqlite3.Connection:
+        db = sqlite3.connect(self.path, check_same_thread=False, timeout=10.0)
+        why = self._fault(db)
+        if why:
+            db.close()
+            raise self._damaged(why)
+        db.execute("PRAGMA journal_mode = WAL")
+        db.execute("PRAGMA synchronous = FULL")
+        return db
+
+    def _fault(self, db: sqlite3.Connection) -> str:
+        """What is wrong with the file; nothing when all is well."""
+        try:
+            facts = [db.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")]
+            if facts != [APPLICATION, VERSION]:
+                return "it is no worker journal of this version"
+            found = str(db.execute("PRAGMA quick_check").fetchone()[0])
+        except sqlite3.DatabaseError as error:
+            return str(error)
+        return "" if found == "ok" else found.splitlines()[0]
+
+    def _damaged(self, why: str) -> Refused:
+        return Refused(
+            f"the journal {self.path} of the worker of host {self.host} is damaged ({why}): "
+            "restore it, or move it away with its -wal and -shm files and start the worker again"
+        )

@@ -1,0 +1,160 @@
+"""Whose a directory or a guest is, and what may be done to it: every action asks here before it touches one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from droveway.errors import StepError
+from droveway.workers.context import Context
+from droveway.workers.directories import BASES, MANIFEST, CopiedDisk, Manifest
+from droveway.workers.hypervisors.base import GuestRecord
+
+
+def set_aside_name(server: str) -> str:
+    """Nova's name of the directory that was set aside."""
+    return f"{server}_resize"
+
+
+def deleted_name(server: str) -> str:
+    """Nova's name of a directory that waits for its deletion."""
+    return f"{server}_del"
+
+
+def part_name(ctx: Context) -> str:
+    """The directory in which this move makes its copy on this host, with which others may share their storage."""
+    return f"{ctx.server}.part-{ctx.move}-{ctx.host.name}"
+
+
+def gone_name(ctx: Context) -> str:
+    """The name under which this move deletes: one that nobody takes for a server's directory."""
+    return f"{ctx.server}.gone-{ctx.move}"
+
+
+def in_use(ctx: Context, disks: Iterable[str]) -> list[Path]:
+    """The paths that disks of these names have while the server uses them, the root disk first."""
+    return [ctx.directories.path(ctx.server, disk) for disk in sorted(disks)]
+
+
+def refuse_running(ctx: Context, why: str) -> None:
+    """Raise StepError (``guest-runs``) while the server's guest runs on this host."""
+    guest = ctx.hypervisor.guest(ctx.server)
+    if guest is not None and guest.running:
+        raise ctx.failed(
+            f"the guest of server {ctx.server} runs on {ctx.host.name}: stop it before {why}", code="guest-runs"
+        )
+
+
+def refuse_foreign(ctx: Context, guest: GuestRecord) -> None:
+    """Raise StepError (``foreign``) when another move that lives marked the guest."""
+    if guest.mark is not None and ctx.is_foreign(guest.mark.move):
+        raise ctx.failed(
+            f"the guest of server {ctx.server} on {ctx.host.name} belongs to move {guest.mark.move}, which has not "
+            "ended: it is left alone",
+            code="foreign",
+        )
+
+
+def discard(ctx: Context, name: str) -> None:
+    """Delete a directory, half deleted ones of this move too: first it loses its name, then what lies in it."""
+    gone = gone_name(ctx)
+    ctx.directories.remove(gone)
+    if ctx.directories.exists(name):
+        ctx.effect("discard")
+        ctx.fence()
+        ctx.directories.rename(name, gone)
+        ctx.effect("delete")
+        ctx.directories.remove(gone)
+
+
+def discard_copy(ctx: Context, *, of_any_host: bool = False) -> None:
+    """Delete the copy that this host made for this move, and only that: another alternate's may be in use.
+
+    With ``of_any_host`` also another host's.  The server's own directory has no marker of the move.
+    """
+    marker = ctx.directories.marker(ctx.server)
+    if marker is not None and marker.move == ctx.move and (of_any_host or marker.host == ctx.host.name):
+        refuse_running(ctx, "its copy is deleted")
+        discard(ctx, ctx.server)
+
+
+def discard_parts(ctx: Context) -> None:
+    """Delete what this move left unfinished."""
+    ctx.effect("discard_parts")
+    ctx.directories.remove(gone_name(ctx))
+    ctx.directories.remove(part_name(ctx))
+
+
+def undefine_own(ctx: Context) -> None:
+    """Undefine the guest when it is this move's; raises StepError when it runs or another living move's it is."""
+    guest = ctx.hypervisor.guest(ctx.server)
+    if guest is None or guest.mark is None:
+        return
+    refuse_foreign(ctx, guest)
+    if guest.mark.move == ctx.move:
+        refuse_running(ctx, "its guest is undefined")
+        ctx.effect("undefine")
+        ctx.fence()
+        ctx.hypervisor.undefine(ctx.server)
+
+
+def own_manifest(ctx: Context) -> Manifest:
+    """The manifest of what this move set aside; raises StepError (``foreign``) when another move did it."""
+    name = set_aside_name(ctx.server)
+    manifest = ctx.directories.manifest(name)
+    if manifest is None or manifest.move != ctx.move or manifest.server != ctx.server:
+        owner = "nobody knows whom" if manifest is None else f"move {manifest.move}"
+        raise ctx.failed(
+            f"{ctx.directories.path(name)} on {ctx.host.name} was left by {owner}: see what it is and remove it",
+            code="foreign",
+        )
+    return manifest
+
+
+def base_of(ctx: Context, disk: CopiedDisk) -> str:
+    """The path of the base that a copied overlay rests on here; empty for a disk that rests on nothing."""
+    return str(ctx.directories.path(BASES, disk.backing)) if disk.backing else ""
+
+
+def own_copy(ctx: Context) -> None:
+    """Raise StepError (``foreign``) unless ``<uuid>`` is the copy that this move made."""
+    marker = ctx.directories.marker(ctx.server)
+    if marker is None or marker.move != ctx.move or marker.server != ctx.server:
+        raise ctx.failed(
+            f"{ctx.directories.path(ctx.server)} on {ctx.host.name} is not the copy of move {ctx.move}: "
+            "it is left alone",
+            code="foreign",
+        )
+
+
+def hold_storage(ctx: Context) -> None:
+    """Remember which instances directory this step works in; raises StepError when another one is in its place.
+
+    Where a file system was unmounted lies an empty directory, in which an undo would find nothing to do.
+    """
+    present = ctx.directories.identity()
+    if ctx.journal.note(ctx.stem, "storage", present) != present:
+        raise _storage_away(ctx)
+
+
+def require_storage(ctx: Context) -> None:
+    """For an undo: raises StepError unless the instances directory is the one that its step worked in, if it did."""
+    present = ctx.directories.identity()
+    if ctx.journal.noted(ctx.stem, "storage", present) != present:
+        raise _storage_away(ctx)
+
+
+def _storage_away(ctx: Context) -> StepError:
+    return ctx.failed(
+        f"the servers' directory {ctx.directories.instances} of host {ctx.host.name} is not the one that move "
+        f"{ctx.move[:8]} worked in: mount it again",
+        code="storage-away",
+    )
+
+
+def forget_manifest(ctx: Context) -> None:
+    """Drop this move's manifest from disks that are in use again: what it says of them no longer holds."""
+    manifest = ctx.directories.manifest(ctx.server)
+    if manifest is None or manifest.move == ctx.move:
+        # Without one there may be what a killed write of it has left.
+        ctx.directories.unlink(ctx.server, MANIFEST)

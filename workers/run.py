@@ -1,0 +1,148 @@
+"""One command being carried out: journaled before, journaled and answered after."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import Any, NamedTuple
+
+from droveway import wire
+from droveway.clients.zookeeper import Coordination, command_path, progress_path, result_path
+from droveway.errors import Cancelled, CoordinationLost, DrovewayError, Fenced, Parked, Refused, StepError
+from droveway.workers import actions
+from droveway.workers.context import Context, Host, Probe
+
+LOG = logging.getLogger(__name__)
+
+
+class Key(NamedTuple):
+    """What a command's key says."""
+
+    flow: str
+    step: str
+    direction: str
+    attempt: int
+
+    def supersedes(self, other: Key) -> bool:
+        """Whether this is the undo that ends the other's execution."""
+        return (
+            (self.flow, self.step) == (other.flow, other.step)
+            and (self.direction, other.direction) == ("revert", "execute")
+            and self.attempt > other.attempt
+        )
+
+
+def parse_key(key: str) -> Key:
+    """The parts of ``<flow>.<step>.<direction>.<attempt>[.<part>]``; raises Refused for anything else."""
+    parts = key.split(".")
+    if len(parts) not in (4, 5) or not parts[3].isdecimal():
+        raise Refused(f"{key!r} is no command's key")
+    return Key(parts[0], parts[1], parts[2], int(parts[3]))
+
+
+def answer(coordination: Coordination, host: str, key: str, result: bytes) -> None:
+    """Put the result where the conductor waits for it; the first one stays.
+
+    A command that was taken back gets no answer: nobody would remove it.
+    """
+    if coordination.get(command_path(host, key), sync=True) is not None:
+        coordination.create(result_path(host, key), result)
+    coordination.delete(progress_path(host, key))
+
+
+class Run:
+    """Carries out one command in a thread of its own, from `start` until it is no longer `alive`."""
+
+    def __init__(self, host: Host, command: wire.Command, *, probe: Probe | None) -> None:
+        self.host = host
+        self.command = command
+        self.key = parse_key(command.key)
+        self.left_begun = False
+        """Whether it ended without a result: a newer stamp of the command, or a new session, enters it again."""
+        self._context = Context(host, command, probe=probe, tell=self._tell)
+        self._thread = threading.Thread(target=self._carry_out, name=command.key, daemon=True)
+
+    def start(self, done: threading.Event) -> None:
+        """Begin; ``done`` is set at the end."""
+        self._done = done
+        self._thread.start()
+
+    @property
+    def alive(self) -> bool:
+        """Whether it goes on."""
+        return self._thread.is_alive()
+
+    def cancel(self) -> None:
+        """Let it end at its next effect: its undo has come."""
+        self._context.cancel()
+
+    def stop(self) -> None:
+        """Let it end at its next effect, to be entered again by the next worker."""
+        self._context.stop()
+
+    def join(self) -> None:
+        """Wait for the end."""
+        self._thread.join()
+
+    def _carry_out(self) -> None:
+        key = self.command.key
+        self.left_begun = True
+        try:
+            result = self._result()
+            self.left_begun = False
+            answer(self.host.coordination, self.host.name, key, result)
+        except (Fenced, CoordinationLost, Parked) as error:
+            LOG.info("%s is left: %s", key, error)
+        finally:
+            self._done.set()
+
+    def _result(self) -> bytes:
+        """Carry the command out, which has no result yet; what it was the first time, it stays."""
+        journal = self.host.journal
+        try:
+            details = wire.details_of(self.command)
+        except Refused as error:
+            return self._encoded(None, self._context.failed(str(error), code=error.code))
+        if not journal.raise_epoch(self.command.move, self.command.epoch):
+            raise Fenced(f"a higher epoch than {self.command.epoch} was seen for move {self.command.move}")
+        self._context.fence()
+        if self.command.action in wire.QUESTIONS:
+            return self._attempted(details)
+        journal.begin(self.command)
+        result = self._attempted(details)
+        journal.finish(self.command.key, result)
+        return result
+
+    def _attempted(self, details: Any) -> bytes:
+        try:
+            return self._encoded(actions.run(self._context, details), None)
+        except StepError as error:
+            return self._encoded(None, error)
+
+    def _encoded(self, value: dict[str, Any] | None, error: StepError | None) -> bytes:
+        return wire.encode(
+            wire.Result(
+                key=self.command.key,
+                epoch=self._context.epoch,
+                value=value,
+                error=error.as_dict() if error is not None else None,
+            )
+        )
+
+    def _tell(self, progress: wire.Progress) -> None:
+        data = wire.encode(progress)
+        path = progress_path(self.host.name, self.command.key)
+        try:
+            if not self.host.coordination.put(path, data):
+                self.host.coordination.create(path, data)
+        except DrovewayError as error:
+            LOG.debug("How far %s is could not be told: %s", self.command.key, error)  # the next word replaces it
+
+
+def superseded(host: Host, command: wire.Command) -> bytes:
+    """Record that the command will never be carried out, since its undo has come first; returns the result."""
+    error = Cancelled(f"{command.action} was undone before it began on {host.name}", host=host.name)
+    result = wire.encode(wire.Result(key=command.key, epoch=command.epoch, error=error.as_dict()))
+    host.journal.begin(command)
+    host.journal.finish(command.key, result)
+    return result
