@@ -1,0 +1,89 @@
+"""Port bindings: a port of a server at rest is bound to one host, the server's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from droveway.audit.findings import Finding, Kind
+from droveway.audit.records import PortView
+from droveway.audit.snapshot import Phase, Snapshot, Standing
+
+ACTIVE: Final = "ACTIVE"
+
+
+def check(snapshot: Snapshot) -> Iterator[Finding]:
+    """Ports of no server; unbound ports; bindings that are missing, extra, left INACTIVE or on a wrong host."""
+    for port in snapshot.ports:
+        standing = snapshot.standings.get(port.server)
+        if standing is None:
+            yield Finding(
+                Kind.BINDING,
+                port.id,
+                f"the port {port.id} belongs to the server {port.server}, which does not exist",
+                f"openstack port delete {port.id}",
+                next(iter(sorted(port.bindings)), ""),
+                port.server,
+            )
+        elif standing.phase is Phase.MOVING:
+            yield from _moving(port, standing)
+        elif standing.placed:
+            yield from _settled(port, standing)
+
+
+def _settled(port: PortView, standing: Standing) -> Iterator[Finding]:
+    host = str(standing.host)
+    status = port.bindings.get(host)
+    if status != ACTIVE:
+        bound = _text(port.bindings)
+        yield _finding(port, standing, host, f"should be bound to {host}, where {standing.name} lives, and is {bound}")
+    for other in sorted(port.bindings.keys() - {host}):
+        # Only a binding beside the right one is left over; where the right one is missing, the port is bound wrongly.
+        if status == ACTIVE:
+            yield _left(port, standing, other, f"{standing.name} lives on {host}")
+
+
+def _moving(port: PortView, standing: Standing) -> Iterator[Finding]:
+    if standing.going:
+        return
+    active = sorted(host for host, status in port.bindings.items() if status == ACTIVE)
+    if len(active) != 1:
+        yield _finding(
+            port,
+            standing,
+            standing.host or "",
+            f"should have one active binding at each point of the move of {standing.name}, and is "
+            f"{_text(port.bindings)}",
+        )
+    for other in sorted(port.bindings.keys() - standing.hosts):
+        yield _left(port, standing, other, f"the move of {standing.name} goes elsewhere")
+
+
+def _left(port: PortView, standing: Standing, host: str, why: str) -> Finding:
+    return Finding(
+        Kind.BINDING,
+        port.id,
+        f"the port {port.id} has a binding on {host} ({port.bindings[host]}), but {why}",
+        f"curl -X DELETE -H x-auth-token:$TOKEN $NEUTRON/v2.0/ports/{port.id}/bindings/{host}",
+        host,
+        standing.server,
+        standing.move_id,
+    )
+
+
+def _finding(port: PortView, standing: Standing, host: str, detail: str) -> Finding:
+    return Finding(
+        Kind.BINDING,
+        port.id,
+        f"the port {port.id} {detail}",
+        f"openstack port set --host {standing.host} {port.id}",
+        host,
+        standing.server,
+        standing.move_id,
+    )
+
+
+def _text(bindings: Mapping[str, str]) -> str:
+    if not bindings:
+        return "unbound"
+    return "bound to " + " and ".join(f"{host} ({status})" for host, status in sorted(bindings.items()))

@@ -1,0 +1,189 @@
+"""What lies below the hosts' instances directories: disks that are missing, and directories and files left behind."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from droveway.audit.findings import Finding, Kind
+from droveway.audit.records import Directory, Store
+from droveway.audit.snapshot import Phase, Snapshot, Standing
+from droveway.persistence.states import State
+
+SET_ASIDE: Final = "_resize"
+
+_UUID: Final = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+_OF_SERVER: Final = re.compile(rf"({_UUID})((?:_|\.).*)?")
+_UNFINISHED: Final = re.compile(r".+\.part|\..+\.new")
+"""A file that is written beside the one that it will replace."""
+_TEMPORARY: Final = re.compile(rf"\.(?:part|gone)-({_UUID})(?:-.*)?")
+_KEPT: Final = re.compile(rf"_keep-({_UUID})")
+"""A source's disks that were kept on purpose after confirm."""
+_PROBE: Final = re.compile(rf"\.*droveway-probe-({_UUID}).*")
+_KEEPS: Final = frozenset({State.CONFIRMING, State.DONE})
+_EPHEMERAL: Final = frozenset({"disk.eph0", "disk.local"})
+
+
+def check(snapshot: Snapshot) -> Iterator[Finding]:
+    """Directories and probes that nothing explains; disks of servers that are not where they should be."""
+    for store, entry in snapshot.entries():
+        if probe := _PROBE.fullmatch(entry.name):
+            yield from _probe(snapshot, store, entry, probe[1])
+        elif of_server := _OF_SERVER.fullmatch(entry.name):
+            why = _objection(snapshot, store, entry, of_server[1], of_server[2] or "")
+            if why:
+                yield _left(snapshot, store, entry, of_server[1], why)
+            else:
+                yield from _unfinished(snapshot, store, entry, of_server[1])
+    for standing in snapshot.standings.values():
+        yield from _missing(snapshot, standing)
+
+
+def _probe(snapshot: Snapshot, store: Store, entry: Directory, move_id: str) -> Iterator[Finding]:
+    move = snapshot.move_by_id.get(move_id)
+    standing = snapshot.standings.get(move.server) if move is not None else None
+    if standing is None or standing.move_id != move_id or standing.phase is not Phase.MOVING:
+        yield Finding(
+            Kind.DISK,
+            f"instances/{entry.name}",
+            f"the storage probe instances/{entry.name} was left by the move {move_id[:8]}",
+            f"rm {store.path}/{entry.name}",
+            ",".join(store.hosts),
+            move.server if move is not None else "",
+            move_id,
+        )
+
+
+def _objection(snapshot: Snapshot, store: Store, entry: Directory, server: str, suffix: str) -> str:
+    """Why the entry should not be there; empty when it may."""
+    standing = snapshot.standings.get(server)
+    if standing is None:
+        return f"there is no server {server}"
+    if kept := _KEPT.fullmatch(suffix):
+        move = snapshot.move_by_id.get(kept[1])
+        return "" if move is not None and move.stage in _KEEPS else f"no confirmed move of {standing.name} kept it"
+    if standing.phase is Phase.MOVING:
+        return _objection_while_moving(standing, store, entry, suffix)
+    if not suffix:
+        return "" if standing.host in store.hosts else f"{standing.name} lives on {standing.host or 'no host'}"
+    if standing.phase is Phase.VERIFYING and suffix == SET_ASIDE:
+        return _objection_to_set_aside(standing, store, entry)
+    return f"no move of {standing.name} uses it now"
+
+
+def _objection_while_moving(standing: Standing, store: Store, entry: Directory, suffix: str) -> str:
+    if not standing.hosts & set(store.hosts):
+        return f"no move of {standing.name} goes to this host"
+    temporary = _TEMPORARY.fullmatch(suffix)
+    whose = temporary[1] if temporary else entry.move if suffix == SET_ASIDE else ""
+    return f"it belongs to the move {whose[:8]}, which has ended" if whose and whose != standing.move_id else ""
+
+
+def _objection_to_set_aside(standing: Standing, store: Store, entry: Directory) -> str:
+    move = standing.move
+    if move is None or move.source_host not in store.hosts:
+        return f"the move of {standing.name} has another source"
+    return f"it was set aside by another move, {entry.move[:8]}" if entry.move not in ("", move.id) else ""
+
+
+def _left(snapshot: Snapshot, store: Store, entry: Directory, server: str, why: str) -> Finding:
+    temporary = _TEMPORARY.search(entry.name)
+    move_id = temporary[1] if temporary else entry.move
+    standing = snapshot.standings.get(server)
+    by = f"; it was left by the move {move_id[:8]}" if move_id else ""
+    return Finding(
+        Kind.DISK,
+        f"instances/{entry.name}",
+        f"instances/{entry.name} should not be there: {why}{by}",
+        _removal(snapshot, store, entry, standing),
+        ",".join(store.hosts),
+        server,
+        move_id or (standing.move_id if standing is not None else ""),
+    )
+
+
+def _removal(snapshot: Snapshot, store: Store, entry: Directory, standing: Standing | None) -> str:
+    """To remove it, unless the server's data may be nowhere else: the rows that speak against it may be wrong."""
+    if standing is not None:
+        needed = entry.name == standing.server + SET_ASIDE and standing.phase is Phase.VERIFYING
+        if needed or any(True for _ in _missing(snapshot, standing)):
+            return f"droveway server show {standing.server}, then put its disks where it lives and remove the rest"
+    return f"rm -r {store.path}/{entry.name}"
+
+
+def _unfinished(snapshot: Snapshot, store: Store, entry: Directory, server: str) -> Iterator[Finding]:
+    """Files that a write which was broken off has left in a directory that is a server's by right."""
+    standing = snapshot.standings.get(server)
+    if standing is None or standing.phase is Phase.MOVING:
+        return
+    for name in sorted(entry.files):
+        if _UNFINISHED.fullmatch(name):
+            yield Finding(
+                Kind.DISK,
+                f"instances/{entry.name}/{name}",
+                f"the unfinished file {name} was left among the disks of {standing.name}, and no move is under way",
+                f"rm {store.path}/{entry.name}/{name}",
+                ",".join(store.hosts),
+                server,
+                standing.move_id or entry.move,
+            )
+
+
+def _missing(snapshot: Snapshot, standing: Standing) -> Iterator[Finding]:
+    row = standing.row
+    if row is None or not standing.placed or standing.going:
+        return
+    if standing.phase is Phase.MOVING:
+        yield from _nowhere(snapshot, standing)
+        return
+    yield from _lacking(snapshot, standing, str(row.host), "", row.flavors.get("cur"))
+    if standing.phase is Phase.VERIFYING and standing.move is not None:
+        yield from _lacking(snapshot, standing, standing.move.source_host, SET_ASIDE, row.flavors.get("old"))
+
+
+def _lacking(
+    snapshot: Snapshot, standing: Standing, host: str, suffix: str, flavor: Mapping[str, Any] | None
+) -> Iterator[Finding]:
+    if host not in snapshot.seen_hosts or flavor is None or standing.row is None:
+        return
+    files = _files(snapshot, host, standing.server + suffix)
+    wanted = [] if standing.row.from_volume else [frozenset({"disk"})]
+    wanted += [_EPHEMERAL] if flavor["ephemeral_gb"] else []
+    wanted += [frozenset({"disk.swap"})] if flavor.get("swap") else []
+    lacking = [min(names) for names in wanted if not names & files]
+    if lacking:
+        where = f"instances/{standing.server}{suffix}"
+        use = "needed for a revert" if suffix else f"in use by {standing.name}"
+        yield Finding(
+            Kind.DISK,
+            where,
+            f"{', '.join(lacking)} in {where}, {use}, is not on {host}",
+            f"droveway server show {standing.server}, then restore the disk from a backup",
+            host,
+            standing.server,
+            standing.move_id,
+        )
+
+
+def _nowhere(snapshot: Snapshot, standing: Standing) -> Iterator[Finding]:
+    """In the middle of a move the root disk is whole under one name or another, on one of the move's hosts."""
+    if standing.row is None or standing.row.from_volume or not standing.hosts <= snapshot.seen_hosts:
+        return
+    names = (standing.server, standing.server + SET_ASIDE)
+    if not any("disk" in _files(snapshot, host, name) for host in standing.hosts for name in names):
+        yield Finding(
+            Kind.DISK,
+            f"instances/{standing.server}",
+            f"the root disk of {standing.name} is on no host of its move ({', '.join(sorted(standing.hosts))})",
+            f"droveway move show {standing.move_id[:8]}, then restore the disk from a backup",
+            standing.host or "",
+            standing.server,
+            standing.move_id,
+        )
+
+
+def _files(snapshot: Snapshot, host: str, name: str) -> frozenset[str]:
+    store = snapshot.store_of(host)
+    entries = store.entries if store is not None else ()
+    return next((entry.files for entry in entries if entry.name == name), frozenset())

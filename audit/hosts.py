@@ -1,0 +1,20 @@
+"""Hosts that could not be looked at: an audit with a gap never says clean."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from droveway.audit.findings import Finding, Kind
+from droveway.audit.snapshot import Snapshot
+
+
+def check(snapshot: Snapshot) -> Iterator[Finding]:
+    """One finding for each host whose guests or directories could not be read."""
+    for gap in snapshot.unseen:
+        yield Finding(
+            Kind.HOST,
+            gap.host,
+            f"{gap.host} could not be looked at, so what it holds was not compared: {gap.why}",
+            f"droveway host show {gap.host}",
+            gap.host,
+        )

@@ -1,0 +1,77 @@
+"""Nova's migration rows against the journal's moves: both say whether a move is under way, and how it ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from droveway.audit.findings import Finding, Kind, update
+from droveway.audit.records import MigrationRow, MoveRow
+from droveway.audit.snapshot import Phase, Snapshot
+from droveway.persistence.states import State
+from droveway.persistence.vm_states import ENDED_MIGRATIONS, MigrationStatus
+
+_FAILED: Final = frozenset({MigrationStatus.ERROR, MigrationStatus.FAILED})
+_EXPECTED: Final = {
+    State.DONE: frozenset({MigrationStatus.CONFIRMED}),
+    State.REVERTED: frozenset({MigrationStatus.REVERTED}),
+    State.FAILED: _FAILED,
+    State.CANCELLED: ENDED_MIGRATIONS,
+    State.VERIFYING: frozenset({MigrationStatus.FINISHED}),
+    State.CONFIRMING: frozenset({MigrationStatus.FINISHED, MigrationStatus.CONFIRMING, MigrationStatus.CONFIRMED}),
+    State.REVERTING: frozenset({MigrationStatus.FINISHED, MigrationStatus.REVERTING, MigrationStatus.REVERTED}),
+}
+"""Which statuses a move's state allows; a forward flow allows all but those of confirm and revert."""
+_NOT_FORWARD: Final = frozenset(
+    {
+        MigrationStatus.CONFIRMING,
+        MigrationStatus.CONFIRMED,
+        MigrationStatus.REVERTING,
+        MigrationStatus.REVERTED,
+    }
+)
+
+
+def check(snapshot: Snapshot) -> Iterator[Finding]:
+    """Migrations in progress that no move owns, and statuses that contradict the move's state."""
+    for row in snapshot.migrations:
+        move = snapshot.move_by_id.get(row.uuid)
+        if move is None:
+            if row.status not in ENDED_MIGRATIONS:
+                yield _finding(row, f"is {row.status}, and no move in the journal owns it", MigrationStatus.ERROR)
+        elif not _agrees(move, row.status):
+            wanted = " or ".join(sorted(_EXPECTED.get(move.stage, {MigrationStatus.MIGRATING})))
+            text = f"is {row.status}, but the move is {move.state}, so it should be {wanted}"
+            yield _finding(row, text, min(_EXPECTED.get(move.stage, {MigrationStatus.MIGRATING})))
+    for standing in snapshot.standings.values():
+        move = standing.move
+        if move is None or standing.phase is not Phase.VERIFYING or move.id in snapshot.migration_of:
+            continue
+        yield Finding(
+            Kind.MIGRATION,
+            move.id,
+            f"the move of {standing.name} waits for confirm or revert, but its cell has no migration of this uuid",
+            f"droveway move show {move.short}",
+            move.source_host,
+            move.server,
+            move.id,
+        )
+
+
+def _agrees(move: MoveRow, status: str) -> bool:
+    if move.delete_requested or move.kind == "delete":
+        return True
+    expected = _EXPECTED.get(move.stage)
+    return status in expected if expected is not None else status not in _NOT_FORWARD
+
+
+def _finding(row: MigrationRow, text: str, status: str) -> Finding:
+    return Finding(
+        Kind.MIGRATION,
+        row.uuid,
+        f"migration {row.id} ({row.uuid}) in cell {row.cell} {text}",
+        update("migrations", {"uuid": row.uuid}, {"status": status}),
+        row.source or "",
+        row.server,
+        row.uuid,
+    )

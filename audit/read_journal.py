@@ -1,0 +1,119 @@
+"""Reading the journal into records."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import orm
+
+from droveway.audit.records import DebtRow, FlowRow, IntentRow, MoveRow, StepRow
+from droveway.persistence import objects
+from droveway.persistence.debts import WRITTEN_OFF
+from droveway.persistence.journal import Debt, Intent, Move, MoveFlow, MoveStep
+from droveway.persistence.states import ENDED, State
+
+
+def moves(session: orm.Session) -> tuple[MoveRow, ...]:
+    """Every move."""
+    ended = [state.value for state in ENDED]
+    open_ones = session.execute(
+        sa.select(Move.id, Move.before).where(Move.state.not_in(ended), Move.before.is_not(None))
+    )
+    recorded = {row.id: row.before for row in open_ones}
+    rows = session.execute(
+        sa.select(
+            Move.id,
+            Move.kind,
+            Move.server,
+            Move.server_name,
+            Move.state,
+            Move.parked_from,
+            Move.source_cell,
+            Move.source_host,
+            Move.dest_cell,
+            Move.dest_host,
+            Move.flow_uuid,
+            Move.hold,
+            Move.delete_requested,
+        ).order_by(Move.created_at, Move.id)
+    )
+    return tuple(
+        MoveRow(
+            id=row.id,
+            kind=row.kind,
+            server=row.server,
+            server_name=row.server_name,
+            state=State(row.state),
+            parked_from=State(row.parked_from) if row.parked_from else None,
+            source_cell=row.source_cell,
+            source_host=row.source_host,
+            dest_cell=row.dest_cell,
+            dest_host=row.dest_host,
+            flow_uuid=row.flow_uuid,
+            hold=row.hold,
+            delete_requested=row.delete_requested,
+            old_flavor=_flavor(recorded.get(row.id), "old_flavor"),
+            new_flavor=_flavor(recorded.get(row.id), "new_flavor"),
+        )
+        for row in rows
+    )
+
+
+def flows(session: orm.Session) -> tuple[FlowRow, ...]:
+    """Every flow."""
+    rows = session.execute(
+        sa.select(MoveFlow.uuid, MoveFlow.move_id, MoveFlow.kind, MoveFlow.ended_at).order_by(MoveFlow.uuid)
+    )
+    return tuple(
+        FlowRow(uuid=row.uuid, move=row.move_id, kind=row.kind, ended=row.ended_at is not None) for row in rows
+    )
+
+
+def open_steps(session: orm.Session) -> tuple[StepRow, ...]:
+    """Every run of a step that has no end."""
+    rows = session.execute(
+        sa.select(MoveStep.seq, MoveStep.move_id, MoveStep.flow_uuid, MoveStep.step, MoveStep.direction)
+        .where(MoveStep.ended_at.is_(None))
+        .order_by(MoveStep.seq)
+    )
+    return tuple(
+        StepRow(seq=row.seq, move=row.move_id, flow=row.flow_uuid, step=row.step, direction=row.direction)
+        for row in rows
+    )
+
+
+def begun(session: orm.Session) -> frozenset[str]:
+    """The flows that have not ended and of which some step has run."""
+    return frozenset(
+        session.scalars(
+            sa.select(MoveStep.flow_uuid)
+            .join(MoveFlow, MoveFlow.uuid == MoveStep.flow_uuid)
+            .where(MoveFlow.ended_at.is_(None))
+            .distinct()
+        )
+    )
+
+
+def intents(session: orm.Session) -> tuple[IntentRow, ...]:
+    """Every cloud write of which nobody has seen the end."""
+    rows = session.scalars(sa.select(Intent).where(Intent.state.in_(("open", "late"))).order_by(Intent.id))
+    return tuple(
+        IntentRow(id=row.id, move=row.move_id, service=row.service, call=row.call, state=row.state) for row in rows
+    )
+
+
+def debts(session: orm.Session) -> tuple[DebtRow, ...]:
+    """Every clean-up that is still owed or was written off."""
+    rows = [(row, bool(row.details.get(WRITTEN_OFF))) for row in session.scalars(sa.select(Debt).order_by(Debt.id))]
+    return tuple(
+        DebtRow(id=row.id, host=row.host, move=row.move_id, action=row.action, written_off=forgotten)
+        for row, forgotten in rows
+        if row.settled_at is None or forgotten
+    )
+
+
+def _flavor(before: dict[str, Any] | None, name: str) -> dict[str, Any] | None:
+    """A flavor of what the move recorded at its start."""
+    stored = (before or {}).get(name)
+    return objects.flavor_data(stored) if stored else None

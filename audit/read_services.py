@@ -1,0 +1,54 @@
+"""Reading Placement, ports, volumes and images into records."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from droveway.audit.records import AttachmentView, ImageView, PortView
+from droveway.clients.image import Images
+from droveway.clients.network import Network
+from droveway.clients.placement import Placement
+from droveway.clients.volume import Volumes
+
+MOVE_PROPERTY: Final = "droveway_move"
+"""The property of an image by which it says what move made it."""
+_SNAPSHOT_SUFFIX: Final = "-resize-temp"
+_COMPUTE_OWNER: Final = "compute:"
+
+
+def placement(client: Placement) -> tuple[dict[str, str | None], dict[str, dict[str, dict[str, int]]]]:
+    """Provider → parent, and consumer → provider → amounts, read from the providers' side: nobody is overlooked."""
+    providers: dict[str, str | None] = {}
+    held: dict[str, dict[str, dict[str, int]]] = {}
+    for provider in client.providers():
+        providers[provider.uuid] = provider.parent
+        for consumer, amounts in client.provider_allocations(provider.uuid).items():
+            held.setdefault(consumer, {})[provider.uuid] = amounts
+    return providers, held
+
+
+def ports(client: Network) -> tuple[PortView, ...]:
+    """The ports that belong to servers; those of routers and DHCP agents are none of ours."""
+    return tuple(
+        PortView(id=port.id, server=port.server, bindings=dict(port.bindings))
+        for port in client.all_ports()
+        if port.server and port.device_owner.startswith(_COMPUTE_OWNER)
+    )
+
+
+def attachments(client: Volumes) -> tuple[AttachmentView, ...]:
+    """The attachments that were made for servers."""
+    return tuple(
+        AttachmentView(id=row.id, volume=row.volume, server=row.server, host=row.host or None, status=row.status)
+        for row in client.all_attachments()
+        if row.server
+    )
+
+
+def images(client: Images) -> tuple[ImageView, ...]:
+    """The images that moves made: they say so, or are named as Nova names its own."""
+    return tuple(
+        ImageView(id=image.id, name=image.name, move=image.properties.get(MOVE_PROPERTY, ""))
+        for image in client.images()
+        if MOVE_PROPERTY in image.properties or image.name.endswith(_SNAPSHOT_SUFFIX)
+    )

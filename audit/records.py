@@ -1,0 +1,237 @@
+"""What an audit reads, as plain records: nothing here decides anything."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from droveway.persistence.states import ENDED, State
+from droveway.workers.hypervisors.base import GuestRecord
+
+Flavors = Mapping[str, Mapping[str, Any] | None]
+"""cur, old and new as fields of Nova's Flavor object."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BlockDevice:
+    """One volume in a server's block device mappings."""
+
+    volume: str
+    attachment: str | None
+    boot: bool
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ServerRow:
+    """A live row of ``instances`` with what hangs on it."""
+
+    cell: str
+    uuid: str
+    name: str
+    host: str | None
+    vm_state: str
+    task_state: str | None
+    power_state: int | None
+    hidden: bool
+    columns: Mapping[str, int | None]
+    """The flavor's copies in the row: instance_type_id, memory_mb, vcpus, root_gb, ephemeral_gb."""
+    flavors: Flavors
+    context: int | None
+    """The migration that the migration context names; None when there is no context."""
+    old_vm_state: str | None
+    fence: str | None
+    volumes: tuple[BlockDevice, ...]
+    broken: str
+    """Why a column could not be read; empty when all could."""
+
+    @property
+    def from_volume(self) -> bool:
+        """Whether the root disk is a volume."""
+        return any(device.boot for device in self.volumes)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MigrationRow:
+    """A live row of ``migrations`` of a resize or a cold migration."""
+
+    cell: str
+    id: int
+    uuid: str
+    server: str
+    status: str
+    source: str | None
+    destination: str | None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Node:
+    """A live row of ``compute_nodes``; its uuid is its provider's."""
+
+    cell: str
+    host: str
+    uuid: str
+    used: Mapping[str, int | None]
+    """vcpus_used, memory_mb_used, local_gb_used, free_ram_mb, free_disk_gb, running_vms."""
+    memory_mb: int
+    local_gb: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MappingRow:
+    """Which cell the API database says that a server is in; None when it is not built yet."""
+
+    server: str
+    cell: str | None
+    deleted: bool
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MoveRow:
+    """A move in the journal."""
+
+    id: str
+    kind: str
+    server: str
+    server_name: str
+    state: State
+    parked_from: State | None
+    source_cell: str
+    source_host: str
+    dest_cell: str | None
+    dest_host: str | None
+    flow_uuid: str | None
+    hold: bool
+    delete_requested: bool
+    old_flavor: Mapping[str, Any] | None
+    new_flavor: Mapping[str, Any] | None
+    """Fields of Nova's Flavor object, as the move recorded them at its start; None before that or once it ended."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether no flow of it will ever run again."""
+        return self.state in ENDED
+
+    @property
+    def stage(self) -> State:
+        """Its state; while it needs an operator, the one that it was parked from."""
+        return self.parked_from or State.RUNNING if self.state is State.NEEDS_OPERATOR else self.state
+
+    @property
+    def short(self) -> str:
+        """The letters of its id that commands take."""
+        return self.id[:8]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FlowRow:
+    """A flow in the journal."""
+
+    uuid: str
+    move: str
+    kind: str
+    ended: bool
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StepRow:
+    """A run of a step that has no end in the journal."""
+
+    seq: int
+    move: str
+    flow: str
+    step: str
+    direction: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class IntentRow:
+    """A cloud write of which nobody has seen the end: ``open`` or ``late``."""
+
+    id: int
+    move: str
+    service: str
+    call: str
+    state: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DebtRow:
+    """A clean-up that a host still owes, or owed until it was written off."""
+
+    id: int
+    host: str
+    move: str
+    action: str
+    written_off: bool = False
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PortView:
+    """A port of a server."""
+
+    id: str
+    server: str
+    bindings: Mapping[str, str]
+    """Host → ACTIVE or INACTIVE."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AttachmentView:
+    """An attachment of a volume; ``host`` is None when it is exported to none or the service does not say where."""
+
+    id: str
+    volume: str
+    server: str
+    host: str | None
+    status: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ImageView:
+    """An image that a move made; ``move`` is empty when Nova's own move made it."""
+
+    id: str
+    name: str
+    move: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Directory:
+    """An entry below a host's instances directory."""
+
+    name: str
+    is_directory: bool
+    files: frozenset[str]
+    move: str
+    """The move that its marker or manifest names; empty when it has none."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Store:
+    """One instances directory and the hosts that use it: more than one where storage is shared."""
+
+    hosts: tuple[str, ...]
+    path: str
+    entries: tuple[Directory, ...]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class HostView:
+    """What a host's hypervisor really holds."""
+
+    host: str
+    hypervisor: str
+    guests: tuple[GuestRecord, ...]
+    connections: frozenset[tuple[str, str]]
+    """(server, volume)."""
+    plugged: frozenset[tuple[str, str]]
+    """(server, port)."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Unseen:
+    """A host, or a part of one, that could not be looked at."""
+
+    host: str
+    why: str

@@ -1,0 +1,228 @@
+"""All that an audit knows, read once; and how each server stands, which decides what it should hold."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import functools
+from collections.abc import Iterator, Mapping
+
+from droveway.audit.records import (
+    AttachmentView,
+    DebtRow,
+    Directory,
+    FlowRow,
+    HostView,
+    ImageView,
+    IntentRow,
+    MappingRow,
+    MigrationRow,
+    MoveRow,
+    Node,
+    PortView,
+    ServerRow,
+    StepRow,
+    Store,
+    Unseen,
+)
+from droveway.persistence.states import State
+from droveway.persistence.vm_states import TaskState, VmState
+from droveway.workers.hypervisors.guests_log import Overlap
+
+Amounts = Mapping[str, int]
+"""Resource class → amount, MEMORY_MB in MiB, DISK_GB in GiB."""
+
+
+class Phase(enum.StrEnum):
+    """How exactly one can say what a server holds."""
+
+    REST = "rest"
+    """No move holds anything of it: one host, one of each."""
+    VERIFYING = "verifying"
+    """Exactly what Nova has in VERIFY_RESIZE."""
+    MOVING = "moving"
+    """A flow is under way, or was parked in its middle: whatever some step of it explains."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Standing:
+    """One server with its open move, if any."""
+
+    server: str
+    row: ServerRow | None
+    """The row that its mapping leads to, or the only one; None when the server is gone."""
+    move: MoveRow | None
+    phase: Phase
+
+    @property
+    def name(self) -> str:
+        """What operators call it."""
+        if self.row is not None and self.row.name:
+            return self.row.name
+        return self.move.server_name if self.move is not None else self.server
+
+    @property
+    def host(self) -> str | None:
+        """Where it lives by its row."""
+        return self.row.host if self.row is not None else None
+
+    @property
+    def hosts(self) -> frozenset[str]:
+        """Every host that may hold something of it."""
+        found = {self.host}
+        if self.move is not None and self.phase is not Phase.REST:
+            found |= {self.move.source_host, self.move.dest_host}
+        return frozenset(host for host in found if host)
+
+    @property
+    def move_id(self) -> str:
+        """Its open move's id, or nothing."""
+        return self.move.id if self.move is not None else ""
+
+    @property
+    def going(self) -> bool:
+        """Whether it is being deleted, so that what it holds may be gone already."""
+        if self.row is None:
+            return True
+        deleting = self.row.task_state == TaskState.DELETING and self.move is not None
+        return deleting or (self.move is not None and (self.move.delete_requested or self.move.kind == "delete"))
+
+    @property
+    def placed(self) -> bool:
+        """Whether it lives on a host: neither being built nor shelved away nor lost before it got one."""
+        return self.row is not None and bool(self.row.host) and self.row.vm_state != VmState.BUILDING
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Snapshot:
+    """What the databases, the cloud's services and the hosts said."""
+
+    cells: tuple[str, ...]
+    servers: tuple[ServerRow, ...]
+    migrations: tuple[MigrationRow, ...]
+    nodes: tuple[Node, ...]
+    mappings: tuple[MappingRow, ...]
+    requests: Mapping[str, str]
+    """Server → flavorid in its request spec; empty when the spec cannot be read."""
+    moves: tuple[MoveRow, ...]
+    flows: tuple[FlowRow, ...]
+    open_steps: tuple[StepRow, ...]
+    begun: frozenset[str]
+    """Flows of which some step has run."""
+    intents: tuple[IntentRow, ...]
+    debts: tuple[DebtRow, ...]
+    """Those that were written off among them: they explain what is found on a host for as long as it is down."""
+    providers: Mapping[str, str | None]
+    """Provider → its parent."""
+    allocations: Mapping[str, Mapping[str, Amounts]]
+    """Consumer → provider → amounts, of all consumers that hold something."""
+    ports: tuple[PortView, ...]
+    attachments: tuple[AttachmentView, ...]
+    images: tuple[ImageView, ...]
+    hosts: tuple[HostView, ...]
+    stores: tuple[Store, ...]
+    overlaps: tuple[Overlap, ...]
+    """What the guests' log says against "no server ever runs twice"."""
+    unseen: tuple[Unseen, ...]
+    down: frozenset[str] = frozenset()
+    """Hosts that somebody declared to be off."""
+
+    @functools.cached_property
+    def move_by_id(self) -> dict[str, MoveRow]:
+        """Every move."""
+        return {move.id: move for move in self.moves}
+
+    @functools.cached_property
+    def open_moves(self) -> dict[str, MoveRow]:
+        """The move of each server that has one which has not ended."""
+        return {move.server: move for move in self.moves if not move.ended}
+
+    @functools.cached_property
+    def rows_of(self) -> dict[str, list[ServerRow]]:
+        """The live rows of each server, over all cells."""
+        found: dict[str, list[ServerRow]] = {}
+        for row in self.servers:
+            found.setdefault(row.uuid, []).append(row)
+        return found
+
+    @functools.cached_property
+    def standings(self) -> dict[str, Standing]:
+        """How each server stands that is alive or has an open move."""
+        return {server: self._standing(server) for server in sorted({*self.rows_of, *self.open_moves})}
+
+    @functools.cached_property
+    def host_of_node(self) -> dict[str, str]:
+        """The host of each compute node's provider."""
+        return {node.uuid: node.host for node in self.nodes}
+
+    @functools.cached_property
+    def migration_of(self) -> dict[str, MigrationRow]:
+        """The migration row of each move, by the uuid that they share."""
+        return {row.uuid: row for row in self.migrations}
+
+    @functools.cached_property
+    def seen_hosts(self) -> frozenset[str]:
+        """The hosts whose hypervisor answered."""
+        return frozenset(view.host for view in self.hosts)
+
+    def host_of(self, provider: str) -> str | None:
+        """The host in whose tree the provider is; None for one that is no host's."""
+        root = provider
+        while (parent := self.providers.get(root)) is not None:
+            root = parent
+        return self.host_of_node.get(root)
+
+    def held(self, consumer: str) -> dict[str, dict[str, int]]:
+        """Host → amounts that the consumer holds in the host's tree; providers of no host are left out."""
+        found: dict[str, dict[str, int]] = {}
+        for provider, amounts in self.allocations.get(consumer, {}).items():
+            host = self.host_of(provider)
+            if host is None:
+                continue
+            total = found.setdefault(host, {})
+            for name, amount in amounts.items():
+                total[name] = total.get(name, 0) + amount
+        return found
+
+    def entries(self) -> Iterator[tuple[Store, Directory]]:
+        """Every entry of every instances directory."""
+        for store in self.stores:
+            for entry in store.entries:
+                yield store, entry
+
+    def store_of(self, host: str) -> Store | None:
+        """The host's instances directory, unless it could not be looked at."""
+        return next((store for store in self.stores if host in store.hosts), None)
+
+    def counted(self) -> dict[str, int]:
+        """How many of each were compared."""
+        return {
+            "servers": len(self.rows_of),
+            "moves": len(self.moves),
+            "hosts": len(self.hosts),
+            "cells": len(self.cells),
+            "allocations": len(self.allocations),
+            "ports": len(self.ports),
+            "attachments": len(self.attachments),
+            "images": len(self.images),
+            "guests": sum(len(view.guests) for view in self.hosts),
+            "directories": sum(entry.is_directory for _, entry in self.entries()),
+        }
+
+    def _standing(self, server: str) -> Standing:
+        move = self.open_moves.get(server)
+        return Standing(server, self._main_row(server), move, self._phase(move))
+
+    def _main_row(self, server: str) -> ServerRow | None:
+        rows = self.rows_of.get(server, [])
+        cell = next((mapping.cell for mapping in self.mappings if mapping.server == server), None)
+        return min(rows, key=lambda row: (row.cell != cell, row.hidden), default=None)
+
+    def _phase(self, move: MoveRow | None) -> Phase:
+        if move is None:
+            return Phase.REST
+        if move.stage is State.VERIFYING:
+            return Phase.VERIFYING
+        if move.stage is State.QUEUED and move.flow_uuid not in self.begun:
+            return Phase.REST
+        return Phase.MOVING

@@ -1,0 +1,91 @@
+"""Where an audit reads."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+
+from droveway.audit import read_hosts, read_journal, read_nova, read_services
+from droveway.audit.records import MigrationRow, Node, ServerRow
+from droveway.audit.snapshot import Snapshot
+from droveway.clients.image import Images
+from droveway.clients.network import Network
+from droveway.clients.placement import Placement
+from droveway.clients.volume import Volumes
+from droveway.persistence.cells import Cells
+from droveway.persistence.database import Database
+from droveway.workers.hypervisors import guests_log
+from droveway.workers.hypervisors.base import Hypervisor
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Sources:
+    """The databases, the cloud's services and the hosts of one Droveway."""
+
+    api: Database
+    cells: Cells
+    journal: Database
+    placement: Placement
+    network: Network
+    volumes: Volumes
+    images: Images
+    hypervisors: Mapping[str, Hypervisor]
+    """Each host's, by the host's name; its directories are found from it."""
+    guests_log: Path | None = None
+    """The log of all sandbox guests, where there is one."""
+
+
+def take(sources: Sources) -> Snapshot:
+    """Read everything once; raises what databases and services raise when they cannot be read.
+
+    A host that cannot be looked at is recorded as unseen.  The journal is read first: what a move did after that is
+    explained by its flow being under way.
+    """
+    with sources.journal.read() as session:
+        moves = read_journal.moves(session)
+        flows = read_journal.flows(session)
+        open_steps = read_journal.open_steps(session)
+        begun = read_journal.begun(session)
+        intents = read_journal.intents(session)
+        debts = read_journal.debts(session)
+    with sources.api.read() as session:
+        mappings, requests = read_nova.mappings(session), read_nova.requests(session)
+    servers: list[ServerRow] = []
+    migrations: list[MigrationRow] = []
+    nodes: list[Node] = []
+    down: frozenset[str] = frozenset()
+    for name in sources.cells.names():
+        with sources.cells.database(name).read() as session:
+            servers += read_nova.servers(session, name)
+            migrations += read_nova.migrations(session, name)
+            nodes += read_nova.nodes(session, name)
+            down |= read_nova.down(session)
+    providers, allocations = read_services.placement(sources.placement)
+    hosts, unasked = read_hosts.look(sources.hypervisors)
+    stores, unread = read_hosts.stores(sources.hypervisors)
+    log = sources.guests_log
+    return Snapshot(
+        cells=tuple(sources.cells.names()),
+        servers=tuple(servers),
+        migrations=tuple(migrations),
+        nodes=tuple(nodes),
+        mappings=mappings,
+        requests=requests,
+        moves=moves,
+        flows=flows,
+        open_steps=open_steps,
+        begun=begun,
+        intents=intents,
+        debts=debts,
+        providers=providers,
+        allocations=allocations,
+        ports=read_services.ports(sources.network),
+        attachments=read_services.attachments(sources.volumes),
+        images=read_services.images(sources.images),
+        hosts=hosts,
+        stores=stores,
+        overlaps=tuple(guests_log.overlaps(log)) if log is not None else (),
+        unseen=unasked + unread,
+        down=down,
+    )

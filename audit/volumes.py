@@ -1,0 +1,101 @@
+"""Volume attachments and the block device mappings that name them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from droveway.audit.findings import Finding, Kind
+from droveway.audit.records import AttachmentView, BlockDevice
+from droveway.audit.snapshot import Phase, Snapshot, Standing
+from droveway.clients.volume import ATTACHED
+
+
+def check(snapshot: Snapshot) -> Iterator[Finding]:
+    """Attachments of no server, extra, left reserved, on a wrong host; volumes whose attachment does not exist."""
+    by_server: dict[str, list[AttachmentView]] = {}
+    for attachment in snapshot.attachments:
+        by_server.setdefault(attachment.server, []).append(attachment)
+    for server in sorted(by_server.keys() - snapshot.standings.keys()):
+        for attachment in by_server[server]:
+            yield _extra(attachment, f"the server {server} does not exist", server=server)
+    for standing in snapshot.standings.values():
+        found = by_server.get(standing.server, [])
+        yield from _moving(standing, found) if standing.phase is Phase.MOVING else _settled(standing, found)
+
+
+def _settled(standing: Standing, attachments: list[AttachmentView]) -> Iterator[Finding]:
+    devices = standing.row.volumes if standing.row is not None else ()
+    found = {attachment.id: attachment for attachment in attachments}
+    for device in devices:
+        if device.attachment is None:
+            # Attached in the old way, without attachments: the service keeps no record to compare.
+            continue
+        attachment = found.get(device.attachment)
+        if attachment is None:
+            yield _missing(standing, device)
+        elif attachment.status != ATTACHED:
+            yield _wrong(standing, attachment, f"is {attachment.status}, not attached")
+        elif attachment.host not in (None, standing.host):
+            yield _wrong(standing, attachment, f"is on {attachment.host}, but the server lives on {standing.host}")
+    named = {device.attachment for device in devices}
+    for attachment in attachments:
+        if attachment.id not in named:
+            why = f"no block device mapping of {standing.name} names it"
+            yield _extra(attachment, why, server=standing.server, move=standing.move_id)
+
+
+def _moving(standing: Standing, attachments: list[AttachmentView]) -> Iterator[Finding]:
+    if standing.going or standing.row is None:
+        return
+    volumes = {device.volume: device for device in standing.row.volumes}
+    for volume, device in volumes.items():
+        # Between two attachments a step may be at work, but a volume without any could be given to another server.
+        if device.attachment is not None and not any(each.volume == volume for each in attachments):
+            yield _missing(standing, device)
+    for attachment in attachments:
+        if attachment.volume not in volumes:
+            why = f"the volume is none of {standing.name}"
+            yield _extra(attachment, why, server=standing.server, move=standing.move_id)
+        elif attachment.host is not None and attachment.host not in standing.hosts:
+            yield _wrong(standing, attachment, f"is on {attachment.host}, where no move of the server goes")
+
+
+def _missing(standing: Standing, device: BlockDevice) -> Finding:
+    return Finding(
+        Kind.ATTACHMENT,
+        device.volume,
+        f"the server {standing.name} names attachment {device.attachment} of volume {device.volume}, which does not "
+        f"exist",
+        _refresh(standing, device.volume),
+        standing.host or "",
+        standing.server,
+        standing.move_id,
+    )
+
+
+def _wrong(standing: Standing, attachment: AttachmentView, what: str) -> Finding:
+    return Finding(
+        Kind.ATTACHMENT,
+        attachment.id,
+        f"attachment {attachment.id} of volume {attachment.volume} to {standing.name} {what}",
+        _refresh(standing, attachment.volume),
+        attachment.host or standing.host or "",
+        standing.server,
+        standing.move_id,
+    )
+
+
+def _refresh(standing: Standing, volume: str) -> str:
+    return f"nova-manage volume_attachment refresh {standing.server} {volume} connector-of-{standing.host}.json"
+
+
+def _extra(attachment: AttachmentView, why: str, *, server: str, move: str = "") -> Finding:
+    return Finding(
+        Kind.ATTACHMENT,
+        attachment.id,
+        f"attachment {attachment.id} ({attachment.status}) of volume {attachment.volume} is left over: {why}",
+        f"openstack volume attachment delete {attachment.id}",
+        attachment.host or "",
+        server,
+        move,
+    )
