@@ -1,0 +1,1 @@
+"""The embedded cloud: build it, run it, arm faults."""

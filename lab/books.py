@@ -1,0 +1,25 @@
+"""The audit of a lab."""
+
+from __future__ import annotations
+
+from droveway.audit import run
+from droveway.audit.findings import Report
+from droveway.audit.sources import Sources
+from droveway.lab.session import Lab
+
+
+def balance(lab: Lab) -> Report:
+    """Compare all books of the lab; nothing is changed."""
+    return run.audit(
+        Sources(
+            api=lab.api,
+            cells=lab.cells,
+            journal=lab.journal,
+            placement=lab.placement,
+            network=lab.cloud.network,
+            volumes=lab.cloud.volumes,
+            images=lab.cloud.images,
+            hypervisors={host: lab.hypervisor(host) for host in lab.identity.hosts},
+            guests_log=lab.layout.guests_log if lab.identity.hypervisor == "sandbox" else None,
+        )
+    )

@@ -1,0 +1,224 @@
+"""Crash points run: a step of a flow killed, made to fail, repeated or met by a request, on one prepared lab.
+
+A kill is a real SIGKILL of a real process, which is conductor, keeper and workers in one, forked from a warm process
+without threads and without open databases.  After it a fresh process resumes and judges: the audit has to be clean,
+the move to rest where it should, and the server to be usable, or nothing of it left when it was deleted.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, Literal, get_args
+
+from droveway.errors import DrovewayError
+from droveway.flows import registry
+from droveway.lab import build, cloud, crash_judge, crash_points, crash_process, crash_state, crash_warm, snapshot
+from droveway.lab.crash_checkpoints import Checkpoint, Checkpoints
+from droveway.lab.crash_points import Gaps, Point
+from droveway.lab.crash_points import Path as Way
+from droveway.lab.crash_script import Script
+from droveway.lab.crash_workers import WorkerProcesses
+from droveway.lab.runner import Probes
+from droveway.persistence.states import State
+
+SERVER: Final = "web"
+
+How = Literal["asked", "auto", "healthy", "deleted"]
+"""What brings a confirm about: somebody asks for it; a policy of its move; a delete of the server."""
+
+HOWS: Final = get_args(How)
+POLICIES: Final = ("auto", "healthy")
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What became of a point; ``trouble`` is empty when it converged."""
+
+    point: Point
+    end: str
+    trouble: str
+    seconds: float
+
+
+class Bench:
+    """One prepared lab with one server, put back before each point."""
+
+    def __init__(self, folder: Path, spec: cloud.Cloud, how: How = "asked") -> None:
+        """``folder`` is empty: the lab and what is kept of it are made there; ``how`` tells of its confirms."""
+        self._how = how
+        self._root = folder / "lab"
+        self._kept = folder / "kept"
+        self._kept.mkdir()
+        self._script: Script | None = None
+        self._seen: set[str] = set()
+        self._checkpoints: dict[tuple[str, Way], Checkpoints] = {}
+        self.alternates = len(list(spec.hosts())) > 2  # noqa: PLR2004 - the source and one more
+        crash_process.apart(lambda: _build(self._root, spec))
+        self._rest = snapshot.take(self._root, self._kept / "rest")
+        self._rest.restore()
+        self._lab = crash_warm.open_lab(self._root, self._on_request)
+        self._books = crash_warm.open_lab(self._root)
+        self._known = crash_state.ids(self._lab)
+
+    def warm(self) -> None:
+        """Run every kind of flow here, so that children find loaded, compiled and cached what they need."""
+        self._rest.restore()
+        for kind in ("resize", "confirm", "migrate", "revert"):
+            crash_judge.carry(self._lab, None, functools.partial(crash_judge.submit, self._lab, kind, SERVER))
+        crash_judge.carry(self._books, None, lambda: crash_judge.submit(self._books, "migrate", SERVER))
+        crash_judge.use(self._books, SERVER)
+        crash_state.digest(self._books, self._known)
+        for lab in (self._lab, self._books):
+            crash_warm.rest(lab)
+        crash_warm.freeze()
+
+    def gaps(self, kind: str) -> Gaps:
+        """The phases within each step that undisturbed runs of the flow pass, on every way that it can go."""
+        found: dict[tuple[Way, str], list[str]] = {}
+        graph = registry.latest(kind)
+        for way in crash_points.paths(graph, alternates=self.alternates):
+            self._base(kind).restore()
+            script = Script(way, (), graph.no_return.step_name())
+            ended = crash_process.fork(functools.partial(self._trace, kind, script))
+            if ended.trouble or ended.killed:
+                raise DrovewayError(f"{kind}:{way} does not run: {ended.trouble}")
+            for direction, step, phase in ended.value:
+                phases = found.setdefault((way, step), [])
+                forward = direction == "execute"
+                if forward == (way == "execute") and phase not in (*crash_points.AROUND, *phases):
+                    phases.append(phase)
+        return found
+
+    def prepare(self, kind: str, way: Way) -> None:
+        """Make the flow's checkpoints, which its points then begin at: worth it where they are many."""
+        found = self._from(kind, way)
+        found.make(functools.partial(self._pause, kind, way))
+
+    def run(self, point: Point) -> Outcome:
+        """One point, from a fresh lab to its verdict."""
+        began = time.monotonic()
+        try:
+            end = self._carry_out(point)
+        except DrovewayError as error:
+            return Outcome(point, "", str(error), time.monotonic() - began)
+        return Outcome(point, end, "", time.monotonic() - began)
+
+    def states(self) -> int:
+        """How many distinct end states were used: their servers stopped, started and moved again."""
+        return len(self._seen)
+
+    def close(self) -> None:
+        """Stop the guests that the last point left, and remove the lab."""
+        crash_process.apart(lambda: build.destroy(self._root))
+
+    def _base(self, kind: str) -> snapshot.Snapshot:
+        by_policy = kind == "confirm" and self._how in POLICIES
+        return self._verifying if kind in ("confirm", "revert") and not by_policy else self._rest
+
+    @functools.cached_property
+    def _verifying(self) -> snapshot.Snapshot:
+        self._rest.restore()
+        crash_process.apart(lambda: crash_judge.carry(self._lab, None, self._submit("resize")))
+        return snapshot.take(self._root, self._kept / "verifying")
+
+    def _carry_out(self, point: Point) -> str:
+        checkpoints = self._from(point.kind, point.path)
+        start = checkpoints.before(point)
+        script = checkpoints.script(point.spots, start)
+        start.snapshot.restore()
+        ended = crash_process.fork(lambda: self._run(point, script, self._begin(point.kind, start)))
+        fired = 0
+        while ended.killed:
+            if script.fired() == fired or point.spots[script.fired() - 1].effect != "kill":
+                raise DrovewayError("the process was killed, and not by the point")
+            fired = script.fired()
+            ended = crash_process.fork(lambda: self._run(point, script, _nothing))
+        if ended.trouble:
+            raise DrovewayError(ended.trouble)
+        return self._note(point, script, ended.value)
+
+    def _from(self, kind: str, way: Way) -> Checkpoints:
+        if (kind, way) not in self._checkpoints:
+            self._checkpoints[kind, way] = Checkpoints(registry.latest(kind), way, self._base(kind))
+        return self._checkpoints[kind, way]
+
+    def _pause(self, kind: str, way: Way, start: Checkpoint, script: Script) -> snapshot.Snapshot:
+        start.snapshot.restore()
+        crash_process.apart(lambda: self._run_until_paused(script, self._begin(kind, start)))
+        return snapshot.take(self._root, self._kept / f"{kind}-{way}-{start.passed}")
+
+    def _run_until_paused(self, script: Script, begin: Callable[[], object]) -> None:
+        self._script = script
+        script.ask = functools.partial(crash_judge.ask, self._lab, server=SERVER)
+        crash_judge.carry(self._lab, Probes(script.conductor, script.worker), begin)
+        if not crash_judge.latest(self._lab).hold:
+            raise DrovewayError(f"the flow did not pause at {script.spots[0]}")
+
+    def _begin(self, kind: str, start: Checkpoint) -> Callable[[], object]:
+        return functools.partial(crash_judge.lift_hold, self._lab) if start.passed else self._submit(kind)
+
+    def _submit(self, kind: str) -> Callable[[], object]:
+        submit = functools.partial(crash_judge.submit, self._lab)
+        if kind != "confirm" or self._how == "asked":
+            return functools.partial(submit, kind, SERVER)
+        if self._how == "deleted":
+            return functools.partial(submit, "delete", SERVER)
+        return functools.partial(submit, "resize", SERVER, policy=self._how)
+
+    def _note(self, point: Point, script: Script, told: Any) -> str:
+        if script.fired() < len(point.spots):
+            raise DrovewayError(f"the fault never fired: {point.spots[script.fired()]}")
+        if told["digest"]:
+            self._seen.add(told["digest"])
+        return str(told["end"])
+
+    def _run(self, point: Point, script: Script, begin: Callable[[], object]) -> dict[str, str]:
+        """In a child: carry the flow on, judge, and use the server when this end state is a new one."""
+        lab = self._lab
+        self._script = script
+        script.ask = functools.partial(crash_judge.ask, lab, server=SERVER)
+        script.repeat(registry.latest(point.kind))
+        probes = Probes(script.conductor, script.worker)
+        special = WorkerProcesses(lab, probes) if point.first.effect == "worker" else None
+        crash_judge.carry(lab, probes, begin, special=special)
+        if crash_judge.lift_hold(lab):
+            crash_judge.carry(lab, probes, _nothing)
+        deleted = self._how == "deleted" or crash_judge.is_deleted(point)
+        if deleted and State(crash_judge.latest(lab).state) is State.VERIFYING:
+            crash_judge.carry(lab, probes, self._submit("delete"))
+        crash_warm.rest(lab)
+        self._script = None
+        end = crash_judge.judge(
+            self._books, point, accepted=script.accepted(), alternates=self.alternates, deleted=deleted
+        )
+        if deleted:
+            return {"end": end, "digest": ""}
+        found = crash_state.digest(self._books, self._known)
+        if found not in self._seen:
+            crash_judge.use(self._books, SERVER)
+        return {"end": end, "digest": found}
+
+    def _trace(self, kind: str, script: Script) -> list[tuple[str, str, str]]:
+        self._script = script
+        crash_judge.carry(self._lab, Probes(script.conductor, script.worker), self._submit(kind))
+        return [(passed.direction, passed.step, passed.phase) for passed in script.passed]
+
+    def _on_request(self, method: str, path: str) -> None:
+        if self._script is not None:
+            self._script.on_request(method, path)
+
+
+def _build(root: Path, spec: cloud.Cloud) -> None:
+    lab = build.create(root, spec)
+    # Nobody has to wait until a guest is old enough to be healthy.
+    with lab.layout.configuration.open("a", encoding="utf-8") as file:
+        file.write("[confirm]\nhealthy_after = 0\n")
+    lab.close()
+
+
+def _nothing() -> None:
+    """The flow has been asked for already."""

@@ -1,0 +1,174 @@
+"""What has to hold after a point of the crash matrix: the books, the rows, and the server itself."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable
+from typing import Final
+
+from droveway.errors import DrovewayError, Refused
+from droveway.flows import registry
+from droveway.lab import books, crash_bytes, leftovers, operations, runner, servers
+from droveway.lab.crash_points import Point, expected_end
+from droveway.lab.runner import Probes
+from droveway.lab.session import Lab
+from droveway.persistence import api, moves, objects, requests
+from droveway.persistence import servers as rows
+from droveway.persistence.cell import Instance
+from droveway.persistence.journal import Move
+from droveway.persistence.states import ENDED, State
+from droveway.persistence.vm_states import VmState
+
+LOOK: Final = 0.005
+"""Seconds between two looks whether the conductor is idle."""
+
+
+def carry(
+    lab: Lab, probes: Probes | None, begin: Callable[[], object], *, special: runner.Runner | None = None
+) -> None:
+    """Run the lab from `begin` on until nothing in it goes on by itself; ``special`` is a runner of another kind."""
+    with runner.running(lab, probes, runner=special) as running:
+        begin()
+        settle(lab, running)
+
+
+def settle(lab: Lab, running: runner.Runner) -> None:
+    """Wait until nothing in the lab goes on by itself."""
+    while running.busy() or runner.is_busy(lab):
+        time.sleep(LOOK)
+        while running.busy():
+            time.sleep(LOOK)
+
+
+def submit(lab: Lab, kind: str, server: str, policy: str = "manual") -> None:
+    """Ask for a flow of this kind: of the only open move, or of a new one of the server, with this confirm policy."""
+    if kind == "delete":
+        operations.ask_to_delete(lab, server)
+    elif kind in ("confirm", "revert"):
+        with lab.journal.write() as session:
+            getattr(requests, kind)(session, moves.open_moves(session)[0], registry.reference(kind))
+    else:
+        request = dataclasses.replace(_request(lab, kind, server), policy=policy)
+        with lab.journal.write() as session:
+            moves.submit(session, request, registry.reference(kind))
+
+
+def latest(lab: Lab) -> Move:
+    """The lab's youngest move."""
+    with lab.journal.read() as session:
+        return moves.listing(session)[-1]
+
+
+def judge(lab: Lab, point: Point, *, accepted: bool, alternates: bool, deleted: bool) -> State:
+    """The state in which the move rests; raises DrovewayError when that or anything else is not as it has to be.
+
+    The audit is clean, and of a deleted server nothing is left.
+    """
+    require_clean(lab, "")
+    move = latest(lab)
+    expected = expected_end(point, accepted=accepted, alternates=alternates)
+    if State(move.state) not in expected:
+        wanted = " or ".join(sorted(expected))
+        raise DrovewayError(f"the move rests as {move.state} ({move.error}), not as {wanted}")
+    if deleted and (left := leftovers.of(lab, move.server)):
+        raise DrovewayError("left: " + ", ".join(left))
+    if point.path == "retry" and move.state == State.VERIFYING and move.attempt == 1:
+        raise DrovewayError(f"the move went to {move.dest_host} in the end, which had been refused before")
+    if not deleted:
+        crash_bytes.require_whole(lab, move.server)
+    return State(move.state)
+
+
+def is_deleted(point: Point) -> bool:
+    """Whether the point's server is deleted in the end."""
+    return point.kind == "delete" or point.first.effect == "delete"
+
+
+def use(lab: Lab, server: str) -> None:
+    """Bring a waiting move to its end; stop and start the server as it can be; move it again, and audit once more."""
+    _confirm_open(lab)
+    cell, row = _find(lab, server)
+    found = servers.Found(row.uuid, server, cell, row.host or "", row.vm_state or "", row.task_state)
+    turns = [servers.stop, servers.start] if found.vm_state == VmState.ACTIVE else [servers.start, servers.stop]
+    for turn, state in zip(turns, (found.vm_state, _other(found.vm_state)), strict=True):
+        if not turn(lab, dataclasses.replace(found, vm_state=state)):
+            raise DrovewayError(f"the server {server} is {row.vm_state} and cannot be stopped and started")
+    carry(lab, None, lambda: submit(lab, "migrate", server))
+    again = latest(lab)
+    if again.state != State.VERIFYING:
+        raise DrovewayError(f"the server cannot be moved again: the move rests as {again.state} ({again.error})")
+    _confirm_open(lab)
+    require_clean(lab, "after use: ")
+    with lab.journal.read() as session:
+        left = [move.state for move in moves.listing(session) if State(move.state) not in ENDED]
+    if left:
+        raise DrovewayError(f"a move rests as {left}")
+
+
+def require_clean(lab: Lab, when: str) -> None:
+    """Raise DrovewayError with everything that the audit finds."""
+    report = books.balance(lab)
+    if not report.clean:
+        raise DrovewayError(when + "; ".join(f"{each.kind}: {each.detail}" for each in report.findings))
+
+
+def ask(lab: Lab, request: str, server: str) -> None:
+    """Delete the server, or cancel or pause its move; raises Refused where that cannot be."""
+    if request == "delete":
+        operations.ask_to_delete(lab, server)
+        return
+    move = latest(lab)
+    operations.ask(lab, move.id, operations.cancel if request == "cancel" else requests.pause)
+
+
+def lift_hold(lab: Lab) -> bool:
+    """Let a move go on that was paused; whether there was one."""
+    move = latest(lab)
+    if not move.hold or State(move.state) in ENDED:
+        return False
+    operations.ask(lab, move.id, requests.resume)
+    return True
+
+
+def _confirm_open(lab: Lab) -> None:
+    def confirm() -> None:
+        with lab.journal.write() as session:
+            for move in moves.open_moves(session):
+                requests.confirm(session, move, registry.reference("confirm"))
+
+    with lab.journal.read() as session:
+        waiting = bool(moves.open_moves(session))
+    if waiting:
+        carry(lab, None, confirm)
+
+
+def _request(lab: Lab, kind: str, server: str) -> moves.Request:
+    """The move of the only server: a resize to the lab's largest flavor, or a cold migrate."""
+    cell, instance = _find(lab, server)
+    with lab.cells.database(cell).read() as session:
+        flavor = objects.flavor_data(rows.flavors(rows.extra_row(session, instance.uuid))["cur"])["name"]
+    with lab.api.read() as session:
+        largest = max(session.query(api.Flavor).all(), key=lambda row: row.memory_mb)
+    return moves.Request(
+        kind=kind,
+        server=instance.uuid,
+        server_name=server,
+        cell=cell,
+        host=instance.host or "",
+        old_flavor=flavor,
+        new_flavor=largest.name if kind == "resize" else flavor,
+    )
+
+
+def _find(lab: Lab, server: str) -> tuple[str, Instance]:
+    for cell in lab.cells.names():
+        with lab.cells.database(cell).read() as session:
+            row = session.query(Instance).filter_by(display_name=server, deleted=0).one_or_none()
+        if row is not None:
+            return cell, row
+    raise Refused(f"the lab has no server {server}")
+
+
+def _other(vm_state: str) -> str:
+    return VmState.STOPPED if vm_state == VmState.ACTIVE else VmState.ACTIVE

@@ -1,0 +1,179 @@
+"""What happens to one flow at a point of the crash matrix: probes of conductor, workers and cloud calls.
+
+What has happened is kept in memory that a process shares with its forks, so that the next one knows it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import mmap
+import os
+import signal
+import threading
+from collections.abc import Callable
+from typing import Any, Final
+
+from droveway.errors import DestinationFault, DrovewayError, Refused, StepError
+from droveway.flows.graph import Graph
+from droveway.lab.crash_points import CALL, EFFECT, Path, Point, Spot
+from droveway.wire import Direction
+from droveway.workers import actions
+
+SOURCE: Final = "host1"
+"""The host on which every server of the matrix lives at first."""
+
+FIRED: Final = 1
+ACCEPTED: Final = 2
+
+_FORCED: Final = 15
+"""The byte that tells whether the alternate was refused already."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Passed:
+    """One place that a flow has passed."""
+
+    direction: str
+    step: str
+    phase: str
+
+
+class Script:
+    """The things that are to happen, in order, and where the flow is by now."""
+
+    def __init__(self, path: Path, spots: tuple[Spot, ...], no_return: str) -> None:
+        self.path = path
+        self.spots = spots
+        self.no_return = no_return
+        self.passed: list[Passed] = []
+        self.ask: Callable[[str], None] = _nobody
+        """Writes a request into the journal."""
+        self._shared = mmap.mmap(-1, 16)
+        self._lock = threading.Lock()
+        self._at: tuple[str, str] | None = None
+        self._worked: dict[str, tuple[str, str]] = {}
+        self._counted: dict[str, int] = {}
+
+    @classmethod
+    def of(cls, point: Point, no_return: str) -> Script:
+        """The script of a point."""
+        return cls(point.path, point.spots, no_return)
+
+    def fired(self) -> int:
+        """How many of the things have happened."""
+        return sum(bool(self._shared[number]) for number in range(len(self.spots)))
+
+    def accepted(self) -> bool:
+        """Whether the first thing was a request that was granted."""
+        return self._shared[0] == ACCEPTED
+
+    def refused_alternate(self, *, already: bool = False) -> bool:
+        """Whether the first alternate has been refused; ``already`` says that it was before the script began."""
+        if already:
+            self._shared[_FORCED] = 1
+        return bool(self._shared[_FORCED])
+
+    def conductor(self, _move: str, step: str, direction: str, phase: str) -> None:
+        """The conductor's probe."""
+        if phase == "before":
+            self._at = (step, direction)
+            self._worked.clear()
+            self._counted.clear()
+        self._meet(step, direction, "posted" if phase == "during" else phase)
+        if (step, direction, phase) == (self.no_return, "execute", "before"):
+            self._turn_back()
+        if phase == "after":
+            self._at = None
+
+    def worker(self, host: str) -> Callable[[str, Direction, str, str], None]:
+        """The probe of a host's worker, between two effects; the worker may be in a process of its own."""
+        counter = f"{EFFECT}.{'source' if host == SOURCE else 'destination'}"
+
+        def fire(step: str, direction: Direction, _phase: str, _detail: str) -> None:
+            if self._worked.get(counter) != (step, direction):
+                self._worked[counter] = (step, direction)
+                self._counted.pop(counter, None)
+            self._meet(step, direction, self._next(counter))
+
+        return fire
+
+    def on_request(self, method: str, _path: str) -> None:
+        """Before each request to a cloud service."""
+        if method != "GET" and self._at is not None:
+            self._meet(*self._at, self._next(CALL))
+
+    def repeat(self, graph: Graph) -> None:
+        """Let the steps of this process that are to run twice do so."""
+        for number, spot in enumerate(self.spots):
+            if spot.effect == "twice":
+                self._repeat(graph, number, spot)
+
+    def _repeat(self, graph: Graph, number: int, spot: Spot) -> None:
+        step = next(each for each in graph.walk() if each.step_name() == spot.step)
+        name = "perform" if spot.direction == "execute" else "undo"
+        body = getattr(step, name)
+
+        def twice(*arguments: Any) -> Any:
+            self._shared[number] = FIRED
+            body(*arguments)
+            return body(*arguments)
+
+        setattr(step, name, twice)
+        action = getattr(step, "action", "") or spot.step
+        if action in actions.ACTIONS:
+            execute, revert = actions.ACTIONS[action]
+            actions.ACTIONS[action] = actions.Action(_twice(execute), _twice(revert))
+
+    def _next(self, what: str) -> str:
+        with self._lock:
+            self._counted[what] = self._counted.get(what, 0) + 1
+            return f"{what}.{self._counted[what]}"
+
+    def _meet(self, step: str, direction: str, phase: str) -> None:
+        place = Passed(direction, step, phase)
+        self.passed.append(place)
+        number = self.fired()
+        if number == len(self.spots):
+            return
+        spot = self.spots[number]
+        if spot.effect == "twice" or (spot.direction, spot.step, spot.phase) != (direction, step, phase):
+            return
+        self._shared[number] = FIRED
+        if spot.effect in ("kill", "worker"):
+            os.kill(os.getpid(), signal.SIGKILL)
+        if spot.effect in ("fail", "refuse"):
+            raise (StepError if spot.effect == "fail" else DestinationFault)(f"fault at {spot}", code="fault", host="")
+        if self._granted(spot.effect):
+            self._shared[number] = ACCEPTED
+
+    def _granted(self, request: str) -> bool:
+        try:
+            self.ask(request)
+        except Refused:
+            return False
+        return True
+
+    def _turn_back(self) -> None:
+        """Let the point of no return prove that it was not passed: for good, or on the first alternate only.
+
+        A delete goes forward only: once it was asked for, nothing turns the flow back any more.
+        """
+        if any(spot.effect == "delete" and self._shared[number] for number, spot in enumerate(self.spots)):
+            return
+        if self.path == "revert":
+            raise StepError("the script turns the flow back", code="not-begun")
+        if self.path == "retry" and not self.refused_alternate():
+            self.refused_alternate(already=True)
+            raise DestinationFault("the script refuses the alternate", code="fault", host="")
+
+
+def _twice(body: actions.Body) -> actions.Body:
+    def both(context: Any, details: Any) -> dict[str, Any]:
+        body(context, details)
+        return body(context, details)
+
+    return both
+
+
+def _nobody(request: str) -> None:
+    raise DrovewayError(f"nobody is there to ask for {request}")

@@ -1,0 +1,74 @@
+"""The bytes of a lab: its images, and the disks of a new server."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+from pathlib import Path
+from typing import Final
+
+from droveway.lab.server_rows import NewServer
+from droveway.workers.directories import Directories
+from droveway.workers.hypervisors import qcow2
+from droveway.workers.hypervisors.base import Hypervisor
+
+_MIB: Final = 1024**2
+_GIB: Final = 1024**3
+# An image is sparse: an extent of bytes at the start of every 4 MiB, behind the room for a boot sector in the first.
+_STRIDE: Final = 4 * _MIB
+_EXTENT: Final = 256 * 1024
+_BOOT_ROOM: Final = 64 * 1024
+
+
+def make_image(path: Path, *, name: str, size_mb: int, hypervisor: str) -> None:
+    """Write a raw image of `size_mb` MiB: reproducible bytes, and what the hypervisor boots from."""
+    size = size_mb * _MIB
+    source = random.Random(name)  # noqa: S311 - bytes to tell images apart, no secret
+    with path.open("wb") as file:
+        file.truncate(size)
+        for start in range(0, size, _STRIDE):
+            first = start or _BOOT_ROOM
+            file.seek(first)
+            file.write(source.randbytes(min(_EXTENT, size - first)))
+    make_bootable(hypervisor, path)
+
+
+def make_bootable(hypervisor: str, path: Path) -> None:
+    """Put a boot program at the start of a raw disk, if the hypervisor needs one: a sandbox guest brings its own."""
+    if hypervisor != "libvirt":
+        return
+    from droveway.lab import boot_image
+
+    with path.open("r+b") as file:
+        file.write(boot_image.assemble())
+
+
+def make(hypervisor: Hypervisor, server: NewServer, images: Path) -> list[Path]:
+    """Make the server's directory and its local disks, under Nova's names; the root disk first."""
+    directories = Directories(hypervisor.instances)
+    directories.create(server.uuid)
+    folder = directories.path(server.uuid)
+    flavor = server.fields
+    made = []
+    if server.image is not None:
+        root = folder / "disk"
+        _copy(hypervisor, images / server.image.id, root)
+        if flavor["root_gb"]:
+            hypervisor.grow_disk(root, hypervisor.disk_format, flavor["root_gb"] * _GIB)
+        made.append(root)
+    for name, kind, size in (
+        ("disk.eph0", "ephemeral", flavor["ephemeral_gb"] * _GIB),
+        ("disk.swap", "swap", flavor["swap"] * _MIB),
+    ):
+        if size:
+            hypervisor.create_disk(folder / name, size=size, kind=kind)
+            made.append(folder / name)
+    directories.write_formats(server.uuid, server.uuid, {path.name: hypervisor.disk_format for path in made})
+    return made
+
+
+def _copy(hypervisor: Hypervisor, image: Path, disk: Path) -> None:
+    if hypervisor.disk_format == "raw":
+        subprocess.run(["cp", "--sparse=always", "--reflink=auto", "--", image, disk], check=True)
+    else:
+        qcow2.convert(image, "raw", disk)

@@ -1,0 +1,221 @@
+"""Where everything of a lab lies, and the file that makes a directory a lab."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from droveway.errors import Refused
+
+VERSION: Final = 1
+"""Raised when an older Droveway could not use the lab any more."""
+
+WORKER: Final = "worker.sqlite"
+"""The journal of a host's worker, in the host's directory."""
+
+_SOCKET_PREFIX = "droveway-"
+# A unix socket's path has at most 107 bytes, and below this directory lie host names.
+_LONGEST_SOCKET_ROOT = 40
+
+
+class LabHost(msgspec.Struct, frozen=True, kw_only=True):
+    """What the lab itself has to know of a host."""
+
+    cell: str
+    memory_mb: int
+    shared: str | None = None
+    same_host_cold_migrate: bool = False
+
+
+class Identity(msgspec.Struct, frozen=True, kw_only=True):
+    """What ``lab.json`` says."""
+
+    version: int
+    hypervisor: str
+    sockets: str
+    """The directory of the lab's unix sockets: short, and of mode 0711."""
+    project: str
+    user: str
+    network: str
+    hosts: dict[str, LabHost]
+    complete: bool
+    """Whether the lab was made to its end."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The paths of a lab."""
+
+    root: Path
+
+    @property
+    def identity(self) -> Path:
+        """The file that says what lab this is."""
+        return self.root / "lab.json"
+
+    @property
+    def configuration(self) -> Path:
+        """The options that the lab runs under."""
+        return self.root / "droveway.conf"
+
+    @property
+    def api(self) -> Path:
+        """Nova's API database."""
+        return self.root / "api.sqlite"
+
+    @property
+    def cells(self) -> Path:
+        """Where the cell databases lie."""
+        return self.root / "cells"
+
+    @property
+    def journal(self) -> Path:
+        """Droveway's journal."""
+        return self.root / "journal.sqlite"
+
+    @property
+    def placement(self) -> Path:
+        """Placement's database."""
+        return self.root / "placement.sqlite"
+
+    @property
+    def services(self) -> Path:
+        """The database of ports, volumes and images."""
+        return self.root / "services.sqlite"
+
+    @property
+    def images(self) -> Path:
+        """The images' bytes."""
+        return self.root / "images"
+
+    @property
+    def volumes(self) -> Path:
+        """The volumes' bytes."""
+        return self.root / "volumes"
+
+    @property
+    def shared(self) -> Path:
+        """Directories that several hosts keep their servers' disks in."""
+        return self.root / "shared"
+
+    @property
+    def hosts(self) -> Path:
+        """One directory for each host."""
+        return self.root / "hosts"
+
+    @property
+    def guests_log(self) -> Path:
+        """One line for each start and stop of a sandbox guest."""
+        return self.root / "guests.log"
+
+    @property
+    def lock(self) -> Path:
+        """Whoever holds it runs the lab."""
+        return self.root / "lock"
+
+    @property
+    def faults(self) -> Path:
+        """The armed faults."""
+        return self.root / "faults.json"
+
+    @property
+    def stopped_workers(self) -> Path:
+        """The hosts whose worker was stopped by hand."""
+        return self.root / "stopped-workers.json"
+
+    @property
+    def marks(self) -> Path:
+        """What the databases said of themselves when the lab last ran."""
+        return self.root / "marks.json"
+
+    @property
+    def log(self) -> Path:
+        """What went on inside, for whoever looks for a fault in Droveway."""
+        return self.root / "droveway.log"
+
+    def cell(self, name: str) -> Path:
+        """A cell's database."""
+        return self.cells / f"{name}.sqlite"
+
+    def host(self, name: str) -> Path:
+        """A host's directory."""
+        return self.hosts / name
+
+    def worker(self, host: str) -> Path:
+        """The journal of a host's worker."""
+        return self.host(host) / WORKER
+
+
+def read_identity(layout: Layout, *, unfinished: bool = False) -> Identity:
+    """What lab the directory is; raises `droveway.errors.Refused` when it is none that this version can use.
+
+    With ``unfinished`` a lab that was not made to its end will do: only `lab destroy` can use it.
+    """
+    root = layout.root
+    try:
+        data = layout.identity.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        raise Refused(f"{root} is no lab: make one with  droveway lab create DIR, or name another with --lab") from None
+    except OSError as error:
+        raise Refused(f"the lab {root} cannot be read ({error.strerror}): give yourself access to it") from None
+    try:
+        version = msgspec.json.decode(data, type=dict[str, object]).get("version")
+        if version != VERSION:
+            raise Refused(
+                f"the lab {root} is of version {version} and this Droveway makes version {VERSION}: use the Droveway "
+                "that made it, or make a new lab"
+            )
+        identity = msgspec.json.decode(data, type=Identity)
+    except msgspec.DecodeError as error:
+        raise Refused(f"{layout.identity} is corrupt ({error}): remove {root} and make a new lab") from None
+    if not identity.complete and not unfinished:
+        raise Refused(f"the lab {root} was never finished: droveway lab destroy {root}, then create it again")
+    return identity
+
+
+def write_identity(layout: Layout, identity: Identity) -> None:
+    """Put ``lab.json`` in place, durably."""
+    write_file(layout.identity, msgspec.json.format(msgspec.json.encode(identity), indent=2) + b"\n")
+
+
+def write_file(path: Path, data: bytes) -> None:
+    """Put the data in the file's place in one go, durably."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with temporary.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.rename(path)
+    sync_directory(path.parent)
+
+
+def sync_directory(path: Path) -> None:
+    """Make what was made, renamed or removed in the directory durable."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def make_socket_directory() -> Path:
+    """A new directory for unix sockets, whose names have little room."""
+    root = tempfile.gettempdir()
+    path = Path(tempfile.mkdtemp(prefix=_SOCKET_PREFIX, dir=root if len(root) <= _LONGEST_SOCKET_ROOT else "/tmp"))  # noqa: S108 - mkdtemp makes a directory of its own
+    path.chmod(0o711)
+    return path
+
+
+def remove_socket_directory(identity: Identity) -> None:
+    """Remove the sockets; nothing but a directory that `make_socket_directory` made is ever touched."""
+    path = Path(identity.sockets)
+    if path.name.startswith(_SOCKET_PREFIX):
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(path)

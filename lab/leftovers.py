@@ -1,0 +1,62 @@
+"""What is left of a server anywhere in a lab: nothing may be, once it was deleted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import sqlalchemy as sa
+
+from droveway.lab.session import Lab
+from droveway.persistence.api import InstanceMapping
+from droveway.persistence.cell import BlockDeviceMapping, Instance, InstanceExtra, InstanceSystemMetadata, Migration
+from droveway.persistence.cells import FENCE_KEY
+from droveway.persistence.journal import Move
+
+
+def of(lab: Lab, server: str) -> list[str]:
+    """One phrase for each thing that is left of the server with this uuid, live rows included."""
+    return [*_rows(lab, server), *_books(lab, server), *_hosts(lab, server)]
+
+
+def _rows(lab: Lab, server: str) -> Iterator[str]:
+    for name, cell in lab.cell_databases.items():
+        with cell.read() as session:
+            if session.scalar(sa.select(Instance.id).where(Instance.uuid == server, Instance.deleted == 0)):
+                yield f"a live row of instances in {name}"
+            for model in (InstanceExtra, InstanceSystemMetadata, BlockDeviceMapping, Migration):
+                live = sa.select(model.id).where(model.instance_uuid == server, model.deleted == 0)
+                if session.scalar(live.limit(1)):
+                    yield f"a live row of {model.__tablename__} in {name}"
+            if session.scalar(
+                sa.select(InstanceSystemMetadata.id).where(
+                    InstanceSystemMetadata.instance_uuid == server, InstanceSystemMetadata.key == FENCE_KEY
+                )
+            ):
+                yield f"a fence in {name}"
+    with lab.api.read() as session:
+        mapped = sa.select(InstanceMapping.id).where(
+            InstanceMapping.instance_uuid == server, InstanceMapping.queued_for_delete.is_(False)
+        )
+        if session.scalar(mapped):
+            yield "its mapping"
+
+
+def _books(lab: Lab, server: str) -> Iterator[str]:
+    with lab.journal.read() as session:
+        moves = list(session.scalars(sa.select(Move.id).where(Move.server == server)))
+    for consumer in (server, *moves):
+        if lab.placement.allocations(consumer).allocations:
+            yield f"an allocation of {consumer}"
+    yield from (f"port {port.id}" for port in lab.cloud.network.ports(server))
+    yield from (f"attachment {attachment.id}" for attachment in lab.cloud.volumes.for_server(server))
+
+
+def _hosts(lab: Lab, server: str) -> Iterator[str]:
+    for host in sorted(lab.identity.hosts):
+        hypervisor = lab.hypervisor(host)
+        if hypervisor.guest(server) is not None:
+            yield f"its guest on {host}"
+        yield from (f"volume {volume} on {host}" for owner, volume in hypervisor.connections() if owner == server)
+        yield from (f"port {port} on {host}" for owner, port in hypervisor.plugged() if owner == server)
+        yield from (str(path) for path in sorted(hypervisor.instances.glob(f"{server}*")))
+        yield from (str(path) for path in sorted(hypervisor.instances.glob(".droveway-*")))

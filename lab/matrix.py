@@ -1,0 +1,160 @@
+"""The crash matrix: runs crash points one after another and says what became of each.
+
+The process has no threads and holds no database open, so that its children are true copies to be killed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import json
+import os
+import random
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from droveway.errors import DrovewayError
+from droveway.flows import registry
+from droveway.lab import crash_points, matrix_clouds, matrix_full
+from droveway.lab.crash import HOWS, Bench, Outcome
+from droveway.lab.crash_points import Point
+
+LAST: Final = "crash matrix: {} points, {} converged, {} leaks"
+STATES: Final = "{} distinct end states: the server was stopped, started and moved again from each"
+
+FEW: Final = 6
+"""Fewer points than that are sooner run than a process is warmed for them."""
+
+MANY: Final = 12
+"""So many points of one flow are worth its checkpoints."""
+
+EFFECTS: Final = crash_points.EFFECTS
+PHASES: Final = ("before", "during", "after", "stored")
+PATHS: Final = crash_points.PATHS
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the points that are named, or all of the kinds that are; 0 when every one converged."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    options = _parser().parse_args(given)
+    if options.full:
+        return matrix_full.run(options.jobs, options.seed, options.page, options.sample)
+    folder = Path(tempfile.mkdtemp(prefix="droveway-matrix-"))
+    try:
+        bench = Bench(folder, matrix_clouds.spec(options.cloud), options.confirm)
+        try:
+            if len(options.points) not in range(1, FEW):
+                bench.warm()
+            wanted = _wanted(bench, options)
+            _prepare(bench, wanted)
+            outcomes = [_run(bench, options, point) for point in wanted]
+        finally:
+            bench.close()
+    finally:
+        shutil.rmtree(folder)
+    bad = sum(bool(outcome.trouble) for outcome in outcomes)
+    _say(STATES.format(bench.states()))
+    _say(LAST.format(len(outcomes), len(outcomes) - bad, bad))
+    return 1 if bad or not outcomes else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="tools/matrix", description=__doc__)
+    parser.add_argument("points", nargs="*", help="points as they are printed; none: all of the kinds")
+    parser.add_argument("--kind", action="append", choices=registry.kinds(), help="only this kind of flow")
+    parser.add_argument("--direction", action="append", choices=PATHS, help="only flows that run this way")
+    parser.add_argument("--effect", action="append", choices=EFFECTS, help="only this effect")
+    parser.add_argument("--phase", action="append", choices=PHASES, help="only this phase")
+    parser.add_argument("--step", action="append", help="only this step")
+    parser.add_argument("--pairs", action="store_true", help="double faults instead of single ones")
+    parser.add_argument("--cloud", default="three-hosts", choices=matrix_clouds.CLOUDS, help="the hosts and the server")
+    parser.add_argument(
+        "--confirm", default="asked", choices=HOWS, help="kill confirms that are brought about like this"
+    )
+    parser.add_argument("--part", default="1/1", help="N/M: only every Mth point, from the Nth on")
+    parser.add_argument("--sample", type=int, metavar="N", help="only N points, chosen by --seed")
+    parser.add_argument("--seed", type=int, default=0, help="of --sample")
+    parser.add_argument("--report", type=Path, help="write what became of each point to this file, one JSON line each")
+    parser.add_argument("--full", action="store_true", help="every point of every cloud, written to --page")
+    parser.add_argument("--page", type=Path, default=matrix_full.PAGE, help="of --full: where to write it")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="of --full: processes side by side")
+    return parser
+
+
+def _wanted(bench: Bench, options: argparse.Namespace) -> list[Point]:
+    if options.points:
+        return [crash_points.parse(text) for text in options.points]
+    every = [point for point in _points(bench, options) if _is_wanted(point, options)]
+    number, parts = (int(each) for each in options.part.split("/"))
+    chosen = every[number - 1 :: parts]
+    if options.sample is not None and options.sample < len(chosen):
+        _say(f"{options.sample} of {len(chosen)} points, seed {options.seed}")
+        chosen = sorted(random.Random(options.seed).sample(chosen, options.sample))  # noqa: S311 - no secret
+    return chosen
+
+
+def _prepare(bench: Bench, wanted: Sequence[Point]) -> None:
+    counted = collections.Counter((point.kind, point.path) for point in wanted)
+    for (kind, path), count in sorted(counted.items()):
+        if count >= MANY:
+            bench.prepare(kind, path)
+
+
+def _points(bench: Bench, options: argparse.Namespace) -> Iterator[Point]:
+    for kind in options.kind or registry.kinds():
+        graph = registry.latest(kind)
+        if options.pairs:
+            yield from crash_points.pairs(graph)
+        else:
+            within = options.phase is None or "during" in options.phase
+            yield from crash_points.singles(graph, bench.gaps(kind) if within else {}, alternates=bench.alternates)
+
+
+def _is_wanted(point: Point, options: argparse.Namespace) -> bool:
+    if options.confirm != "asked" and not _is_plain_confirm(point):
+        return False
+    phase = point.first.phase if point.first.phase in PHASES else "during"
+    return (
+        point.path in (options.direction or PATHS)
+        and point.first.effect in (options.effect or EFFECTS)
+        and phase in (options.phase or PHASES)
+        and (options.step is None or point.first.step in options.step)
+    )
+
+
+def _is_plain_confirm(point: Point) -> bool:
+    """Whether it is a point that any confirm has, whoever asks for it: what fails comes back in its own time."""
+    return (point.kind, point.path) == ("confirm", "execute") and point.first.effect in ("kill", "worker", "twice")
+
+
+def _run(bench: Bench, options: argparse.Namespace, point: Point) -> Outcome:
+    outcome = bench.run(point)
+    trouble = f"\n  {outcome.trouble}\n  again:  tools/matrix {_where(options)} {point}" if outcome.trouble else ""
+    _say(f"{point}  {outcome.end or 'BAD'}  {outcome.seconds:.1f} s{trouble}")
+    if options.report is not None:
+        with options.report.open("a", encoding="utf-8") as file:
+            file.write(
+                json.dumps([options.cloud, options.confirm, str(point), not outcome.trouble, bench.states()]) + "\n"
+            )
+    return outcome
+
+
+def _where(options: argparse.Namespace) -> str:
+    how = "" if options.confirm == "asked" else f" --confirm {options.confirm}"
+    return f"--cloud {options.cloud}{how}"
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    try:
+        raise SystemExit(main())
+    except DrovewayError as error:
+        raise SystemExit(f"droveway: {error}") from None

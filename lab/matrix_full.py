@@ -1,0 +1,75 @@
+"""The whole crash matrix: every point of every cloud, by several processes, and the page that tells of it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from droveway.errors import DrovewayError
+from droveway.flows import registry
+from droveway.lab import matrix_clouds, matrix_table
+from droveway.lab.crash import HOWS
+from droveway.lab.matrix_table import Told
+
+PAGE: Final = Path(__file__).resolve().parent.parent / "docs" / "crash-matrix.rst"
+
+PAIRS: Final = 75
+"""Double faults that are chosen for each cloud; the first cloud has all of them."""
+
+
+def run(jobs: int, seed: int, page: Path, sample: int | None = None) -> int:
+    """Run it, or so many points of each part of it, and write the page; 0 when every point converged."""
+    few = [] if sample is None else ["--sample", str(sample), "--seed", str(seed)]
+    with tempfile.TemporaryDirectory(prefix="droveway-matrix-") as folder:
+        reports = Path(folder)
+        for number, cloud in enumerate(matrix_clouds.CLOUDS):
+            _together(reports, jobs, cloud, [*_kinds(once=number > 0), *few])
+            chosen = ["--sample", str(PAIRS // jobs), "--seed", str(seed)] if number else []
+            _together(reports, jobs, cloud, [*_kinds(once=True), "--pairs", *chosen, *few])
+            for how in HOWS[1:]:
+                _together(reports, jobs, cloud, ["--kind", "confirm", "--confirm", how, *few])
+        told, states = _read(reports)
+    matrix_table.write(page, matrix_table.page(told, states=states, seed=seed))
+    bad = sum(not each.converged for each in told)
+    sys.stdout.write(f"seed {seed}; {states} distinct end states were used\n")
+    sys.stdout.write(f"crash matrix: {len(told)} points, {len(told) - bad} converged, {bad} leaks\n")
+    return 1 if bad or not told else 0
+
+
+def _together(reports: Path, jobs: int, cloud: str, more: list[str]) -> None:
+    """Let each of so many processes run its part of the points."""
+    started = []
+    for number in range(1, jobs + 1):
+        report = reports / f"{len(list(reports.iterdir()))}.{number}"
+        report.touch()
+        words = ["--cloud", cloud, "--part", f"{number}/{jobs}", "--report", str(report), *more]
+        started.append(subprocess.Popen([sys.executable, "-m", "droveway.lab.matrix", *words]))
+    codes = [process.wait() for process in started]
+    if any(code not in (0, 1) for code in codes):
+        raise DrovewayError(f"a part of the matrix ended with {codes}")
+
+
+def _kinds(*, once: bool) -> list[str]:
+    """The options that name the kinds; ``once``: of the two that share a graph only one."""
+    kinds = [kind for kind in registry.kinds() if not (once and kind == "migrate")]
+    return [word for kind in kinds for word in ("--kind", kind)]
+
+
+def _read(reports: Path) -> tuple[list[Told], int]:
+    """What was told of every point, and how many end states were used."""
+    told, states = [], 0
+    for report in sorted(reports.iterdir()):
+        lines = list(_lines(report))
+        told += [Told(*line[:-1]) for line in lines]
+        states += lines[-1][-1] if lines else 0
+    return told, states
+
+
+def _lines(report: Path) -> Iterator[tuple[str, str, str, bool, int]]:
+    for line in report.read_text(encoding="utf-8").splitlines():
+        yield tuple(json.loads(line))

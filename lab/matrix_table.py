@@ -1,0 +1,111 @@
+"""The table of a whole crash matrix, as a page of the documentation."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from droveway.flows import registry
+from droveway.lab import crash_points, matrix_clouds
+from droveway.lab.crash import HOWS
+
+COLUMNS: Final = {
+    "killed before": "before it",
+    "killed during": "between two of its effects",
+    "killed after": "after its effects, before its result was stored",
+    "killed stored": "once its result was stored",
+    "worker killed": "its host's worker, between two effects, while the conductor lived on",
+    "failed": "it failed before, half way or after",
+    "run twice": "its body ran twice in a row",
+    "requests": "a delete, a cancel or a pause arrived",
+    "double": "a fault in the undo of a failure, or a kill of who resumed",
+}
+"""What happened to a step, and what that means."""
+
+_EFFECTS: Final = {
+    "worker": "worker killed",
+    "fail": "failed",
+    "refuse": "failed",
+    "twice": "run twice",
+    "delete": "requests",
+    "cancel": "requests",
+    "pause": "requests",
+}
+
+
+class Told(NamedTuple):
+    """What a run of the matrix told of one point."""
+
+    cloud: str
+    how: str
+    """What brought the confirm about, `droveway.lab.crash.How`."""
+    point: str
+    converged: bool
+
+
+def page(told: Iterable[Told], *, states: int, seed: int) -> str:
+    """The page in reStructuredText; its points are counted by cloud, kind and what happened."""
+    counted: dict[tuple[str, str, str], list[int]] = collections.defaultdict(lambda: [0, 0])
+    for each in told:
+        tested = crash_points.parse(each.point)
+        cell = counted[each.cloud, _flow(tested.kind, each.how), column(tested)]
+        cell[0] += 1
+        cell[1] += each.converged
+    points = sum(cell[0] for cell in counted.values())
+    converged = sum(cell[1] for cell in counted.values())
+    lines = [*_HEAD, "", f"``crash matrix: {points} points, {converged} converged, {points - converged} leaks``", ""]
+    lines += [
+        f"{states} distinct end states were used; the double faults that were chosen follow from seed {seed}.",
+        "",
+    ]
+    lines += [f"- *{name}*: {what}" for name, what in COLUMNS.items()]
+    lines += ["", ".. list-table::", "   :header-rows: 1", ""]
+    lines += _row(["cloud", "flow", *COLUMNS])
+    for cloud in matrix_clouds.CLOUDS:
+        for flow in _flows():
+            cells = [counted.get((cloud, flow, name)) for name in COLUMNS]
+            if any(cells):
+                lines += _row([cloud, flow, *(f"{cell[1]}/{cell[0]}" if cell else "" for cell in cells)])
+    return "\n".join(lines) + "\n"
+
+
+def column(tested: crash_points.Point) -> str:
+    """Where the table counts the point."""
+    if len(tested.spots) > 1:
+        return "double"
+    first = tested.first
+    if first.effect != "kill":
+        return _EFFECTS[first.effect]
+    return f"killed {first.phase if first.phase in crash_points.AROUND else 'during'}"
+
+
+def write(path: Path, text: str) -> None:
+    """Put the page in place."""
+    path.write_text(text, encoding="utf-8")
+
+
+def _flows() -> list[str]:
+    return [_flow(kind, how) for kind in registry.kinds() for how in (HOWS if kind == "confirm" else HOWS[:1])]
+
+
+def _flow(kind: str, how: str) -> str:
+    return kind if how == HOWS[0] else f"{kind} ({how})"
+
+
+def _row(cells: list[str]) -> list[str]:
+    return [f"   {'* -' if number == 0 else '  -'} {cell}".rstrip() for number, cell in enumerate(cells)]
+
+
+_HEAD: Final = [
+    "The crash matrix",
+    "################",
+    "",
+    "Every step of every flow, the retry that chooses destinations included, killed, failing, repeated and met by",
+    "requests, in every cloud: forward, while it is undone, and while it is undone for the next alternate. Each cell",
+    "has the points that converged and all points: the move rested where it should, the audit was clean, and from each",
+    "distinct end the server was stopped, started and moved again. Resize and migrate are one graph: migrate runs in",
+    "the first cloud only. The page is written by ``tools/matrix --full``, which takes its points from the graphs; any",
+    "of them is run again by ``tools/matrix --cloud CLOUD POINT``.",
+]

@@ -1,0 +1,289 @@
+"""Running a lab: conductor, keeper and one worker a host as threads of the command that holds its lock."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fcntl
+import logging
+import os
+import threading
+import time
+import uuid
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from sqlalchemy import orm
+
+from droveway.clients.references import References
+from droveway.clients.zookeeper import Coordination, connect_embedded, embedded_store, worker_path
+from droveway.engines.board import MoveBoard
+from droveway.engines.conductor import Conductor
+from droveway.engines.health import Standard
+from droveway.engines.keeper import Keeper
+from droveway.engines.run import Probe, Resources
+from droveway.errors import DrovewayError, Refused
+from droveway.flows import registry
+from droveway.flows.run import MoveOptions
+from droveway.flows.step import Where
+from droveway.lab import faults, marks
+from droveway.lab.session import Lab
+from droveway.lab.stopped import stopped_workers
+from droveway.persistence import debts, moves
+from droveway.persistence.database import database_time
+from droveway.persistence.journal import Move
+from droveway.persistence.policies import HEALTHY
+from droveway.persistence.states import ENDED, State
+from droveway.scheduler.requests import rules
+from droveway.workers.context import Probe as WorkerProbe
+from droveway.workers.daemon import Worker
+
+POLL: Final = 0.05
+"""Seconds between two looks at the journal."""
+
+SELDOM: Final = 0.25
+"""Seconds between two looks at the journal while this process runs flows: each costs some of their time."""
+
+AT_ONCE: Final = 0.01
+"""Seconds between two looks at whether flows run."""
+
+KEEPER_ROUND: Final = 0.2
+"""Seconds between two rounds of the keeper: other commands write requests without ringing for it."""
+
+WORKERS_UP: Final = 30.0
+"""Seconds within which the workers have to register."""
+
+
+def drive(lab: Lab, at_rest: Callable[[], bool]) -> None:
+    """Run the lab until nothing in it can go on, or wait for the command that does, until ``at_rest``."""
+    while not at_rest():
+        with _lock(lab) as held:
+            if held:
+                with running(lab) as runner:
+                    while is_busy(lab):
+                        runner.rest()
+                return
+        time.sleep(POLL)
+
+
+def is_busy(lab: Lab) -> bool:
+    """Whether any move can go on by itself."""
+    with lab.journal.read() as session:
+        now = database_time(session)
+        away = stopped_workers(lab.layout)
+        return (
+            bool(moves.left_ends(session))
+            or any(can_go_on(move, now, away) for move in moves.open_moves(session))
+            or _is_owed(lab, session)
+        )
+
+
+def _is_owed(lab: Lab, session: orm.Session) -> bool:
+    """Whether a host that is up owes something that was not tried in vain yet."""
+    away, due = stopped_workers(lab.layout), debts.collectable(session)
+    in_vain = {(debt.move_id, debt.host) for debt in due if debt.details.get(debts.ERROR)}
+    return any(debt.host not in away and (debt.move_id, debt.host) not in in_vain for debt in due)
+
+
+def can_go_on(move: Move, now: Any, away: Collection[str] = ()) -> bool:
+    """Whether the move goes on without a person; ``now`` is the database's clock.
+
+    A confirm policy waits for hosts that are ``away``, which somebody has to start, once it has said so.
+    """
+    state = State(move.state)
+    if state in ENDED or move.hold or state is State.NEEDS_OPERATOR:
+        return False
+    if state is not State.VERIFYING:
+        return True
+    due = move.deadline is not None and move.deadline <= now
+    if move.delete_requested:
+        return due
+    needed = {move.source_host, move.dest_host} if move.policy == HEALTHY else {move.source_host}
+    told = any(host in needed and host in (move.waits_for or "") for host in away)
+    return (due or move.policy == HEALTHY) and not told
+
+
+@dataclasses.dataclass(frozen=True)
+class Probes:
+    """What is called where faults are injected, instead of the lab's own armed faults."""
+
+    conductor: Probe
+    worker: Callable[[str], WorkerProbe]
+    """Makes the probe of a host's worker."""
+
+
+@contextlib.contextmanager
+def running(lab: Lab, probes: Probes | None = None, *, runner: Runner | None = None) -> Iterator[Runner]:
+    """The lab's processes, as threads unless a ``runner`` of another kind is given; the caller holds the lock."""
+    marks.require(lab.layout, lab.identity.hosts)
+    marks.record(lab.layout, lab.identity.hosts)
+    runner = runner or Runner(lab, probes)
+    handler = logging.FileHandler(lab.layout.log, delay=True)
+    handler.setLevel(logging.WARNING)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
+    logging.getLogger().addHandler(handler)
+    try:
+        runner.start()
+        yield runner
+    finally:
+        runner.stop()
+        logging.getLogger().removeHandler(handler)
+        handler.close()
+        marks.record(lab.layout, lab.identity.hosts)
+
+
+class Runner:
+    """Conductor, keeper and workers over one embedded ZooKeeper."""
+
+    def __init__(self, lab: Lab, probes: Probes | None = None) -> None:
+        self._lab = lab
+        self._probes = probes
+        self._conductor: Conductor | None = None
+        self._store = embedded_store()
+        self._sessions: list[Coordination] = []
+        self._stops: list[Callable[[], None]] = []
+
+    def start(self) -> None:
+        """Start them all: the workers first, so that no host seems to be away."""
+        away = stopped_workers(self._lab.layout)
+        hosts = [host for host in sorted(self._lab.identity.hosts) if host not in away]
+        probes = self._probes
+        for host in hosts:
+            self._stops.append(self.start_worker(host))
+        self._await(hosts)
+        self._conductor = start_conductor(self._lab, self.connect(), probe=probes.conductor if probes else None)
+        self._stops.append(self._conductor.stop)
+        self._stops.append(start_keeper(self._lab, self.connect()).stop)
+
+    def stop(self) -> None:
+        """Stop them all, the last one first; what runs is parked and goes on in the next command."""
+        while self._stops:
+            self._stops.pop()()
+        while self._sessions:
+            self._sessions.pop().close()
+
+    def start_worker(self, host: str) -> Callable[[], None]:
+        """Start the host's worker; what stops it."""
+        probe = self._probes.worker(host) if self._probes else None
+        return start_worker(self._lab, host, self.connect(), probe=probe).stop
+
+    def rest(self) -> None:
+        """Wait for the time after which the journal is worth a look: seldom while flows run, at once after the last."""
+        time.sleep(POLL)
+        until = time.monotonic() + SELDOM
+        while self.busy() and time.monotonic() < until:
+            time.sleep(AT_ONCE)
+
+    def busy(self) -> int:
+        """How many flows are being run now."""
+        return self._conductor.busy() if self._conductor is not None else 0
+
+    def connect(self) -> Coordination:
+        """A new session with the lab's ZooKeeper; it ends with the runner."""
+        session = connect_embedded(self._store)
+        self._sessions.append(session)
+        return session
+
+    def _await(self, hosts: list[str]) -> None:
+        session = self.connect()
+        deadline = time.monotonic() + WORKERS_UP
+        bell = threading.Event()
+        for host in hosts:
+            while session.get(worker_path(host)) is None:
+                if time.monotonic() > deadline:
+                    raise DrovewayError(f"the worker of host {host} did not come up within {WORKERS_UP:g} s")
+                bell.wait(0.005)
+
+
+def start_worker(lab: Lab, host: str, coordination: Coordination, *, probe: WorkerProbe | None = None) -> Worker:
+    """The host's worker, started over a session of its own; ``probe`` instead of the lab's faults."""
+    Path(lab.identity.sockets).mkdir(mode=0o711, exist_ok=True)
+    worker = Worker(
+        host,
+        lab.layout.host(host),
+        lab.hypervisor(host),
+        References(lab.cloud.volumes),
+        coordination,
+        transfer_address=f"unix:{lab.identity.sockets}/{host}.sock",
+        probe=probe or faults.worker_probe(lab.layout, host),
+    )
+    worker.start()
+    return worker
+
+
+def start_conductor(lab: Lab, coordination: Coordination, *, probe: Probe | None = None) -> Conductor:
+    """A conductor, started over a session of its own; ``probe`` instead of the lab's faults."""
+    conductor = Conductor(
+        coordination,
+        _resources(lab, probe or faults.conductor_probe(lab.layout, lambda move, step: _host_of(lab, move, step))),
+        registry.graph,
+        name=f"lab-{os.getpid()}-{uuid.uuid4().hex[:8]}",
+        slots=lab.conf.conductor.threads,
+    )
+    conductor.start()
+    return conductor
+
+
+def start_keeper(lab: Lab, coordination: Coordination) -> Keeper:
+    """A keeper, started over a session of its own."""
+    conf = lab.conf.confirm
+    keeper = Keeper(
+        coordination,
+        lab.journal,
+        MoveBoard(coordination),
+        registry.reference,
+        every=KEEPER_ROUND,
+        standard=Standard(healthy_after=conf.healthy_after, probe_timeout=conf.probe_timeout),
+    )
+    keeper.start()
+    return keeper
+
+
+def _resources(lab: Lab, probe: Probe) -> Resources:
+    conf = lab.conf
+    return Resources(
+        journal=lab.journal,
+        api=lab.api,
+        cells=lab.cells,
+        placement=lab.placement,
+        network=lab.cloud.network,
+        volumes=lab.cloud.volumes,
+        options=MoveOptions(
+            max_attempts=conf.scheduler.max_attempts,
+            allow_resize_to_same_host=conf.scheduler.allow_resize_to_same_host,
+            shutdown_timeout=conf.worker.shutdown_timeout,
+            retry_for=conf.conductor.retry_for,
+            retry_pause=conf.conductor.retry_pause,
+            rules=rules(conf.scheduler),
+        ),
+        host_away=conf.conductor.host_away,
+        probe=probe,
+    )
+
+
+def _host_of(lab: Lab, move_id: str, step: str) -> str | None:
+    """The host that the step of a move is carried out on, as far as it is known yet."""
+    with lab.journal.read() as session:
+        move = moves.get(session, move_id)
+        kind = moves.flow_of(session, move.flow_uuid).kind if move.flow_uuid else move.kind
+        at_home = moves.home(session, move)
+    places = {each.step_name(): each.where for each in registry.latest(kind).walk()}
+    hosts = {Where.SOURCE: move.source_host, Where.DESTINATION: move.dest_host, Where.HOME: at_home}
+    return hosts.get(places.get(step, Where.CONDUCTOR))
+
+
+@contextlib.contextmanager
+def _lock(lab: Lab) -> Iterator[bool]:
+    """Try to become the one who runs the lab."""
+    try:
+        file = lab.layout.lock.open("ab")
+    except OSError as error:
+        raise Refused(f"the lab {lab.layout.root} cannot be written ({error.strerror}): give yourself access") from None
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        yield True

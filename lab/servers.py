@@ -1,0 +1,257 @@
+"""Servers of a lab: built, started, stopped and deleted as a Nova would do it, but without one."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+from sqlalchemy import orm
+
+from droveway.errors import Refused
+from droveway.lab import cloud, disks, server_rows
+from droveway.lab.server_rows import NewServer, ServerImage, ServerVolume
+from droveway.lab.session import Lab
+from droveway.lab.topology import Owner
+from droveway.persistence import api, cell, devices, objects, servers
+from droveway.persistence.vm_states import PowerState, VmState
+from droveway.workers.directories import Directories
+from droveway.workers.hypervisors.base import Port, Volume
+
+STOP_SECONDS = 60.0
+"""Seconds that a guest has to shut down, as Nova's shutdown_timeout."""
+
+_SUBNET = "10.0.0.0/16"
+
+
+@dataclass(frozen=True)
+class Found:
+    """A server as its rows show it."""
+
+    uuid: str
+    name: str
+    cell: str
+    host: str
+    vm_state: str
+    task_state: str | None
+
+
+def create(lab: Lab, name: str, spec: cloud.Server) -> str:
+    """Build the server and return its uuid; what was made is unmade when something fails.
+
+    Raises `droveway.errors.Refused` when the lab has not what the server asks for, or a server of that name.
+    """
+    server = str(uuid.uuid4())
+    cell_name = lab.host(spec.host).cell
+    with contextlib.ExitStack() as undo:
+        new = _acquire(lab, server, name, spec, undo)
+        _claim(lab, new, undo)
+        _build_guest(lab, new, undo)
+        with lab.cells.database(cell_name).write() as session:
+            server_rows.add_to_cell(session, new)
+        with lab.api.write() as session:
+            server_rows.add_to_api(session, new, cell_name)
+        undo.pop_all()
+    return server
+
+
+def start(lab: Lab, found: Found) -> bool:
+    """Start a stopped server; False when it was active.  Raises `droveway.errors.Refused` in any other state."""
+    return _power(lab, found, VmState.STOPPED, VmState.ACTIVE)
+
+
+def stop(lab: Lab, found: Found) -> bool:
+    """Stop an active server; False when it was stopped.  Raises `droveway.errors.Refused` in any other state."""
+    return _power(lab, found, VmState.ACTIVE, VmState.STOPPED)
+
+
+def _power(lab: Lab, found: Found, before: str, after: str) -> bool:
+    if found.vm_state == after and found.task_state is None:
+        return False
+    if found.vm_state != before or found.task_state is not None:
+        raise Refused(
+            f"server {found.name} is {found.vm_state} (task: {found.task_state or 'none'}), and only one that is "
+            f"{before} or {after} without a task can be started or stopped: droveway server show {found.name}"
+        )
+    hypervisor = lab.hypervisor(found.host)
+    if after == VmState.ACTIVE:
+        hypervisor.start(found.uuid, _unfenced)
+    else:
+        hypervisor.stop(found.uuid, grace=STOP_SECONDS, fence=_unfenced)
+    with lab.cells.database(found.cell).write() as session:
+        row = servers.live(session, found.uuid)
+        row.vm_state = after
+        row.power_state = PowerState.RUNNING if after == VmState.ACTIVE else PowerState.SHUTDOWN
+    return True
+
+
+def _acquire(lab: Lab, server: str, name: str, spec: cloud.Server, undo: contextlib.ExitStack) -> NewServer:
+    """Get all that the server needs of the services; `undo` learns how each thing is given back."""
+    with lab.api.read() as session:
+        flavor = servers.flavor(session, spec.flavor)
+        zone = _zone_of(session, spec.host)
+        if spec.group is not None:
+            _require_group(session, spec.group)
+    fields = objects.flavor_data(flavor)
+    names = server_rows.device_names(
+        ephemeral=bool(fields["ephemeral_gb"]),
+        swap=bool(fields["swap"]),
+        volumes=len(spec.volumes),
+        boots_from_volume=spec.boots_from_volume,
+    )
+    free = iter(names["volumes"])
+    volumes = [
+        _attach(lab, server, f"{name}-{number}", wanted, names["root"][0] if wanted.boot else next(free), spec, undo)
+        for number, wanted in enumerate(spec.volumes, 1)
+    ]
+    return NewServer(
+        uuid=server,
+        name=name,
+        owner=Owner(lab.identity.project, lab.identity.user),
+        flavor=flavor,
+        image=_image(lab, spec.image) if spec.image else None,
+        host=spec.host,
+        zone=zone,
+        requested_zone=spec.az,
+        group=spec.group,
+        ports=[_bind(lab, server, spec.host, zone, undo) for _ in spec.ports],
+        volumes=volumes,
+        active=spec.state == "active",
+    )
+
+
+def _attach(
+    lab: Lab,
+    server: str,
+    name: str,
+    wanted: cloud.Volume,
+    device: str,
+    spec: cloud.Server,
+    undo: contextlib.ExitStack,
+) -> ServerVolume:
+    volume = lab.cloud.volumes.create_volume(name=name, size_gb=wanted.size_gb, bootable=wanted.boot)
+    undo.callback(lab.cloud.volumes.delete_volume, volume)
+    if wanted.boot:
+        disks.make_bootable(lab.identity.hypervisor, lab.layout.volumes / volume)
+    attachment = lab.cloud.volumes.create_attachment(volume, server)
+    undo.callback(lab.cloud.volumes.delete_attachment, attachment)
+    lab.cloud.volumes.connect(attachment, lab.hypervisor(spec.host).connector(), device)
+    lab.cloud.volumes.complete(attachment)
+    return ServerVolume(
+        volume=volume,
+        shown=lab.cloud.volumes.shown(attachment),
+        connection=lab.cloud.volumes.connection_info(attachment),
+        device=device,
+        boot=wanted.boot,
+        size_gb=wanted.size_gb,
+        delete_on_termination=wanted.delete_on_termination,
+    )
+
+
+def _bind(lab: Lab, server: str, host: str, zone: str | None, undo: contextlib.ExitStack) -> devices.Port:
+    mac = "fa:16:3e:" + ":".join(f"{byte:02x}" for byte in secrets.token_bytes(3))
+    owner = f"compute:{zone or server_rows.DEFAULT_ZONE}"
+    port = lab.cloud.network.create_port(
+        server, mac=mac, network_id=lab.identity.network, host=host, device_owner=owner
+    )
+    undo.callback(lab.cloud.network.delete_port, port)
+    address = f"10.0.{secrets.randbelow(255)}.{secrets.randbelow(253) + 2}"
+    subnet = devices.Subnet(cidr=_SUBNET, gateway="10.0.0.1", addresses=(address,))
+    network = devices.Network(
+        id=lab.identity.network, label="lab", tenant_id=lab.identity.project, subnets=(subnet,), tunneled=True
+    )
+    return devices.Port(id=port, mac=mac, network=network, active=True)
+
+
+def _image(lab: Lab, name: str) -> ServerImage:
+    for image in lab.cloud.images.images():
+        if image.name == name:
+            traits = sorted(key.removeprefix("trait:") for key in image.properties if key.startswith("trait:"))
+            return ServerImage(image.id, image.name, image.size or 0, image.min_disk_gb, traits)
+    raise Refused(f"image {name} is unknown: the lab's images are named in its cloud file")
+
+
+def _claim(lab: Lab, new: NewServer, undo: contextlib.ExitStack) -> None:
+    """Hold the flavor's resources; raises `droveway.errors.StepError` when the host is full."""
+    with lab.cells.database(lab.host(new.host).cell).read() as session:
+        node = session.scalars(
+            sa.select(cell.ComputeNode.uuid).where(cell.ComputeNode.host == new.host, cell.ComputeNode.deleted == 0)
+        ).one()
+    lab.placement.ensure_allocation(
+        new.uuid,
+        {str(node): _needs(new.fields, boots_from_volume=new.boots_from_volume)},
+        project_id=new.owner.project,
+        user_id=new.owner.user,
+    )
+    undo.callback(lab.placement.release, new.uuid)
+
+
+def _needs(fields: Mapping[str, int], *, boots_from_volume: bool) -> dict[str, int]:
+    flavor = cloud.Flavor(
+        vcpus=fields["vcpus"],
+        memory_mb=fields["memory_mb"],
+        root_gb=fields["root_gb"],
+        ephemeral_gb=fields["ephemeral_gb"],
+        swap_mb=fields["swap"],
+    )
+    return cloud.needs(flavor, boots_from_volume=boots_from_volume)
+
+
+def _build_guest(lab: Lab, new: NewServer, undo: contextlib.ExitStack) -> None:
+    hypervisor = lab.hypervisor(new.host)
+    undo.callback(Directories(hypervisor.instances).remove, new.uuid)
+    made = disks.make(hypervisor, new, lab.layout.images)
+    volumes = [
+        Volume(volume=each.volume, device=each.device, boot=each.boot, connection=dict(each.connection))
+        for each in new.volumes
+    ]
+    ports = [Port(port=each.id, mac=each.mac) for each in new.ports]
+    undo.callback(_unready, lab, new)
+    for volume in volumes:
+        hypervisor.connect_volume(new.uuid, volume)
+    for port in ports:
+        hypervisor.plug(new.uuid, port)
+    sizes = {"vcpus": new.fields["vcpus"], "memory_mb": new.fields["memory_mb"]}
+    definition = hypervisor.create_definition(
+        server=new.uuid,
+        name=f"instance-{new.uuid[:8]}",
+        disks=made,
+        boot_volume=new.boots_from_volume,
+        **sizes,
+    )
+    hypervisor.define(
+        new.uuid, definition, vcpus=None, memory_mb=None, disks=made, volumes=volumes, ports=ports, mark=None
+    )
+    if new.active:
+        hypervisor.start(new.uuid, _unfenced)
+
+
+def _unready(lab: Lab, new: NewServer) -> None:
+    hypervisor = lab.hypervisor(new.host)
+    hypervisor.stop(new.uuid, grace=0.0, fence=_unfenced)
+    hypervisor.undefine(new.uuid)
+    for volume in new.volumes:
+        hypervisor.disconnect_volume(new.uuid, volume.volume)
+    for port in new.ports:
+        hypervisor.unplug(new.uuid, port.id)
+
+
+def _zone_of(session: orm.Session, host: str) -> str | None:
+    return session.scalar(
+        sa.select(api.AggregateMetadata.value)
+        .join(api.AggregateHost, api.AggregateHost.aggregate_id == api.AggregateMetadata.aggregate_id)
+        .where(api.AggregateHost.host == host, api.AggregateMetadata.key == "availability_zone")
+    )
+
+
+def _require_group(session: orm.Session, name: str) -> None:
+    known: Sequence[str | None] = session.scalars(sa.select(api.InstanceGroup.name)).all()
+    if name not in known:
+        raise Refused(f"group {name} is unknown: the lab's groups are {', '.join(map(str, known)) or 'none'}")
+
+
+def _unfenced() -> None:
+    """A lab's own servers have no epoch: nobody moves them while they are made or removed."""

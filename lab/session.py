@@ -1,0 +1,130 @@
+"""An opened lab: its databases, services and hypervisors, each opened when it is first used."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from droveway.errors import NotFound
+from droveway.lab.layout import Identity, LabHost, Layout, read_identity
+from droveway.persistence import migrate
+from droveway.persistence.database import Database, DatabaseUnusable, sqlite_url
+
+if TYPE_CHECKING:
+    from oslo_config import cfg
+
+    from droveway.clients.embedded.cloud import EmbeddedCloud
+    from droveway.clients.placement import Placement
+    from droveway.persistence.cells import Cells
+    from droveway.workers.hypervisors.base import Hypervisor
+
+
+class Lab:
+    """A lab of this version."""
+
+    def __init__(self, layout: Layout, identity: Identity) -> None:
+        self.layout = layout
+        self.identity = identity
+        self._hypervisors: dict[str, Hypervisor] = {}
+
+    @classmethod
+    def open(cls, root: Path) -> Lab:
+        """The lab in the directory; raises `droveway.errors.Refused` when it is none that can be used."""
+        layout = Layout(root.absolute())
+        return cls(layout, read_identity(layout))
+
+    @functools.cached_property
+    def api(self) -> Database:
+        """Nova's API database."""
+        return _open_database(self.layout.api)
+
+    @functools.cached_property
+    def cell_databases(self) -> dict[str, Database]:
+        """Nova's cell databases, by the cells' names."""
+        names = sorted({host.cell for host in self.identity.hosts.values()})
+        return {name: _open_database(self.layout.cell(name)) for name in names}
+
+    @functools.cached_property
+    def cells(self) -> Cells:
+        """Access to the cell databases behind the fence."""
+        from droveway.persistence.cells import Cells
+
+        return Cells(self.cell_databases)
+
+    @functools.cached_property
+    def journal(self) -> Database:
+        """Droveway's journal, of this version's schema."""
+        database = _open_database(self.layout.journal)
+        migrate.check(database)
+        return database
+
+    @functools.cached_property
+    def conf(self) -> cfg.ConfigOpts:
+        """The options of the lab's droveway.conf."""
+        from droveway.conf import settings
+
+        return settings.load(self.layout.configuration)
+
+    @functools.cached_property
+    def placement(self) -> Placement:
+        """Placement itself, in this process."""
+        from droveway.clients.embedded.placement import embedded_placement
+        from droveway.clients.placement import Placement
+
+        return Placement(embedded_placement(self.layout.placement))
+
+    @functools.cached_property
+    def cloud(self) -> EmbeddedCloud:
+        """The lab's own ports, volumes and images."""
+        from droveway.clients.embedded.cloud import embedded_cloud
+
+        files = self.layout
+        return embedded_cloud(database=files.services, volumes=files.volumes, images=files.images)
+
+    def host(self, name: str) -> LabHost:
+        """What the lab knows of a host; raises `droveway.errors.NotFound`."""
+        if name not in self.identity.hosts:
+            raise NotFound(f"host {name} is unknown: droveway host list shows the hosts")
+        return self.identity.hosts[name]
+
+    def hypervisor(self, host: str) -> Hypervisor:
+        """The host's hypervisor."""
+        if host not in self._hypervisors:
+            self._hypervisors[host] = self._open_hypervisor(host, self.host(host))
+        return self._hypervisors[host]
+
+    def _open_hypervisor(self, name: str, host: LabHost) -> Hypervisor:
+        if self.identity.hypervisor == "libvirt":
+            from droveway.lab import daemons
+
+            return daemons.hypervisor(self.layout, self.identity, name)
+        from droveway.workers.hypervisors.sandbox import Sandbox
+
+        return Sandbox(
+            name,
+            self.layout.host(name),
+            guests_log=self.layout.guests_log,
+            volumes=self.layout.volumes,
+            memory_mb=host.memory_mb,
+            same_host_cold_migrate=host.same_host_cold_migrate,
+        )
+
+    def close(self) -> None:
+        """Give back every connection; guests go on."""
+        for hypervisor in self._hypervisors.values():
+            hypervisor.close()
+        self._hypervisors.clear()
+        for name in ("api", "journal"):
+            opened = self.__dict__.pop(name, None)
+            if opened is not None:
+                opened.close()
+        for database in self.__dict__.get("cell_databases", {}).values():
+            database.close()
+
+
+def _open_database(path: Path) -> Database:
+    # SQLite would make an empty database of a file that is not there.
+    if not path.exists():
+        raise DatabaseUnusable(f"the database {path} is missing: restore it, or make a new lab")
+    return Database(sqlite_url(path))

@@ -1,0 +1,181 @@
+"""Asking for a move in a lab: facts, preconditions, destination, then the row that is the move."""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import uuid
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+
+from droveway.errors import Refused, StepError
+from droveway.flows import registry
+from droveway.lab import facts as lab_facts
+from droveway.lab.session import Lab
+from droveway.persistence import catalog, moves, objects, servers
+from droveway.persistence.database import database_time
+from droveway.persistence.journal import Move, Plan
+from droveway.persistence.policies import HEALTHY
+from droveway.scheduler import candidates, preconditions
+from droveway.scheduler.facts import RESIZE, Facts
+from droveway.scheduler.hosts import host_states
+from droveway.scheduler.requests import MoveRequest, rules
+from droveway.scheduler.select import Selection
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wish:
+    """What an operator asks for; names or ids as they were typed."""
+
+    server: str
+    flavor: str | None = None
+    host: str | None = None
+    policy: str = "manual"
+    confirm_seconds: int | None = None
+    reason: str | None = None
+    plan: str | None = None
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A wish that can be met: its facts and where the server would go."""
+
+    facts: Facts
+    selection: Selection
+
+
+def examine(lab: Lab, wish: Wish) -> Answer:
+    """Whether the wish can be met now; raises `droveway.errors.Refused` with the rule that it breaks."""
+    if wish.flavor is not None and wish.host is not None:
+        raise Refused(
+            "a resize takes no destination host and a migration no flavor: give --flavor or --to-host, not both"
+        )
+    facts = lab_facts.of_move(lab, wish.server, flavor=wish.flavor, host=wish.host)
+    preconditions.check(facts)
+    try:
+        selection = candidates.schedule(lab.placement, _states(lab, facts.up), _request(lab, facts))
+    except StepError as error:
+        raise Refused(str(error)) from None
+    return Answer(facts, selection)
+
+
+def submit(lab: Lab, wish: Wish) -> Move:
+    """Accept the move; raises `droveway.errors.Refused` and changes nothing when a rule forbids it."""
+    seconds = _confirm_seconds(lab, wish)
+    if wish.plan is not None:
+        wish = _planned(lab, wish)
+    facts = examine(lab, wish).facts
+    request = moves.Request(
+        kind=facts.kind,
+        server=facts.server.id,
+        server_name=facts.server.name,
+        cell=facts.server.cell,
+        host=str(facts.server.host),
+        old_flavor=facts.current.name,
+        new_flavor=(facts.new or facts.current).name,
+        target_host=facts.target.name if facts.target else None,
+        policy=wish.policy,
+        confirm_seconds=seconds,
+        reason=wish.reason,
+        asked_by=getpass.getuser(),
+        project=facts.server.project,
+    )
+    with lab.journal.write() as session:
+        return moves.submit(session, request, registry.reference(facts.kind))
+
+
+def _confirm_seconds(lab: Lab, wish: Wish) -> int:
+    """Seconds until the policy's deadline; raises Refused for one that no guest can meet."""
+    conf = lab.conf.confirm
+    if wish.policy != HEALTHY:
+        return int(wish.confirm_seconds or conf.deadline)
+    seconds = int(wish.confirm_seconds or conf.healthy_deadline)
+    if seconds <= conf.healthy_after:
+        raise Refused(
+            f"a guest is healthy once it has run for {conf.healthy_after:g} s ([confirm] healthy_after), which a "
+            f"deadline of {seconds} s does not leave: give a longer --deadline"
+        )
+    return seconds
+
+
+def store_plan(lab: Lab, answer: Answer, body: dict[str, Any]) -> str:
+    """Keep a plan so that `--from-plan` can name it; its id."""
+    plan = str(uuid.uuid4())
+    facts = answer.facts
+    inputs = {
+        "flavor": facts.new.id if facts.new else None,
+        "host": facts.target.name if facts.target else None,
+        "source": facts.server.host,
+        "destinations": [chosen.host for chosen in answer.selection.chosen],
+    }
+    with lab.journal.write() as session:
+        session.add(
+            Plan(id=plan, server=facts.server.id, body=body | {"inputs": inputs}, created_at=database_time(session))
+        )
+    return plan
+
+
+def _planned(lab: Lab, wish: Wish) -> Wish:
+    """The wish that the plan was made for; raises Refused when the plan no longer holds."""
+    with lab.journal.read() as session:
+        found = list(
+            session.scalars(sa.select(Plan).where(Plan.id.startswith(str(wish.plan), autoescape=True)).limit(2))
+        )
+    if len(found) != 1:
+        raise Refused(
+            f"{'no' if not found else 'more than one'} plan begins with {wish.plan}: make it anew with move plan"
+        )
+    plan = found[0]
+    inputs = plan.body["inputs"]
+    server = catalog.find_server(lab.api, lab.cell_databases, wish.server)
+    same = Wish(
+        server=server.id,
+        flavor=inputs["flavor"],
+        host=inputs["host"],
+        policy=wish.policy,
+        confirm_seconds=wish.confirm_seconds,
+        reason=wish.reason,
+    )
+    given = (wish.flavor and catalog.find_flavor(lab.api, wish.flavor).id, wish.host)
+    if plan.server != server.id or given not in ((None, None), (inputs["flavor"], inputs["host"])):
+        raise Refused(f"plan {plan.id[: moves.SHORT]} was made for another request: make a plan for this one")
+    now = [chosen.host for chosen in examine(lab, same).selection.chosen]
+    if server.host != inputs["source"] or now != inputs["destinations"]:
+        raise Refused(
+            f"plan {plan.id[: moves.SHORT]} no longer holds: it went from {inputs['source']} to "
+            f"{', '.join(inputs['destinations'])} and would now go from {server.host} to {', '.join(now)}; plan it anew"
+        )
+    return same
+
+
+def _states(lab: Lab, up: frozenset[str]) -> list[Any]:
+    with contextlib.ExitStack() as stack:
+        api = stack.enter_context(lab.api.read())
+        cells = {name: stack.enter_context(database.read()) for name, database in lab.cell_databases.items()}
+        return host_states(api, cells, up)
+
+
+def _request(lab: Lab, facts: Facts) -> MoveRequest:
+    with lab.api.read() as api, lab.cell_databases[facts.server.cell].read() as cell:
+        spec = servers.request_spec(api, facts.server.id).spec
+        # A migration keeps the server's own flavor, which may be on offer no more.
+        own = servers.flavors(servers.extra_row(cell, facts.server.id))["cur"]
+        flavor = objects.flavor_data(servers.flavor(api, facts.new.id) if facts.new is not None else own)
+    resizing = facts.kind == RESIZE
+    allowed = lab.conf.scheduler.allow_resize_to_same_host if resizing else facts.same_host_cold_migrate
+    return MoveRequest(
+        server=facts.server.id,
+        name=facts.server.name,
+        kind=facts.kind,
+        flavor=flavor,
+        request_spec=objects.decode(spec),
+        source_cell=facts.server.cell,
+        source_host=str(facts.server.host),
+        boot_from_volume=facts.server.boots_from_volume,
+        target_host=facts.target.name if facts.target else None,
+        allow_same_host=allowed,
+        max_attempts=1 if facts.target else lab.conf.scheduler.max_attempts,
+        rules=rules(lab.conf.scheduler),
+    )
