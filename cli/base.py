@@ -1,0 +1,144 @@
+"""What all commands share: the lab that they speak to, their output formats, and how they end."""
+
+from __future__ import annotations
+
+import abc
+import argparse
+import importlib
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from cliff import command, lister, show
+
+from droveway.errors import Refused
+
+if TYPE_CHECKING:
+    from droveway.lab.session import Lab
+
+LAB_VARIABLE: Final = "DROVEWAY_LAB"
+
+_FORMATTERS: Final = {
+    "csv": "cliff.formatters.commaseparated:CSVLister",
+    "html": "droveway.cli.timeline:Timeline",
+    "json": "cliff.formatters.json_format:JSONFormatter",
+    "table": "droveway.cli.tables:TableFormatter",
+    "value": "cliff.formatters.value:ValueFormatter",
+    "yaml": "cliff.formatters.yaml_format:YAMLFormatter",
+}
+# What the formatters read of the parsed arguments, whichever of them is used.
+_FORMATTER_SETTINGS: Final = {
+    "noindent": False,
+    "quote_mode": "minimal",
+}
+
+
+class Command(command.Command, abc.ABC):
+    """A command of the lab or cloud that `--lab` or DROVEWAY_LAB names."""
+
+    app_dist_name = "droveway"
+    strict: ClassVar[bool] = True
+    """Whether it is refused when a database of the lab is not the one that the lab used last."""
+
+    def _load_hooks(self) -> None:
+        # No plugin hooks in, so no entry points have to be looked for.
+        self._hooks = []
+
+    def get_epilog(self) -> str:
+        """Nothing: there are no plugins to name."""
+        return ""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """The command's options; `--lab` may stand before or after the noun."""
+        parser = super().get_parser(prog_name)
+        parser.add_argument(
+            "--lab", metavar="DIR", default=argparse.SUPPRESS, help="the lab's directory (else DROVEWAY_LAB)"
+        )
+        return parser
+
+    def lab(self, parsed_args: argparse.Namespace) -> Lab:
+        """The lab that the command is for; raises `droveway.errors.Refused` when there is none to be used."""
+        from droveway.lab import marks
+        from droveway.lab.session import Lab
+
+        lab = Lab.open(self.lab_path(parsed_args))
+        if self.strict:
+            marks.require(lab.layout, lab.identity.hosts)
+        return lab
+
+    def lab_path(self, parsed_args: argparse.Namespace) -> Path:
+        """The lab's directory as it was named."""
+        named = getattr(parsed_args, "lab", None) or getattr(self.app_args, "lab", None)
+        named = named or os.environ.get(LAB_VARIABLE)
+        if not named:
+            raise Refused(f"no lab is named: give --lab DIR or set {LAB_VARIABLE}")
+        return Path(named)
+
+
+class _Formatters:
+    """Stands where cliff looks for its plugins: the same formatters, imported when one is used."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._names = sorted(names)
+
+    def names(self) -> list[str]:
+        """The formats on offer."""
+        return self._names
+
+    def __iter__(self) -> Iterator[Any]:
+        """No formatter adds options of its own."""
+        return iter(())
+
+    def __getitem__(self, name: str) -> argparse.Namespace:
+        module, _, kind = _FORMATTERS[name].partition(":")
+        return argparse.Namespace(obj=getattr(importlib.import_module(module), kind)())
+
+
+class _Display(Command):
+    """A command that prints records under stable column names."""
+
+    formats: Sequence[str] = ()
+    strict = False
+
+    def lab(self, parsed_args: argparse.Namespace) -> Lab:
+        """The lab that is read; it is said when a database of it is not the one that it used last."""
+        from droveway.lab import marks
+
+        lab = super().lab(parsed_args)
+        why = marks.contradiction(lab.layout, lab.identity.hosts)
+        if why:
+            self.app.stderr.write(f"warning: {why}\n")
+        return lab
+
+    def _load_formatter_plugins(self) -> Any:
+        return _Formatters(self.formats)
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """The command's options, with `-f` and `-c`."""
+        parser = super().get_parser(prog_name)
+        parser.set_defaults(**_FORMATTER_SETTINGS)
+        return parser
+
+    def _generate_columns_and_selector(
+        self, parsed_args: argparse.Namespace, column_names: Sequence[str]
+    ) -> tuple[list[str], list[bool] | None]:
+        wanted = [name.lower().strip().replace(" ", "_") for name in parsed_args.columns]
+        for name in wanted:
+            if name not in column_names:
+                raise Refused(f"there is no column {name}: choose of {', '.join(column_names)}")
+        if not wanted:
+            return list(column_names), None
+        return [name for name in column_names if name in wanted], [name in wanted for name in column_names]
+
+
+class Lister(_Display, lister.Lister):
+    """A command that prints a list."""
+
+    formats: Sequence[str] = ("csv", "json", "table", "value", "yaml")
+
+
+class ShowOne(_Display, show.ShowOne):
+    """A command that prints one record."""
+
+    formats = ("json", "table", "value", "yaml")

@@ -1,0 +1,43 @@
+"""`droveway cell`: the cells."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from droveway.cli.base import Lister, ShowOne
+from droveway.cli.columns import Joined, Short
+
+LISTED: Final = ("name", "id", "disabled", "hosts", "servers")
+
+
+class List(Lister):
+    """The cells."""
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
+        """Rows by name."""
+        from droveway.persistence import catalog
+
+        found = catalog.cells_of(self.lab(parsed_args).api)
+        return LISTED, [(each.name, Short(each.id), each.disabled, each.hosts, each.servers) for each in found]
+
+
+class Show(ShowOne):
+    """One cell, with its hosts."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """The cell."""
+        parser = super().get_parser(prog_name)
+        parser.add_argument("cell", metavar="CELL", help="its name or id")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
+        """Its facts."""
+        from droveway.persistence import catalog
+
+        lab = self.lab(parsed_args)
+        cell = catalog.find_cell(lab.api, parsed_args.cell)
+        names = [host.name for host in catalog.hosts(lab.api, lab.cell_databases) if host.cell == cell.name]
+        return self.dict2columns(dataclasses.asdict(cell) | {"host_names": Joined(names)})

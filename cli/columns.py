@@ -1,0 +1,112 @@
+"""Values that people read in another form than programs do."""
+
+from __future__ import annotations
+
+import datetime as dt
+import itertools
+from typing import Any, Final
+
+from cliff import columns
+
+_UNITS: Final = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
+_WIDEST: Final = 60
+_STEP: Final = 1024
+_FINE: Final = 10
+SHORT: Final = 8
+"""Letters of an id in a table."""
+
+
+class Time(columns.FormattableColumn[Any]):
+    """A moment (naive, UTC): UTC in ISO format for programs, how long ago for people."""
+
+    def human_readable(self) -> str:
+        """As `2 min ago` or `in 23 h`."""
+        return "" if self._value is None else relative(self._value)
+
+    def machine_readable(self) -> str | None:
+        """As `2026-11-21T15:43:06Z`."""
+        return None if self._value is None else f"{self._value.isoformat(timespec='seconds')}Z"
+
+
+class Short(columns.FormattableColumn[str]):
+    """An id, of which people read the first letters."""
+
+    def human_readable(self) -> str:
+        """The letters that tables show."""
+        return self._value[:SHORT]
+
+
+class Blank(columns.FormattableColumn[Any]):
+    """A value that may be missing: null for programs, nothing for people."""
+
+    def human_readable(self) -> str:
+        """The value as text."""
+        return "" if self._value is None else str(self._value)
+
+
+class Joined(columns.FormattableColumn[Any]):
+    """A list: as it is for programs, lines of text for people."""
+
+    def human_readable(self) -> str:
+        """One item a line; a record as its values."""
+        return "\n".join(_line(item) for item in self._value)
+
+
+class Facts(columns.FormattableColumn[Any]):
+    """A record: as it is for programs, `key=value` for people."""
+
+    def human_readable(self) -> str:
+        """The facts that are set, as far as a table has room."""
+        text = ", ".join(f"{key}={value}" for key, value in (self._value or {}).items())
+        return text if len(text) <= _WIDEST else f"{text[: _WIDEST - 1]}…"
+
+
+def relative(moment: dt.datetime) -> str:
+    """How long ago the moment (naive, UTC) was, or in how long it comes."""
+    seconds = (dt.datetime.now(dt.UTC).replace(tzinfo=None) - moment).total_seconds()
+    span = duration(abs(seconds))
+    return f"{span} ago" if seconds >= 0 else f"in {span}"
+
+
+def duration(seconds: float) -> str:
+    """A span of time in its largest unit, as `3 min`."""
+    for size, unit in _UNITS:
+        if seconds >= size:
+            return f"{int(seconds // size)} {unit}"
+    return "0 s"
+
+
+def span(seconds: float) -> str:
+    """A span of time in its two largest units, as `2 min 10 s`; below ten seconds with a tenth."""
+    if seconds < _FINE:
+        return f"{seconds:.1f} s"
+    for (large, name), (small, below) in itertools.pairwise(_UNITS):
+        if seconds >= large:
+            rest = int(seconds % large // small)
+            return f"{int(seconds // large)} {name}" + (f" {rest} {below}" if rest else "")
+    return f"{int(seconds)} s"
+
+
+def _line(item: Any) -> str:
+    return "  ".join(str(value) for value in item.values()) if isinstance(item, dict) else str(item)
+
+
+def size(count: int) -> str:
+    """A number of bytes in a unit that people read, as `12.4 GiB`."""
+    number, unit = _scaled(count, count)
+    return f"{number} {unit}"
+
+
+def part(done: int, total: int) -> str:
+    """Bytes of bytes in the unit of the whole, as `7.9 of 12.4 GiB`."""
+    whole, unit = _scaled(total, total)
+    return f"{_scaled(done, total)[0]} of {whole} {unit}"
+
+
+def _scaled(count: int, largest: int) -> tuple[str, str]:
+    size_of_unit, unit = 1, "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if largest < size_of_unit * _STEP:
+            break
+        size_of_unit, unit = size_of_unit * _STEP, larger
+    return (str(count) if unit == "B" else f"{count / size_of_unit:.1f}"), unit

@@ -1,0 +1,95 @@
+"""`droveway debt`: what hosts that were away still owe."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from droveway.cli.base import Lister, ShowOne
+from droveway.cli.columns import SHORT, Blank, Short, Time
+
+if TYPE_CHECKING:
+    from droveway.persistence.debt_views import DebtView
+
+LISTED: Final = ("id", "host", "state", "move", "server_name", "step", "error", "created", "settled")
+SHOWN: Final = (
+    *("id", "host", "state", "move", "server", "server_name", "step", "action", "error", "written_off_by"),
+    *("created", "settled", "next"),
+)
+
+
+class List(Lister):
+    """The debts that stand, in the order in which they were made."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """What narrows the list, or widens it."""
+        parser = super().get_parser(prog_name)
+        parser.add_argument("--host", metavar="HOST", help="only what this host owes")
+        parser.add_argument("--move", metavar="MOVE", help="only what is owed for this move")
+        parser.add_argument("--all", action="store_true", help="also what was settled or written off")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
+        """Rows by number."""
+        from droveway.persistence import debt_views, move_views
+
+        lab = self.lab(parsed_args)
+        if parsed_args.host is not None:
+            lab.host(parsed_args.host)
+        move = None if parsed_args.move is None else move_views.find(lab.journal, parsed_args.move).id
+        found = debt_views.listing(lab.journal, host=parsed_args.host, move=move, ended=parsed_args.all)
+        return LISTED, [[_cells(debt)[name] for name in LISTED] for debt in found]
+
+
+class Show(ShowOne):
+    """One debt, and what to do about it."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """The debt."""
+        parser = super().get_parser(prog_name)
+        parser.add_argument("debt", metavar="DEBT", type=int, help="its number")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
+        """Its facts."""
+        from droveway.persistence import debt_views
+
+        cells = _cells(debt_views.get(self.lab(parsed_args).journal, parsed_args.debt))
+        return self.dict2columns({name: cells[name] for name in SHOWN})
+
+
+def owed(debt: DebtView) -> str:
+    """What is owed, in words."""
+    return f"the undo of {debt.step}, for the move {debt.move[:SHORT]} of {debt.server_name}"
+
+
+def _cells(debt: DebtView) -> dict[str, Any]:
+    return {
+        "id": debt.id,
+        "host": debt.host,
+        "state": debt.state,
+        "move": Short(debt.move),
+        "server": debt.server,
+        "server_name": debt.server_name,
+        "step": debt.step,
+        "action": debt.action,
+        "error": Blank(debt.error),
+        "written_off_by": Blank(debt.written_off_by),
+        "created": Time(debt.created),
+        "settled": Time(debt.settled),
+        "next": _next(debt),
+    }
+
+
+def _next(debt: DebtView) -> str:
+    if debt.state == "settled":
+        return "nothing to do: the host has undone it"
+    if debt.state == "written-off":
+        return f"nothing to do while {debt.host} is off; if it comes back, droveway audit tells what lies there"
+    if debt.error:
+        return f"mend what the error names on {debt.host}, then: droveway move resume"
+    return (
+        f"bring {debt.host} and its worker back, and it is undone by itself; when it is off for good: "
+        f'droveway host down {debt.host} --i-made-sure "how you know", then droveway host forget {debt.host}'
+    )

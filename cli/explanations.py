@@ -1,0 +1,351 @@
+"""What each stable error code means, what the system did when it met it, and what an operator does.
+
+`droveway explain` and the error reference of the documents are made of this one table.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+
+class Explanation(NamedTuple):
+    """One code, in sentences for operators."""
+
+    means: str
+    did: str
+    mend: str
+
+
+_REFUSED: Final = "It changed nothing; the command ended with 2."
+_LATER: Final = (
+    "In an undo, or past the point of no return, the step was tried again for [conductor] retry_for seconds; then the "
+    "move rests as needs-operator."
+)
+_UNDONE: Final = (
+    f"Before its point of no return the move was undone and ended as failed; the server is as it was. {_LATER}"
+)
+_ALTERNATE: Final = (
+    "The attempt on that host was undone and the next alternate tried. With none left the move ended as failed and the "
+    f"server is as it was. {_LATER}"
+)
+_LEFT: Final = "The step was left as it is, without a result. Whoever claims the move next enters it again."
+_RETRY: Final = "If the move rests: droveway move retry MOVE. If it failed: ask for it again."
+
+EXPLANATIONS: Final[dict[str, Explanation]] = {
+    # Refusals and other ends of a command.
+    "restored": Explanation(
+        "A database of the lab was restored from an older copy, or was another lab's, and was adopted as it is.",
+        "Every move that had not ended was parked: nobody knows how far it really came.",
+        "Look at what droveway audit finds of the move, mend it, then: droveway move retry MOVE.",
+    ),
+    "refused": Explanation(
+        "The request breaks a rule: a precondition of Nova's, a state, an option.",
+        _REFUSED,
+        "The sentence names the thing, the rule and the mend. Do that, then ask again.",
+    ),
+    "not-begun": Explanation(
+        "The step that cannot be undone proved that it had not begun.",
+        "The move was undone, as if the step had failed before its point of no return.",
+        "The sentence says why it could not begin. Mend that, then ask again.",
+    ),
+    "not-found": Explanation(
+        "No server, host, cell, flavor, move, fault or kind of flow has this name or id.",
+        _REFUSED,
+        "List what there is: droveway server list, host list, flavor list, move list.",
+    ),
+    "conflict": Explanation(
+        "Somebody else changed the same row first: a compare-and-swap found other values than it expected.",
+        "The change was not made. A command ended with 2; a step was undone or tried again.",
+        "Look again with droveway move show MOVE, then ask again if it is still wanted.",
+    ),
+    "illegal-transition": Explanation(
+        "A state change was asked for that the table of legal transitions does not hold.",
+        "The change was not made.",
+        "Look at droveway move show MOVE. A row that was edited by hand may be the cause: droveway audit.",
+    ),
+    "bad-object": Explanation(
+        "A column of Nova's does not hold the object that Nova keeps there: a flavor, a request spec, a context.",
+        _UNDONE,
+        "Restore the row that the message names from a backup, then ask again.",
+    ),
+    "database-unusable": Explanation(
+        "A database file is missing, corrupt, read-only or of another schema.",
+        "Nothing was run and the file was left as it is; the command ended with 2.",
+        "Restore the file or give yourself access to it. For an older schema of the journal: droveway db sync.",
+    ),
+    "still-moving": Explanation(
+        "The server is to be deleted, but its move cannot end by itself.",
+        "The wish to delete is kept with the move; the server is not deleted yet. The command ended with 4.",
+        "Mend what the message names, then droveway lab server delete SERVER once more.",
+    ),
+    "demo-failed": Explanation(
+        "The demonstration found something other than it promises.",
+        "It ended with a non-zero exit. With --keep its lab is left to be looked at.",
+        "Read what stands above the last line; --seed plans the same moves and kills again.",
+    ),
+    "internal": Explanation(
+        "Droveway met an error that it does not know: a defect.",
+        _UNDONE,
+        "Look at the sentence in droveway move history MOVE and at droveway.log. Then droveway move retry MOVE if the "
+        "move rests. Please report it.",
+    ),
+    # How a move ends or rests.
+    "cancelled": Explanation(
+        "Somebody asked for the move to be cancelled, and it had not passed its point of no return.",
+        "The move was undone and ended as cancelled; the server is as it was.",
+        "Nothing.",
+    ),
+    "deleted": Explanation(
+        "The server was deleted in the middle of its move.",
+        "The move was undone, and what it held was released instead of given back. It ended as cancelled.",
+        "Nothing. droveway audit proves that nothing of the server is left.",
+    ),
+    "parked": Explanation(
+        "A step was left without a result on purpose: the move is held, its conductor stops, or it needs an operator.",
+        _LEFT,
+        "droveway move show MOVE says which, and what can be done.",
+    ),
+    "quarantined": Explanation(
+        "Several conductors in a row ended in the middle of this move and none saved any progress. The move may be "
+        "what ends them.",
+        "The move rests as needs-operator, so that it takes no more conductors with it.",
+        "Look at the conductors' logs and mend the cause, then droveway move retry MOVE.",
+    ),
+    "undo-failed": Explanation(
+        "An undo stopped without an end.",
+        "The move rests as needs-operator where it stopped. What was undone stays undone.",
+        "Mend what the message names, then droveway move retry MOVE: it undoes the rest.",
+    ),
+    "retried": Explanation(
+        "This run of a step was ended by droveway move retry, which entered the step again.",
+        "The step's next run stands below it in droveway move history MOVE.",
+        "Nothing.",
+    ),
+    "fenced": Explanation(
+        "A conductor or worker lost its claim on the move to another one.",
+        "It wrote nothing more and took no further effect. The new claimant goes on from what was stored.",
+        "Nothing. If it happens often, look at the conductor's connection to ZooKeeper.",
+    ),
+    "coordination-lost": Explanation(
+        "ZooKeeper did not answer, or the session with it ended. Whether the last call took effect is unknown.",
+        _LEFT,
+        "Nothing, once ZooKeeper answers. Look at ZooKeeper if it does not.",
+    ),
+    "step-failed": Explanation(
+        "A step failed for a reason that has no code of its own; the message says which.",
+        _UNDONE,
+        f"Mend what the message names. {_RETRY}",
+    ),
+    "destination-fault": Explanation(
+        "A step failed through the destination's fault, for a reason that has no code of its own.",
+        _ALTERNATE,
+        "Look at that host: droveway host show HOST. Disable it if it stays broken: droveway host disable HOST.",
+    ),
+    "fault": Explanation(
+        "A fault that was armed in the lab fired.",
+        "The same as for a real failure of that step; --class says whether the next alternate is tried.",
+        "droveway lab fault list shows what is armed, droveway lab fault clear disarms it.",
+    ),
+    # The choice and the claim of a destination.
+    "no-valid-host": Explanation(
+        "No host can take the server. The message names each host and the filter at which it fell out.",
+        "At submit nothing was changed. Later the move was undone and ended as failed; the server is as it was.",
+        "Free or enable a host, start its worker, or choose another flavor: droveway move plan SERVER shows the rest.",
+    ),
+    "no-capacity": Explanation(
+        "Placement refused the claim: the destination has no room for the flavor any more. Somebody was quicker.",
+        _ALTERNATE,
+        "Nothing, if an alternate was found. Else droveway host list shows what is used.",
+    ),
+    "group-policy": Explanation(
+        "By the time the host was claimed, the policy of the server's group forbade it: another server of the group "
+        "had come there, was on its way from or to it, or may still be reverted to it.",
+        _ALTERNATE,
+        "Nothing, if an alternate was found. Else end the other server's move first: droveway move list shows it.",
+    ),
+    "no-allocation": Explanation(
+        "The server holds no allocation in Placement, so a move cannot keep the books.",
+        _UNDONE,
+        "droveway audit names what is missing and the command that mends it. Then ask again.",
+    ),
+    "allocation-conflict": Explanation(
+        "Another writer changed the allocations of the server or of its migration, or they are not those of this move.",
+        f"The late call was refused by its generation. {_UNDONE}",
+        "droveway audit tells whose allocation it is. Mend it, then droveway move retry MOVE or ask again.",
+    ),
+    "no-compute-node": Explanation(
+        "The host that was chosen has no compute node in the cell's database.",
+        _ALTERNATE,
+        "Let the host register with the cell again, or disable it: droveway host disable HOST.",
+    ),
+    # Cloud services.
+    **{
+        f"{service.lower()}-unavailable": Explanation(
+            f"The {service} service did not answer, or failed several times in a row to carry out a request.",
+            _UNDONE,
+            f"Look at the service and its log. {_RETRY}",
+        )
+        for service in ("Placement", "network", "volume", "image")
+    },
+    **{
+        f"{service.lower()}-failed": Explanation(
+            f"The {service} service refused a request that should have been right; the message holds its answer.",
+            _UNDONE,
+            f"Mend what the answer names. {_RETRY}",
+        )
+        for service in ("Placement", "network", "volume", "image")
+    },
+    "binding-refused": Explanation(
+        "Neutron cannot bind the port on that host: no agent there, or no network of that kind.",
+        _ALTERNATE,
+        "Look at the host's network agent; droveway host disable HOST keeps other moves away from it.",
+    ),
+    "binding-missing": Explanation(
+        "A port has no binding on the host that is to be made active. Somebody removed it.",
+        _UNDONE,
+        f"droveway audit shows the port. {_RETRY}",
+    ),
+    "detached": Explanation(
+        "A volume was detached from the server in the middle of its move.",
+        _UNDONE,
+        "Ask for the move again once the server has the volumes that it should have.",
+    ),
+    "connect-refused": Explanation(
+        "The destination cannot reach the volume's storage.",
+        _ALTERNATE,
+        "Look at the host's way to that storage; droveway host disable HOST keeps other moves away from it.",
+    ),
+    "volume-connected-elsewhere": Explanation(
+        "The volume is connected through another attachment than those of this move.",
+        _UNDONE,
+        f"droveway audit shows the attachments. Remove the one that nobody owns. {_RETRY}",
+    ),
+    "volume-unconnected": Explanation(
+        "An attachment that a guest needs is not connected to its host.",
+        _UNDONE,
+        f"droveway audit shows the attachment. {_RETRY}",
+    ),
+    # Hosts and their workers.
+    "host-unreachable": Explanation(
+        "The worker of a host was away for longer than [conductor] host_away seconds.",
+        f"If it is a destination before the point of no return: {_ALTERNATE[0].lower()}{_ALTERNATE[1:]}",
+        "Start the worker or mend the host: droveway host show HOST. Then droveway move retry MOVE if the move rests.",
+    ),
+    "overdue": Explanation(
+        "A host's worker was there, but did not finish a command in time.",
+        "As for a host that is away; the worker may still be at it, and a later run finds what it did.",
+        "Look at the host and its worker's log. Then droveway move retry MOVE if the move rests.",
+    ),
+    "deadline": Explanation(
+        "An action on a host took longer than its step allows.",
+        _UNDONE,
+        f"Look at why the host is slow: its disks, its hypervisor. {_RETRY}",
+    ),
+    "hypervisor-away": Explanation(
+        "The libvirt daemon of a host does not answer.",
+        _UNDONE,
+        f"Start it again on that host. {_RETRY}",
+    ),
+    "disk-full": Explanation(
+        "A host has no room for the server's disks.",
+        f"If it is the destination: {_ALTERNATE[0].lower()}{_ALTERNATE[1:]}",
+        "Make room on the host, or disable it: droveway host disable HOST.",
+    ),
+    "storage-away": Explanation(
+        "A host's directory of servers is not there, or not the one that the move worked in: its mount went away.",
+        f"Nothing was written in its place. {_UNDONE}",
+        f"Mount it again on that host. {_RETRY}",
+    ),
+    "io": Explanation(
+        "A file operation failed on a host; the message holds the system's word for it.",
+        _UNDONE,
+        f"Look at the host's file system and its log. {_RETRY}",
+    ),
+    "in-the-way": Explanation(
+        "A directory that the move needs to make is there already, left by another move or by nobody.",
+        f"It was left alone. If it is on the destination: {_ALTERNATE[0].lower()}{_ALTERNATE[1:]}",
+        "droveway audit says whose it is. Remove it when it is nobody's.",
+    ),
+    "foreign": Explanation(
+        "A guest, a directory or a set-aside copy on the host belongs to another move.",
+        f"It was left alone: neither stopped, nor started, nor removed. {_UNDONE}",
+        f"droveway audit says whose it is; see what it is before you remove it. {_RETRY}",
+    ),
+    "missing": Explanation(
+        "A disk or directory that should be on the host is not there.",
+        _UNDONE,
+        f"droveway audit names it. Bring it back, from a backup if need be. {_RETRY}",
+    ),
+    "damaged": Explanation(
+        "What the move left on a host is not whole: a disk, a file that describes them, or the guest's definition.",
+        _UNDONE,
+        "A confirm goes no further, so the source's copy is still there: droveway move revert MOVE goes back to it. "
+        "In a revert: droveway audit names what is damaged.",
+    ),
+    "link": Explanation(
+        "A name in the instances directory is a link or no plain file. Links are never followed.",
+        _UNDONE,
+        "See who made it. Put the plain file or directory back, then ask again.",
+    ),
+    "backing-file": Explanation(
+        "A disk rests on a backing file that its copy would not hold.",
+        _UNDONE,
+        "Flatten the disk while the server is stopped (qemu-img rebase), then ask again.",
+    ),
+    # Copying disks.
+    "checksum": Explanation(
+        "A disk's copy gave back other data than its source, or the source gave back other data the second time.",
+        "The copy was thrown away; the source's disk was left as it is. If the destination's medium is at fault: "
+        f"{_ALTERNATE[0].lower()}{_ALTERNATE[1:]}",
+        "Check the medium of the host that the message names, and the memory of both.",
+    ),
+    "source-changed": Explanation(
+        "A disk that was set aside on the source was written to, cut or replaced.",
+        f"The copy was thrown away. {_UNDONE}",
+        "Find who writes to the source's directory (a backup, a person) and let it stop. Then ask again.",
+    ),
+    "source-unreachable": Explanation(
+        "The destination cannot fetch disks from the source's worker.",
+        _UNDONE,
+        f"See that the source's worker is up and that the hosts reach each other. {_RETRY}",
+    ),
+    "not-offered": Explanation(
+        "A host asked for disks that the other host does not offer to it for this move.",
+        f"Nothing was served. {_UNDONE}",
+        f"{_RETRY} If it comes again, please report it.",
+    ),
+    "protocol": Explanation(
+        "Two workers did not understand each other, or something else spoke at a worker's transfer address.",
+        f"Nothing was served or kept. {_UNDONE}",
+        f"See that both workers have the same version. {_RETRY}",
+    ),
+    "address": Explanation(
+        "A worker's transfer address has a form that this version does not know.",
+        _UNDONE,
+        "Correct the address in that worker's configuration.",
+    ),
+    # Guests.
+    "start-failed": Explanation(
+        "The guest could not start on that host, and it is proved that it never did.",
+        _ALTERNATE,
+        "Look at what the hypervisor says in the message; droveway host disable HOST keeps other moves away.",
+    ),
+    "start-unknown": Explanation(
+        "Nobody can say whether the guest started on that host.",
+        "The move rests as needs-operator at once. It is not undone: the guest may run, and no guest ever runs twice.",
+        "Bring the host back, or make sure what became of the guest there. Then droveway move retry MOVE: it finds a "
+        "guest that runs, or starts it.",
+    ),
+    "runs-elsewhere": Explanation(
+        "The undo would start the guest on one host, and it runs on the other.",
+        "It was not started a second time. The undo is tried again for [conductor] retry_for seconds; then the move "
+        "rests as needs-operator.",
+        "See who started it there. Stop it on the host that the message names, then droveway move retry MOVE.",
+    ),
+    "guest-runs": Explanation(
+        "A guest runs whose disks were to be moved, copied or removed.",
+        f"Its disks were left alone. {_UNDONE}",
+        f"See who started it and stop it. {_RETRY}",
+    ),
+}
+"""Code → explanation, in the order of the error reference."""

@@ -1,0 +1,100 @@
+"""`droveway lab fault`: faults that are armed in a lab."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from droveway.cli.base import Command, Lister
+from droveway.cli.columns import Blank
+from droveway.errors import Refused
+
+LISTED: Final = ("id", "step", "direction", "phase", "action", "host", "count", "class", "process")
+
+
+class Arm(Command):
+    """Let a step fail, stall, be killed, meet a full disk or a flipped byte."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Where it fires and what it does."""
+        parser = super().get_parser(prog_name)
+        parser.add_argument("--step", metavar="STEP", required=True)
+        parser.add_argument("--direction", choices=("execute", "revert"), default="execute")
+        parser.add_argument("--phase", choices=("before", "during", "after", "stored"), required=True)
+        parser.add_argument("--action", choices=("fail", "stall", "kill", "enospc", "corrupt"), required=True)
+        parser.add_argument("--host", metavar="HOST", help="only when the step runs on this host")
+        parser.add_argument("--count", metavar="N", type=int, default=1, help="how often it fires (default 1)")
+        parser.add_argument(
+            "--class",
+            dest="fault",
+            choices=("move", "destination"),
+            default="move",
+            help="whose fault a failure is: only after the destination's is the next alternate tried",
+        )
+        parser.add_argument(
+            "--process",
+            choices=("conductor", "worker"),
+            help="whom it hits during a step that a host carries out (default: whoever comes first)",
+        )
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> int:
+        """Arm it and print its number."""
+        from droveway.flows import registry
+        from droveway.lab import faults
+
+        lab = self.lab(parsed_args)
+        known = {name for kind in registry.kinds() for name in registry.latest(kind).names()}
+        if parsed_args.step not in known:
+            raise Refused(f"there is no step {parsed_args.step}: droveway flow graph KIND lists the steps of a kind")
+        if parsed_args.host is not None:
+            lab.host(parsed_args.host)
+        if parsed_args.count < 1:
+            raise Refused("a fault fires at least once: give --count 1 or more")
+        wanted = faults.Fault(
+            id=0,
+            step=parsed_args.step,
+            direction=parsed_args.direction,
+            phase=parsed_args.phase,
+            action=parsed_args.action,
+            host=parsed_args.host,
+            count=parsed_args.count,
+            fault=parsed_args.fault,
+            process=parsed_args.process,
+        )
+        print(faults.arm(lab.layout, wanted).id)
+        return 0
+
+
+class List(Lister):
+    """The armed faults."""
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
+        """Rows by number."""
+        from droveway.lab import faults
+
+        return LISTED, [
+            (
+                *(each.id, each.step, each.direction, each.phase, each.action, Blank(each.host)),
+                *(each.count, each.fault, Blank(each.process)),
+            )
+            for each in faults.armed(self.lab(parsed_args).layout)
+        ]
+
+
+class Clear(Command):
+    """Disarm faults and release what they stall."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Perhaps one."""
+        parser = super().get_parser(prog_name)
+        parser.add_argument("id", metavar="ID", type=int, nargs="?", help="one of them; else all")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> int:
+        """Clear them and say how many."""
+        from droveway.lab import faults
+
+        print(f"{faults.clear(self.lab(parsed_args).layout, parsed_args.id)} faults cleared")
+        return 0

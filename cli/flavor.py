@@ -1,0 +1,48 @@
+"""`droveway flavor`: the flavors."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from droveway.cli.base import Lister, ShowOne
+from droveway.cli.columns import Facts
+
+LISTED: Final = ("name", "vcpus", "memory_mb", "root_gb", "ephemeral_gb", "swap_mb", "disabled", "extra_specs")
+
+
+class List(Lister):
+    """The flavors, the small ones first."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """What narrows the list."""
+        parser = super().get_parser(prog_name)
+        parser.add_argument("--min-disk", metavar="GB", type=int, default=0, help="only those with this root disk")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
+        """Rows by size."""
+        from droveway.persistence import catalog
+
+        found = [each for each in catalog.flavors(self.lab(parsed_args).api) if each.root_gb >= parsed_args.min_disk]
+        rows = [dataclasses.asdict(each) | {"extra_specs": Facts(each.extra_specs)} for each in found]
+        return LISTED, [[row[name] for name in LISTED] for row in rows]
+
+
+class Show(ShowOne):
+    """One flavor."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """The flavor."""
+        parser = super().get_parser(prog_name)
+        parser.add_argument("flavor", metavar="FLAVOR", help="its name or id")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
+        """Its facts."""
+        from droveway.persistence import catalog
+
+        flavor = catalog.find_flavor(self.lab(parsed_args).api, parsed_args.flavor)
+        return self.dict2columns(dataclasses.asdict(flavor) | {"extra_specs": Facts(flavor.extra_specs)})

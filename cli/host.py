@@ -1,0 +1,153 @@
+"""`droveway host`: the hypervisor hosts."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from droveway.cli.base import Command, Lister, ShowOne
+from droveway.cli.columns import Blank, Joined
+
+if TYPE_CHECKING:
+    from droveway.persistence.catalog import Host
+
+LISTED: Final = ("name", "cell", "status", "state", "zone", "servers", "vcpus", "memory_mb", "disk_gb")
+
+
+class List(Lister):
+    """The hosts, with what is used of what they have."""
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
+        """Rows by cell and name."""
+        from droveway.lab.stopped import stopped_workers
+        from droveway.persistence import catalog
+
+        lab = self.lab(parsed_args)
+        away = stopped_workers(lab.layout)
+        rows = []
+        for host in catalog.hosts(lab.api, lab.cell_databases):
+            cells = _cells(host, away) | {
+                "vcpus": f"{host.vcpus_used}/{host.vcpus}",
+                "memory_mb": f"{host.memory_mb_used}/{host.memory_mb}",
+                "disk_gb": f"{host.disk_gb_used}/{host.disk_gb}",
+            }
+            rows.append([cells[name] for name in LISTED])
+        return LISTED, rows
+
+
+class OfHost(Command):
+    """A command on one host."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """The host."""
+        parser = super().get_parser(prog_name)
+        parser.add_argument("host", metavar="HOST")
+        return parser
+
+
+class Show(ShowOne, OfHost):
+    """One host, with the servers on it."""
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
+        """Its facts."""
+        from droveway.lab.stopped import stopped_workers
+        from droveway.persistence import catalog
+
+        lab = self.lab(parsed_args)
+        host = catalog.find_host(lab.api, lab.cell_databases, parsed_args.host)
+        names = [each.name for each in catalog.servers(lab.api, lab.cell_databases) if each.host == host.name]
+        return self.dict2columns(
+            _cells(host, stopped_workers(lab.layout))
+            | {
+                "disabled_reason": Blank(host.disabled_reason),
+                "hypervisor": host.hypervisor,
+                "node": host.node,
+                "vcpus": host.vcpus,
+                "vcpus_used": host.vcpus_used,
+                "memory_mb": host.memory_mb,
+                "memory_mb_used": host.memory_mb_used,
+                "disk_gb": host.disk_gb,
+                "disk_gb_used": host.disk_gb_used,
+                "server_names": Joined(names),
+            }
+        )
+
+
+class Enable(OfHost):
+    """Let a host take servers again."""
+
+    def take_action(self, parsed_args: argparse.Namespace) -> int:
+        """Enable its service and clear its trait in Placement."""
+        from droveway.lab import hosts
+
+        hosts.set_enabled(self.lab(parsed_args), parsed_args.host, enabled=True, reason=None)
+        return 0
+
+
+class Disable(OfHost):
+    """Let a host take no more servers; those on it stay."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Perhaps why."""
+        parser = super().get_parser(prog_name)
+        parser.add_argument("--reason", metavar="TEXT", help="why; kept with the host")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> int:
+        """Disable its service and set its trait in Placement."""
+        from droveway.lab import hosts
+
+        hosts.set_enabled(self.lab(parsed_args), parsed_args.host, enabled=False, reason=parsed_args.reason)
+        return 0
+
+
+class Down(OfHost):
+    """Declare a host to be off: it takes no servers, and what it owes may be forgotten."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """How that is known."""
+        parser = super().get_parser(prog_name)
+        parser.add_argument(
+            "--i-made-sure",
+            metavar="TEXT",
+            required=True,
+            help="how you know that it is off and stays off, as the power that was cut; kept with the host",
+        )
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> int:
+        """Force its service down and disable it; `host enable` takes both back."""
+        from droveway.lab import hosts
+
+        hosts.declare_down(self.lab(parsed_args), parsed_args.host, reason=parsed_args.i_made_sure)
+        return 0
+
+
+class Forget(OfHost):
+    """Write off what a host that is off for good still owes."""
+
+    def take_action(self, parsed_args: argparse.Namespace) -> int:
+        """Say what is written off."""
+        from droveway.cli.debt import owed
+        from droveway.lab import hosts
+        from droveway.persistence import debt_views
+
+        lab = self.lab(parsed_args)
+        forgotten = [debt_views.get(lab.journal, number) for number in hosts.forget(lab, parsed_args.host)]
+        count = len(forgotten)
+        self.app.stdout.write(f"host {parsed_args.host}: {count} debt{'s' * (count != 1)} written off\n")
+        for debt in forgotten:
+            self.app.stdout.write(f"  debt {debt.id}  {owed(debt)}\n")
+        return 0
+
+
+def _cells(host: Host, away: Sequence[str]) -> dict[str, Any]:
+    return {
+        "name": host.name,
+        "cell": host.cell,
+        "status": "enabled" if host.enabled else "disabled",
+        "state": "down" if host.forced_down or host.name in away else "up",
+        "zone": Blank(host.zone),
+        "servers": host.servers,
+    }

@@ -1,0 +1,215 @@
+"""The `droveway` command: finds the noun's command, runs it, and ends with its exit code."""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import gc
+import importlib
+import itertools
+import logging
+import os
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from cliff import app, command, commandmanager
+
+from droveway.cli.base import LAB_VARIABLE
+from droveway.cli.commands import COMMANDS
+from droveway.errors import DrovewayError
+
+LOG = logging.getLogger("droveway")
+
+INTERRUPTED: Final = 130
+BROKEN_PIPE: Final = 141
+USAGE: Final = 2
+
+COLLECT_EVERY: Final = 50_000
+"""So many new objects between two searches for garbage: imports make many, and none of them is any."""
+INTERNAL: Final = 1
+
+_MENDABLE: Final = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.ENOTDIR}
+_BROKEN_DATABASE: Final = (
+    "readonly database",
+    "unable to open",
+    "not a database",
+    "malformed",
+    "disk I/O error",
+    "no such table",
+    "is full",
+)
+
+_DESCRIPTION = "Moves servers from host to host: every move ends, done or undone."
+
+
+class LazyCommand:
+    """A command that is imported when it is run, so that the others need not be."""
+
+    def __init__(self, name: str, value: str, summary: str) -> None:
+        self.name = name
+        self.value = value
+        self.summary = summary
+
+    def load(self) -> type[command.Command]:
+        """The command's class."""
+        module, _, kind = self.value.partition(":")
+        found: type[command.Command] = getattr(importlib.import_module(module), kind)
+        return found
+
+
+class Commands(commandmanager.CommandManager):
+    """The table of commands, in the place of a search through entry points."""
+
+    def _load_commands(self) -> None:
+        for name, (target, summary) in COMMANDS.items():
+            self.commands[name] = LazyCommand(name, f"droveway.cli.{target}", summary)  # type: ignore[assignment]
+
+
+class _Version(argparse.Action):
+    """Looks the version up only when it is asked for: the look-up is slow."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_parsed: Any) -> None:
+        from importlib.metadata import version
+
+        # `parser.exit` itself would say it on stderr.
+        sys.stdout.write(f"{parser.prog} {version('droveway')}\n")
+        parser.exit()
+
+
+class Droveway(app.App):
+    """The application."""
+
+    NAME = "droveway"
+
+    def __init__(self) -> None:
+        super().__init__(_DESCRIPTION, None, Commands())
+
+    def build_option_parser(
+        self,
+        description: str | None,
+        version: str | None,  # noqa: ARG002 - cliff's signature
+        argparse_kwargs: dict[str, Any] | None = None,
+    ) -> argparse.ArgumentParser:
+        """The options that stand before the noun."""
+        parser = argparse.ArgumentParser(
+            prog=self.NAME,
+            description=description,
+            usage=f"{self.NAME} [--lab DIR] NOUN VERB ...",
+            add_help=False,
+            **(argparse_kwargs or {}),
+        )
+        parser.add_argument("--version", action=_Version, nargs=0, help="show the version and end")
+        parser.add_argument("-h", "--help", action="store_true", help="show this and end")
+        parser.add_argument("--debug", action="store_true", help="show tracebacks")
+        parser.add_argument("--lab", metavar="DIR", help=f"the lab's directory (else {LAB_VARIABLE})")
+        parser.add_argument("words", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+        return parser
+
+    def run(self, argv: list[str]) -> int:
+        """Run one command and return its exit code."""
+        self.options = self.parser.parse_args(argv)
+        # What goes on inside is for the lab's log; without a handler Python would print warnings to the terminal.
+        logging.getLogger().addHandler(logging.NullHandler())
+        words = self.options.words
+        if self.options.help or not words:
+            self._print_help([])
+            return 0
+        try:
+            return self.run_subcommand(words)
+        except BrokenPipeError:
+            # Python would meet the closed pipe once more when it flushes at its end.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self.stdout.fileno())
+            return BROKEN_PIPE
+        except KeyboardInterrupt:
+            return INTERRUPTED
+
+    def run_subcommand(self, argv: list[str]) -> int:
+        """Find the command of the words and run it."""
+        try:
+            factory, name, rest = self.command_manager.find_command(argv)
+        except ValueError:
+            return self._unknown(argv)
+        try:
+            found = factory(self, self.options, cmd_name=name)
+            return found.run(found.get_parser(f"{self.NAME} {name}").parse_args(rest))
+        except DrovewayError as error:
+            if self.options.debug:
+                raise
+            self.stderr.write(f"{self.NAME}: {error}\n")
+            return error.exit_code
+        except Exception as error:
+            if self.options.debug or isinstance(error, BrokenPipeError):
+                raise
+            if (sentence := _unusable(error)) is not None:
+                self.stderr.write(f"{self.NAME}: {sentence}\n")
+                return USAGE
+            self.stderr.write(f"{self.NAME}: {name} met {type(error).__name__} inside; {self._keep(error, rest)}\n")
+            return INTERNAL
+
+    def _unknown(self, argv: list[str]) -> int:
+        noun = argv[0]
+        if any(name.split()[0] == noun for name, _ in self.command_manager):
+            helping = len(argv) == 1 or argv[1] in ("-h", "--help")
+            if not helping:
+                self.stderr.write(f"{self.NAME}: {noun} has no verb {argv[1]}\n")
+            self._print_help([noun])
+            return 0 if argv[1:] and helping else USAGE
+        near = [name for name in self.get_fuzzy_matches(noun) if name.split()[0].startswith(noun[:1])][:3]
+        mend = f"did you mean: {', '.join(near)}?" if near else f"{self.NAME} --help lists the commands"
+        self.stderr.write(f"{self.NAME}: there is no command {' '.join(argv[:2])}; {mend}\n")
+        return USAGE
+
+    def _keep(self, error: Exception, rest: Sequence[str]) -> str:
+        """Write the traceback to a log and say where; without a lab to the directory for temporary files."""
+        named = self.options.lab or os.environ.get(LAB_VARIABLE, "")
+        for word, following in itertools.pairwise(rest):
+            named = following if word == "--lab" else named
+        folder = Path(named) if named and Path(named, "lab.json").exists() else Path(tempfile.gettempdir())
+        path = folder / "droveway.log"
+        try:
+            handler = logging.FileHandler(path)
+        except OSError:
+            return "run it again with  droveway --debug ...  to see the traceback"
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
+        LOG.addHandler(handler)
+        LOG.error("a command failed", exc_info=error)
+        LOG.removeHandler(handler)
+        handler.close()
+        return f"the traceback is in {path}"
+
+    def _print_help(self, nouns: Sequence[str]) -> None:
+        if not nouns:
+            self.parser.print_help(self.stdout)
+            self.stdout.write("\n")
+        known = {name: summary for name, (_, summary) in COMMANDS.items() if not nouns or name.split()[0] in nouns}
+        width = max(map(len, known))
+        self.stdout.write("commands:\n")
+        for name, summary in known.items():
+            self.stdout.write(f"  {name:<{width}}  {summary}\n")
+
+
+def _unusable(error: Exception) -> str | None:
+    """The sentence for what an administrator has to mend: a file or database that is corrupt, full or not ours."""
+    if isinstance(error, OSError) and error.errno in _MENDABLE:
+        return f"{error.filename or 'a file'} cannot be used ({error.strerror}): make room or give yourself access"
+    database = sys.modules.get("sqlalchemy.exc")
+    if database is not None and isinstance(error, database.DBAPIError):
+        told = str(error.orig)
+        if any(words in told for words in _BROKEN_DATABASE):
+            file = next(iter(getattr(error, "__notes__", ())), "")
+            name = f"the database {file}" if file else "a database"
+            return f"{name} cannot be used ({told}): give yourself access to it, make room, or restore it"
+    return None
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The console script."""
+    gc.set_threshold(COLLECT_EVERY)
+    return Droveway().run(list(sys.argv[1:] if argv is None else argv))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

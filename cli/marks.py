@@ -1,0 +1,62 @@
+"""The mark and the colour of a move's state: a colour never stands alone, and only on a terminal that wants it."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any, Final, TextIO
+
+from droveway.cli.columns import Blank
+
+DONE: Final = "✓"
+FAILED: Final = "✗"
+RUNNING: Final = "▸"
+_WAITING: Final = "?"
+_GREEN: Final = "32"
+_YELLOW: Final = "33"
+_RED: Final = "31"
+_STATES: Final = {
+    "done": (DONE, _GREEN),
+    "reverted": ("↶", _GREEN),
+    "cancelled": ("↶", _GREEN),
+    "failed": (FAILED, _RED),
+    "needs-operator": ("!", _RED),
+    "verifying": (_WAITING, _YELLOW),
+    "undoing": (RUNNING, _YELLOW),
+    "queued": ("·", ""),
+}
+_ESCAPE: Final = re.compile("\x1b\\[[0-9;]*m")
+
+
+class Marked(Blank):
+    """A move's state as a terminal shows it."""
+
+    def __init__(self, value: str, *, coloured: bool) -> None:
+        super().__init__(value)
+        self._coloured = coloured
+
+    def human_readable(self) -> str:
+        """As `✓ done`."""
+        return state(str(self._value), coloured=self._coloured)
+
+
+def state(name: str, *, coloured: bool) -> str:
+    """The state behind its mark."""
+    mark, colour = _STATES.get(name, (RUNNING, ""))
+    text = f"{mark} {name}"
+    return f"\x1b[{colour}m{text}\x1b[0m" if coloured and colour else text
+
+
+def is_terminal(out: TextIO | Any) -> bool:
+    """Whether a person sits there whose terminal can move its cursor."""
+    return bool(out.isatty()) and os.environ.get("TERM", "") not in ("", "dumb", "unknown")
+
+
+def wants_colour(out: TextIO | Any) -> bool:
+    """Whether it is a terminal and NO_COLOR is not set."""
+    return is_terminal(out) and not os.environ.get("NO_COLOR")
+
+
+def width(line: str) -> int:
+    """How many columns the line takes; colours take none."""
+    return len(_ESCAPE.sub("", line)) if "\x1b" in line else len(line)

@@ -1,0 +1,205 @@
+"""`droveway move`: what there is of moves, and what an operator asks of them."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from droveway.cli import choice, marks
+from droveway.cli.base import Command, Lister, ShowOne
+from droveway.cli.columns import SHORT, Blank, Facts, Joined, Short, Time
+from droveway.errors import Refused
+
+if TYPE_CHECKING:
+    from droveway.persistence.journal import Move
+    from droveway.persistence.move_views import View
+
+HISTORY: Final = ("seq", "flow", "step", "direction", "attempt", "host", "started", "ended", "result", "error")
+TIMES: Final = ("created", "updated", "ended", "deadline", "progress_at", "claimed")
+GOING: Final = ("queued", "running", "confirming", "reverting", "undoing", "deleting")
+"""States in which somebody has to run a move."""
+LISTED: Final = ("id", "kind", "server_name", "state", "step", "source", "destination", "created", "ended")
+
+
+class OfMove(Command):
+    """A command on one move."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """The move."""
+        parser = super().get_parser(prog_name)
+        parser.add_argument("move", metavar="MOVE", help="its id or the first letters of it")
+        return parser
+
+
+class List(Lister):
+    """The moves, oldest first."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """What narrows the list."""
+        parser = super().get_parser(prog_name)
+        parser.add_argument("--server", metavar="SERVER", help="only moves of this server (name or id)")
+        parser.add_argument("--state", metavar="STATE", action="append", default=[], help="only moves in this state")
+        parser.add_argument("--stuck", action="store_true", help="only moves that need an operator")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
+        """Rows by creation."""
+        from droveway.persistence import move_views
+        from droveway.persistence.states import State
+
+        known = [state.value for state in State]
+        for state in parsed_args.state:
+            if state not in known:
+                raise Refused(f"there is no state {state}: the states are {', '.join(known)}")
+        found = move_views.listing(
+            self.lab(parsed_args).journal, server=parsed_args.server, states=parsed_args.state, stuck=parsed_args.stuck
+        )
+        return LISTED, [[_cell(facts(move), name) for name in LISTED] for move in found]
+
+    def produce_output(
+        self, parsed_args: argparse.Namespace, column_names: Sequence[str], data: Iterable[Sequence[Any]]
+    ) -> int:
+        """On a terminal each state with its mark."""
+        out = self.app.stdout
+        if parsed_args.formatter == "table" and marks.is_terminal(out):
+            coloured, at = marks.wants_colour(out), LISTED.index("state")
+            data = [[*row[:at], marks.Marked(row[at], coloured=coloured), *row[at + 1 :]] for row in data]
+        return super().produce_output(parsed_args, column_names, data)
+
+
+class Show(ShowOne, OfMove):
+    """One move, and what to do about it."""
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
+        """Its facts."""
+        from droveway.lab.lock import is_run
+        from droveway.persistence import debt_views, move_views
+
+        lab = self.lab(parsed_args)
+        move = move_views.find(lab.journal, parsed_args.move)
+        self._facts = facts(move) | owner(move_views.claim(lab.journal, move.id))
+        self._facts["debts"] = [
+            {"id": debt.id, "host": debt.host, "step": debt.step, "state": debt.state}
+            for debt in debt_views.listing(lab.journal, move=move.id, ended=True)
+        ]
+        self._facts["left_out"] = choice.left_out(move_views.history(lab.journal, move.id))
+        if move.state in GOING and not move.hold and not is_run(lab.layout):
+            self._facts["next"] = f"nobody runs this lab now: droveway move resume {move.id[:SHORT]}"
+        return self.dict2columns({name: _cell(self._facts, name) for name in self._facts})
+
+    def produce_output(self, parsed_args: argparse.Namespace, column_names: Sequence[str], data: Any) -> int:
+        """A page for people, the record for programs."""
+        if parsed_args.formatter != "table" or parsed_args.columns:
+            return super().produce_output(parsed_args, column_names, data)
+        from droveway.cli import move_page
+
+        out = self.app.stdout
+        out.write(move_page.page(self._facts, terminal=marks.is_terminal(out), coloured=marks.wants_colour(out)))
+        return 0
+
+
+class History(Lister, OfMove):
+    """Every run of every step and undo of a move; with `-f html` a timeline.
+
+    The result of an undo that a host owes is the debt.
+    """
+
+    formats = (*Lister.formats, "html")
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
+        """Rows in order."""
+        from droveway.persistence import debt_views, move_views
+
+        journal = self.lab(parsed_args).journal
+        move = move_views.find(journal, parsed_args.move)
+        steps = move_views.history(journal, move.id)
+        made = debt_views.listing(journal, move=move.id, ended=True)
+        debts = {debt.sequence: {"debt": debt.id, "state": debt.state} for debt in made}
+        if parsed_args.formatter == "html":
+            self.formatter.draw(facts(move), steps)  # type: ignore[attr-defined]
+        return HISTORY, [
+            (
+                step.seq,
+                step.flow,
+                step.step,
+                step.direction,
+                step.attempt,
+                Blank(step.host),
+                Time(step.started_at),
+                Time(step.ended_at),
+                choice.outcome(step, debts.get(step.seq, step.result)),
+                Facts(step.error),
+            )
+            for step in steps
+        ]
+
+
+def facts(move: Move | View) -> dict[str, Any]:
+    """The keys of `move show`; times as columns have them."""
+    from droveway.persistence.states import ADVICE, State
+
+    return {
+        "id": move.id,
+        "kind": move.kind,
+        "server": move.server,
+        "server_name": move.server_name,
+        "state": move.state,
+        "hold": move.hold,
+        "step": move.step,
+        "step_number": move.step_number,
+        "step_count": move.step_count,
+        "attempt": move.attempt,
+        "source": move.source_host,
+        "destination": move.dest_host,
+        "old_flavor": move.old_flavor,
+        "new_flavor": move.new_flavor,
+        "storage": move.storage,
+        "policy": move.policy,
+        "deadline": move.deadline,
+        "health": move.health,
+        "health_reason": move.health_reason,
+        "waits_for": move.waits_for,
+        "reason": move.reason,
+        "asked_by": move.asked_by,
+        "error": move.error,
+        "error_code": move.error_code,
+        "next": _advice(move, ADVICE[State(move.state)]),
+        "created": move.created_at,
+        "updated": move.updated_at,
+        "ended": move.ended_at,
+        "progress_done": move.progress_done,
+        "progress_total": move.progress_total,
+        "progress_kept": move.progress_kept,
+        "progress_at": move.progress_at,
+    }
+
+
+def owner(claim: View | None) -> dict[str, Any]:
+    """Who has the move: its conductor with its epoch, since when, and how many before it ended in the middle."""
+    held = claim is not None and claim.released_at is None
+    return {
+        "owner": claim.owner if claim is not None and held else None,
+        "epoch": claim.epoch if claim is not None else None,
+        "claimed": claim.claimed_at if claim is not None and held else None,
+        "unclean": claim.unclean if claim is not None else 0,
+    }
+
+
+def _advice(move: Move | View, advice: str) -> str:
+    if move.hold:
+        return f"it is held: droveway move resume {move.id[:SHORT]}"
+    if move.state == "verifying" and move.delete_requested:
+        return "its server is to be deleted: mend what the reason names, and it goes on by itself"
+    return advice.format(move=move.id[:SHORT])
+
+
+def _cell(found: dict[str, Any], name: str) -> Any:
+    value = found[name]
+    if name in TIMES:
+        return Time(value)
+    if name == "id":
+        return Short(value)
+    if isinstance(value, list):
+        return Joined(value)
+    return Blank(value) if value is None else value

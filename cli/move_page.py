@@ -1,0 +1,68 @@
+"""A move as `droveway move show` lays it out for people."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from droveway.cli import choice, marks
+from droveway.cli.columns import SHORT, part, relative, size, span
+
+
+def page(facts: Mapping[str, Any], *, terminal: bool, coloured: bool) -> str:
+    """A line for each thing there is to know, the next command last; marks and colours on a ``terminal`` only."""
+    state = marks.state(facts["state"], coloured=coloured) if terminal else facts["state"]
+    lines = [("move", _what(facts)), ("asked", _asked(facts)), ("state", state + _where(facts)), *_rest(facts)]
+    return "".join(f"{name:<9} {text}\n" for name, text in [*lines, ("next", facts["next"])])
+
+
+def _what(facts: Mapping[str, Any]) -> str:
+    change = "" if facts["old_flavor"] == facts["new_flavor"] else f", {facts['old_flavor']} → {facts['new_flavor']}"
+    way = f"{facts['source']} → {facts['destination'] or '?'}"
+    return f"{facts['id'][:SHORT]}  {facts['kind']} {facts['server_name']}, {way}{change}"
+
+
+def _asked(facts: Mapping[str, Any]) -> str:
+    by = f" by {facts['asked_by']}" if facts["asked_by"] else ""
+    why = f', "{facts["reason"]}"' if facts["reason"] else ""
+    return f"{relative(facts['created'])}{by}{why}"
+
+
+def _where(facts: Mapping[str, Any]) -> str:
+    if facts["ended"]:
+        return f", {relative(facts['ended'])}"
+    parts = []
+    if facts["step"]:
+        parts.append(f"step {facts['step_number']} of {facts['step_count']} ({facts['step']})")
+        parts += [f"attempt {facts['attempt']}"] if facts["attempt"] else []
+    parts.append(f"for {span(max(0, _since(facts['updated'])))}")
+    return ", ".join(["", *parts]) + (", held" if facts["hold"] else "")
+
+
+def _rest(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for name, key in (("why", "error"), ("waits for", "waits_for"), ("health", "health_reason")):
+        if facts[key]:
+            yield name, facts[key]
+    if facts["owner"] and not facts["ended"]:
+        before = f"; before it {facts['unclean']} in a row ended in the middle" if facts["unclean"] else ""
+        yield "owner", f"{facts['owner']}, since {relative(facts['claimed'])} (epoch {facts['epoch']}){before}"
+    if facts["progress_total"] and not facts["ended"]:
+        kept = f", resumed at {size(facts['progress_kept'])}" if facts["progress_kept"] else ""
+        share = 100 * facts["progress_done"] // facts["progress_total"]
+        all_there = ", all there, being proved" if facts["progress_done"] >= facts["progress_total"] else ""
+        done = f"{part(facts['progress_done'], facts['progress_total'])} ({share} %){kept}{all_there}"
+        yield "progress", f"{done}, told {relative(facts['progress_at'])}"
+    for debt in facts.get("debts", ()):
+        yield "debt", f"{debt['id']}: {debt['host']}, the undo of {debt['step']}, {debt['state']}"
+    for line in choice.named(facts.get("left_out", ())):
+        yield "host", line
+    if facts["storage"]:
+        yield "storage", facts["storage"]
+    if not facts["ended"]:
+        when = f", {relative(facts['deadline'])}" if facts["deadline"] else ""
+        yield "confirm", f"{facts['policy']}{when}"
+
+
+def _since(moment: dt.datetime) -> float:
+    return (dt.datetime.now(dt.UTC).replace(tzinfo=None) - moment).total_seconds()

@@ -1,0 +1,226 @@
+"""What there is to see of a move at one moment: what is behind it, what runs, and what is still to come."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import time
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Final
+
+from droveway.cli import rate
+from droveway.cli.columns import SHORT, part, size, span
+from droveway.cli.marks import DONE, FAILED, RUNNING
+from droveway.cli.rate import Sample, Series
+
+if TYPE_CHECKING:
+    from droveway.lab.session import Lab
+    from droveway.persistence.journal import Move, MoveStep
+
+SHORT_STEP: Final = 1.0
+"""Seconds below which a finished step shares its line with those beside it."""
+
+SILENCE: Final = 5.0
+"""Seconds without a word of the host after which no time that is left is given."""
+
+_NAMED: Final = 3
+_RUN_CHECK: Final = 1.0
+_POLICIES: Final = {
+    "manual": "then it waits for your confirm or revert",
+    "auto": "then it is confirmed",
+    "healthy": "then it is confirmed once the guest is healthy",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One line: a finished step or several short ones, a failed one, or the one that runs."""
+
+    mark: str
+    text: str
+    seconds: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Picture:
+    """A move as a person sees it."""
+
+    move: Move
+    steps: list[MoveStep]
+    now: dt.datetime
+    ahead: list[str]
+    """The names of the steps that are still to come, and what comes after them."""
+    rate: float | None = None
+    """Bytes a second."""
+    left: float | None = None
+    """Seconds until the running step's bytes are all there."""
+    silent: float = 0.0
+    """Seconds since the host told anything new."""
+    rests: bool = False
+    """Whether it goes on no further by itself."""
+    is_run: bool = True
+    """Whether anybody is there to carry it on."""
+
+    @property
+    def title(self) -> str:
+        """The move, its server and its hosts."""
+        move = self.move
+        return f"move {move.id[:SHORT]}  {move.kind} {move.server_name}  {move.source_host} → {move.dest_host or '?'}"
+
+    @property
+    def done(self) -> int:
+        """Bytes that the running step has done."""
+        return self.move.progress_done or 0
+
+    @property
+    def total(self) -> int:
+        """Bytes that it has to do in all; 0 when its host told nothing."""
+        return self.move.progress_total or 0
+
+    def rows(self) -> list[Row]:
+        """What is behind it and what runs."""
+        if not self.steps:
+            return []
+        flow = self.steps[-1].flow_uuid
+        return [
+            *_flows([step for step in self.steps if step.flow_uuid != flow]),
+            *_rows([step for step in self.steps if step.flow_uuid == flow], self.now),
+        ]
+
+    def progress(self) -> list[str]:
+        """Of the running step: bytes, per cent, rate and what is left; nothing when its host told none."""
+        if self.rests or not self.total or not self.steps:
+            return []
+        told = [part(self.done, self.total), f"{100 * self.done // self.total} %"]
+        if self.move.progress_kept:
+            told[0] += f", {size(self.move.progress_kept)} of it kept"
+        if self.done >= self.total:
+            return [*told, "all there, being proved"]
+        if self.silent >= SILENCE:
+            return [*told, f"nothing new for {span(self.silent)}"]
+        if self.rate is not None and self.left is not None:
+            told += [f"{size(int(self.rate))}/s", f"{span(round(self.left))} left to copy"]
+        return told
+
+
+class Watcher:
+    """Looks at a move again and again."""
+
+    def __init__(self, lab: Lab, move_id: str) -> None:
+        self._lab = lab
+        self._move = move_id
+        self._series = Series()
+        self._told: dt.datetime | None = None
+        self._heard = 0.0
+        self._checked = float("-inf")
+        self._is_run = True
+
+    def look(self) -> Picture:
+        """The move as it is now."""
+        from droveway.lab.runner import can_go_on
+        from droveway.lab.stopped import stopped_workers
+        from droveway.persistence import moves
+        from droveway.persistence.database import database_time
+
+        with self._lab.journal.read() as session:
+            move = moves.get(session, self._move)
+            steps = moves.history(session, self._move)
+            rests = not can_go_on(move, database_time(session), stopped_workers(self._lab.layout))
+        self._listen(move)
+        samples = self._series.samples
+        left, silent = rate.left(samples), time.monotonic() - self._heard
+        return Picture(
+            move=move,
+            steps=steps,
+            now=dt.datetime.now(dt.UTC).replace(tzinfo=None),
+            ahead=[] if rests else ahead(move, steps),
+            rate=rate.rate(samples),
+            left=None if left is None else max(0.0, left - silent),
+            silent=silent,
+            rests=rests,
+            is_run=rests or self._is_carried(),
+        )
+
+    def _listen(self, move: Move) -> None:
+        if move.progress_done is None or move.progress_total is None:
+            self._series.clear()
+            self._told = None
+        elif move.progress_at != self._told:
+            self._told, self._heard = move.progress_at, time.monotonic()
+            self._series.add(
+                Sample(move.progress_seconds or 0.0, move.progress_done, move.progress_total, move.progress_kept or 0)
+            )
+
+    def _is_carried(self) -> bool:
+        from droveway.lab.lock import is_run
+
+        if time.monotonic() - self._checked >= _RUN_CHECK:
+            self._is_run, self._checked = is_run(self._lab.layout), time.monotonic()
+        return self._is_run
+
+
+def ahead(move: Move, steps: Sequence[MoveStep]) -> list[str]:
+    """The steps that are still to come if all goes well, and what comes then; nothing while something is undone."""
+    from droveway.flows import registry
+    from droveway.persistence.moves import FORWARD_KINDS
+
+    running = steps[-1] if steps and steps[-1].flow_uuid == move.flow_uuid else None
+    if running is not None and running.direction != "execute":
+        return []
+    kind = running.flow if running is not None else move.kind
+    if move.flow_uuid is None or kind not in registry.kinds():
+        return []
+    names = [step.step_name() for step in registry.latest(kind).walk()]
+    behind = names.index(running.step) + 1 if running is not None and running.step in names else 0
+    return names[behind:] + ([_POLICIES[move.policy]] if kind in FORWARD_KINDS else [])
+
+
+def name_of(step: MoveStep) -> str:
+    """The step as people read it."""
+    name = step.step if step.direction == "execute" else f"undo {step.step}"
+    return f"{name} (attempt {step.attempt})" if step.attempt > 1 else name
+
+
+def _flows(steps: list[MoveStep]) -> Iterator[Row]:
+    """A line for each flow that has ended."""
+    for flow in dict.fromkeys(step.flow_uuid for step in steps):
+        of_flow = [step for step in steps if step.flow_uuid == flow]
+        failed = any(step.error for step in of_flow)
+        yield Row(FAILED if failed else DONE, f"{of_flow[0].flow}, {len(of_flow)} steps", _spent(of_flow))
+
+
+def _rows(steps: list[MoveStep], now: dt.datetime) -> Iterator[Row]:
+    short: list[MoveStep] = []
+    for step in steps:
+        spent = ((step.ended_at or now) - step.started_at).total_seconds()
+        if _is_short(step, spent) and (not short or short[-1].direction == step.direction):
+            short.append(step)
+            continue
+        yield from _together(short)
+        short = [step] if _is_short(step, spent) else []
+        where = f" on {step.host}" if step.host else ""
+        if step.ended_at is None:
+            yield Row(RUNNING, name_of(step) + where, max(0.0, spent))
+        elif step.error:
+            yield Row(FAILED, f"{name_of(step)}{where}: {step.error.get('message', '')}", spent)
+        elif not short:
+            yield Row(DONE, name_of(step) + where, spent)
+    yield from _together(short)
+
+
+def _is_short(step: MoveStep, spent: float) -> bool:
+    return step.ended_at is not None and not step.error and spent < SHORT_STEP
+
+
+def _together(steps: list[MoveStep]) -> Iterator[Row]:
+    if not steps:
+        return
+    names = [name_of(step) for step in steps]
+    if len(names) > _NAMED:
+        names = [f"{names[0]} … {names[-1]} ({len(names)} steps)"]
+    yield Row(DONE, ", ".join(names), _spent(steps))
+
+
+def _spent(steps: list[MoveStep]) -> float:
+    last = steps[-1].ended_at or steps[-1].started_at
+    return (last - steps[0].started_at).total_seconds()

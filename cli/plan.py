@@ -1,0 +1,70 @@
+"""`droveway move plan`: what a move would do; nothing is changed."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from droveway.cli import request
+from droveway.cli.base import ShowOne
+from droveway.cli.columns import Joined, size
+
+
+class Plan(ShowOne):
+    """Destination and alternates, each check, the storage variant, bytes, and the steps with their undo."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """As `move create`."""
+        parser = super().get_parser(prog_name)
+        parser.add_argument("server", metavar="SERVER", help="its name, its id or the first letters of that")
+        parser.add_argument("--flavor", metavar="FLAVOR", help="resize to this flavor")
+        parser.add_argument("--to-host", metavar="HOST", dest="host", help="migrate to this host")
+        request.add_policy(parser)
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
+        """The plan's facts."""
+        from droveway.lab import plan
+
+        found = plan.plan(
+            self.lab(parsed_args), request.wish(parsed_args, flavor=parsed_args.flavor, host=parsed_args.host)
+        )
+        return self.dict2columns(
+            {key: Joined(value) if isinstance(value, list) else value for key, value in found.items()}
+        )
+
+    def produce_output(self, parsed_args: argparse.Namespace, column_names: Sequence[str], data: Any) -> int:
+        """A page for people, the record for programs."""
+        if parsed_args.formatter != "table" or parsed_args.columns:
+            return super().produce_output(parsed_args, column_names, data)
+        values = (value.machine_readable() if isinstance(value, Joined) else value for value in data)
+        self.app.stdout.write(page(dict(zip(column_names, values, strict=True))))
+        return 0
+
+
+def page(plan: Mapping[str, Any]) -> str:
+    """The plan as people read it."""
+    change = f", {plan['old_flavor']} → {plan['new_flavor']}" if plan["kind"] == "resize" else ""
+    then = f", then {', '.join(plan['alternates'])}" if plan["alternates"] else ", no alternates"
+    lines = [
+        f"{plan['kind']} {plan['server']} from {plan['source']}{change}",
+        "",
+        f"  destination  {plan['destination']}{then}",
+        f"  storage      {plan['storage']}, {size(plan['bytes'])} over the wire: {plan['storage_reason']}",
+        "  checks       " + "\n               ".join(_check(check) for check in plan["checks"]),
+        "",
+    ]
+    steps = plan["steps"]
+    names, places = (max(len(str(step[key])) for step in steps) for key in ("step", "where"))
+    for number, step in enumerate(steps, 1):
+        lines.append(f"  {number:>2}  {step['step']:<{names}}  {step['where']:<{places}}  {step['undo']}")
+        if step["no_return"]:
+            lines.append(f"      {'── no way back from here ──':^{names + places}}")
+    option = f" --flavor {plan['new_flavor']}" if plan["kind"] == "resize" else ""
+    lines += ["", "Nothing has been changed. Run it:", ""]
+    return "\n".join(lines) + f"  droveway move create {plan['server']}{option} --from-plan {plan['id']}\n"
+
+
+def _check(check: Mapping[str, Any]) -> str:
+    return f"✓ {check['detail']}" if check["ok"] else f"- {check['detail']} ({check['check']})"

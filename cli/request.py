@@ -1,0 +1,248 @@
+"""`droveway move create` and its kin: what is asked of moves, carried out before the command ends."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from droveway.cli.base import Command
+from droveway.cli.columns import SHORT
+from droveway.cli.move import OfMove
+
+if TYPE_CHECKING:
+    from droveway.lab.session import Lab
+    from droveway.lab.submit import Wish
+    from droveway.persistence.journal import Move
+
+UNITS: Final = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
+
+
+class Create(Command):
+    """Move a server: to another flavor with --flavor, else to another host."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """The server, where it is to go and how it is confirmed."""
+        parser = super().get_parser(prog_name)
+        parser.add_argument("server", metavar="SERVER", help="its name, its id or the first letters of that")
+        parser.add_argument("--flavor", metavar="FLAVOR", help="resize to this flavor")
+        parser.add_argument("--to-host", metavar="HOST", dest="host", help="migrate to this host")
+        add_policy(parser)
+        parser.add_argument("--from-plan", metavar="PLAN", dest="plan", help="as this plan said, or not at all")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> int:
+        """Submit it and carry it on."""
+        return create(self, parsed_args, flavor=parsed_args.flavor, host=parsed_args.host)
+
+
+class _Ask(OfMove):
+    """Asks one thing of a move and carries the move on."""
+
+    def carried(self, parsed_args: argparse.Namespace, request: Callable[..., None], *wanted: str) -> int:
+        """Write the request, let the lab run, say how it came out."""
+        from droveway.lab import operations
+
+        lab = self.lab(parsed_args)
+        return carry(self, lab, operations.ask(lab, parsed_args.move, request), *wanted)
+
+
+class Confirm(_Ask):
+    """Keep the moved server and remove what is left on its source."""
+
+    def take_action(self, parsed_args: argparse.Namespace) -> int:
+        """Done when the source's copy is gone."""
+        from droveway.lab import operations
+
+        operations.require_end(self.lab(parsed_args), parsed_args.move, "confirm")
+        return self.carried(parsed_args, operations.confirm, "done")
+
+
+class Revert(_Ask):
+    """Bring the server back to where it was."""
+
+    def take_action(self, parsed_args: argparse.Namespace) -> int:
+        """Done when it is back."""
+        from droveway.lab import operations
+
+        operations.require_end(self.lab(parsed_args), parsed_args.move, "revert")
+        return self.carried(parsed_args, operations.revert, "reverted")
+
+
+class Cancel(_Ask):
+    """Undo a move that has not passed its point of no return."""
+
+    def take_action(self, parsed_args: argparse.Namespace) -> int:
+        """Done when all is as it was."""
+        from droveway.lab import operations
+
+        return self.carried(parsed_args, operations.cancel, "cancelled")
+
+
+class Pause(OfMove):
+    """Hold a move at its next step boundary."""
+
+    def take_action(self, parsed_args: argparse.Namespace) -> int:
+        """Write the hold; whoever runs the move finds it."""
+        from droveway.persistence import moves, requests
+
+        with self.lab(parsed_args).journal.write() as session:
+            move = moves.get(session, moves.find(session, parsed_args.move).id, lock=True)
+            requests.pause(session, move)
+        print(f"move {move.id[:SHORT]} is held: droveway move resume {move.id[:SHORT]}")
+        return 0
+
+
+class Resume(Command):
+    """Lift a hold; without a move, run all unfinished moves that are not held."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Perhaps a move."""
+        parser = super().get_parser(prog_name)
+        parser.add_argument("move", metavar="MOVE", nargs="?", help="its id or the first letters of it")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> int:
+        """Carry on what can go on; the worst of their outcomes."""
+        from droveway.cli import watching
+        from droveway.lab import operations
+        from droveway.persistence import requests
+
+        lab = self.lab(parsed_args)
+        if parsed_args.move is not None:
+            return carry(self, lab, operations.ask(lab, parsed_args.move, requests.resume), *AT_REST)
+        with watching.stoppable(lambda: print(watching.STOPPING, file=sys.stderr)):
+            found = operations.carry_all(lab)
+        if not found:
+            print("no move can go on by itself")
+        return max((finish(move, *AT_REST) for move in found), default=0)
+
+
+class Retry(_Ask):
+    """Enter again the step at which a move asked for an operator."""
+
+    def take_action(self, parsed_args: argparse.Namespace) -> int:
+        """Carry it on from there."""
+        from droveway.persistence import requests
+
+        return self.carried(parsed_args, requests.retry, *AT_REST)
+
+
+class Wait(OfMove):
+    """Wait until a move rests or has ended."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """How long."""
+        parser = super().get_parser(prog_name)
+        parser.add_argument("--timeout", metavar="SECONDS", type=float, help="end with 124 after this time")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> int:
+        """Look until it rests; a lab that nobody runs is not run by this."""
+        from droveway.cli import watching
+
+        lab = self.lab(parsed_args)
+        move = watching.wait(lab, parsed_args.move, parsed_args.timeout)
+        return TIMED_OUT if move is None else finish(move, *AT_REST)
+
+
+class Watch(OfMove):
+    """Follow a move step by step until it rests; Ctrl-C ends the watching, not the move."""
+
+    def take_action(self, parsed_args: argparse.Namespace) -> int:
+        """One line a change, or a live view on a terminal."""
+        from droveway.cli import watching
+
+        return finish(watching.follow(self.lab(parsed_args), parsed_args.move, self.app.stdout), *AT_REST)
+
+
+AT_REST: Final = ("verifying", "done", "reverted")
+KEPT: Final = ("verifying", "done")
+"""What a new move comes to; one that its policy reverted has ended undone."""
+TIMED_OUT: Final = 124
+LONGEST: Final = 365 * 86400
+"""Seconds."""
+
+
+def add_policy(parser: argparse.ArgumentParser) -> None:
+    """The options that every submitting command has."""
+    parser.add_argument(
+        "--confirm",
+        choices=("manual", "auto", "healthy"),
+        default="manual",
+        help="manual: a person, else the deadline (default 24h); auto: at once; healthy: as soon as the guest is "
+        "healthy, or revert at the deadline (default 10min); default manual",
+    )
+    parser.add_argument("--deadline", metavar="TIME", type=seconds, help="when the policy acts, as 90s, 30min or 24h")
+    parser.add_argument("--reason", metavar="TEXT", help="why; kept with the move")
+    parser.add_argument("--wait", action="store_true", help="end with the move; a lab's commands always do")
+
+
+def create(command: Command, parsed_args: argparse.Namespace, *, flavor: str | None, host: str | None) -> int:
+    """Submit the move that the options describe and carry it on."""
+    from droveway.lab import submit
+
+    lab = command.lab(parsed_args)
+    move = submit.submit(lab, wish(parsed_args, flavor=flavor, host=host))
+    return carry(command, lab, move, *KEPT, lines=parsed_args.wait)
+
+
+def carry(command: Command, lab: Lab, move: Move, *wanted: str, lines: bool = False) -> int:
+    """Carry the move as far as it goes by itself, say how it stands and return the exit code.
+
+    A terminal is shown how it goes; what is none gets a line for each change when ``lines`` are wanted.
+    """
+    from droveway.cli import watching
+    from droveway.lab import operations
+
+    with watching.carrying(lab, move.id, command.app.stderr, lines=lines):
+        move = operations.carry(lab, move.id)
+    return finish(move, *wanted)
+
+
+def wish(parsed_args: argparse.Namespace, *, flavor: str | None, host: str | None) -> Wish:
+    """What the options ask for."""
+    from droveway.lab.submit import Wish
+
+    return Wish(
+        server=parsed_args.server,
+        flavor=flavor,
+        host=host,
+        policy=parsed_args.confirm,
+        confirm_seconds=parsed_args.deadline,
+        reason=parsed_args.reason,
+        plan=getattr(parsed_args, "plan", None),
+    )
+
+
+def finish(move: Move, *wanted: str) -> int:
+    """Say how the move stands and return the exit code of a command that wanted one of these states."""
+    from droveway.lab.operations import outcome
+    from droveway.persistence.states import State
+
+    print(sentence(move))
+    return outcome(move, frozenset(State(state) for state in wanted))
+
+
+def sentence(move: Move) -> str:
+    """One line on a move: its servers and hosts, its state, why, and what can be done."""
+    from droveway.cli.move import facts
+
+    shown = facts(move)
+    way = f"{shown['source']} → {shown['destination'] or '?'}"
+    reason = shown["error"] or shown["waits_for"] or shown["health_reason"]
+    why = f": {reason}" if reason else ""
+    return f"move {move.id[:SHORT]}  {move.kind} {move.server_name}  {way}  {move.state}{why}\n  {shown['next']}"
+
+
+def seconds(text: str) -> int:
+    """A span of time as 90, 90s, 30min, 24h or 2d."""
+    match = re.fullmatch(r"(\d+) ?(s|m|min|h|d)?", text)
+    if match is None or not int(match[1]):
+        raise argparse.ArgumentTypeError(f"{text} is no time: write 90s, 30min, 24h or 2d")
+    span = int(match[1]) * UNITS[match[2] or "s"]
+    if span > LONGEST:
+        raise argparse.ArgumentTypeError(f"{text} is more than a year: write at most 365d")
+    return span

@@ -1,0 +1,148 @@
+"""`droveway server`: the servers, and thin names for what is asked of their moves."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from droveway.cli import request
+from droveway.cli.base import Command, Lister, ShowOne
+from droveway.cli.columns import Blank, Joined, Short, Time
+
+if TYPE_CHECKING:
+    from droveway.persistence.catalog import Server
+
+LISTED: Final = ("id", "name", "status", "vm_state", "task_state", "power_state", "host", "flavor", "cell")
+
+
+class List(Lister):
+    """The servers."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """What narrows the list."""
+        parser = super().get_parser(prog_name)
+        parser.add_argument("--host", metavar="HOST", help="only those on this host")
+        parser.add_argument("--cell", metavar="CELL", help="only those in this cell")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
+        """Rows by name."""
+        from droveway.persistence import catalog
+
+        lab = self.lab(parsed_args)
+        if parsed_args.host:
+            catalog.find_host(lab.api, lab.cell_databases, parsed_args.host)
+        if parsed_args.cell:
+            catalog.find_cell(lab.api, parsed_args.cell)
+        found = [
+            server
+            for server in catalog.servers(lab.api, lab.cell_databases)
+            if parsed_args.host in (None, server.host) and parsed_args.cell in (None, server.cell)
+        ]
+        return LISTED, [[_cells(server)[name] for name in LISTED] for server in found]
+
+
+class OfServer(Command):
+    """A command on one server."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """The server."""
+        parser = super().get_parser(prog_name)
+        parser.add_argument("server", metavar="SERVER", help="its name, its id or the first letters of that")
+        return parser
+
+
+class Show(ShowOne, OfServer):
+    """One server, with its ports and volumes."""
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
+        """Its facts."""
+        from droveway.persistence import catalog
+
+        lab = self.lab(parsed_args)
+        server = catalog.find_server(lab.api, lab.cell_databases, parsed_args.server)
+        ports = [f"{port.id} {port.mac} {port.host}" for port in lab.cloud.network.ports(server.id)]
+        volumes = [f"{each.volume} {each.status} {each.host}" for each in lab.cloud.volumes.for_server(server.id)]
+        return self.dict2columns(
+            _cells(server)
+            | {
+                "availability_zone": Blank(server.availability_zone),
+                "project": server.project,
+                "locked": server.locked,
+                "image": Blank(server.image),
+                "created": Time(server.created),
+                "ports": Joined(ports),
+                "volumes": Joined(volumes),
+            }
+        )
+
+
+class Resize(OfServer):
+    """Move a server to another flavor."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """The flavor; no host: a resize takes none."""
+        parser = super().get_parser(prog_name)
+        parser.add_argument("--flavor", metavar="FLAVOR", required=True)
+        request.add_policy(parser)
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> int:
+        """Submit the move and carry it on."""
+        return request.create(self, parsed_args, flavor=parsed_args.flavor, host=None)
+
+
+class Migrate(OfServer):
+    """Move a server to another host."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Perhaps the host."""
+        parser = super().get_parser(prog_name)
+        parser.add_argument("--host", metavar="HOST", help="the host; else the scheduler chooses")
+        request.add_policy(parser)
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> int:
+        """Submit the move and carry it on."""
+        return request.create(self, parsed_args, flavor=None, host=parsed_args.host)
+
+
+class Confirm(OfServer):
+    """Keep the moved server and remove what is left on its source."""
+
+    def take_action(self, parsed_args: argparse.Namespace) -> int:
+        """Done when the source's copy is gone."""
+        from droveway.lab import operations
+
+        lab = self.lab(parsed_args)
+        move = operations.move_of_server(lab, parsed_args.server)
+        operations.require_end(lab, move.id, "confirm")
+        return request.carry(self, lab, operations.ask(lab, move.id, operations.confirm), "done")
+
+
+class Revert(OfServer):
+    """Bring the server back to where it was."""
+
+    def take_action(self, parsed_args: argparse.Namespace) -> int:
+        """Done when it is back."""
+        from droveway.lab import operations
+
+        lab = self.lab(parsed_args)
+        move = operations.move_of_server(lab, parsed_args.server)
+        operations.require_end(lab, move.id, "revert")
+        return request.carry(self, lab, operations.ask(lab, move.id, operations.revert), "reverted")
+
+
+def _cells(server: Server) -> dict[str, Any]:
+    return {
+        "id": Short(server.id),
+        "name": server.name,
+        "status": server.status,
+        "vm_state": Blank(server.vm_state),
+        "task_state": Blank(server.task_state),
+        "power_state": server.power_state,
+        "host": Blank(server.host),
+        "flavor": server.flavor,
+        "cell": server.cell,
+    }

@@ -1,0 +1,223 @@
+"""Following a move: a live view on a terminal, one line for each change elsewhere."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import TYPE_CHECKING, Final, Protocol, TextIO
+
+from droveway.cli.columns import SHORT
+from droveway.cli.marks import is_terminal
+from droveway.cli.picture import Picture, Watcher, name_of
+
+if TYPE_CHECKING:
+    from droveway.lab.session import Lab
+    from droveway.persistence.journal import Move, MoveStep
+
+POLL: Final = 0.1
+"""Seconds between two looks at the journal."""
+
+INTERRUPTED: Final = 130
+NOBODY: Final = "nobody runs this lab now; carry the move on with  droveway move resume"
+STOPPING: Final = "stopping what runs here, to be carried on later; Ctrl-C again ends this command at once"
+
+_TENTHS: Final = 10
+
+
+class View(Protocol):
+    """Where pictures of a move go."""
+
+    def update(self, picture: Picture, note: str = "") -> None:
+        """Show what is new in it."""
+
+    def abandon(self) -> None:
+        """The process ends at once: leave the terminal usable."""
+
+
+class Lines:
+    """Writes a line for each step that begins or ends, each tenth of its bytes, and each note."""
+
+    def __init__(self, out: TextIO, behind: Picture | None = None) -> None:
+        """What ``behind`` shows was said before."""
+        self._out = out
+        self._said: set[object] = set(map(_line, behind.steps) if behind is not None else ())
+
+    def update(self, picture: Picture, note: str = "") -> None:
+        """Write the lines that were not written before."""
+        for step in picture.steps:
+            self._say(_line(step))
+        if told := picture.progress():
+            # A tenth is news once, however exactly it is told.
+            running, tenth = picture.steps[-1], _TENTHS * picture.done // picture.total
+            self._say(f"  ▸ {running.step}: {', '.join(told)}", key=(running.seq, tenth))
+        if note:
+            self._say(note)
+        self._out.flush()
+
+    def abandon(self) -> None:
+        """Lines need nothing."""
+
+    def _say(self, line: str, key: object = None) -> None:
+        if (key or line) not in self._said:
+            self._said.add(key or line)
+            self._out.write(f"{line}\n")
+
+
+def wait(lab: Lab, name: str, timeout: float | None) -> Move | None:
+    """The move once it goes on no further by itself; None when that took longer than ``timeout`` seconds."""
+    from droveway.lab import operations
+
+    watcher = Watcher(lab, operations.find_move(lab, name).id)
+    until = None if timeout is None else time.monotonic() + timeout
+    with _between_looks() as look_up:
+        while not (picture := watcher.look()).rests:
+            look_up()
+            if until is not None and time.monotonic() >= until:
+                return None
+            time.sleep(POLL)
+    return picture.move
+
+
+def follow(lab: Lab, name: str, out: TextIO) -> Move:
+    """Show the move until it rests and return it; Ctrl-C ends the showing, never the move."""
+    from droveway.lab import operations
+
+    move_id = operations.find_move(lab, name).id
+    watcher = Watcher(lab, move_id)
+    try:
+        with _screen(out) as view, _between_looks() as look_up:
+            while True:
+                look_up()
+                picture = watcher.look()
+                view.update(picture, "" if picture.is_run else NOBODY)
+                if picture.rests:
+                    return picture.move
+                time.sleep(POLL)
+    except KeyboardInterrupt:
+        out.write(f"{left(lab, move_id)}\n")
+        raise
+
+
+@contextlib.contextmanager
+def carrying(lab: Lab, move_id: str, out: TextIO, *, lines: bool) -> Iterator[None]:
+    """While the block carries the move on, show how: live on a terminal, elsewhere in ``lines`` if they are wanted.
+
+    Ctrl-C parks what this command runs, says how the move stands, and is raised again.
+    """
+    try:
+        if not (lines or is_terminal(out)):
+            with stoppable(lambda: print(STOPPING, file=out, flush=True)):
+                yield
+            return
+        watcher = Watcher(lab, move_id)
+        with _screen(out, watcher.look()) as view, _shown(watcher, view) as stopping, stoppable(stopping, view.abandon):
+            yield
+    except KeyboardInterrupt:
+        out.write(f"{left(lab, move_id)}\n")
+        raise
+
+
+@contextlib.contextmanager
+def _between_looks() -> Iterator[Callable[[], None]]:
+    """Keep a first Ctrl-C until what is yielded is called, which raises it; a second one is raised at once.
+
+    Raised in the midst of a look it can be lost: Python drops what is raised while it clears an object away.
+    """
+    pressed = threading.Event()
+
+    def press(_number: int, _frame: FrameType | None) -> None:
+        if pressed.is_set():
+            raise KeyboardInterrupt
+        pressed.set()
+
+    def look_up() -> None:
+        if pressed.is_set():
+            raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, press)
+    try:
+        yield look_up
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextlib.contextmanager
+def stoppable(told: Callable[[], None], abandon: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """Ctrl-C is raised in the block, which parks what runs; a second one ends the process, as a kill would.
+
+    ``told`` is called with the first one and ``abandon`` with the second, both by the signal's handler.
+    """
+
+    def second(_number: int, _frame: FrameType | None) -> None:
+        abandon()
+        os._exit(INTERRUPTED)
+
+    def first(_number: int, _frame: FrameType | None) -> None:
+        signal.signal(signal.SIGINT, second)
+        told()
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, first)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def left(lab: Lab, move_id: str) -> str:
+    """What becomes of a move that is watched no longer."""
+    picture = Watcher(lab, move_id).look()
+    move, short = picture.move, move_id[:SHORT]
+    if picture.rests:
+        return f"move {short} is {move.state}: droveway move show {short}"
+    if picture.is_run:
+        return f"the move goes on; watch it again with  droveway move watch {short}"
+    at = f" at {move.step}, step {move.step_number} of {move.step_count}" if move.step else ""
+    return f"nobody runs this lab now, and move {short} waits{at}; carry it on with  droveway move resume {short}"
+
+
+@contextlib.contextmanager
+def _screen(out: TextIO, behind: Picture | None = None) -> Iterator[View]:
+    if not is_terminal(out):
+        yield Lines(out, behind)
+        return
+    from droveway.cli.live import Screen
+
+    with Screen(out) as screen:
+        yield screen
+
+
+@contextlib.contextmanager
+def _shown(watcher: Watcher, view: View) -> Iterator[Callable[[], None]]:
+    """Keep the view up to date from a thread; yields what lets it say that all stops."""
+    ended, stopping = threading.Event(), threading.Event()
+
+    def update() -> None:
+        view.update(watcher.look(), STOPPING if stopping.is_set() else "")
+
+    def show() -> None:
+        while not ended.wait(POLL):
+            update()
+
+    printer = threading.Thread(target=show, daemon=True)
+    printer.start()
+    try:
+        yield stopping.set
+    finally:
+        ended.set()
+        printer.join()
+        update()
+
+
+def _line(step: MoveStep) -> str:
+    where = f" on {step.host}" if step.host else ""
+    if step.ended_at is None:
+        return f"  ▸ {name_of(step)}{where}"
+    spent = (step.ended_at - step.started_at).total_seconds()
+    mark, end = ("✗", f": {step.error.get('message', '')}") if step.error else ("✓", f"  {spent:.0f} s")
+    return f"  {mark} {name_of(step)}{where}{end}"
