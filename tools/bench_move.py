@@ -1,0 +1,233 @@
+"""`tools/bench move`: a whole sandbox move, a resize and its confirmation, and where its time goes.
+
+The move is asked for and carried to verification, confirmed and carried to its end, as two commands of a lab do it:
+each starts conductor, keeper and workers and stops them again.  What it waits for is timed from outside, by clocks
+around the functions that do the work.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import functools
+import itertools
+import logging
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import bench_figures as figures
+
+from droveway.clients.embedded import placement
+from droveway.engines import conductor
+from droveway.engines.backend import FlowBackend
+from droveway.engines.commands import Commands
+from droveway.engines.run import MoveRun
+from droveway.lab import build, cloud, operations, runner, submit
+from droveway.lab.session import Lab
+from droveway.persistence.cells import Cells
+from droveway.persistence.journal import Move
+from droveway.persistence.states import State
+from droveway.workers import actions, copies
+from droveway.workers.journal import WorkerJournal
+
+ROUNDS: Final = 6
+BUDGET_MS: Final = 250.0
+DISK_MB: Final = 16
+CLOUD: Final = f"""
+cells: {{cell1: {{hosts: {{host1: {{}}, host2: {{}}}}}}}}
+flavors: {{small: {{vcpus: 1, memory_mb: 256, root_gb: 1}}, large: {{vcpus: 2, memory_mb: 512, root_gb: 1}}}}
+images: {{base: {{size_mb: {DISK_MB}}}}}
+servers: {{web: {{flavor: small, host: host1, image: base, ports: [{{}}], volumes: [{{size_gb: 1}}]}}}}
+"""
+
+PLACEMENT: Final = "Placement's answers"
+DISK: Final = "disk data"
+HOSTS: Final = "hosts' other work"
+WORKER_JOURNAL: Final = "workers' journals"
+COMMANDS: Final = "host commands: posted, waited for, taken"
+ENGINE: Final = "engine's writes"
+CELLS: Final = "cells' rows"
+STEPS: Final = "steps, conductor and other services"
+ASKING: Final = "accepting what is asked"
+DAEMONS: Final = "starting and stopping conductor, keeper and workers"
+POLLS: Final = "waiting for a look: at what was asked, at the end"
+NOT_OURS: Final = (PLACEMENT, DISK)
+
+CLOCKS: Final[list[tuple[Any, str, str]]] = [
+    (placement._Transport, "send", PLACEMENT),
+    (copies, "copy_disk", DISK),
+    (actions, "run", HOSTS),
+    (WorkerJournal, "begin", WORKER_JOURNAL),
+    (WorkerJournal, "finish", WORKER_JOURNAL),
+    (WorkerJournal, "raise_epoch", WORKER_JOURNAL),
+    (MoveRun, "command", COMMANDS),
+    (Commands, "sweep", COMMANDS),
+    (Commands, "workers", COMMANDS),
+    (FlowBackend, "update_atom_details", ENGINE),
+    (FlowBackend, "update_flow_details", ENGINE),
+    (FlowBackend, "load", ENGINE),
+    (FlowBackend, "write", ENGINE),
+    (Cells, "transaction", CELLS),
+    (Cells, "raise_fence", CELLS),
+    (Cells, "drop_fence", CELLS),
+    (conductor.MoveConductor, "_dispatch_job", STEPS),
+    (conductor.MoveConductor, "_give_back", STEPS),
+    (runner.Runner, "start", DAEMONS),
+    (runner.Runner, "stop", DAEMONS),
+]
+
+
+class Clock:
+    """Sums by kind what each thread spends in the functions of `CLOCKS`; what one calls of another counts there."""
+
+    def __init__(self) -> None:
+        self.spent: Counter[str] = Counter()
+        self._lock = threading.Lock()
+        self._inside = threading.local()
+
+    def install(self) -> None:
+        """Put a clock around each function."""
+        for owner, name, kind in CLOCKS:
+            setattr(owner, name, self._around(getattr(owner, name), kind))
+
+    @contextlib.contextmanager
+    def timed(self, kind: str) -> Iterator[None]:
+        """The block is of this kind, and not of the one that it lies in."""
+        stack: list[float] = self._inside.__dict__.setdefault("stack", [])
+        began = time.perf_counter()
+        stack.append(0.0)
+        try:
+            yield
+        finally:
+            took = time.perf_counter() - began
+            inner = stack.pop()
+            if stack:
+                stack[-1] += took
+            with self._lock:
+                self.spent[kind] += took - inner
+
+    def _around(self, function: Callable[..., Any], kind: str) -> Callable[..., Any]:
+        context_manager = hasattr(function, "__wrapped__")
+
+        @functools.wraps(function)
+        def timed(*args: Any, **options: Any) -> Any:
+            with self.timed(kind):
+                return function(*args, **options)
+
+        @contextlib.contextmanager
+        def timed_block(*args: Any, **options: Any) -> Iterator[Any]:
+            with self.timed(kind), function(*args, **options) as value:
+                yield value
+
+        return timed_block if context_manager else timed
+
+
+def main() -> int:
+    """Measure the move and the start of a command, and report."""
+    parser = argparse.ArgumentParser(prog="tools/bench move", description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--write", action="store_true", help="put the figures in docs/benchmarks.rst")
+    wanted = parser.parse_args()
+    logging.disable(logging.WARNING)
+    clock = Clock()
+    clock.install()
+    with tempfile.TemporaryDirectory(dir=figures.WORK) as folder:
+        root = Path(folder, "lab")
+        build.create(root, cloud.parse_cloud(CLOUD, "bench")).close()
+        lab = Lab.open(root)
+        try:
+            flavors = itertools.islice(itertools.cycle(("large", "small")), wanted.rounds)
+            moves = [moved(lab, clock, flavor) for flavor in flavors]
+        finally:
+            lab.close()
+            build.destroy(root)
+    start = min(command_start() for _ in range(wanted.rounds))
+    return figures.report(move_bench(min(moves[1:], key=lambda spent: spent.own), start), write=wanted.write)
+
+
+@dataclasses.dataclass(frozen=True)
+class Spent:
+    """Milliseconds of one move: by kind, and of the processor in all."""
+
+    kinds: dict[str, float]
+    processor: float
+
+    @property
+    def whole(self) -> float:
+        """By the clock."""
+        return sum(self.kinds.values())
+
+    @property
+    def own(self) -> float:
+        """What the move itself costs: all that is neither Placement's nor the disks'."""
+        return sum(took for kind, took in self.kinds.items() if kind not in NOT_OURS)
+
+
+def moved(lab: Lab, clock: Clock, flavor: str) -> Spent:
+    """Carry one move to its end."""
+    clock.spent.clear()
+    began, processor = time.perf_counter(), time.process_time()
+    with clock.timed(ASKING):
+        move = submit.submit(lab, submit.Wish(server="web", flavor=flavor)).id
+    require(operations.carry(lab, move), State.VERIFYING)
+    with clock.timed(ASKING):
+        operations.ask(lab, move, operations.confirm)
+    require(operations.carry(lab, move), State.DONE)
+    whole, processor = time.perf_counter() - began, time.process_time() - processor
+    spent = {kind: seconds * 1000 for kind, seconds in clock.spent.items()}
+    # The conductor waits for a command while a worker carries it out, whose own clocks tell what for.
+    spent[COMMANDS] -= spent[HOSTS] + spent[DISK] + spent[WORKER_JOURNAL]
+    spent[POLLS] = whole * 1000 - sum(spent.values())
+    return Spent(spent, processor * 1000)
+
+
+def require(move: Move, state: State) -> None:
+    """Raise RuntimeError for a move that came to rest elsewhere."""
+    if move.state != state:
+        raise RuntimeError(f"the move is {move.state} instead of {state}: {move.error}")
+
+
+def command_start() -> float:
+    """Milliseconds until a command of a lab has started and imported what a move needs."""
+    modules = "droveway.cli.main, droveway.cli.server, droveway.lab.submit, droveway.lab.runner, placement.handler"
+    began = time.perf_counter()
+    subprocess.run([sys.executable, "-c", f"import gc; gc.set_threshold(50000)\nimport {modules}"], check=True)
+    return (time.perf_counter() - began) * 1000
+
+
+def move_bench(spent: Spent, start: float) -> figures.Bench:
+    """The figures of the shortest move with what they are held against."""
+    order = sorted(spent.kinds.items(), key=lambda item: -item[1])
+    sums = [
+        ("the whole move", spent.whole),
+        ("its own part", spent.own),
+        ("the whole move, of the processor", spent.processor),
+    ]
+    rows = [[kind, f"{took:.0f}", f"{100 * took / spent.whole:.0f} %"] for kind, took in [*order, *sums]]
+    return figures.Bench(
+        name="move",
+        title="A whole move",
+        text=(
+            f"A resize between two sandbox hosts and its confirmation: a server with a disk of {DISK_MB} MB, a port "
+            "and a volume, everything synced to the medium, Placement itself in the same process. Its own part is "
+            f"all that is neither Placement's answers nor disk data. A command that carries a move first starts Python "
+            f"and imports all of it, which takes {start:.0f} ms and is no part of the move."
+        ),
+        head=["what for", "ms", "share"],
+        rows=rows,
+        goals=[figures.at_most("a move's own part, ms", spent.own, BUDGET_MS)],
+        bars=order,
+        unit="ms of one move",
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

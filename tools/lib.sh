@@ -1,0 +1,50 @@
+# Shared by the scripts beside it, which source it from the checkout's root:
+#   install_droveway [EXTRA]  the virtual environment .venv, with this checkout installed in it
+#   need_debian PACKAGE...    the Debian packages, installed when root, else an error that names the missing ones
+# shellcheck shell=bash
+
+# Whole processes are started by the hundred: none of them should compile the package anew.
+unset PYTHONDONTWRITEBYTECODE
+
+die() {
+    echo "${0##*/}: $*" >&2
+    exit 1
+}
+
+need_debian() {
+    local package missing=()
+    for package in "$@"; do
+        [[ $(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null) == installed ]] || missing+=("$package")
+    done
+    ((${#missing[@]})) || return 0
+    ((EUID == 0)) || die "Debian packages are missing; run as root: apt-get install ${missing[*]}"
+    echo "Installing Debian packages: ${missing[*]}"
+    export DEBIAN_FRONTEND=noninteractive
+    apt-get -qq update </dev/null
+    apt-get -qq -o DPkg::Lock::Timeout=300 install --yes --no-install-recommends "${missing[@]}" </dev/null >/dev/null
+}
+
+make_venv() {
+    local python=${PYTHON:-python3}
+    "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
+        die "$python is missing or older than Python 3.11; name a newer one in the variable PYTHON"
+    "$python" -c 'import ensurepip, venv' 2>/dev/null || need_debian python3-venv
+    echo "Making .venv"
+    "$python" -m venv .venv
+}
+
+# A stamp with the checksum of all that decides about an installation spares warm runs the call of pip.
+install_locked() {
+    local extra=$1 stamp=.venv/installed-${1:-base} key
+    [[ -x .venv/bin/pip ]] || make_venv
+    key=$(sha256sum setup.cfg pyproject.toml; pwd)
+    [[ -f $stamp && $(<"$stamp") == "$key" ]] && return
+    echo "Installing droveway${extra:+[$extra]} in .venv"
+    .venv/bin/pip install --quiet --disable-pip-version-check --editable ".${extra:+[$extra]}" </dev/null
+    echo "$key" >"$stamp"
+}
+
+install_droveway() {
+    # Two scripts started side by side must not both install.
+    (flock 9 && install_locked "${1:-}") 9<setup.cfg
+}

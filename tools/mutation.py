@@ -1,0 +1,320 @@
+"""Seeded defects: one at a time is planted in a copy of the tree, and what is run there has to find it.
+
+`tools/mutate` runs this; tools/mutants.yaml holds the defects.  A defect counts as caught only when a point of the
+crash matrix did not converge, or a named test failed by an assertion: a tree that does not even run proves nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import compileall
+import concurrent.futures
+import contextlib
+import dataclasses
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+from xml.etree import ElementTree as ET
+
+import yaml
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+MUTANTS: Final = ROOT / "tools" / "mutants.yaml"
+PAGE: Final = ROOT / "docs" / "mutants.rst"
+
+MEMORY: Final = Path("/dev/shm")  # noqa: S108 - memory, not a file of ours
+ROOM: Final = 2 * 1024**3
+SECONDS: Final = 900
+"""A run that takes longer has found nothing."""
+CHUNK: Final = 10
+"""So many points of the unmutated tree are run by one process."""
+DEEPEST: Final = 40
+WORDS: Final = 110
+
+_BROKEN: Final = re.compile(
+    r"\b(?:Import|ModuleNotFound|Syntax|Indentation|Name|Attribute|Type|UnboundLocal)Error\b"
+    r"|the child ended with status|the process was ended by signal"
+)
+"""What a defect does that was planted badly, or a machine that is too busy: no proof of anything."""
+_PROOF: Final = re.compile(r"[Aa]ssert|DID NOT RAISE|droveway\.errors\.")
+"""How a test fails that found something, in its own words or in the product's."""
+_UNREACHED: Final = "the fault never fired"
+_BAD: Final = re.compile(r"^(\S+)  BAD  .*\n  (.*)$", re.MULTILINE)
+_PATH: Final = re.compile(r"(?:/[\w.+-]+){3,}/")
+_ID: Final = re.compile(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})?\b")
+
+
+class OutOfDateError(Exception):
+    """A mutant's old text is not in its file exactly once."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Edit:
+    """Whole lines of one file, and what stands in their place; both are indented as the file has them."""
+
+    file: str
+    old: str
+    new: str
+
+    def apply(self, text: str) -> str:
+        """The text with the defect in it; raises OutOfDateError."""
+        found = [
+            (old, textwrap.indent(self.new, margin))
+            for margin in (" " * depth for depth in range(0, DEEPEST, 4))
+            for old in [textwrap.indent(self.old, margin)] * f"\n{text}".count("\n" + textwrap.indent(self.old, margin))
+        ]
+        if len(found) != 1:
+            raise OutOfDateError(f"{self.file} has its old text {len(found)} times")
+        return f"\n{text}".replace("\n" + found[0][0], "\n" + found[0][1])[1:]
+
+
+@dataclasses.dataclass(frozen=True)
+class Mutant:
+    """One defect, and what has to find it: points of the matrix on a cloud, or tests."""
+
+    name: str
+    what: str
+    edits: tuple[Edit, ...]
+    points: tuple[str, ...]
+    cloud: str
+    tests: tuple[str, ...]
+
+    def plant(self, tree: Path) -> None:
+        """Change the files of a tree; raises OutOfDateError, which names the mutant."""
+        for edit in self.edits:
+            path = tree / edit.file
+            try:
+                changed = edit.apply(path.read_text(encoding="utf-8"))
+            except OutOfDateError as error:
+                raise OutOfDateError(f"the mutant {self.name} is out of date: {error}") from None
+            path.write_text(changed, encoding="utf-8")
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """What one run found: the point or test, and its first words; nothing when ``by`` is empty."""
+
+    by: str
+    words: str
+
+
+def load(path: Path = MUTANTS) -> list[Mutant]:
+    """The mutants in their order."""
+    return [_mutant(name, facts) for name, facts in yaml.safe_load(path.read_text(encoding="utf-8")).items()]
+
+
+def page(rows: Iterable[tuple[Mutant, Found]]) -> str:
+    """The list of the mutants with what caught each."""
+    lines = [
+        ".. Written by tools/mutate: change tools/mutants.yaml and run it again.",
+        "",
+        "=======",
+        "Mutants",
+        "=======",
+        "",
+        "Does the proof find a defect when there is one? ``tools/mutate`` plants these in a copy of the tree, one at a",
+        "time, and runs only what touches them: points of the crash matrix (see ``tools/matrix``) with its audit, or a",
+        "test with a conductor that lost its claim, a host that is away or a power cut. The same runs pass without the",
+        "defect. What is quoted is the first that was found.",
+        "",
+        ".. list-table::",
+        "   :widths: 45 55",
+        "   :header-rows: 1",
+        "",
+        "   * - Defect",
+        "     - Caught by",
+    ]
+    for mutant, found in rows:
+        files = ", ".join(f"``{file}``" for file in dict.fromkeys(edit.file for edit in mutant.edits))
+        quoted = found.words.replace("`", "'")
+        lines += [f"   * - **{mutant.name}**: {mutant.what}.", f"       In {files}."]
+        lines += [f"     - ``{found.by}``:", f"       ``{quoted}``"]
+    return "\n".join([*lines, ""])
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Plant and run the mutants that are asked for; 0 when every one was caught."""
+    parser = argparse.ArgumentParser(prog="tools/mutate", description=__doc__.splitlines()[0])
+    parser.add_argument("--only", action="append", metavar="NAME", help="only this mutant; may be repeated")
+    parser.add_argument("--jobs", type=int, default=2, metavar="N", help="so many at a time (2)")
+    parser.add_argument("--list", action="store_true", help="name the mutants and end")
+    options = parser.parse_args(arguments)
+    mutants = [mutant for mutant in load() if not options.only or mutant.name in options.only]
+    if options.list:
+        print("\n".join(f"{mutant.name}: {mutant.what}" for mutant in mutants))
+        return 0
+    for name in set(options.only or ()) - {mutant.name for mutant in mutants}:
+        parser.error(f"there is no mutant {name}")
+    with tempfile.TemporaryDirectory(prefix="droveway-mutants-") as folder:
+        return _judge(Path(folder), mutants, options.jobs, whole=not options.only)
+
+
+def _mutant(name: str, facts: dict[str, Any]) -> Mutant:
+    edits = tuple(
+        Edit(edit["file"], f"{edit['old']}\n", f"{edit['new']}\n" if edit["new"] else "") for edit in facts["edits"]
+    )
+    return Mutant(
+        name=name,
+        what=facts["what"],
+        edits=edits,
+        points=tuple(facts.get("points", ())),
+        cloud=facts.get("cloud", "three-hosts"),
+        tests=tuple(facts.get("tests", ())),
+    )
+
+
+def _judge(folder: Path, mutants: list[Mutant], jobs: int, *, whole: bool) -> int:
+    base = _copy(folder / "base")
+    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+        sound = list(pool.map(lambda run: _run(base, *run), _union(mutants)))
+        if found := [each for each in sound if each.by or each.words]:
+            for each in found:
+                print(f"without any defect: {each.by} {each.words}", file=sys.stderr)
+            return 1
+        print(f"without any defect {len(sound)} runs find nothing", flush=True)
+        rows = list(pool.map(lambda mutant: (mutant, _hunt(base, folder / mutant.name, mutant)), mutants))
+    caught = [row for row in rows if row[1].by]
+    if whole and len(caught) == len(rows):
+        PAGE.write_text(page(rows), encoding="utf-8")
+    print(f"mutants: {len(caught)} of {len(rows)} caught")
+    return int(len(caught) != len(rows))
+
+
+def _copy(folder: Path) -> Path:
+    """The checkout's files, compiled."""
+    names = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(names, cwd=ROOT, capture_output=True, text=True, check=True)
+    for name in filter(None, listed.stdout.split("\0")):
+        if (ROOT / name).is_file():
+            (folder / "droveway" / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, folder / "droveway" / name)
+    compileall.compile_dir(folder, quiet=1)
+    return folder
+
+
+def _union(mutants: list[Mutant]) -> Iterator[tuple[str, Sequence[str], Sequence[str]]]:
+    """All that is run for any of the mutants, as arguments of `_run`."""
+    clouds: dict[str, dict[str, None]] = {}
+    for mutant in mutants:
+        clouds.setdefault(mutant.cloud, {}).update(dict.fromkeys(mutant.points))
+    for cloud, points in clouds.items():
+        wanted = list(points)
+        for first in range(0, len(wanted), CHUNK):
+            yield cloud, wanted[first : first + CHUNK], ()
+    for test in dict.fromkeys(test for mutant in mutants for test in mutant.tests):
+        yield "", (), (test,)
+
+
+def _hunt(base: Path, folder: Path, mutant: Mutant) -> Found:
+    """Plant one mutant and look for it; says what became of it."""
+    shutil.copytree(base, folder)
+    mutant.plant(folder / "droveway")
+    found = _imported(folder, mutant) or _run(folder, mutant.cloud, mutant.points, mutant.tests)
+    if found.by:
+        print(f"{mutant.name}: caught by {found.by}: {found.words}", flush=True)
+    else:
+        print(f"{mutant.name}: SURVIVED {found.words}", flush=True)
+    shutil.rmtree(folder)
+    return found
+
+
+def _imported(folder: Path, mutant: Mutant) -> Found | None:
+    """Nothing when the changed modules are what an interpreter there imports, and it can."""
+    modules = [f"droveway.{edit.file.removesuffix('.py').replace('/', '.')}" for edit in mutant.edits]
+    lines = [f"import {module}; print({module}.__file__)" for module in modules]
+    done = _python(folder, ["-c", "\n".join(lines)])
+    expected = [str(folder / "droveway" / edit.file) for edit in mutant.edits]
+    if done.stdout.split() == expected:
+        return None
+    return Found("", f"(it cannot be imported: {done.stdout} {done.stderr[-300:]})")
+
+
+def _run(folder: Path, cloud: str, points: Sequence[str], tests: Sequence[str]) -> Found:
+    """Run points, then tests, in the copy, and tell the first that did not end well."""
+    found = _run_points(folder, cloud, points) if points else Found("", "")
+    return found if found.by or not tests else _run_tests(folder, tests)
+
+
+def _run_points(folder: Path, cloud: str, points: Sequence[str]) -> Found:
+    done = _python(folder, ["-m", "droveway.lab.matrix", "--cloud", cloud, *points])
+    # A defect may make a place in a flow that there is not without it: never reached, it says nothing.
+    bad = [each for each in _BAD.findall(done.stdout) if not each[1].startswith(_UNREACHED)]
+    for point, trouble in bad:
+        if not _BROKEN.search(done.stdout):
+            on = "" if cloud == "three-hosts" else f" ({cloud})"
+            return Found(f"{point}{on}", _first_words(trouble))
+    undisturbed = re.search(r"^droveway: (.*)", done.stderr, re.MULTILINE)
+    if undisturbed and not bad and not _BROKEN.search(done.stderr):
+        # The matrix judges flows in which nothing happens before it disturbs any.
+        return Found(f"a run without a fault, before {points[0]}", _first_words(undisturbed[1]))
+    if bad or (done.returncode and _UNREACHED not in done.stdout):
+        return Found("", f"({done.stdout[-1500:]} {done.stderr[-500:]})")
+    return Found("", "")
+
+
+def _run_tests(folder: Path, tests: Sequence[str]) -> Found:
+    report = folder / f"{abs(hash(tuple(tests)))}.xml"
+    options = ["-q", "-x", "-p", "no:randomly", "-p", "no:cacheprovider", "-o", "timeout=300", f"--junitxml={report}"]
+    done = _python(folder, ["-m", "pytest", *options, *tests], within="droveway")
+    if report.exists() and done.returncode == 1:
+        for case in ET.parse(report).getroot().iter("testcase"):  # noqa: S314 - our own pytest wrote it
+            for failure in case.iter("failure"):
+                errors = re.findall(r"^E +(.*)", failure.text or "", re.MULTILINE)
+                said = "\n".join(errors) or failure.get("message", "")
+                if _PROOF.search(said) and not _BROKEN.search(said):
+                    place = case.get("classname", "").replace(".", "/")
+                    return Found(f"{place}.py::{case.get('name')}", _first_words(said))
+    return Found("", f"({done.stdout[-1500:]} {done.stderr[-500:]})" if done.returncode else "")
+
+
+def _python(folder: Path, arguments: list[str], within: str = ".") -> subprocess.CompletedProcess[str]:
+    """An interpreter for which `droveway` is the copy in the folder; nothing of it is left."""
+    room = MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > ROOM
+    # A short path: labs have sockets, whose names are short.
+    with tempfile.TemporaryDirectory(prefix="dm", dir=MEMORY if room else None, ignore_cleanup_errors=True) as scratch:
+        command = [sys.executable, *arguments]
+        try:
+            return subprocess.run(
+                command,
+                cwd=folder / within,
+                env={**os.environ, "PYTHONPATH": str(folder), "TMPDIR": scratch},
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=SECONDS,
+            )
+        except subprocess.TimeoutExpired:
+            return subprocess.CompletedProcess(command, 1, "", f"took longer than {SECONDS} s")
+        finally:
+            _end_guests(scratch)
+
+
+def _end_guests(scratch: str) -> None:
+    """Kill the sandbox guests of a lab that a defect kept from being taken down: their command lines name it."""
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if f"{scratch}/".encode() in (process / "cmdline").read_bytes():
+                os.kill(int(process.name), signal.SIGKILL)
+
+
+def _first_words(text: str) -> str:
+    """What is quoted of a trouble: without ids, one line, the last error of a traceback."""
+    lines = [line.removeprefix("E ").strip() for line in text.strip().splitlines() if line.strip()]
+    errors = [line for line in lines if re.match(r"(?:droveway\.\S+|AssertionError|assert)\b", line)]
+    told = errors[-1] if text.count("Traceback") and errors else lines[0] if lines else ""
+    return textwrap.shorten(_PATH.sub(".../", _ID.sub("ID", told)), WORDS, placeholder=" ...")
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except OutOfDateError as error:
+        sys.exit(f"tools/mutate: {error}")
