@@ -1,0 +1,481 @@
+"""Writes docs/reference from the code: commands, options, states, graphs, errors and what programs read.
+
+python docs/generate.py            write the pages
+python docs/generate.py --check    write nothing; name the pages that are out of date and end with 1
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import importlib
+import inspect
+import sys
+import textwrap
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Final
+
+import preconditions
+from oslo_config import cfg
+
+from droveway import errors
+from droveway.cli import audit as audit_command
+from droveway.cli import debt, explain, host, main, move, request, server
+from droveway.cli.commands import COMMANDS
+from droveway.cli.explanations import EXPLANATIONS
+from droveway.conf import settings
+from droveway.errors import IllegalTransition
+from droveway.flows import pictures, registry
+from droveway.flows.graph import NO_RETURN, Graph
+from droveway.lab import operations, plan
+from droveway.persistence.journal import Move
+from droveway.persistence.states import ADVICE, ENDED, State, check_transition
+
+REFERENCE: Final = Path(__file__).parent / "reference"
+NOTE: Final = ".. Written by docs/generate.py from the code: change the code and run it again.\n"
+EVERYWHERE: Final = {"help", "lab"}
+WIDTH: Final = 110
+FORMATS: Final = "output formatters"
+
+Pages = dict[str, str]
+
+
+def pages() -> Pages:
+    """Every page by its path below docs/reference."""
+    found = {
+        "options.rst": options(),
+        "preconditions.rst": checks(),
+        "states.rst": states(),
+        "errors.rst": error_codes(),
+        "output.rst": output(),
+        "commands/index.rst": command_index(),
+        "graphs/index.rst": graph_index(),
+    }
+    found |= {f"commands/{noun}.rst": commands(noun) for noun in nouns()}
+    for kind in registry.kinds():
+        graph = registry.latest(kind)
+        found[f"graphs/{kind}.rst"] = graph_page(graph)
+        found[f"graphs/{kind}.mmd"] = f"{pictures.mermaid(graph)}\n"
+        found[f"graphs/{kind}.dot"] = f"{pictures.dot(graph)}\n"
+    return found
+
+
+def title(text: str, line: str = "=") -> str:
+    """A heading with the label that other pages refer to."""
+    return f"{text}\n{line * len(text)}\n"
+
+
+def prose(text: str) -> str:
+    """A paragraph, in lines of the usual length."""
+    return textwrap.fill(text, WIDTH, break_long_words=False, break_on_hyphens=False) + "\n"
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]], widths: str = "") -> str:
+    """A list-table; cells are reStructuredText."""
+    lines = [".. list-table::", "   :header-rows: 1"]
+    if widths:
+        lines.append(f"   :widths: {widths}")
+    lines.append("")
+    for row in (header, *rows):
+        lines += [f"   {'*' if not number else ' '} - {cell}".rstrip() for number, cell in enumerate(row)]
+    return "\n".join(lines) + "\n"
+
+
+def toctree(names: Iterable[str]) -> str:
+    """The pages below an index."""
+    return ".. toctree::\n   :maxdepth: 1\n\n" + "".join(f"   {name}\n" for name in names)
+
+
+# Commands.
+
+
+def nouns() -> list[str]:
+    """Every noun, in the order of the help."""
+    return list(dict.fromkeys(name.split()[0] for name in COMMANDS))
+
+
+def command_index() -> str:
+    """All commands with their summaries, and what they share."""
+    rows = [(f":ref:`droveway {name} <{label(name)}>`", summary) for name, (_, summary) in COMMANDS.items()]
+    return "\n".join(
+        (
+            NOTE,
+            title("Commands"),
+            "``droveway NOUN VERB``. Options that every command has:\n",
+            table(
+                ("Option", "Meaning"),
+                (
+                    ("``--lab DIR``", f"the lab's directory, before or after the noun (else ``{main.LAB_VARIABLE}``)"),
+                    ("``--help``", "show the command's options and end"),
+                    ("``--debug``", "before the noun: show tracebacks"),
+                    ("``--version``", "before the noun: show the version and end"),
+                ),
+                "25 75",
+            ),
+            prose(
+                "Commands that print a list take ``-f table|json|yaml|csv|value`` and ``-c COLUMN``, once for each "
+                "column; those that print one record take the same without ``csv``. :doc:`../output` has the columns "
+                "and the exit codes."
+            ),
+            table(("Command", "What it does"), rows, "35 65"),
+            toctree(nouns()),
+        )
+    )
+
+
+def label(name: str) -> str:
+    """The label of a command's section."""
+    return f"droveway-{name.replace(' ', '-')}"
+
+
+def commands(noun: str) -> str:
+    """A noun's commands with their options."""
+    parts = [NOTE, title(f"droveway {noun}")]
+    application = main.Droveway()
+    for name, (target, _summary) in COMMANDS.items():
+        if name.split()[0] != noun:
+            continue
+        module, _, kind = target.partition(":")
+        command = getattr(importlib.import_module(f"droveway.cli.{module}"), kind)(application, None, cmd_name=name)
+        parts += [f".. _{label(name)}:\n", title(f"droveway {name}", "-"), f"{command.get_description()}\n"]
+        parts.append(arguments(command.get_parser(f"droveway {name}"), name))
+    return "\n".join(parts)
+
+
+def arguments(parser: argparse.ArgumentParser, name: str) -> str:
+    """How the command is written, and a table of its own options."""
+    own = [
+        action
+        for group in parser._action_groups
+        if group.title != FORMATS
+        for action in group._group_actions
+        if action.dest not in EVERYWHERE
+    ]
+    words = [spelled(action) for action in own]
+    usage = " ".join(["droveway", name, *(w if needed(a) else f"[{w}]" for a, w in zip(own, words, strict=True))])
+    if not own:
+        return f"``{usage}``\n"
+    rows = [(f"``{word}``", meaning(action)) for action, word in zip(own, words, strict=True)]
+    return f"``{usage}``\n\n" + table(("Argument", "Meaning"), rows, "35 65")
+
+
+def needed(action: argparse.Action) -> bool:
+    """Whether the command is refused without it."""
+    return action.required
+
+
+def spelled(action: argparse.Action) -> str:
+    """The argument as it is typed."""
+    value = action.metavar or ("|".join(map(str, action.choices)) if action.choices else action.dest.upper())
+    if not action.option_strings:
+        return str(value)
+    word = action.option_strings[-1]
+    return word if action.nargs == 0 else f"{word} {value}"
+
+
+def meaning(action: argparse.Action) -> str:
+    """Its help, and its default where the help does not say it."""
+    said = str(action.help or "").strip() or "its name"
+    default = action.default
+    plain = default not in (None, False, [], argparse.SUPPRESS)
+    return f"{said} (default ``{default}``)" if plain and "default" not in said else said
+
+
+# Options.
+
+
+def options() -> str:
+    """Every configuration option by its group."""
+    parts = [
+        NOTE,
+        title("Configuration options"),
+        prose(
+            "They stand in ``droveway.conf``; in a lab that file lies in the lab's directory. A wrong value is refused "
+            "with the option's name."
+        ),
+    ]
+    for module in settings.MODULES:
+        parts += [title(f"[{module.GROUP.name}] {module.GROUP.title}", "-")]
+        rows = [(f"``{option.dest}``", f"``{option.default}``", bounds(option), option.help) for option in module.OPTS]
+        parts.append(table(("Option", "Default", "Values", "Meaning"), rows, "22 12 16 50"))
+    return "\n".join(parts)
+
+
+def bounds(option: cfg.Opt) -> str:
+    """The values that it may have."""
+    low, high = getattr(option.type, "min", None), getattr(option.type, "max", None)
+    return "true, false" if low is None else f"{low:g} to {high:g}"
+
+
+# What is checked first.
+
+
+def checks() -> str:
+    """What is checked before a move, and before its end."""
+    return "\n".join(
+        (
+            NOTE,
+            title("What is checked before a move"),
+            prose(preconditions.BEFORE_A_MOVE),
+            table(preconditions.HEADER, preconditions.move_rows(), preconditions.WIDTHS),
+            title("Before a confirm or a revert", "-"),
+            prose(preconditions.BEFORE_AN_END),
+            table(preconditions.HEADER, preconditions.end_rows(), preconditions.WIDTHS),
+            prose(preconditions.WHILE_VERIFYING),
+        )
+    )
+
+
+# States.
+
+
+def states() -> str:
+    """Each state with its sentence and what may follow it; then what each kind of flow makes of it."""
+    rows = [(f"``{state}``", f"{sentence(state)}.", state_list(following(state)) if following(state) else "ended")
+            for state in State]  # fmt: skip
+    kinds = [
+        (f"``{kind}``", f"``{KINDS[kind][0]}``", state_list(KINDS[kind][1]), state_list(KINDS[kind][2]))
+        for kind in registry.kinds()
+    ]
+    return "\n".join(
+        (
+            NOTE,
+            title("States of a move"),
+            prose(
+                "Where a move stands, and what that asks of an operator. ``droveway move show`` prints the sentence as "
+                "``next``."
+            ),
+            table(("State", "What to do", "May become"), rows, "16 50 34"),
+            prose(
+                f"The ended ones are {state_list(state for state in State if state in ENDED)}: no flow of such a move "
+                "runs again, and its server may be moved anew. Being held (``droveway move pause``) is no state: a "
+                "held move keeps its state and rests at its next step."
+            ),
+            title("By kind of flow", "-"),
+            prose(
+                "Every kind has the same words for its ends. Any state that has not ended may become "
+                "``needs-operator`` and goes back from there to where it was."
+            ),
+            table(("Flow", "While it runs", "Done", "Undone"), kinds, "20 25 25 30"),
+        )
+    )
+
+
+FORWARD: Final = (State.RUNNING, (State.VERIFYING,), (State.FAILED, State.CANCELLED))
+KINDS: Final[dict[str, tuple[State, tuple[State, ...], tuple[State, ...]]]] = {
+    "resize": FORWARD,
+    "migrate": FORWARD,
+    "confirm": (State.CONFIRMING, (State.DONE,), (State.VERIFYING,)),
+    "revert": (State.REVERTING, (State.REVERTED,), (State.VERIFYING,)),
+    "delete": (State.DELETING, (State.DONE, State.CANCELLED), ()),
+}
+"""Kind of flow → the move's state while it runs, once it is done, and once it is undone."""
+
+
+def state_list(found: Iterable[State]) -> str:
+    """States as code."""
+    return ", ".join(f"``{state}``" for state in found) or "it only goes forward"
+
+
+def sentence(state: State) -> str:
+    """What an operator does, with MOVE for the move."""
+    said = ADVICE[state].format(move="MOVE")
+    for command in sorted({name for name in COMMANDS if f"droveway {name} MOVE" in said}):
+        said = said.replace(f"droveway {command} MOVE", f"``droveway {command} MOVE``")
+    return " ".join(said.split())
+
+
+def following(state: State) -> list[State]:
+    """The states that may follow."""
+    found = []
+    for after in State:
+        try:
+            check_transition(state, after)
+        except IllegalTransition:
+            continue
+        found.append(after)
+    return found
+
+
+# Graphs.
+
+
+def graph_index() -> str:
+    """The kinds, with the point of no return of each."""
+    rows = [
+        (f":doc:`{kind}`", str(registry.latest(kind).version), str(len(registry.latest(kind).names())),
+         f"``{registry.latest(kind).no_return.step_name()}``")
+        for kind in registry.kinds()
+    ]  # fmt: skip
+    return "\n".join(
+        (
+            NOTE,
+            title("Graphs"),
+            prose(
+                "Each kind of flow is one line of steps. The names of the steps are those of ``droveway move history`` "
+                "and ``droveway lab fault``. The same comes from ``droveway flow graph KIND -f text|mermaid|dot``."
+            ),
+            table(("Kind", "Version", "Steps", "Point of no return"), rows),
+            prose(
+                "Before its point of no return a flow that fails is undone, last step first. From there on it only "
+                "goes forward."
+            ),
+            toctree(registry.kinds()),
+        )
+    )
+
+
+def graph_page(graph: Graph) -> str:
+    """A kind's steps, and its picture as text that tools draw."""
+    rows = []
+    tried = {step.step_name() for step in graph.tried}
+    steps = {step.step_name(): step for step in graph.walk()}
+    for number, name in enumerate(graph.names(), 1):
+        step = steps.get(name)
+        if step is None:
+            rows.append((str(number), f"``{name}``", "conductor", "hand out the next alternate", "all is undone", ""))
+            continue
+        mark = " **no way back**" if step is graph.no_return else ""
+        undo = step.undoes if not step.no_undo else f"none: {step.no_undo}"
+        again = " ↻" if name in tried else ""
+        cells = (f"``{name}``{again}{mark}", step.where.value, step.does, undo, f"{step.deadline:g} s")
+        rows.append((str(number), *cells))
+    return "\n".join(
+        (
+            NOTE,
+            title(graph.kind),
+            f"Version {graph.version}; point of no return: ``{graph.no_return.step_name()}`` ({NO_RETURN} in the text "
+            "form).\n" + ("Steps marked ↻ run once for each alternate.\n" if tried else ""),
+            table(("#", "Step", "Where", "Does", "Undo", "Deadline"), rows, "4 22 12 28 26 8"),
+            "As mermaid:\n",
+            f".. literalinclude:: {graph.kind}.mmd\n   :language: text\n",
+            "As Graphviz dot:\n",
+            f".. literalinclude:: {graph.kind}.dot\n   :language: text\n",
+        )
+    )
+
+
+# Errors and output.
+
+
+def error_codes() -> str:
+    """Every stable error code."""
+    parts = [
+        NOTE,
+        title("Error codes"),
+        prose(
+            "A move that failed or rests has its code under ``error_code`` in ``droveway move show``; the history has "
+            "the code of each step that failed. ``droveway explain CODE`` prints what stands here."
+        ),
+    ]
+    for code, explained in EXPLANATIONS.items():
+        said = (explained.means, f"*What was done:* {explained.did}", f"*What to do:* {explained.mend}")
+        parts.append(f"``{code}``\n" + "\n".join(textwrap.indent(prose(text), "   ") for text in said))
+    return "\n".join(parts)
+
+
+def output() -> str:
+    """Exit codes, and the keys of what commands print."""
+    return "\n".join(
+        (
+            NOTE,
+            title("Output for programs"),
+            title("Exit codes", "-"),
+            table(("Code", "Means"), exit_codes(), "10 90"),
+            title("Columns and keys", "-"),
+            prose(
+                "The names are the same in every format and stay. In ``json`` and ``yaml`` ids are whole, times are "
+                "UTC (``2026-11-21T15:43:06Z``) and what is not known is ``null``; a table has the first letters of an "
+                "id and how long ago a time was."
+            ),
+            table(
+                ("Command", "Keys"), ((f"``droveway {name}``", code_list(keys)) for name, keys in printed()), "25 75"
+            ),
+        )
+    )
+
+
+def exit_codes() -> list[tuple[str, str]]:
+    """Every exit code; the numbers are the code's own."""
+    rows = {
+        operations.DONE: "done; or accepted, or clean; or resting where it was asked to go, as at ``verifying``",
+        main.INTERNAL: "an error inside Droveway; the message says where its traceback is",
+        main.USAGE: "refused or bad usage: nothing was changed",
+        operations.UNDONE: "the move ended undone, or the audit found something",
+        operations.NEEDS_OPERATOR: "a move needs an operator",
+        request.TIMED_OUT: "``move wait --timeout`` ran out",
+        main.INTERRUPTED: "Ctrl-C: the watching ended, not the move",
+        main.BROKEN_PIPE: "whoever read the output ended first",
+    }
+    clash = {
+        errors.Refused.exit_code: main.USAGE,
+        errors.StepError.exit_code: operations.UNDONE,
+        audit_command.FOUND: operations.UNDONE,
+    }
+    if any(one != other for one, other in clash.items()):
+        raise SystemExit(f"exit codes disagree: {clash}")
+    return [(str(code), text) for code, text in rows.items()]
+
+
+def printed() -> list[tuple[str, Sequence[str]]]:
+    """The keys that commands print, by command."""
+    shown = [*move.facts(Move(id="0" * 8, state=State.QUEUED.value)), *move.owner(None), "debts", "left_out"]
+    return [
+        ("move list", move.LISTED),
+        ("move show", shown),
+        ("move plan", plan_keys()),
+        ("move history", move.HISTORY),
+        ("server list", server.LISTED),
+        ("host list", host.LISTED),
+        ("debt list", debt.LISTED),
+        ("debt show", debt.SHOWN),
+        ("audit", audit_command.COLUMNS),
+        ("explain", explain.COLUMNS),
+    ]
+
+
+def plan_keys() -> list[str]:
+    """The keys of a plan, read from the function that makes it: a plan itself needs a whole lab."""
+    tree = ast.parse(inspect.getsource(plan.plan))
+    found = [node for node in ast.walk(tree) if isinstance(node, ast.Dict)]
+    keys = [key.value for each in found for key in each.keys if isinstance(key, ast.Constant)]
+    return sorted(map(str, keys), key=lambda key: key != "id")
+
+
+def code_list(names: Iterable[str]) -> str:
+    """Names as code."""
+    return " ".join(f"``{name}``" for name in names)
+
+
+def stale(wanted: Pages) -> list[Path]:
+    """The pages that are missing, out of date, or made of nothing any more."""
+    there = {path for path in REFERENCE.rglob("*") if path.is_file() and path.name != "index.rst"}
+    there |= set(REFERENCE.glob("*/index.rst"))
+    paths = {REFERENCE / name: text for name, text in wanted.items()}
+    old = [path for path, text in paths.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
+    return sorted({*old, *(there - set(paths))})
+
+
+def run(words: Sequence[str] | None = None) -> int:
+    """Write what is out of date, or only name it."""
+    parser = argparse.ArgumentParser(prog="docs/generate.py")
+    parser.add_argument("--check", action="store_true", help="write nothing; end with 1 when a page is out of date")
+    check = parser.parse_args(words).check
+    wanted = pages()
+    old = stale(wanted)
+    for path in old:
+        name = str(path.relative_to(REFERENCE))
+        print(f"docs/reference/{name} is out of date" + (": run docs/generate.py" if check else ""))
+        if check:
+            continue
+        if name in wanted:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(wanted[name], encoding="utf-8")
+        else:
+            path.unlink()
+    return int(check and bool(old))
+
+
+if __name__ == "__main__":
+    sys.exit(run())

@@ -1,0 +1,181 @@
+"""The page of what is checked before a move, a confirm or a revert begins, from the rules themselves."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from droveway.clients.network import PortRecord
+from droveway.persistence.catalog import Flavor, Host, Server
+from droveway.persistence.quotas import CORES, RAM, Holding
+from droveway.persistence.server_features import Features
+from droveway.scheduler.facts import EndFacts, Facts
+from droveway.scheduler.preconditions import (
+    CONFIRM,
+    END_NOT_HERE,
+    END_RULES,
+    MIGRATE,
+    NOT_HERE,
+    RESIZE,
+    REVERT,
+    RULES,
+    Rule,
+)
+
+HEADER: Final = ("Nova's", "Of", "What is checked", "What is said, for instance")
+WIDTHS: Final = "8 10 32 50"
+
+Rows = list[tuple[str, str, str, str]]
+
+BEFORE_A_MOVE: Final = (
+    "In this order; the first rule that is broken is the answer: one sentence that names the thing, the rule and the "
+    "mend. The command ends with 2 and nothing was changed. The numbers are those of the checks that Nova's API makes "
+    "of a resize or a cold migration, in Nova's order; a row without a number is what Nova leaves to a later step, or "
+    "what this version does not handle yet. ``droveway move plan`` asks the same."
+)
+BEFORE_AN_END: Final = (
+    "Of a confirm or a revert that somebody asks for. What a policy does at a move's deadline, and the confirm before "
+    "a delete, is not refused: it waits until it can be done."
+)
+WHILE_VERIFYING: Final = (
+    "While a move waits for its confirm or revert, another resize or migration of the server is refused by the first "
+    "rule above, and so are its start and stop; its delete is accepted, and confirms the move first."
+)
+
+SMALL: Final = Flavor(
+    name="small", id="f-small", vcpus=1, memory_mb=512, root_gb=2, ephemeral_gb=1, swap_mb=0, disabled=False,
+    extra_specs={},
+)  # fmt: skip
+LARGE: Final = dataclasses.replace(SMALL, name="large", id="f-large", vcpus=4, memory_mb=2048, root_gb=4)
+HOST1: Final = Host(
+    name="host1", cell="cell1", enabled=True, disabled_reason=None, forced_down=False, zone="az1", node="n-1",
+    vcpus=10, vcpus_used=1, memory_mb=8192, memory_mb_used=512, disk_gb=100, disk_gb_used=3, servers=1,
+    hypervisor="QEMU",
+)  # fmt: skip
+HOST2: Final = dataclasses.replace(HOST1, name="host2", node="n-2")
+WEB: Final = Server(
+    id="5b0f2f0e-0000-4000-8000-000000000001", name="web", status="ACTIVE", vm_state="active", task_state=None,
+    power_state="RUNNING", host="host1", flavor="small", cell="cell1", project="p-1", user="u-1",
+    availability_zone="az1", locked=False, launched=True, boots_from_volume=False, root_gb=2, ephemeral_gb=1,
+    flavor_id=1, image="i-1", created=None,
+)  # fmt: skip
+PORT: Final = PortRecord(
+    id="7c1d", mac="fa:16:3e:00:00:01", host="host1", bindings={"host1": "ACTIVE"}, profile={},
+    device_owner="compute:az1", server=WEB.id, network_id="net-1",
+)  # fmt: skip
+RESIZED: Final = dataclasses.replace(WEB, status="VERIFY_RESIZE", vm_state="resized", host="host2", flavor="large")
+
+
+def holding(resource: str, used: int, limit: int, owner: str = "project p-1") -> Holding:
+    """What somebody has of a resource."""
+    return Holding(owner, resource, used, limit)
+
+
+ROOM: Final = (holding(CORES, 1, 20), holding(RAM, 512, 51200), holding(CORES, 1, 20, "user u-1"))
+
+MIGRATION: Final = Facts(
+    server=WEB, current=SMALL, source=HOST1, target=HOST2, up=frozenset({"host1", "host2"}), ports=(PORT,)
+)
+"""A migration to a named host that no rule forbids."""
+RESIZE_TO_LARGE: Final = dataclasses.replace(MIGRATION, target=None, new=LARGE, holdings=ROOM)
+"""A resize that no rule forbids."""
+END: Final = EndFacts(
+    move="9f3ac21e", server=RESIZED, migration="finished", deleting=False, source="host1", source_up=True, old=SMALL,
+    current=LARGE, holdings=ROOM,
+)  # fmt: skip
+"""A move that may be confirmed or reverted."""
+
+
+def _migration(**broken: Any) -> Facts:
+    return dataclasses.replace(MIGRATION, **broken)
+
+
+def _resize(**broken: Any) -> Facts:
+    return dataclasses.replace(RESIZE_TO_LARGE, **broken)
+
+
+def _server(**broken: Any) -> Facts:
+    return _migration(server=dataclasses.replace(WEB, **broken))
+
+
+def _port(**broken: Any) -> Facts:
+    return _migration(ports=(dataclasses.replace(PORT, **broken),))
+
+
+def _new(**broken: Any) -> Facts:
+    return _resize(new=dataclasses.replace(LARGE, **broken))
+
+
+EXAMPLES: Final[Mapping[str, Facts]] = {
+    "no_open_move": _migration(open_move="9f3ac21e"),
+    "no_shares": _migration(features=Features(shares=1)),
+    "no_port_resources": _port(needs_resources=True),
+    "no_accelerated_port": _port(vnic_type="accelerator-direct"),
+    "no_accelerator": _migration(current=dataclasses.replace(SMALL, extra_specs={"accel:device_profile": "fpga"})),
+    "only_normal_ports": _port(vnic_type="direct"),
+    "no_bound_devices": _migration(features=Features(numa=True)),
+    "in_a_movable_state": _server(status="ERROR", vm_state="error"),
+    "without_a_task": _server(status="REBOOT", task_state="rebooting"),
+    "was_launched": _server(launched=False),
+    "is_on_a_host": _server(host=None),
+    "source_is_up": _migration(up=frozenset({"host2"})),
+    "target_is_another_host": _migration(target=HOST1),
+    "target_is_in_its_cell": _migration(target=dataclasses.replace(HOST2, name="host9", cell="cell2")),
+    "target_takes_servers": _migration(target=dataclasses.replace(HOST2, enabled=False)),
+    "may_be_used": _resize(may_use=False),
+    "asks_for_no_accelerator": _new(extra_specs={"accel:device_profile": "fpga"}),
+    "keeps_a_root_disk": _new(root_gb=0),
+    "is_enabled": _new(disabled=True),
+    "is_another_one": _resize(new=SMALL),
+    "shrinks_no_disk": _new(root_gb=1),
+    "keeps_the_quotas": _resize(holdings=(holding(CORES, 18, 20), *ROOM)),
+    "has_the_images_memory": _resize(features=Features(min_ram_mb=4096)),
+    "has_the_images_disk": _resize(features=Features(min_disk_gb=8)),
+    "binds_no_devices": _new(extra_specs={"hw:cpu_policy": "dedicated"}),
+    "holds_its_allocation": _migration(holds_allocation=False),
+}
+"""A move for each rule that breaks this one only."""
+END_EXAMPLES: Final[Mapping[str, EndFacts]] = {
+    "waits_to_be_ended": dataclasses.replace(
+        END, server=dataclasses.replace(RESIZED, status="ERROR", vm_state="error")
+    ),
+    "has_a_finished_migration": dataclasses.replace(END, migration="error"),
+    "source_can_clean_up": dataclasses.replace(END, source_up=False),
+    "revert_keeps_the_quotas": dataclasses.replace(
+        END, old=LARGE, current=SMALL, holdings=(holding(RAM, 51000, 51200), *ROOM)
+    ),
+}
+
+
+def move_rows() -> Rows:
+    """The rules of a resize or a migration, and those of Nova's that there is no rule for, by Nova's numbers."""
+    kinds = {(RESIZE, MIGRATE): "both", (RESIZE,): RESIZE, (MIGRATE,): MIGRATE}
+    return _rows(RULES, NOT_HERE, kinds, EXAMPLES)
+
+
+def end_rows() -> Rows:
+    """The rules of a confirm or a revert."""
+    kinds = {(CONFIRM, REVERT): "both", (CONFIRM,): CONFIRM, (REVERT,): REVERT}
+    return _rows(END_RULES, END_NOT_HERE, kinds, END_EXAMPLES)
+
+
+def _rows(
+    rules: Sequence[Rule[Any]],
+    missing: Mapping[int, tuple[str, str]],
+    kinds: Mapping[tuple[str, ...], str],
+    examples: Mapping[str, Any],
+) -> Rows:
+    rows: Rows = []
+    left = sorted(missing)
+    for rule in rules:
+        while left and rule.numbers and left[0] < min(rule.numbers):
+            rows.append(_missing(left[0], missing[left.pop(0)]))
+        said = str(rule.check(examples[rule.name]))
+        rows.append((", ".join(map(str, rule.numbers)), kinds[rule.kinds], rule.says, f"*{said}*"))
+    return rows + [_missing(number, missing[number]) for number in left]
+
+
+def _missing(number: int, why: Iterable[str]) -> tuple[str, str, str, str]:
+    check, reason = why
+    return str(number), "no rule", check, reason
