@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from droveway.lab.libvirt_hosts import LibvirtHost, start_hosts
+
+pytest.register_assert_rewrite("hypervisor_contract")
+
+from libvirt_rig import LibvirtRig  # noqa: E402 - the asserts of what it imports are rewritten first
+
+LONGEST = (
+    "test_crash_image_backed",
+    "test_crash_elsewhere",
+    "test_docs_console",
+    "test_soak",
+    "test_demo_libvirt",
+    "test_demo",
+    "test_whole_move_zookeeper",
+    "test_concurrent_commands",
+    "test_operations_books",
+)
+"""Begun before all others, longest first, so that none of two workers is left with a long file at the end."""
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Order the files; the tests of a file keep the order that they have by then."""
+    if gone := [name for name in LONGEST if not Path(__file__).with_name(f"{name}.py").exists()]:
+        raise pytest.UsageError(f"LONGEST names files that are not here: {', '.join(gone)}")
+    ranks = {name: rank for rank, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: ranks.get(item.path.stem, len(ranks)))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print the figures that tests have recorded as their property ``figure``, and what became of all crash points."""
+    reports = [report for end in ("passed", "failed") for report in terminalreporter.stats.get(end, [])]
+    told = [told for report in reports if report.when == "call" for told in report.user_properties]
+    if matrices := [value for name, value in told if name == "crash points"]:
+        points, converged, leaks = map(sum, zip(*matrices, strict=True))
+        terminalreporter.write_line(f"crash matrix: {points} points, {converged} converged, {leaks} leaks")
+    for name, value in told:
+        if name == "figure":
+            terminalreporter.write_line(value)
+
+
+@pytest.fixture(scope="module")
+def libvirt_folder() -> Iterator[Path]:
+    """A folder that the user of root's daemons can enter, with a name that is short enough for sockets."""
+    folder = Path(tempfile.mkdtemp(prefix="dw"))
+    folder.chmod(0o711)
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="module")
+def libvirt_hosts(libvirt_folder: Path) -> Iterator[list[LibvirtHost]]:
+    """Two hosts with a libvirtd each."""
+    short = libvirt_folder / "s"
+    short.mkdir(mode=0o711)
+    hosts = [LibvirtHost(name, libvirt_folder / "hosts" / name, short) for name in ("host1", "host2")]
+    try:
+        start_hosts(hosts)
+        yield hosts
+    finally:
+        for host in hosts:
+            host.stop()
+
+
+@pytest.fixture
+def rig(libvirt_folder: Path, libvirt_hosts: list[LibvirtHost]) -> Iterator[LibvirtRig]:
+    """Both hosts' hypervisors, with an empty directory for each test."""
+    made = LibvirtRig(libvirt_folder, libvirt_hosts)
+    yield made
+    for opened in made.opened:
+        opened.close()
+    for host in libvirt_hosts:
+        shutil.rmtree(host.root / "instances", ignore_errors=True)

@@ -1,0 +1,85 @@
+"""From the checkout to a source distribution, to a wheel, to a command that runs where no checkout is."""
+
+from __future__ import annotations
+
+import configparser
+import shutil
+import subprocess
+import sys
+import sysconfig
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+IMPORT_ALL = """
+import importlib, sys
+for name in sys.argv[1:]:
+    print(importlib.import_module(name).__file__)
+"""
+
+
+def run(*command: str | Path, cwd: Path) -> str:
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+    assert done.returncode == 0, f"{command} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def options() -> configparser.ConfigParser:
+    parser = configparser.ConfigParser()
+    parser.read(ROOT / "setup.cfg", encoding="utf-8")
+    return parser
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A wheel made from the source distribution of a checkout that is not called droveway."""
+    place = tmp_path_factory.mktemp("packaging")
+    leave_out = shutil.ignore_patterns(".*", "__pycache__", "*.egg-info", "build", "dist")
+    checkout = shutil.copytree(ROOT, place / "a checkout", ignore=leave_out)
+    run(sys.executable, "-m", "build", "--no-isolation", "--outdir", place / "out", checkout, cwd=place)
+    (built,) = (place / "out").glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def python(wheel: Path) -> Path:
+    """The interpreter of a fresh virtual environment: the wheel, and the dependencies that are here already."""
+    place = wheel.parents[1] / "venv"
+    venv.create(place)
+    python = place / "bin" / "python"
+    run(sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", "--no-index", wheel, cwd=place)
+    (site_packages,) = place.glob("lib/python*/site-packages")
+    (site_packages / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    return python
+
+
+def test_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
+    packages = options()["options"]["packages"].split()
+    folders = {package: ROOT.joinpath(*package.split(".")[1:]) for package in packages}
+    expected = {
+        f"{package.replace('.', '/')}/{path.name}"
+        for package, folder in folders.items()
+        for path in folder.glob("*.py")
+    }
+    for package, patterns in options()["options.package_data"].items():
+        for pattern in patterns.split():
+            found = folders[package].glob(pattern)
+            expected |= {f"{package.replace('.', '/')}/{path.relative_to(folders[package])}" for path in found}
+    names = zipfile.ZipFile(wheel).namelist()
+    assert {name for name in names if ".dist-info/" not in name} == expected
+
+
+def test_every_package_imports_from_the_wheel(python: Path, tmp_path: Path) -> None:
+    packages = options()["options"]["packages"].split()
+    imported = run(python, "-c", IMPORT_ALL, *packages, cwd=tmp_path).splitlines()
+    assert len(imported) == len(packages)
+    assert all(Path(path).is_relative_to(python.parents[1]) for path in imported)
+
+
+def test_installed_command_tells_its_version(python: Path, tmp_path: Path) -> None:
+    printed = run(python.with_name("droveway"), "--version", cwd=tmp_path)
+    assert printed.split() == ["droveway", options()["metadata"]["version"]]

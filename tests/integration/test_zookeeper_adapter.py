@@ -1,0 +1,241 @@
+"""The adapter, claims and whole flows over a real ZooKeeper with kazoo."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from kazoo.client import KazooClient
+from support.engine_rig import REMOTE, Crash, FakeWorker, Rig, until
+from support.zookeeper_server import Server, running_server
+
+from droveway.clients import zookeeper
+from droveway.clients.zookeeper import Coordination, command_path, epoch_path, result_path, worker_path
+from droveway.engines import fencing
+from droveway.engines.keeper import Keeper
+from droveway.errors import CoordinationLost, Fenced
+
+SESSION = 2.0
+"""Seconds that a session lasts without its client."""
+
+
+@pytest.fixture(scope="module", name="server")
+def fixture_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with running_server(tmp_path_factory.mktemp("zookeeper")) as server:
+        yield server
+
+
+@pytest.fixture(name="connect")
+def fixture_connect(server: Server) -> Iterator[Callable[[], Coordination]]:
+    opened: list[Coordination] = []
+
+    def connect() -> Coordination:
+        opened.append(zookeeper.connect(server.hosts, timeout=SESSION))
+        return opened[-1]
+
+    yield connect
+    opened[0:0] = [zookeeper.connect(server.hosts, timeout=SESSION)]
+    opened[0].delete(zookeeper.ROOT)
+    for session in opened:
+        session.close()
+
+
+@pytest.fixture(name="rig")
+def fixture_rig(tmp_path: Path, connect: Callable[[], Coordination]) -> Iterator[Rig]:
+    rig = Rig(tmp_path, connect)
+    yield rig
+    rig.journal.close()
+
+
+def expire(session: Coordination) -> None:
+    """Let the server forget the session, as it does when the client was away for too long."""
+    twin = KazooClient(
+        hosts=",".join(f"{host}:{port}" for host, port in session.client.hosts), client_id=session.client.client_id
+    )
+    twin.start(timeout=20)
+    twin.stop()
+    twin.close()
+
+
+def test_the_adapter_keeps_its_contract(connect: Callable[[], Coordination]) -> None:
+    one, two = connect(), connect()
+    assert one.create("/droveway/a/b", b"1")
+    assert not two.create("/droveway/a/b", b"2")
+    assert one.get("/droveway/a/b", sync=True) == (b"1", 0)
+    assert two.put("/droveway/a/b", b"2", version=0)
+    assert not two.put("/droveway/a/b", b"3", version=0)
+    assert two.children("/droveway/a") == ["b"]
+    with pytest.raises(Fenced):
+        one.create_guarded("/droveway/jobs/x", b"", guard="/droveway/a/b", version=0)
+    assert one.children("/droveway/jobs") == []
+    with pytest.raises(Fenced):
+        one.create_guarded("/droveway/jobs/x", b"", guard="/droveway/missing", version=0)
+    assert one.create_guarded("/droveway/jobs/x", b"", guard="/droveway/a/b", version=1)
+    assert not one.create_guarded("/droveway/jobs/x", b"", guard="/droveway/a/b", version=1)
+    assert one.delete("/droveway/a")
+    assert not one.delete("/droveway/a")
+
+
+def test_a_watch_rings_for_all_changes(connect: Callable[[], Coordination]) -> None:
+    one, two = connect(), connect()
+    bell = threading.Event()
+
+    def rang() -> bool:
+        heard = bell.wait(10)
+        bell.clear()
+        return heard
+
+    one.watch("/droveway/w/n", bell.set)
+    two.create("/droveway/w/n", b"1")
+    assert rang()
+    for _ in range(3):
+        two.put("/droveway/w/n", b"2")
+        assert rang()
+    two.create("/droveway/w/n/child", b"")
+    assert rang()
+    two.delete("/droveway/w/n")
+    assert rang()
+
+
+def test_an_expired_session_loses_its_nodes_and_its_watches_go_on(connect: Callable[[], Coordination]) -> None:
+    one, two = connect(), connect()
+    lost, bell = threading.Event(), threading.Event()
+    one.on_lost(lost.set)
+    one.create(worker_path("h1"), b"x", ephemeral=True)
+    before = one.session
+    assert two.owner(worker_path("h1")) == before
+    one.watch("/droveway/w", bell.set)
+    expire(one)
+    assert lost.wait(20)
+    until(one.live)
+    assert one.session not in (None, before)
+    assert two.get(worker_path("h1"), sync=True) is None
+    assert bell.wait(10)
+    bell.clear()
+    two.create("/droveway/w", b"")
+    assert bell.wait(10)
+
+
+def test_nobody_at_the_address_is_one_sentence() -> None:
+    with pytest.raises(CoordinationLost, match="no ZooKeeper answers at 127"):
+        zookeeper.connect("127.0.0.1:1", timeout=SESSION)
+
+
+def test_a_move_runs_from_its_row_to_its_rest(rig: Rig) -> None:
+    conductor = rig.conductor()
+    conductor.start()
+    keeper = Keeper(
+        rig.session(), rig.journal, conductor.board, lambda _kind: pytest.fail("nothing to confirm"), every=0.05
+    )
+    keeper.start()
+    ids = [rig.submit(server=f"s{number}") for number in range(3)]
+    for move in ids:
+        until(lambda move=move: rig.move(move).state == "verifying")
+    until(lambda: conductor.board.posted() == {})
+    keeper.stop()
+    conductor.stop()
+    assert rig.cells.fences == {}
+
+
+def test_a_conductor_whose_session_expired_in_a_step_writes_nothing_more(rig: Rig) -> None:
+    move = rig.submit()
+    rig.post(move)
+    asleep, wake = threading.Event(), threading.Event()
+
+    def pause(_ctx: object) -> None:
+        del rig.world.hooks["x copy"]
+        asleep.set()
+        assert wake.wait(60)
+
+    rig.world.hooks["x copy"] = pause
+    first, second = rig.host(), rig.host()
+    outcome: list[bool] = []
+    thread = threading.Thread(target=lambda: outcome.extend(first.turn()))
+    thread.start()
+    assert asleep.wait(20)
+    job = second.jobs()[0]
+    expire(first.coordination)
+    until(lambda: second.board.lock_owner(job) is None)
+    second.turn()
+    assert rig.move(move).state == "verifying"
+    before = (list(rig.world.log), set(rig.world.held), [row.ended_at for row in rig.history(move)])
+    wake.set()
+    thread.join(30)
+    assert outcome == [False]
+    assert (rig.world.log, rig.world.held, [row.ended_at for row in rig.history(move)]) == before
+
+
+def test_a_command_is_adopted_and_runs_once(rig: Rig) -> None:
+    worker = FakeWorker(rig.session(), "h1", lambda _command: {"n": 1})
+    move = rig.submit(REMOTE)
+    rig.post(move)
+    session = rig.session()
+
+    def crash(_move: str, step: str, _direction: str, phase: str) -> None:
+        if (step, phase) == ("on_host", "during"):
+            until(lambda: session.children(result_path("h1")))
+            raise Crash
+
+    rig.probe = crash
+    first = rig.host()
+    with pytest.raises(Crash):
+        first.turn()
+    first.die()
+    rig.probe = None
+    second = rig.host()
+    until(lambda: second.board.lock_owner(second.jobs()[0]) is None)
+    second.turn()
+    worker.stop()
+    assert rig.move(move).state == "verifying"
+    assert len(worker.seen) == 1
+    assert session.children(command_path("h1")) == session.children(result_path("h1")) == []
+
+
+def test_the_epochs_mirror_only_rises(rig: Rig) -> None:
+    session = rig.session()
+    low = fencing.mirror(session, "m", 4)
+    assert fencing.mirror(session, "m", 9) > low
+    with pytest.raises(Fenced):
+        fencing.mirror(session, "m", 4)
+    fencing.bury(session, "m", 9)
+    assert session.get(epoch_path("m")) is not None
+    with pytest.raises(Fenced):
+        fencing.mirror(session, "m", 10)
+
+
+def test_a_frozen_zookeeper_delays_the_end_of_a_job_and_loses_nothing(rig: Rig, server: Server) -> None:
+    move = rig.submit()
+    conductor = rig.conductor()
+    conductor.start()
+    rig.world.hooks["x finish"] = lambda _ctx: server.freeze()
+    rig.post(move)
+    until(lambda: rig.move(move).state == "verifying")  # the journal needs no ZooKeeper
+    until(lambda: not rig._open[-1].live())
+    server.thaw()
+    until(lambda: conductor.board.connected and conductor.board.posted() == {}, seconds=60)
+    conductor.stop()
+    assert rig.world.log.count("x finish") == 1
+
+
+def test_a_restarted_zookeeper_goes_on_with_what_was_there(rig: Rig, server: Server) -> None:
+    conductor = rig.conductor()
+    conductor.start()
+    session = rig.session()
+    keeper = Keeper(session, rig.journal, conductor.board, lambda _kind: pytest.fail("nothing to confirm"), every=0.05)
+    keeper.start()
+    move = rig.submit()
+
+    def restart(_ctx: object) -> None:
+        del rig.world.hooks["x claim"]
+        server.kill()
+        server.start()
+
+    rig.world.hooks["x claim"] = restart
+    until(lambda: rig.move(move).state == "verifying", seconds=60)
+    later = rig.submit(server="later")
+    until(lambda: rig.move(later).state == "verifying", seconds=60)
+    keeper.stop()
+    conductor.stop()
+    assert rig.world.log.count("x start_guest") == 2

@@ -1,0 +1,66 @@
+"""Two libvirt hosts and what tests do to them from outside."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from hypervisor_contract import Rig
+
+from droveway.lab import boot_image
+from droveway.lab.libvirt_hosts import LibvirtHost
+from droveway.workers.hypervisors import qcow2
+from droveway.workers.hypervisors.libvirt import Libvirt
+
+DISK_BYTES = 64 << 20
+
+
+class LibvirtRig(Rig):
+    least_memory_of_a_giant_mb = 1 << 26
+
+    def __init__(self, folder: Path, hosts: list[LibvirtHost]) -> None:
+        self.base = folder / "base.qcow2"
+        if not self.base.exists():
+            boot_image.make_image(self.base, DISK_BYTES)
+        self.volumes = folder / "volumes"
+        self.volumes.mkdir(exist_ok=True)
+        self.daemon = hosts[0]
+        self.opened: list[Libvirt] = []
+        self.host, self.peer = (self._open(host) for host in hosts)
+
+    def _open(self, host: LibvirtHost) -> Libvirt:
+        made = Libvirt(host.name, host.root, uri=host.uri, run_dir=host.consoles, volumes=self.volumes)
+        self.opened.append(made)
+        return made
+
+    def make_disk(self, path: Path) -> None:
+        qcow2.create_overlay(path, self.base, DISK_BYTES)
+
+    def make_volume(self, path: Path) -> None:
+        path.write_bytes(boot_image.assemble().ljust(1 << 20, b"\0"))
+
+    def reopen(self) -> Libvirt:
+        return self._open(self.daemon)
+
+    def guest_pid(self, server: str) -> int:
+        guest = self.host.guest(server)
+        assert guest is not None
+        return int((self.daemon.dir / "run/libvirt/qemu/run" / f"{guest.name}.pid").read_text())
+
+    def foreign_machine(self, definition: str) -> str:
+        return re.sub(r"machine=(['\"])[^'\"]*", r"machine=\1pc-i440fx-99.0", definition)
+
+    def unknown_part(self, definition: str) -> str:
+        return definition.replace("<devices>", "<devices><bogus/>")
+
+    def renamed(self, definition: str, server: str, name: str) -> str:
+        text = re.sub("<name>[^<]*</name>", f"<name>{name}</name>", definition)
+        return re.sub("<uuid>[^<]*</uuid>", f"<uuid>{server}</uuid>", text)
+
+    @contextmanager
+    def crash(self) -> Iterator[None]:
+        self.daemon.kill_daemon()
+        yield
+        self.daemon.start()

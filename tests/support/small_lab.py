@@ -1,0 +1,145 @@
+"""One small lab for tests: built once, put back before each use, and looked at as a whole."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from droveway.flows import registry
+from droveway.lab import books, cloud
+from droveway.lab.layout import Layout
+from droveway.lab.session import Lab
+from droveway.lab.submit import Wish, submit
+from droveway.persistence import moves, requests
+from droveway.persistence.journal import Claim, Move, MoveStep
+
+SERVER: Final = "web"
+
+CHILD_SECONDS: Final = 90
+
+_HOSTS: Final = "{vcpus: 8, memory_mb: 2048, disk_gb: 10}"
+
+
+def small_cloud(*hosts: str, image_mb: int = 1, attempts: int = 3) -> cloud.Cloud:
+    """One cell with these hosts and one server, on the first of them, with a port and a volume."""
+    text = f"""
+options: {{max_attempts: {attempts}}}
+cells: {{cell1: {{hosts: {{{", ".join(f"{host}: {_HOSTS}" for host in hosts)}}}}}}}
+flavors:
+  small: {{vcpus: 1, memory_mb: 256, root_gb: 1}}
+  large: {{vcpus: 2, memory_mb: 512, root_gb: 1, swap_mb: 1}}
+images: {{base: {{size_mb: {image_mb}}}}}
+servers:
+  {SERVER}: {{flavor: small, host: {hosts[0]}, image: base, ports: [{{}}], volumes: [{{size_gb: 1}}]}}
+"""
+    return cloud.parse_cloud(text, "small")
+
+
+def file_flow(lab: Lab, kind: str) -> str:
+    """Ask for the server's resize or cold migrate, or that its waiting move be confirmed or reverted; the move."""
+    if kind in ("resize", "migrate"):
+        return submit(lab, Wish(server=SERVER, flavor="large" if kind == "resize" else None)).id
+    with lab.journal.write() as session:
+        move = moves.open_moves(session)[0]
+        getattr(requests, kind)(session, move, registry.reference(kind))
+        return move.id
+
+
+def read_move(lab: Lab, move_id: str) -> Move:
+    """The move as it is now."""
+    with lab.journal.read() as session:
+        return moves.get(session, move_id)
+
+
+def history(lab: Lab, move_id: str) -> list[MoveStep]:
+    """Every run of every step."""
+    with lab.journal.read() as session:
+        return moves.history(session, move_id)
+
+
+def is_released(lab: Lab, move_id: str) -> bool:
+    """Whether nobody runs the move, and nobody is to."""
+    with lab.journal.read() as session:
+        claim = session.scalar(sa.select(Claim).where(Claim.move_id == move_id))
+        return moves.get(session, move_id).flow_uuid is None and claim is not None and claim.released_at is not None
+
+
+def assert_balanced(lab: Lab) -> None:
+    """The audit finds nothing, and notes no more than calls that may have been late."""
+    report = books.balance(lab)
+    assert report.clean, "; ".join(f"{each.kind} {each.subject}: {each.detail}" for each in report.findings)
+
+
+def until(condition: Callable[[], Any], what: str, seconds: float = 60.0) -> Any:
+    """Wait for the condition, and return what it says; fails when it does not come."""
+    ends = time.monotonic() + seconds
+    pause = threading.Event()
+    while not (value := condition()):
+        assert time.monotonic() < ends, f"{what} did not come within {seconds:g} s"
+        pause.wait(0.01)
+    return value
+
+
+def picture(files: Layout) -> dict[str, object]:
+    """Every row of every database and every file of the hosts; an intent that is open counts as late."""
+    seen: dict[str, object] = {}
+    for path in sorted(files.root.rglob("*.sqlite")):
+        seen |= {f"{path.relative_to(files.root)}:{table}": rows for table, rows in _tables(path).items()}
+    for path in sorted([*files.hosts.rglob("*"), *files.volumes.rglob("*")]):
+        if ".sqlite" not in path.name:
+            facts = path.lstat()
+            seen[str(path.relative_to(files.root))] = (facts.st_mode, facts.st_size, facts.st_ino, facts.st_mtime_ns)
+    seen["guests"] = files.guests_log.read_text()
+    return seen
+
+
+def differences(old: dict[str, object], new: dict[str, object]) -> list[str]:
+    """What two pictures do not agree on."""
+    changed = (key for key in sorted({*old, *new}) if old.get(key) != new.get(key))
+    return [f"{key}: {old.get(key)!r} -> {new.get(key)!r}" for key in changed]
+
+
+def _tables(path: Path) -> dict[str, list[Any]]:
+    database = sqlite3.connect(path)
+    try:
+        names = [name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        rows = {name: sorted(map(repr, database.execute(f'SELECT * FROM "{name}"'))) for name in names}
+    finally:
+        database.close()
+    if "intents" in rows:
+        rows["intents"] = [row.replace("'open'", "'late'") for row in rows["intents"]]
+    return rows
+
+
+def in_child(work: Callable[[], None]) -> None:
+    """Do the work in a forked process, whose connections and threads end with it; fails as the work fails."""
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(reading)
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(CHILD_SECONDS)
+        code = 1
+        try:
+            work()
+            code = 0
+        except BaseException:  # noqa: BLE001 - the parent raises it
+            os.write(writing, traceback.format_exc().encode()[-60000:])
+        finally:
+            sys.stdout.flush()
+            os._exit(code)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        said = pipe.read().decode()
+    _, status = os.waitpid(pid, 0)
+    assert status == 0, said or f"the child ended with status {status}"

@@ -1,0 +1,99 @@
+"""The actions of a move in their order on two hosts, forward and back, and kills at each of their effects."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import msgspec
+from support.worker_rig import MIB, PORT, PROBE, VOLUME, Cloud, KillAt, Killed
+
+from droveway import wire
+
+CONNECTIONS = wire.Connections(volumes=[VOLUME], ports=[PORT])
+SIZES = wire.FitDisks(root_bytes=6 * MIB, ephemeral_bytes=2 * MIB, swap_bytes=MIB)
+
+
+class Variant(NamedTuple):
+    destination: str
+    shared: bool
+    copy: str
+
+    @property
+    def same_directory(self) -> bool:
+        return self.copy == "local"
+
+
+VARIANTS = {
+    "copy": Variant("beta", shared=False, copy="pull"),
+    "shared": Variant("beta", shared=True, copy="local"),
+    "same-host": Variant("alpha", shared=False, copy="local"),
+}
+
+
+class Stage(NamedTuple):
+    host: str
+    action: str
+    details: msgspec.Struct
+    undone: bool = True
+
+
+def forward(site: Cloud, variant: Variant, *, power_on: bool = False) -> list[Stage]:
+    there, text = variant.destination, site.definition()
+    copy = wire.CopyDisks(
+        variant="pull" if variant.copy == "pull" else "local",
+        source="alpha",
+        address=site.hosts["alpha"].transfer_address,
+        probe=PROBE,
+    )
+    define = wire.DefineGuest(
+        definition=text,
+        vcpus=2,
+        memory_mb=128,
+        volumes=[VOLUME],
+        ports=[PORT],
+        previous=text if there == "alpha" else "",
+    )
+    check = wire.CheckDestination(definition=text, vcpus=2, memory_mb=128, disk_bytes=MIB, probe=PROBE)
+    return [
+        Stage(there, "check_destination", check),
+        Stage("alpha", "find_storage", wire.FindStorage(probe=PROBE)),
+        Stage("alpha", "stop_guest", wire.StopGuest(grace=5, restart=power_on)),
+        Stage("alpha", "disconnect", CONNECTIONS),
+        Stage("alpha", "set_aside", wire.NoDetails()),
+        Stage("alpha", "offer_disks", wire.OfferDisks(peer=there)),
+        Stage(there, "copy_disks", copy),
+        Stage(there, "fit_disks", SIZES, undone=False),
+        Stage(there, "connect", CONNECTIONS),
+        Stage(there, "define_guest", define),
+        Stage(there, "start_guest", wire.StartGuest(power_on=power_on)),
+    ]
+
+
+def backward(site: Cloud, variant: Variant, text: str, *, power_on: bool = False) -> list[Stage]:
+    there = variant.destination
+    prepare = wire.PrepareSourceGuest(
+        definition=text, volumes=[VOLUME], ports=[PORT], previous=site.definition() if there == "alpha" else ""
+    )
+    discard = wire.DiscardDestination(same_directory=variant.same_directory)
+    return [
+        Stage("alpha", "check_set_aside", wire.NoDetails()),
+        Stage(there, "stop_guest", wire.StopGuest(grace=5, restart=power_on)),
+        Stage(there, "disconnect", CONNECTIONS),
+        Stage("alpha", "restore_disks", wire.RestoreDisks(same_directory=variant.same_directory)),
+        Stage("alpha", "prepare_source_guest", prepare),
+        Stage("alpha", "start_guest", wire.StartGuest(power_on=power_on), undone=False),
+        Stage(there, "discard_destination", discard, undone=False),
+    ]
+
+
+def killed_at(run: Callable[[KillAt], object]) -> Iterator[int]:
+    """Run again and again, killed one effect later each time, until it comes through."""
+    for number in range(100):
+        try:
+            run(KillAt(number))
+        except Killed:
+            yield number
+        else:
+            return
+    raise AssertionError("it never ends")

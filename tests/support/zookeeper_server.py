@@ -1,0 +1,105 @@
+"""A real ZooKeeper server, from Debian's package, in a directory and on a port of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+JARS = Path("/usr/share/java/zookeeper.jar")
+TICK = 0.2
+"""Seconds; a session may last from 2 to 20 of them."""
+STARTS_WITHIN = 60.0
+
+
+class Server:
+    """A running server: ``hosts`` is what a client connects to."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._port = _free_port()
+        self.hosts = f"127.0.0.1:{self._port}"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        assert JARS.exists(), "the Debian package zookeeper is missing: apt-get install zookeeper"
+        assert shutil.which("java"), "the Debian package default-jre-headless is missing"
+        data = self._folder / "data"
+        data.mkdir(parents=True, exist_ok=True)
+        config = self._folder / "zoo.cfg"
+        config.write_text(
+            f"tickTime={int(TICK * 1000)}\ndataDir={data}\nclientPort={self._port}\n"
+            "clientPortAddress=127.0.0.1\nadmin.enableServer=false\nmaxClientCnxns=0\n"
+            "maxSessionTimeout=60000\n"
+        )
+        with (self._folder / "server.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [
+                    "java",
+                    "-Xmx128m",
+                    "-XX:TieredStopAtLevel=1",
+                    "-cp",
+                    str(JARS),
+                    "org.apache.zookeeper.server.quorum.QuorumPeerMain",
+                    str(config),
+                ],
+                stdout=log,
+                stderr=log,
+            )
+        ends = time.monotonic() + STARTS_WITHIN
+        while not self._answers():
+            assert self._process.poll() is None, (self._folder / "server.log").read_text()[-2000:]
+            assert time.monotonic() < ends, "ZooKeeper did not start in time"
+
+    def freeze(self) -> None:
+        """Stop the server in its tracks: it keeps its connections and answers nothing."""
+        self._signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def kill(self) -> None:
+        """End it as a power cut of the process would; `start` brings it back with its data."""
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self._signal(signal.SIGCONT)
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def _signal(self, number: int) -> None:
+        assert self._process is not None
+        os.kill(self._process.pid, number)
+
+    def _answers(self) -> bool:
+        try:
+            with socket.create_connection(("127.0.0.1", self._port), timeout=1) as connection:
+                connection.sendall(b"srvr")
+                return connection.recv(9) == b"Zookeeper"
+        except OSError:
+            threading.Event().wait(0.05)
+            return False
+
+
+@contextlib.contextmanager
+def running_server(folder: Path) -> Iterator[Server]:
+    server = Server(folder)
+    server.start()
+    try:
+        yield server
+    finally:
+        server.kill()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

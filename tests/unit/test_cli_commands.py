@@ -1,0 +1,324 @@
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from droveway.cli import main, request
+from droveway.cli.commands import COMMANDS
+from droveway.lab import build, cloud
+from droveway.persistence import migrate
+
+CLOUD = """
+cells:
+  cell1: {hosts: {host1: {}, host2: {}, host3: {enabled: false}, tiny: {memory_mb: 256}}}
+  cell2: {hosts: {other: {}}}
+flavors:
+  small: {vcpus: 1, memory_mb: 512, root_gb: 2}
+  large: {vcpus: 2, memory_mb: 1024, root_gb: 4}
+  shrunk: {vcpus: 2, memory_mb: 1024, root_gb: 1}
+  huge: {vcpus: 10, memory_mb: 8192, root_gb: 2}
+  bare: {vcpus: 1, memory_mb: 512, root_gb: 2, ephemeral_gb: 1}
+images: {base: {size_mb: 1}}
+servers:
+  web: {flavor: small, host: host1, image: base, ports: [{}]}
+  idle: {flavor: small, host: host1, image: base, state: stopped}
+  eph: {flavor: bare, host: host1, image: base, state: stopped}
+"""
+
+
+class Cli:
+    """Runs commands in this process, against one lab."""
+
+    def __init__(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.root = root
+        self._capsys = capsys
+
+    def __call__(self, *words: str, code: int = 0) -> str:
+        """Standard output; the exit code is asserted."""
+        self._capsys.readouterr()
+        try:
+            ended = main.main(["--lab", str(self.root), *words])
+        except SystemExit as stop:
+            ended = int(stop.code or 0)
+        out, self.error = self._capsys.readouterr()
+        assert ended == code, (out, self.error)
+        return out
+
+    def refused(self, *words: str) -> str:
+        """The one sentence with which a command is refused."""
+        self(*words, code=2)
+        assert self.error.startswith("droveway: ")
+        assert self.error.count("\n") == 1
+        return self.error
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    path = tmp_path_factory.mktemp("labs") / "lab"
+    build.create(path, cloud.parse_cloud(CLOUD, "test")).close()
+    yield path
+    build.destroy(path)
+
+
+@pytest.fixture
+def cli(root: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
+    return Cli(root, capsys)
+
+
+def test_every_command_of_the_table_can_be_loaded_and_has_help(cli: Cli) -> None:
+    for name in COMMANDS:
+        shown = cli(*name.split(), "--help")
+        assert shown.startswith(f"usage: droveway {name}")
+        assert "--lab" in shown
+
+
+def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main(["--help"]) == 0
+    out = capsys.readouterr().out
+    assert [name for name in COMMANDS if f"  {name} " not in out] == []
+
+
+def test_servers_have_novas_names_in_every_format(cli: Cli) -> None:
+    columns = ["id", "name", "status", "vm_state", "task_state", "power_state", "host", "flavor", "cell"]
+    rows = json.loads(cli("server", "list", "-f", "json"))
+    assert [list(row) for row in rows] == [columns] * 3
+    assert [(row["name"], row["status"], row["task_state"]) for row in rows] == [
+        ("eph", "SHUTOFF", None),
+        ("idle", "SHUTOFF", None),
+        ("web", "ACTIVE", None),
+    ]
+    assert yaml.safe_load(cli("server", "list", "-f", "yaml")) == rows
+    assert [row[0] for row in csv.reader(io.StringIO(cli("server", "list", "-f", "csv")))][1:] == [
+        row["id"] for row in rows
+    ]
+    assert cli("server", "list", "-f", "value", "-c", "name").split() == ["eph", "idle", "web"]
+    assert rows[2]["id"][:8] in cli("server", "list")
+    assert rows[2]["id"] not in cli("server", "list")
+
+
+def test_the_lab_may_be_named_before_or_after_the_noun_or_in_the_environment(
+    root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["cell", "list", "-f", "value", "-c", "name"]
+    outputs = []
+    for argv in (["--lab", str(root), *words], [*words, "--lab", str(root)]):
+        assert main.main(argv) == 0
+        outputs.append(capsys.readouterr().out)
+    monkeypatch.setenv("DROVEWAY_LAB", str(root))
+    assert main.main(words) == 0
+    assert [*outputs, capsys.readouterr().out] == ["cell1\ncell2\n"] * 3
+
+
+def test_a_server_is_found_by_name_id_and_first_letters(cli: Cli) -> None:
+    server = json.loads(cli("server", "show", "web", "-f", "json"))
+    assert json.loads(cli("server", "show", server["id"], "-f", "json")) == server
+    assert json.loads(cli("server", "show", server["id"][:8], "-f", "json")) == server
+    assert len(server["ports"]) == 1
+
+
+def test_the_other_nouns_answer(cli: Cli) -> None:
+    hosts = {row["name"]: row for row in json.loads(cli("host", "list", "-f", "json"))}
+    assert (hosts["host1"]["servers"], hosts["host1"]["status"], hosts["host3"]["status"]) == (3, "enabled", "disabled")
+    assert "web" in cli("host", "show", "host1")
+    assert json.loads(cli("cell", "show", "cell1", "-f", "json"))["host_names"] == ["host1", "host2", "host3", "tiny"]
+    assert cli("flavor", "list", "--min-disk", "4", "-f", "value", "-c", "name").split() == ["large"]
+    assert json.loads(cli("flavor", "show", "large", "-f", "json"))["memory_mb"] == 1024
+    assert json.loads(cli("lab", "show", "-f", "json"))["servers"] == 3
+    assert cli("move", "list", "-f", "json").strip() == "[]"
+    assert cli("db", "sync").startswith(f"journal: schema {migrate.HEAD}")
+
+
+def test_a_host_is_disabled_and_enabled(cli: Cli) -> None:
+    cli("host", "disable", "host2", "--reason", "new disk")
+    shown = json.loads(cli("host", "show", "host2", "-f", "json"))
+    assert (shown["status"], shown["disabled_reason"]) == ("disabled", "new disk")
+    assert "host host2 is disabled (new disk)" in cli.refused("server", "migrate", "web", "--host", "host2")
+    cli("host", "enable", "host2")
+    assert json.loads(cli("host", "show", "host2", "-f", "json"))["status"] == "enabled"
+
+
+def test_a_stopped_worker_makes_its_host_down(cli: Cli) -> None:
+    cli("lab", "worker", "stop", "host2")
+    assert json.loads(cli("host", "show", "host2", "-f", "json"))["state"] == "down"
+    assert "host host2 is down" in cli.refused("move", "create", "web", "--to-host", "host2")
+    cli("lab", "worker", "start", "host2")
+    cli("lab", "worker", "stop", "host1")
+    assert "host host1, which server web is on, is down" in cli.refused("move", "create", "web")
+    cli("lab", "worker", "start", "host1")
+    assert json.loads(cli("host", "show", "host1", "-f", "json"))["state"] == "up"
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (("server", "show", "none"), "server none is unknown"),
+        (("host", "show", "none"), "host none is unknown"),
+        (("cell", "show", "none"), "cell none is unknown"),
+        (("flavor", "show", "none"), "flavor none is unknown"),
+        (("move", "show", "none"), "no move's id begins with none"),
+        (("move", "list", "--state", "moving"), "there is no state moving: the states are queued"),
+        (("server", "list", "-c", "nmae"), "there is no column nmae: choose of id, name"),
+        (("server", "migrate", "none"), "server none is unknown"),
+        (("server", "resize", "web", "--flavor", "none"), "flavor none is unknown"),
+        (("server", "migrate", "web", "--host", "none"), "host none is unknown"),
+        (("server", "resize", "web", "--flavor", "small"), "server web has flavor small already"),
+        (("server", "resize", "web", "--flavor", "shrunk"), "web would shrink its disk from 2 GB (small) to 1 GB"),
+        (("server", "resize", "eph", "--flavor", "large"), "would shrink its ephemeral disk from 1 GB (bare) to 0 GB"),
+        (("server", "migrate", "web", "--host", "host1"), "server web is on host host1 already"),
+        (("server", "migrate", "web", "--host", "other"), "host other is in cell cell2 and server web in cell cell1"),
+        (("server", "migrate", "web", "--host", "host3"), "host host3 is disabled"),
+        (("server", "migrate", "web", "--host", "tiny"), "no host can take the server web (tiny: it has no room"),
+        (("move", "create", "web", "--flavor", "large", "--to-host", "host2"), "not both"),
+        (("move", "create", "web", "--from-plan", "p-1"), "no plan begins with p-1"),
+        (("server", "confirm", "web"), "server web has no move under way"),
+        (("flow", "graph", "none"), "there is no kind of flow none"),
+        (("lab", "fault", "arm", "--step", "none", "--phase", "before", "--action", "fail"), "there is no step none"),
+        (("lab", "fault", "clear", "7"), "fault 7 is not armed"),
+        (("lab", "worker", "stop", "none"), "host none is unknown"),
+        (("lab", "server", "create", "web", "--flavor", "small", "--host", "host1", "--image", "base"), "web already"),
+        (
+            ("lab", "server", "create", "new", "--flavor", "small", "--host", "host1", "--image", "no"),
+            "image no is unkn",
+        ),
+        (
+            ("lab", "server", "create", "new", "--flavor", "huge", "--host", "tiny", "--image", "base"),
+            "cannot be built",
+        ),
+    ],
+)
+def test_bad_input_is_refused_in_one_sentence(cli: Cli, words: tuple[str, ...], named: str) -> None:
+    """R0-10, R0-16: refused at submit with no move recorded, a shrinking disk and the present flavor too."""
+    assert named in cli.refused(*words)
+    assert cli("move", "list", "-f", "json").strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("server", "resize", "web", "--flavor", "large", "--host", "host2"),
+        ("server", "migrate", "web", "--confirm", "never"),
+        ("server", "migrate", "web", "--deadline", "soon"),
+        ("server", "fly"),
+        ("sever", "list"),
+        ("server",),
+    ],
+)
+def test_bad_usage_ends_with_2(cli: Cli, words: tuple[str, ...]) -> None:
+    """R0-15: a resize to a named host is among it."""
+    cli(*words, code=2)
+
+
+def test_a_server_whose_allocation_is_gone_is_refused_with_the_audit_named(cli: Cli, root: Path) -> None:
+    """R1-23: nothing is moved whose books are wrong."""
+    from droveway.lab.session import Lab
+    from droveway.persistence import catalog
+
+    lab = Lab.open(root)
+    server = catalog.find_server(lab.api, lab.cell_databases, "idle").id
+    held = lab.placement.allocations(server)
+    lab.placement.release(server)
+    assert "droveway audit" in cli.refused("server", "migrate", "idle")
+    cli("audit", code=3)
+    lab.placement.ensure_allocation(
+        server, held.allocations, project_id=lab.identity.project, user_id=lab.identity.user
+    )
+    lab.close()
+    cli("audit")
+
+
+def test_no_lab_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main.main(["server", "list"]) == 2
+    assert capsys.readouterr().err == "droveway: no lab is named: give --lab DIR or set DROVEWAY_LAB\n"
+    assert main.main(["server", "list", "--lab", str(tmp_path)]) == 2
+    assert "is no lab" in capsys.readouterr().err
+
+
+def test_an_error_inside_is_one_sentence_and_a_traceback_in_the_log(
+    cli: Cli, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from droveway.persistence import catalog
+
+    def fail(*_arguments: object) -> None:
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr(catalog, "flavors", fail)
+    cli("flavor", "list", code=1)
+    assert cli.error == f"droveway: flavor list met RuntimeError inside; the traceback is in {root}/droveway.log\n"
+    assert "RuntimeError: broken" in (root / "droveway.log").read_text()
+
+
+@pytest.fixture
+def copy(root: Path, tmp_path: Path) -> Path:
+    """The lab's records alone, to be damaged."""
+    kept = tmp_path / "copy"
+    kept.mkdir()
+    for name in ("lab.json", "api.sqlite", "journal.sqlite"):
+        shutil.copy(root / name, kept / name)
+    shutil.copytree(root / "cells", kept / "cells")
+    return kept
+
+
+@pytest.mark.parametrize(
+    ("words", "file"),
+    [
+        (("move", "list"), "journal.sqlite"),
+        (("server", "list"), "api.sqlite"),
+        (("server", "list"), "cells/cell1.sqlite"),
+    ],
+)
+@pytest.mark.parametrize("harm", ["gone", "empty", "garbage"])
+def test_a_damaged_lab_is_refused_and_left_as_it_is(
+    copy: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], file: str, harm: str
+) -> None:
+    path = copy / file
+    path.unlink()
+    if harm != "gone":
+        path.write_bytes(b"" if harm == "empty" else b"garbage " * 1000)
+    assert main.main(["--lab", str(copy), *words]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("droveway: ")
+    assert (error.count("\n"), "restore it" in error or "db sync" in error) == (1, True)
+    assert path.exists() == (harm != "gone")
+
+
+def test_a_lab_of_which_nothing_may_be_written_is_refused(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    if os.geteuid() == 0:
+        # Root may write everywhere, save where nobody can: a file's directory that is a file.
+        (copy / "lab.json").rename(copy / "was")
+        assert main.main(["--lab", str(copy / "was"), "server", "list"]) == 2
+    else:
+        copy.chmod(0o500)
+        assert main.main(["--lab", str(copy), "host", "disable", "host1"]) == 2
+        copy.chmod(0o700)
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("90", 90), ("90s", 90), ("30min", 1800), ("5 m", 300), ("24h", 86400), ("2d", 172800)]
+)
+def test_spans_of_time(text: str, expected: int) -> None:
+    assert request.seconds(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1", "1w", "h"])
+def test_what_is_no_span_of_time(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="is no time"):
+        request.seconds(text)
+
+
+@pytest.mark.parametrize("kind", ["resize", "migrate", "confirm", "revert"])
+def test_a_graph_is_text_with_one_point_of_no_return(cli: Cli, kind: str) -> None:
+    lines = [line.split("\t") for line in cli("flow", "graph", kind, "-f", "text").splitlines()]
+    assert {len(line) for line in lines} <= {3, 4}
+    assert [line[3] for line in lines if len(line) == 4] == ["PONR"]
+    assert cli("flow", "graph", kind, "-f", "mermaid").startswith("flowchart")
+    assert cli("flow", "graph", kind, "-f", "dot").startswith("digraph")

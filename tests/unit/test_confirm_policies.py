@@ -1,0 +1,193 @@
+"""What a confirm policy does, as a function of what is known; R2-10: no move waits for a person for ever."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import datetime as dt
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import sqlalchemy as sa
+
+from droveway import wire
+from droveway.cli import request
+from droveway.engines import policies
+from droveway.engines.health import Standard, judge
+from droveway.engines.policies import ASK_EVERY, FRESH, Ask, PolicyAction, Settle, Wait, Waiting
+from droveway.persistence import migrate, moves
+from droveway.persistence.database import Database, sqlite_url
+from droveway.persistence.journal import Claim, Move
+from droveway.persistence.policies import Health, note_wait, record_health
+
+NOW = dt.datetime(2026, 1, 1, 12)  # noqa: DTZ001 - as the journal's columns hold it
+SECOND = dt.timedelta(seconds=1)
+SOON, PAST = NOW + 60 * SECOND, NOW - dt.timedelta(days=1)
+UP = frozenset({"host1", "host2"})
+ASK = Ask("m")
+
+
+def acts(policy: str, deadline: dt.datetime | None, up: frozenset[str] = UP, **facts: Any) -> list[PolicyAction]:
+    waiting = Waiting(move="m", policy=policy, deadline=deadline, source="host1", destination="host2", **facts)
+    return policies.act(waiting, up, NOW)
+
+
+def settle(kind: Any, deadline: dt.datetime) -> list[PolicyAction]:
+    return [Settle("m", kind, deadline)]
+
+
+@pytest.mark.parametrize("policy", ["manual", "auto"])
+def test_a_deadline_confirms_once_it_has_come(policy: str) -> None:
+    assert acts(policy, SOON) == []
+    assert acts(policy, None) == []
+    assert acts(policy, NOW) == settle("confirm", NOW)
+    assert acts(policy, PAST, frozenset({"host1"})) == settle("confirm", PAST)
+
+
+@pytest.mark.parametrize("policy", ["manual", "auto"])
+def test_a_confirm_that_is_due_waits_for_the_source_and_says_so_once(policy: str) -> None:
+    (wait,) = acts(policy, PAST, frozenset({"host2"}))
+    assert isinstance(wait, Wait)
+    assert wait.why is not None
+    assert wait.why.startswith("the worker of host host1 is away, and its copy of the server is needed")
+    assert acts(policy, PAST, frozenset({"host2"}), waits_for=wait.why) == []
+    assert acts(policy, PAST, UP, waits_for=wait.why) == settle("confirm", PAST)
+
+
+def test_a_server_that_is_to_be_deleted_is_confirmed_first_whatever_its_policy() -> None:
+    assert acts("healthy", PAST, frozenset(), deleting=True) == settle("confirm", PAST)
+    assert acts("healthy", SOON, deleting=True) == []
+
+
+def test_a_healthy_guest_is_confirmed_before_and_after_its_deadline() -> None:
+    for deadline in (SOON, PAST):
+        assert acts("healthy", deadline, health=Health.PASSED, asked=NOW) == settle("confirm", deadline)
+
+
+def test_a_guest_that_is_not_healthy_is_reverted_at_its_deadline_and_not_before() -> None:
+    assert acts("healthy", SOON, health=Health.FAILING, asked=NOW) == []
+    assert acts("healthy", NOW, health=Health.FAILING, asked=NOW) == settle("revert", NOW)
+    # What it was just before says nothing of what it is at the deadline.
+    assert acts("healthy", NOW, health=Health.FAILING, asked=NOW - SECOND) == [ASK]
+
+
+def test_a_guest_is_asked_again_after_a_while() -> None:
+    assert acts("healthy", SOON) == [ASK]
+    assert acts("healthy", PAST) == [ASK]
+    assert acts("healthy", SOON, health=Health.FAILING, asked=NOW - ASK_EVERY) == [ASK]
+
+
+@pytest.mark.parametrize("health", Health)
+def test_an_old_answer_is_not_acted_on(health: Health) -> None:
+    old = NOW - FRESH - SECOND
+    assert acts("healthy", PAST - SECOND, health=health, asked=old) == [ASK]
+
+
+@pytest.mark.parametrize("health", [None, *Health])
+def test_nothing_is_decided_while_the_destination_cannot_be_asked(health: Health | None) -> None:
+    (wait,) = acts("healthy", PAST, frozenset({"host1"}), health=health, asked=NOW)
+    assert isinstance(wait, Wait)
+    assert wait.why is not None
+    assert "host2 is away" in wait.why
+    assert acts("healthy", PAST, frozenset({"host1"}), waits_for=wait.why) == []
+    assert acts("healthy", PAST, waits_for=wait.why) == [ASK, Wait("m", None)]
+
+
+@pytest.mark.parametrize("health", [None, *Health])
+@pytest.mark.parametrize("deadline", [SOON, PAST])
+def test_neither_confirm_nor_revert_begins_without_the_source(health: Health | None, deadline: dt.datetime) -> None:
+    (wait,) = acts("healthy", deadline, frozenset({"host2"}), health=health, asked=NOW)
+    assert isinstance(wait, Wait)
+    assert wait.why is not None
+    assert "host1 is away" in wait.why
+    assert acts("healthy", deadline, waits_for=wait.why) == [ASK, Wait("m", None)]
+
+
+def test_only_hosts_that_matter_are_looked_at() -> None:
+    waiting = Waiting(move="m", policy="manual", deadline=SOON, source="host1", destination="host2")
+    assert policies.hosts(waiting, NOW) == set()
+    assert policies.hosts(waiting, SOON) == {"host1"}
+    assert policies.hosts(Waiting(**(vars(waiting) | {"policy": "healthy"})), NOW) == UP
+
+
+def answer(**facts: Any) -> wire.Result:
+    known: dict[str, Any] = {"running": True, "starts": 1, "running_for": 31.0, "answers": True}
+    return wire.Result(key="k", epoch=1, value=msgspec.to_builtins(wire.GuestHealth(**(known | facts))))
+
+
+@pytest.mark.parametrize(
+    ("facts", "meant_to_run", "health", "said"),
+    [
+        ({}, True, Health.PASSED, "for 31 s and answers"),
+        ({"answers": None}, True, Health.PASSED, "is not asked"),
+        ({"answers": False, "why": "it is mute"}, True, Health.FAILING, "fails its probe: it is mute"),
+        ({"running_for": 29.0}, True, Health.FAILING, "29 s of 30 s"),
+        ({"running": False, "answers": None}, True, Health.FAILING, "does not run"),
+        ({"running": False, "answers": None}, False, Health.PASSED, "stopped, as it was"),
+        ({"running_for": 1.0}, False, Health.FAILING, "1 s of 30 s"),
+    ],
+)
+def test_what_an_answer_means(facts: dict[str, Any], meant_to_run: bool, health: Health, said: str) -> None:
+    found, reason = judge(answer(**facts), Standard(healthy_after=30.0), meant_to_run=meant_to_run)
+    assert found is health
+    assert said in reason
+
+
+def test_an_answer_that_is_an_error_is_no_health() -> None:
+    error = {"code": "missing", "message": "host2 has no guest", "host": "host2"}
+    result = wire.Result(key="k", epoch=1, error=error)
+    assert judge(result, Standard(), meant_to_run=True) == (Health.FAILING, "host2 has no guest")
+
+
+@dataclasses.dataclass
+class Stored:
+    """A journal with a move that waits for verification, last claimed under epoch 7."""
+
+    journal: Database
+    move: str
+
+    def read(self) -> Move:
+        with self.journal.read() as session:
+            return moves.get(session, self.move)
+
+
+@pytest.fixture
+def stored(tmp_path: Path) -> Stored:
+    journal = Database(sqlite_url(tmp_path / "journal.sqlite"))
+    migrate.sync(journal)
+    request = moves.Request(
+        kind="migrate", server="s", server_name="web", cell="cell1", host="host1", old_flavor="f", new_flavor="f"
+    )
+    with journal.write() as session:
+        move = moves.submit(session, request, moves.FlowRef("migrate", 1, "d"))
+        move.state, move.flow_uuid = "verifying", None
+        session.add(Claim(move_id=move.id, epoch=7, owner="o", claimed_at=NOW))
+    return Stored(journal, move.id)
+
+
+def test_the_newest_answer_under_the_present_claim_is_kept(stored: Stored) -> None:
+    with stored.journal.write() as session:
+        assert not record_health(session, stored.move, Health.PASSED, "old claim", asked=NOW, epoch=6)
+        assert record_health(session, stored.move, Health.FAILING, "off", asked=NOW, epoch=7)
+        assert not record_health(session, stored.move, Health.PASSED, "late", asked=NOW - SECOND, epoch=7)
+    move = stored.read()
+    assert (move.health, move.health_reason, move.health_asked) == ("failing", "off", NOW)
+
+
+def test_nothing_is_noted_on_a_move_that_waits_no_longer(stored: Stored) -> None:
+    with stored.journal.write() as session:
+        assert note_wait(session, stored.move, "host2")
+        session.execute(sa.update(Move).values(state="confirming"))
+        assert not note_wait(session, stored.move, None)
+        assert not record_health(session, stored.move, Health.PASSED, "late", asked=NOW, epoch=7)
+    move = stored.read()
+    assert (move.waits_for, move.health) == ("host2", None)
+
+
+def test_a_deadline_is_within_a_year() -> None:
+    assert request.seconds("5m") == 300
+    assert request.seconds("365d") == request.LONGEST
+    with pytest.raises(argparse.ArgumentTypeError, match="at most 365d"):
+        request.seconds("366d")

@@ -1,0 +1,205 @@
+"""The documents agree with the code: generated pages, tables, commands, tests and words."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import itertools
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from oslo_config import cfg
+from support import console
+
+from droveway.cli.commands import COMMANDS
+from droveway.cli.main import Droveway
+from droveway.conf import settings
+from droveway.errors import IllegalTransition
+from droveway.flows import registry
+from droveway.persistence.states import ENDED, State, check_transition
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+WRITTEN = sorted(path for path in DOCS.rglob("*.rst") if "reference" not in path.parts or path.name == "index.rst")
+SCREEN = 60
+"""Lines that an operator's terminal shows at once."""
+
+# Words that mean something else, or that this product has another word for.
+NEVER_SAID = re.compile(
+    r"\b(VMs?|instances?|workflows?|tasks? flows?|evacuat\w+|rebuild\w*|live.migrat\w+|suspend\w*|tokens?|slaves?)\b",
+    re.IGNORECASE,
+)
+
+
+def parser_of(name: str) -> argparse.ArgumentParser:
+    module, _, kind = COMMANDS[name][0].partition(":")
+    command = getattr(importlib.import_module(f"droveway.cli.{module}"), kind)
+    parser: argparse.ArgumentParser = command(Droveway(), None, cmd_name=name).get_parser(f"droveway {name}")
+    return parser
+
+
+def options_of(name: str) -> dict[str, argparse.Action]:
+    return {word: action for action in parser_of(name)._actions for word in action.option_strings}
+
+
+def test_the_generated_pages_are_up_to_date() -> None:
+    done = subprocess.run(
+        [sys.executable, str(DOCS / "generate.py"), "--check"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+# The table of differences.
+
+
+def differences() -> dict[str, tuple[str, str]]:
+    """The table of resize-and-migrate.rst: what differs, and its two cells."""
+    text = (DOCS / "resize-and-migrate.rst").read_text(encoding="utf-8")
+    table = text[text.index(":name: differences") : text.index("The same in both")]
+    rows = re.findall(r"^   \* - (.+)\n     - (.+)\n     - (.+)$", table, re.MULTILINE)
+    return {what: (resize, migrate) for what, resize, migrate in rows}
+
+
+def test_the_table_of_differences_is_the_codes() -> None:
+    """R0-25, R0-01, R0-15: commands, options and rules in which resize and cold migrate differ."""
+    rows = differences()
+    assert set(rows) == {
+        *("What", "Command", "Kind of flow", "Flavor", "Present flavor", "Destination host", "Hosts that are tried"),
+        *("Present host", "Disks", "``migrations.migration_type``"),
+    }
+    commands = [cell.strip("`").removeprefix("droveway ") for cell in rows["Command"]]
+    assert commands == ["server resize", "server migrate"]
+    resize, migrate = (options_of(name) for name in commands)
+    assert (resize["--flavor"].required, "--flavor" in migrate) == (True, False)
+    assert rows["Flavor"] == ("``--flavor``, needed", "kept")
+    assert ("--host" in resize, migrate["--host"].required) == (False, False)
+    assert rows["Destination host"][0] == "none may be named"
+    assert rows["Destination host"][1].startswith("``--host``")
+    assert set(resize) - set(migrate) == {"--flavor"}
+    assert set(migrate) - set(resize) == {"--host"}
+    kinds = [cell.strip("`") for cell in rows["Kind of flow"]]
+    assert registry.latest(kinds[0]).names() == registry.latest(kinds[1]).names()
+
+
+def test_every_option_that_a_page_names_is_there() -> None:
+    known = {(module.GROUP.name, option.dest) for module in settings.MODULES for option in module.OPTS}
+    named = set()
+    for path in WRITTEN:
+        named |= set(re.findall(r"``\[(\w+)\]\s+(\w+)``", path.read_text(encoding="utf-8")))
+    assert named
+    assert named - known == set()
+
+
+@pytest.mark.parametrize("module", settings.MODULES, ids=lambda module: module.GROUP.name)
+def test_every_option_is_in_the_reference(module: object) -> None:
+    page = (DOCS / "reference" / "options.rst").read_text(encoding="utf-8")
+    options: tuple[cfg.Opt, ...] = module.OPTS  # type: ignore[attr-defined]
+    assert all(f"``{option.dest}``" in page for option in options)
+
+
+# Commands and tests that pages name.
+
+
+def shown_commands() -> Iterator[tuple[str, str]]:
+    """Every droveway command of the console blocks, and of the sentences between them."""
+    for path in (*WRITTEN, ROOT / "README.rst"):
+        text = path.read_text(encoding="utf-8")
+        for command in console.commands(text):
+            for part in re.findall(r"droveway [^|;>)]*", re.sub(r"\$\(([^()]*)\)", "WORD", command.text)):
+                yield path.name, part.replace("$", "")
+        for line in re.findall(r"^    (droveway .*?)(?:  +#.*)?$", text, re.MULTILINE):
+            yield path.name, line.replace("$", "")
+        for block in re.findall(r"``(droveway [^`]*)``", text):
+            yield path.name, " ".join(block.split())
+
+
+def test_every_command_that_a_page_shows_can_be_typed() -> None:
+    shown = list(shown_commands())
+    assert len(shown) > 60
+    for page, text in shown:
+        words = shlex.split(text.replace("2", "").replace(">", ""))[1:]
+        name = next((" ".join(words[:n]) for n in (3, 2, 1) if " ".join(words[:n]) in COMMANDS), None)
+        if name is None:
+            known_nouns = {each.split()[0] for each in COMMANDS} | {"NOUN"}
+            assert words[0].startswith("-") or words[0] in known_nouns, (page, text)
+            continue
+        known = options_of(name)
+        for word in words[len(name.split()) :]:
+            assert not word.startswith("--") or word in known, (page, text)
+
+
+def test_every_tool_that_the_readme_names_is_there() -> None:
+    text = (ROOT / "README.rst").read_text(encoding="utf-8")
+    named = set(re.findall(r"``((?:tools|docs)/[\w.-]+)", text))
+    assert {"tools/demo", "tools/test", "tools/docs", "docs/tutorial.rst"} <= named
+    assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+def test_every_test_that_a_page_names_is_there() -> None:
+    named = set()
+    for path in (path for path in WRITTEN if path.name != "trace.rst"):
+        named |= set(re.findall(r"``(tests/[\w/]+\.py)::(?:\w+::)?(test_\w+)``", path.read_text(encoding="utf-8")))
+    assert len(named) > 30
+    for file, test in sorted(named):
+        assert f"def {test}(" in (ROOT / file).read_text(encoding="utf-8"), f"{file}::{test}"
+
+
+# States, graphs and words.
+
+
+def test_every_state_leads_to_one_of_the_same_ends() -> None:
+    """R2-01: one set of ends for every kind, no state that is never reached, none without a way out."""
+    page = (DOCS / "reference" / "states.rst").read_text(encoding="utf-8")
+    assert all(f"* - ``{state}``" in page for state in State)
+    assert all(f"* - ``{kind}``" in page for kind in registry.kinds())
+
+    def legal(old: State, new: State) -> bool:
+        try:
+            check_transition(old, new)
+        except IllegalTransition:
+            return False
+        return True
+
+    follows = {old: {new for new in State if legal(old, new)} for old in State}
+    assert {state for state in State if not follows[state]} == ENDED
+    # Without the detour over needs-operator, which may come from anywhere and go back.
+    plain = {old: new - {State.NEEDS_OPERATOR} for old, new in follows.items() if old is not State.NEEDS_OPERATOR}
+    reached = {State.QUEUED}
+    while more := set(itertools.chain.from_iterable(plain[state] for state in reached)) - reached:
+        reached |= more
+    assert reached == set(plain)
+    ending = set(ENDED)
+    while more := {old for old, new in plain.items() if new & ending} - ending:
+        ending |= more
+    assert ending == set(plain)
+
+
+@pytest.mark.parametrize("kind", registry.kinds())
+def test_a_graphs_file_fits_one_screen(kind: str) -> None:
+    """R2-09: an operation reads at a glance."""
+    home = next(
+        path
+        for path in (ROOT / "flows").glob("*.py")
+        if re.search(rf'"{kind}"', path.read_text(encoding="utf-8")) and path.name not in ("registry.py", "graph.py")
+    )
+    assert len(home.read_text(encoding="utf-8").splitlines()) <= SCREEN
+
+
+def test_commands_use_the_words_of_the_glossary() -> None:
+    """R2-08: cold migrate, resize and the rest are never mixed; a server is a server."""
+    for name, (_, summary) in COMMANDS.items():
+        parser = parser_of(name)
+        said = [summary, parser.description or "", *(str(action.help or "") for action in parser._actions)]
+        for text in said:
+            assert not NEVER_SAID.search(text), f"{name}: {text}"
+
+
+def test_the_glossary_has_every_noun_that_the_commands_have() -> None:
+    terms = set(re.findall(r"^   (\w[\w ]*)$", (DOCS / "glossary.rst").read_text(encoding="utf-8"), re.MULTILINE))
+    nouns = {name.split()[0] for name in COMMANDS} - {"audit", "explain", "db"}
+    assert nouns <= terms

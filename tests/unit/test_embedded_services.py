@@ -1,0 +1,435 @@
+"""What a move relies on in Neutron, Cinder and Glance: one suite for the embedded services and the real ones.
+
+A cloud to test is one more entry of CLOUDS.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from keystoneauth1 import exceptions
+
+from droveway.clients.embedded.cloud import embedded_cloud
+from droveway.clients.image import Images
+from droveway.clients.network import Network, PortRecord
+from droveway.clients.references import References
+from droveway.clients.volume import Attachment, Volumes
+from droveway.errors import DestinationFault, Refused, StepError
+
+
+@dataclass
+class Cloud:
+    """A cloud under test. ``tampers`` are called once each in place of the next request, and given what sends it."""
+
+    network: Network
+    volumes: Volumes
+    images: Images
+    hosts: tuple[str, str]
+    network_id: str
+    tampers: dict[str, list[Callable[[Callable[[], Any]], Any]]]
+
+
+class Tampered:
+    """A service whose next writes go wrong as its test wants."""
+
+    def __init__(self, service: Any, queue: list[Callable[[Callable[[], Any]], Any]]) -> None:
+        self.service = service
+        self.queue = queue
+
+    def request(self, url: str, method: str, **options: Any) -> Any:
+        if method != "GET" and self.queue:
+            return self.queue.pop(0)(lambda: self.service.request(url, method, **options))
+        return self.service.request(url, method, **options)
+
+
+@contextmanager
+def embedded(folder: Path) -> Iterator[Cloud]:
+    (folder / "volumes").mkdir()
+    (folder / "images").mkdir()
+    cloud = embedded_cloud(database=folder / "services.sqlite", volumes=folder / "volumes", images=folder / "images")
+    tampers: dict[str, list[Any]] = {"network": [], "volumes": []}
+    for name, queue in tampers.items():
+        rest = getattr(cloud, name)._rest
+        rest._adapter = Tampered(rest._adapter, queue)
+    for host in ("host1", "host2"):
+        cloud.add_network_host(host)
+    yield Cloud(cloud.network, cloud.volumes, cloud.images, ("host1", "host2"), str(uuid.uuid4()), tampers)
+    assert tampers == {"network": [], "volumes": []}
+
+
+CLOUDS = {"embedded": embedded}
+
+
+@pytest.fixture(params=CLOUDS)
+def cloud(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cloud]:
+    with CLOUDS[request.param](tmp_path) as found:
+        yield found
+
+
+@pytest.fixture
+def server() -> str:
+    return str(uuid.uuid4())
+
+
+def lose_answer(send: Callable[[], Any]) -> Any:
+    send()
+    raise exceptions.ConnectFailure("the connection broke")
+
+
+def never_arrive(_send: Callable[[], Any]) -> Any:
+    raise exceptions.ConnectFailure("the connection broke")
+
+
+# Ports.
+
+
+@pytest.fixture
+def port(cloud: Cloud, server: str) -> str:
+    return cloud.network.create_port(
+        server, mac="fa:16:3e:00:00:01", network_id=cloud.network_id, host=cloud.hosts[0], device_owner="compute:az1"
+    )
+
+
+def only_port(cloud: Cloud, server: str) -> PortRecord:
+    (found,) = cloud.network.ports(server)
+    return found
+
+
+def test_a_port_is_bound_where_it_was_made(cloud: Cloud, server: str, port: str) -> None:
+    found = only_port(cloud, server)
+    assert (found.id, found.mac, found.host, found.server) == (port, "fa:16:3e:00:00:01", cloud.hosts[0], server)
+    assert found.bindings == {cloud.hosts[0]: "ACTIVE"}
+    assert cloud.network.ports(str(uuid.uuid4())) == []
+
+
+def test_a_second_binding_is_inactive_and_made_once(cloud: Cloud, server: str, port: str) -> None:
+    here, there = cloud.hosts
+    for _ in range(2):
+        cloud.network.ensure_binding(port, there, {"key": "value"})
+    assert only_port(cloud, server).bindings == {here: "ACTIVE", there: "INACTIVE"}
+    assert only_port(cloud, server).host == here
+    assert only_port(cloud, server).profile == {}
+
+
+def test_activating_flips_both_bindings(cloud: Cloud, server: str, port: str) -> None:
+    here, there = cloud.hosts
+    cloud.network.ensure_binding(port, there, {"key": "value"})
+    for _ in range(2):
+        cloud.network.activate(port, there, device_owner="compute:az2")
+    found = only_port(cloud, server)
+    assert found.bindings == {here: "INACTIVE", there: "ACTIVE"}
+    assert (found.host, found.device_owner, found.profile) == (there, "compute:az2", {"key": "value"})
+
+
+def test_a_move_of_a_port_there_and_back_leaves_one_binding(cloud: Cloud, server: str, port: str) -> None:
+    here, there = cloud.hosts
+    before = only_port(cloud, server)
+    for to, away in ((there, here), (here, there)):
+        cloud.network.ensure_binding(port, to, {})
+        cloud.network.activate(port, to, device_owner="compute:az1")
+        for _ in range(2):
+            cloud.network.delete_binding(port, away)
+        assert only_port(cloud, server).bindings == {to: "ACTIVE"}
+    assert only_port(cloud, server) == before
+
+
+def test_without_its_active_binding_a_port_is_unbound(cloud: Cloud, server: str, port: str) -> None:
+    here, there = cloud.hosts
+    cloud.network.ensure_binding(port, there, {})
+    cloud.network.delete_binding(port, here)
+    found = only_port(cloud, server)
+    assert (found.host, found.bindings) == ("", {there: "INACTIVE"})
+
+
+def test_a_host_that_cannot_bind_is_the_destinations_fault(cloud: Cloud, server: str, port: str) -> None:
+    with pytest.raises(DestinationFault) as caught:
+        cloud.network.ensure_binding(port, "nosuchhost", {})
+    assert (caught.value.error_code, caught.value.host) == ("binding-refused", "nosuchhost")
+    assert only_port(cloud, server).bindings == {cloud.hosts[0]: "ACTIVE"}
+
+
+def test_a_binding_that_is_not_there_cannot_be_activated(cloud: Cloud, server: str, port: str) -> None:
+    with pytest.raises(StepError) as caught:
+        cloud.network.activate(port, cloud.hosts[1], device_owner="compute:az1")
+    assert caught.value.error_code == "binding-missing"
+    assert only_port(cloud, server).host == cloud.hosts[0]
+
+
+def test_a_port_that_is_gone(cloud: Cloud, server: str, port: str) -> None:
+    for _ in range(2):
+        cloud.network.delete_port(port)
+    cloud.network.delete_binding(port, cloud.hosts[0])
+    assert cloud.network.ports(server) == []
+    with pytest.raises(StepError) as caught:
+        cloud.network.ensure_binding(port, cloud.hosts[1], {})
+    assert caught.value.error_code == "network-failed"
+
+
+@pytest.mark.parametrize("tamper", [lose_answer, never_arrive])
+def test_a_port_moves_though_answers_are_lost(
+    cloud: Cloud, server: str, port: str, tamper: Callable[[Callable[[], Any]], Any]
+) -> None:
+    here, there = cloud.hosts
+    cloud.tampers["network"].append(tamper)
+    cloud.network.ensure_binding(port, there, {})
+    cloud.tampers["network"].append(tamper)
+    cloud.network.activate(port, there, device_owner="compute:az2")
+    cloud.tampers["network"].append(tamper)
+    cloud.network.delete_binding(port, here)
+    assert only_port(cloud, server).bindings == {there: "ACTIVE"}
+    assert only_port(cloud, server).device_owner == "compute:az2"
+
+
+def test_an_edit_in_between_is_not_overwritten(cloud: Cloud, server: str, port: str) -> None:
+    def edited_meanwhile(send: Callable[[], Any]) -> Any:
+        cloud.network.activate(port, cloud.hosts[0], device_owner="compute:az3")
+        seen.append(cloud.network.ports(server)[0].device_owner)
+        answer = send()
+        seen.append(answer.status_code)
+        return answer
+
+    seen: list[Any] = []
+    cloud.tampers["network"].append(edited_meanwhile)
+    cloud.network.activate(port, cloud.hosts[0], device_owner="compute:az2")
+    assert seen == ["compute:az3", 412]
+    assert only_port(cloud, server).device_owner == "compute:az2"
+
+
+# Volumes.
+
+
+@pytest.fixture
+def volume(cloud: Cloud) -> str:
+    return cloud.volumes.create_volume(name="data", size_gb=1, bootable=True)
+
+
+def connector(host: str) -> dict[str, Any]:
+    return {
+        "host": host, "ip": "127.0.0.1", "initiator": f"iqn.{host}", "platform": "x86_64", "os_type": "linux",
+        "multipath": False,
+    }  # fmt: skip
+
+
+def attach(cloud: Cloud, volume: str, server: str, host: str) -> str:
+    attachment = cloud.volumes.create_attachment(volume, server)
+    cloud.volumes.connect(attachment, connector(host), "/dev/vdb")
+    cloud.volumes.complete(attachment)
+    return attachment
+
+
+def test_an_attachment_is_reserved_then_connected_then_attached(cloud: Cloud, volume: str, server: str) -> None:
+    host = cloud.hosts[0]
+    states = [cloud.volumes.volume(volume).status]
+    attachment = cloud.volumes.create_attachment(volume, server)
+    assert cloud.volumes.attachments(volume) == [Attachment(attachment, volume, server, "reserved", None)]
+    states.append(cloud.volumes.volume(volume).status)
+    for _ in range(2):
+        cloud.volumes.connect(attachment, connector(host), "/dev/vdb")
+    assert cloud.volumes.attachments(volume) == [Attachment(attachment, volume, server, "attaching", "")]
+    for _ in range(2):
+        cloud.volumes.complete(attachment)
+    assert cloud.volumes.for_server(server) == [Attachment(attachment, volume, server, "attached", host)]
+    states.append(cloud.volumes.volume(volume).status)
+    for _ in range(2):
+        cloud.volumes.delete_attachment(attachment)
+    states.append(cloud.volumes.volume(volume).status)
+    assert states == ["available", "reserved", "in-use", "available"]
+    assert cloud.volumes.volume(volume).bootable
+
+
+def test_a_reservation_that_was_left_behind_is_adopted(cloud: Cloud, volume: str, server: str) -> None:
+    first = attach(cloud, volume, server, cloud.hosts[0])
+    second = cloud.volumes.create_attachment(volume, server)
+    assert cloud.volumes.create_attachment(volume, server) == second != first
+    assert cloud.volumes.create_attachment(volume, server, known=[second]) not in (first, second)
+    assert cloud.volumes.volume(volume).status == "in-use"
+
+
+def test_a_volume_of_another_server_is_refused(cloud: Cloud, volume: str, server: str) -> None:
+    attach(cloud, volume, server, cloud.hosts[0])
+    other = str(uuid.uuid4())
+    with pytest.raises(StepError) as caught:
+        cloud.volumes.create_attachment(volume, other)
+    assert caught.value.error_code == "volume-failed"
+    assert cloud.volumes.for_server(other) == []
+
+
+def test_two_attachments_are_never_connected_at_once(cloud: Cloud, volume: str, server: str) -> None:
+    here, there = cloud.hosts
+    old = attach(cloud, volume, server, here)
+    new = cloud.volumes.create_attachment(volume, server)
+    with pytest.raises(StepError) as caught:
+        cloud.volumes.connect(new, connector(there), "/dev/vdb")
+    assert caught.value.error_code == "volume-connected-elsewhere"
+    assert not isinstance(caught.value, DestinationFault)
+    cloud.volumes.connect(old, connector(here), "/dev/vdb")
+    cloud.volumes.delete_attachment(old)
+    assert cloud.volumes.volume(volume).status == "reserved"
+    cloud.volumes.connect(new, connector(there), "/dev/vdb")
+    cloud.volumes.complete(new)
+    assert cloud.volumes.attachments(volume) == [Attachment(new, volume, server, "attached", there)]
+    assert cloud.volumes.volume(volume).status == "in-use"
+
+
+@pytest.mark.parametrize("tamper", [lose_answer, never_arrive])
+def test_a_volume_is_attached_though_answers_are_lost(
+    cloud: Cloud, volume: str, server: str, tamper: Callable[[Callable[[], Any]], Any]
+) -> None:
+    calls: list[Callable[[], Any]] = [
+        lambda: cloud.volumes.create_attachment(volume, server),
+        lambda: cloud.volumes.connect(cloud.volumes.attachments(volume)[0].id, connector(cloud.hosts[0]), "/dev/vdb"),
+        lambda: cloud.volumes.complete(cloud.volumes.attachments(volume)[0].id),
+    ]
+    for call in calls:
+        cloud.tampers["volumes"].append(tamper)
+        call()
+    (attachment,) = cloud.volumes.attachments(volume)
+    assert (attachment.status, attachment.host) == ("attached", cloud.hosts[0])
+    cloud.tampers["volumes"].append(tamper)
+    cloud.volumes.delete_attachment(attachment.id)
+    assert cloud.volumes.volume(volume).status == "available"
+
+
+def test_a_volume_that_no_host_reaches_is_the_destinations_fault(cloud: Cloud, volume: str, server: str) -> None:
+    class Refusal:
+        status_code = 400
+        text = '{"badRequest": {"message": "the connector is invalid", "code": 400}}'
+
+        def json(self) -> Any:
+            return {"badRequest": {"message": "the connector is invalid", "code": 400}}
+
+    attachment = cloud.volumes.create_attachment(volume, server)
+    cloud.tampers["volumes"].append(lambda _send: Refusal())
+    with pytest.raises(DestinationFault, match="the connector is invalid") as caught:
+        cloud.volumes.connect(attachment, connector(cloud.hosts[1]), "/dev/vdb")
+    assert (caught.value.error_code, caught.value.host) == ("connect-refused", cloud.hosts[1])
+
+
+def test_a_worker_learns_how_to_reach_a_connected_volume(cloud: Cloud, volume: str, server: str) -> None:
+    references = References(cloud.volumes)
+    attachment = cloud.volumes.create_attachment(volume, server)
+    with pytest.raises(StepError) as caught:
+        references.connection_info(attachment)
+    assert caught.value.error_code == "volume-unconnected"
+    cloud.volumes.connect(attachment, connector(cloud.hosts[0]), "/dev/vdb")
+    info = references.connection_info(attachment)
+    assert set(info) == {"driver_volume_type", "data", "serial"}
+    assert info["serial"] == volume
+    assert isinstance(info["data"], dict)
+    assert cloud.volumes.shown(attachment)["connection_info"]["driver_volume_type"] == (info["driver_volume_type"])
+
+
+def test_an_attached_volume_cannot_be_removed(cloud: Cloud, volume: str, server: str) -> None:
+    attachment = attach(cloud, volume, server, cloud.hosts[0])
+    with pytest.raises(StepError):
+        cloud.volumes.delete_volume(volume)
+    assert volume in {found.id for found in cloud.volumes.volumes()}
+    assert attachment in {found.id for found in cloud.volumes.all_attachments()}
+    cloud.volumes.delete_attachment(attachment)
+    for _ in range(2):
+        cloud.volumes.delete_volume(volume)
+    assert volume not in {found.id for found in cloud.volumes.volumes()}
+
+
+# Images.
+
+
+def test_an_image_comes_with_its_data_and_goes(cloud: Cloud, tmp_path: Path) -> None:
+    image = str(uuid.uuid4())
+    data = tmp_path / "data"
+    data.write_bytes(os.urandom(5000))
+    assert cloud.images.image(image) is None
+    for _ in range(2):
+        cloud.images.create(image, name="base", min_disk_gb=1, properties={"trait:CUSTOM_X": "required"})
+    queued = cloud.images.image(image)
+    assert queued is not None
+    assert (queued.status, queued.size) == ("queued", None)
+    for _ in range(2):
+        cloud.images.upload(image, data)
+    found = cloud.images.image(image)
+    assert found is not None
+    assert (found.status, found.size, found.min_disk_gb) == ("active", 5000, 1)
+    assert found.properties == {"trait:CUSTOM_X": "required"}
+    assert found in cloud.images.images()
+    for _ in range(2):
+        cloud.images.delete(image)
+    assert cloud.images.image(image) is None
+
+
+# What only the embedded services promise.
+
+
+def test_an_embedded_volume_is_a_sparse_file_in_its_folder(tmp_path: Path) -> None:
+    with embedded(tmp_path) as cloud:
+        volume = cloud.volumes.create_volume(name="", size_gb=3)
+        attachment = attach(cloud, volume, "server", "host1")
+        info = cloud.volumes.connection_info(attachment)
+        file = Path(info["data"]["path"])
+        assert (info["driver_volume_type"], file) == ("local", tmp_path / "volumes" / volume)
+        assert (file.stat().st_size, file.stat().st_blocks) == (3 * 1024**3, 0)
+        cloud.volumes.delete_attachment(attachment)
+        cloud.volumes.delete_volume(volume)
+        assert list((tmp_path / "volumes").iterdir()) == []
+
+
+def test_an_embedded_image_is_a_file_in_its_folder(tmp_path: Path) -> None:
+    with embedded(tmp_path) as cloud:
+        data = tmp_path / "data"
+        data.write_bytes(b"bytes")
+        cloud.images.create("id", name="base", min_disk_gb=0, properties={})
+        cloud.images.upload("id", data)
+        assert [(path.name, path.read_bytes()) for path in (tmp_path / "images").iterdir()] == [("id", b"bytes")]
+
+
+@pytest.mark.parametrize("content", [b"no database at all, but long enough to be looked at" * 20, None])
+def test_a_services_database_that_is_none_is_refused(tmp_path: Path, content: bytes | None) -> None:
+    database = tmp_path / "folder" / "services.sqlite"
+    if content is not None:
+        database.parent.mkdir()
+        database.write_bytes(content)
+    with pytest.raises(Refused, match="services database"):
+        embedded_cloud(database=database, volumes=tmp_path, images=tmp_path)
+
+
+def test_a_service_that_cannot_write_fails_and_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with embedded(tmp_path) as cloud:
+        monkeypatch.setattr("droveway.clients.embedded.volume._GIB", -1)
+        with pytest.raises(StepError) as caught:
+            cloud.volumes.create_volume(name="", size_gb=1)
+        assert caught.value.error_code == "volume-unavailable"
+        assert cloud.volumes.volumes() == []
+        assert list((tmp_path / "volumes").iterdir()) == []
+
+
+def _bind_in_turns(folder: Path, server: str) -> None:
+    cloud = embedded_cloud(database=folder / "services.sqlite", volumes=folder, images=folder)
+    for number in range(5):
+        port = cloud.network.create_port(server, mac=f"{server}:{number}", network_id="net", host="host1")
+        cloud.network.ensure_binding(port, "host2", {})
+        cloud.network.activate(port, "host2", device_owner="compute:az1")
+
+
+def test_processes_and_threads_share_the_embedded_services(tmp_path: Path) -> None:
+    with embedded(tmp_path) as cloud:
+        fork = multiprocessing.get_context("fork")
+        workers: list[Any] = [fork.Process(target=_bind_in_turns, args=(tmp_path, name)) for name in ("a", "b")]
+        workers += [threading.Thread(target=_bind_in_turns, args=(tmp_path, name)) for name in ("c", "d")]
+        for worker in workers:
+            worker.start()
+        deadline = time.monotonic() + 60
+        for worker in workers:
+            worker.join(deadline - time.monotonic())
+            assert not worker.is_alive()
+        bound = {(port.server, port.host) for port in cloud.network.all_ports()}
+        assert bound == {(name, "host2") for name in "abcd"}
+        assert len(cloud.network.all_ports()) == 20

@@ -1,0 +1,327 @@
+"""Host commands from the conductor's side: keys, adoption, answers, withdrawal, hosts that are away."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.engine_rig import (
+    GRAPHS,
+    REMOTE,
+    Crash,
+    FakeWorker,
+    Finish,
+    OnHost,
+    Prepare,
+    Rig,
+    embedded_rig,
+    until,
+)
+
+from droveway import wire
+from droveway.clients.zookeeper import command_path, epoch_path, progress_path, result_path
+from droveway.engines import fencing
+from droveway.engines.commands import Commands
+from droveway.errors import Fenced, StepError
+from droveway.flows.graph import Graph
+from droveway.persistence import moves, requests
+
+
+class StartOnHost(OnHost):
+    """The point of no return, carried out by a worker."""
+
+    title = "start_on_host"
+
+
+@pytest.fixture(name="rig")
+def fixture_rig(tmp_path: Path) -> Iterator[Rig]:
+    with embedded_rig(tmp_path) as rig:
+        yield rig
+
+
+@pytest.fixture(name="worker")
+def fixture_worker(rig: Rig) -> Iterator[Callable[[Callable[[wire.Command], dict[str, Any]]], FakeWorker]]:
+    workers: list[FakeWorker] = []
+
+    def make(act: Callable[[wire.Command], dict[str, Any]], host: str = "h1") -> FakeWorker:
+        workers.append(FakeWorker(rig.session(), host, act))
+        return workers[-1]
+
+    yield make
+    for worker in workers:
+        worker.stop()
+
+
+def leftovers(rig: Rig, host: str = "h1") -> list[str]:
+    session = rig.session()
+    return [name for folder in (command_path, result_path, progress_path) for name in session.children(folder(host))]
+
+
+def test_a_command_is_answered_and_nothing_of_it_is_left(rig: Rig, worker: Any) -> None:
+    hand = worker(lambda _command: {"renamed": True})
+    move = rig.submit(REMOTE)
+    flow = rig.move(move).flow_uuid
+    rig.post(move)
+    rig.host().turn()
+    assert rig.move(move).state == "verifying"
+    row = next(row for row in rig.history(move) if row.step == "on_host")
+    assert row.result == {"renamed": True}
+    assert row.host == "h1"
+    assert [command.key for command in hand.seen] == [f"{flow}.on_host.execute.{row.seq}"]
+    assert hand.seen[0].epoch == row.epoch
+    assert leftovers(rig) == []
+
+
+def test_a_host_that_is_away_fails_the_step_in_time(rig: Rig) -> None:
+    move = rig.submit(REMOTE)
+    rig.post(move)
+    rig.host().turn()
+    after = rig.move(move)
+    # The undo is a command of the same host, which cannot be reached either: it waits, and then a person has to look.
+    assert (after.state, after.parked_from) == ("needs-operator", "undoing")
+    first = next(row for row in rig.history(move) if row.step == "on_host")
+    assert first.error is not None
+    assert first.error["code"] == "host-unreachable"
+
+
+def test_an_undo_withdraws_its_execute_first(rig: Rig, worker: Any) -> None:
+    orders: list[str] = []
+
+    def act(command: wire.Command) -> dict[str, Any]:
+        orders.append(command.direction)
+        names = hand.coordination.children(command_path("h1"))
+        assert [name for name in names if f".{command.direction}." not in name] == []
+        if command.direction == "execute":
+            raise StepError("cannot", code="no-space", host="h1")
+        return {}
+
+    hand = worker(act)
+    move = rig.submit(REMOTE)
+    rig.post(move)
+    rig.host().turn()
+    assert (rig.move(move).state, rig.move(move).error_code) == ("failed", "no-space")
+    assert orders == ["execute", "revert"]
+    assert leftovers(rig) == []
+
+
+def test_an_undo_that_failed_on_the_host_is_asked_again_under_a_new_key(rig: Rig, worker: Any) -> None:
+    answers = iter([StepError("x"), StepError("busy", host="h1"), {}])
+
+    def act(_command: wire.Command) -> dict[str, Any]:
+        answer = next(answers)
+        if isinstance(answer, StepError):
+            raise answer
+        return answer
+
+    hand = worker(act)
+    move = rig.submit(REMOTE)
+    rig.post(move)
+    rig.host().turn()
+    assert rig.move(move).state == "failed"
+    keys = [command.key for command in hand.seen]
+    assert len(set(keys)) == 3
+    undo = [row for row in rig.history(move) if (row.step, row.direction) == ("on_host", "revert")]
+    assert [row.error and row.error["message"] for row in undo] == ["busy", None]
+    assert leftovers(rig) == []
+
+
+def test_a_conductor_that_resumes_adopts_the_command_and_it_runs_once(rig: Rig, worker: Any) -> None:
+    move = rig.submit(REMOTE)
+    rig.post(move)
+
+    def crash(_move: str, step: str, _direction: str, phase: str) -> None:
+        if (step, phase) == ("on_host", "during"):
+            raise Crash
+
+    rig.probe = crash
+    first = rig.host()
+    with pytest.raises(Crash):
+        first.turn()
+    first.die()
+    session = rig.session()
+    [key] = session.children(command_path("h1"))
+    posted = wire.decode_command(session.get(command_path("h1", key))[0])  # type: ignore[index]
+    rig.probe = None
+    second = rig.host()
+    thread = threading.Thread(target=second.turn)
+    thread.start()
+
+    def stamped() -> int:
+        return wire.decode_command(session.get(command_path("h1", key))[0]).epoch  # type: ignore[index]
+
+    until(lambda: stamped() > posted.epoch)
+    hand = worker(lambda _command: {})
+    thread.join()
+    assert rig.move(move).state == "verifying"
+    assert [command.key for command in hand.seen] == [key]
+
+
+def test_an_answer_that_came_while_nobody_waited_is_found(rig: Rig, worker: Any) -> None:
+    hand = worker(lambda _command: {"n": 1})
+    move = rig.submit(REMOTE)
+    rig.post(move)
+    session = rig.session()
+
+    def crash(_move: str, step: str, _direction: str, phase: str) -> None:
+        if (step, phase) == ("on_host", "during"):
+            until(lambda: session.children(result_path("h1")))
+            raise Crash
+
+    rig.probe = crash
+    first = rig.host()
+    with pytest.raises(Crash):
+        first.turn()
+    first.die()
+    rig.probe = None
+    rig.host().turn()
+    assert rig.move(move).state == "verifying"
+    assert len(hand.seen) == 1
+    assert leftovers(rig) == []
+
+
+@pytest.mark.parametrize("ask", ["stop", "hold"])
+def test_stop_and_hold_leave_a_waiting_step_at_once_and_the_host_goes_on(rig: Rig, worker: Any, ask: str) -> None:
+    go = threading.Event()
+    hand = worker(lambda _command: {"waited": go.wait(20)})
+    move = rig.submit(REMOTE)
+    rig.post(move)
+    first = rig.host()
+    outcome: list[bool] = []
+    thread = threading.Thread(target=lambda: outcome.extend(first.turn()))
+    thread.start()
+    until(lambda: hand.seen)
+    if ask == "stop":
+        first.conductor.stopping.ask()
+    else:
+        with rig.journal.write() as session:
+            requests.pause(session, moves.get(session, move, lock=True))
+    thread.join(10)
+    assert outcome == [ask == "hold"]
+    assert rig.move(move).step == "on_host"
+    go.set()
+    if ask == "hold":
+        with rig.journal.write() as session:
+            requests.resume(session, moves.get(session, move, lock=True))
+        rig.post(move)
+    rig.host().turn()
+    assert rig.move(move).state == "verifying"
+    assert len(hand.seen) == 1
+
+
+def test_a_cancel_withdraws_the_command_and_undoes(rig: Rig, worker: Any) -> None:
+    move = rig.submit(REMOTE)
+    rig.post(move)
+    host = rig.host()
+    thread = threading.Thread(target=host.turn)
+    session = rig.session()
+    thread.start()
+    until(lambda: session.children(command_path("h1")))
+    with rig.journal.write() as writing:
+        requests.cancel(writing, moves.get(writing, move, lock=True), frozenset({"start_guest"}))
+    hand = worker(lambda _command: {})
+    thread.join(20)
+    assert rig.move(move).state == "cancelled"
+    assert [command.direction for command in hand.seen][-1] == "revert"
+    assert rig.world.held == set()
+    assert leftovers(rig) == []
+
+
+def test_a_stale_conductor_posts_adopts_and_takes_nothing(rig: Rig) -> None:
+    session = rig.session()
+    version = fencing.mirror(session, "m", 3)
+    newer = fencing.mirror(session, "m", 5)
+    old = Commands(session, flow_uuid="f", epoch=3, guard=epoch_path("m"), version=version)
+    new = Commands(session, flow_uuid="f", epoch=5, guard=epoch_path("m"), version=newer)
+    command = wire.Command(
+        key="f.s.execute.1",
+        host="h1",
+        move="m",
+        server="s",
+        epoch=3,
+        step="s",
+        action="set_aside",
+        direction="execute",
+        details={},
+        deadline=1.0,
+    )
+    with pytest.raises(Fenced):
+        old.post(command)
+    assert session.children(command_path("h1")) == []
+    new.post(wire.msgspec.structs.replace(command, epoch=5))
+    with pytest.raises(Fenced):
+        old.post(command)
+    assert wire.decode_command(session.get(command_path("h1", command.key))[0]).epoch == 5  # type: ignore[index]
+    session.create(result_path("h1", command.key), wire.encode(wire.Result(key=command.key, epoch=5)))
+    with pytest.raises(Fenced):
+        old.wait("h1", command.key, deadline=1, away=1, look=lambda: None, bell=threading.Event())
+    assert new.wait("h1", command.key, deadline=1, away=1, look=lambda: None, bell=threading.Event()).epoch == 5
+    new.tidy(command.key)
+    assert leftovers(rig) == [command.key, command.key]
+    new.tidy("f.s.revert.2")
+    assert leftovers(rig) == []
+
+
+START = Graph(kind="resize", version=2, steps=(Prepare, StartOnHost), no_return=StartOnHost, after=(Finish,))
+
+
+@pytest.mark.parametrize("ask", ["delete", "cancel"])
+def test_at_the_point_of_no_return_nothing_is_cancelled_once_it_was_asked_for(
+    rig: Rig, worker: Any, monkeypatch: pytest.MonkeyPatch, ask: str
+) -> None:
+    monkeypatch.setitem(GRAPHS, ("resize", 2), START)
+    move = rig.submit(START)
+    rig.post(move)
+    go = threading.Event()
+    hand = worker(lambda _command: {"waited": go.wait(20)})
+    thread = threading.Thread(target=rig.host().turn)
+    thread.start()
+    until(lambda: hand.seen)
+    with rig.journal.write() as session:
+        row = moves.get(session, move, lock=True)
+        row.delete_requested, row.cancel_requested = ask == "delete", ask == "cancel"
+    thread.join(1.2)  # meanwhile it looks at the move twice
+    assert thread.is_alive()
+    go.set()
+    thread.join(20)
+    assert rig.move(move).state == "verifying"
+    assert [command.direction for command in hand.seen] == ["execute"]
+
+
+def test_at_the_point_of_no_return_a_host_that_is_away_proves_nothing(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(GRAPHS, ("resize", 2), START)
+    move = rig.submit(START)
+    rig.post(move)
+    rig.host().turn()
+    parked = rig.move(move)
+    assert (parked.state, parked.parked_from, parked.error_code) == ("needs-operator", "running", "host-unreachable")
+    assert rig.world.held == {"prepare"}
+
+
+def test_a_resumed_start_that_was_asked_for_is_not_cancelled(
+    rig: Rig, worker: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(GRAPHS, ("resize", 2), START)
+    move = rig.submit(START)
+    rig.post(move)
+
+    def crash(_move: str, _step: str, _direction: str, phase: str) -> None:
+        if phase == "during":
+            raise Crash
+
+    rig.probe = crash
+    first = rig.host()
+    with pytest.raises(Crash):
+        first.turn()
+    first.die()
+    rig.probe = None
+    with rig.journal.write() as session:
+        requests.delete(session, moves.get(session, move, lock=True))
+    hand = worker(lambda _command: {})
+    rig.host().turn()
+    assert rig.move(move).state == "verifying"
+    assert len(hand.seen) == 1

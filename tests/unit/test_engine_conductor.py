@@ -1,0 +1,184 @@
+"""Conductor and keeper with threads of their own: from a journal row to a resting move."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.engine_rig import CONFIRM, MIGRATE, REMOTE, Rig, embedded_rig, reference, until
+from taskflow import exceptions as taskflow_errors
+
+from droveway.clients.zookeeper import BOARD, worker_path
+from droveway.engines.board import MoveBoard
+from droveway.engines.conductor import Conductor
+from droveway.engines.keeper import Keeper
+from droveway.persistence import moves, requests
+from droveway.persistence.journal import MoveFlow
+
+
+@pytest.fixture(name="rig")
+def fixture_rig(tmp_path: Path) -> Iterator[Rig]:
+    with embedded_rig(tmp_path) as rig:
+        yield rig
+
+
+@pytest.fixture(name="running")
+def fixture_running(rig: Rig) -> Iterator[Any]:
+    started: list[Any] = []
+
+    def start(**options: Any) -> tuple[Conductor, Keeper]:
+        conductor = rig.conductor(**options)
+        conductor.start()
+        session = rig.session()
+        keeper = Keeper(session, rig.journal, conductor.board, lambda _kind: reference(CONFIRM), every=0.05)
+        keeper.start()
+        started.extend((keeper, conductor))
+        return conductor, keeper
+
+    yield start
+    for part in started:
+        part.stop()
+
+
+def rests(rig: Rig, move: str, state: str) -> None:
+    until(lambda: rig.move(move).state == state)
+
+
+def test_a_row_in_the_journal_is_enough(rig: Rig, running: Any) -> None:
+    conductor, _keeper = running()
+    ids = [rig.submit(server=f"s{number}") for number in range(6)]
+    for move in ids:
+        rests(rig, move, "verifying")
+    until(lambda: conductor.busy() == 0)
+    assert conductor.board.posted() == {}
+
+
+def test_a_wiped_board_is_rebuilt(rig: Rig, running: Any) -> None:
+    go = threading.Event()
+    rig.world.hooks["x prepare"] = lambda _ctx: go.wait(20)
+    conductor, keeper = running(slots=1, reserved=1)
+    ids = [rig.submit(server=f"s{number}") for number in range(3)]
+    until(lambda: len(conductor.board.posted()) == 3)
+    session = rig.session()
+    session.delete(BOARD)
+    session.create(BOARD, b"")
+    keeper.ring()
+    go.set()
+    for move in ids:
+        rests(rig, move, "verifying")
+
+
+def test_urgent_flows_do_not_queue_behind_copies(rig: Rig, running: Any) -> None:
+    go = threading.Event()
+    running(slots=1, reserved=1)
+    done = rig.submit(server="done")
+    rests(rig, done, "verifying")
+    rig.world.hooks["x copy"] = lambda _ctx: go.wait(20)
+    rig.submit(server="s1")
+    rig.submit(server="s2")
+    until(lambda: rig.world.log.count("x copy") == 2)
+    with rig.journal.write() as session:
+        requests.confirm(session, moves.get(session, done, lock=True), reference(CONFIRM))
+    rests(rig, done, "done")
+    assert rig.world.log.count("x copy") == 2  # the other copy waits for its slot
+    go.set()
+
+
+def test_auto_confirms_at_once(rig: Rig, running: Any) -> None:
+    assert rig.session().create(worker_path("h1"), b"", ephemeral=True)
+    move = rig.submit()
+    with rig.journal.write() as session:
+        moves.get(session, move).policy = "auto"
+    running()
+    rests(rig, move, "done")
+
+
+def test_stop_parks_and_another_conductor_goes_on(rig: Rig) -> None:
+    conductor = rig.conductor()
+    conductor.start()
+    move = rig.submit()
+    rig.post(move)
+    reached, go = threading.Event(), threading.Event()
+
+    def wait(_ctx: object) -> None:
+        reached.set()
+        assert go.wait(20)
+
+    rig.world.hooks["x claim"] = wait
+    assert reached.wait(20)
+    assert conductor.busy() == 1
+    stopping = threading.Thread(target=conductor.stop)
+    stopping.start()
+    go.set()
+    stopping.join(20)
+    assert not stopping.is_alive()
+    assert rig.move(move).state == "running"
+    assert rig.move(move).step == "copy"
+    rig.world.hooks.clear()
+    rig.host().turn()
+    assert rig.move(move).state == "verifying"
+    assert rig.world.log.count("x claim") == 1
+
+
+def test_a_held_move_leaves_the_board_and_comes_back(rig: Rig, running: Any) -> None:
+    conductor, _keeper = running(slots=1, reserved=1)
+    go = threading.Event()
+    rig.world.hooks["x prepare"] = lambda _ctx: go.wait(20)
+    ids = {str(rig.move(move).flow_uuid): move for move in (rig.submit(server="s1"), rig.submit(server="s2"))}
+    until(lambda: sorted(conductor.board.posted().values()) == [False, True])
+    until(lambda: "x prepare" in rig.world.log)
+    first, second = sorted(ids.values(), key=lambda move: rig.move(move).state, reverse=True)
+    flow = str(rig.move(second).flow_uuid)
+    with rig.journal.write() as session:
+        requests.pause(session, moves.get(session, second, lock=True))
+    until(lambda: flow not in conductor.board.posted())
+    assert rig.move(first).state == "running"
+    go.set()
+    rests(rig, first, "verifying")
+    assert rig.move(second).state == "queued"
+    with rig.journal.write() as session:
+        requests.resume(session, moves.get(session, second, lock=True))
+    rests(rig, second, "verifying")
+
+
+@pytest.mark.parametrize("change", ["digest", "version"])
+def test_a_flow_of_another_release_is_left_alone(rig: Rig, change: str) -> None:
+    move = rig.submit()
+    with rig.journal.write() as session:
+        flow = session.get(MoveFlow, rig.move(move).flow_uuid)
+        assert flow is not None
+        setattr(flow, change, {"digest": "another", "version": 99}[change])
+    rig.post(move)
+    host = rig.host()
+    [job] = host.jobs()
+    with pytest.raises(taskflow_errors.UnclaimableJob):
+        host.board.claim(job, "me")
+    assert rig.move(move).state == "queued"
+    assert host.coordination.get(job.lock_path) is None
+
+
+def test_a_job_is_consumed_once_zookeeper_answers_again(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    move = rig.submit()
+    rig.post(move)
+    host = rig.host()
+    consume, failures = MoveBoard.consume, iter(range(2))
+
+    def flaky(self: MoveBoard, job: Any, who: str) -> None:
+        if next(failures, None) is not None:
+            raise taskflow_errors.JobFailure("no answer")
+        consume(self, job, who)
+
+    monkeypatch.setattr(MoveBoard, "consume", flaky)
+    assert host.turn() == [True]
+    assert host.jobs() == []
+
+
+def test_the_board_says_nothing_that_the_journal_does_not_know(rig: Rig) -> None:
+    move = rig.submit(REMOTE)
+    rig.post(move)
+    [job] = rig.host().jobs()
+    assert set(job.details) == {"flow", "move", "kind", "version", "digest", "urgent", "filed"}
+    assert job.posting.digest == REMOTE.digest() != MIGRATE.digest()

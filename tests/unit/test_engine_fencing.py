@@ -1,0 +1,258 @@
+"""Claims, epochs, quarantine, and two conductors over one ZooKeeper."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.engine_rig import MIGRATE, Crash, Rig, embedded_rig, until
+
+from droveway.clients.zookeeper import TOMBSTONE, epoch_path
+from droveway.engines import fencing
+from droveway.engines.fencing import Quarantined
+from droveway.errors import Fenced, StepError
+from droveway.flows.run import MoveOptions
+from droveway.persistence import moves, requests
+from droveway.persistence.journal import Claim, Intent
+
+
+@pytest.fixture(name="rig")
+def fixture_rig(tmp_path: Path) -> Iterator[Rig]:
+    with embedded_rig(tmp_path) as rig:
+        yield rig
+
+
+def claim_of(rig: Rig, move: str) -> Claim:
+    with rig.journal.read() as session:
+        claim = session.get(Claim, move)
+        assert claim is not None
+        return claim
+
+
+def test_epochs_are_one_rising_sequence_for_all_moves(rig: Rig) -> None:
+    one, two = rig.submit(server="s1"), rig.submit(server="s2")
+    taken = [fencing.claim(rig.journal, move, "me") for move in (one, two, one)]
+    assert taken == [1, 2, 3]
+    with rig.journal.write() as session, pytest.raises(Fenced):
+        fencing.check(session, one, 1)
+    with rig.journal.write() as session:
+        assert fencing.check(session, one, 3).source_host == "h1"
+
+
+def test_claims_side_by_side_never_share_an_epoch(rig: Rig) -> None:
+    move = rig.submit()
+    taken: list[int] = []
+    threads = [
+        threading.Thread(target=lambda: taken.append(fencing.claim(rig.journal, move, "me", quarantine_after=99)))
+        for _ in range(6)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(taken) == [1, 2, 3, 4, 5, 6]
+    assert claim_of(rig, move).epoch == 6
+
+
+def test_only_unclean_claims_without_progress_lead_to_quarantine(rig: Rig) -> None:
+    move = rig.submit()
+    for _ in range(4):
+        fencing.claim(rig.journal, move, "me", quarantine_after=3)
+        fencing.release(rig.journal, move, claim_of(rig, move).epoch)
+    for _ in range(3):
+        fencing.claim(rig.journal, move, "me", quarantine_after=3)
+    with pytest.raises(Quarantined):
+        fencing.claim(rig.journal, move, "me", quarantine_after=3)
+    assert fencing.claim(rig.journal, move, "me", quarantine_after=3) > 0
+
+
+def test_a_queued_move_that_is_cancelled_while_it_is_claimed_never_begins(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    move = rig.submit()
+    rig.post(move)
+    host, claim = rig.host(), fencing.claim
+
+    def cancelled_before(*claimed: Any, **options: Any) -> int:
+        with rig.journal.write() as session:
+            requests.cancel(session, moves.get(session, move, lock=True), frozenset())
+        return claim(*claimed, **options)
+
+    monkeypatch.setattr(fencing, "claim", cancelled_before)
+    assert host.turn() == [True]
+    assert rig.move(move).state == "cancelled"
+    assert rig.history(move) == []
+    assert rig.cells.fences == {}
+    assert claim_of(rig, move).released_at is not None
+    present = host.coordination.get(epoch_path(move), sync=True)
+    assert present is not None
+    assert present[0] == TOMBSTONE
+
+
+def test_a_move_that_kills_every_conductor_comes_to_rest_and_retry_tries_again(rig: Rig) -> None:
+    move = rig.submit()
+    rig.post(move)
+
+    def kill(_move: str, step: str, _direction: str, phase: str) -> None:
+        if (step, phase) == ("copy", "before"):
+            raise Crash
+
+    rig.probe = kill
+    for _ in range(fencing.QUARANTINE_AFTER + 1):
+        host = rig.host()
+        with pytest.raises(Crash):
+            host.turn()
+        host.die()
+    last = rig.host()
+    assert last.turn() == [True]
+    assert (rig.move(move).state, rig.move(move).error_code) == ("needs-operator", "quarantined")
+    assert last.jobs() == []
+    rig.probe = None
+    with rig.journal.write() as session:
+        requests.retry(session, moves.get(session, move, lock=True))
+    rig.post(move)
+    rig.host().turn()
+    assert rig.move(move).state == "verifying"
+    assert rig.world.log.count("x claim") == 1
+
+
+def test_the_mirror_only_rises_and_a_tombstone_is_the_end(rig: Rig) -> None:
+    session = rig.session()
+    assert fencing.mirror(session, "m", 4) == fencing.mirror(session, "m", 4)
+    with pytest.raises(Fenced):
+        fencing.mirror(session, "m", 3)
+    assert fencing.mirror(session, "m", 9) == 1
+    fencing.bury(session, "m", 4)
+    assert session.get(epoch_path("m")) == (b"9", 1)
+    fencing.bury(session, "m", 9)
+    assert session.get(epoch_path("m")) == (TOMBSTONE, 2)
+    with pytest.raises(Fenced):
+        fencing.mirror(session, "m", 10)
+
+
+def test_a_step_that_finds_itself_fenced_is_no_failure_of_the_flow(rig: Rig) -> None:
+    """A cell's fence may say it first, while the journal's claim still stands: nothing is undone for that."""
+    move = rig.submit()
+    rig.post(move)
+    rig.world.fail("x copy", Fenced("a newer epoch stands in the cell"))
+    assert rig.host().turn() == [False]
+    assert [mark for mark in rig.world.log if mark.startswith("r ")] == []
+    assert [row.error for row in rig.history(move) if row.step == "copy"] == [None]
+    rig.host().turn()
+    assert rig.move(move).state == "verifying"
+
+
+@pytest.mark.parametrize("step", [name for name in MIGRATE.names() if name != "alternates"])
+def test_the_conductor_that_wakes_up_after_another_finished_writes_nothing(rig: Rig, step: str) -> None:
+    move = rig.submit()
+    rig.post(move)
+    asleep, wake = threading.Event(), threading.Event()
+
+    def pause(_ctx: object) -> None:
+        del rig.world.hooks[f"x {step}"]
+        asleep.set()
+        assert wake.wait(20)
+
+    rig.world.hooks[f"x {step}"] = pause
+    first, second = rig.host(), rig.host()
+    outcome: list[bool] = []
+    thread = threading.Thread(target=lambda: outcome.extend(first.turn()))
+    thread.start()
+    assert asleep.wait(20)
+    first.die()
+    second.turn()
+    assert rig.move(move).state == "verifying"
+    before = (list(rig.world.log), set(rig.world.held), everything(rig))
+    wake.set()
+    thread.join(20)
+    assert outcome == [False]
+    assert (rig.world.log, rig.world.held, everything(rig)) == before
+    assert rig.cells.fences == {}
+
+
+def everything(rig: Rig) -> list[object]:
+    """All rows that a conductor writes."""
+    with rig.journal.engine.connect() as connection:
+        tables = ("moves", "move_steps", "move_flows", "move_attempts", "claims", "flowdetails", "atomdetails")
+        return [connection.exec_driver_sql(f"SELECT * FROM {table}").fetchall() for table in tables]
+
+
+def test_a_claimant_whose_session_went_gives_up_before_it_runs_anything(rig: Rig) -> None:
+    move = rig.submit()
+    rig.post(move)
+    first = rig.host()
+    job = first.jobs()[0]
+    first.board.claim(job, first.conductor._name)
+    session = rig.session()
+    session.delete(job.lock_path)
+    assert first.conductor._dispatch_job(job) is False
+    assert rig.world.log == []
+    assert claim_of(rig, move).released_at is not None
+    assert rig.host().turn() == [True]
+
+
+def test_an_ended_move_has_a_tombstone_and_a_resting_one_has_not(rig: Rig) -> None:
+    move, failed = rig.submit(server="s1"), rig.submit(server="s2")
+    rig.post(move)
+    host = rig.host()
+    host.turn()
+    rig.world.fail("x prepare", StepError("no"))
+    rig.post(failed)
+    host.turn()
+    assert rig.move(failed).state == "failed"
+    data, _version = host.coordination.get(epoch_path(failed)) or (b"", 0)
+    assert data == TOMBSTONE
+    data, _version = host.coordination.get(epoch_path(move)) or (b"", 0)
+    assert int(data) == claim_of(rig, move).epoch
+
+
+def test_cloud_calls_of_a_lost_claim_are_marked_late(rig: Rig) -> None:
+    move = rig.submit()
+    rig.post(move)
+    first, second = rig.host(), rig.host()
+
+    def call(ctx: object) -> None:
+        del rig.world.hooks["x claim"]
+        with ctx.run.intent("placement", "POST /allocations"):  # type: ignore[attr-defined]
+            first.die()
+            second.turn()
+
+    rig.world.hooks["x claim"] = call
+    job = first.jobs()[0]
+    first.board.claim(job, first.conductor._name)
+    assert first.conductor._dispatch_job(job) is False
+    with rig.journal.read() as session:
+        assert [intent.state for intent in session.query(Intent)] == ["late"]
+
+
+def test_an_intent_is_done_once_its_call_has_returned(rig: Rig) -> None:
+    move = rig.submit()
+    rig.post(move)
+
+    def call(ctx: object) -> None:
+        with ctx.run.intent("placement", "POST"), rig.journal.read() as session:  # type: ignore[attr-defined]
+            assert [intent.state for intent in session.query(Intent)] == ["open"]
+
+    rig.world.hooks["x claim"] = call
+    rig.host().turn()
+    with rig.journal.read() as session:
+        assert [(intent.state, intent.epoch) for intent in session.query(Intent)] == [("done", 1)]
+
+
+def test_a_stop_ends_the_pause_between_two_tries(rig: Rig) -> None:
+    rig.options = MoveOptions(retry_for=3600, retry_pause=5.0)
+    move = rig.submit()
+    rig.post(move)
+    rig.world.fail("x finish", *[StepError("no answer")] * 10)
+    host = rig.host()
+    outcome: list[bool] = []
+    thread = threading.Thread(target=lambda: outcome.extend(host.turn()))
+    thread.start()
+    until(lambda: "x finish" in rig.world.log)
+    host.conductor.stopping.ask()
+    thread.join(4)
+    assert outcome == [False]
+    assert claim_of(rig, move).released_at is not None

@@ -1,0 +1,77 @@
+"""What the keeper decides, as a function of what it sees."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any
+
+from droveway.engines.board import Posting
+from droveway.engines.keeper import Action, Delete, Post, Seen, Snapshot, Withdraw, decide
+from droveway.engines.policies import Settle, Waiting
+from droveway.persistence.states import State
+
+NOW = dt.datetime(2026, 1, 1, 12)  # noqa: DTZ001 - as the journal's columns hold it
+
+
+def posting(name: str, *, urgent: bool = False, filed: str = "1") -> Posting:
+    return Posting(flow=name, move=name, kind="migrate", version=1, digest="d", urgent=urgent, filed=filed)
+
+
+def seen(name: str = "m", state: State = State.QUEUED, **facts: Any) -> Seen:
+    known: dict[str, Any] = {"hold": False, "posting": None}
+    return Seen(move=name, state=state, **(known | facts))
+
+
+def decided(*moves: Seen, posted: dict[str, bool] | None = None, limit: int = 2) -> list[Action]:
+    return decide(Snapshot(moves, posted or {}, NOW, frozenset({"host1"})), limit)
+
+
+def test_what_may_run_is_posted_once() -> None:
+    a = posting("a")
+    assert decided(seen(posting=a)) == [Post(a)]
+    assert decided(seen(posting=a), posted={"a": False}) == []
+    assert decided(seen(posting=a), posted={"a": True}) == []
+
+
+def test_the_oldest_are_admitted_up_to_the_limit() -> None:
+    a, b, c = (posting(name, filed=filed) for name, filed in (("a", "3"), ("b", "1"), ("c", "2")))
+    assert decided(seen(posting=a), seen(posting=b), seen(posting=c)) == [Post(b), Post(c)]
+    assert decided(seen(posting=a), seen(posting=b), seen(posting=c), posted={"a": True}) == [Post(b)]
+
+
+def test_urgent_flows_need_no_room() -> None:
+    a, u = posting("a"), posting("u", urgent=True, filed="9")
+    full = {"x": True, "y": True}
+    others = (seen(posting=posting("x")), seen(posting=posting("y")))
+    assert decided(*others, seen(posting=a), seen(state=State.CONFIRMING, posting=u), posted=full) == [Post(u)]
+
+
+def test_held_ended_and_unknown_flows_are_withdrawn_unless_claimed() -> None:
+    a = posting("a")
+    assert decided(seen(posting=a, hold=True), posted={"a": False, "gone": False}) == [
+        Withdraw("a"),
+        Withdraw("gone"),
+    ]
+    assert decided(seen(posting=a, hold=True), posted={"a": True}) == []
+
+
+def test_nothing_is_done_for_a_move_that_needs_an_operator() -> None:
+    a = posting("a")
+    assert decided(seen(state=State.NEEDS_OPERATOR, posting=a)) == []
+    assert decided(seen(state=State.NEEDS_OPERATOR, posting=a), posted={"a": False}) == [Withdraw("a")]
+
+
+def test_the_policy_of_a_move_acts_unless_the_move_is_held() -> None:
+    overdue = NOW - dt.timedelta(days=1)
+    waiting = Waiting(move="m", policy="manual", deadline=overdue, source="host1", destination="host2")
+    assert decided(seen(state=State.VERIFYING, waiting=waiting)) == [Settle("m", "confirm", overdue)]
+    assert decided(seen(state=State.VERIFYING, waiting=waiting, hold=True)) == []
+    assert decided(seen(state=State.RUNNING)) == []
+
+
+def test_a_server_is_deleted_once_the_flows_of_its_move_have_ended() -> None:
+    """R0-24, R1-32: its flow is filed once, and needs no room."""
+    flow = posting("d", urgent=True)
+    assert decided(seen(state=State.DELETING)) == [Delete("m")]
+    assert decided(seen(state=State.DELETING, posting=flow), limit=0) == [Post(flow)]
+    assert decided(seen(state=State.DELETING, posting=flow), posted={"d": True}) == []

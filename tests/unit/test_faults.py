@@ -1,0 +1,114 @@
+"""What Nova's users are shown of a failure, and what goes with a server that is deleted."""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import sqlalchemy as sa
+
+from droveway.flows.step import Context
+from droveway.flows.steps.deletion import DeleteAttachments
+from droveway.persistence import actions, cell, faults
+from droveway.persistence.database import Database, sqlite_url
+
+SERVER = str(uuid.uuid4())
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[Database]:
+    made = Database(sqlite_url(tmp_path / "cell.sqlite"))
+    cell.CellBase.metadata.create_all(made.engine)
+    with made.write() as session:
+        session.add(cell.Instance(uuid=SERVER, deleted=0))
+    yield made
+    made.close()
+
+
+def test_a_fault_is_recorded_once(database: Database) -> None:
+    """Undos run again after a crash; another attempt's failure with the same words is another fault."""
+    for attempt in (1, 1, 2):
+        fault = faults.Fault(message="m" * 300, details=f"attempt {attempt}: m", host="host1")
+        with database.write() as session:
+            faults.record(session, SERVER, fault)
+    with database.read() as session:
+        rows = list(session.scalars(sa.select(cell.InstanceFault).order_by(cell.InstanceFault.id)))
+    assert [(row.code, row.message, row.details, row.host, row.deleted) for row in rows] == [
+        (500, "m" * 255, f"attempt {attempt}: m", "host1", 0) for attempt in (1, 2)
+    ]
+
+
+def test_a_failed_action_says_why_beside_the_event_that_was_open(database: Database) -> None:
+    ref = actions.ActionRef(SERVER, "req-1")
+    with database.write() as session:
+        assert not actions.fail(session, ref, "it broke")
+        actions.begin(session, ref, "resize", user_id="u", project_id="p")
+        for event in ("first", "second", "third"):
+            actions.open_event(session, ref, event, "host1")
+        actions.close_event(session, ref, "first")
+        actions.fail_event(session, ref, "second", "it broke here")
+        assert actions.fail(session, ref, "it broke")
+    with database.read() as session:
+        events = session.scalars(sa.select(cell.InstanceActionEvent).order_by(cell.InstanceActionEvent.id))
+        assert [(row.event, row.result, row.details) for row in events] == [
+            ("first", "Success", None),
+            ("second", "Error", "it broke here"),
+            ("third", "Error", "it broke"),
+        ]
+        assert session.scalars(sa.select(cell.InstanceAction.message)).all() == ["Error"]
+
+
+class Volumes:
+    """Volumes with the servers that each is attached to."""
+
+    def __init__(self, **attached: set[str]) -> None:
+        self.attached = attached
+
+    def for_server(self, server: str) -> list[Any]:
+        return [
+            SimpleNamespace(id=f"{volume}/{server}", volume=volume)
+            for volume, servers in self.attached.items()
+            if server in servers
+        ]
+
+    def attachments(self, volume: str) -> list[str]:
+        return sorted(self.attached.get(volume, ()))
+
+    def delete_attachment(self, attachment: str) -> None:
+        volume, _, server = attachment.partition("/")
+        self.attached[volume].discard(server)
+
+    def delete_volume(self, volume: str) -> None:
+        assert not self.attached.pop(volume, None)
+
+
+def test_a_volume_that_another_server_has_too_stays(database: Database) -> None:
+    """What goes along goes once nobody has it any more; run again, the same."""
+    with database.write() as session:
+        for volume, goes in (("goes", True), ("stays", False), ("shared", True)):
+            session.add(
+                cell.BlockDeviceMapping(
+                    instance_uuid=SERVER,
+                    volume_id=volume,
+                    destination_type="volume",
+                    delete_on_termination=goes,
+                    deleted=0,
+                )
+            )
+    volumes = Volumes(goes={SERVER}, stays={SERVER}, shared={SERVER, "another"})
+    run = SimpleNamespace(
+        volumes=volumes,
+        cells=SimpleNamespace(database=lambda _name: database),
+        intent=lambda _service, _call: contextlib.nullcontext(),
+    )
+    ctx = cast("Context", SimpleNamespace(run=run, move=SimpleNamespace(server=SERVER, source_cell="cell1")))
+    step = DeleteAttachments(cast("Any", run))
+    assert step.perform(ctx) == {"attachments": 3, "deleted_volumes": ["goes"]}
+    assert volumes.attached == {"stays": set(), "shared": {"another"}}
+    step.perform(ctx)
+    assert volumes.attached == {"stays": set(), "shared": {"another"}}

@@ -1,0 +1,189 @@
+"""What the keeper asks about a guest's health: one question at a time, by whoever asks, and nothing left behind."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import sqlalchemy as sa
+
+from droveway import wire
+from droveway.clients.zookeeper import (
+    Coordination,
+    command_path,
+    connect_embedded,
+    embedded_store,
+    epoch_path,
+    result_path,
+)
+from droveway.engines.health import HealthChecks, Standard
+from droveway.flows.before import Before, as_json
+from droveway.persistence import migrate, moves
+from droveway.persistence.database import Database, database_time, sqlite_url
+from droveway.persistence.journal import Claim, Move
+
+EPOCH = 7
+HEALTHY = wire.GuestHealth(running=True, starts=1, running_for=60.0, answers=True)
+
+
+def record(*, stopped: bool) -> dict[str, Any]:
+    guest = wire.GuestState(
+        defined=True, running=True, starts=1, definition="", move="", disks=[], set_aside=False, connector={}
+    )
+    return as_json(
+        Before(
+            user_id="u",
+            project_id="p",
+            vm_state="stopped" if stopped else "active",
+            power_state=1,
+            availability_zone=None,
+            node="host1",
+            compute_id=1,
+            image_ref="",
+            boot_from_volume=False,
+            launched_at=None,
+            old_flavor={},
+            new_flavor={},
+            request_spec="",
+            volumes=[],
+            ports=[],
+            guest=guest,
+        )
+    )
+
+
+class Site:
+    """A journal with a move that waits on host2, and a ZooKeeper."""
+
+    def __init__(self, folder: Path) -> None:
+        self.journal = Database(sqlite_url(folder / "journal.sqlite"))
+        migrate.sync(self.journal)
+        self.store = embedded_store()
+        self.coordination: Coordination = connect_embedded(self.store)
+        request = moves.Request(
+            kind="migrate",
+            server="s",
+            server_name="web",
+            cell="cell1",
+            host="host1",
+            old_flavor="f",
+            new_flavor="f",
+            policy="healthy",
+        )
+        with self.journal.write() as session:
+            move = moves.submit(session, request, moves.FlowRef("migrate", 1, "d"))
+            move.state, move.flow_uuid, move.dest_host, move.before = "verifying", None, "host2", record(stopped=False)
+            session.add(Claim(move_id=move.id, epoch=EPOCH, owner="o", claimed_at=move.created_at))
+            self.move = move.id
+
+    def checks(self) -> HealthChecks:
+        return HealthChecks(connect_embedded(self.store), self.journal, Standard())
+
+    def set(self, **columns: Any) -> None:
+        with self.journal.write() as session:
+            session.execute(sa.update(Move).values(**columns))
+
+    def read(self) -> Move:
+        with self.journal.read() as session:
+            return moves.get(session, self.move)
+
+    def nodes(self) -> list[str]:
+        return [key for path in (command_path, result_path) for key in self.coordination.children(path("host2"))]
+
+    def answer(self, epoch: int = EPOCH) -> None:
+        (key,) = self.nodes()
+        result = wire.Result(key=key, epoch=epoch, value=msgspec.to_builtins(HEALTHY))
+        assert self.coordination.create(result_path("host2", key), wire.encode(result))
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return Site(tmp_path)
+
+
+def test_any_keeper_takes_the_one_answer(site: Site) -> None:
+    first, second = site.checks(), site.checks()
+    first.ask(site.move)
+    second.ask(site.move)
+    (key,) = site.nodes()
+    node = site.coordination.get(command_path("host2", key))
+    assert node is not None
+    command = wire.decode_command(node[0])
+    assert (command.epoch, command.action, command.server) == (EPOCH, "check_health", "s")
+    assert wire.details_of(command) == wire.CheckHealth(probe_seconds=5.0)
+    second.collect()
+    assert site.nodes() == [key]
+    site.answer()
+    # One that has just started goes on with what another one asked.
+    site.checks().collect()
+    assert site.nodes() == []
+    assert site.read().health == "passed"
+
+
+def test_an_answer_under_an_older_claim_says_nothing(site: Site) -> None:
+    checks = site.checks()
+    checks.ask(site.move)
+    site.answer(EPOCH - 1)
+    checks.collect()
+    assert (site.nodes(), site.read().health) == ([], None)
+
+
+def test_nobody_asks_once_the_move_was_claimed_anew(site: Site) -> None:
+    assert site.coordination.create(epoch_path(site.move), str(EPOCH + 1).encode())
+    site.checks().ask(site.move)
+    assert site.nodes() == []
+
+
+@pytest.mark.parametrize("columns", [{"state": "confirming"}, {"state": "done"}, {"dest_host": "host3"}])
+@pytest.mark.parametrize("answered", [False, True])
+def test_a_question_that_nobody_needs_any_more_is_removed(site: Site, columns: dict[str, Any], answered: bool) -> None:
+    asker = site.checks()
+    asker.ask(site.move)
+    asker.collect()
+    if answered:
+        site.answer()
+    site.set(**columns)
+    asker.collect()
+    assert (site.nodes(), site.read().health) == ([], None)
+
+
+def test_what_a_killed_keeper_asked_is_found_on_every_host(site: Site) -> None:
+    site.checks().ask(site.move)
+    site.set(state="done")
+    site.checks().collect()
+    assert site.nodes() == []
+
+
+def test_no_answer_in_time_is_none(site: Site) -> None:
+    checks = site.checks()
+    checks.ask(site.move)
+    (key,) = site.nodes()
+    node = site.coordination.get(command_path("host2", key))
+    assert node is not None
+    with site.journal.read() as session:
+        now: dt.datetime = database_time(session)
+    asked = int((now - dt.timedelta(seconds=12) - dt.datetime(1970, 1, 1)).total_seconds())  # noqa: DTZ001 - UTC
+    site.coordination.delete(command_path("host2", key))
+    old = f"{key.rpartition('.')[0]}.{asked}"
+    site.coordination.create(command_path("host2", old), node[0])
+    checks.collect()
+    assert site.nodes() == []
+    assert (site.read().health, site.read().health_reason) == (
+        "failing",
+        "host host2 did not say within 10 s how the guest is",
+    )
+
+
+def test_a_stopped_server_needs_no_guest(site: Site) -> None:
+    site.set(before=record(stopped=True))
+    checks = site.checks()
+    checks.ask(site.move)
+    (key,) = site.nodes()
+    off = msgspec.structs.replace(HEALTHY, running=False, running_for=0.0, answers=None)
+    result = wire.Result(key=key, epoch=EPOCH, value=msgspec.to_builtins(off))
+    site.coordination.create(result_path("host2", key), wire.encode(result))
+    checks.collect()
+    assert (site.read().health, site.read().health_reason) == ("passed", "the server is stopped, as it was")

@@ -1,0 +1,36 @@
+"""The page that tells of a whole crash matrix counts every point once."""
+
+from __future__ import annotations
+
+import pytest
+
+from droveway.flows import registry
+from droveway.lab import crash_points, matrix_table
+from droveway.lab.matrix_table import Told
+
+
+def test_the_page_counts_each_point_in_its_cell() -> None:
+    told = [
+        Told("three-hosts", "asked", "resize:execute:claim:kill:before", True),
+        Told("three-hosts", "asked", "resize:execute:claim:kill:call.1", True),
+        Told("three-hosts", "asked", "resize:revert:claim:kill:before", False),
+        Told("one-host", "deleted", "confirm:execute:check_source:worker:effect.source.1", True),
+    ]
+    text = matrix_table.page(told, states=3, seed=7)
+    assert "``crash matrix: 4 points, 3 converged, 1 leaks``" in text
+    assert "3 distinct end states" in text
+    assert "seed 7" in text
+    rows = [[cell.strip() for cell in row.split("\n     -")] for row in text.split("\n   * -")[1:]]
+    assert rows[0][:2] == ["cloud", "flow"]
+    assert rows[1][:4] == ["three-hosts", "resize", "1/2", "1/1"]
+    assert rows[2][:2] == ["one-host", "confirm (deleted)"]
+    assert rows[2].count("1/1") == 1
+    assert len(rows) == 3
+
+
+@pytest.mark.parametrize("kind", registry.kinds())
+def test_every_point_has_a_column(kind: str) -> None:
+    graph = registry.latest(kind)
+    gaps = {("execute", name): ["effect.source.1", "call.1", "posted"] for name in graph.names()}
+    every = [*crash_points.singles(graph, gaps), *crash_points.pairs(graph)]
+    assert {matrix_table.column(point) for point in every} <= set(matrix_table.COLUMNS)

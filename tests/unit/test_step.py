@@ -1,0 +1,174 @@
+"""The step wrapper: flat errors, boundaries, and what changes beyond the point of no return."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import pytest
+
+from droveway.errors import Cancelled, CoordinationLost, DestinationFault, Fenced, Parked, StepError
+from droveway.flows.run import MoveOptions
+from droveway.flows.step import Context, Step
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class FakeRun:
+    """What the wrapper asks of a run; everything that happens is written down."""
+
+    def __init__(self, *, retry_for: float = 60.0) -> None:
+        self.move_id = "11111111-1111-4111-8111-111111111111"
+        self.options = MoveOptions(retry_for=retry_for, retry_pause=0.0)
+        self.seen: list[str] = []
+        self.stop_at_boundary: Exception | None = None
+
+    def boundary(self, step: str, direction: str, *, cancellable: bool) -> None:
+        self.seen.append(f"boundary {direction} {'cancellable' if cancellable else 'must go on'}")
+        if self.stop_at_boundary:
+            raise self.stop_at_boundary
+
+    def probe(self, step: str, direction: str, phase: str) -> None:
+        self.seen.append(f"{phase} {direction}")
+
+    def move(self) -> None:
+        return None
+
+    def attempt(self, move: Any) -> None:
+        return None
+
+    def wait(self, seconds: float) -> None:
+        self.seen.append("wait")
+
+    def park(self, step: str, direction: str, error: StepError) -> NoReturn:
+        self.seen.append(f"park {error.error_code}")
+        raise Parked(str(error))
+
+    def leave(self, why: str) -> NoReturn:
+        self.seen.append("leave")
+        raise Parked(why)
+
+
+class Toy(Step):
+    """Does what it is told, call by call."""
+
+    does = "nothing"
+    undoes = "nothing"
+    script: list[Any]
+
+    def perform(self, ctx: Context) -> dict[str, Any] | None:
+        return self._next()
+
+    def undo(self, ctx: Context) -> None:
+        self._next()
+
+    def _next(self) -> dict[str, Any] | None:
+        what = self.script.pop(0)
+        if isinstance(what, Exception):
+            raise what
+        return what
+
+
+@pytest.fixture
+def toy() -> Callable[..., tuple[Toy, FakeRun]]:
+    def make(*script: Any, retry_for: float = 60.0, **where: bool) -> tuple[Toy, FakeRun]:
+        run = FakeRun(retry_for=retry_for)
+        step = Toy(run, **where)  # type: ignore[arg-type]
+        step.script = list(script)
+        return step, run
+
+    return make
+
+
+def test_a_result_comes_back_between_the_probes(toy: Callable[..., tuple[Toy, FakeRun]]) -> None:
+    step, run = toy({"bytes": 1})
+    assert step.execute() == {"bytes": 1}
+    assert run.seen == ["boundary execute cancellable", "before execute", "after execute"]
+
+
+def test_any_exception_becomes_a_flat_step_error(toy: Callable[..., tuple[Toy, FakeRun]]) -> None:
+    step, _run = toy(KeyError("x"))
+    with pytest.raises(StepError) as caught:
+        step.execute()
+    assert caught.value.error_code == "internal"
+    assert caught.value.__cause__ is None
+    assert caught.value.__suppress_context__
+
+
+def test_the_destinations_fault_stays_one(toy: Callable[..., tuple[Toy, FakeRun]]) -> None:
+    step, _run = toy(DestinationFault("full", code="disk-full", host="host2"))
+    with pytest.raises(DestinationFault) as caught:
+        step.execute()
+    assert caught.value.as_dict() == {
+        "code": "disk-full",
+        "message": "full",
+        "host": "host2",
+        "fault": "destination",
+    }
+
+
+@pytest.mark.parametrize("error", [Parked("held"), Fenced("lost")])
+def test_parking_and_fencing_pass_through(toy: Callable[..., tuple[Toy, FakeRun]], error: Exception) -> None:
+    step, run = toy(error, beyond=True)
+    with pytest.raises(type(error)):
+        step.execute()
+    assert "wait" not in run.seen
+
+
+def test_a_cancel_at_the_boundary_runs_nothing(toy: Callable[..., tuple[Toy, FakeRun]]) -> None:
+    step, run = toy({})
+    run.stop_at_boundary = Cancelled("cancelled")
+    with pytest.raises(Cancelled):
+        step.execute()
+    assert len(step.script) == 1
+
+
+def test_beyond_the_point_of_no_return_a_step_tries_again(toy: Callable[..., tuple[Toy, FakeRun]]) -> None:
+    step, run = toy(StepError("no answer"), StepError("no answer"), {"done": True}, beyond=True)
+    assert step.execute() == {"done": True}
+    assert run.seen.count("wait") == 2
+    assert "boundary execute must go on" in run.seen
+
+
+def test_beyond_it_a_step_that_never_succeeds_parks(toy: Callable[..., tuple[Toy, FakeRun]]) -> None:
+    step, run = toy(StepError("no answer", code="overdue"), retry_for=0.0, beyond=True)
+    with pytest.raises(Parked):
+        step.execute()
+    assert run.seen[-1] == "park overdue"
+
+
+def test_an_undo_goes_on_too(toy: Callable[..., tuple[Toy, FakeRun]]) -> None:
+    step, run = toy(StepError("busy"), None)
+    step.revert(result=None, flow_failures={})
+    assert run.seen.count("wait") == 1
+
+
+def test_a_start_proved_never_made_is_an_ordinary_failure(toy: Callable[..., tuple[Toy, FakeRun]]) -> None:
+    step, run = toy(DestinationFault("off, start count unchanged", code="start-failed"), at_no_return=True)
+    with pytest.raises(DestinationFault):
+        step.execute()
+    assert "wait" not in run.seen
+
+
+def test_a_start_that_nobody_can_tell_of_parks_at_once(toy: Callable[..., tuple[Toy, FakeRun]]) -> None:
+    step, run = toy(StepError("who knows", code="start-unknown"), at_no_return=True)
+    with pytest.raises(Parked):
+        step.execute()
+    assert run.seen[-1] == "park start-unknown"
+
+
+def test_at_the_point_of_no_return_a_doubtful_failure_is_never_undone(
+    toy: Callable[..., tuple[Toy, FakeRun]],
+) -> None:
+    step, _run = toy(StepError("worker away", code="host-unreachable"), {"started": True}, at_no_return=True)
+    assert step.execute() == {"started": True}
+
+
+@pytest.mark.parametrize("where", [{}, {"beyond": True}])
+def test_an_outage_leaves_the_step_for_the_next_claim(
+    toy: Callable[..., tuple[Toy, FakeRun]], where: dict[str, bool]
+) -> None:
+    step, run = toy(CoordinationLost("the session is gone"), **where)
+    with pytest.raises(Parked):
+        step.execute()
+    assert run.seen[-1] == "leave"

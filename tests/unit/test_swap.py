@@ -1,0 +1,68 @@
+"""Compare-and-swap on a row: nothing is changed that somebody else has changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy import orm
+
+from droveway.errors import Conflict
+from droveway.persistence.swap import OneOf, swap
+
+
+class Base(orm.DeclarativeBase):
+    """Of the one table below."""
+
+
+class Row(Base):
+    __tablename__ = "rows"
+
+    id: orm.Mapped[int] = orm.mapped_column(primary_key=True)
+    status: orm.Mapped[str | None]
+    host: orm.Mapped[str | None]
+
+
+@pytest.fixture(name="session")
+def fixture_session() -> Iterator[orm.Session]:
+    engine = sa.create_engine("sqlite://")
+    Base.metadata.create_all(engine)
+    with orm.Session(engine) as session:
+        session.add(Row(id=1, status="old", host=None))
+        session.commit()
+        yield session
+    engine.dispose()
+
+
+def test_old_becomes_new_and_a_repeat_changes_nothing(session: orm.Session) -> None:
+    row = session.get_one(Row, 1)
+    changes: dict[str, tuple[Any, Any]] = {"status": ("old", "new"), "host": (OneOf((None, "h0")), "h1")}
+    assert swap(session, row, **changes)
+    assert (row.status, row.host) == ("new", "h1")
+    assert not swap(session, row, **changes)
+
+
+def test_what_somebody_else_wrote_is_named_and_left_alone(session: orm.Session) -> None:
+    row = session.get_one(Row, 1)
+    session.execute(sa.update(Row).values(status="theirs"))
+    with pytest.raises(Conflict, match=r"rows\.status of 1 is 'theirs', but should be 'old' before it becomes 'new'"):
+        swap(session, row, host=(None, "h1"), status=("old", "new"))
+    session.refresh(row)
+    assert (row.status, row.host) == ("theirs", None)
+
+
+def test_a_write_in_between_is_met_by_the_statement_itself(
+    session: orm.Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = session.get_one(Row, 1)
+    refresh = session.refresh
+
+    def refreshed(instance: object) -> None:
+        refresh(instance)
+        session.execute(sa.update(Row).values(status="theirs").execution_options(synchronize_session=False))
+
+    monkeypatch.setattr(session, "refresh", refreshed)
+    with pytest.raises(Conflict, match="changed while it was being written"):
+        swap(session, row, status=("old", "new"))

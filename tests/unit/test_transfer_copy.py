@@ -1,0 +1,599 @@
+"""Disk data on its way: only what is allocated, proved at both ends, resumed where a kill left it."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support import copying_worker
+from support.engine_rig import until
+from support.worker_rig import MIB, MOVE, OTHER_MOVE, PROBE, SERVER, Cloud, Killed, cloud, make_disk
+
+from droveway import wire
+from droveway.clients.zookeeper import command_path, result_path
+from droveway.errors import Cancelled, DestinationFault, Fenced, StepError
+from droveway.workers import actions, copying, extents, frames, transfer_server
+from droveway.workers.context import Context
+from droveway.workers.copying import ChunkLog
+from droveway.workers.daemon import JOURNAL, Worker
+from droveway.workers.directories import BaseFile, Directories, SetAsideDisk
+from droveway.workers.journal import WorkerJournal
+from droveway.workers.sources import Identity, LocalSource
+from droveway.workers.transfer import RemoteSource
+
+PART = f"{SERVER}.part-{MOVE}-beta"
+ASIDE = f"{SERVER}_resize"
+
+
+class Site:
+    """A cloud whose server is set aside on alpha and offered to beta; counts what alpha serves."""
+
+    def __init__(self, made: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.cloud = made
+        self.served: list[tuple[str, int, int]] = []
+        self.mangle: Callable[[bytes], bytes] = lambda data: data
+        read = LocalSource.read
+
+        def counting(source: LocalSource, disk: str, offset: int, length: int) -> tuple[bytes, str]:
+            data, checksum = read(source, disk, offset, length)
+            self.served.append((disk, offset, length))
+            return self.mangle(data), checksum
+
+        monkeypatch.setattr(LocalSource, "read", counting)
+        made.serve("alpha")
+
+    def set_aside(self) -> None:
+        self.cloud.run("alpha", "set_aside")
+        self.offer()
+
+    def offer(self, peer: str = "beta", **facts: Any) -> None:
+        self.cloud.run("alpha", "offer_disks", wire.OfferDisks(peer=peer), **facts)
+
+    @property
+    def details(self) -> wire.CopyDisks:
+        address = self.cloud.hosts["alpha"].transfer_address
+        return wire.CopyDisks(variant="pull", source="alpha", address=address, probe=PROBE)
+
+    def copy(self, **facts: Any) -> dict[str, Any]:
+        return self.cloud.run("beta", "copy_disks", self.details, **facts)
+
+    def remote(self, *, patience: float = 5.0, **facts: Any) -> RemoteSource:
+        hello = frames.Hello(**({"peer": "beta", "server": SERVER, "move": MOVE, "epoch": 1} | facts))
+        address = self.cloud.hosts["alpha"].transfer_address
+        return RemoteSource("alpha", address, hello, pause=lambda seconds: None, patience=patience)
+
+    def source_disk(self, name: str = "disk") -> Path:
+        return self.cloud.hosts["alpha"].directories.path(ASIDE, name)
+
+    def part_disk(self, name: str = "disk") -> Path:
+        return self.cloud.hosts["beta"].directories.path(PART, name)
+
+    def same_bytes(self, name: str = "disk") -> bool:
+        copy = self.cloud.hosts["beta"].directories.path(SERVER, name)
+        return copy.read_bytes() == self.source_disk(name).read_bytes()
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    with cloud(tmp_path) as made:
+        made.make_server(root_mib=20, ephemeral=True)
+        site = Site(made, monkeypatch)
+        site.set_aside()
+        yield site
+
+
+@pytest.fixture
+def single(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    """A server with one disk, whose effects come one after the other."""
+    with cloud(tmp_path) as made:
+        made.make_server(root_mib=8, swap=False)
+        site = Site(made, monkeypatch)
+        site.set_aside()
+        yield site
+
+
+def at(effect: str, act: Callable[[], object], *, count: int = 1) -> Callable[..., None]:
+    """A probe that acts once, at the n-th effect of that name."""
+    left = [count]
+
+    def probe(step: str, direction: str, phase: str, name: str) -> None:
+        if name == effect:
+            left[0] -= 1
+            if left[0] == 0:
+                act()
+
+    return probe
+
+
+def flip(path: Path, offset: int) -> None:
+    """Change one bit and nothing that a look at the file's facts would show."""
+    before = path.stat()
+    with path.open("r+b") as file:
+        file.seek(offset)
+        byte = file.read(1)
+        file.seek(offset)
+        file.write(bytes([byte[0] ^ 1]))
+        file.flush()
+        os.fsync(file.fileno())
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def data_of(path: Path) -> int:
+    with path.open("rb") as file:
+        return sum(length for _, length in extents.data_extents(file.fileno(), path.stat().st_size))
+
+
+def test_exactly_the_allocated_extents_cross_the_wire(site: Site) -> None:
+    """R0-04, R0-05: between separate directories that much and no more, proved by its checksum."""
+    value = site.copy()
+    assert [disk["name"] for disk in value["disks"]] == ["disk", "disk.eph0"]
+    for disk in value["disks"]:
+        assert disk["sent"] == disk["allocated"] == data_of(site.source_disk(disk["name"]))
+        assert disk["checksum"] == disk["source_checksum"]
+        assert site.same_bytes(disk["name"])
+    assert sum(length for _, _, length in site.served) == value["bytes"] < 3 * MIB
+    assert not site.cloud.hosts["beta"].directories.path(SERVER, "disk.swap").exists()
+    copy = site.cloud.hosts["beta"].directories.path(SERVER, "disk")
+    assert copy.stat().st_blocks * 512 < 4 * MIB
+
+
+def test_a_chunk_is_on_its_way_while_the_one_before_is_dealt_with(single: Site) -> None:
+    single.copy(probe=at("chunk", lambda: until(lambda: len(single.served) >= 2), count=2))
+    assert len(single.served) == len(set(single.served)) > 2
+
+
+def test_a_repeated_copy_sends_nothing_and_says_the_same(site: Site) -> None:
+    value = site.copy()
+    served = len(site.served)
+    assert site.copy() == value
+    assert len(site.served) == served
+
+
+def test_a_disk_without_data_is_copied_as_its_size(site: Site) -> None:
+    site.cloud.run("alpha", "set_aside", direction="revert")
+    with site.cloud.hosts["alpha"].directories.path(SERVER, "disk").open("wb") as file:
+        file.truncate(3 * MIB)
+    site.set_aside()
+    value = site.copy()
+    assert (value["disks"][0]["size"], value["disks"][0]["sent"]) == (3 * MIB, 0)
+    assert site.same_bytes()
+
+
+def test_a_server_without_disks_gets_its_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with cloud(tmp_path) as made:
+        made.hosts["alpha"].directories.create(SERVER)
+        site = Site(made, monkeypatch)
+        site.set_aside()
+        assert site.copy()["disks"] == []
+        assert made.hosts["beta"].directories.marker(SERVER) is not None
+
+
+@pytest.mark.parametrize("offset", [70 * 1024, 3 * MIB + 77, 5 * MIB], ids=["first", "middle", "hole"])
+def test_a_byte_flipped_on_the_destinations_medium_fails_the_step(single: Site, offset: int) -> None:
+    flips = at("verify", lambda: flip(single.part_disk(), offset))
+    with pytest.raises(DestinationFault, match=r"disk of server .*: beta gives back other data") as caught:
+        single.copy(probe=flips)
+    assert (caught.value.error_code, caught.value.host) == ("checksum", "beta")
+    assert not single.cloud.hosts["beta"].directories.exists(SERVER)
+    single.copy()
+    assert single.same_bytes()
+
+
+def test_a_byte_flipped_on_the_sources_medium_fails_the_step(single: Site) -> None:
+    site = single
+    flips = at("verify", lambda: flip(site.source_disk(), 3 * MIB + 77))
+    with pytest.raises(StepError, match="alpha now reads other data") as caught:
+        site.copy(probe=flips)
+    assert (caught.value.error_code, caught.value.host) == ("checksum", "alpha")
+    assert not isinstance(caught.value, DestinationFault)
+    assert not site.cloud.hosts["beta"].directories.exists(SERVER)
+
+
+def test_a_byte_flipped_on_the_wire_fails_the_step(site: Site) -> None:
+    site.mangle = lambda data: bytes([data[0] ^ 1]) + data[1:]
+    with pytest.raises(StepError, match="another checksum") as caught:
+        site.copy()
+    assert caught.value.error_code == "checksum"
+
+
+@pytest.mark.parametrize("effect", ["chunk", "verify"])
+def test_a_source_changed_in_mid_copy_fails_the_step(single: Site, effect: str) -> None:
+    def change() -> None:
+        with single.source_disk().open("r+b") as file:
+            file.seek(70 * 1024)
+            file.write(b"changed")
+
+    with pytest.raises(StepError, match="was changed on alpha while it was copied") as caught:
+        single.copy(probe=at(effect, change))
+    assert (caught.value.error_code, caught.value.host) == ("source-changed", "alpha")
+
+
+def test_a_source_cut_in_mid_copy_fails_the_step(single: Site) -> None:
+    with pytest.raises(StepError) as caught:
+        single.copy(probe=at("chunk", lambda: os.truncate(single.source_disk(), MIB), count=2))
+    assert (caught.value.error_code, caught.value.host) == ("source-changed", "alpha")
+
+
+def test_a_source_changed_after_it_was_set_aside_is_not_copied(site: Site) -> None:
+    os.utime(site.source_disk(), ns=(1, 1))
+    with pytest.raises(StepError, match="after it was set aside"):
+        site.copy()
+    assert site.served == [entry for entry in site.served if entry[0] != "disk"]
+
+
+def test_a_full_destination_is_its_fault(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "pwrite", full)
+    with pytest.raises(DestinationFault, match="the disk of beta is full in copy_disks") as caught:
+        site.copy()
+    assert (caught.value.error_code, caught.value.host) == ("disk-full", "beta")
+    monkeypatch.undo()
+    site.copy(direction="revert")
+    assert not site.cloud.hosts["beta"].directories.exists(PART)
+
+
+def test_what_was_journaled_is_not_sent_again_after_a_sigkill(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A real process, a real SIGKILL when nine tenths were copied, the next worker going on from its journal."""
+    monkeypatch.setattr(copying, "SYNC_BYTES", MIB // 2)
+    root = site.cloud.hosts["beta"].hypervisor.root
+    chunks = sum(len(list(_chunks_of(site.source_disk(name)))) for name in ("disk", "disk.eph0"))
+    command = site.cloud.command("beta", "copy_disks", site.details)
+    spec = copying_worker.Spec(
+        root=str(root),
+        guests_log=str(site.cloud.log),
+        command=command,
+        sync_bytes=MIB // 2,
+        kill_at_chunk=chunks * 9 // 10,
+    )
+    ended = subprocess.run(
+        [sys.executable, copying_worker.__file__, msgspec.json.encode(spec).decode()], check=False, timeout=60
+    )
+    assert ended.returncode == -signal.SIGKILL
+    sent = set(site.served)
+    journaled = {(name, offset, length) for name in ("disk", "disk.eph0") for offset, length in _journaled(site, name)}
+    assert 0 < len(journaled) <= len(sent) < chunks
+    site.served.clear()
+    begun = WorkerJournal(root / JOURNAL, "beta")
+    assert begun.begun() == [command.key]
+    begun.close()
+    worker = site.cloud.worker("beta")
+    _carry_out(site, worker, command)
+    assert set(site.served) & journaled == set()
+    assert len(site.served) == chunks - len(journaled)
+    assert site.same_bytes()
+    assert site.same_bytes("disk.eph0")
+
+
+def _chunks_of(path: Path) -> Iterator[tuple[int, int]]:
+    with path.open("rb") as file:
+        return extents.chunks(extents.data_extents(file.fileno(), path.stat().st_size))
+
+
+def _journaled(site: Site, name: str) -> list[tuple[int, int]]:
+    there: Any = site.cloud.hosts["alpha"].directories
+    where = LocalSource("alpha", there, ASIDE, there.manifest(ASIDE))
+    try:
+        identity = where.disk_map(name).identity
+        with site.cloud.hosts["beta"].directories.open(PART) as directory:
+            log = ChunkLog(directory, name, identity)
+            log.close()
+    finally:
+        where.close()
+    return list(log.done)
+
+
+def _carry_out(site: Site, worker: Worker, command: wire.Command) -> None:
+    coordination = site.cloud.coordination
+    coordination.create(command_path("beta", command.key), wire.encode(command))
+    worker.start()
+    try:
+        for _ in range(2000):
+            found = coordination.get(result_path("beta", command.key))
+            if found is not None:
+                assert wire.decode_result(found[0]).error is None
+                return
+            worker._thread.join(0.01)  # type: ignore[union-attr]
+        raise AssertionError("no answer")
+    finally:
+        worker.stop()
+        worker.coordination.close()
+
+
+def test_a_copy_that_was_proved_is_not_made_again(site: Site) -> None:
+    def kill() -> None:
+        raise Killed
+
+    with pytest.raises(Killed):
+        site.copy(probe=at("rename", kill))
+    site.served.clear()
+    site.copy()
+    assert site.served == []
+    assert site.same_bytes()
+
+
+def test_a_source_that_was_touched_since_starts_over(site: Site) -> None:
+    def kill() -> None:
+        raise Killed
+
+    with pytest.raises(Killed):
+        site.copy(probe=at("verify", kill, count=2))
+    first = len(site.served)
+    site.served.clear()
+    site.cloud.run("alpha", "set_aside", direction="revert")
+    os.utime(site.cloud.hosts["alpha"].directories.path(SERVER, "disk"), ns=(5, 5))
+    site.set_aside()
+    site.copy()
+    again = [disk for disk, _, _ in site.served]
+    assert again.count("disk") == len(list(_chunks_of(site.source_disk())))
+    assert len(again) <= first
+
+
+def test_a_source_worker_that_starts_anew_is_asked_again(site: Site) -> None:
+    def restart() -> None:
+        site.cloud.servers["alpha"].stop()
+        site.cloud.serve("alpha")
+
+    value = site.copy(probe=at("chunk", restart, count=3))
+    assert value["bytes"] == sum(disk["allocated"] for disk in value["disks"])
+    assert site.same_bytes()
+
+
+def test_a_cancel_ends_a_copy_at_its_next_chunk(site: Site) -> None:
+    command = site.cloud.command("beta", "copy_disks", site.details)
+    contexts: list[Context] = []
+
+    probe = at("chunk", lambda: [ctx.cancel() for ctx in contexts], count=2)
+    contexts.append(Context(site.cloud.hosts["beta"], command, probe=probe))
+    with pytest.raises(Cancelled):
+        actions.run(contexts[0], wire.details_of(command))
+    assert len(site.served) <= 4
+
+
+@pytest.mark.parametrize(
+    "facts", [{"peer": "gamma"}, {"move": OTHER_MOVE}, {"server": "another"}, {"epoch": 0}], ids=str
+)
+def test_disks_are_served_to_nobody_else(site: Site, facts: dict[str, Any]) -> None:
+    with pytest.raises(StepError, match="offers no disks") as caught:
+        site.remote(**facts).offered()
+    assert (caught.value.error_code, caught.value.host) == ("not-offered", "alpha")
+    assert site.served == []
+
+
+def test_a_withdrawn_offer_serves_nobody(site: Site) -> None:
+    site.offer(direction="revert")
+    with pytest.raises(StepError, match="offers no disks"):
+        site.remote().offered()
+
+
+def test_an_offer_outlives_the_worker(site: Site) -> None:
+    again = WorkerJournal(site.cloud.hosts["alpha"].journal.path, "alpha")
+    offer = again.offer(SERVER)
+    again.close()
+    assert offer is not None
+    assert (offer.peer, offer.move) == ("beta", MOVE)
+
+
+def test_a_stale_epoch_is_served_nothing(site: Site) -> None:
+    site.cloud.set_epoch(2)
+    with pytest.raises(Fenced):
+        site.remote(epoch=1).offered()
+    with pytest.raises(Fenced):
+        site.copy()
+    assert site.copy(epoch=2)["bytes"] > 0
+
+
+def test_disks_of_a_running_guest_are_not_served(site: Site) -> None:
+    hypervisor = site.cloud.hosts["alpha"].hypervisor
+    site.cloud.hosts["alpha"].directories.path(SERVER).mkdir()
+    for name in ("disk", "disk.eph0", "disk.swap"):
+        make_disk(site.cloud.hosts["alpha"].directories.path(SERVER, name), MIB)
+    hypervisor.start(SERVER, lambda: None)
+    with pytest.raises(StepError) as caught:
+        site.remote().offered()
+    assert caught.value.error_code == "guest-runs"
+
+
+def test_another_user_is_turned_away(site: Site) -> None:
+    site.cloud.servers["alpha"].stop()
+    site.cloud.serve("alpha", uid=os.geteuid() + 1)
+    with pytest.raises(StepError, match="does not serve the disks") as caught:
+        site.remote(patience=0.1).offered()
+    assert caught.value.error_code == "source-unreachable"
+
+
+def test_a_source_without_a_worker_is_named(site: Site) -> None:
+    site.cloud.servers["alpha"].stop()
+    with pytest.raises(StepError, match="the worker of alpha does not serve") as caught:
+        site.remote(patience=0.1).disk_map("disk")
+    assert (caught.value.error_code, caught.value.host) == ("source-unreachable", "alpha")
+
+
+@pytest.mark.parametrize("disk", ["disk.info", "../alpha/disk", "disk.swapper", "droveway-manifest.json", ""])
+def test_only_disks_that_were_set_aside_are_served(site: Site, disk: str) -> None:
+    with pytest.raises(StepError, match="was not set aside"):
+        site.remote().disk_map(disk)
+
+
+@pytest.mark.parametrize(("offset", "length"), [(0, extents.CHUNK + 1), (-1, 10), (0, 0), (0, -5), (1 << 40, 10)])
+def test_only_chunks_of_the_disk_are_served(site: Site, offset: int, length: int) -> None:
+    with pytest.raises(StepError):
+        site.remote().read("disk", offset, length)
+    assert site.served == []
+
+
+def test_a_link_in_what_was_set_aside_is_not_followed(site: Site) -> None:
+    site.source_disk().rename(site.cloud.folder / "away")
+    site.source_disk().symlink_to(site.cloud.folder / "away")
+    with pytest.raises(StepError, match="is a link") as caught:
+        site.remote().disk_map("disk")
+    assert caught.value.error_code == "link"
+
+
+def test_a_transfer_begins_with_a_hello(site: Site) -> None:
+    with socket.socket(socket.AF_UNIX) as stream:
+        stream.connect(transfer_server.socket_path(site.cloud.hosts["alpha"].transfer_address))
+        peer = frames.FrameSocket(stream)
+        peer.send(frames.AskMap(disk="disk"))
+        answer, _ = peer.receive()
+        assert isinstance(answer, frames.Refusal)
+        assert answer.error["code"] == "protocol"
+
+
+@pytest.mark.parametrize(
+    "noise", [b"\xff" * 8, b"\0\0\0\2\0\0\0\0{}", b"\0\0\0\1\0\0\0\0{", b"\0\0\0\1\xff\0\0\0{", b"\0"]
+)
+def test_noise_on_the_socket_harms_nobody(site: Site, noise: bytes) -> None:
+    with socket.socket(socket.AF_UNIX) as stream:
+        stream.connect(transfer_server.socket_path(site.cloud.hosts["alpha"].transfer_address))
+        stream.sendall(noise)
+        stream.shutdown(socket.SHUT_WR)
+        with contextlib.suppress(ConnectionResetError):
+            assert stream.recv(1) == b""
+    assert site.copy()["bytes"] > 0
+
+
+_FACTS: Any = {"format": "raw", "size": 1, "mtime_ns": 1, "inode": 1}
+
+
+@pytest.mark.parametrize(
+    ("offered", "words"),
+    [
+        (frames.Welcome(disks=[SetAsideDisk(name="../disk", allocated=1, **_FACTS)]), "no disk's name"),
+        (frames.Welcome(disks=[], bases=[BaseFile(file="b", digest="../disk", **_FACTS)]), "no digest of a base"),
+        (frames.Welcome(disks=[SetAsideDisk(name="disk", allocated=1, backing="a", **_FACTS)]), "no digest of a base"),
+    ],
+)
+def test_a_source_that_offers_a_path_is_refused(
+    site: Site, monkeypatch: pytest.MonkeyPatch, offered: frames.Welcome, words: str
+) -> None:
+    monkeypatch.setattr(RemoteSource, "offered", lambda source: offered)
+    with pytest.raises(StepError, match=words):
+        site.copy()
+
+
+@pytest.mark.parametrize("address", ["tcp:host:1", "unix:", "", "/path"])
+def test_an_address_of_another_kind_is_refused(site: Site, address: str) -> None:
+    details = msgspec.structs.replace(site.details, address=address)
+    with pytest.raises(StepError, match="is no transfer address"):
+        site.cloud.run("beta", "copy_disks", details)
+
+
+def test_a_long_digest_is_kept_alive_by_beats(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transfer_server, "BEAT_SECONDS", 0.0)
+    waits: list[float] = []
+    source = site.remote()
+    source._pause = waits.append
+    with site.cloud.hosts["alpha"].directories.open(ASIDE) as directory:
+        expected = extents.digest(directory, "disk", lambda: None)
+    assert source.seal("disk", lambda: None).digest == expected
+    assert len(waits) == 5
+    source.close()
+
+
+def test_where_the_file_system_can_share_blocks_nothing_is_copied(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """R0-04: where both hosts see the disks, no byte crosses the wire and the source keeps its own."""
+
+    def clone(copy: int, request: int, source: int) -> int:
+        assert request == 0x40049409
+        os.copy_file_range(source, copy, os.fstat(source).st_size, 0, 0)
+        return 0
+
+    monkeypatch.setattr(fcntl, "ioctl", clone)
+    site.cloud.run("alpha", "offer_disks", wire.OfferDisks(peer="alpha"), direction="revert")
+    details = msgspec.structs.replace(site.details, variant="local")
+    value = site.cloud.run("alpha", "copy_disks", details)
+    assert (value["bytes"], site.served) == (0, [])
+    directories = site.cloud.hosts["alpha"].directories
+    assert directories.path(SERVER, "disk").read_bytes() == site.source_disk().read_bytes()
+
+
+@pytest.mark.parametrize("direct", [True, False])
+def test_a_digest_does_not_depend_on_how_zeros_are_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, direct: bool
+) -> None:
+    if not direct:
+        opened = os.open
+
+        def refuse(path: Any, flags: int, *rest: Any, **facts: Any) -> int:
+            if flags & os.O_DIRECT:
+                raise OSError(errno.EINVAL, "no O_DIRECT here")
+            return opened(path, flags, *rest, **facts)
+
+        monkeypatch.setattr(os, "open", refuse)
+    size = 9 * MIB + 123
+    make_disk(tmp_path / "disk", size)
+    os.truncate(tmp_path / "disk", size)
+    (tmp_path / "dense").write_bytes((tmp_path / "disk").read_bytes())
+    directory = os.open(tmp_path, os.O_RDONLY)
+    digests = [extents.digest(directory, name, lambda: None) for name in ("disk", "dense")]
+    assert digests[0] == digests[1]
+    flip(tmp_path / "dense", size - 1)
+    assert extents.digest(directory, "dense", lambda: None) != digests[0]
+    os.truncate(tmp_path / "disk", size + 1)
+    assert extents.digest(directory, "disk", lambda: None) != digests[0]
+    os.close(directory)
+
+
+def test_a_torn_line_of_the_chunk_log_does_not_count(tmp_path: Path) -> None:
+    identity = Identity(size=10, mtime_ns=1, inode=2)
+    data = os.open(tmp_path / "disk", os.O_RDWR | os.O_CREAT)
+    directory = os.open(tmp_path, os.O_RDONLY)
+    log = ChunkLog(directory, "disk", identity)
+    assert log.done == {}
+    log.begin()
+    log.add(0, 5, "abc")
+    log.add(5, 5, "def")
+    log.sync(data)
+    log.close()
+    path = tmp_path / log.name
+    path.write_bytes(path.read_bytes()[:-2])
+    torn = ChunkLog(directory, "disk", identity)
+    assert torn.done == {(0, 5): "abc"}
+    torn.add(5, 5, "xyz")
+    torn.sync(data)
+    torn.close()
+    whole = ChunkLog(directory, "disk", identity)
+    assert whole.done == {(0, 5): "abc", (5, 5): "xyz"}
+    whole.close()
+    other = ChunkLog(directory, "disk", Identity(size=10, mtime_ns=1, inode=3))
+    assert other.done == {}
+    other.close()
+    os.close(directory)
+    os.close(data)
+
+
+@given(st.lists(st.tuples(st.integers(1, 3 * extents.CHUNK), st.integers(1, 3 * extents.CHUNK)), max_size=6))
+def test_chunks_cover_the_extents_and_cross_no_border(gaps: list[tuple[int, int]]) -> None:
+    where, offset = [], 0
+    for gap, length in gaps:
+        where.append((offset + gap, length))
+        offset += gap + length
+    found = list(extents.chunks(where))
+    assert sum(length for _, length in found) == sum(length for _, length in where)
+    assert all(start // extents.CHUNK == (start + length - 1) // extents.CHUNK for start, length in found)
+    borders = {start for start, _ in where} | {start + length for start, length in where}
+    joined = [start for start, _ in found] + [start + length for start, length in found]
+    assert all(border in joined for border in borders)
+
+
+def test_the_directories_refuse_names_that_leave_them(tmp_path: Path) -> None:
+    directories = Directories(tmp_path)
+    for name in ("..", "../x", "a/b", "", ".", "/etc"):
+        with pytest.raises(Exception, match="no plain file name"):
+            directories.create(name)
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,148 @@
+"""The ZooKeeper adapter over the embedded client; the same contract runs over a real server in tests/integration."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from droveway.clients import zookeeper
+from droveway.errors import CoordinationLost, Fenced
+
+
+@pytest.fixture(name="store")
+def fixture_store() -> object:
+    return zookeeper.embedded_store()
+
+
+@pytest.fixture(name="session")
+def fixture_session(store: object) -> Iterator[zookeeper.Coordination]:
+    session = zookeeper.connect_embedded(store)
+    yield session
+    session.close()
+
+
+@pytest.fixture(name="other")
+def fixture_other(store: object) -> Iterator[zookeeper.Coordination]:
+    other = zookeeper.connect_embedded(store)
+    yield other
+    other.close()
+
+
+def test_create_is_once_and_makes_parents(session: zookeeper.Coordination, other: zookeeper.Coordination) -> None:
+    assert session.create("/a/b/c", b"1")
+    assert not other.create("/a/b/c", b"2")
+    assert other.get("/a/b/c", sync=True) == (b"1", 0)
+    assert other.children("/a/b") == ["c"]
+    assert other.children("/nothing") == []
+    assert other.get("/nothing") is None
+
+
+def test_put_compares_versions(session: zookeeper.Coordination) -> None:
+    session.create("/n", b"1")
+    assert session.put("/n", b"2", version=0)
+    assert not session.put("/n", b"3", version=0)
+    assert session.get("/n") == (b"2", 1)
+    assert not session.put("/missing", b"")
+
+
+def test_guarded_create_makes_nothing_under_another_version(session: zookeeper.Coordination) -> None:
+    session.create("/epoch", b"1")
+    session.put("/epoch", b"2")
+    with pytest.raises(Fenced):
+        session.create_guarded("/jobs/x", b"", guard="/epoch", version=0)
+    assert session.children("/jobs") == []
+    with pytest.raises(Fenced):
+        session.create_guarded("/jobs/x", b"", guard="/missing", version=0)
+    assert session.create_guarded("/jobs/x", b"1", guard="/epoch", version=1)
+    assert not session.create_guarded("/jobs/x", b"2", guard="/epoch", version=1)
+    assert session.get("/jobs/x") == (b"1", 0)
+
+
+def test_delete_takes_all_below(session: zookeeper.Coordination) -> None:
+    session.create("/a/b/c", b"")
+    assert session.delete("/a")
+    assert not session.delete("/a")
+    assert session.get("/a/b/c") is None
+
+
+def test_a_watch_rings_for_creation_data_children_and_end(
+    session: zookeeper.Coordination, other: zookeeper.Coordination
+) -> None:
+    bell = threading.Event()
+
+    def rang() -> bool:
+        heard = bell.wait(5)
+        bell.clear()
+        return heard
+
+    stop = session.watch("/w/n", bell.set)
+    other.create("/w/n", b"1")
+    assert rang()
+    for _ in range(3):
+        other.put("/w/n", b"2")
+        assert rang()
+    other.create("/w/n/child", b"")
+    assert rang()
+    other.delete("/w/n")
+    assert rang()
+    other.create("/w/n", b"again")
+    assert rang()
+    stop()
+    session.client.flush()
+    bell.clear()
+    other.put("/w/n", b"3")
+    session.client.flush()
+    assert not bell.is_set()
+
+
+def test_watches_do_not_multiply(session: zookeeper.Coordination, other: zookeeper.Coordination) -> None:
+    calls: list[int] = []
+    session.watch("/w", lambda: calls.append(1))
+    other.create("/w", b"")
+    for number in range(20):
+        other.create(f"/w/{number}", b"")
+        session.client.flush()
+    assert len(calls) <= 22
+
+
+def test_ephemeral_nodes_end_with_their_session(session: zookeeper.Coordination, store: object) -> None:
+    other = zookeeper.connect_embedded(store)
+    lost = threading.Event()
+    other.on_lost(lost.set)
+    other.create(zookeeper.worker_path("h1"), b"x", ephemeral=True)
+    assert session.owner(zookeeper.worker_path("h1")) == other.session
+    bell = threading.Event()
+    session.watch(zookeeper.worker_path("h1"), bell.set)
+    other.close()
+    assert bell.wait(5)
+    assert session.owner(zookeeper.worker_path("h1")) is None
+    assert session.live()
+    assert not other.live()
+
+
+def test_a_closed_session_says_so(store: object) -> None:
+    session = zookeeper.connect_embedded(store)
+    session.close()
+    with pytest.raises(CoordinationLost):
+        session.get("/x")
+
+
+def test_an_expired_session_is_not_live(store: object) -> None:
+    session = zookeeper.connect_embedded(store)
+    assert session.live()
+    session.client.expired = True
+    assert not session.live()
+    with pytest.raises(CoordinationLost):
+        session.create("/x", b"")
+    session.client.expired = False
+    session.close()
+
+
+def test_paths() -> None:
+    assert zookeeper.command_path("h", "k") == "/droveway/hosts/h/commands/k"
+    assert zookeeper.command_path("h") == "/droveway/hosts/h/commands"
+    assert zookeeper.result_path("h", "k") == "/droveway/hosts/h/results/k"
+    assert zookeeper.progress_path("h", "k") == "/droveway/hosts/h/progress/k"
+    assert zookeeper.epoch_path("m") == "/droveway/moves/m/epoch"
