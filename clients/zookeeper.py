@@ -298,7 +298,24 @@ def embedded_store() -> Any:
     _zake()
     from zake.fake_storage import FakeStorage
 
-    return FakeStorage(SequentialThreadingHandler())
+    class Store(FakeStorage):
+        """Finds relatives by comparing texts: zake splits both paths for every node there is, a tenth of a move."""
+
+        def get_children(self, path: str, only_direct: bool = True) -> dict[str, Any]:
+            start = f"{path.rstrip('/')}/"
+            with self.lock:
+                return {
+                    other: data
+                    for other, data in self._paths.items()
+                    if other.startswith(start) and other != start and not (only_direct and "/" in other[len(start) :])
+                }
+
+        def get_parents(self, path: str) -> dict[str, Any]:
+            above = [path[:end] or "/" for end, letter in enumerate(path) if letter == "/" and path != "/"]
+            with self.lock:
+                return {other: self._paths[other] for other in above if other in self._paths}
+
+    return Store(SequentialThreadingHandler())
 
 
 def connect_embedded(store: Any) -> Coordination:

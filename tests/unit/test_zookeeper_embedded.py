@@ -6,9 +6,13 @@ import threading
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from droveway.clients import zookeeper
 from droveway.errors import CoordinationLost, Fenced
+
+_PATHS = st.lists(st.sampled_from(["a", "ab", "b"]), max_size=4).map(lambda names: "/" + "/".join(names))
 
 
 @pytest.fixture(name="store")
@@ -146,3 +150,12 @@ def test_paths() -> None:
     assert zookeeper.result_path("h", "k") == "/droveway/hosts/h/results/k"
     assert zookeeper.progress_path("h", "k") == "/droveway/hosts/h/progress/k"
     assert zookeeper.epoch_path("m") == "/droveway/moves/m/epoch"
+
+
+@given(st.sets(_PATHS, max_size=12), _PATHS, st.booleans())
+def test_relatives_are_the_ones_that_zake_itself_finds(paths: set[str], asked: str, only_direct: bool) -> None:
+    store = zookeeper.embedded_store()
+    store._paths.update(dict.fromkeys(paths, "node"))
+    zake = type(store).__base__
+    assert store.get_children(asked, only_direct=only_direct) == zake.get_children(store, asked, only_direct)
+    assert store.get_parents(asked) == zake.get_parents(store, asked)
