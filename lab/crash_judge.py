@@ -27,9 +27,9 @@ LOOK: Final = 0.005
 def carry(
     lab: Lab, probes: Probes | None, begin: Callable[[], object], *, special: runner.Runner | None = None
 ) -> None:
-    """Run the lab from `begin` on until nothing in it goes on by itself; ``special`` is a runner of another kind."""
+    """Begin, then run the lab until nothing in it goes on by itself; ``special`` is a runner of another kind."""
+    begin()
     with runner.running(lab, probes, runner=special) as running:
-        begin()
         settle(lab, running)
 
 
