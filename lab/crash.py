@@ -55,6 +55,7 @@ class Bench:
         self._kept.mkdir()
         self._script: Script | None = None
         self._seen: set[str] = set()
+        self._gaps: dict[str, Gaps] = {}
         self._checkpoints: dict[tuple[str, Way], Checkpoints] = {}
         self.alternates = len(list(spec.hosts())) > 2  # noqa: PLR2004 - the source and one more
         crash_process.apart(lambda: _build(self._root, spec))
@@ -78,6 +79,11 @@ class Bench:
 
     def gaps(self, kind: str) -> Gaps:
         """The phases within each step that undisturbed runs of the flow pass, on every way that it can go."""
+        if kind not in self._gaps:
+            self._gaps[kind] = self._look_for_gaps(kind)
+        return self._gaps[kind]
+
+    def _look_for_gaps(self, kind: str) -> Gaps:
         found: dict[tuple[Way, str], list[str]] = {}
         graph = registry.latest(kind)
         for way in crash_points.paths(graph, alternates=self.alternates):

@@ -32,6 +32,9 @@ FEW: Final = 6
 MANY: Final = 12
 """So many points of one flow are worth its checkpoints."""
 
+AND: Final = "--and"
+"""Between two choices of points for one process: it is warmed once, and an end state used once, for all of them."""
+
 EFFECTS: Final = crash_points.EFFECTS
 PHASES: Final = ("before", "during", "after", "stored")
 PATHS: Final = crash_points.PATHS
@@ -39,17 +42,17 @@ PATHS: Final = crash_points.PATHS
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the points that are named, or all of the kinds that are; 0 when every one converged."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    options = _parser().parse_args(given)
+    options, *choices = _parse(list(sys.argv[1:] if arguments is None else arguments))
     if options.full:
         return matrix_full.run(options.jobs, options.seed, options.page, options.sample)
     folder = Path(tempfile.mkdtemp(prefix="droveway-matrix-"))
     try:
         bench = Bench(folder, matrix_clouds.spec(options.cloud), options.confirm)
         try:
-            if len(options.points) not in range(1, FEW):
+            if len(options.points) not in range(1, FEW) or choices:
                 bench.warm()
-            wanted = _wanted(bench, options)
+            chosen = (point for choice in (options, *choices) for point in _wanted(bench, choice))
+            wanted = list(dict.fromkeys(chosen))
             _prepare(bench, wanted)
             outcomes = [_run(bench, options, point) for point in wanted]
         finally:
@@ -62,8 +65,37 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if bad or not outcomes else 0
 
 
+def _parse(given: list[str]) -> list[argparse.Namespace]:
+    """What is wanted, and what else of the same cloud."""
+    groups: list[list[str]] = [[]]
+    for word in given:
+        if word == AND:
+            groups.append([])
+        else:
+            groups[-1].append(word)
+    first = _parser().parse_args(groups[0])
+    choices = argparse.ArgumentParser(prog=f"tools/matrix ... {AND}", parents=[_choice()])
+    return [first, *(choices.parse_args(group, argparse.Namespace(confirm=first.confirm)) for group in groups[1:])]
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="tools/matrix", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="tools/matrix", description=__doc__, epilog=f"more points of the same cloud: {AND}", parents=[_choice()]
+    )
+    parser.add_argument("--cloud", default="three-hosts", choices=matrix_clouds.CLOUDS, help="the hosts and the server")
+    parser.add_argument(
+        "--confirm", default="asked", choices=HOWS, help="kill confirms that are brought about like this"
+    )
+    parser.add_argument("--report", type=Path, help="write what became of each point to this file, one JSON line each")
+    parser.add_argument("--full", action="store_true", help="every point of every cloud, written to --page")
+    parser.add_argument("--page", type=Path, default=matrix_full.PAGE, help="of --full: where to write it")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="of --full: processes side by side")
+    return parser
+
+
+def _choice() -> argparse.ArgumentParser:
+    """The options that choose points."""
+    parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("points", nargs="*", help="points as they are printed; none: all of the kinds")
     parser.add_argument("--kind", action="append", choices=registry.kinds(), help="only this kind of flow")
     parser.add_argument("--direction", action="append", choices=PATHS, help="only flows that run this way")
@@ -71,17 +103,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--phase", action="append", choices=PHASES, help="only this phase")
     parser.add_argument("--step", action="append", help="only this step")
     parser.add_argument("--pairs", action="store_true", help="double faults instead of single ones")
-    parser.add_argument("--cloud", default="three-hosts", choices=matrix_clouds.CLOUDS, help="the hosts and the server")
-    parser.add_argument(
-        "--confirm", default="asked", choices=HOWS, help="kill confirms that are brought about like this"
-    )
     parser.add_argument("--part", default="1/1", help="N/M: only every Mth point, from the Nth on")
     parser.add_argument("--sample", type=int, metavar="N", help="only N points, chosen by --seed")
     parser.add_argument("--seed", type=int, default=0, help="of --sample")
-    parser.add_argument("--report", type=Path, help="write what became of each point to this file, one JSON line each")
-    parser.add_argument("--full", action="store_true", help="every point of every cloud, written to --page")
-    parser.add_argument("--page", type=Path, default=matrix_full.PAGE, help="of --full: where to write it")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="of --full: processes side by side")
     return parser
 
 

@@ -1,4 +1,4 @@
-"""Samples of the crash matrix of other servers and other storage, and of double faults (`tools/matrix --full`)."""
+"""Samples of the crash matrix of other servers and other storage (`tools/matrix --full`)."""
 
 from __future__ import annotations
 
@@ -27,8 +27,3 @@ def test_a_sample_of_every_cloud_converges(
     """R0-04, R0-11, R1-22, R3-10, R3-15: whatever the server is made of, and wherever its disks lie."""
     kinds = ("--kind", forward, "--kind", "confirm", "--kind", "revert", "--kind", "delete")
     assert_converged(record_property, "--cloud", cloud, *kinds, "--sample", str(count), *SEED)
-
-
-def test_a_fault_in_the_undo_of_a_fault_converges(record_property: Callable[[str, object], None]) -> None:
-    """R3-15: a failure and then a kill or a failure in an undo that follows; a kill, and a kill of who resumes."""
-    assert_converged(record_property, "--pairs", "--kind", "resize", "--kind", "revert", "--sample", "25", *SEED)
