@@ -13,7 +13,7 @@ import hashlib
 import sqlite3
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import msgspec
 
@@ -59,31 +59,39 @@ class Marks(msgspec.Struct, frozen=True, kw_only=True):
     workers: dict[str, WorkerMark]
 
 
+@contextlib.contextmanager
+def kept(files: Layout, hosts: Iterable[str]) -> Iterator[None]:
+    """Require the databases to be the lab's last ones, and write down what they say as the block begins and ends.
+
+    Raises `droveway.errors.Refused` as `require` does; the caller holds the lab's lock.
+    """
+    hosts = list(hosts)
+    with _Databases() as databases:
+        _refuse(_truncated(files, databases))
+        present = _look(files, hosts, databases)
+        _refuse(_contradiction(files, present))
+        _record(files, hosts, present)
+        try:
+            yield
+        finally:
+            _record(files, hosts, _look(files, hosts, databases))
+
+
 def require(files: Layout, hosts: Iterable[str]) -> None:
     """Raise `droveway.errors.Refused` when a database is not the one that this lab has used last."""
-    why = truncated(files) or contradiction(files, hosts)
-    if why:
-        raise Refused(why)
+    with _Databases() as databases:
+        _refuse(_truncated(files, databases) or _contradiction(files, _look(files, hosts, databases)))
 
 
 def truncated(files: Layout) -> str:
     """The sentence that names a database of which a part is missing, with the mend; empty when there is none."""
-    for path in _databases(files):
-        if not _is_malformed(path):
-            continue
-        whole = _whole_size(path)
-        if path.stat().st_size < whole:
-            return (
-                f"the database {path} is truncated ({path.stat().st_size} of {whole} bytes), so nothing runs: restore "
-                f"it from a copy, then {ADOPT}"
-            )
-    return ""
+    with _Databases() as databases:
+        return _truncated(files, databases)
 
 
 def contradiction(files: Layout, hosts: Iterable[str]) -> str:
     """The sentence that names a database which is not the last one, with the mend; empty when all are."""
-    known, present = recorded(files), look(files, hosts)
-    return next(_contradictions(files, known, present), "") if known is not None else ""
+    return _contradiction(files, look(files, hosts))
 
 
 def foreign_providers(files: Layout, known: Marks, present: Marks) -> str:
@@ -98,24 +106,8 @@ def foreign_providers(files: Layout, known: Marks, present: Marks) -> str:
 
 def look(files: Layout, hosts: Iterable[str]) -> Marks:
     """What the databases say now."""
-    workers = {}
-    for host in hosts:
-        # Before the journal: what a worker has was in the journal first.
-        found = _worker(files.worker(host))
-        if found is not None:
-            workers[host] = found
-    counted = _rows(files.journal, "SELECT name, value FROM counters")
-    counters = dict(counted or ())
-    steps = _rows(files.journal, "SELECT coalesce(max(seq), 0) FROM move_steps") if counted is not None else None
-    providers = _rows(files.placement, "SELECT uuid, generation FROM resource_providers ORDER BY uuid")
-    return Marks(
-        incarnation=counters.get(INCARNATION),
-        epoch=counters.get(EPOCH, 0) if steps is not None else None,
-        step=steps[0][0] if steps is not None else None,
-        providers=None if providers is None else _digest(uuid for uuid, _ in providers),
-        generations=None if providers is None else sum(generation for _, generation in providers),
-        workers=workers,
-    )
+    with _Databases() as databases:
+        return _look(files, hosts, databases)
 
 
 def recorded(files: Layout) -> Marks | None:
@@ -134,7 +126,86 @@ def record(files: Layout, hosts: Iterable[str]) -> None:
     The last marks stand while a database cannot be read: it may be a passing trouble, and the next run looks again.
     """
     hosts = list(hosts)
-    present = look(files, hosts)
+    _record(files, hosts, look(files, hosts))
+
+
+class _Databases:
+    """Connections for looking, each opened at its first use and held: to open one costs more than to read it."""
+
+    def __init__(self) -> None:
+        self._opened: dict[Path, sqlite3.Connection] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        for database in self._opened.values():
+            database.close()
+
+    def rows(self, path: Path, query: str, *values: str) -> list[Any] | None:
+        """The rows; None for a database that cannot be read: whoever needs it says so."""
+        if not path.exists():
+            return None
+        try:
+            return self.of(path).execute(query, values).fetchall()
+        except sqlite3.Error:
+            return None
+
+    def of(self, path: Path) -> sqlite3.Connection:
+        """The connection.  It may write: what a killed process had begun is rolled back by whoever reads next."""
+        if path not in self._opened:
+            uri = f"{path.absolute().as_uri()}?mode=rw"
+            self._opened[path] = sqlite3.connect(uri, uri=True, timeout=BUSY_TIMEOUT)
+        return self._opened[path]
+
+
+def _refuse(why: str) -> None:
+    if why:
+        raise Refused(why)
+
+
+def _truncated(files: Layout, databases: _Databases) -> str:
+    for path in _files(files):
+        if not _is_malformed(path, databases):
+            continue
+        whole = _whole_size(path)
+        if path.stat().st_size < whole:
+            return (
+                f"the database {path} is truncated ({path.stat().st_size} of {whole} bytes), so nothing runs: restore "
+                f"it from a copy, then {ADOPT}"
+            )
+    return ""
+
+
+def _contradiction(files: Layout, present: Marks) -> str:
+    known = recorded(files)
+    return next(_contradictions(files, known, present), "") if known is not None else ""
+
+
+def _look(files: Layout, hosts: Iterable[str], databases: _Databases) -> Marks:
+    workers = {}
+    for host in hosts:
+        # Before the journal: what a worker has was in the journal first.
+        found = _worker(files.worker(host), databases)
+        if found is not None:
+            workers[host] = found
+    counted = databases.rows(files.journal, "SELECT name, value FROM counters")
+    counters = dict(counted or ())
+    steps = (
+        databases.rows(files.journal, "SELECT coalesce(max(seq), 0) FROM move_steps") if counted is not None else None
+    )
+    providers = databases.rows(files.placement, "SELECT uuid, generation FROM resource_providers ORDER BY uuid")
+    return Marks(
+        incarnation=counters.get(INCARNATION),
+        epoch=counters.get(EPOCH, 0) if steps is not None else None,
+        step=steps[0][0] if steps is not None else None,
+        providers=None if providers is None else _digest(uuid for uuid, _ in providers),
+        generations=None if providers is None else sum(generation for _, generation in providers),
+        workers=workers,
+    )
+
+
+def _record(files: Layout, hosts: Iterable[str], present: Marks) -> None:
     unread = [host for host in hosts if host not in present.workers and files.worker(host).exists()]
     if unread or present.step is None or present.providers is None:
         return
@@ -182,20 +253,19 @@ def _older(what: str, how: str) -> str:
     )
 
 
-def _databases(files: Layout) -> Iterator[Path]:
+def _files(files: Layout) -> Iterator[Path]:
     every = [files.journal, files.api, files.placement, files.services, *files.cells.glob("*.sqlite")]
     yield from (path for path in [*every, *files.hosts.glob(f"*/{WORKER}")] if path.exists())
 
 
-def _is_malformed(path: Path) -> bool:
+def _is_malformed(path: Path, databases: _Databases) -> bool:
     """Whether SQLite itself finds that the file cannot be what its header says.
 
     Only such a file is read past SQLite: closing a file that this process has open in SQLite as well drops all of the
     process's locks on it, and what it commits afterwards can be lost.
     """
     try:
-        with _reading(path) as database:
-            database.execute("SELECT count(*) FROM sqlite_schema").fetchall()
+        databases.of(path).execute("SELECT count(*) FROM sqlite_schema").fetchall()
     except sqlite3.DatabaseError as error:
         return error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
     return False
@@ -214,10 +284,10 @@ def _whole_size(path: Path) -> int:
     return (_LARGEST_PAGE if size == 1 else size) * int.from_bytes(header[28:32], "big")
 
 
-def _worker(path: Path) -> WorkerMark | None:
-    keys = _rows(path, "SELECT key FROM commands")
-    notes = _rows(path, "SELECT value FROM notes WHERE stem = ? AND name = ?", *_NOTE)
-    epochs = _rows(path, "SELECT coalesce(max(epoch), 0) FROM moves")
+def _worker(path: Path, databases: _Databases) -> WorkerMark | None:
+    keys = databases.rows(path, "SELECT key FROM commands")
+    notes = databases.rows(path, "SELECT value FROM notes WHERE stem = ? AND name = ?", *_NOTE)
+    epochs = databases.rows(path, "SELECT coalesce(max(epoch), 0) FROM moves")
     if keys is None or notes is None or epochs is None:
         return None
     steps = [int(key.split(".")[3]) for (key,) in keys if key.count(".") >= 3 and key.split(".")[3].isdigit()]  # noqa: PLR2004 - flow.step.direction.number
@@ -232,25 +302,6 @@ def _worker(path: Path) -> WorkerMark | None:
 def _mark_worker(path: Path, incarnation: int) -> None:
     with contextlib.closing(sqlite3.connect(path)) as database, database:
         database.execute("INSERT OR REPLACE INTO notes (stem, name, value) VALUES (?, ?, ?)", (*_NOTE, incarnation))
-
-
-def _rows(path: Path, query: str, *values: str) -> list[Any] | None:
-    """The rows; None for a database that cannot be read: whoever needs it says so."""
-    if not path.exists():
-        return None
-    try:
-        with _reading(path) as database:
-            return database.execute(query, values).fetchall()
-    except sqlite3.Error:
-        return None
-
-
-@contextlib.contextmanager
-def _reading(path: Path) -> Iterator[sqlite3.Connection]:
-    # Not mode=ro: what a killed process had begun to write is rolled back by whoever reads next.
-    uri = f"{path.absolute().as_uri()}?mode=rw"
-    with contextlib.closing(sqlite3.connect(uri, uri=True, timeout=BUSY_TIMEOUT)) as database:
-        yield database
 
 
 def _digest(uuids: Iterable[str]) -> str:

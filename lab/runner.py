@@ -116,21 +116,19 @@ class Probes:
 @contextlib.contextmanager
 def running(lab: Lab, probes: Probes | None = None, *, runner: Runner | None = None) -> Iterator[Runner]:
     """The lab's processes, as threads unless a ``runner`` of another kind is given; the caller holds the lock."""
-    marks.require(lab.layout, lab.identity.hosts)
-    marks.record(lab.layout, lab.identity.hosts)
     runner = runner or Runner(lab, probes)
     handler = logging.FileHandler(lab.layout.log, delay=True)
     handler.setLevel(logging.WARNING)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
-    logging.getLogger().addHandler(handler)
-    try:
-        runner.start()
-        yield runner
-    finally:
-        runner.stop()
-        logging.getLogger().removeHandler(handler)
-        handler.close()
-        marks.record(lab.layout, lab.identity.hosts)
+    with marks.kept(lab.layout, lab.identity.hosts):
+        logging.getLogger().addHandler(handler)
+        try:
+            runner.start()
+            yield runner
+        finally:
+            runner.stop()
+            logging.getLogger().removeHandler(handler)
+            handler.close()
 
 
 class Runner:
