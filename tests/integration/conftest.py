@@ -18,13 +18,20 @@ LONGEST = (
     "test_crash_elsewhere",
     "test_docs_console",
     "test_soak",
-    "test_demo_libvirt",
-    "test_demo",
     "test_whole_move_zookeeper",
-    "test_concurrent_commands",
+    "test_demo_libvirt",
+    "test_stale_conductor_all",
+    "test_operations_failing",
+    "test_cli_moves",
     "test_operations_books",
+    "test_demo",
+    "test_alternates",
+    "test_books_between_steps",
+    "test_operations",
+    "test_concurrent_commands",
+    "test_libvirt_move",
 )
-"""Begun before all others, longest first, so that none of two workers is left with a long file at the end."""
+"""Begun before all others, longest first, so that no worker is left with a long file at the end."""
 
 
 @pytest.hookimpl(trylast=True)

@@ -7,11 +7,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support import console
+from support import console, warm_commands
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = [DOCS / "tutorial.rst", *sorted(path for path in (DOCS / "howto").glob("*.rst") if path.stem != "index")]
 SECONDS = 240.0
+
+
+@pytest.fixture(name="path", scope="module")
+def fixture_path(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Where the shell finds ``droveway``; `test_packaging` runs the command that is installed."""
+    with warm_commands.on_path(tmp_path_factory.mktemp("bin")) as path:
+        yield path
 
 
 @pytest.fixture(name="lab")
@@ -24,10 +31,10 @@ def fixture_lab(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.mark.timeout(int(SECONDS) + 30)
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.stem)
-def test_a_page_shows_what_happens(page: Path, lab: Path) -> None:
+def test_a_page_shows_what_happens(page: Path, lab: Path, path: str) -> None:
     """Each output is as shown; a command ends with 0 unless the next one asks for its exit code."""
     wanted = console.commands(page.read_text(encoding="utf-8"))
-    ran = console.run(wanted, lab, seconds=SECONDS)
+    ran = console.run(wanted, lab, seconds=SECONDS, path=path)
     assert len(ran) == len(wanted)
     for number, (command, done) in enumerate(zip(wanted, ran, strict=True)):
         where = f"{page.name}:{command.line}: $ {command.text}\n"

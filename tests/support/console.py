@@ -59,13 +59,16 @@ def _blocks(lines: list[str]) -> Iterator[tuple[int, list[str]]]:
         yield start + 3, textwrap.dedent("\n".join(lines[start + 2 : end])).rstrip().splitlines()
 
 
-def run(wanted: list[Command], lab: Path, *, seconds: float) -> list[Ran]:
-    """Run the commands one after the other in one shell, so that what one exports the next one has."""
+def run(wanted: list[Command], lab: Path, *, seconds: float, path: str | None = None) -> list[Ran]:
+    """Run the commands one after the other in one shell, so that what one exports the next one has.
+
+    ``path``: the PATH of the shell, else one on which the environment's own commands are.
+    """
     script = []
     for command in wanted:
         script += [command.text.replace(LAB, str(lab)), f"__code=$?; printf '\\n{_MARK} %s\\n' $__code; (exit $__code)"]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("DROVEWAY")}
-    environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
+    environment["PATH"] = path or f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
     done = subprocess.run(
         ["bash", "-c", "exec 2>&1\n" + "\n".join(script)],
         stdout=subprocess.PIPE,
