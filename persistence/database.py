@@ -153,7 +153,8 @@ def _begin_sqlite(connection: sa.Connection) -> None:
     driver: Any = connection.connection.driver_connection
     try:
         driver.execute(statement)
-    except sqlite3.OperationalError as error:
-        named = exc.OperationalError(statement, None, error)
+    except sqlite3.DatabaseError as error:
+        kind = exc.OperationalError if isinstance(error, sqlite3.OperationalError) else exc.DatabaseError
+        named = kind(statement, None, error)
         named.add_note(str(connection.engine.url.database))
         raise named from error

@@ -1,0 +1,45 @@
+"""How a SQLite database fails that a transaction cannot begin on."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from pathlib import Path
+
+import pytest
+from sqlalchemy import exc
+
+from droveway.persistence import database
+from droveway.persistence.database import Database, file_of, sqlite_url
+
+
+def test_a_transaction_that_has_to_wait_too_long_names_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "BUSY_TIMEOUT", 0.01)
+    path = tmp_path / "journal.sqlite"
+    ours = Database(sqlite_url(path))
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
+        with ours.begin() as connection:
+            connection.exec_driver_sql("CREATE TABLE rows (number INTEGER)")
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(exc.OperationalError, match="locked") as caught, ours.begin():
+            pass
+        assert file_of(caught.value) == str(path)
+        other.execute("ROLLBACK")
+        with ours.begin() as connection:
+            connection.exec_driver_sql("INSERT INTO rows VALUES (1)")
+        assert other.execute("SELECT number FROM rows").fetchall() == [(1,)]
+    ours.close()
+
+
+def test_a_file_that_became_garbage_names_itself(tmp_path: Path) -> None:
+    path = tmp_path / "journal.sqlite"
+    ours = Database(sqlite_url(path))
+    with ours.begin() as connection:
+        connection.exec_driver_sql("CREATE TABLE rows (number INTEGER)")
+    ours.close()
+    path.write_bytes(b"no database at all" * 500)
+    with pytest.raises(exc.DatabaseError, match="not a database") as caught, ours.begin():
+        pass
+    assert file_of(caught.value) == str(path)
