@@ -170,7 +170,9 @@ def _fetch(ctx: Context, source: Source, disk: str, where: DiskMap, file: int, l
     """Fetch every chunk that the log does not vouch for; returns the bytes that were sent."""
     sent = unsynced = 0
     wanted = list(extents.chunks(where.extents))
-    with _ahead(source, disk, [chunk for chunk in wanted if chunk not in log.done]) as coming:
+    missing = [chunk for chunk in wanted if chunk not in log.done]
+    copy = extents.Direct(file)
+    with _ahead(source, disk, missing) as coming:
         for offset, length in wanted:
             kept = (offset, length) in log.done
             if kept:
@@ -185,9 +187,7 @@ def _fetch(ctx: Context, source: Source, disk: str, where: DiskMap, file: int, l
                     code="checksum",
                     host=source.host,
                 )
-            _write(file, data, offset)
-            # Begins to write it out and waits for nothing, so that the sync finds little left to do.
-            os.posix_fadvise(file, offset, length, os.POSIX_FADV_DONTNEED)
+            copy.write(data, offset)
             log.add(offset, length, checksum)
             sent += length
             unsynced += length
@@ -200,12 +200,14 @@ def _fetch(ctx: Context, source: Source, disk: str, where: DiskMap, file: int, l
 
 
 @contextlib.contextmanager
-def _ahead(source: Source, disk: str, wanted: list[tuple[int, int]]) -> Iterator[Iterator[tuple[bytes, str]]]:
+def _ahead(
+    source: Source, disk: str, wanted: list[tuple[int, int]]
+) -> Iterator[Iterator[tuple[bytes | bytearray, str]]]:
     """The chunks in order; while one is dealt with, the next is on its way."""
     with concurrent.futures.ThreadPoolExecutor(1) as reader:
 
-        def read() -> Iterator[tuple[bytes, str]]:
-            coming: concurrent.futures.Future[tuple[bytes, str]] | None = None
+        def read() -> Iterator[tuple[bytes | bytearray, str]]:
+            coming: concurrent.futures.Future[tuple[bytes | bytearray, str]] | None = None
             for offset, length in wanted:
                 present, coming = coming, reader.submit(source.read, disk, offset, length)
                 if present is not None:
@@ -214,13 +216,6 @@ def _ahead(source: Source, disk: str, wanted: list[tuple[int, int]]) -> Iterator
                 yield coming.result()
 
         yield read()
-
-
-def _write(file: int, data: bytes, offset: int) -> None:
-    view = memoryview(data)
-    while view:
-        count = os.pwrite(file, view, offset)
-        view, offset = view[count:], offset + count
 
 
 def _reflinked(source: int, copy: int) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import functools
 import hashlib
 import mmap
@@ -45,49 +46,103 @@ def chunks(extents: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
             offset = stop
 
 
-class Medium:
-    """Reads a file past the page cache: with O_DIRECT where that is possible, else after dropping what is cached."""
+class Direct:
+    """Reads and writes an open file past the page cache, where its file system can and whole blocks are asked for.
 
-    def __init__(self, directory: int, name: str) -> None:
-        self._plain = open_file(directory, name)
-        self.size = os.fstat(self._plain).st_size
-        os.fdatasync(self._plain)
-        os.posix_fadvise(self._plain, 0, 0, os.POSIX_FADV_DONTNEED)
-        self._direct: int | None = None
-        try:
-            self._direct = open_file(directory, name, os.O_RDONLY | os.O_DIRECT)
-        except OSError as error:
-            if error.errno not in _NO_DIRECT:
-                os.close(self._plain)
-                raise
+    Through the cache every byte is copied once more, and a sync waits until all of them are written out.
+    """
+
+    def __init__(self, file: int) -> None:
+        """``file`` stays the caller's."""
+        self._file = file
         # O_DIRECT wants page-aligned memory, which an anonymous map is.
         self._memory = mmap.mmap(-1, CHUNK)
         self._view = memoryview(self._memory)
+        self._able = self._switch(on=True)
+
+    def read(self, offset: int, length: int) -> memoryview:
+        """At most a chunk, valid until the next call; shorter where the file ends."""
+        whole = self._view[: -(-length // BLOCK) * BLOCK]
+        got = self._past_the_cache(lambda: os.preadv(self._file, [whole], offset), offset)
+        if got is None:
+            got = self._through_the_cache(lambda: os.preadv(self._file, [whole[:length]], offset))
+        return whole[: min(got, length)]
+
+    def write(self, data: bytes | bytearray, offset: int) -> None:
+        """Write all of a chunk; a sync makes it last."""
+        view, end = self._view[: len(data)], offset + len(data)
+        view[:] = data
+        if self._past_the_cache(lambda: _write_all(self._file, view, offset), offset, end) is None:
+            self._through_the_cache(lambda: _write_all(self._file, view, offset))
+            # Begins to write it out and waits for nothing, so that the sync finds little left to do.
+            os.posix_fadvise(self._file, offset, len(data), os.POSIX_FADV_DONTNEED)
+
+    def _past_the_cache(self, transfer: Callable[[], int], *borders: int) -> int | None:
+        if not self._able or any(border % BLOCK for border in borders):
+            return None
+        try:
+            return transfer()
+        except OSError as error:
+            if error.errno not in _NO_DIRECT:
+                raise
+        self._able = False
+        self._switch(on=False)
+        return None
+
+    def _through_the_cache(self, transfer: Callable[[], int]) -> int:
+        if not self._able:
+            return transfer()
+        self._switch(on=False)
+        try:
+            return transfer()
+        finally:
+            self._switch(on=True)
+
+    def _switch(self, *, on: bool) -> bool:
+        flags = fcntl.fcntl(self._file, fcntl.F_GETFL)
+        try:
+            fcntl.fcntl(self._file, fcntl.F_SETFL, flags | os.O_DIRECT if on else flags & ~os.O_DIRECT)
+        except OSError as error:
+            if error.errno not in _NO_DIRECT:
+                raise
+            return False
+        return True
+
+
+def _write_all(file: int, view: memoryview, offset: int) -> int:
+    done = 0
+    while done < len(view):
+        done += os.pwrite(file, view[done:], offset + done)
+    return done
+
+
+class Medium:
+    """What a file holds on its medium: read past the page cache, else after dropping what is cached."""
+
+    def __init__(self, directory: int, name: str) -> None:
+        self._file = open_file(directory, name)
+        self.size = os.fstat(self._file).st_size
+        os.fdatasync(self._file)
+        os.posix_fadvise(self._file, 0, 0, os.POSIX_FADV_DONTNEED)
+        self._direct = Direct(self._file)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._view.release()
-        self._memory.close()
-        os.close(self._plain)
-        if self._direct is not None:
-            os.close(self._direct)
+        os.close(self._file)
 
     def filled(self) -> list[int]:
         """The offsets of all chunks that hold data."""
-        return sorted({offset - offset % CHUNK for offset, _ in chunks(data_extents(self._plain, self.size))})
+        return sorted({offset - offset % CHUNK for offset, _ in chunks(data_extents(self._file, self.size))})
 
     def chunk(self, offset: int) -> memoryview:
         """The chunk that begins at ``offset``, valid until the next call; the file's last one may be shorter."""
         length = min(CHUNK, self.size - offset)
-        if self._direct is None:
-            got = os.preadv(self._plain, [self._view[:length]], offset)
-        else:
-            got = os.preadv(self._direct, [self._view[: -(-length // BLOCK) * BLOCK]], offset)
-        if got < length:
+        data = self._direct.read(offset, length)
+        if len(data) < length:
             raise OSError(errno.EIO, f"the file ends before {offset + length}")
-        return self._view[:length]
+        return data
 
 
 def digest(directory: int, name: str, beat: Callable[[], None]) -> str:
@@ -106,7 +161,7 @@ def digest(directory: int, name: str, beat: Callable[[], None]) -> str:
     return whole.hexdigest()
 
 
-def checksum(data: bytes | memoryview) -> str:
+def checksum(data: bytes | bytearray | memoryview) -> str:
     """The checksum of one chunk; sha256 is twice as fast as blake2b on processors that have it built in."""
     return hashlib.sha256(data).hexdigest()
 

@@ -100,14 +100,14 @@ class FrameSocket:
     def __init__(self, stream: socket.socket) -> None:
         self._stream = stream
 
-    def send(self, frame: Frame, payload: bytes = b"") -> None:
+    def send(self, frame: Frame, payload: bytes | bytearray = b"") -> None:
         """Send one frame."""
         header = msgspec.json.encode(frame)
         self._stream.sendall(_LENGTHS.pack(len(header), len(payload)) + header)
         if payload:
             self._stream.sendall(payload)
 
-    def receive(self) -> tuple[Frame, bytes]:
+    def receive(self) -> tuple[Frame, bytearray]:
         """The next frame; raises FrameError."""
         header_length, payload_length = _LENGTHS.unpack(self._exactly(_LENGTHS.size))
         if header_length > LONGEST_HEADER or payload_length > CHUNK:
@@ -116,7 +116,7 @@ class FrameSocket:
             frame = _DECODER.decode(self._exactly(header_length))
         except msgspec.DecodeError as error:
             raise FrameError(f"no frame: {error}") from None
-        return frame, bytes(self._exactly(payload_length))
+        return frame, self._exactly(payload_length)
 
     def close(self) -> None:
         """End the connection, waking whoever waits in it."""

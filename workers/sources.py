@@ -44,7 +44,7 @@ class Source(Protocol):
     def disk_map(self, disk: str) -> DiskMap:
         """Where the disk's data lies."""
 
-    def read(self, disk: str, offset: int, length: int) -> tuple[bytes, str]:
+    def read(self, disk: str, offset: int, length: int) -> tuple[bytes | bytearray, str]:
         """One chunk and its checksum, made where the disk lies."""
 
     def seal(self, disk: str, beat: Callable[[], None]) -> Seal:
@@ -70,6 +70,7 @@ class LocalSource:
         self._open = contextlib.ExitStack()
         self._directory = self._open.enter_context(directories.open(name))
         self._files: dict[str, int] = {}
+        self._readers: dict[str, extents.Direct] = {}
         self._known: dict[str, SetAsideDisk | BaseFile] = {disk.name: disk for disk in manifest.disks}
         if manifest.bases:
             self._bases = self._open.enter_context(directories.open(BASES))
@@ -77,6 +78,7 @@ class LocalSource:
 
     def close(self) -> None:
         """Close all files."""
+        self._readers.clear()
         for file in self._files.values():
             os.close(file)
         self._files.clear()
@@ -109,7 +111,10 @@ class LocalSource:
 
     def read(self, disk: str, offset: int, length: int) -> tuple[bytes, str]:
         """One chunk and its checksum."""
-        data = os.pread(self.file(disk), length, offset)
+        file = self.file(disk)
+        if disk not in self._readers:
+            self._readers[disk] = extents.Direct(file)
+        data = bytes(self._readers[disk].read(offset, length))
         if len(data) != length:
             raise StepError(
                 f"{disk} of server {self.manifest.server} on {self.host} ends before {offset + length}: it was cut",

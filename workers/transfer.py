@@ -54,7 +54,7 @@ class RemoteSource:
         """Where the disk's data lies."""
         return self._asked(lambda peer: self._ask(peer, frames.AskMap(disk=disk), frames.MapFrame)[0]).map
 
-    def read(self, disk: str, offset: int, length: int) -> tuple[bytes, str]:
+    def read(self, disk: str, offset: int, length: int) -> tuple[bytearray, str]:
         """One chunk and the checksum that the source made of it."""
         request = frames.AskChunk(disk=disk, offset=offset, length=length)
         answer, data = self._asked(lambda peer: self._ask(peer, request, frames.ChunkFrame))
@@ -110,7 +110,7 @@ class RemoteSource:
         self._connection = frames.FrameSocket(stream)
         self._offered = self._ask(self._connection, self._hello, frames.Welcome)[0]
 
-    def _ask(self, peer: frames.FrameSocket, request: frames.Frame, kind: type[Answer]) -> tuple[Answer, bytes]:
+    def _ask(self, peer: frames.FrameSocket, request: frames.Frame, kind: type[Answer]) -> tuple[Answer, bytearray]:
         peer.send(request)
         answer, payload = peer.receive()
         while isinstance(answer, frames.Beat):

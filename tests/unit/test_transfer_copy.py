@@ -16,8 +16,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from support import copying_worker
 from support.engine_rig import until
 from support.worker_rig import MIB, MOVE, OTHER_MOVE, PROBE, SERVER, Cloud, Killed, cloud, make_disk
@@ -522,33 +520,6 @@ def test_where_the_file_system_can_share_blocks_nothing_is_copied(site: Site, mo
     assert directories.path(SERVER, "disk").read_bytes() == site.source_disk().read_bytes()
 
 
-@pytest.mark.parametrize("direct", [True, False])
-def test_a_digest_does_not_depend_on_how_zeros_are_stored(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, direct: bool
-) -> None:
-    if not direct:
-        opened = os.open
-
-        def refuse(path: Any, flags: int, *rest: Any, **facts: Any) -> int:
-            if flags & os.O_DIRECT:
-                raise OSError(errno.EINVAL, "no O_DIRECT here")
-            return opened(path, flags, *rest, **facts)
-
-        monkeypatch.setattr(os, "open", refuse)
-    size = 9 * MIB + 123
-    make_disk(tmp_path / "disk", size)
-    os.truncate(tmp_path / "disk", size)
-    (tmp_path / "dense").write_bytes((tmp_path / "disk").read_bytes())
-    directory = os.open(tmp_path, os.O_RDONLY)
-    digests = [extents.digest(directory, name, lambda: None) for name in ("disk", "dense")]
-    assert digests[0] == digests[1]
-    flip(tmp_path / "dense", size - 1)
-    assert extents.digest(directory, "dense", lambda: None) != digests[0]
-    os.truncate(tmp_path / "disk", size + 1)
-    assert extents.digest(directory, "disk", lambda: None) != digests[0]
-    os.close(directory)
-
-
 def test_a_torn_line_of_the_chunk_log_does_not_count(tmp_path: Path) -> None:
     identity = Identity(size=10, mtime_ns=1, inode=2)
     data = os.open(tmp_path / "disk", os.O_RDWR | os.O_CREAT)
@@ -575,20 +546,6 @@ def test_a_torn_line_of_the_chunk_log_does_not_count(tmp_path: Path) -> None:
     other.close()
     os.close(directory)
     os.close(data)
-
-
-@given(st.lists(st.tuples(st.integers(1, 3 * extents.CHUNK), st.integers(1, 3 * extents.CHUNK)), max_size=6))
-def test_chunks_cover_the_extents_and_cross_no_border(gaps: list[tuple[int, int]]) -> None:
-    where, offset = [], 0
-    for gap, length in gaps:
-        where.append((offset + gap, length))
-        offset += gap + length
-    found = list(extents.chunks(where))
-    assert sum(length for _, length in found) == sum(length for _, length in where)
-    assert all(start // extents.CHUNK == (start + length - 1) // extents.CHUNK for start, length in found)
-    borders = {start for start, _ in where} | {start + length for start, length in where}
-    joined = [start for start, _ in found] + [start + length for start, length in found]
-    assert all(border in joined for border in borders)
 
 
 def test_the_directories_refuse_names_that_leave_them(tmp_path: Path) -> None:

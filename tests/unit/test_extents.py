@@ -1,0 +1,136 @@
+"""Where the data of a sparse file lies, what its medium holds, and how it is read and written past the page cache."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.worker_rig import MIB, make_disk
+
+from droveway.workers import extents
+from droveway.workers.extents import BLOCK, CHUNK, Direct
+
+
+@pytest.fixture(name="file")
+def fixture_file(tmp_path: Path) -> Iterator[int]:
+    file = os.open(tmp_path / "disk", os.O_RDWR | os.O_CREAT)
+    yield file
+    os.close(file)
+
+
+def refuse_direct(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no file be opened for O_DIRECT, as on a file system in memory."""
+    control = fcntl.fcntl
+
+    def refuse(file: int, command: int, argument: int = 0) -> int:
+        if command == fcntl.F_SETFL and argument & os.O_DIRECT:
+            raise OSError(errno.EINVAL, "no O_DIRECT here")
+        return control(file, command, argument)
+
+    monkeypatch.setattr(fcntl, "fcntl", refuse)
+
+
+def is_direct(file: int) -> bool:
+    return bool(fcntl.fcntl(file, fcntl.F_GETFL) & os.O_DIRECT)
+
+
+@pytest.mark.parametrize("direct", [True, False])
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        [(0, CHUNK), (CHUNK, BLOCK)],
+        [(0, BLOCK), (BLOCK, 123)],
+        [(512, 1024), (BLOCK, BLOCK), (3 * BLOCK, 1)],
+    ],
+    ids=["whole blocks", "an odd end", "odd borders"],
+)
+def test_what_is_written_is_read_back(
+    tmp_path: Path, file: int, monkeypatch: pytest.MonkeyPatch, pieces: list[tuple[int, int]], direct: bool
+) -> None:
+    """R0-05: to the byte, whatever the file system can, and nothing beside it."""
+    if not direct:
+        refuse_direct(monkeypatch)
+    written = Direct(file)
+    wanted = bytearray(max(offset + length for offset, length in pieces))
+    for offset, length in pieces:
+        data = os.urandom(length)
+        wanted[offset : offset + length] = data
+        written.write(data, offset)
+        assert is_direct(file) == direct
+        assert bytes(Direct(file).read(offset, length)) == data
+    assert (tmp_path / "disk").read_bytes() == wanted
+    last = (len(wanted) - 1) // BLOCK * BLOCK
+    assert bytes(Direct(file).read(last, CHUNK)) == wanted[last:]
+    assert bytes(Direct(file).read(last + BLOCK, BLOCK)) == b""
+
+
+def test_a_file_system_that_takes_back_its_word_is_served_through_the_cache(
+    file: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some let a file be opened for O_DIRECT and refuse what is then asked of it."""
+    written, write = Direct(file), os.pwrite
+
+    def refuse(number: int, data: bytes, offset: int) -> int:
+        if is_direct(number):
+            raise OSError(errno.EINVAL, "no such alignment")
+        return write(number, data, offset)
+
+    monkeypatch.setattr(os, "pwrite", refuse)
+    data = os.urandom(2 * BLOCK)
+    written.write(data, 0)
+    written.write(data, 2 * BLOCK)
+    assert not is_direct(file)
+    assert os.pread(file, 5 * BLOCK, 0) == data * 2
+
+
+def test_an_error_of_the_medium_is_no_refusal(file: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "pwrite", full)
+    with pytest.raises(OSError, match="No space left"):
+        Direct(file).write(bytes(BLOCK), 0)
+
+
+@pytest.mark.parametrize("direct", [True, False])
+def test_a_digest_does_not_depend_on_how_zeros_are_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, direct: bool
+) -> None:
+    if not direct:
+        refuse_direct(monkeypatch)
+    size = 9 * MIB + 123
+    make_disk(tmp_path / "disk", size)
+    os.truncate(tmp_path / "disk", size)
+    (tmp_path / "dense").write_bytes((tmp_path / "disk").read_bytes())
+    directory = os.open(tmp_path, os.O_RDONLY)
+    digests = [extents.digest(directory, name, lambda: None) for name in ("disk", "dense")]
+    assert digests[0] == digests[1]
+    with (tmp_path / "dense").open("r+b") as dense:
+        dense.seek(size - 1)
+        byte = dense.read(1)[0]
+        dense.seek(size - 1)
+        dense.write(bytes([byte ^ 1]))
+    assert extents.digest(directory, "dense", lambda: None) != digests[0]
+    os.truncate(tmp_path / "disk", size + 1)
+    assert extents.digest(directory, "disk", lambda: None) != digests[0]
+    os.close(directory)
+
+
+@given(st.lists(st.tuples(st.integers(1, 3 * extents.CHUNK), st.integers(1, 3 * extents.CHUNK)), max_size=6))
+def test_chunks_cover_the_extents_and_cross_no_border(gaps: list[tuple[int, int]]) -> None:
+    where, offset = [], 0
+    for gap, length in gaps:
+        where.append((offset + gap, length))
+        offset += gap + length
+    found = list(extents.chunks(where))
+    assert sum(length for _, length in found) == sum(length for _, length in where)
+    assert all(start // extents.CHUNK == (start + length - 1) // extents.CHUNK for start, length in found)
+    borders = {start for start, _ in where} | {start + length for start, length in where}
+    joined = [start for start, _ in found] + [start + length for start, length in found]
+    assert all(border in joined for border in borders)
