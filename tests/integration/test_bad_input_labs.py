@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
+import sqlite3
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 from support.operations import Stage, changes, photograph, stage
@@ -51,6 +56,36 @@ def garbage(path: Path) -> None:
 
 def truncated(path: Path) -> None:
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+@contextlib.contextmanager
+def owner(root: Path) -> Iterator[None]:
+    """Another process has every database open."""
+    # Connections of this process would pass to its forked children, who could write through them.
+    code = (
+        "import sqlite3, sys; opened = [sqlite3.connect(path) for path in sys.argv[1:]]\n"
+        "for each in opened: each.execute('SELECT count(*) FROM sqlite_schema').fetchall()\n"
+        "print(flush=True); sys.stdin.read()"
+    )
+    paths = sorted(map(str, root.rglob("*.sqlite")))
+    with subprocess.Popen([sys.executable, "-c", code, *paths], stdin=PIPE, stdout=PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline()
+        yield
+
+
+@contextlib.contextmanager
+def unwritable(root: Path) -> Iterator[None]:
+    """Everybody may read the directory and nobody may write it."""
+    for path in [root, *root.rglob("*")]:
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    for parent in root.parents[:4]:
+        parent.chmod(parent.stat().st_mode | 0o055)
+    try:
+        yield
+    finally:
+        for path in [root, *root.rglob("*")]:
+            path.chmod(0o755 if path.is_dir() else 0o644)
 
 
 COMMANDS = [
@@ -105,33 +140,30 @@ def test_a_corrupt_configuration_is_named(lab: Stage) -> None:
     assert "droveway.conf" in lab.refused("server", "confirm", "web")
 
 
+@pytest.mark.parametrize("held", [False, True], ids=["at rest", "in use"])
 @pytest.mark.parametrize(
-    "words", [("server", "confirm", "web"), ("move", "pause", "{move}"), ("host", "disable", "host1")]
+    "words", [("server", "confirm", "web"), ("move", "resume", "{move}"), ("host", "disable", "host1")]
 )
-def test_a_lab_that_cannot_be_written_is_not_touched(lab: Stage, words: tuple[str, ...]) -> None:
-    """As somebody to whom the directory does not belong; reading works."""
-    lab.cli("move", "list")
-    move = lab.move("web").id
-    lab.lab.close()
-    for path in [lab.root, *lab.root.rglob("*")]:
-        path.chmod(0o555 if path.is_dir() else 0o444)
-    for parent in lab.root.parents[:4]:
-        parent.chmod(parent.stat().st_mode | 0o055)
-    before = photograph(lab.root)
+def test_a_lab_that_cannot_be_written_is_not_touched(
+    lab: Stage, kept: tuple[Stage, snapshot.Snapshot], words: tuple[str, ...], held: bool
+) -> None:
+    """By somebody to whom the directory does not belong; it can be read while its owner has it open."""
+    with contextlib.closing(sqlite3.connect(kept[1].kept / lab.lab.layout.journal.name)) as journal:
+        [(move,)] = journal.execute("SELECT id FROM moves")
+    with owner(lab.root) if held else contextlib.nullcontext(), unwritable(lab.root):
+        before = photograph(lab.root)
 
-    def as_nobody() -> None:
-        if os.geteuid() == 0:
-            os.setgroups([])
-            os.setgid(NOBODY)
-            os.setuid(NOBODY)
-        said = lab.refused(*(word.format(move=move) for word in words))
-        assert str(lab.root) in said
-        assert "web" in lab.cli("server", "list")
+        def as_nobody() -> None:
+            if os.geteuid() == 0:
+                os.setgroups([])
+                os.setgid(NOBODY)
+                os.setuid(NOBODY)
+            assert str(lab.root) in lab.refused(*(word.format(move=move) for word in words))
+            if held:
+                assert "web" in lab.cli("server", "list")
 
-    in_child(as_nobody)
-    assert changes(before, photograph(lab.root)) == []
-    for path in [lab.root, *lab.root.rglob("*")]:
-        path.chmod(0o755 if path.is_dir() else 0o644)
+        in_child(as_nobody)
+        assert changes(before, photograph(lab.root)) == []
 
 
 BAD_CLOUDS = {
