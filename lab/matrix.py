@@ -74,6 +74,8 @@ def _parse(given: list[str]) -> list[argparse.Namespace]:
         else:
             groups[-1].append(word)
     first = _parser().parse_args(groups[0])
+    if first.full and len(groups) > 1:
+        _parser().error(f"--full runs every point, so that nothing may follow it with {AND}: leave one of them out")
     choices = argparse.ArgumentParser(prog=f"tools/matrix ... {AND}", parents=[_choice()])
     return [first, *(choices.parse_args(group, argparse.Namespace(confirm=first.confirm)) for group in groups[1:])]
 

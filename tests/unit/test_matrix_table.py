@@ -1,11 +1,11 @@
-"""The page that tells of a whole crash matrix counts every point once."""
+"""The page of a whole crash matrix counts every point once; points that cannot be chosen together are refused."""
 
 from __future__ import annotations
 
 import pytest
 
 from droveway.flows import registry
-from droveway.lab import crash_points, matrix_table
+from droveway.lab import crash_points, matrix, matrix_table
 from droveway.lab.matrix_table import Told
 
 
@@ -34,3 +34,19 @@ def test_every_point_has_a_column(kind: str) -> None:
     gaps = {("execute", name): ["effect.source.1", "call.1", "posted"] for name in graph.names()}
     every = [*crash_points.singles(graph, gaps), *crash_points.pairs(graph)]
     assert {matrix_table.column(point) for point in every} <= set(matrix_table.COLUMNS)
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["--full", "--and", "--kind", "delete"], "--full runs every point"),
+        (["--kind", "delete", "--and", "--cloud", "shared"], "unrecognized arguments: --cloud"),
+    ],
+)
+def test_what_cannot_be_chosen_together_is_refused(
+    words: list[str], why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as left:
+        matrix.main(words)
+    assert left.value.code == 2
+    assert why in capsys.readouterr().err
