@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,10 +12,15 @@ from hypervisor_contract import Rig
 
 from droveway.lab import boot_image
 from droveway.lab.libvirt_hosts import LibvirtHost
-from droveway.workers.hypervisors import qcow2
 from droveway.workers.hypervisors.libvirt import Libvirt
 
 DISK_BYTES = 64 << 20
+
+
+def make_overlay(path: Path, base: Path, size: int) -> None:
+    """A new disk of ``size`` bytes over a qcow2 image."""
+    formats = ("-q", "-f", "qcow2", "-F", "qcow2")
+    subprocess.run(["qemu-img", "create", *formats, "-b", base, path, str(size)], check=True)
 
 
 class LibvirtRig(Rig):
@@ -36,7 +42,7 @@ class LibvirtRig(Rig):
         return made
 
     def make_disk(self, path: Path) -> None:
-        qcow2.create_overlay(path, self.base, DISK_BYTES)
+        make_overlay(path, self.base, DISK_BYTES)
 
     def make_volume(self, path: Path) -> None:
         path.write_bytes(boot_image.assemble().ljust(1 << 20, b"\0"))

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from libvirt_rig import make_overlay
 from support.operations import Stage, faults_cleared, stage
 
 from droveway.lab import witness
@@ -48,7 +49,7 @@ def rest_on_a_base(lab: Stage) -> None:
     disk, base = lab.directory("host1", "web") / "disk", directories.path(BASES, "a1" * 20)
     directories.create(BASES)
     disk.rename(base)
-    qcow2.create_overlay(disk, base, 1 << 30)
+    make_overlay(disk, base, 1 << 30)
 
 
 def digest(path: Path) -> str:

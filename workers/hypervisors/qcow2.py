@@ -36,13 +36,6 @@ def create(path: Path, size: int, *, kind: str) -> None:
     _put(temporary, path)
 
 
-def create_overlay(path: Path, backing: Path, size: int) -> None:
-    """A new disk of ``size`` bytes over a qcow2 image, durable."""
-    temporary = path.with_name(f"{path.name}.part")
-    _run("create", "-q", "-f", "qcow2", "-F", "qcow2", "-b", str(backing), str(temporary), str(size))
-    _put(temporary, path)
-
-
 def convert(source: Path, source_format: str, path: Path) -> None:
     """A qcow2 disk with what another one holds and no backing file, durable."""
     temporary = path.with_name(f"{path.name}.part")
