@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -218,6 +219,22 @@ def test_a_look_takes_no_lock_from_who_has_a_database_open(tmp_path: Path) -> No
             ours.execute("INSERT INTO seen VALUES (7)")
     with contextlib.closing(sqlite3.connect(files.journal)) as after:
         assert after.execute("SELECT number FROM seen").fetchall() == [(7,)]
+
+
+def test_a_look_undoes_what_a_killed_process_had_half_written(lab: Stage) -> None:
+    """Else a look after a kill found nothing, and nothing was compared."""
+    path = lab.lab.layout.placement
+    known = marks.look(lab.lab.layout, [])
+    killed = (
+        "import os, sqlite3, sys; db = sqlite3.connect(sys.argv[1], isolation_level=None)\n"
+        "for each in ('PRAGMA cache_size = 1', 'BEGIN', 'DELETE FROM resource_providers',"
+        " 'CREATE TABLE half (content)', 'INSERT INTO half VALUES (zeroblob(1000000))'): db.execute(each)\n"
+        "os.kill(os.getpid(), 9)"
+    )
+    assert subprocess.run([sys.executable, "-c", killed, str(path)], check=False).returncode == -signal.SIGKILL
+    assert path.with_name(f"{path.name}-journal").stat().st_size > 0
+    assert known.providers
+    assert marks.look(lab.lab.layout, []) == known
 
 
 def test_what_cannot_be_read_keeps_its_mark(lab: Stage) -> None:

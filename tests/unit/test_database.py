@@ -43,3 +43,23 @@ def test_a_file_that_became_garbage_names_itself(tmp_path: Path) -> None:
     with pytest.raises(exc.DatabaseError, match="not a database") as caught, ours.begin():
         pass
     assert file_of(caught.value) == str(path)
+
+
+@pytest.mark.parametrize("kind", ["DatabaseError", "OperationalError"])
+def test_what_fails_as_a_transaction_begins_is_sqlalchemys_and_names_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """The command line knows a broken database by SQLAlchemy's errors alone."""
+
+    class Broken(sqlite3.Connection):
+        def execute(self, statement: str, *parameters: object) -> sqlite3.Cursor:
+            if statement.startswith("BEGIN"):
+                raise getattr(sqlite3, kind)("database disk image is malformed")
+            return super().execute(statement, *parameters)
+
+    ours = Database(sqlite_url(tmp_path / "journal.sqlite"))
+    monkeypatch.setattr(sqlite3.dbapi2, "connect", Broken)
+    with pytest.raises(getattr(exc, kind), match="malformed") as caught, ours.begin():
+        pass
+    assert file_of(caught.value) == str(tmp_path / "journal.sqlite")
+    ours.close()
