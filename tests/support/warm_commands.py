@@ -48,11 +48,12 @@ def on_path(folder: Path) -> Iterator[str]:
         listening.listen()
         number = listening.fileno()
         server = subprocess.Popen([sys.executable, __file__, str(number)], pass_fds=[number])
-        try:
-            yield f"{folder}{os.pathsep}{os.environ['PATH']}"
-        finally:
-            server.kill()
-            server.wait()
+    # Only the server listens: once it is gone a command is refused instead of waiting for it.
+    try:
+        yield f"{folder}{os.pathsep}{os.environ['PATH']}"
+    finally:
+        server.kill()
+        server.wait()
 
 
 def serve(listening: socket.socket) -> NoReturn:
@@ -66,28 +67,20 @@ def serve(listening: socket.socket) -> NoReturn:
             words, directory, environment = json.loads(request)
             child = os.fork()
             if child == 0:
-                _be_the_command(words, directory, environment, files)
+                sys.exit(_command(words, directory, environment, files))
             for file in files:
                 os.close(file)
             status = os.waitpid(child, 0)[1]
             connection.send(str(os.waitstatus_to_exitcode(status)).encode())
 
 
-def _be_the_command(words: list[str], directory: str, environment: dict[str, str], files: list[int]) -> NoReturn:
-    code: object = 1
-    try:
-        for number, file in enumerate(files):
-            os.dup2(file, number)
-        os.chdir(directory)
-        os.environ.clear()
-        os.environ.update(environment)
-        code = main(words)
-    except SystemExit as left:
-        code = left.code
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code if isinstance(code, int) else 0)
+def _command(words: list[str], directory: str, environment: dict[str, str], files: list[int]) -> int:
+    for number, file in enumerate(files):
+        os.dup2(file, number)
+    os.chdir(directory)
+    os.environ.clear()
+    os.environ.update(environment)
+    return main(words)
 
 
 if __name__ == "__main__":
