@@ -153,14 +153,15 @@ def droveway(site: Site) -> Iterator[Copy]:
     def copy() -> None:
         context = Context(host, command)
         hello = frames.Hello(peer="target", server=SERVER, move="move", epoch=1)
-        source = RemoteSource("source", address, hello, pause=time.sleep)
+        source, prover = (RemoteSource("source", address, hello, pause=time.sleep) for _ in range(2))
         directory = os.open(site.target, os.O_RDONLY)
         try:
-            copy_disk(context, source, directory, disk, Tally(context))
+            copy_disk(context, source, prover, directory, disk, Tally(context))
             os.fsync(directory)
         finally:
             os.close(directory)
             source.close()
+            prover.close()
 
     with serving(serve_disks, site.source, address, disk):
         until(lambda: Path(f"{site.folder}/socket").exists())

@@ -6,17 +6,20 @@ its digest: an overlay over any other content would be silently corrupt.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
+
+import msgspec
 
 from droveway.wire import DiskInfo
 from droveway.workers import extents
 from droveway.workers.context import Context
 from droveway.workers.copying import Tally, copy_disk, log_name
 from droveway.workers.directories import BASES, BaseFile, CopiedDisk, SetAsideDisk, is_digest, open_file
-from droveway.workers.sources import Opened, Source, base_name
+from droveway.workers.sources import Source, base_name
 
 _CODE: Final = "backing-file"
 
@@ -64,7 +67,7 @@ def fetch(
     ctx: Context,
     part: str,
     bases: list[BaseFile],
-    source: Callable[[], Opened],
+    source: Callable[[], Source],
     tally: Tally,
 ) -> list[CopiedDisk]:
     """Get every base that this host has not; returns what was copied."""
@@ -72,11 +75,8 @@ def fetch(
     copied = []
     for base in bases:
         if not _is_here(ctx, base.digest):
-            reader, close = source()
-            try:
-                copied.append(_fetch(ctx, part, base, reader, tally))
-            finally:
-                close()
+            with contextlib.closing(source()) as reader, contextlib.closing(source()) as prover:
+                copied.append(_fetch(ctx, part, base, reader, prover, tally))
     return copied
 
 
@@ -95,15 +95,16 @@ def _is_here(ctx: Context, digest: str) -> bool:
     return True
 
 
-def _fetch(ctx: Context, part: str, base: BaseFile, source: Source, tally: Tally) -> CopiedDisk:
+def _fetch(ctx: Context, part: str, base: BaseFile, source: Source, prover: Source, tally: Tally) -> CopiedDisk:
     """Copy and prove a base in the move's own directory, then give it its name among the bases."""
     name = base_name(base.digest)
     facts = SetAsideDisk(
         name=name, format=base.format, size=base.size, allocated=0, mtime_ns=base.mtime_ns, inode=base.inode
     )
     with ctx.directories.open(part) as directory, ctx.directories.open(BASES) as bases:
-        copied = copy_disk(ctx, source, directory, facts, tally)
-        if copied.checksum != base.digest:
+        copied = copy_disk(ctx, source, prover, directory, facts, tally)
+        found = extents.digest(directory, name, ctx.check)
+        if found != base.digest:
             raise ctx.failed(
                 f"the base {base.file} of server {ctx.server} was changed on {source.host} after it was set aside",
                 code=_CODE,
@@ -113,4 +114,4 @@ def _fetch(ctx: Context, part: str, base: BaseFile, source: Source, tally: Tally
         os.fsync(bases)
         os.fsync(directory)
     ctx.directories.unlink(part, log_name(name))
-    return copied
+    return msgspec.structs.replace(copied, checksum=found, source_checksum=base.digest)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -30,7 +31,7 @@ from droveway.workers.ownership import (
     require_storage,
     set_aside_name,
 )
-from droveway.workers.sources import LocalSource, Opened
+from droveway.workers.sources import LocalSource, Source
 from droveway.workers.transfer import RemoteSource
 
 SIDE_BY_SIDE: Final = 4
@@ -215,32 +216,24 @@ def _copy_local(ctx: Context, part: str) -> tuple[list[CopiedDisk], list[CopiedD
     manifest = own_manifest(ctx)
     refuse_running(ctx, "its disks are copied")
 
-    def source() -> Opened:
-        opened = LocalSource(ctx.host.name, ctx.directories, set_aside_name(ctx.server), manifest)
-        return opened, opened.close
+    def source() -> LocalSource:
+        return LocalSource(ctx.host.name, ctx.directories, set_aside_name(ctx.server), manifest)
 
     return _copy(ctx, part, manifest.disks, manifest.bases, source)
 
 
 def _pull(ctx: Context, details: CopyDisks, part: str) -> tuple[list[CopiedDisk], list[CopiedDisk]]:
-    def remote() -> RemoteSource:
+    def source() -> RemoteSource:
         hello = frames.Hello(peer=ctx.host.name, server=ctx.server, move=ctx.move, epoch=ctx.epoch)
         return RemoteSource(details.source, details.address, hello, pause=ctx.pause)
 
-    def source() -> Opened:
-        opened = remote()
-        return opened, opened.close
-
-    first = remote()
-    try:
+    with contextlib.closing(source()) as first:
         offered = first.offered()
-    finally:
-        first.close()
     return _copy(ctx, part, offered.disks, offered.bases, source)
 
 
 def _copy(
-    ctx: Context, part: str, disks: list[SetAsideDisk], wanted: list[BaseFile], source: Callable[[], Opened]
+    ctx: Context, part: str, disks: list[SetAsideDisk], wanted: list[BaseFile], source: Callable[[], Source]
 ) -> tuple[list[CopiedDisk], list[CopiedDisk]]:
     """The disks, and the bases that had to be fetched for them."""
     for digest in {*(base.digest for base in wanted), *(disk.backing for disk in disks if disk.backing)}:
@@ -250,11 +243,9 @@ def _copy(
     fetched = bases.fetch(ctx, part, wanted, source, tally) if wanted else []
 
     def copy(disk: SetAsideDisk, directory: int) -> CopiedDisk:
-        reader, close = source()
-        try:
-            return copy_disk(ctx, reader, directory, disk, tally)
-        finally:
-            close()
+        with contextlib.ExitStack() as opened:
+            reader, prover = (opened.enter_context(contextlib.closing(source())) for _ in range(2))
+            return copy_disk(ctx, reader, prover, directory, disk, tally)
 
     return _side_by_side(ctx, part, disks, copy), fetched
 

@@ -14,14 +14,18 @@ from typing import Final
 
 import msgspec
 
-from droveway.errors import DestinationFault, StepError
+from droveway.errors import StepError
 from droveway.workers import extents
 from droveway.workers.context import Context
 from droveway.workers.directories import CopiedDisk, SetAsideDisk, open_file
+from droveway.workers.proving import Chunk, Proof
 from droveway.workers.sources import DiskMap, Identity, LocalSource, Source
 
 SYNC_BYTES: Final = 16 << 20
 """After so many bytes what was written is synced and journaled: the most that a crash costs for each disk."""
+
+_Sent = tuple[bytes | bytearray, str]
+"""A chunk's data and its checksum."""
 
 _FICLONE: Final = 0x40049409
 _NO_REFLINK: Final = (errno.EOPNOTSUPP, errno.EXDEV, errno.EINVAL, errno.ENOTTY, errno.ENOSYS, errno.EPERM)
@@ -107,35 +111,28 @@ def log_name(disk: str) -> str:
     return f"{disk}-chunks"
 
 
-def copy_disk(ctx: Context, source: Source, directory: int, disk: SetAsideDisk, tally: Tally) -> CopiedDisk:
-    """Copy one disk and prove the copy.
+def copy_disk(
+    ctx: Context, source: Source, prover: Source, directory: int, disk: SetAsideDisk, tally: Tally
+) -> CopiedDisk:
+    """Copy one disk and prove the copy; ``prover`` is a second reader of the same disks.
 
     Raises DestinationFault (``checksum``, ``disk-full``) when this host's copy is not what was sent, and StepError
     (``checksum``, ``source-changed``) when the source's disk is not what it was.
     """
     where = source.disk_map(disk.name)
     tally.expect(sum(length for _, length in where.extents))
-    with _copy_file(directory, disk.name, where.identity) as (file, log):
+    with (
+        _copy_file(directory, disk.name, where.identity) as (file, log),
+        Proof(ctx, prover, directory, disk.name, log) as proof,
+    ):
         if isinstance(source, LocalSource) and not log.done and _reflinked(source.file(disk.name), file):
             os.fdatasync(file)
+            ctx.effect("verify")
+            proof.add(list(extents.chunks(where.extents)))
             sent = 0
         else:
-            sent = _fetch(ctx, source, disk.name, where, file, log, tally)
-        ctx.effect("verify")
-        with concurrent.futures.ThreadPoolExecutor(1) as other_end:
-            sealing = other_end.submit(source.seal, disk.name, ctx.check)
-            own = extents.digest(directory, disk.name, ctx.check)
-            seal = sealing.result()
-        if seal.identity != where.identity:
-            raise StepError(
-                f"{disk.name} of server {ctx.server} was changed on {source.host} while it was copied",
-                code="source-changed",
-                host=source.host,
-            )
-        if own != seal.digest:
-            error = _differs(ctx, source, directory, disk.name, log)
-            log.begin()
-            raise error
+            sent = _fetch(ctx, source, disk.name, where, file, log, tally, proof)
+        own, sources = proof.finish(where)
         os.fsync(file)
     return CopiedDisk(
         name=disk.name,
@@ -144,7 +141,7 @@ def copy_disk(ctx: Context, source: Source, directory: int, disk: SetAsideDisk, 
         allocated=sum(length for _, length in where.extents),
         sent=sent,
         checksum=own,
-        source_checksum=seal.digest,
+        source_checksum=sources,
         backing=disk.backing,
         backing_format=disk.backing_format,
     )
@@ -166,56 +163,73 @@ def _copy_file(directory: int, disk: str, identity: Identity) -> Iterator[tuple[
         yield file, log
 
 
-def _fetch(ctx: Context, source: Source, disk: str, where: DiskMap, file: int, log: ChunkLog, tally: Tally) -> int:
-    """Fetch every chunk that the log does not vouch for; returns the bytes that were sent."""
-    sent = unsynced = 0
+def _fetch(
+    ctx: Context,
+    source: Source,
+    disk: str,
+    where: DiskMap,
+    file: int,
+    log: ChunkLog,
+    tally: Tally,
+    proof: Proof,
+) -> int:
+    """Fetch every chunk that the log does not vouch for, and have all proved; returns the bytes that were sent."""
+    sent = 0
     wanted = list(extents.chunks(where.extents))
     missing = [chunk for chunk in wanted if chunk not in log.done]
+    lot: list[Chunk] = []
     copy = extents.Direct(file)
-    with _ahead(source, disk, missing) as coming:
+    with _ahead(ctx, source, disk, missing) as coming:
         for offset, length in wanted:
             kept = (offset, length) in log.done
-            if kept:
-                tally.add(length, kept=True)
-                continue
-            ctx.effect("chunk")
-            data, checksum = next(coming)
-            if len(data) != length or extents.checksum(data) != checksum:
-                raise StepError(
-                    f"{disk} of server {ctx.server}: the chunk at {offset} from {source.host} reached "
-                    f"{ctx.host.name} with another checksum",
-                    code="checksum",
-                    host=source.host,
-                )
-            copy.write(data, offset)
-            log.add(offset, length, checksum)
-            sent += length
-            unsynced += length
-            if unsynced >= SYNC_BYTES:
-                log.sync(file)
-                unsynced = 0
-            tally.add(length)
-    log.sync(file)
+            if not kept:
+                ctx.effect("chunk")
+                data, checksum = next(coming)
+                copy.write(data, offset)
+                log.add(offset, length, checksum)
+                sent += length
+            tally.add(length, kept=kept)
+            lot.append((offset, length))
+            if sum(count for _, count in lot) >= SYNC_BYTES:
+                _prove(ctx, lot, file, log, proof)
+                lot = []
+    _prove(ctx, lot, file, log, proof)
     return sent
 
 
+def _prove(ctx: Context, lot: list[Chunk], file: int, log: ChunkLog, proof: Proof) -> None:
+    log.sync(file)
+    ctx.effect("verify")
+    proof.add(lot)
+
+
 @contextlib.contextmanager
-def _ahead(
-    source: Source, disk: str, wanted: list[tuple[int, int]]
-) -> Iterator[Iterator[tuple[bytes | bytearray, str]]]:
-    """The chunks in order; while one is dealt with, the next is on its way."""
+def _ahead(ctx: Context, source: Source, disk: str, wanted: list[Chunk]) -> Iterator[Iterator[_Sent]]:
+    """The chunks in order, each compared with its checksum; while one is written, the next is on its way."""
+
+    def read(offset: int, length: int) -> _Sent:
+        data, checksum = source.read(disk, offset, length)
+        if len(data) != length or extents.checksum(data) != checksum:
+            raise StepError(
+                f"{disk} of server {ctx.server}: the chunk at {offset} from {source.host} reached {ctx.host.name} "
+                "with another checksum",
+                code="checksum",
+                host=source.host,
+            )
+        return data, checksum
+
     with concurrent.futures.ThreadPoolExecutor(1) as reader:
 
-        def read() -> Iterator[tuple[bytes | bytearray, str]]:
-            coming: concurrent.futures.Future[tuple[bytes | bytearray, str]] | None = None
+        def each() -> Iterator[_Sent]:
+            coming: concurrent.futures.Future[_Sent] | None = None
             for offset, length in wanted:
-                present, coming = coming, reader.submit(source.read, disk, offset, length)
+                present, coming = coming, reader.submit(read, offset, length)
                 if present is not None:
                     yield present.result()
             if coming is not None:
                 yield coming.result()
 
-        yield read()
+        yield each()
 
 
 def _reflinked(source: int, copy: int) -> bool:
@@ -226,28 +240,3 @@ def _reflinked(source: int, copy: int) -> bool:
             return False
         raise
     return True
-
-
-def _differs(ctx: Context, source: Source, directory: int, disk: str, log: ChunkLog) -> StepError:
-    """Whose fault it is that two digests differ: each side's chunks are compared with what was journaled of them."""
-    copy = open_file(directory, disk)
-    try:
-        for (offset, length), checksum in log.done.items():
-            ctx.check()
-            if extents.checksum(os.pread(copy, length, offset)) != checksum:
-                break
-            if source.read(disk, offset, length)[1] != checksum:
-                return StepError(
-                    f"{disk} of server {ctx.server}: {source.host} now reads other data at {offset} than it sent to "
-                    f"{ctx.host.name}; look at its disks",
-                    code="checksum",
-                    host=source.host,
-                )
-    finally:
-        os.close(copy)
-    return DestinationFault(
-        f"{disk} of server {ctx.server}: {ctx.host.name} gives back other data than {source.host} sent; "
-        "look at its disks",
-        code="checksum",
-        host=ctx.host.name,
-    )

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import functools
 import hashlib
 import mmap
 import os
+import sys
 from collections.abc import Callable, Iterator
 from typing import Final, Self
 
@@ -44,6 +44,21 @@ def chunks(extents: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
             stop = min(end, offset - offset % CHUNK + CHUNK)
             yield offset, stop - offset
             offset = stop
+
+
+def outside(present: list[tuple[int, int]], known: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """What of the present extents is in none of the known ones; both in order."""
+    found, coming = [], iter([*known, (sys.maxsize, 0)])
+    start, length = next(coming)
+    for offset, size in present:
+        begin, end = offset, offset + size
+        while begin < end:
+            while start + length <= begin:
+                start, length = next(coming)
+            if begin < start:
+                found.append((begin, min(end, start) - begin))
+            begin = max(begin, start + length)
+    return found
 
 
 class Direct:
@@ -132,17 +147,14 @@ class Medium:
     def __exit__(self, *_: object) -> None:
         os.close(self._file)
 
-    def filled(self) -> list[int]:
-        """The offsets of all chunks that hold data."""
-        return sorted({offset - offset % CHUNK for offset, _ in chunks(data_extents(self._file, self.size))})
+    def extents(self) -> list[tuple[int, int]]:
+        """(offset, length) of all that is allocated with data in it now, in bytes."""
+        return data_extents(self._file, self.size)
 
-    def chunk(self, offset: int) -> memoryview:
-        """The chunk that begins at ``offset``, valid until the next call; the file's last one may be shorter."""
-        length = min(CHUNK, self.size - offset)
-        data = self._direct.read(offset, length)
-        if len(data) < length:
-            raise OSError(errno.EIO, f"the file ends before {offset + length}")
-        return data
+    def read(self, offset: int, length: int) -> memoryview:
+        """At most a chunk, valid until the next call; shorter where the file ends."""
+        os.posix_fadvise(self._file, offset, length, os.POSIX_FADV_DONTNEED)
+        return self._direct.read(offset, length)
 
 
 def digest(directory: int, name: str, beat: Callable[[], None]) -> str:
@@ -152,12 +164,11 @@ def digest(directory: int, name: str, beat: Callable[[], None]) -> str:
     """
     with Medium(directory, name) as medium:
         whole = hashlib.sha256(f"{medium.size}".encode())
-        for offset in medium.filled():
+        for offset in sorted({offset - offset % CHUNK for offset, _ in chunks(medium.extents())}):
             beat()
-            with medium.chunk(offset) as data:
-                found = hashlib.sha256(data).digest()
-                if found != _of_zeros(len(data)):
-                    whole.update(f":{offset}:".encode() + found)
+            with medium.read(offset, CHUNK) as data:
+                if not is_zero(data):
+                    whole.update(f":{offset}:".encode() + hashlib.sha256(data).digest())
     return whole.hexdigest()
 
 
@@ -166,6 +177,6 @@ def checksum(data: bytes | bytearray | memoryview) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-@functools.lru_cache(maxsize=64)
-def _of_zeros(length: int) -> bytes:
-    return hashlib.sha256(bytes(length)).digest()
+def is_zero(data: memoryview) -> bool:
+    """Whether there is nothing else in it."""
+    return data.tobytes() == bytes(len(data))

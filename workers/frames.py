@@ -15,7 +15,7 @@ import msgspec
 
 from droveway.workers.directories import BaseFile, SetAsideDisk
 from droveway.workers.extents import CHUNK
-from droveway.workers.sources import DiskMap, Seal
+from droveway.workers.sources import DiskMap
 
 _LENGTHS: Final = struct.Struct("!II")
 LONGEST_HEADER: Final = 16 << 20
@@ -51,10 +51,12 @@ class AskChunk(msgspec.Struct, frozen=True, kw_only=True, tag="chunk?"):
     length: int
 
 
-class AskSeal(msgspec.Struct, frozen=True, kw_only=True, tag="seal?"):
-    """The question for the disk's digest and identity at the end of the copy."""
+class AskProof(msgspec.Struct, frozen=True, kw_only=True, tag="proof?"):
+    """The question what the medium holds of a chunk: offset and length in bytes."""
 
     disk: str
+    offset: int
+    length: int
 
 
 class MapFrame(msgspec.Struct, frozen=True, kw_only=True, tag="map"):
@@ -69,14 +71,10 @@ class ChunkFrame(msgspec.Struct, frozen=True, kw_only=True, tag="chunk"):
     checksum: str
 
 
-class SealFrame(msgspec.Struct, frozen=True, kw_only=True, tag="seal"):
-    """The answer to `AskSeal`."""
+class ProofFrame(msgspec.Struct, frozen=True, kw_only=True, tag="proof"):
+    """The answer to `AskProof`."""
 
-    seal: Seal
-
-
-class Beat(msgspec.Struct, frozen=True, kw_only=True, tag="beat"):
-    """The answer takes longer; the other side is at work."""
+    checksum: str
 
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True, tag="refusal"):
@@ -85,7 +83,7 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True, tag="refusal"):
     error: dict[str, str]
 
 
-Frame = Hello | Welcome | AskMap | AskChunk | AskSeal | MapFrame | ChunkFrame | SealFrame | Beat | Refusal
+Frame = Hello | Welcome | AskMap | AskChunk | AskProof | MapFrame | ChunkFrame | ProofFrame | Refusal
 
 _DECODER: Final = msgspec.json.Decoder(Frame)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable
 from typing import Protocol
 
 import msgspec
@@ -29,13 +28,6 @@ class DiskMap(msgspec.Struct, frozen=True, kw_only=True):
     extents: list[tuple[int, int]]
 
 
-class Seal(msgspec.Struct, frozen=True, kw_only=True):
-    """What the source says at the end of a copy: its disk's identity now, and the digest of what its medium holds."""
-
-    identity: Identity
-    digest: str
-
-
 class Source(Protocol):
     """One reader of the disks that were set aside; raises StepError naming disk and host."""
 
@@ -47,12 +39,11 @@ class Source(Protocol):
     def read(self, disk: str, offset: int, length: int) -> tuple[bytes | bytearray, str]:
         """One chunk and its checksum, made where the disk lies."""
 
-    def seal(self, disk: str, beat: Callable[[], None]) -> Seal:
-        """The disk as it is at the end of the copy."""
+    def proof(self, disk: str, offset: int, length: int) -> str:
+        """The checksum of what the disk's medium holds there now."""
 
-
-Opened = tuple[Source, Callable[[], None]]
-"""A source, and what closes it."""
+    def close(self) -> None:
+        """Close what was opened for it."""
 
 
 def base_name(digest: str) -> str:
@@ -71,6 +62,7 @@ class LocalSource:
         self._directory = self._open.enter_context(directories.open(name))
         self._files: dict[str, int] = {}
         self._readers: dict[str, extents.Direct] = {}
+        self._media: dict[str, extents.Medium] = {}
         self._known: dict[str, SetAsideDisk | BaseFile] = {disk.name: disk for disk in manifest.disks}
         if manifest.bases:
             self._bases = self._open.enter_context(directories.open(BASES))
@@ -79,6 +71,7 @@ class LocalSource:
     def close(self) -> None:
         """Close all files."""
         self._readers.clear()
+        self._media.clear()
         for file in self._files.values():
             os.close(file)
         self._files.clear()
@@ -115,19 +108,25 @@ class LocalSource:
         if disk not in self._readers:
             self._readers[disk] = extents.Direct(file)
         data = bytes(self._readers[disk].read(offset, length))
-        if len(data) != length:
+        self._require_whole(disk, data, length, offset)
+        return data, extents.checksum(data)
+
+    def proof(self, disk: str, offset: int, length: int) -> str:
+        """The checksum of what is there now, past the cache."""
+        if disk not in self._media:
+            self.file(disk)
+            self._media[disk] = self._open.enter_context(extents.Medium(*self._place(disk)))
+        with self._media[disk].read(offset, length) as data:
+            self._require_whole(disk, data, length, offset)
+            return extents.checksum(data)
+
+    def _require_whole(self, disk: str, data: bytes | memoryview, length: int, offset: int) -> None:
+        if len(data) < length:
             raise StepError(
                 f"{disk} of server {self.manifest.server} on {self.host} ends before {offset + length}: it was cut",
                 code="source-changed",
                 host=self.host,
             )
-        return data, extents.checksum(data)
-
-    def seal(self, disk: str, beat: Callable[[], None]) -> Seal:
-        """The disk's digest, read anew past the cache, and its identity after that."""
-        file = self.file(disk)
-        found = extents.digest(*self._place(disk), beat)
-        return Seal(identity=_identity(file), digest=found)
 
     def _place(self, disk: str) -> tuple[int, str]:
         known = self._known[disk]

@@ -10,7 +10,7 @@ import tenacity
 
 from droveway.errors import CoordinationLost, Fenced, StepError, step_error
 from droveway.workers import frames
-from droveway.workers.sources import DiskMap, Seal
+from droveway.workers.sources import DiskMap
 from droveway.workers.transfer_server import socket_path
 
 PATIENCE: Final = 20.0
@@ -60,10 +60,10 @@ class RemoteSource:
         answer, data = self._asked(lambda peer: self._ask(peer, request, frames.ChunkFrame))
         return data, answer.checksum
 
-    def seal(self, disk: str, beat: Callable[[], None]) -> Seal:
-        """The disk as the source finds it at the end of the copy."""
-        beat()
-        return self._asked(lambda peer: self._ask(peer, frames.AskSeal(disk=disk), frames.SealFrame)[0]).seal
+    def proof(self, disk: str, offset: int, length: int) -> str:
+        """The checksum of what the source's medium holds there now."""
+        request = frames.AskProof(disk=disk, offset=offset, length=length)
+        return self._asked(lambda peer: self._ask(peer, request, frames.ProofFrame)[0]).checksum
 
     def close(self) -> None:
         """Hang up."""
@@ -113,9 +113,6 @@ class RemoteSource:
     def _ask(self, peer: frames.FrameSocket, request: frames.Frame, kind: type[Answer]) -> tuple[Answer, bytearray]:
         peer.send(request)
         answer, payload = peer.receive()
-        while isinstance(answer, frames.Beat):
-            self._pause(0)
-            answer, payload = peer.receive()
         if isinstance(answer, frames.Refusal):
             if answer.error["code"] == Fenced.code:
                 raise Fenced(answer.error["message"])

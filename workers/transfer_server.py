@@ -8,7 +8,6 @@ import os
 import socket
 import struct
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -23,7 +22,6 @@ LOG = logging.getLogger(__name__)
 Admit = Callable[[frames.Hello], LocalSource]
 """Opens what the hello may fetch; raises StepError or Fenced when it may not."""
 
-BEAT_SECONDS: Final = 1.0
 _CREDENTIALS: Final = struct.Struct("3i")
 
 
@@ -115,7 +113,7 @@ class TransferServer:
                 connection.send(frames.Welcome(disks=source.manifest.disks, bases=source.manifest.bases))
                 while True:
                     request, _ = connection.receive()
-                    connection.send(*self._reply(connection, source, request))
+                    connection.send(*self._reply(source, request))
             finally:
                 source.close()
         except StepError as error:
@@ -129,27 +127,17 @@ class TransferServer:
             return self._admit(hello)
         raise StepError("a transfer begins with a hello", code="protocol", host=self.host)
 
-    def _reply(
-        self, connection: frames.FrameSocket, source: LocalSource, request: frames.Frame
-    ) -> tuple[frames.Frame, bytes]:
+    def _reply(self, source: LocalSource, request: frames.Frame) -> tuple[frames.Frame, bytes]:
         if isinstance(request, frames.AskMap):
             return frames.MapFrame(map=source.disk_map(request.disk)), b""
-        if isinstance(request, frames.AskChunk) and 0 < request.length <= CHUNK and request.offset >= 0:
-            data, checksum = source.read(request.disk, request.offset, request.length)
+        if isinstance(request, frames.AskChunk | frames.AskProof) and _is_chunk(request):
+            where = (request.disk, request.offset, request.length)
+            if isinstance(request, frames.AskProof):
+                return frames.ProofFrame(checksum=source.proof(*where)), b""
+            data, checksum = source.read(*where)
             return frames.ChunkFrame(checksum=checksum), data
-        if isinstance(request, frames.AskSeal):
-            return frames.SealFrame(seal=source.seal(request.disk, _Beats(connection))), b""
         raise StepError(f"{type(request).__name__} is no question", code="protocol", host=self.host)
 
 
-class _Beats:
-    """Tells the peer now and then that its answer is being made; breaks off when the peer is gone."""
-
-    def __init__(self, connection: frames.FrameSocket) -> None:
-        self._connection = connection
-        self._last = time.monotonic()
-
-    def __call__(self) -> None:
-        if time.monotonic() - self._last >= BEAT_SECONDS:
-            self._connection.send(frames.Beat())
-            self._last = time.monotonic()
+def _is_chunk(request: frames.AskChunk | frames.AskProof) -> bool:
+    return request.offset >= 0 and 0 < request.length <= CHUNK

@@ -134,6 +134,25 @@ def test_a_digest_does_not_depend_on_how_zeros_are_stored(
     os.close(directory)
 
 
+_EXTENTS = st.lists(st.tuples(st.integers(0, 6), st.integers(1, 6)), max_size=6)
+
+
+@given(_EXTENTS, _EXTENTS)
+def test_outside_is_what_is_present_and_not_known(present: list[tuple[int, int]], known: list[tuple[int, int]]) -> None:
+    def laid(gaps: list[tuple[int, int]]) -> list[tuple[int, int]]:
+        where, offset = [], 0
+        for gap, length in gaps:
+            where.append((offset + gap, length))
+            offset += gap + length
+        return where
+
+    def every(where: list[tuple[int, int]]) -> list[int]:
+        return [number for offset, length in where for number in range(offset, offset + length)]
+
+    there, expected = laid(present), laid(known)
+    assert every(extents.outside(there, expected)) == sorted(set(every(there)) - set(every(expected)))
+
+
 @given(st.lists(st.tuples(st.integers(1, 3 * extents.CHUNK), st.integers(1, 3 * extents.CHUNK)), max_size=6))
 def test_chunks_cover_the_extents_and_cross_no_border(gaps: list[tuple[int, int]]) -> None:
     where, offset = [], 0

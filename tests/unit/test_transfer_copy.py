@@ -191,13 +191,42 @@ def test_a_byte_flipped_on_the_destinations_medium_fails_the_step(single: Site, 
 
 
 def test_a_byte_flipped_on_the_sources_medium_fails_the_step(single: Site) -> None:
-    site = single
-    flips = at("verify", lambda: flip(site.source_disk(), 3 * MIB + 77))
+    flips = at("verify", lambda: flip(single.source_disk(), 3 * MIB + 77))
     with pytest.raises(StepError, match="alpha now reads other data") as caught:
-        site.copy(probe=flips)
+        single.copy(probe=flips)
     assert (caught.value.error_code, caught.value.host) == ("checksum", "alpha")
     assert not isinstance(caught.value, DestinationFault)
-    assert not site.cloud.hosts["beta"].directories.exists(SERVER)
+    assert not single.cloud.hosts["beta"].directories.exists(SERVER)
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 4])
+def test_a_byte_that_flips_early_in_a_long_copy_ends_it(
+    single: Site, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """What was kept from an earlier run is proved too, and none of a copy that differs is kept."""
+    monkeypatch.setattr(copying, "SYNC_BYTES", 1)
+    chunks = list(_chunks_of(single.source_disk()))
+    assert len(chunks) >= 4
+    flips = at("verify", lambda: flip(single.part_disk(), chunks[number - 1][0]), count=number)
+    with pytest.raises(DestinationFault):
+        single.copy(probe=flips)
+    single.served.clear()
+    single.copy()
+    assert len(single.served) == len(chunks)
+    assert single.same_bytes()
+
+
+def test_what_an_earlier_run_left_is_proved(single: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    def kill() -> None:
+        raise Killed
+
+    with pytest.raises(Killed):
+        single.copy(probe=at("verify", kill))
+    flip(single.part_disk(), 3 * MIB + 77)
+    with pytest.raises(DestinationFault, match="beta gives back other data"):
+        single.copy()
+    single.copy()
+    assert single.same_bytes()
 
 
 def test_a_byte_flipped_on_the_wire_fails_the_step(site: Site) -> None:
@@ -214,7 +243,7 @@ def test_a_source_changed_in_mid_copy_fails_the_step(single: Site, effect: str) 
             file.seek(70 * 1024)
             file.write(b"changed")
 
-    with pytest.raises(StepError, match="was changed on alpha while it was copied") as caught:
+    with pytest.raises(StepError, match="was changed on alpha after it was set aside") as caught:
         single.copy(probe=at(effect, change))
     assert (caught.value.error_code, caught.value.host) == ("source-changed", "alpha")
 
@@ -431,6 +460,8 @@ def test_only_disks_that_were_set_aside_are_served(site: Site, disk: str) -> Non
 def test_only_chunks_of_the_disk_are_served(site: Site, offset: int, length: int) -> None:
     with pytest.raises(StepError):
         site.remote().read("disk", offset, length)
+    with pytest.raises(StepError):
+        site.remote().proof("disk", offset, length)
     assert site.served == []
 
 
@@ -491,16 +522,18 @@ def test_an_address_of_another_kind_is_refused(site: Site, address: str) -> None
         site.cloud.run("beta", "copy_disks", details)
 
 
-def test_a_long_digest_is_kept_alive_by_beats(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transfer_server, "BEAT_SECONDS", 0.0)
-    waits: list[float] = []
-    source = site.remote()
-    source._pause = waits.append
-    with site.cloud.hosts["alpha"].directories.open(ASIDE) as directory:
-        expected = extents.digest(directory, "disk", lambda: None)
-    assert source.seal("disk", lambda: None).digest == expected
-    assert len(waits) == 5
-    source.close()
+def test_a_source_proves_what_its_medium_holds_now(site: Site) -> None:
+    with contextlib.closing(site.remote()) as source:
+        (offset, length), *_ = source.disk_map("disk").extents
+        length = min(length, extents.CHUNK)
+        sent = source.read("disk", offset, length)[1]
+        assert source.proof("disk", offset, length) == sent
+        flip(site.source_disk(), offset + length - 1)
+        assert source.proof("disk", offset, length) == source.read("disk", offset, length)[1] != sent
+        os.truncate(site.source_disk(), offset + length - 1)
+        with pytest.raises(StepError, match="it was cut") as caught:
+            source.proof("disk", offset, length)
+        assert caught.value.error_code == "source-changed"
 
 
 def test_where_the_file_system_can_share_blocks_nothing_is_copied(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
