@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
-import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
 import sqlalchemy as sa
-from sqlalchemy import event, exc, orm
+from sqlalchemy import event, orm
+from sqlalchemy.dialects.sqlite import pysqlite
 from sqlalchemy.ext.compiler import compiles
 
 from droveway.errors import DrovewayError
@@ -33,6 +33,25 @@ class DatabaseUnusable(DrovewayError):
     exit_code = 2
 
 
+_WRITES: Final = "droveway_writes"
+"""What is noted at a connection whose transactions are to write."""
+
+
+class SqliteDialect(pysqlite.dialect):
+    """Begins transactions itself: an event at each would call every other event's listeners at each statement too."""
+
+    supports_statement_cache = True
+
+    def do_begin(self, dbapi_connection: Any) -> None:
+        """SQLAlchemy's entry; what the driver raises here it makes its own error."""
+        statement = "BEGIN IMMEDIATE" if dbapi_connection.info.get(_WRITES) else "BEGIN"
+        dbapi_connection.driver_connection.execute(statement)
+
+
+_DRIVER: Final = "droveway"
+sa.dialects.registry.register(f"sqlite.{_DRIVER}", __name__, SqliteDialect.__name__)
+
+
 class Database:
     """A database by its SQLAlchemy URL.  The URL is never logged: it may hold a password."""
 
@@ -40,7 +59,6 @@ class Database:
         self.dialect = sa.make_url(url).get_backend_name()
         self._url = url
         self._engine: sa.Engine | None = None
-        self._writing: sa.Engine | None = None
 
     @property
     def engine(self) -> sa.Engine:
@@ -61,32 +79,37 @@ class Database:
     @contextlib.contextmanager
     def write(self) -> Iterator[orm.Session]:
         """A transaction that commits when the block ends and rolls back when it raises."""
-        with orm.Session(self._write_engine(), expire_on_commit=False) as session, session.begin():
+        with self.writing() as connection, orm.Session(connection, expire_on_commit=False) as session, session.begin():
             yield session
 
     @contextlib.contextmanager
     def begin(self) -> Iterator[sa.Connection]:
         """The same transaction without a session's bookkeeping, which costs half of what runs at each step."""
-        with self._write_engine().begin() as connection:
+        with self.writing() as connection, connection.begin():
             yield connection
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[sa.Connection]:
+        """A connection whose transactions, which the caller begins, are to write."""
+        with self.engine.connect() as connection:
+            connection.info[_WRITES] = True
+            try:
+                yield connection
+            finally:
+                del connection.info[_WRITES]
 
     def close(self) -> None:
         """Give back every connection."""
         if self._engine is not None:
             self._engine.dispose()
-            self._engine = self._writing = None
-
-    def _write_engine(self) -> sa.Engine:
-        if self._writing is None:
-            self._writing = self.engine.execution_options(droveway_write=True)
-        return self._writing
+            self._engine = None
 
     def _connect(self) -> sa.Engine:
         if self.dialect != "sqlite":
             return sa.create_engine(self._url, pool_pre_ping=True)
-        engine = sa.create_engine(self._url, connect_args={"timeout": BUSY_TIMEOUT, "check_same_thread": False})
+        url = sa.make_url(self._url).set(drivername=f"sqlite+{_DRIVER}")
+        engine = sa.create_engine(url, connect_args={"timeout": BUSY_TIMEOUT, "check_same_thread": False})
         event.listen(engine, "connect", _prepare_sqlite)
-        event.listen(engine, "begin", _begin_sqlite)
         event.listen(engine, "handle_error", _name_file)
         return engine
 
@@ -128,7 +151,7 @@ def database_time(session: orm.Session) -> Any:
 
 
 def _prepare_sqlite(connection: Any, _record: object) -> None:
-    # SQLAlchemy emits BEGIN itself (below); the driver's own implicit BEGIN would be a deferred one.
+    # The dialect begins transactions; the driver's own implicit BEGIN would be a deferred one.
     connection.isolation_level = None
     cursor = connection.cursor()
     for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
@@ -145,16 +168,3 @@ def _name_file(context: sa.ExceptionContext) -> None:
 def file_of(error: BaseException) -> str:
     """The file of a SQLite database's error, else nothing."""
     return next(iter(getattr(error, "__notes__", ())), "")
-
-
-def _begin_sqlite(connection: sa.Connection) -> None:
-    """Begin past SQLAlchemy's execution of statements: it would take half of what a small transaction does."""
-    statement = "BEGIN IMMEDIATE" if connection.get_execution_options().get("droveway_write", False) else "BEGIN"
-    driver: Any = connection.connection.driver_connection
-    try:
-        driver.execute(statement)
-    except sqlite3.DatabaseError as error:
-        kind = exc.OperationalError if isinstance(error, sqlite3.OperationalError) else exc.DatabaseError
-        named = kind(statement, None, error)
-        named.add_note(str(connection.engine.url.database))
-        raise named from error

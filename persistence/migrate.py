@@ -28,7 +28,7 @@ def sync(database: Database) -> tuple[str | None, str]:
         )
     config = Config()
     config.set_main_option("script_location", str(Path(__file__).with_name("migrations")))
-    with database.engine.execution_options(droveway_write=True).connect() as connection:
+    with database.writing() as connection:
         config.attributes["connection"] = connection
         command.upgrade(config, "head")
         connection.commit()

@@ -7,6 +7,7 @@ import sqlite3
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 from sqlalchemy import exc
 
 from droveway.persistence import database
@@ -63,3 +64,21 @@ def test_what_fails_as_a_transaction_begins_is_sqlalchemys_and_names_the_file(
         pass
     assert file_of(caught.value) == str(tmp_path / "journal.sqlite")
     ours.close()
+
+
+def test_only_what_is_to_write_takes_the_lock(tmp_path: Path) -> None:
+    """And a connection that wrote, or was to write and did not, is one for reading again."""
+    path = tmp_path / "journal.sqlite"
+    ours, others = Database(sqlite_url(path)), Database(sqlite_url(path))
+    with ours.begin() as connection:
+        connection.exec_driver_sql("CREATE TABLE rows (number INTEGER)")
+    with ours.write():
+        pass
+    with ours.begin() as writing, others.read() as reading:
+        writing.exec_driver_sql("INSERT INTO rows VALUES (1)")
+        assert reading.scalar(sa.text("SELECT count(*) FROM rows")) == 0
+    with ours.read() as reading, others.write() as writing:
+        assert reading.scalar(sa.text("SELECT count(*) FROM rows")) == 1
+        writing.execute(sa.text("INSERT INTO rows VALUES (2)"))
+    for each in (ours, others):
+        each.close()
