@@ -137,6 +137,37 @@ def test_a_digest_does_not_depend_on_how_zeros_are_stored(
 _EXTENTS = st.lists(st.tuples(st.integers(0, 6), st.integers(1, 6)), max_size=6)
 
 
+def is_cached(file: int, offset: int) -> bool:
+    """Whether it can be read without waiting for a medium; a file system in memory cannot even be asked."""
+    try:
+        return os.preadv(file, [bytearray(1)], offset, os.RWF_NOWAIT) == 1
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        return error.errno == errno.EOPNOTSUPP
+
+
+def test_where_the_cache_cannot_be_passed_it_is_dropped(file: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a copy would be proved by what is in memory."""
+    refuse_direct(monkeypatch)
+    os.write(file, os.urandom(4 * BLOCK))
+    os.fdatasync(file)
+    os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+    in_memory, read, cached = is_cached(file, 2 * BLOCK), Direct.read, []
+
+    def looking(direct: Direct, offset: int, length: int) -> memoryview:
+        cached.append(is_cached(file, offset))
+        return read(direct, offset, length)
+
+    monkeypatch.setattr(Direct, "read", looking)
+    directory = os.open(Path(f"/proc/self/fd/{file}").readlink().parent, os.O_RDONLY)
+    with extents.Medium(directory, "disk") as medium:
+        for _ in range(2):
+            medium.read(2 * BLOCK, BLOCK).release()
+    os.close(directory)
+    assert cached == [in_memory, in_memory]
+
+
 @given(_EXTENTS, _EXTENTS)
 def test_outside_is_what_is_present_and_not_known(present: list[tuple[int, int]], known: list[tuple[int, int]]) -> None:
     def laid(gaps: list[tuple[int, int]]) -> list[tuple[int, int]]:
