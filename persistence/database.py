@@ -70,11 +70,9 @@ class Database:
     @contextlib.contextmanager
     def read(self) -> Iterator[orm.Session]:
         """A session for reading; whatever it changes is rolled back."""
+        # Its close detaches what was read before it rolls back, which would expire what the caller still looks at.
         with orm.Session(self.engine, expire_on_commit=False) as session:
             yield session
-            # Detached first: the rollback would expire what the caller has read and still wants to look at.
-            session.expunge_all()
-            session.rollback()
 
     @contextlib.contextmanager
     def write(self) -> Iterator[orm.Session]:
