@@ -19,7 +19,7 @@ from typing import Final
 
 from droveway.errors import DrovewayError
 from droveway.flows import registry
-from droveway.lab import crash_points, matrix_clouds, matrix_full
+from droveway.lab import crash_points, matrix_clouds, matrix_full, scratch
 from droveway.lab.crash import HOWS, Bench, Outcome
 from droveway.lab.crash_points import Point
 
@@ -44,8 +44,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the points that are named, or all of the kinds that are; 0 when every one converged."""
     options, *choices = _parse(list(sys.argv[1:] if arguments is None else arguments))
     if options.full:
-        return matrix_full.run(options.jobs, options.seed, options.page, options.sample)
-    folder = Path(tempfile.mkdtemp(prefix="droveway-matrix-"))
+        return matrix_full.run(options.jobs, options.seed, options.page, options.reports, options.sample)
+    folder = Path(tempfile.mkdtemp(prefix="droveway-matrix-", dir=scratch.place()))
     try:
         bench = Bench(folder, matrix_clouds.spec(options.cloud), options.confirm)
         try:
@@ -91,6 +91,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--report", type=Path, help="write what became of each point to this file, one JSON line each")
     parser.add_argument("--full", action="store_true", help="every point of every cloud, written to --page")
     parser.add_argument("--page", type=Path, default=matrix_full.PAGE, help="of --full: where to write it")
+    parser.add_argument(
+        "--reports", type=Path, help="of --full: what has run is noted in this directory, and is not run again"
+    )
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="of --full: processes side by side")
     return parser
 

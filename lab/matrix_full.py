@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -18,22 +19,29 @@ from droveway.lab.matrix_table import Told
 
 PAGE: Final = Path(__file__).resolve().parent.parent / "docs" / "crash-matrix.rst"
 
+_GOING: Final = ".going"
+"""Ends the name of a report whose part is being run, or was when its run ended."""
+
 PAIRS: Final = 75
 """Double faults that are chosen for each cloud; the first cloud has all of them."""
 
 
-def run(jobs: int, seed: int, page: Path, sample: int | None = None) -> int:
-    """Run it, or so many points of each part of it, and write the page; 0 when every point converged."""
+def run(jobs: int, seed: int, page: Path, reports: Path | None = None, sample: int | None = None) -> int:
+    """Run it, or so many points of each part of it, and write the page; 0 when every point converged.
+
+    Parts that ``reports`` has from an earlier run of the same ``jobs``, ``seed`` and ``sample`` are not run again.
+    """
     few = [] if sample is None else ["--sample", str(sample), "--seed", str(seed)]
-    with tempfile.TemporaryDirectory(prefix="droveway-matrix-") as folder:
-        reports = Path(folder)
+    with contextlib.ExitStack() as stack:
+        kept = reports or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="droveway-matrix-")))
+        kept.mkdir(parents=True, exist_ok=True)
         for number, cloud in enumerate(matrix_clouds.CLOUDS):
-            _together(reports, jobs, cloud, [*_kinds(once=number > 0), *few])
             chosen = ["--sample", str(PAIRS // jobs), "--seed", str(seed)] if number else []
-            _together(reports, jobs, cloud, [*_kinds(once=True), "--pairs", *chosen, *few])
-            for how in HOWS[1:]:
-                _together(reports, jobs, cloud, ["--kind", "confirm", "--confirm", how, *few])
-        told, states = _read(reports)
+            lots = [_kinds(once=number > 0), [*_kinds(once=True), "--pairs", *chosen]]
+            lots += [["--kind", "confirm", "--confirm", how] for how in HOWS[1:]]
+            for lot, words in enumerate(lots):
+                _together(kept / f"{cloud}-{lot}", jobs, ["--cloud", cloud, *words, *few])
+        told, states = _read(kept)
     matrix_table.write(page, matrix_table.page(told, states=states, seed=seed))
     bad = sum(not each.converged for each in told)
     sys.stdout.write(f"seed {seed}; {states} distinct end states were used\n")
@@ -41,17 +49,21 @@ def run(jobs: int, seed: int, page: Path, sample: int | None = None) -> int:
     return 1 if bad or not told else 0
 
 
-def _together(reports: Path, jobs: int, cloud: str, more: list[str]) -> None:
-    """Let each of so many processes run its part of the points."""
-    started = []
+def _together(name: Path, jobs: int, words: list[str]) -> None:
+    """Let each of so many processes run its part of the points; a report gets its name once its part has run."""
+    started = {}
     for number in range(1, jobs + 1):
-        report = reports / f"{len(list(reports.iterdir()))}.{number}"
-        report.touch()
-        words = ["--cloud", cloud, "--part", f"{number}/{jobs}", "--report", str(report), *more]
-        started.append(subprocess.Popen([sys.executable, "-m", "droveway.lab.matrix", *words]))
-    codes = [process.wait() for process in started]
+        report = name.with_name(f"{name.name}.{number}")
+        if not report.exists():
+            going = report.with_name(f"{report.name}{_GOING}")
+            going.write_bytes(b"")
+            part = ["--part", f"{number}/{jobs}", "--report", str(going), *words]
+            started[report] = subprocess.Popen([sys.executable, "-m", "droveway.lab.matrix", *part])
+    codes = [process.wait() for process in started.values()]
     if any(code not in (0, 1) for code in codes):
         raise DrovewayError(f"a part of the matrix ended with {codes}")
+    for report in started:
+        report.with_name(f"{report.name}{_GOING}").rename(report)
 
 
 def _kinds(*, once: bool) -> list[str]:
@@ -63,7 +75,7 @@ def _kinds(*, once: bool) -> list[str]:
 def _read(reports: Path) -> tuple[list[Told], int]:
     """What was told of every point, and how many end states were used."""
     told, states = [], 0
-    for report in sorted(reports.iterdir()):
+    for report in sorted(path for path in reports.iterdir() if path.suffix != _GOING):
         lines = list(_lines(report))
         told += [Told(*line[:-1]) for line in lines]
         states += lines[-1][-1] if lines else 0

@@ -99,8 +99,11 @@ def _row(cells: list[str]) -> list[str]:
 
 
 _HEAD: Final = [
+    ".. Written by tools/matrix --full.",
+    "",
+    "================",
     "The crash matrix",
-    "################",
+    "================",
     "",
     "Every step of every flow, the retry that chooses destinations included, killed, failing, repeated and met by",
     "requests, in every cloud: forward, while it is undone, and while it is undone for the next alternate. Each cell",

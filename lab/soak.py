@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 
 from droveway.errors import DrovewayError, Refused
-from droveway.lab import build, cloud, faults, soak_cloud, soak_process, soak_rest, soak_verdict
+from droveway.lab import build, cloud, faults, scratch, soak_cloud, soak_process, soak_rest, soak_verdict
 from droveway.lab.demo import WARM
 from droveway.lab.kills import KILLED, Child, Run
 from droveway.lab.layout import Layout
@@ -31,10 +31,6 @@ EPISODE_SECONDS: Final = 300.0
 
 STALLED_SECONDS: Final = 8.0
 """So long a step stands still at most."""
-
-MEMORY: Final = Path("/dev/shm")  # noqa: S108 - a directory of its own is made there
-ROOM: Final = 2 * 1024**3
-"""Bytes: with so much room the lab is in memory, for a SIGKILL loses nothing that was written."""
 
 _LOOK: Final = 0.01
 _MINUTE: Final = 60.0
@@ -252,8 +248,7 @@ def warm() -> None:
 
 def make_folder() -> Path:
     """A directory for a soak's lab, in memory when there is room."""
-    memory = MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > ROOM
-    return Path(tempfile.mkdtemp(prefix="droveway-soak-", dir=MEMORY if memory else None))
+    return Path(tempfile.mkdtemp(prefix="droveway-soak-", dir=scratch.place()))
 
 
 def main(run: Run, argv: Sequence[str]) -> int:

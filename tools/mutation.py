@@ -26,12 +26,12 @@ from xml.etree import ElementTree as ET
 
 import yaml
 
+from droveway.lab import scratch
+
 ROOT: Final = Path(__file__).resolve().parents[1]
 MUTANTS: Final = ROOT / "tools" / "mutants.yaml"
 PAGE: Final = ROOT / "docs" / "mutants.rst"
 
-MEMORY: Final = Path("/dev/shm")  # noqa: S108 - memory, not a file of ours
-ROOM: Final = 2 * 1024**3
 SECONDS: Final = 900
 """A run that takes longer has found nothing."""
 CHUNK: Final = 10
@@ -277,15 +277,14 @@ def _run_tests(folder: Path, tests: Sequence[str]) -> Found:
 
 def _python(folder: Path, arguments: list[str], within: str = ".") -> subprocess.CompletedProcess[str]:
     """An interpreter for which `droveway` is the copy in the folder; nothing of it is left."""
-    room = MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > ROOM
     # A short path: labs have sockets, whose names are short.
-    with tempfile.TemporaryDirectory(prefix="dm", dir=MEMORY if room else None, ignore_cleanup_errors=True) as scratch:
+    with tempfile.TemporaryDirectory(prefix="dm", dir=scratch.place(), ignore_cleanup_errors=True) as temporary:
         command = [sys.executable, *arguments]
         try:
             return subprocess.run(
                 command,
                 cwd=folder / within,
-                env={**os.environ, "PYTHONPATH": str(folder), "TMPDIR": scratch},
+                env={**os.environ, "PYTHONPATH": str(folder), "TMPDIR": temporary},
                 capture_output=True,
                 text=True,
                 check=False,
@@ -294,14 +293,14 @@ def _python(folder: Path, arguments: list[str], within: str = ".") -> subprocess
         except subprocess.TimeoutExpired:
             return subprocess.CompletedProcess(command, 1, "", f"took longer than {SECONDS} s")
         finally:
-            _end_guests(scratch)
+            _end_guests(temporary)
 
 
-def _end_guests(scratch: str) -> None:
+def _end_guests(folder: str) -> None:
     """Kill the sandbox guests of a lab that a defect kept from being taken down: their command lines name it."""
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            if f"{scratch}/".encode() in (process / "cmdline").read_bytes():
+            if f"{folder}/".encode() in (process / "cmdline").read_bytes():
                 os.kill(int(process.name), signal.SIGKILL)
 
 

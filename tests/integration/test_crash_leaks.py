@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
 
 from support import leaking_matrix
-from support.crash_points import memory
 
 
 def _matrix(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, str(leaking_matrix.__file__), *arguments],
-        env={**os.environ, **memory()},
         capture_output=True,
         text=True,
         check=False,

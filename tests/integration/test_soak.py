@@ -90,7 +90,8 @@ def test_an_allocation_that_is_wrong_is_reported() -> None:
 
 
 def test_a_failure_is_told_with_the_line_that_repeats_it(tmp_path: Path) -> None:
-    program = RUN.replace("sys.exit(", "soak.MEMORY, soak.EPISODE_SECONDS = Path(sys.argv.pop(1)), 0.0\nsys.exit(")
+    patched = "soak.scratch.MEMORY, soak.EPISODE_SECONDS = Path(sys.argv.pop(1)), 0.0\n"
+    program = RUN.replace("sys.exit(", f"{patched}sys.exit(")
     done = python("from pathlib import Path\n" + program, str(tmp_path), "--seed", "5", "--operations", "10")
     assert done.returncode == 1, done.stderr
     assert "soak: failed after 0 operations: " in done.stdout

@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
-from typing import Final
-
-MEMORY: Final = Path("/dev/shm")
-ROOM: Final = 2 * 1024**3
 
 
 def assert_converged(record: Callable[[str, object], None], *arguments: str) -> None:
     """What `tools/matrix` runs with these arguments: some points, all of which converge; the figures are recorded."""
     done = subprocess.run(
         [sys.executable, "-m", "droveway.lab.matrix", *arguments],
-        env={**os.environ, **memory()},
         capture_output=True,
         text=True,
         check=False,
@@ -32,10 +24,3 @@ def assert_converged(record: Callable[[str, object], None], *arguments: str) -> 
     record("crash points", (points, converged, leaks))
     assert (done.returncode, leaks) == (0, 0), done.stdout + done.stderr
     assert points == converged > 0
-
-
-def memory() -> dict[str, str]:
-    """Labs in memory where there is room: a SIGKILL loses nothing that was written, only a power cut would."""
-    if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > ROOM:
-        return {"TMPDIR": str(MEMORY)}
-    return {}

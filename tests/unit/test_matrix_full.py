@@ -1,0 +1,57 @@
+"""A whole crash matrix that was cut off goes on where it was, and counts each point once."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from droveway.errors import DrovewayError
+from droveway.lab import matrix_clouds, matrix_full
+
+POINT = "resize:execute:copy_disks:kill:after"
+PARTS = 2 * len(matrix_clouds.CLOUDS) * 5
+"""Of each cloud: single and double faults, and the confirms of three other kinds; by two processes."""
+
+
+class Parts:
+    """Stands in for the processes that run the parts; ends them with ``code`` from the ``broken``-th on."""
+
+    def __init__(self, *, broken: int = PARTS, code: int = 0) -> None:
+        self.begun: list[Path] = []
+        self._broken, self._code = broken, code
+
+    def __call__(self, words: list[str]) -> Parts:
+        report = Path(words[words.index("--report") + 1])
+        self.begun.append(report)
+        told = [words[words.index("--cloud") + 1], "asked", POINT, True, 1]
+        report.write_text(json.dumps(told) + "\n" if len(self.begun) <= self._broken else "torn")
+        return self
+
+    def wait(self) -> int:
+        return self._code if len(self.begun) > self._broken else 0
+
+
+def test_what_has_run_is_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reports, page = tmp_path / "reports", tmp_path / "page.rst"
+    cut = Parts(broken=7, code=-9)
+    monkeypatch.setattr(matrix_full.subprocess, "Popen", cut)
+    with pytest.raises(DrovewayError, match="-9"):
+        matrix_full.run(2, 0, page, reports)
+    assert not page.exists()
+    assert len(cut.begun) == 8
+    rest = Parts()
+    monkeypatch.setattr(matrix_full.subprocess, "Popen", rest)
+    assert matrix_full.run(2, 0, page, reports) == 0
+    assert {path.name for path in cut.begun[:6]}.isdisjoint({path.name for path in rest.begun})
+    assert len(rest.begun) == PARTS - 6
+    assert f"crash matrix: {PARTS} points, {PARTS} converged, 0 leaks" in page.read_text()
+
+
+def test_nothing_is_kept_unless_it_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = Parts()
+    monkeypatch.setattr(matrix_full.subprocess, "Popen", parts)
+    assert matrix_full.run(2, 0, tmp_path / "page.rst") == 0
+    assert len(parts.begun) == PARTS
+    assert not any(path.exists() or path.parent.exists() for path in parts.begun)
