@@ -29,11 +29,14 @@ PAIRS: Final = 75
 def run(jobs: int, seed: int, page: Path, reports: Path | None = None, sample: int | None = None) -> int:
     """Run it, or so many points of each part of it, and write the page; 0 when every point converged.
 
-    Parts that ``reports`` has from an earlier run of the same ``jobs``, ``seed`` and ``sample`` are not run again.
+    Parts that ``reports`` has from an earlier run of the same ``jobs``, ``seed`` and ``sample`` are not run again; that
+    the code is the same, whoever names it has to know.
     """
     few = [] if sample is None else ["--sample", str(sample), "--seed", str(seed)]
     with contextlib.ExitStack() as stack:
-        kept = reports or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="droveway-matrix-")))
+        folder = reports or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="droveway-matrix-")))
+        # Of another division or choice of the points no part may be taken for one of these.
+        kept = folder / f"jobs-{jobs}-seed-{seed}-sample-{sample or 'all'}"
         kept.mkdir(parents=True, exist_ok=True)
         for number, cloud in enumerate(matrix_clouds.CLOUDS):
             chosen = ["--sample", str(PAIRS // jobs), "--seed", str(seed)] if number else []

@@ -125,13 +125,9 @@ def copy_disk(
         _copy_file(directory, disk.name, where.identity) as (file, log),
         Proof(ctx, prover, directory, disk.name, log) as proof,
     ):
-        if isinstance(source, LocalSource) and not log.done and _reflinked(source.file(disk.name), file):
-            os.fdatasync(file)
-            ctx.effect("verify")
-            proof.add(list(extents.chunks(where.extents)))
-            sent = 0
-        else:
-            sent = _fetch(ctx, source, disk.name, where, file, log, tally, proof)
+        cloned = isinstance(source, LocalSource) and not log.done and _reflinked(source.file(disk.name), file)
+        known = set(extents.chunks(where.extents)) if cloned else set(log.done)
+        sent = _fetch(ctx, source, disk.name, where, known, file, log, tally, proof)
         own, sources = proof.finish(where)
         os.fsync(file)
     return CopiedDisk(
@@ -168,20 +164,21 @@ def _fetch(
     source: Source,
     disk: str,
     where: DiskMap,
+    known: set[Chunk],
     file: int,
     log: ChunkLog,
     tally: Tally,
     proof: Proof,
 ) -> int:
-    """Fetch every chunk that the log does not vouch for, and have all proved; returns the bytes that were sent."""
-    sent = 0
+    """Fetch every chunk that is not ``known`` to be here, and have all proved; returns the bytes that were sent."""
+    sent = unproved = 0
     wanted = list(extents.chunks(where.extents))
-    missing = [chunk for chunk in wanted if chunk not in log.done]
+    missing = [chunk for chunk in wanted if chunk not in known]
     lot: list[Chunk] = []
     copy = extents.Direct(file)
     with _ahead(ctx, source, disk, missing) as coming:
         for offset, length in wanted:
-            kept = (offset, length) in log.done
+            kept = (offset, length) in known
             if not kept:
                 ctx.effect("chunk")
                 data, checksum = next(coming)
@@ -190,9 +187,10 @@ def _fetch(
                 sent += length
             tally.add(length, kept=kept)
             lot.append((offset, length))
-            if sum(count for _, count in lot) >= SYNC_BYTES:
+            unproved += length
+            if unproved >= SYNC_BYTES:
                 _prove(ctx, lot, file, log, proof)
-                lot = []
+                lot, unproved = [], 0
     _prove(ctx, lot, file, log, proof)
     return sent
 

@@ -61,7 +61,7 @@ def truncated(path: Path) -> None:
 @contextlib.contextmanager
 def owner(root: Path) -> Iterator[None]:
     """Another process has every database open."""
-    # Connections of this process would pass to its forked children, who could write through them.
+    # A connection of this process would pass to its forked children, who could begin to write beside it.
     code = (
         "import sqlite3, sys; opened = [sqlite3.connect(path) for path in sys.argv[1:]]\n"
         "for each in opened: each.execute('SELECT count(*) FROM sqlite_schema').fetchall()\n"

@@ -18,7 +18,7 @@ PARTS = 2 * len(matrix_clouds.CLOUDS) * 5
 class Parts:
     """Stands in for the processes that run the parts; ends them with ``code`` from the ``broken``-th on."""
 
-    def __init__(self, *, broken: int = PARTS, code: int = 0) -> None:
+    def __init__(self, *, broken: int = 2 * PARTS, code: int = 0) -> None:
         self.begun: list[Path] = []
         self._broken, self._code = broken, code
 
@@ -47,6 +47,13 @@ def test_what_has_run_is_not_run_again(tmp_path: Path, monkeypatch: pytest.Monke
     assert {path.name for path in cut.begun[:6]}.isdisjoint({path.name for path in rest.begun})
     assert len(rest.begun) == PARTS - 6
     assert f"crash matrix: {PARTS} points, {PARTS} converged, 0 leaks" in page.read_text()
+    other = Parts()
+    monkeypatch.setattr(matrix_full.subprocess, "Popen", other)
+    for jobs, seed, sample in ((4, 0, None), (2, 1, None), (2, 0, 3)):
+        other.begun.clear()
+        assert matrix_full.run(jobs, seed, page, reports, sample) == 0
+        assert len(other.begun) == PARTS // 2 * jobs
+        assert f"crash matrix: {PARTS // 2 * jobs} points," in page.read_text()
 
 
 def test_nothing_is_kept_unless_it_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ from support.worker_rig import MIB, MOVE, OTHER_MOVE, PROBE, SERVER, Cloud, Kill
 from droveway import wire
 from droveway.clients.zookeeper import command_path, result_path
 from droveway.errors import Cancelled, DestinationFault, Fenced, StepError
-from droveway.workers import actions, copying, extents, frames, transfer_server
+from droveway.workers import actions, copying, extents, frames, proving, transfer_server
 from droveway.workers.context import Context
 from droveway.workers.copying import ChunkLog
 from droveway.workers.daemon import JOURNAL, Worker
@@ -214,6 +214,18 @@ def test_a_byte_that_flips_early_in_a_long_copy_ends_it(
     single.copy()
     assert len(single.served) == len(chunks)
     assert single.same_bytes()
+
+
+def test_a_copy_that_differs_is_not_carried_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(copying, "SYNC_BYTES", 1)
+    with cloud(tmp_path) as made:
+        made.make_server(root_mib=40, swap=False)
+        site = Site(made, monkeypatch)
+        site.set_aside()
+        with pytest.raises(DestinationFault):
+            site.copy(probe=at("verify", lambda: flip(site.part_disk(), 70 * 1024)))
+        # The lots that wait to be proved, the one that waits for them, and the chunk on its way.
+        assert len(site.served) <= proving.AHEAD + 2 < len(list(_chunks_of(site.source_disk()))) - 4
 
 
 def test_what_an_earlier_run_left_is_proved(single: Site, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -549,6 +561,7 @@ def test_where_the_file_system_can_share_blocks_nothing_is_copied(site: Site, mo
     details = msgspec.structs.replace(site.details, variant="local")
     value = site.cloud.run("alpha", "copy_disks", details)
     assert (value["bytes"], site.served) == (0, [])
+    assert all(disk["checksum"] == disk["source_checksum"] for disk in value["disks"])
     directories = site.cloud.hosts["alpha"].directories
     assert directories.path(SERVER, "disk").read_bytes() == site.source_disk().read_bytes()
 
