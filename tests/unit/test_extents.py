@@ -137,35 +137,30 @@ def test_a_digest_does_not_depend_on_how_zeros_are_stored(
 _EXTENTS = st.lists(st.tuples(st.integers(0, 6), st.integers(1, 6)), max_size=6)
 
 
-def is_cached(file: int, offset: int) -> bool:
-    """Whether it can be read without waiting for a medium; a file system in memory cannot even be asked."""
-    try:
-        return os.preadv(file, [bytearray(1)], offset, os.RWF_NOWAIT) == 1
-    except BlockingIOError:
-        return False
-    except OSError as error:
-        return error.errno == errno.EOPNOTSUPP
-
-
 def test_where_the_cache_cannot_be_passed_it_is_dropped(file: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else a copy would be proved by what is in memory."""
     refuse_direct(monkeypatch)
     os.write(file, os.urandom(4 * BLOCK))
-    os.fdatasync(file)
-    os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
-    in_memory, read, cached = is_cached(file, 2 * BLOCK), Direct.read, []
+    calls: list[tuple[str, int]] = []
+    drop, read = os.posix_fadvise, os.preadv
 
-    def looking(direct: Direct, offset: int, length: int) -> memoryview:
-        cached.append(is_cached(file, offset))
-        return read(direct, offset, length)
+    def dropping(number: int, offset: int, length: int, advice: int) -> None:
+        assert (length, advice) == (BLOCK, os.POSIX_FADV_DONTNEED)
+        calls.append(("drop", offset))
+        drop(number, offset, length, advice)
 
-    monkeypatch.setattr(Direct, "read", looking)
+    def reading(number: int, buffers: list[memoryview], offset: int) -> int:
+        calls.append(("read", offset))
+        return read(number, buffers, offset)
+
     directory = os.open(Path(f"/proc/self/fd/{file}").readlink().parent, os.O_RDONLY)
     with extents.Medium(directory, "disk") as medium:
-        for _ in range(2):
-            medium.read(2 * BLOCK, BLOCK).release()
+        monkeypatch.setattr(os, "posix_fadvise", dropping)
+        monkeypatch.setattr(os, "preadv", reading)
+        for offset in (2 * BLOCK, 2 * BLOCK, BLOCK):
+            medium.read(offset, BLOCK).release()
     os.close(directory)
-    assert cached == [in_memory, in_memory]
+    assert calls == [(call, offset) for offset in (2 * BLOCK, 2 * BLOCK, BLOCK) for call in ("drop", "read")]
 
 
 @given(_EXTENTS, _EXTENTS)

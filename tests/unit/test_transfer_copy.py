@@ -10,7 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +18,13 @@ import msgspec
 import pytest
 from support import copying_worker
 from support.engine_rig import until
-from support.worker_rig import MIB, MOVE, OTHER_MOVE, PROBE, SERVER, Cloud, Killed, cloud, make_disk
+from support.transfer_site import ASIDE, PART, Site, at, chunks_of, set_aside
+from support.worker_rig import MIB, MOVE, OTHER_MOVE, SERVER, Killed, cloud, make_disk
 
 from droveway import wire
 from droveway.clients.zookeeper import command_path, result_path
 from droveway.errors import Cancelled, DestinationFault, Fenced, StepError
-from droveway.workers import actions, copying, extents, frames, proving, transfer_server
+from droveway.workers import actions, copying, extents, frames, transfer_server
 from droveway.workers.context import Context
 from droveway.workers.copying import ChunkLog
 from droveway.workers.daemon import JOURNAL, Worker
@@ -32,101 +33,18 @@ from droveway.workers.journal import WorkerJournal
 from droveway.workers.sources import Identity, LocalSource
 from droveway.workers.transfer import RemoteSource
 
-PART = f"{SERVER}.part-{MOVE}-beta"
-ASIDE = f"{SERVER}_resize"
-
-
-class Site:
-    """A cloud whose server is set aside on alpha and offered to beta; counts what alpha serves."""
-
-    def __init__(self, made: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.cloud = made
-        self.served: list[tuple[str, int, int]] = []
-        self.mangle: Callable[[bytes], bytes] = lambda data: data
-        read = LocalSource.read
-
-        def counting(source: LocalSource, disk: str, offset: int, length: int) -> tuple[bytes, str]:
-            data, checksum = read(source, disk, offset, length)
-            self.served.append((disk, offset, length))
-            return self.mangle(data), checksum
-
-        monkeypatch.setattr(LocalSource, "read", counting)
-        made.serve("alpha")
-
-    def set_aside(self) -> None:
-        self.cloud.run("alpha", "set_aside")
-        self.offer()
-
-    def offer(self, peer: str = "beta", **facts: Any) -> None:
-        self.cloud.run("alpha", "offer_disks", wire.OfferDisks(peer=peer), **facts)
-
-    @property
-    def details(self) -> wire.CopyDisks:
-        address = self.cloud.hosts["alpha"].transfer_address
-        return wire.CopyDisks(variant="pull", source="alpha", address=address, probe=PROBE)
-
-    def copy(self, **facts: Any) -> dict[str, Any]:
-        return self.cloud.run("beta", "copy_disks", self.details, **facts)
-
-    def remote(self, *, patience: float = 5.0, **facts: Any) -> RemoteSource:
-        hello = frames.Hello(**({"peer": "beta", "server": SERVER, "move": MOVE, "epoch": 1} | facts))
-        address = self.cloud.hosts["alpha"].transfer_address
-        return RemoteSource("alpha", address, hello, pause=lambda seconds: None, patience=patience)
-
-    def source_disk(self, name: str = "disk") -> Path:
-        return self.cloud.hosts["alpha"].directories.path(ASIDE, name)
-
-    def part_disk(self, name: str = "disk") -> Path:
-        return self.cloud.hosts["beta"].directories.path(PART, name)
-
-    def same_bytes(self, name: str = "disk") -> bool:
-        copy = self.cloud.hosts["beta"].directories.path(SERVER, name)
-        return copy.read_bytes() == self.source_disk(name).read_bytes()
-
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
-    with cloud(tmp_path) as made:
-        made.make_server(root_mib=20, ephemeral=True)
-        site = Site(made, monkeypatch)
-        site.set_aside()
+    with set_aside(tmp_path, monkeypatch, root_mib=20, ephemeral=True) as site:
         yield site
 
 
 @pytest.fixture
 def single(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     """A server with one disk, whose effects come one after the other."""
-    with cloud(tmp_path) as made:
-        made.make_server(root_mib=8, swap=False)
-        site = Site(made, monkeypatch)
-        site.set_aside()
+    with set_aside(tmp_path, monkeypatch, root_mib=8, swap=False) as site:
         yield site
-
-
-def at(effect: str, act: Callable[[], object], *, count: int = 1) -> Callable[..., None]:
-    """A probe that acts once, at the n-th effect of that name."""
-    left = [count]
-
-    def probe(step: str, direction: str, phase: str, name: str) -> None:
-        if name == effect:
-            left[0] -= 1
-            if left[0] == 0:
-                act()
-
-    return probe
-
-
-def flip(path: Path, offset: int) -> None:
-    """Change one bit and nothing that a look at the file's facts would show."""
-    before = path.stat()
-    with path.open("r+b") as file:
-        file.seek(offset)
-        byte = file.read(1)
-        file.seek(offset)
-        file.write(bytes([byte[0] ^ 1]))
-        file.flush()
-        os.fsync(file.fileno())
-    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
 def data_of(path: Path) -> int:
@@ -179,68 +97,6 @@ def test_a_server_without_disks_gets_its_directory(tmp_path: Path, monkeypatch: 
         assert made.hosts["beta"].directories.marker(SERVER) is not None
 
 
-@pytest.mark.parametrize("offset", [70 * 1024, 3 * MIB + 77, 5 * MIB], ids=["first", "middle", "hole"])
-def test_a_byte_flipped_on_the_destinations_medium_fails_the_step(single: Site, offset: int) -> None:
-    flips = at("verify", lambda: flip(single.part_disk(), offset))
-    with pytest.raises(DestinationFault, match=r"disk of server .*: beta gives back other data") as caught:
-        single.copy(probe=flips)
-    assert (caught.value.error_code, caught.value.host) == ("checksum", "beta")
-    assert not single.cloud.hosts["beta"].directories.exists(SERVER)
-    single.copy()
-    assert single.same_bytes()
-
-
-def test_a_byte_flipped_on_the_sources_medium_fails_the_step(single: Site) -> None:
-    flips = at("verify", lambda: flip(single.source_disk(), 3 * MIB + 77))
-    with pytest.raises(StepError, match="alpha now reads other data") as caught:
-        single.copy(probe=flips)
-    assert (caught.value.error_code, caught.value.host) == ("checksum", "alpha")
-    assert not isinstance(caught.value, DestinationFault)
-    assert not single.cloud.hosts["beta"].directories.exists(SERVER)
-
-
-@pytest.mark.parametrize("number", [1, 2, 3, 4])
-def test_a_byte_that_flips_early_in_a_long_copy_ends_it(
-    single: Site, monkeypatch: pytest.MonkeyPatch, number: int
-) -> None:
-    """What was kept from an earlier run is proved too, and none of a copy that differs is kept."""
-    monkeypatch.setattr(copying, "SYNC_BYTES", 1)
-    chunks = list(_chunks_of(single.source_disk()))
-    assert len(chunks) >= 4
-    flips = at("verify", lambda: flip(single.part_disk(), chunks[number - 1][0]), count=number)
-    with pytest.raises(DestinationFault):
-        single.copy(probe=flips)
-    single.served.clear()
-    single.copy()
-    assert len(single.served) == len(chunks)
-    assert single.same_bytes()
-
-
-def test_a_copy_that_differs_is_not_carried_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(copying, "SYNC_BYTES", 1)
-    with cloud(tmp_path) as made:
-        made.make_server(root_mib=40, swap=False)
-        site = Site(made, monkeypatch)
-        site.set_aside()
-        with pytest.raises(DestinationFault):
-            site.copy(probe=at("verify", lambda: flip(site.part_disk(), 70 * 1024)))
-        # The lots that wait to be proved, the one that waits for them, and the chunk on its way.
-        assert len(site.served) <= proving.AHEAD + 2 < len(list(_chunks_of(site.source_disk()))) - 4
-
-
-def test_what_an_earlier_run_left_is_proved(single: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    def kill() -> None:
-        raise Killed
-
-    with pytest.raises(Killed):
-        single.copy(probe=at("verify", kill))
-    flip(single.part_disk(), 3 * MIB + 77)
-    with pytest.raises(DestinationFault, match="beta gives back other data"):
-        single.copy()
-    single.copy()
-    assert single.same_bytes()
-
-
 def test_a_byte_flipped_on_the_wire_fails_the_step(site: Site) -> None:
     site.mangle = lambda data: bytes([data[0] ^ 1]) + data[1:]
     with pytest.raises(StepError, match="another checksum") as caught:
@@ -290,7 +146,7 @@ def test_what_was_journaled_is_not_sent_again_after_a_sigkill(site: Site, monkey
     """A real process, a real SIGKILL when nine tenths were copied, the next worker going on from its journal."""
     monkeypatch.setattr(copying, "SYNC_BYTES", MIB // 2)
     root = site.cloud.hosts["beta"].hypervisor.root
-    chunks = sum(len(list(_chunks_of(site.source_disk(name)))) for name in ("disk", "disk.eph0"))
+    chunks = sum(len(list(chunks_of(site.source_disk(name)))) for name in ("disk", "disk.eph0"))
     command = site.cloud.command("beta", "copy_disks", site.details)
     spec = copying_worker.Spec(
         root=str(root),
@@ -316,11 +172,6 @@ def test_what_was_journaled_is_not_sent_again_after_a_sigkill(site: Site, monkey
     assert len(site.served) == chunks - len(journaled)
     assert site.same_bytes()
     assert site.same_bytes("disk.eph0")
-
-
-def _chunks_of(path: Path) -> Iterator[tuple[int, int]]:
-    with path.open("rb") as file:
-        return extents.chunks(extents.data_extents(file.fileno(), path.stat().st_size))
 
 
 def _journaled(site: Site, name: str) -> list[tuple[int, int]]:
@@ -378,7 +229,7 @@ def test_a_source_that_was_touched_since_starts_over(site: Site) -> None:
     site.set_aside()
     site.copy()
     again = [disk for disk, _, _ in site.served]
-    assert again.count("disk") == len(list(_chunks_of(site.source_disk())))
+    assert again.count("disk") == len(list(chunks_of(site.source_disk())))
     assert len(again) <= first
 
 
@@ -532,20 +383,6 @@ def test_an_address_of_another_kind_is_refused(site: Site, address: str) -> None
     details = msgspec.structs.replace(site.details, address=address)
     with pytest.raises(StepError, match="is no transfer address"):
         site.cloud.run("beta", "copy_disks", details)
-
-
-def test_a_source_proves_what_its_medium_holds_now(site: Site) -> None:
-    with contextlib.closing(site.remote()) as source:
-        (offset, length), *_ = source.disk_map("disk").extents
-        length = min(length, extents.CHUNK)
-        sent = source.read("disk", offset, length)[1]
-        assert source.proof("disk", offset, length) == sent
-        flip(site.source_disk(), offset + length - 1)
-        assert source.proof("disk", offset, length) == source.read("disk", offset, length)[1] != sent
-        os.truncate(site.source_disk(), offset + length - 1)
-        with pytest.raises(StepError, match="it was cut") as caught:
-            source.proof("disk", offset, length)
-        assert caught.value.error_code == "source-changed"
 
 
 def test_where_the_file_system_can_share_blocks_nothing_is_copied(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,110 @@
+"""Two hosts between which the disks of one server are copied, and what may befall them on the way."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.worker_rig import MOVE, PROBE, SERVER, Cloud, cloud
+
+from droveway import wire
+from droveway.workers import extents, frames
+from droveway.workers.sources import LocalSource
+from droveway.workers.transfer import RemoteSource
+
+PART = f"{SERVER}.part-{MOVE}-beta"
+ASIDE = f"{SERVER}_resize"
+
+
+class Site:
+    """A cloud whose server is set aside on alpha and offered to beta; counts what alpha serves."""
+
+    def __init__(self, made: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.cloud = made
+        self.served: list[tuple[str, int, int]] = []
+        self.mangle: Callable[[bytes], bytes] = lambda data: data
+        read = LocalSource.read
+
+        def counting(source: LocalSource, disk: str, offset: int, length: int) -> tuple[bytes, str]:
+            data, checksum = read(source, disk, offset, length)
+            self.served.append((disk, offset, length))
+            return self.mangle(data), checksum
+
+        monkeypatch.setattr(LocalSource, "read", counting)
+        made.serve("alpha")
+
+    def set_aside(self) -> None:
+        self.cloud.run("alpha", "set_aside")
+        self.offer()
+
+    def offer(self, peer: str = "beta", **facts: Any) -> None:
+        self.cloud.run("alpha", "offer_disks", wire.OfferDisks(peer=peer), **facts)
+
+    @property
+    def details(self) -> wire.CopyDisks:
+        address = self.cloud.hosts["alpha"].transfer_address
+        return wire.CopyDisks(variant="pull", source="alpha", address=address, probe=PROBE)
+
+    def copy(self, **facts: Any) -> dict[str, Any]:
+        return self.cloud.run("beta", "copy_disks", self.details, **facts)
+
+    def remote(self, *, patience: float = 5.0, **facts: Any) -> RemoteSource:
+        hello = frames.Hello(**({"peer": "beta", "server": SERVER, "move": MOVE, "epoch": 1} | facts))
+        address = self.cloud.hosts["alpha"].transfer_address
+        return RemoteSource("alpha", address, hello, pause=lambda seconds: None, patience=patience)
+
+    def source_disk(self, name: str = "disk") -> Path:
+        return self.cloud.hosts["alpha"].directories.path(ASIDE, name)
+
+    def part_disk(self, name: str = "disk") -> Path:
+        return self.cloud.hosts["beta"].directories.path(PART, name)
+
+    def same_bytes(self, name: str = "disk") -> bool:
+        copy = self.cloud.hosts["beta"].directories.path(SERVER, name)
+        return copy.read_bytes() == self.source_disk(name).read_bytes()
+
+
+@contextlib.contextmanager
+def set_aside(folder: Path, monkeypatch: pytest.MonkeyPatch, **server: Any) -> Iterator[Site]:
+    """A site whose server, made as ``server`` says, is set aside and offered."""
+    with cloud(folder) as made:
+        made.make_server(**server)
+        site = Site(made, monkeypatch)
+        site.set_aside()
+        yield site
+
+
+def at(effect: str, act: Callable[[], object], *, count: int = 1) -> Callable[..., None]:
+    """A probe that acts once, at the n-th effect of that name."""
+    left = [count]
+
+    def probe(step: str, direction: str, phase: str, name: str) -> None:
+        if name == effect:
+            left[0] -= 1
+            if left[0] == 0:
+                act()
+
+    return probe
+
+
+def flip(path: Path, offset: int) -> None:
+    """Change one bit and nothing that a look at the file's facts would show."""
+    before = path.stat()
+    with path.open("r+b") as file:
+        file.seek(offset)
+        byte = file.read(1)
+        file.seek(offset)
+        file.write(bytes([byte[0] ^ 1]))
+        file.flush()
+        os.fsync(file.fileno())
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def chunks_of(path: Path) -> Iterator[tuple[int, int]]:
+    """The chunks in which a disk is copied: (offset, length) in bytes."""
+    with path.open("rb") as file:
+        yield from extents.chunks(extents.data_extents(file.fileno(), path.stat().st_size))
