@@ -1,8 +1,10 @@
-"""TaskFlow's persistence on the journal: fenced, one transaction for each state change, only what changed.
+"""TaskFlow's persistence on the journal: fenced, one transaction for each step, only what changed.
 
-What TaskFlow writes besides state changes (intentions, resets, its progress through RESUMING and SUSPENDED) is kept
-until the next state change and stored with it: a crash in between loses nothing that a resumed engine does not write
-again (it works out intentions anew from the failed atom).
+A step that is done is stored with the beginning of the next one, or with the flow's end: nothing happens between the
+two, and who dies there runs the step again, as if it had died right before its end was stored.  A failure is stored at
+once.  What else TaskFlow writes (intentions, resets, its progress through RESUMING and SUSPENDED) waits for the next
+transaction too: a crash in between loses nothing that a resumed engine does not write again (it works out intentions
+anew from the failed atom).
 """
 
 from __future__ import annotations
@@ -19,11 +21,11 @@ from taskflow.persistence import models
 
 from droveway.engines import details, fencing
 from droveway.engines.fencing import Standing
-from droveway.engines.history import History
+from droveway.engines.history import History, Run
 from droveway.errors import DrovewayError, Fenced, Parked
 from droveway.persistence import moves
 from droveway.persistence.database import Database, Executor
-from droveway.persistence.journal import Move
+from droveway.persistence.journal import Intent, Move
 from droveway.persistence.states import State
 
 _BEGINS: Final = {states.RUNNING: "execute", states.REVERTING: "revert"}
@@ -33,10 +35,14 @@ _ENDS: Final = {
     states.REVERTED: "revert",
     states.REVERT_FAILURE: "revert",
 }
-_LASTING: Final = frozenset({*_BEGINS, *_ENDS, states.RETRYING})
+_LASTING: Final = frozenset({*_BEGINS, states.FAILURE, states.REVERT_FAILURE, states.RETRYING})
 """Atom states whose write must not wait."""
 
 _NEW_ATOM: Final = details.ATOMS.insert()
+_NEW_INTENT: Final = sa.insert(Intent)
+_CALLED: Final = (
+    sa.update(Intent).where(Intent.id == sa.bindparam("intent"), Intent.state == "open").values(state="done")
+)
 
 
 class FlowBackend:
@@ -53,6 +59,8 @@ class FlowBackend:
         self._flow_row: dict[str, Any] = {}
         self._flow_waiting: dict[str, Any] = {}
         self._states: dict[str, str | None] = {}
+        self._ends: dict[Run, dict[str, Any]] = {}
+        self._called: list[int] = []
         self.closed: DrovewayError | None = None
         """Why nothing more may be written: parked or fenced."""
         self.ended = False
@@ -78,6 +86,7 @@ class FlowBackend:
             row = session.execute(query).mappings().first() or self._make(session)
             flow = models.FlowDetail.from_dict(row)
             self._flow_row = flow.to_dict()
+            self._history.load(session)
             atoms = sa.select(details.ATOMS).where(details.ATOMS.c.parent_uuid == flow_uuid)
             for atom_row in session.execute(atoms).mappings():
                 detail = details.atom_detail(atom_row)
@@ -98,11 +107,9 @@ class FlowBackend:
         self._flow_waiting = flow_detail.to_dict()
         if flow_detail.state in details.ENDED_FLOW or flow_detail.state == states.FAILURE:
             with self._transaction() as (session, _standing):
-                self._flush(session)
                 if flow_detail.state in details.ENDED_FLOW:
                     done = flow_detail.state == states.SUCCESS
                     moves.end_flow(session, self._history.move_id, flow_uuid, done=done)
-            self._flushed()
             self.ended = flow_detail.state in details.ENDED_FLOW
         return flow_detail
 
@@ -112,23 +119,12 @@ class FlowBackend:
         self._refuse_parking(atom_detail)
         name, state = atom_detail.name, atom_detail.state
         self._waiting[atom_detail.uuid] = details.atom_row(atom_detail, self._history.flow_uuid)
-        if state not in _LASTING or state == self._states.get(atom_detail.uuid):
-            self._states[atom_detail.uuid] = state
-            return atom_detail
-        with self._outages(), self._journal.begin() as connection:
-            standing = self._check(connection)
-            self._flush(connection)
-            if state in _BEGINS:
-                self._note_undoing(connection, standing, state)
-                self._history.begin(connection, standing, name, _BEGINS[state])
-            elif state in _ENDS:
-                self._history.end(connection, name, _ENDS[state], **_outcome(atom_detail))
-        self._flushed()
+        if state != self._states.get(atom_detail.uuid):
+            if state in _ENDS:
+                self._ends[name, _ENDS[state]] = {"at": fencing.now(), **_outcome(atom_detail)}
+            if state in _LASTING:
+                self._store(name, state)
         self._states[atom_detail.uuid] = state
-        if state in _ENDS:
-            self._history.forget(name, _ENDS[state])
-            if self._on_stored is not None:
-                self._on_stored(name, _ENDS[state])
         return atom_detail
 
     @contextlib.contextmanager
@@ -139,9 +135,46 @@ class FlowBackend:
             yield session
 
     @contextlib.contextmanager
+    def intent(self, service: str, call: str) -> Iterator[None]:
+        """Record a cloud write before it is sent; that it returned is stored with the next transaction.
+
+        A claim that is lost before that leaves the record open: its next owner calls it late, and it is audited.
+        """
+        self._refuse_when_closed()
+        row = {"service": service, "call": call[:255], "state": "open", "created_at": fencing.now()}
+        with self._outages(), self._journal.begin() as connection:
+            self._check(connection)
+            self._flush(connection)
+            facts = {"move_id": self._history.move_id, "epoch": self._history.epoch}
+            made: Any = connection.execute(_NEW_INTENT, row | facts)
+        self._flushed()
+        try:
+            yield
+        finally:
+            self._called.append(made.inserted_primary_key[0])
+
+    def settle(self) -> None:
+        """Store what waits for the next transaction, since there may be none; an outage leaves it to the next claim."""
+        if self.closed is None and (self._ends or self._called):
+            with contextlib.suppress(taskflow_errors.StorageFailure), self.write():
+                pass
+
+    def _store(self, name: str, state: str) -> None:
+        with self._outages(), self._journal.begin() as connection:
+            standing = self._check(connection)
+            self._flush(connection)
+            if state in _BEGINS:
+                self._note_undoing(connection, standing, state)
+                self._history.begin(connection, standing, name, _BEGINS[state])
+        self._flushed()
+
+    @contextlib.contextmanager
     def _transaction(self) -> Iterator[tuple[orm.Session, Standing]]:
         with self._outages(), self._journal.write() as session:
-            yield session, self._check(session)
+            standing = self._check(session)
+            self._flush(session)
+            yield session, standing
+        self._flushed()
 
     def _check(self, transaction: Executor) -> Standing:
         return fencing.check(transaction, self._history.move_id, self._history.epoch)
@@ -167,21 +200,31 @@ class FlowBackend:
         return row
 
     def _flush(self, transaction: Executor) -> None:
+        if new := [row for uuid, row in self._waiting.items() if uuid not in self._stored]:
+            transaction.execute(_NEW_ATOM, new)
         for uuid, row in self._waiting.items():
-            old = self._stored.get(uuid)
-            if old is None:
-                transaction.execute(_NEW_ATOM, row)
-            elif values := details.changed(old, row):
+            if values := details.changed(self._stored.get(uuid, row), row):
                 columns = frozenset(name.removeprefix("new_") for name in values)
                 transaction.execute(details.update_of(details.ATOMS, columns), {"key": uuid, **values})
         if self._flow_waiting and (values := details.changed(self._flow_row, self._flow_waiting)):
             columns = frozenset(name.removeprefix("new_") for name in values)
             transaction.execute(details.update_of(details.FLOWS, columns), {"key": self._history.flow_uuid, **values})
+        for (step, direction), outcome in self._ends.items():
+            self._history.end(transaction, step, direction, **outcome)
+        if self._called:
+            transaction.execute(_CALLED, [{"intent": number} for number in self._called])
 
     def _flushed(self) -> None:
         self._stored.update(self._waiting)
         self._waiting = {}
         self._flow_row, self._flow_waiting = self._flow_waiting or self._flow_row, {}
+        self._called = []
+        ended, self._ends = list(self._ends), {}
+        for step, direction in ended:
+            self._history.forget(step, direction)
+        for step, direction in ended:
+            if self._on_stored is not None:
+                self._on_stored(step, direction)
 
     def _note_undoing(self, connection: sa.Connection, standing: Standing, state: str) -> None:
         """A forward move whose undo is not one before the next alternate is undoing from its first undo on."""

@@ -33,6 +33,9 @@ _WISHES: Final = (
     .join(Claim, Claim.move_id == Move.id)
     .where(Move.id == sa.bindparam("move"))
 )
+_CLAIMED: Final = (
+    sa.select(Move, Claim.epoch).join(Claim, Claim.move_id == Move.id).where(Move.id == sa.bindparam("move"))
+)
 
 
 class Quarantined(DrovewayError):
@@ -102,6 +105,12 @@ def wishes(journal: Database, move_id: str) -> Any:
     """
     with journal.engine.connect() as connection:
         return connection.execute(_WISHES, {"move": move_id}).first()
+
+
+def claimed(journal: Database, move_id: str) -> Any:
+    """The move's row, as ``Move``, and whose ``epoch`` stands; like `wishes` no fence, and None without them."""
+    with journal.read() as session:
+        return session.execute(_CLAIMED, {"move": move_id}).first()
 
 
 def standing_epoch(session: orm.Session, move_id: str) -> int | None:

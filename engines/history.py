@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -24,11 +25,8 @@ def _set(table: sa.Table, *columns: str) -> sa.Update:
     return sa.update(table).values({column: sa.bindparam(f"new_{column}") for column in columns})
 
 
-_OPEN: Final = sa.select(_STEPS.c.seq).where(
-    _STEPS.c.flow_uuid == sa.bindparam("flow_uuid"),
-    _STEPS.c.step == sa.bindparam("step"),
-    _STEPS.c.direction == sa.bindparam("direction"),
-    _STEPS.c.ended_at.is_(None),
+_LEFT_OPEN: Final = sa.select(_STEPS.c.step, _STEPS.c.direction, _STEPS.c.seq).where(
+    _STEPS.c.flow_uuid == sa.bindparam("flow_uuid"), _STEPS.c.ended_at.is_(None)
 )
 _BEGIN: Final = sa.insert(_STEPS)
 _END: Final = _set(_STEPS, "ended_at", "epoch", "result", "error").where(
@@ -66,6 +64,7 @@ class History:
         self._places = dict(places)
         self._home = home
         self._open: dict[Run, int] = {}
+        self._left: dict[Run, int] = {}
         self._again: set[Run] = set()
 
     def sequence(self, step: str, direction: str) -> int:
@@ -79,17 +78,23 @@ class History:
         """Whether another claim began this run of the step: what it asked for may have happened."""
         return (step, direction) in self._again
 
+    def load(self, transaction: Executor) -> None:
+        """Find the rows that an earlier claim left open: their runs go on when they are begun again."""
+        rows = transaction.execute(_LEFT_OPEN, {"flow_uuid": self.flow_uuid})
+        self._left = {(row.step, row.direction): row.seq for row in rows}
+
     def begin(self, transaction: Executor, standing: Standing, step: str, direction: str) -> None:
         """The step begins, or is entered again after a crash or a stop: then its open row goes on."""
-        facts = {"flow_uuid": self.flow_uuid, "step": step, "direction": direction}
-        seq = transaction.scalar(_OPEN, facts)
+        seq = self._left.get((step, direction))
         stands = _STANDS_AT
         if seq is not None:
             self._again.add((step, direction))
         else:
             stands = _TELLS_NOTHING
             row = {
-                **facts,
+                "flow_uuid": self.flow_uuid,
+                "step": step,
+                "direction": direction,
                 "move_id": self.move_id,
                 "flow": self.flow,
                 "attempt": standing.attempt,
@@ -119,13 +124,15 @@ class History:
         *,
         result: dict[str, Any] | None = None,
         error: dict[str, str] | None = None,
+        at: dt.datetime | None = None,
     ) -> None:
-        """The step ended with this result or this error."""
+        """The step ended with this result or this error, now or ``at`` that time of the conductor's clock."""
+        self._left.pop((step, direction), None)
         transaction.execute(
             _END,
             {
                 "open_seq": self.sequence(step, direction),
-                "new_ended_at": now(),
+                "new_ended_at": at or now(),
                 "new_epoch": self.epoch,
                 "new_result": result,
                 "new_error": error,

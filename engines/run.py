@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import msgspec
 import sqlalchemy as sa
@@ -26,7 +26,7 @@ from droveway.flows.run import UNREACHABLE, MoveOptions
 from droveway.persistence import attempts, debts, moves, requests
 from droveway.persistence.cells import Cells
 from droveway.persistence.database import Database
-from droveway.persistence.journal import Intent, Move, MoveAttempt
+from droveway.persistence.journal import Move, MoveAttempt
 from droveway.persistence.states import State
 from droveway.wire import Command, Direction, Registration
 
@@ -127,6 +127,7 @@ class MoveRun:
         self._spent: dict[str, dict[str, str]] = {}
         self._withdrawn: set[int] = set()
         self._attempts: dict[int, MoveAttempt] = {}
+        self.row = move
         self.backend: FlowBackend
         self.history: History
 
@@ -165,7 +166,11 @@ class MoveRun:
                 self._asked_beyond or self.history.entered_again(step, direction)
             )
         self._cancellable = cancellable and not self._asked_beyond and self.kind in moves.FORWARD_KINDS
-        self._look()
+        self._require_going_on()
+        claimed = fencing.claimed(self.journal, self.move_id)
+        if claimed is not None:
+            self.row = claimed.Move
+        self._heed(claimed and claimed.Move, claimed and claimed.epoch)
 
     def wait(self, seconds: float) -> None:
         """Wait, at most ``seconds``; ends early with Parked when the conductor stops."""
@@ -276,29 +281,9 @@ class MoveRun:
         """The workers that are up now, by host."""
         return self._commands.workers()
 
-    @contextlib.contextmanager
-    def intent(self, service: str, call: str) -> Iterator[None]:
-        """Record a cloud write before it is sent, and close the record after it."""
-        with self.write() as session:
-            intent = Intent(
-                move_id=self.move_id,
-                epoch=self.epoch,
-                service=service,
-                call=call[:255],
-                state="open",
-                created_at=fencing.now(),
-            )
-            session.add(intent)
-            session.flush()
-            number = intent.id
-        try:
-            yield
-        finally:
-            # Fenced meanwhile: the call may have landed after its time, so the record says late and is audited.
-            with self.write() as session:
-                row = session.get(Intent, number)
-                if row is not None and row.state == "open":
-                    row.state = "done"
+    def intent(self, service: str, call: str) -> AbstractContextManager[None]:
+        """Record a cloud write before it is sent, and that it returned."""
+        return self.backend.intent(service, call)
 
     def probe(self, step: str, direction: str, phase: str) -> None:
         """Where faults are injected: before, during (its command is posted), after, stored."""
@@ -310,11 +295,16 @@ class MoveRun:
         self._commands.sweep(self._hosts())
 
     def _look(self) -> None:
+        self._require_going_on()
+        wishes = fencing.wishes(self.journal, self.move_id)
+        self._heed(wishes, wishes and wishes.epoch)
+
+    def _require_going_on(self) -> None:
         if self.backend.closed is not None:
             raise self.backend.closed
         self._leave_when_stopped()
-        wishes = fencing.wishes(self.journal, self.move_id)
-        epoch = wishes.epoch if wishes is not None else None
+
+    def _heed(self, wishes: Any, epoch: int | None) -> None:
         if wishes is None or epoch != self.epoch:
             # Nobody will answer a command whose claim is lost: its new owner takes the answer and removes it.
             fenced = Fenced(f"epoch {self.epoch} of move {self.move_id} no longer stands: {epoch} does")
@@ -337,6 +327,7 @@ class MoveRun:
         self._detach(why)
 
     def _detach(self, why: str) -> NoReturn:
+        self.backend.settle()
         parked = Parked(why)
         self.backend.detach(parked)
         raise parked

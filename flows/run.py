@@ -53,6 +53,8 @@ class Run(Protocol):
     network: Network
     volumes: Volumes
     options: MoveOptions
+    row: Move
+    """The move's row as it was at the last boundary."""
 
     def move(self) -> Move:
         """The move's row as it is now."""

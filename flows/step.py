@@ -156,7 +156,7 @@ class Step(task.Task):
 
     def _context(self, direction: Direction, inputs: dict[str, Any], result: dict[str, Any] | None) -> Context:
         run, name = self.run_, self.step_name()
-        move, must_go_on = run.move(), self._must_go_on(direction)
+        move, must_go_on = run.row, self._must_go_on(direction)
         return Context(run, name, direction, move, run.attempt(move), inputs, result, must_go_on=must_go_on)
 
     def _must_go_on(self, direction: Direction) -> bool:

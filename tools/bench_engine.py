@@ -80,8 +80,8 @@ def engine_bench(best: dict[str, figures.Cost]) -> figures.Bench:
         title="Cost of a persisted step",
         text=(
             f"A flow of {STEPS} steps that do nothing, from its first write to its end, divided by the number of its "
-            "steps. This engine runs what a move runs: fence, history and step wrapper, with a commit before and a "
-            "commit after each step. SQLite, each commit synced."
+            "steps. This engine runs what a move runs: fence, history and step wrapper, with a commit between any two "
+            "steps. SQLite, each commit synced."
         ),
         head=["engine", "ms a step", "ms of processor", "times as long", "times the processor"],
         rows=rows,

@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 from support.engine_rig import MIGRATE, Crash, Rig, embedded_rig, until
+from taskflow.exceptions import StorageFailure
 
 from droveway.clients.zookeeper import TOMBSTONE, epoch_path
 from droveway.engines import fencing
+from droveway.engines.backend import FlowBackend
 from droveway.engines.fencing import Quarantined
 from droveway.errors import Fenced, StepError
 from droveway.flows.run import MoveOptions
@@ -240,6 +242,42 @@ def test_an_intent_is_done_once_its_call_has_returned(rig: Rig) -> None:
     rig.host().turn()
     with rig.journal.read() as session:
         assert [(intent.state, intent.epoch) for intent in session.query(Intent)] == [("done", 1)]
+
+
+def test_a_call_that_returned_is_done_though_its_step_is_left(rig: Rig) -> None:
+    move = rig.submit()
+    rig.post(move)
+
+    def call(ctx: object) -> None:
+        with ctx.run.intent("placement", "POST"):  # type: ignore[attr-defined]
+            pass
+        ctx.run.leave("the database is away")  # type: ignore[attr-defined]
+
+    rig.world.hooks["x claim"] = call
+    rig.host().turn()
+    with rig.journal.read() as session:
+        assert [intent.state for intent in session.query(Intent)] == ["done"]
+
+
+def test_a_call_whose_return_cannot_be_stored_stays_open(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    move = rig.submit()
+    rig.post(move)
+
+    def away(*_: object) -> None:
+        raise StorageFailure("the journal is away")
+
+    def call(ctx: object) -> None:
+        with ctx.run.intent("placement", "POST"):  # type: ignore[attr-defined]
+            pass
+        with monkeypatch.context() as broken:
+            broken.setattr(FlowBackend, "_check", away)
+            ctx.run.leave("the database is away")  # type: ignore[attr-defined]
+
+    rig.world.hooks["x claim"] = call
+    rig.host().turn()
+    with rig.journal.read() as session:
+        assert [intent.state for intent in session.query(Intent)] == ["open"]
+    assert rig.move(move).state == "running"
 
 
 def test_a_stop_ends_the_pause_between_two_tries(rig: Rig) -> None:

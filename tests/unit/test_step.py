@@ -31,8 +31,7 @@ class FakeRun:
     def probe(self, step: str, direction: str, phase: str) -> None:
         self.seen.append(f"{phase} {direction}")
 
-    def move(self) -> None:
-        return None
+    row: Any = None
 
     def attempt(self, move: Any) -> None:
         return None
