@@ -11,6 +11,7 @@ import argparse
 import contextlib
 import dataclasses
 import functools
+import gc
 import itertools
 import logging
 import subprocess
@@ -25,6 +26,7 @@ from typing import Any, Final
 
 import bench_figures as figures
 
+from droveway.cli.main import COLLECT_EVERY
 from droveway.clients.embedded import placement
 from droveway.engines import conductor
 from droveway.engines.backend import FlowBackend
@@ -137,6 +139,7 @@ def main() -> int:
     parser.add_argument("--write", action="store_true", help="put the figures in docs/benchmarks.rst")
     wanted = parser.parse_args()
     logging.disable(logging.WARNING)
+    gc.set_threshold(COLLECT_EVERY)
     clock = Clock()
     clock.install()
     with tempfile.TemporaryDirectory(dir=figures.WORK) as folder:
@@ -199,7 +202,9 @@ def command_start() -> float:
     """Milliseconds until a command of a lab has started and imported what a move needs."""
     modules = "droveway.cli.main, droveway.cli.server, droveway.lab.submit, droveway.lab.runner, placement.handler"
     began = time.perf_counter()
-    subprocess.run([sys.executable, "-c", f"import gc; gc.set_threshold(50000)\nimport {modules}"], check=True)
+    subprocess.run(
+        [sys.executable, "-c", f"import gc; gc.set_threshold({COLLECT_EVERY})\nimport {modules}"], check=True
+    )
     return (time.perf_counter() - began) * 1000
 
 
