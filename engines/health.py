@@ -12,23 +12,21 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 import msgspec
-import sqlalchemy as sa
 
 from droveway import wire
 from droveway.clients.zookeeper import Coordination, command_path, epoch_path, progress_path, result_path
 from droveway.engines import fencing
 from droveway.engines.commands import HOSTS
+from droveway.engines.policies import Waiting
 from droveway.errors import Fenced
 from droveway.flows.before import before
 from droveway.persistence import moves, policies
 from droveway.persistence.database import Database, database_time
-from droveway.persistence.journal import Move
 from droveway.persistence.policies import HEALTHY, Health
-from droveway.persistence.states import State
 
 LOG = logging.getLogger(__name__)
 
@@ -59,9 +57,6 @@ class _Question(NamedTuple):
     asked: dt.datetime
 
 
-_WAITING: Final = sa.select(Move).where(Move.state == State.VERIFYING.value, Move.policy == HEALTHY)
-
-
 class HealthChecks:
     """Asks, and keeps the answers in the journal."""
 
@@ -72,18 +67,23 @@ class HealthChecks:
         self._hosts: set[str] | None = None
         """Where questions may stand; None before the first look, when an earlier keeper's may be anywhere."""
 
-    def collect(self) -> None:
-        """Keep the answers that have come, and remove them and every question that nobody needs any more."""
-        with self._journal.read() as session:
-            waiting = {move.id: move for move in session.scalars(_WAITING)}
-            now = database_time(session)
-        wanted = {move.dest_host for move in waiting.values() if move.dest_host}
+    def collect(self, waiting: Iterable[Waiting], now: dt.datetime) -> bool:
+        """Keep the answers that have come, and remove them and every question that nobody needs any more.
+
+        ``waiting`` are all moves that wait for verification at ``now``.  True when one of them has an answer now.
+        """
+        destinations = {each.move: each.destination for each in waiting if each.policy == HEALTHY and each.destination}
+        wanted = set(destinations.values())
         known = set(self._coordination.children(HOSTS)) if self._hosts is None else self._hosts
+        kept = False
         for question in self._standing(known | wanted):
-            move = waiting.get(question.move)
-            if move is None or move.dest_host != question.host or self._take(move, question, now):
+            if destinations.get(question.move) != question.host:
                 self._remove(question)
+            elif self._take(question, now):
+                self._remove(question)
+                kept = True
         self._hosts = wanted
+        return kept
 
     def ask(self, move_id: str) -> None:
         """Ask the move's destination, unless a question stands there."""
@@ -115,12 +115,14 @@ class HealthChecks:
         except Fenced as error:
             LOG.info("Move %s is no longer asked about: %s", move_id, error)
 
-    def _take(self, move: Move, question: _Question, now: dt.datetime) -> bool:
+    def _take(self, question: _Question, now: dt.datetime) -> bool:
         """Keep the question's answer; False while there is still time for one."""
         node = self._coordination.get(result_path(question.host, question.key))
         if node is not None:
             result = wire.decode_result(node[0])
-            health, reason = judge(result, self._standard, meant_to_run=before(move).powered_on)
+            with self._journal.read() as session:
+                meant_to_run = before(moves.get(session, question.move)).powered_on
+            health, reason = judge(result, self._standard, meant_to_run=meant_to_run)
             self._record(question, health, reason, result.epoch)
             return True
         seconds = self._standard.probe_timeout + ANSWER_SECONDS

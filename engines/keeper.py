@@ -10,6 +10,7 @@ import dataclasses
 import datetime as dt
 import logging
 import threading
+import time
 from collections.abc import Callable, Mapping
 from typing import Final
 
@@ -22,7 +23,7 @@ from droveway.engines.policies import Ask, PolicyAction, Settle, Wait, Waiting
 from droveway.errors import CoordinationLost, Refused
 from droveway.persistence import moves, requests
 from droveway.persistence.database import Database, database_time
-from droveway.persistence.journal import Move, MoveFlow
+from droveway.persistence.journal import Move
 from droveway.persistence.moves import FlowRef
 from droveway.persistence.policies import Health, note_wait
 from droveway.persistence.states import State
@@ -115,12 +116,11 @@ def look(journal: Database, board: MoveBoard, coordination: Coordination) -> Sna
     posted = board.posted()
     with journal.read() as session:
         seen = []
-        for move in moves.open_moves(session):
-            flow = session.get(MoveFlow, move.flow_uuid) if move.flow_uuid else None
-            posting = posting_of(move, flow) if flow is not None and flow.ended_at is None else None
+        for move, flow in moves.open_flows(session):
+            posting = posting_of(move, flow) if flow is not None else None
             seen.append(Seen(move.id, State(move.state), move.hold, posting, _waiting(move)))
-        for move, flow in moves.left_ends(session):
-            seen.append(Seen(move.id, State(move.state), hold=False, posting=posting_of(move, flow), cleared=False))
+        for move, ended in moves.left_ends(session):
+            seen.append(Seen(move.id, State(move.state), hold=False, posting=posting_of(move, ended), cleared=False))
         now = database_time(session)
     needed = {host for each in seen if each.waiting is not None for host in policies.hosts(each.waiting, now)}
     up = frozenset(host for host in needed if coordination.get(worker_path(host)) is not None)
@@ -153,6 +153,10 @@ class Keeper:
         self._limit = limit
         self._every = every
         self._bell = threading.Event()
+        self._due = 0.0
+        """When the next round is, whatever rings."""
+        self._left: dict[str, bool] = {}
+        """The board as the last round left it, or as it was seen after that."""
         self._stopped = False
         self._unwatch: Callable[[], None] = lambda: None
         self._thread = threading.Thread(target=self._run, name="keeper", daemon=True)
@@ -160,7 +164,7 @@ class Keeper:
 
     def start(self) -> None:
         """Begin to keep."""
-        self._unwatch = self._coordination.watch(BOARD, self.ring)
+        self._unwatch = self._coordination.watch(BOARD, self._bell.set)
         self._thread.start()
         self._debts.start()
 
@@ -168,35 +172,47 @@ class Keeper:
         """End, and return when it has."""
         self._stopped = True
         self._unwatch()
-        self.ring()
+        self._bell.set()
         self._thread.join()
         self._debts.stop()
 
     def ring(self) -> None:
-        """Something in the journal or on the board changed."""
+        """Something in the journal changed."""
+        self._due = 0.0
         self._bell.set()
 
     def round(self) -> list[Action]:
         """Decide and act once; returns what was decided."""
-        self._health.collect()
-        actions = decide(look(self._journal, self._board, self._coordination), self._limit)
+        snapshot = self._look()
+        if self._health.collect([seen.waiting for seen in snapshot.moves if seen.waiting], snapshot.now):
+            snapshot = self._look()
+        actions = decide(snapshot, self._limit)
+        self._left = {**snapshot.posted, **{each.posting.flow: False for each in actions if isinstance(each, Post)}}
         for action in actions:
             self._act(action)
         return actions
 
+    def _look(self) -> Snapshot:
+        return look(self._journal, self._board, self._coordination)
+
     def _run(self) -> None:
-        while True:
+        while not self._stopped:
             self._bell.clear()
             try:
-                self.round()
+                if time.monotonic() >= self._due or self._is_news():
+                    self._due = time.monotonic() + self._every
+                    self.round()
             except CoordinationLost as error:
                 LOG.warning("The keeper waits: %s", error)
             except Exception:
                 # Nothing is half done by an error here, and the next round begins anew.
                 LOG.exception("A round of the keeper failed")
-            if self._stopped:
-                return
-            self._bell.wait(self._every)
+            self._bell.wait(max(0.0, self._due - time.monotonic()))
+
+    def _is_news(self) -> bool:
+        """Whether anything but what was posted here and claims, which nothing follows from, changed the board."""
+        before, self._left = self._left, self._board.posted()
+        return before.keys() != self._left.keys() or any(before[flow] > claimed for flow, claimed in self._left.items())
 
     def _act(self, action: Action) -> None:
         match action:

@@ -31,8 +31,12 @@ CONFIRM_AGAIN: Final = 5
 GONE: Final = {"server": "deleted"}
 """The result of a step that found no rows of its server and so nothing to write."""
 
+# Statements that are asked several times a second are made once: to make one takes far longer than to carry it out.
 _OPEN: Final = (
     sa.select(Move).where(Move.state.not_in([state.value for state in ENDED])).order_by(Move.created_at, Move.id)
+)
+_OPEN_FLOWS: Final = _OPEN.add_columns(MoveFlow).outerjoin(
+    MoveFlow, sa.and_(MoveFlow.uuid == Move.flow_uuid, MoveFlow.ended_at.is_(None))
 )
 
 _DELETED: Final = {"code": ServerDeleted.code, "message": "the server was deleted"}
@@ -150,8 +154,13 @@ def flow_of(session: orm.Session, flow_uuid: str) -> MoveFlow:
 
 
 def open_moves(session: orm.Session) -> list[Move]:
-    """Every move that has not ended, oldest first: what the keeper decides over."""
+    """Every move that has not ended, oldest first."""
     return list(session.scalars(_OPEN))
+
+
+def open_flows(session: orm.Session) -> list[tuple[Move, MoveFlow | None]]:
+    """The same with the flow that each has to run, None while it rests: what the keeper decides over."""
+    return [(move, flow) for move, flow in session.execute(_OPEN_FLOWS)]
 
 
 def left_ends(session: orm.Session) -> list[tuple[Move, MoveFlow]]:
@@ -180,7 +189,6 @@ def _left_ends() -> sa.Select[Move, MoveFlow]:
     )
 
 
-# Made once: keepers ask several times a second, and to make it takes far longer than to carry it out.
 _LEFT_ENDS: Final = _left_ends()
 
 

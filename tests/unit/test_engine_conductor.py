@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import event
 from support.engine_rig import CONFIRM, MIGRATE, REMOTE, Rig, embedded_rig, reference, until
 from taskflow import exceptions as taskflow_errors
 
@@ -17,6 +18,9 @@ from droveway.engines.conductor import Conductor
 from droveway.engines.keeper import Keeper
 from droveway.persistence import moves, requests
 from droveway.persistence.journal import MoveFlow
+
+LONG = 60.0
+"""Seconds that nothing here takes when it is woken."""
 
 
 @pytest.fixture(name="rig")
@@ -142,6 +146,45 @@ def test_a_held_move_leaves_the_board_and_comes_back(rig: Rig, running: Any) -> 
     with rig.journal.write() as session:
         requests.resume(session, moves.get(session, second, lock=True))
     rests(rig, second, "verifying")
+
+
+def test_only_what_leaves_the_board_is_news_to_the_keeper(rig: Rig) -> None:
+    host, session = rig.host(), rig.session()
+    keeper = Keeper(session, rig.journal, MoveBoard(session), lambda _kind: reference(CONFIRM))
+    rig.submit()
+    assert len(keeper.round()) == 1
+    assert not keeper._is_news()
+    (job,) = host.jobs()
+    host.board.claim(job, "conductor")
+    assert not keeper._is_news()
+    host.board.abandon(job, "conductor")
+    assert keeper._is_news()
+    assert not keeper._is_news()
+    host.board.withdraw(job.uuid)
+    assert keeper._is_news()
+
+
+def test_a_wiped_board_is_news_that_needs_no_wait(rig: Rig) -> None:
+    session, other = rig.session(), rig.session()
+    keeper = Keeper(session, rig.journal, MoveBoard(session), lambda _kind: reference(CONFIRM), every=LONG)
+    move = rig.submit()
+    keeper.start()
+    until(lambda: MoveBoard(other).posted())
+    other.delete(BOARD)
+    until(lambda: rig.move(move).flow_uuid in MoveBoard(other).posted())
+    keeper.stop()
+
+
+def test_a_round_of_the_keeper_is_one_short_read_of_the_journal(rig: Rig) -> None:
+    session = rig.session()
+    keeper = Keeper(session, rig.journal, MoveBoard(session), lambda _kind: reference(CONFIRM))
+    for number in range(3):
+        rig.submit(server=f"s{number}")
+    asked: list[str] = []
+    event.listen(rig.journal.engine, "begin", lambda _connection: asked.append("begin"))
+    event.listen(rig.journal.engine, "before_cursor_execute", lambda _connection, _cursor, text, *_: asked.append(text))
+    assert len(keeper.round()) == 3
+    assert (asked.count("begin"), len(asked)) == (1, 4)
 
 
 @pytest.mark.parametrize("change", ["digest", "version"])

@@ -19,7 +19,9 @@ from droveway.clients.zookeeper import (
     epoch_path,
     result_path,
 )
+from droveway.engines.board import MoveBoard
 from droveway.engines.health import HealthChecks, Standard
+from droveway.engines.keeper import look
 from droveway.flows.before import Before, as_json
 from droveway.persistence import migrate, moves
 from droveway.persistence.database import Database, database_time, sqlite_url
@@ -82,6 +84,10 @@ class Site:
     def checks(self) -> HealthChecks:
         return HealthChecks(connect_embedded(self.store), self.journal, Standard())
 
+    def collect(self, checks: HealthChecks) -> bool:
+        seen = look(self.journal, MoveBoard(self.coordination), self.coordination)
+        return checks.collect([each.waiting for each in seen.moves if each.waiting], seen.now)
+
     def set(self, **columns: Any) -> None:
         with self.journal.write() as session:
             session.execute(sa.update(Move).values(**columns))
@@ -114,11 +120,11 @@ def test_any_keeper_takes_the_one_answer(site: Site) -> None:
     command = wire.decode_command(node[0])
     assert (command.epoch, command.action, command.server) == (EPOCH, "check_health", "s")
     assert wire.details_of(command) == wire.CheckHealth(probe_seconds=5.0)
-    second.collect()
+    assert not site.collect(second)
     assert site.nodes() == [key]
     site.answer()
     # One that has just started goes on with what another one asked.
-    site.checks().collect()
+    assert site.collect(site.checks())
     assert site.nodes() == []
     assert site.read().health == "passed"
 
@@ -127,7 +133,7 @@ def test_an_answer_under_an_older_claim_says_nothing(site: Site) -> None:
     checks = site.checks()
     checks.ask(site.move)
     site.answer(EPOCH - 1)
-    checks.collect()
+    site.collect(checks)
     assert (site.nodes(), site.read().health) == ([], None)
 
 
@@ -142,18 +148,18 @@ def test_nobody_asks_once_the_move_was_claimed_anew(site: Site) -> None:
 def test_a_question_that_nobody_needs_any_more_is_removed(site: Site, columns: dict[str, Any], answered: bool) -> None:
     asker = site.checks()
     asker.ask(site.move)
-    asker.collect()
+    site.collect(asker)
     if answered:
         site.answer()
     site.set(**columns)
-    asker.collect()
+    site.collect(asker)
     assert (site.nodes(), site.read().health) == ([], None)
 
 
 def test_what_a_killed_keeper_asked_is_found_on_every_host(site: Site) -> None:
     site.checks().ask(site.move)
     site.set(state="done")
-    site.checks().collect()
+    site.collect(site.checks())
     assert site.nodes() == []
 
 
@@ -169,7 +175,7 @@ def test_no_answer_in_time_is_none(site: Site) -> None:
     site.coordination.delete(command_path("host2", key))
     old = f"{key.rpartition('.')[0]}.{asked}"
     site.coordination.create(command_path("host2", old), node[0])
-    checks.collect()
+    site.collect(checks)
     assert site.nodes() == []
     assert (site.read().health, site.read().health_reason) == (
         "failing",
@@ -185,5 +191,5 @@ def test_a_stopped_server_needs_no_guest(site: Site) -> None:
     off = msgspec.structs.replace(HEALTHY, running=False, running_for=0.0, answers=None)
     result = wire.Result(key=key, epoch=EPOCH, value=msgspec.to_builtins(off))
     site.coordination.create(result_path("host2", key), wire.encode(result))
-    checks.collect()
+    site.collect(checks)
     assert (site.read().health, site.read().health_reason) == ("passed", "the server is stopped, as it was")
