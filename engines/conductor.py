@@ -96,6 +96,8 @@ class MoveConductor(impl_nonblocking.NonBlockingConductor):
             executor_factory=lambda: futures.ThreadPoolExecutor(slots + reserved, thread_name_prefix=name),
         )
         self.stopping = Stop()
+        self.idle = threading.Event()
+        """Set when the last flow that ran was given back."""
         self._coordination = coordination
         self._resources = resources
         self._find_graph = find_graph
@@ -297,6 +299,8 @@ class MoveConductor(impl_nonblocking.NonBlockingConductor):
             self._give_back(job, consume=future.result())
         finally:
             self._dispatched.discard(future)
+            if not self._dispatched:
+                self.idle.set()
             self.doorbell.ring()
 
     def _give_back(self, job: MoveJob, *, consume: bool) -> None:
@@ -367,6 +371,11 @@ class Conductor:
     def busy(self) -> int:
         """How many flows are being run."""
         return self._conductor.running()
+
+    def rest(self, longest: float) -> None:
+        """Wait until the last flow was given back since the last such wait, at most ``longest`` seconds."""
+        self._conductor.idle.wait(longest)
+        self._conductor.idle.clear()
 
 
 def _history(graph: Graph, posting: Posting, epoch: int, home: str) -> History:

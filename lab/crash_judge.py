@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Callable
-from typing import Final
 
 from droveway.errors import DrovewayError, Refused
 from droveway.flows import registry
@@ -20,9 +18,6 @@ from droveway.persistence.journal import Move
 from droveway.persistence.states import ENDED, State
 from droveway.persistence.vm_states import VmState
 
-LOOK: Final = 0.005
-"""Seconds between two looks whether the conductor is idle."""
-
 
 def carry(
     lab: Lab, probes: Probes | None, begin: Callable[[], object], *, special: runner.Runner | None = None
@@ -36,9 +31,7 @@ def carry(
 def settle(lab: Lab, running: runner.Runner) -> None:
     """Wait until nothing in the lab goes on by itself."""
     while running.busy() or runner.is_busy(lab):
-        time.sleep(LOOK)
-        while running.busy():
-            time.sleep(LOOK)
+        running.rest()
 
 
 def submit(lab: Lab, kind: str, server: str, policy: str = "manual") -> None:

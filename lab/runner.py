@@ -45,9 +45,6 @@ POLL: Final = 0.05
 SELDOM: Final = 0.25
 """Seconds between two looks at the journal while this process runs flows: each costs some of their time."""
 
-AT_ONCE: Final = 0.01
-"""Seconds between two looks at whether flows run."""
-
 KEEPER_ROUND: Final = 0.2
 """Seconds between two rounds of the keeper: other commands write requests without ringing for it."""
 
@@ -69,19 +66,19 @@ def drive(lab: Lab, at_rest: Callable[[], bool]) -> None:
 
 def is_busy(lab: Lab) -> bool:
     """Whether any move can go on by itself."""
+    away = stopped_workers(lab.layout)
     with lab.journal.read() as session:
         now = database_time(session)
-        away = stopped_workers(lab.layout)
         return (
-            bool(moves.left_ends(session))
-            or any(can_go_on(move, now, away) for move in moves.open_moves(session))
-            or _is_owed(lab, session)
+            any(can_go_on(move, now, away) for move in moves.open_moves(session))
+            or bool(moves.left_ends(session))
+            or _is_owed(session, away)
         )
 
 
-def _is_owed(lab: Lab, session: orm.Session) -> bool:
+def _is_owed(session: orm.Session, away: Collection[str]) -> bool:
     """Whether a host that is up owes something that was not tried in vain yet."""
-    away, due = stopped_workers(lab.layout), debts.collectable(session)
+    due = debts.collectable(session)
     in_vain = {(debt.move_id, debt.host) for debt in due if debt.details.get(debts.ERROR)}
     return any(debt.host not in away and (debt.move_id, debt.host) not in in_vain for debt in due)
 
@@ -167,11 +164,9 @@ class Runner:
         return start_worker(self._lab, host, self.connect(), probe=probe).stop
 
     def rest(self) -> None:
-        """Wait for the time after which the journal is worth a look: seldom while flows run, at once after the last."""
-        time.sleep(POLL)
-        until = time.monotonic() + SELDOM
-        while self.busy() and time.monotonic() < until:
-            time.sleep(AT_ONCE)
+        """Wait until the journal is worth a look: at once when the last flow was given back, seldom while flows run."""
+        if self._conductor is not None:
+            self._conductor.rest(SELDOM if self.busy() else POLL)
 
     def busy(self) -> int:
         """How many flows are being run now."""
@@ -188,10 +183,12 @@ class Runner:
         deadline = time.monotonic() + WORKERS_UP
         bell = threading.Event()
         for host in hosts:
+            unwatch = session.watch(worker_path(host), bell.set)
             while session.get(worker_path(host)) is None:
-                if time.monotonic() > deadline:
+                if not bell.wait(deadline - time.monotonic()):
                     raise DrovewayError(f"the worker of host {host} did not come up within {WORKERS_UP:g} s")
-                bell.wait(0.005)
+                bell.clear()
+            unwatch()
 
 
 def start_worker(lab: Lab, host: str, coordination: Coordination, *, probe: WorkerProbe | None = None) -> Worker:

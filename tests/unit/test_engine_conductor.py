@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -185,6 +186,15 @@ def test_a_round_of_the_keeper_is_one_short_read_of_the_journal(rig: Rig) -> Non
     event.listen(rig.journal.engine, "before_cursor_execute", lambda _connection, _cursor, text, *_: asked.append(text))
     assert len(keeper.round()) == 3
     assert (asked.count("begin"), len(asked)) == (1, 4)
+
+
+def test_who_waits_for_a_conductor_is_woken_when_its_last_flow_was_given_back(rig: Rig, running: Any) -> None:
+    conductor, _keeper = running()
+    move = rig.submit()
+    began = time.monotonic()
+    while conductor.busy() or rig.move(move).state != "verifying":
+        conductor.rest(LONG)
+    assert time.monotonic() - began < LONG
 
 
 @pytest.mark.parametrize("change", ["digest", "version"])
