@@ -81,12 +81,13 @@ class Commands:
     ) -> Result:
         """The command's answer.
 
-        ``look`` is called whenever the bell rang and at least every `LOOK_EVERY` seconds, and ends the wait by
-        raising.  Raises Unreachable after the worker was away for ``away`` seconds, Overdue when it was there and
-        ``deadline`` seconds have passed.
+        ``look`` is called whenever the bell rang for anything but the answer and at least every `LOOK_EVERY` seconds,
+        and ends the wait by raising.  Raises Unreachable after the worker was away for ``away`` seconds, Overdue when
+        it was there and ``deadline`` seconds have passed.
         """
         stops = [self._coordination.watch(path, bell.set) for path in (result_path(host, key), worker_path(host))]
         began = seen = time.monotonic()
+        waited = False
         try:
             while True:
                 try:
@@ -97,6 +98,8 @@ class Commands:
                 if result is not None:
                     self._answered.append((host, key))
                     return result
+                if waited:
+                    look()
                 now = time.monotonic()
                 seen = now if up else seen
                 if now - seen >= away:
@@ -105,7 +108,7 @@ class Commands:
                     raise Overdue
                 bell.wait(min(LOOK_EVERY, max(0.01, away - (now - seen))))
                 bell.clear()
-                look()
+                waited = True
         finally:
             for stop in stops:
                 stop()

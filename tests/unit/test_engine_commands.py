@@ -75,6 +75,19 @@ def test_a_command_is_answered_and_nothing_of_it_is_left(rig: Rig, worker: Any) 
     assert leftovers(rig) == []
 
 
+def test_an_answer_is_taken_before_anything_else_is_looked_at(rig: Rig) -> None:
+    session = rig.session()
+
+    class Answered(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            return session.create(result_path("h1", "f.s.execute.1"), wire.encode(wire.Result(key="k", epoch=1)))
+
+    commands = Commands(session, flow_uuid="f", epoch=1, guard="/guard", version=0)
+    wait = {"deadline": 9.0, "away": 9.0, "bell": Answered()}
+    result = commands.wait("h1", "f.s.execute.1", look=lambda: pytest.fail("the answer was there"), **wait)
+    assert result.error is None
+
+
 def test_a_host_that_is_away_fails_the_step_in_time(rig: Rig) -> None:
     move = rig.submit(REMOTE)
     rig.post(move)
