@@ -72,6 +72,8 @@ class Worker:
         self.transfer_address = transfer_address
         self.probe = probe
         self._bell = threading.Event()
+        self._registered = False
+        """False again as soon as the registration may have gone."""
         self._stopping = False
         self._runs: dict[str, Run] = {}
         """By what each of them occupies (`_slot`)."""
@@ -100,7 +102,10 @@ class Worker:
         except BaseException:
             os.close(self._lock)
             raise
-        self._unwatch = self.coordination.watch(command_path(self.host), self._bell.set)
+        self._unwatch = [
+            self.coordination.watch(command_path(self.host), self._bell.set),
+            self.coordination.watch(worker_path(self.host), self._check_registration),
+        ]
         self._bell.set()
         self._thread = threading.Thread(target=self._serve, name=f"worker-{self.host}", daemon=True)
         self._thread.start()
@@ -118,7 +123,8 @@ class Worker:
         self._transfer.stop()
         for run in self._runs.values():
             run.join()
-        self._unwatch()
+        for unwatch in self._unwatch:
+            unwatch()
         for left in self._left.values():
             left.unwatch()
         try:
@@ -148,6 +154,10 @@ class Worker:
         )
         self.coordination.create(path, wire.encode(record), ephemeral=True)
 
+    def _check_registration(self) -> None:
+        self._registered = False
+        self._bell.set()
+
     def _admit(self, hello: frames.Hello) -> LocalSource:
         return copies.admit(self._parts, hello)
 
@@ -163,12 +173,15 @@ class Worker:
 
     def _serve(self) -> None:
         while not self._stopping:
-            self._bell.wait(LOOK_EVERY)
+            rung = self._bell.wait(LOOK_EVERY)
             self._bell.clear()
             try:
-                self.register()
+                if not (rung and self._registered):
+                    self._registered = True
+                    self.register()
                 self._look()
             except CoordinationLost as error:
+                self._registered = False
                 LOG.warning("The worker of %s waits for ZooKeeper: %s", self.host, error)
             except Exception:
                 # A host that is registered must not go deaf: what failed is looked at again.

@@ -115,6 +115,17 @@ def test_a_new_session_replaces_the_registration_of_a_killed_one(site: Cloud, st
     assert eventually(lambda: site.coordination.get(worker_path("alpha")))
 
 
+def test_a_registration_that_went_is_made_anew_at_once(
+    site: Cloud, started: Callable[..., Worker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(daemon, "LOOK_EVERY", 10 * DEADLINE)
+    started()
+    for _ in range(2):
+        eventually(lambda: site.coordination.get(worker_path("alpha")))
+        site.coordination.delete(worker_path("alpha"))
+    assert eventually(lambda: site.coordination.get(worker_path("alpha")))
+
+
 def test_a_finished_key_is_answered_from_the_journal(site: Cloud, started: Callable[..., Worker]) -> None:
     effects: list[str] = []
     worker = started(probe=lambda *facts: effects.append(facts[3]))
