@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy import orm
@@ -18,6 +18,32 @@ DEFAULT_ZONE: Final = "nova"
 """The zone of a host that is in no aggregate with one; Nova's `default_availability_zone`."""
 
 _ZONE: Final = "availability_zone"
+
+# Made once: to make a statement takes longer than to carry it out.
+_OPEN_CELLS: Final = (
+    sa.select(api.CellMapping.name, api.HostMapping.host)
+    .join(api.HostMapping, api.HostMapping.cell_id == api.CellMapping.id)
+    .where(api.CellMapping.disabled.is_not(sa.true()))
+)
+_NODES: Final = (
+    sa.select(ComputeNode, Service)
+    .join(Service, (Service.host == ComputeNode.host) & (Service.binary == "nova-compute"))
+    .where(ComputeNode.deleted == 0, Service.deleted == 0)
+)
+_AGGREGATES: Final = (
+    sa.select(api.AggregateHost.host, api.Aggregate.uuid, api.AggregateMetadata.key, api.AggregateMetadata.value)
+    .join(api.Aggregate, api.Aggregate.id == api.AggregateHost.aggregate_id)
+    .outerjoin(api.AggregateMetadata, api.AggregateMetadata.aggregate_id == api.Aggregate.id)
+    .order_by(api.Aggregate.id)
+)
+_GROUPS: Final = sa.select(api.InstanceGroupMember.instance_uuid, api.InstanceGroup.uuid).join(
+    api.InstanceGroup, api.InstanceGroup.id == api.InstanceGroupMember.group_id
+)
+_SERVERS: Final[sa.BindParameter[Any]] = sa.bindparam("servers", expanding=True)
+_HOMES: Final = sa.select(Instance.uuid, Instance.host).where(Instance.uuid.in_(_SERVERS), Instance.deleted == 0)
+_MOVES: Final = sa.select(Migration.instance_uuid, Migration.source_compute, Migration.dest_compute).where(
+    Migration.instance_uuid.in_(_SERVERS), Migration.deleted == 0, Migration.status.not_in(ENDED_MIGRATIONS)
+)
 
 _Places = dict[str, dict[str, frozenset[str]]]
 """Host → server group → servers."""
@@ -55,16 +81,11 @@ def host_states(
     """Every host of every cell that is not disabled, by name; ``up_hosts`` are those whose workers are registered."""
     aggregates = _aggregates(api_session)
     groups = _groups(api_session)
-    open_cells = api_session.execute(
-        sa.select(api.CellMapping.name, api.HostMapping.host)
-        .join(api.HostMapping, api.HostMapping.cell_id == api.CellMapping.id)
-        .where(api.CellMapping.disabled.is_not(sa.true()))
-    )
-    mapped = {(row.name, row.host) for row in open_cells}
+    mapped = {(row.name, row.host) for row in api_session.execute(_OPEN_CELLS)}
     found = []
     for cell, session in sorted(cell_sessions.items()):
         living, moving = _members(session, groups)
-        for node, service in _nodes(session):
+        for node, service in session.execute(_NODES):
             if (cell, node.host) not in mapped:
                 continue
             host = str(node.host)
@@ -88,15 +109,6 @@ def host_states(
     return sorted(found, key=lambda state: state.host)
 
 
-def _nodes(session: orm.Session) -> list[tuple[ComputeNode, Service]]:
-    rows = session.execute(
-        sa.select(ComputeNode, Service)
-        .join(Service, (Service.host == ComputeNode.host) & (Service.binary == "nova-compute"))
-        .where(ComputeNode.deleted == 0, Service.deleted == 0)
-    )
-    return [(node, service) for node, service in rows]
-
-
 def zone_of(session: orm.Session, host: str) -> str:
     """The host's availability zone, as Nova has it: one that an aggregate gives, else its default."""
     return _zone(_aggregates(session, host).get(host, {}))
@@ -109,13 +121,7 @@ def _zone(aggregates: Mapping[str, Mapping[str, str]]) -> str:
 
 def _aggregates(session: orm.Session, only: str | None = None) -> dict[str, dict[str, dict[str, str]]]:
     """Host → uuid of each of its aggregates, oldest first → its metadata."""
-    query = (
-        sa.select(api.AggregateHost.host, api.Aggregate.uuid, api.AggregateMetadata.key, api.AggregateMetadata.value)
-        .join(api.Aggregate, api.Aggregate.id == api.AggregateHost.aggregate_id)
-        .outerjoin(api.AggregateMetadata, api.AggregateMetadata.aggregate_id == api.Aggregate.id)
-        .order_by(api.Aggregate.id)
-    )
-    rows = session.execute(query if only is None else query.where(api.AggregateHost.host == only))
+    rows = session.execute(_AGGREGATES if only is None else _AGGREGATES.where(api.AggregateHost.host == only))
     found: dict[str, dict[str, dict[str, str]]] = {}
     for host, uuid, key, value in rows:
         metadata = found.setdefault(str(host), {}).setdefault(str(uuid), {})
@@ -126,22 +132,14 @@ def _aggregates(session: orm.Session, only: str | None = None) -> dict[str, dict
 
 def _groups(session: orm.Session) -> dict[str, str]:
     """Server → the uuid of its group."""
-    rows = session.execute(
-        sa.select(api.InstanceGroupMember.instance_uuid, api.InstanceGroup.uuid).join(
-            api.InstanceGroup, api.InstanceGroup.id == api.InstanceGroupMember.group_id
-        )
-    )
-    return {str(server): group for server, group in rows}
+    return {str(server): group for server, group in session.execute(_GROUPS)}
 
 
 def _members(session: orm.Session, groups: Mapping[str, str]) -> tuple[_Places, _Places]:
     """Where the groups' servers of a cell live, and where those are that are being moved."""
-    homes = sa.select(Instance.uuid, Instance.host).where(Instance.uuid.in_(groups), Instance.deleted == 0)
-    moves = sa.select(Migration.instance_uuid, Migration.source_compute, Migration.dest_compute).where(
-        Migration.instance_uuid.in_(groups), Migration.deleted == 0, Migration.status.not_in(ENDED_MIGRATIONS)
-    )
-    living = [(str(host), str(server)) for server, host in session.execute(homes)]
-    moving = [(str(host), str(server)) for server, *ends in session.execute(moves) for host in ends]
+    servers = {_SERVERS.key: list(groups)}
+    living = [(str(host), str(server)) for server, host in session.execute(_HOMES, servers)]
+    moving = [(str(host), str(server)) for server, *ends in session.execute(_MOVES, servers) for host in ends]
     return _places(living, groups), _places(moving, groups)
 
 
