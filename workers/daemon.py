@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import functools
 import logging
 import os
 import threading
@@ -146,7 +147,7 @@ class Worker:
             self.coordination.delete(path)
         record = wire.Registration(
             host=self.host,
-            version=metadata.version("droveway"),
+            version=_release(),
             hypervisor=self.hypervisor.name,
             actions=[f"{action}@{wire.ACTION_VERSION}" for action in sorted(ACTIONS)],
             address=self.transfer_address,
@@ -257,6 +258,12 @@ class Worker:
             LOG.warning("The command %s of %s is ignored: it names %s on %s", key, self.host, command.key, command.host)
             return None
         return command
+
+
+@functools.cache
+def _release() -> str:
+    """Droveway's version; to find it takes longer than all else that a worker does to register."""
+    return metadata.version("droveway")
 
 
 def _slot(command: wire.Command) -> str:
