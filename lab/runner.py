@@ -146,10 +146,11 @@ class Runner:
         probes = self._probes
         for host in hosts:
             self._stops.append(self.start_worker(host))
-        self._await(hosts)
+        keeping = self.connect()
+        _await(keeping, hosts)
         self._conductor = start_conductor(self._lab, self.connect(), probe=probes.conductor if probes else None)
         self._stops.append(self._conductor.stop)
-        self._stops.append(start_keeper(self._lab, self.connect()).stop)
+        self._stops.append(start_keeper(self._lab, keeping).stop)
 
     def stop(self) -> None:
         """Stop them all, the last one first; what runs is parked and goes on in the next command."""
@@ -178,17 +179,17 @@ class Runner:
         self._sessions.append(session)
         return session
 
-    def _await(self, hosts: list[str]) -> None:
-        session = self.connect()
-        deadline = time.monotonic() + WORKERS_UP
-        bell = threading.Event()
-        for host in hosts:
-            unwatch = session.watch(worker_path(host), bell.set)
-            while session.get(worker_path(host)) is None:
-                if not bell.wait(deadline - time.monotonic()):
-                    raise DrovewayError(f"the worker of host {host} did not come up within {WORKERS_UP:g} s")
-                bell.clear()
-            unwatch()
+
+def _await(session: Coordination, hosts: list[str]) -> None:
+    deadline = time.monotonic() + WORKERS_UP
+    bell = threading.Event()
+    for host in hosts:
+        unwatch = session.watch(worker_path(host), bell.set)
+        while session.get(worker_path(host)) is None:
+            if not bell.wait(deadline - time.monotonic()):
+                raise DrovewayError(f"the worker of host {host} did not come up within {WORKERS_UP:g} s")
+            bell.clear()
+        unwatch()
 
 
 def start_worker(lab: Lab, host: str, coordination: Coordination, *, probe: WorkerProbe | None = None) -> Worker:
