@@ -230,6 +230,7 @@ class Keeper:
             case Delete(move):
                 with self._journal.write() as session:
                     moves.begin_deletion(session, move, self._flow_of("delete"))
+                self.ring()
 
     def _settle(self, action: Settle) -> None:
         """Confirm or revert, unless the move has left that wait: another one has another deadline."""
@@ -242,6 +243,8 @@ class Keeper:
                 request(session, move, self._flow_of(action.kind))
         except Refused as error:
             LOG.info("Move %s was not settled by its policy (%s): %s", action.move, action.kind, error)
+        else:
+            self.ring()
 
 
 def _may_run(seen: Seen) -> bool:

@@ -176,6 +176,22 @@ def test_a_wiped_board_is_news_that_needs_no_wait(rig: Rig) -> None:
     keeper.stop()
 
 
+def test_what_the_keeper_files_itself_it_offers_at_once(rig: Rig) -> None:
+    session = rig.session()
+    assert session.create(worker_path("h1"), b"", ephemeral=True)
+    move = rig.submit()
+    with rig.journal.write() as writing:
+        moves.get(writing, move).policy = "auto"
+    rig.post(move)
+    rig.host().turn()
+    rests(rig, move, "verifying")
+    keeper = Keeper(session, rig.journal, MoveBoard(session), lambda _kind: reference(CONFIRM), every=LONG)
+    keeper.start()
+    (offered,) = until(MoveBoard(session).posted)
+    assert rig.move(move).flow_uuid == offered
+    keeper.stop()
+
+
 def test_a_round_of_the_keeper_is_one_short_read_of_the_journal(rig: Rig) -> None:
     session = rig.session()
     keeper = Keeper(session, rig.journal, MoveBoard(session), lambda _kind: reference(CONFIRM))
