@@ -6,6 +6,7 @@ import concurrent.futures
 import contextlib
 import errno
 import fcntl
+import itertools
 import os
 import threading
 import time
@@ -14,7 +15,6 @@ from typing import Final
 
 import msgspec
 
-from droveway.errors import StepError
 from droveway.workers import extents
 from droveway.workers.context import Context
 from droveway.workers.directories import CopiedDisk, SetAsideDisk, open_file
@@ -24,7 +24,7 @@ from droveway.workers.sources import DiskMap, Identity, LocalSource, Source
 SYNC_BYTES: Final = 16 << 20
 """After so many bytes what was written is synced and journaled: the most that a crash costs for each disk."""
 
-_Sent = tuple[bytes | bytearray, str]
+_Sent = tuple[memoryview, str]
 """A chunk's data and its checksum."""
 
 _FICLONE: Final = 0x40049409
@@ -176,7 +176,7 @@ def _fetch(
     missing = [chunk for chunk in wanted if chunk not in known]
     lot: list[Chunk] = []
     copy = extents.Direct(file)
-    with _ahead(ctx, source, disk, missing) as coming:
+    with _ahead(source, disk, missing) as coming:
         for offset, length in wanted:
             kept = (offset, length) in known
             if not kept:
@@ -202,26 +202,18 @@ def _prove(ctx: Context, lot: list[Chunk], file: int, log: ChunkLog, proof: Proo
 
 
 @contextlib.contextmanager
-def _ahead(ctx: Context, source: Source, disk: str, wanted: list[Chunk]) -> Iterator[Iterator[_Sent]]:
-    """The chunks in order, each compared with its checksum; while one is written, the next is on its way."""
+def _ahead(source: Source, disk: str, wanted: list[Chunk]) -> Iterator[Iterator[_Sent]]:
+    """The chunks in order; while one is written, the next is on its way.
 
-    def read(offset: int, length: int) -> _Sent:
-        data, checksum = source.read(disk, offset, length)
-        if len(data) != length or extents.checksum(data) != checksum:
-            raise StepError(
-                f"{disk} of server {ctx.server}: the chunk at {offset} from {source.host} reached {ctx.host.name} "
-                "with another checksum",
-                code="checksum",
-                host=source.host,
-            )
-        return data, checksum
-
+    What the wire spoils is found as what a medium spoils: by the proof of what was written.
+    """
+    memories = itertools.cycle([extents.memory(), extents.memory()])
     with concurrent.futures.ThreadPoolExecutor(1) as reader:
 
         def each() -> Iterator[_Sent]:
             coming: concurrent.futures.Future[_Sent] | None = None
             for offset, length in wanted:
-                present, coming = coming, reader.submit(read, offset, length)
+                present, coming = coming, reader.submit(source.read, disk, offset, length, next(memories))
                 if present is not None:
                     yield present.result()
             if coming is not None:

@@ -61,34 +61,35 @@ def outside(present: list[tuple[int, int]], known: list[tuple[int, int]]) -> lis
     return found
 
 
+def memory() -> memoryview:
+    """Room for one chunk; O_DIRECT wants it to begin on a page, as an anonymous map does."""
+    return memoryview(mmap.mmap(-1, CHUNK))
+
+
 class Direct:
     """Reads and writes an open file past the page cache, where its file system can and whole blocks are asked for.
 
-    Through the cache every byte is copied once more, and a sync waits until all of them are written out.
+    Through the cache every byte is copied once more, and a sync waits until all of them are written out.  What is read
+    and written lies in `memory`.
     """
 
     def __init__(self, file: int) -> None:
         """``file`` stays the caller's."""
         self._file = file
-        # O_DIRECT wants page-aligned memory, which an anonymous map is.
-        self._memory = mmap.mmap(-1, CHUNK)
-        self._view = memoryview(self._memory)
         self._able = self._switch(on=True)
 
-    def read(self, offset: int, length: int) -> memoryview:
-        """At most a chunk, valid until the next call; shorter where the file ends."""
-        whole = self._view[: -(-length // BLOCK) * BLOCK]
+    def read(self, offset: int, length: int, into: memoryview) -> memoryview:
+        """At most a chunk, as the part of ``into`` that it fills; shorter where the file ends."""
+        whole = into[: -(-length // BLOCK) * BLOCK]
         got = self._past_the_cache(lambda: os.preadv(self._file, [whole], offset), offset)
         if got is None:
             got = self._through_the_cache(lambda: os.preadv(self._file, [whole[:length]], offset))
         return whole[: min(got, length)]
 
-    def write(self, data: bytes | bytearray, offset: int) -> None:
+    def write(self, data: memoryview, offset: int) -> None:
         """Write all of a chunk; a sync makes it last."""
-        view, end = self._view[: len(data)], offset + len(data)
-        view[:] = data
-        if self._past_the_cache(lambda: _write_all(self._file, view, offset), offset, end) is None:
-            self._through_the_cache(lambda: _write_all(self._file, view, offset))
+        if self._past_the_cache(lambda: _write_all(self._file, data, offset), offset, offset + len(data)) is None:
+            self._through_the_cache(lambda: _write_all(self._file, data, offset))
             # Begins to write it out and waits for nothing, so that the sync finds little left to do.
             os.posix_fadvise(self._file, offset, len(data), os.POSIX_FADV_DONTNEED)
 
@@ -140,6 +141,7 @@ class Medium:
         os.fdatasync(self._file)
         os.posix_fadvise(self._file, 0, 0, os.POSIX_FADV_DONTNEED)
         self._direct = Direct(self._file)
+        self._memory = memory()
 
     def __enter__(self) -> Self:
         return self
@@ -154,7 +156,7 @@ class Medium:
     def read(self, offset: int, length: int) -> memoryview:
         """At most a chunk, valid until the next call; shorter where the file ends."""
         os.posix_fadvise(self._file, offset, length, os.POSIX_FADV_DONTNEED)
-        return self._direct.read(offset, length)
+        return self._direct.read(offset, length, self._memory)
 
 
 def digest(directory: int, name: str, beat: Callable[[], None]) -> str:
@@ -172,7 +174,7 @@ def digest(directory: int, name: str, beat: Callable[[], None]) -> str:
     return whole.hexdigest()
 
 
-def checksum(data: bytes | bytearray | memoryview) -> str:
+def checksum(data: bytes | memoryview) -> str:
     """The checksum of one chunk; sha256 is twice as fast as blake2b on processors that have it built in."""
     return hashlib.sha256(data).hexdigest()
 

@@ -14,7 +14,6 @@ from typing import Final
 import msgspec
 
 from droveway.workers.directories import BaseFile, SetAsideDisk
-from droveway.workers.extents import CHUNK
 from droveway.workers.sources import DiskMap
 
 _LENGTHS: Final = struct.Struct("!II")
@@ -86,6 +85,7 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True, tag="refusal"):
 Frame = Hello | Welcome | AskMap | AskChunk | AskProof | MapFrame | ChunkFrame | ProofFrame | Refusal
 
 _DECODER: Final = msgspec.json.Decoder(Frame)
+NOWHERE: Final = memoryview(b"")
 
 
 class FrameError(ConnectionError):
@@ -98,23 +98,23 @@ class FrameSocket:
     def __init__(self, stream: socket.socket) -> None:
         self._stream = stream
 
-    def send(self, frame: Frame, payload: bytes | bytearray = b"") -> None:
+    def send(self, frame: Frame, payload: bytes | memoryview = b"") -> None:
         """Send one frame."""
         header = msgspec.json.encode(frame)
         self._stream.sendall(_LENGTHS.pack(len(header), len(payload)) + header)
         if payload:
             self._stream.sendall(payload)
 
-    def receive(self) -> tuple[Frame, bytearray]:
-        """The next frame; raises FrameError."""
-        header_length, payload_length = _LENGTHS.unpack(self._exactly(_LENGTHS.size))
-        if header_length > LONGEST_HEADER or payload_length > CHUNK:
+    def receive(self, into: memoryview = NOWHERE) -> tuple[Frame, memoryview]:
+        """The next frame, its bytes in ``into``; raises FrameError."""
+        header_length, payload_length = _LENGTHS.unpack(self._exactly(memoryview(bytearray(_LENGTHS.size))))
+        if header_length > LONGEST_HEADER or payload_length > len(into):
             raise FrameError(f"a frame of {header_length} + {payload_length} bytes is too long")
         try:
-            frame = _DECODER.decode(self._exactly(header_length))
+            frame = _DECODER.decode(self._exactly(memoryview(bytearray(header_length))))
         except msgspec.DecodeError as error:
             raise FrameError(f"no frame: {error}") from None
-        return frame, self._exactly(payload_length)
+        return frame, self._exactly(into[:payload_length])
 
     def close(self) -> None:
         """End the connection, waking whoever waits in it."""
@@ -122,12 +122,11 @@ class FrameSocket:
             self._stream.shutdown(socket.SHUT_RDWR)
         self._stream.close()
 
-    def _exactly(self, length: int) -> bytearray:
-        data = bytearray(length)
-        view, got = memoryview(data), 0
-        while got < length:
+    def _exactly(self, view: memoryview) -> memoryview:
+        got = 0
+        while got < len(view):
             count = self._stream.recv_into(view[got:])
             if not count:
                 raise FrameError("the other side broke off")
             got += count
-        return data
+        return view

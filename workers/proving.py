@@ -100,7 +100,7 @@ class Proof:
         host = self._ctx.host.name
         return DestinationFault(
             f"{self._disk} of server {self._ctx.server}: {host} gives back other data than {self._source.host} sent; "
-            "look at its disks",
+            "look at its disks and at the network between the two",
             code="checksum",
             host=host,
         )

@@ -36,8 +36,8 @@ class Source(Protocol):
     def disk_map(self, disk: str) -> DiskMap:
         """Where the disk's data lies."""
 
-    def read(self, disk: str, offset: int, length: int) -> tuple[bytes | bytearray, str]:
-        """One chunk and its checksum, made where the disk lies."""
+    def read(self, disk: str, offset: int, length: int, into: memoryview) -> tuple[memoryview, str]:
+        """One chunk, in ``into``, which is an `extents.memory`; and its checksum, made where the disk lies."""
 
     def proof(self, disk: str, offset: int, length: int) -> str:
         """The checksum of what the disk's medium holds there now."""
@@ -102,12 +102,12 @@ class LocalSource:
             )
         return DiskMap(identity=identity, extents=extents.data_extents(file, identity.size))
 
-    def read(self, disk: str, offset: int, length: int) -> tuple[bytes, str]:
-        """One chunk and its checksum."""
+    def read(self, disk: str, offset: int, length: int, into: memoryview) -> tuple[memoryview, str]:
+        """One chunk, in ``into``, and its checksum."""
         file = self.file(disk)
         if disk not in self._readers:
             self._readers[disk] = extents.Direct(file)
-        data = bytes(self._readers[disk].read(offset, length))
+        data = self._readers[disk].read(offset, length, into)
         self._require_whole(disk, data, length, offset)
         return data, extents.checksum(data)
 
@@ -120,7 +120,7 @@ class LocalSource:
             self._require_whole(disk, data, length, offset)
             return extents.checksum(data)
 
-    def _require_whole(self, disk: str, data: bytes | memoryview, length: int, offset: int) -> None:
+    def _require_whole(self, disk: str, data: memoryview, length: int, offset: int) -> None:
         if len(data) < length:
             raise StepError(
                 f"{disk} of server {self.manifest.server} on {self.host} ends before {offset + length}: it was cut",

@@ -54,10 +54,10 @@ class RemoteSource:
         """Where the disk's data lies."""
         return self._asked(lambda peer: self._ask(peer, frames.AskMap(disk=disk), frames.MapFrame)[0]).map
 
-    def read(self, disk: str, offset: int, length: int) -> tuple[bytearray, str]:
-        """One chunk and the checksum that the source made of it."""
+    def read(self, disk: str, offset: int, length: int, into: memoryview) -> tuple[memoryview, str]:
+        """One chunk, in ``into``, and the checksum that the source made of it."""
         request = frames.AskChunk(disk=disk, offset=offset, length=length)
-        answer, data = self._asked(lambda peer: self._ask(peer, request, frames.ChunkFrame))
+        answer, data = self._asked(lambda peer: self._ask(peer, request, frames.ChunkFrame, into[:length]))
         return data, answer.checksum
 
     def proof(self, disk: str, offset: int, length: int) -> str:
@@ -110,9 +110,15 @@ class RemoteSource:
         self._connection = frames.FrameSocket(stream)
         self._offered = self._ask(self._connection, self._hello, frames.Welcome)[0]
 
-    def _ask(self, peer: frames.FrameSocket, request: frames.Frame, kind: type[Answer]) -> tuple[Answer, bytearray]:
+    def _ask(
+        self,
+        peer: frames.FrameSocket,
+        request: frames.Frame,
+        kind: type[Answer],
+        into: memoryview = frames.NOWHERE,
+    ) -> tuple[Answer, memoryview]:
         peer.send(request)
-        answer, payload = peer.receive()
+        answer, payload = peer.receive(into)
         if isinstance(answer, frames.Refusal):
             if answer.error["code"] == Fenced.code:
                 raise Fenced(answer.error["message"])

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from droveway.errors import DrovewayError, StepError
-from droveway.workers import frames
-from droveway.workers.extents import CHUNK
+from droveway.workers import extents, frames
 from droveway.workers.sources import LocalSource
 
 LOG = logging.getLogger(__name__)
@@ -108,12 +107,12 @@ class TransferServer:
     def _answer(self, connection: frames.FrameSocket, hello: frames.Frame) -> None:
         """Serve one peer until it hangs up, or until something is refused."""
         try:
-            source = self._admitted(hello)
+            source, memory = self._admitted(hello), extents.memory()
             try:
                 connection.send(frames.Welcome(disks=source.manifest.disks, bases=source.manifest.bases))
                 while True:
                     request, _ = connection.receive()
-                    connection.send(*self._reply(source, request))
+                    connection.send(*self._reply(source, request, memory))
             finally:
                 source.close()
         except StepError as error:
@@ -127,17 +126,19 @@ class TransferServer:
             return self._admit(hello)
         raise StepError("a transfer begins with a hello", code="protocol", host=self.host)
 
-    def _reply(self, source: LocalSource, request: frames.Frame) -> tuple[frames.Frame, bytes]:
+    def _reply(
+        self, source: LocalSource, request: frames.Frame, memory: memoryview
+    ) -> tuple[frames.Frame, bytes | memoryview]:
         if isinstance(request, frames.AskMap):
             return frames.MapFrame(map=source.disk_map(request.disk)), b""
         if isinstance(request, frames.AskChunk | frames.AskProof) and _is_chunk(request):
             where = (request.disk, request.offset, request.length)
             if isinstance(request, frames.AskProof):
                 return frames.ProofFrame(checksum=source.proof(*where)), b""
-            data, checksum = source.read(*where)
+            data, checksum = source.read(*where, memory)
             return frames.ChunkFrame(checksum=checksum), data
         raise StepError(f"{type(request).__name__} is no question", code="protocol", host=self.host)
 
 
 def _is_chunk(request: frames.AskChunk | frames.AskProof) -> bool:
-    return request.offset >= 0 and 0 < request.length <= CHUNK
+    return request.offset >= 0 and 0 < request.length <= extents.CHUNK

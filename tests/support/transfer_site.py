@@ -26,11 +26,13 @@ class Site:
     def __init__(self, made: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
         self.cloud = made
         self.served: list[tuple[str, int, int]] = []
-        self.mangle: Callable[[bytes], bytes] = lambda data: data
+        self.mangle: Callable[[memoryview], bytes | memoryview] = lambda data: data
         read = LocalSource.read
 
-        def counting(source: LocalSource, disk: str, offset: int, length: int) -> tuple[bytes, str]:
-            data, checksum = read(source, disk, offset, length)
+        def counting(
+            source: LocalSource, disk: str, offset: int, length: int, into: memoryview
+        ) -> tuple[bytes | memoryview, str]:
+            data, checksum = read(source, disk, offset, length, into)
             self.served.append((disk, offset, length))
             return self.mangle(data), checksum
 

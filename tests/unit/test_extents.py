@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from support.worker_rig import MIB, make_disk
 
 from droveway.workers import extents
-from droveway.workers.extents import BLOCK, CHUNK, Direct
+from droveway.workers.extents import BLOCK, CHUNK, Direct, memory
 
 
 @pytest.fixture(name="file")
@@ -47,6 +47,12 @@ def can_be_direct(file: int) -> bool:
     return True
 
 
+def in_memory(data: bytes) -> memoryview:
+    view = memory()[: len(data)]
+    view[:] = data
+    return view
+
+
 def is_direct(file: int) -> bool:
     return bool(fcntl.fcntl(file, fcntl.F_GETFL) & os.O_DIRECT)
 
@@ -73,13 +79,13 @@ def test_what_is_written_is_read_back(
     for offset, length in pieces:
         data = os.urandom(length)
         wanted[offset : offset + length] = data
-        written.write(data, offset)
+        written.write(in_memory(data), offset)
         assert is_direct(file) == able
-        assert bytes(Direct(file).read(offset, length)) == data
+        assert bytes(Direct(file).read(offset, length, memory())) == data
     assert (tmp_path / "disk").read_bytes() == wanted
     last = (len(wanted) - 1) // BLOCK * BLOCK
-    assert bytes(Direct(file).read(last, CHUNK)) == wanted[last:]
-    assert bytes(Direct(file).read(last + BLOCK, BLOCK)) == b""
+    assert bytes(Direct(file).read(last, CHUNK, memory())) == wanted[last:]
+    assert bytes(Direct(file).read(last + BLOCK, BLOCK, memory())) == b""
 
 
 def test_a_file_system_that_takes_back_its_word_is_served_through_the_cache(
@@ -95,8 +101,8 @@ def test_a_file_system_that_takes_back_its_word_is_served_through_the_cache(
 
     monkeypatch.setattr(os, "pwrite", refuse)
     data = os.urandom(2 * BLOCK)
-    written.write(data, 0)
-    written.write(data, 2 * BLOCK)
+    written.write(in_memory(data), 0)
+    written.write(in_memory(data), 2 * BLOCK)
     assert not is_direct(file)
     assert os.pread(file, 5 * BLOCK, 0) == data * 2
 
@@ -107,7 +113,7 @@ def test_an_error_of_the_medium_is_no_refusal(file: int, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(os, "pwrite", full)
     with pytest.raises(OSError, match="No space left"):
-        Direct(file).write(bytes(BLOCK), 0)
+        Direct(file).write(memory()[:BLOCK], 0)
 
 
 @pytest.mark.parametrize("direct", [True, False])

@@ -85,10 +85,11 @@ def test_a_source_proves_what_its_medium_holds_now(single: Site) -> None:
     with contextlib.closing(single.remote()) as source:
         (offset, length), *_ = source.disk_map("disk").extents
         length = min(length, extents.CHUNK)
-        sent = source.read("disk", offset, length)[1]
+        memory = extents.memory()
+        sent = source.read("disk", offset, length, memory)[1]
         assert source.proof("disk", offset, length) == sent
         flip(single.source_disk(), offset + length - 1)
-        assert source.proof("disk", offset, length) == source.read("disk", offset, length)[1] != sent
+        assert source.proof("disk", offset, length) == source.read("disk", offset, length, memory)[1] != sent
         os.truncate(single.source_disk(), offset + length - 1)
         with pytest.raises(StepError, match="it was cut") as caught:
             source.proof("disk", offset, length)

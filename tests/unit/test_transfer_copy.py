@@ -10,7 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -97,11 +97,33 @@ def test_a_server_without_disks_gets_its_directory(tmp_path: Path, monkeypatch: 
         assert made.hosts["beta"].directories.marker(SERVER) is not None
 
 
-def test_a_byte_flipped_on_the_wire_fails_the_step(site: Site) -> None:
-    site.mangle = lambda data: bytes([data[0] ^ 1]) + data[1:]
-    with pytest.raises(StepError, match="another checksum") as caught:
+@pytest.mark.parametrize(
+    "spoil",
+    [lambda data: bytes([data[0] ^ 1]) + data[1:], lambda data: bytes(data[:-1]) + bytes([data[-1] ^ 128])],
+    ids=["first", "last"],
+)
+def test_a_byte_flipped_on_the_wire_fails_the_step(site: Site, spoil: Callable[[memoryview], bytes]) -> None:
+    """What arrived is not hashed: the proof of what was written finds what the wire spoiled, and none of it is kept."""
+    site.mangle = spoil
+    with pytest.raises(DestinationFault, match="other data than alpha sent; look at its disks and at the network"):
         site.copy()
-    assert caught.value.error_code == "checksum"
+    assert not site.cloud.hosts["beta"].directories.exists(SERVER)
+    site.mangle = bytes
+    site.copy()
+    assert site.same_bytes()
+
+
+def test_a_chunk_that_arrives_short_fails_the_step(single: Site) -> None:
+    single.mangle = lambda data: data[: len(data) - extents.BLOCK // 2]
+    with pytest.raises(DestinationFault, match="other data than alpha sent") as caught:
+        single.copy()
+    assert (caught.value.error_code, caught.value.host) == ("checksum", "beta")
+
+
+def test_a_chunk_that_is_longer_than_asked_for_is_not_taken(site: Site) -> None:
+    site.mangle = lambda data: bytes(data) + b"x"
+    with contextlib.closing(site.remote(patience=0.1)) as source, pytest.raises(StepError, match="is too long"):
+        source.read("disk", 0, extents.BLOCK, extents.memory())
 
 
 @pytest.mark.parametrize("effect", ["chunk", "verify"])
@@ -322,7 +344,7 @@ def test_only_disks_that_were_set_aside_are_served(site: Site, disk: str) -> Non
 @pytest.mark.parametrize(("offset", "length"), [(0, extents.CHUNK + 1), (-1, 10), (0, 0), (0, -5), (1 << 40, 10)])
 def test_only_chunks_of_the_disk_are_served(site: Site, offset: int, length: int) -> None:
     with pytest.raises(StepError):
-        site.remote().read("disk", offset, length)
+        site.remote().read("disk", offset, length, extents.memory())
     with pytest.raises(StepError):
         site.remote().proof("disk", offset, length)
     assert site.served == []
