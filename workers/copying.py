@@ -212,8 +212,8 @@ def _ahead(source: Source, disk: str, wanted: list[Chunk]) -> Iterator[Iterator[
 
         def each() -> Iterator[_Sent]:
             coming: concurrent.futures.Future[_Sent] | None = None
-            for offset, length in wanted:
-                present, coming = coming, reader.submit(source.read, disk, offset, length, next(memories))
+            for (offset, length), then in itertools.zip_longest(wanted, wanted[1:]):
+                present, coming = coming, reader.submit(source.read, disk, offset, length, next(memories), then)
                 if present is not None:
                     yield present.result()
             if coming is not None:

@@ -43,11 +43,12 @@ class AskMap(msgspec.Struct, frozen=True, kw_only=True, tag="map?"):
 
 
 class AskChunk(msgspec.Struct, frozen=True, kw_only=True, tag="chunk?"):
-    """The question for one chunk: offset and length in bytes."""
+    """The question for one chunk: offset and length in bytes, and those of the chunk that is asked for next."""
 
     disk: str
     offset: int
     length: int
+    then: tuple[int, int] | None = None
 
 
 class AskProof(msgspec.Struct, frozen=True, kw_only=True, tag="proof?"):

@@ -36,8 +36,13 @@ class Source(Protocol):
     def disk_map(self, disk: str) -> DiskMap:
         """Where the disk's data lies."""
 
-    def read(self, disk: str, offset: int, length: int, into: memoryview) -> tuple[memoryview, str]:
-        """One chunk, in ``into``, which is an `extents.memory`; and its checksum, made where the disk lies."""
+    def read(
+        self, disk: str, offset: int, length: int, into: memoryview, then: tuple[int, int] | None = None, /
+    ) -> tuple[memoryview, str]:
+        """One chunk, in ``into``, which is an `extents.memory`; and its checksum, made where the disk lies.
+
+        ``then`` is the offset and the length of what is read next.
+        """
 
     def proof(self, disk: str, offset: int, length: int) -> str:
         """The checksum of what the disk's medium holds there now."""
@@ -102,7 +107,9 @@ class LocalSource:
             )
         return DiskMap(identity=identity, extents=extents.data_extents(file, identity.size))
 
-    def read(self, disk: str, offset: int, length: int, into: memoryview) -> tuple[memoryview, str]:
+    def read(
+        self, disk: str, offset: int, length: int, into: memoryview, _: tuple[int, int] | None = None
+    ) -> tuple[memoryview, str]:
         """One chunk, in ``into``, and its checksum."""
         file = self.file(disk)
         if disk not in self._readers:

@@ -67,8 +67,29 @@ def test_exactly_the_allocated_extents_cross_the_wire(site: Site) -> None:
 
 
 def test_a_chunk_is_on_its_way_while_the_one_before_is_dealt_with(single: Site) -> None:
-    single.copy(probe=at("chunk", lambda: until(lambda: len(single.served) >= 2), count=2))
-    assert len(single.served) == len(set(single.served)) > 2
+    """At the second, the first is to be written, the second was sent and the third is read by its source."""
+    single.copy(probe=at("chunk", lambda: until(lambda: len(single.served) >= 3), count=2))
+    assert len(single.served) == len(set(single.served)) > 3
+
+
+def test_a_source_reads_what_is_asked_for_next_while_it_sends(single: Site) -> None:
+    """And whatever is then asked for, that is what comes."""
+    first, second, third, *_ = chunks_of(single.source_disk())
+    held = single.source_disk().read_bytes()
+    with contextlib.closing(single.remote()) as source:
+
+        def read(chunk: tuple[int, int], then: tuple[int, int] | None) -> None:
+            data, checksum = source.read("disk", *chunk, extents.memory(), then)
+            assert data == held[chunk[0] : sum(chunk)]
+            assert checksum == extents.checksum(data)
+
+        read(first, second)
+        until(lambda: len(single.served) == 2)
+        read(second, third)
+        until(lambda: len(single.served) == 3)
+        read(first, third)
+        read(third, None)
+    assert single.served == [("disk", *chunk) for chunk in (first, second, third, first, third)]
 
 
 def test_a_repeated_copy_sends_nothing_and_says_the_same(site: Site) -> None:
@@ -273,7 +294,8 @@ def test_a_cancel_ends_a_copy_at_its_next_chunk(site: Site) -> None:
     contexts.append(Context(site.cloud.hosts["beta"], command, probe=probe))
     with pytest.raises(Cancelled):
         actions.run(contexts[0], wire.details_of(command))
-    assert len(site.served) <= 4
+    # Of either disk at most two chunks that were to be written and the two on their way.
+    assert len(site.served) <= 8 < sum(len(list(chunks_of(site.source_disk(name)))) for name in ("disk", "disk.eph0"))
 
 
 @pytest.mark.parametrize(
@@ -348,6 +370,20 @@ def test_only_chunks_of_the_disk_are_served(site: Site, offset: int, length: int
     with pytest.raises(StepError):
         site.remote().proof("disk", offset, length)
     assert site.served == []
+    with contextlib.closing(site.remote()) as source:
+        source.read("disk", 0, extents.BLOCK, extents.memory(), (offset, length))
+        with pytest.raises(StepError):
+            source.read("disk", offset, length, extents.memory())
+    assert site.served == [("disk", 0, extents.BLOCK)]
+
+
+def test_what_is_no_question_is_refused(site: Site) -> None:
+    with (
+        contextlib.closing(site.remote()) as source,
+        pytest.raises(StepError, match="Welcome is no question") as caught,
+    ):
+        source._asked(lambda peer: source._ask(peer, frames.Welcome(disks=[]), frames.Welcome))
+    assert (caught.value.error_code, caught.value.host) == ("protocol", "alpha")
 
 
 def test_a_link_in_what_was_set_aside_is_not_followed(site: Site) -> None:
