@@ -172,14 +172,18 @@ def test_a_source_changed_after_it_was_set_aside_is_not_copied(site: Site) -> No
     assert site.served == [entry for entry in site.served if entry[0] != "disk"]
 
 
-def test_a_full_destination_is_its_fault(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("call", "served"), [("posix_fallocate", False), ("pwrite", True)])
+def test_a_full_destination_is_its_fault(site: Site, monkeypatch: pytest.MonkeyPatch, call: str, served: bool) -> None:
+    """It is found before anything is sent, where the file system sets blocks aside."""
+
     def full(*_: object) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(os, "pwrite", full)
+    monkeypatch.setattr(os, call, full)
     with pytest.raises(DestinationFault, match="the disk of beta is full in copy_disks") as caught:
         site.copy()
     assert (caught.value.error_code, caught.value.host) == ("disk-full", "beta")
+    assert bool(site.served) == served
     monkeypatch.undo()
     site.copy(direction="revert")
     assert not site.cloud.hosts["beta"].directories.exists(PART)
