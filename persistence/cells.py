@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
+from typing import Final
 
 import sqlalchemy as sa
 from sqlalchemy import orm
@@ -18,6 +19,18 @@ from droveway.persistence import servers
 from droveway.persistence.database import Database
 
 FENCE_KEY = "droveway_epoch"
+
+_OF_SERVER: Final = (
+    models.InstanceSystemMetadata.instance_uuid == sa.bindparam("server"),
+    models.InstanceSystemMetadata.key == FENCE_KEY,
+)
+_STANDS: Final = (*_OF_SERVER, models.InstanceSystemMetadata.deleted == 0)
+_FENCE: Final = sa.select(models.InstanceSystemMetadata).where(*_STANDS).with_for_update()
+_FENCE_VALUE: Final = sa.select(models.InstanceSystemMetadata.value).where(*_STANDS).with_for_update()
+_DROP_FENCE: Final = sa.delete(models.InstanceSystemMetadata).where(
+    *_OF_SERVER,
+    sa.or_(models.InstanceSystemMetadata.value == sa.bindparam("epoch"), models.InstanceSystemMetadata.deleted != 0),
+)
 
 
 class Cells:
@@ -43,17 +56,17 @@ class Cells:
         Raises ServerDeleted when the server's rows are gone, and the fence with them.
         """
         with self.database(cell).write() as session:
-            present = session.scalar(_fence(server).with_for_update())
+            present = session.connection().scalar(_FENCE_VALUE, {"server": server})
             if present is None and servers.is_gone(session, server):
                 raise ServerDeleted(f"server {server} was deleted meanwhile")
-            if present is None or present.value != str(epoch):
+            if present != str(epoch):
                 raise Fenced(f"epoch {epoch} no longer stands for server {server} in cell {cell}")
             yield session
 
     def raise_fence(self, cell: str, server: str, epoch: int) -> None:
         """Let only ``epoch`` write from now on; raises Fenced when a higher one stands already."""
         with self.database(cell).write() as session:
-            present = session.scalar(_fence(server).with_for_update())
+            present = session.scalar(_FENCE, {"server": server})
             if present is None:
                 session.add(
                     models.InstanceSystemMetadata(key=FENCE_KEY, value=str(epoch), instance_uuid=server, deleted=0)
@@ -68,26 +81,10 @@ class Cells:
 
         One that was soft-deleted with its server goes too.
         """
-        with self.database(cell).write() as session:
-            session.execute(
-                sa.delete(models.InstanceSystemMetadata).where(
-                    models.InstanceSystemMetadata.instance_uuid == server,
-                    models.InstanceSystemMetadata.key == FENCE_KEY,
-                    sa.or_(
-                        models.InstanceSystemMetadata.value == str(epoch), models.InstanceSystemMetadata.deleted != 0
-                    ),
-                )
-            )
+        with self.database(cell).begin() as connection:
+            connection.execute(_DROP_FENCE, {"server": server, "epoch": str(epoch)})
 
     def close(self) -> None:
         """Give back every connection."""
         for database in self._databases.values():
             database.close()
-
-
-def _fence(server: str) -> sa.Select[models.InstanceSystemMetadata]:
-    return sa.select(models.InstanceSystemMetadata).where(
-        models.InstanceSystemMetadata.instance_uuid == server,
-        models.InstanceSystemMetadata.key == FENCE_KEY,
-        models.InstanceSystemMetadata.deleted == 0,
-    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy import orm
@@ -18,13 +18,37 @@ from droveway.persistence.cell import (
 )
 from droveway.persistence.vm_states import TaskState, VmState
 
+# Built once: to build a statement costs as much as to run it, and every step of a move runs some of these.
+_SERVER: Final[sa.BindParameter[str]] = sa.bindparam("server")
+_LIVE: Final = sa.select(Instance).where(Instance.uuid == _SERVER).with_for_update()
+_ID: Final = sa.select(Instance.id).where(Instance.uuid == _SERVER, Instance.deleted == 0)
+_FOUND: Final = sa.select(Instance).where(Instance.uuid == _SERVER, Instance.deleted == 0)
+_EXTRA: Final = sa.select(InstanceExtra).where(InstanceExtra.instance_uuid == _SERVER, InstanceExtra.deleted == 0)
+_MIGRATION: Final = sa.select(Migration).where(Migration.uuid == sa.bindparam("move"), Migration.deleted == 0)
+_VOLUMES: Final = (
+    sa.select(BlockDeviceMapping)
+    .where(
+        BlockDeviceMapping.instance_uuid == _SERVER,
+        BlockDeviceMapping.destination_type == "volume",
+        BlockDeviceMapping.deleted == 0,
+    )
+    .order_by(BlockDeviceMapping.device_name, BlockDeviceMapping.id)
+)
+_METADATA: Final = (
+    InstanceSystemMetadata.instance_uuid == _SERVER,
+    InstanceSystemMetadata.key == sa.bindparam("named"),
+)
+_METADATA_ROW: Final = sa.select(InstanceSystemMetadata).where(*_METADATA, InstanceSystemMetadata.deleted == 0)
+_REMOVE_METADATA: Final = sa.delete(InstanceSystemMetadata).where(*_METADATA)
+_REQUEST_SPEC: Final = sa.select(api.RequestSpec).where(api.RequestSpec.instance_uuid == _SERVER)
+
 
 def live(session: orm.Session, server: str, *, deleting: bool = False) -> Instance:
     """The server's row, locked; raises `droveway.errors.ServerDeleted` when it is gone or being deleted.
 
     With ``deleting`` one that is being deleted will do.
     """
-    row = session.scalar(sa.select(Instance).where(Instance.uuid == server).with_for_update())
+    row = session.scalar(_LIVE, {"server": server})
     going = row is not None and row.task_state == TaskState.DELETING and not deleting
     if row is None or row.deleted or row.vm_state in (VmState.DELETED, VmState.SOFT_DELETED) or going:
         raise ServerDeleted(f"server {server} was deleted meanwhile")
@@ -33,12 +57,12 @@ def live(session: orm.Session, server: str, *, deleting: bool = False) -> Instan
 
 def is_gone(session: orm.Session, server: str) -> bool:
     """Whether the cell has no live row of the server."""
-    return session.scalar(sa.select(Instance.id).where(Instance.uuid == server, Instance.deleted == 0)) is None
+    return session.scalar(_ID, {"server": server}) is None
 
 
 def find(session: orm.Session, server: str) -> Instance:
     """The server's row whatever its state; raises NotFound."""
-    row = session.scalar(sa.select(Instance).where(Instance.uuid == server, Instance.deleted == 0))
+    row = session.scalar(_FOUND, {"server": server})
     if row is None:
         raise NotFound(f"server {server} is not in this cell: droveway server list shows the servers")
     return row
@@ -46,9 +70,7 @@ def find(session: orm.Session, server: str) -> Instance:
 
 def extra_row(session: orm.Session, server: str) -> InstanceExtra:
     """The server's instance_extra row; raises NotFound."""
-    row = session.scalar(
-        sa.select(InstanceExtra).where(InstanceExtra.instance_uuid == server, InstanceExtra.deleted == 0)
-    )
+    row = session.scalar(_EXTRA, {"server": server})
     if row is None:
         raise NotFound(f"server {server} has no instance_extra row: restore it before the server is moved")
     return row
@@ -56,7 +78,7 @@ def extra_row(session: orm.Session, server: str) -> InstanceExtra:
 
 def migration(session: orm.Session, move_id: str) -> Migration | None:
     """The migration row of a move, which has its uuid."""
-    return session.scalar(sa.select(Migration).where(Migration.uuid == move_id, Migration.deleted == 0))
+    return session.scalar(_MIGRATION, {"move": move_id})
 
 
 def the_migration(session: orm.Session, move_id: str) -> Migration:
@@ -75,17 +97,7 @@ def flavors(row: InstanceExtra) -> dict[str, Any]:
 
 def volumes(session: orm.Session, server: str) -> list[BlockDeviceMapping]:
     """The server's volumes, by device name."""
-    return list(
-        session.scalars(
-            sa.select(BlockDeviceMapping)
-            .where(
-                BlockDeviceMapping.instance_uuid == server,
-                BlockDeviceMapping.destination_type == "volume",
-                BlockDeviceMapping.deleted == 0,
-            )
-            .order_by(BlockDeviceMapping.device_name, BlockDeviceMapping.id)
-        )
-    )
+    return list(session.scalars(_VOLUMES, {"server": server}))
 
 
 def swap_disk(session: orm.Session, server: str) -> BlockDeviceMapping | None:
@@ -101,11 +113,12 @@ def swap_disk(session: orm.Session, server: str) -> BlockDeviceMapping | None:
 
 def set_system_metadata(session: orm.Session, server: str, key: str, value: str | None) -> None:
     """Set one value of the server's system metadata; None removes the row physically, as Nova does."""
-    mine = (InstanceSystemMetadata.instance_uuid == server, InstanceSystemMetadata.key == key)
+    mine = {"server": server, "named": key}
     if value is None:
-        session.execute(sa.delete(InstanceSystemMetadata).where(*mine))
+        session.flush()
+        session.connection().execute(_REMOVE_METADATA, mine)
         return
-    row = session.scalar(sa.select(InstanceSystemMetadata).where(*mine, InstanceSystemMetadata.deleted == 0))
+    row = session.scalar(_METADATA_ROW, mine)
     if row is None:
         session.add(InstanceSystemMetadata(instance_uuid=server, key=key, value=value, deleted=0))
     elif row.value != value:
@@ -114,7 +127,7 @@ def set_system_metadata(session: orm.Session, server: str, key: str, value: str 
 
 def request_spec(session: orm.Session, server: str) -> api.RequestSpec:
     """The server's request spec in the API database; raises NotFound."""
-    row = session.scalar(sa.select(api.RequestSpec).where(api.RequestSpec.instance_uuid == server))
+    row = session.scalar(_REQUEST_SPEC, {"server": server})
     if row is None:
         raise NotFound(f"server {server} has no request spec: restore it before the server is moved")
     return row

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -26,10 +27,10 @@ class OneOf:
 def swap(session: orm.Session, row: Any, **changes: tuple[Any, Any]) -> bool:
     """Change columns of one row, each given as (expected old value, new value); returns whether anything changed.
 
-    A column that has its new value already is left alone, so a repeat changes nothing.  Raises
-    `droveway.errors.Conflict`, naming the column, when one holds neither its old nor its new value.
+    The row is one that was loaded in this transaction.  A column that has its new value already is left alone, so a
+    repeat changes nothing.  Raises `droveway.errors.Conflict`, naming the column, when one holds neither its old nor
+    its new value.
     """
-    session.refresh(row)
     wanted: dict[str, Any] = {}
     for column, (old, new) in changes.items():
         present = getattr(row, column)
@@ -45,19 +46,33 @@ def swap(session: orm.Session, row: Any, **changes: tuple[Any, Any]) -> bool:
 
 
 def _update(session: orm.Session, row: Any, wanted: Mapping[str, tuple[Any, Any]]) -> None:
-    model = type(row)
-    (key,) = sa.inspect(model).primary_key
-    attribute = sa.inspect(model).get_property_by_column(key).key
-    statement = sa.update(model).where(key == getattr(row, attribute))
-    for column, (present, _new) in wanted.items():
-        statement = statement.where(getattr(model, column).is_not_distinct_from(present))
+    model: Any = type(row)
     values = {column: new for column, (_present, new) in wanted.items()}
     if hasattr(model, "updated_at"):
         values.setdefault("updated_at", utcnow())
-    result = session.execute(statement.values(**values).execution_options(synchronize_session=False))
-    if result.rowcount != 1:  # type: ignore[attr-defined]
+    (key,) = sa.inspect(row).identity
+    given = {"row_key": key}
+    given |= {f"old_{column}": present for column, (present, _new) in wanted.items()}
+    given |= {f"new_{column}": new for column, new in values.items()}
+    session.flush()
+    result = session.connection().execute(_statement(model, tuple(wanted), tuple(values)), given)
+    if result.rowcount != 1:
         raise Conflict(f"a row of {model.__tablename__} changed while it was being written: nothing was changed")
-    session.refresh(row)
+    for column, new in values.items():
+        orm.attributes.set_committed_value(row, column, new)
+
+
+@functools.cache
+def _statement(model: Any, compared: tuple[str, ...], written: tuple[str, ...]) -> sa.Update:
+    (key,) = sa.inspect(model).primary_key
+    return (
+        sa.update(model)
+        .where(
+            key == sa.bindparam("row_key"),
+            *(getattr(model, column).is_not_distinct_from(sa.bindparam(f"old_{column}")) for column in compared),
+        )
+        .values({column: sa.bindparam(f"new_{column}") for column in written})
+    )
 
 
 def _conflict(row: Any, column: str, present: Any, old: Any, new: Any) -> str:

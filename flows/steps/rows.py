@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import platform
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import sqlalchemy as sa
 
@@ -25,14 +26,21 @@ if TYPE_CHECKING:
     from sqlalchemy import orm
 
 
+_NODE: Final = sa.select(ComputeNode).where(ComputeNode.host == sa.bindparam("host"), ComputeNode.deleted == 0)
+
+
 @dataclasses.dataclass(frozen=True)
 class Rows:
     """The rows of the move's server inside one fenced cell transaction."""
 
     session: orm.Session
     instance: Instance
-    extra: InstanceExtra
     action: actions.ActionRef
+
+    @functools.cached_property
+    def extra(self) -> InstanceExtra:
+        """The server's instance_extra row."""
+        return servers.extra_row(self.session, self.instance.uuid)
 
     def migration(self, ctx: Context) -> Migration:
         """The move's migration row."""
@@ -50,7 +58,7 @@ def cell_rows(ctx: Context) -> Iterator[Rows]:
     with ctx.run.cells.transaction(move.source_cell, move.server, ctx.run.epoch) as session:
         action = actions.ActionRef(move.server, request_id(ctx))
         instance = servers.live(session, move.server, deleting=deleting)
-        yield Rows(session, instance, servers.extra_row(session, move.server), action)
+        yield Rows(session, instance, action)
 
 
 def task(rows: Rows, old: str | None, new: str | None) -> tuple[str | None, str | None]:
@@ -189,8 +197,7 @@ def same_or_encoded(present: str | None, wanted: dict[str, Any]) -> str:
 
 def compute_node(session: orm.Session, host: str, *, lock: bool = False) -> ComputeNode:
     """The host's compute node in this cell; raises DestinationFault."""
-    wanted = sa.select(ComputeNode).where(ComputeNode.host == host, ComputeNode.deleted == 0)
-    row = session.scalar(wanted.with_for_update() if lock else wanted)
+    row = session.scalar(_NODE.with_for_update() if lock else _NODE, {"host": host})
     if row is None:
         raise DestinationFault(f"host {host} has no compute node in this cell", code="no-compute-node", host=host)
     return row

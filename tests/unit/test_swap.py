@@ -53,16 +53,26 @@ def test_what_somebody_else_wrote_is_named_and_left_alone(session: orm.Session) 
     assert (row.status, row.host) == ("theirs", None)
 
 
-def test_a_write_in_between_is_met_by_the_statement_itself(
-    session: orm.Session, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_write_in_between_is_met_by_the_statement_itself(session: orm.Session) -> None:
     row = session.get_one(Row, 1)
-    refresh = session.refresh
-
-    def refreshed(instance: object) -> None:
-        refresh(instance)
-        session.execute(sa.update(Row).values(status="theirs").execution_options(synchronize_session=False))
-
-    monkeypatch.setattr(session, "refresh", refreshed)
+    session.execute(sa.update(Row).values(status="theirs").execution_options(synchronize_session=False))
     with pytest.raises(Conflict, match="changed while it was being written"):
-        swap(session, row, status=("old", "new"))
+        swap(session, row, host=(None, "h1"), status=("old", "new"))
+    session.refresh(row)
+    assert (row.status, row.host) == ("theirs", None)
+
+
+def test_what_was_absent_is_compared_too(session: orm.Session) -> None:
+    row = session.get_one(Row, 1)
+    session.execute(sa.update(Row).values(host="theirs").execution_options(synchronize_session=False))
+    with pytest.raises(Conflict, match="changed while it was being written"):
+        swap(session, row, host=(None, "h1"))
+
+
+def test_the_row_in_hand_is_as_it_was_written_and_is_not_written_again(session: orm.Session) -> None:
+    row = session.get_one(Row, 1)
+    assert swap(session, row, status=("old", "new"))
+    assert row.status == "new"
+    assert not session.dirty
+    assert swap(session, row, status=("new", "newer"))
+    assert session.scalar(sa.select(Row.status)) == "newer"
