@@ -6,6 +6,7 @@ An event is opened and closed in the same transaction as the records that it spe
 from __future__ import annotations
 
 import dataclasses
+from typing import Final
 
 import sqlalchemy as sa
 from sqlalchemy import orm
@@ -15,6 +16,32 @@ from droveway.persistence.times import utcnow
 
 SUCCESS = "Success"
 ERROR = "Error"
+
+# Built once, and run without the session's bookkeeping: a move opens and closes half a dozen events.
+_FIND: Final = sa.select(InstanceAction.id).where(
+    InstanceAction.instance_uuid == sa.bindparam("server"),
+    InstanceAction.request_id == sa.bindparam("request"),
+    InstanceAction.deleted == 0,
+)
+_ANY_OPEN: Final = (InstanceActionEvent.action_id == sa.bindparam("row"), InstanceActionEvent.finish_time.is_(None))
+_IS_NAMED: Final = InstanceActionEvent.event == sa.bindparam("named")
+_OPEN: Final = sa.select(InstanceActionEvent.id).where(*_ANY_OPEN, _IS_NAMED)
+_CLOSE_ALL: Final = (
+    sa.update(InstanceActionEvent)
+    .where(*_ANY_OPEN)
+    .values(finish_time=sa.bindparam("now"), result=sa.bindparam("outcome"), details=sa.bindparam("why"))
+)
+_CLOSE: Final = _CLOSE_ALL.where(_IS_NAMED)
+_TOUCH: Final = (
+    sa.update(InstanceAction).where(InstanceAction.id == sa.bindparam("row")).values(updated_at=sa.bindparam("now"))
+)
+_FAIL: Final = (
+    sa.update(InstanceAction)
+    .where(InstanceAction.id == sa.bindparam("row"), InstanceAction.message.is_distinct_from(ERROR))
+    .values(message=ERROR)
+)
+_ADD: Final = sa.insert(InstanceAction)
+_ADD_EVENT: Final = sa.insert(InstanceActionEvent)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,18 +55,10 @@ class ActionRef:
 def begin(session: orm.Session, ref: ActionRef, name: str, *, user_id: str | None, project_id: str | None) -> None:
     """Record the action; repeated: the same row."""
     if _find(session, ref) is None:
-        session.add(
-            InstanceAction(
-                action=name,
-                instance_uuid=ref.server,
-                request_id=ref.request_id,
-                user_id=user_id,
-                project_id=project_id,
-                start_time=utcnow(),
-                deleted=0,
-            )
-        )
+        # The action points at the server's row, which may have been made in this transaction.
         session.flush()
+        row = {"action": name, "instance_uuid": ref.server, "request_id": ref.request_id, "start_time": utcnow()}
+        session.connection().execute(_ADD, row | {"user_id": user_id, "project_id": project_id})
 
 
 def fail(session: orm.Session, ref: ActionRef, why: str | None) -> bool:
@@ -47,20 +66,19 @@ def fail(session: orm.Session, ref: ActionRef, why: str | None) -> bool:
     action = _find(session, ref)
     if action is None:
         return False
-    action.message = ERROR
-    for event in _open(session, action, None):
-        _close(event, ERROR, why)
+    connection = session.connection()
+    connection.execute(_FAIL, {"row": action})
+    connection.execute(_CLOSE_ALL, {"row": action, "now": utcnow(), "outcome": ERROR, "why": why})
     return True
 
 
 def open_event(session: orm.Session, ref: ActionRef, event: str, host: str | None) -> None:
     """Begin an event of the action unless it is open already."""
-    action = _find(session, ref)
-    if action is None or _open(session, action, event):
+    action, connection = _find(session, ref), session.connection()
+    if action is None or connection.scalar(_OPEN, {"row": action, "named": event}) is not None:
         return
-    session.add(InstanceActionEvent(event=event, action_id=action.id, start_time=utcnow(), host=host, deleted=0))
-    action.updated_at = utcnow()
-    session.flush()
+    connection.execute(_ADD_EVENT, {"event": event, "action_id": action, "start_time": utcnow(), "host": host})
+    connection.execute(_TOUCH, {"row": action, "now": utcnow()})
 
 
 def close_event(session: orm.Session, ref: ActionRef, event: str) -> None:
@@ -74,32 +92,13 @@ def fail_event(session: orm.Session, ref: ActionRef, event: str, why: str | None
 
 
 def _end(session: orm.Session, ref: ActionRef, event: str, result: str, why: str | None) -> None:
-    action = _find(session, ref)
+    action, connection = _find(session, ref), session.connection()
     if action is None:
         return
-    for row in _open(session, action, event):
-        _close(row, result, why)
-    action.updated_at = utcnow()
+    now = utcnow()
+    connection.execute(_CLOSE, {"row": action, "named": event, "now": now, "outcome": result, "why": why})
+    connection.execute(_TOUCH, {"row": action, "now": now})
 
 
-def _close(event: InstanceActionEvent, result: str, why: str | None) -> None:
-    event.finish_time = utcnow()
-    event.result = result
-    event.details = why
-
-
-def _find(session: orm.Session, ref: ActionRef) -> InstanceAction | None:
-    return session.scalar(
-        sa.select(InstanceAction).where(
-            InstanceAction.instance_uuid == ref.server,
-            InstanceAction.request_id == ref.request_id,
-            InstanceAction.deleted == 0,
-        )
-    )
-
-
-def _open(session: orm.Session, action: InstanceAction, event: str | None) -> list[InstanceActionEvent]:
-    query = sa.select(InstanceActionEvent).where(
-        InstanceActionEvent.action_id == action.id, InstanceActionEvent.finish_time.is_(None)
-    )
-    return list(session.scalars(query if event is None else query.where(InstanceActionEvent.event == event)))
+def _find(session: orm.Session, ref: ActionRef) -> int | None:
+    return session.connection().scalar(_FIND, {"server": ref.server, "request": ref.request_id})

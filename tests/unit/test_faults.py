@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from droveway.flows.step import Context
 from droveway.flows.steps.deletion import DeleteAttachments
 from droveway.persistence import actions, cell, faults
 from droveway.persistence.database import Database, sqlite_url
+from droveway.persistence.times import utcnow
 
 SERVER = str(uuid.uuid4())
 
@@ -61,6 +63,37 @@ def test_a_failed_action_says_why_beside_the_event_that_was_open(database: Datab
             ("third", "Error", "it broke"),
         ]
         assert session.scalars(sa.select(cell.InstanceAction.message)).all() == ["Error"]
+
+
+def test_what_is_said_of_an_action_again_is_said_once(database: Database) -> None:
+    """Steps run again after a crash: nothing is opened or closed twice, and a failure keeps its first time."""
+    ref, moment = actions.ActionRef(SERVER, "req-1"), utcnow() - dt.timedelta(days=1)
+    for _ in range(2):
+        with database.write() as session:
+            actions.begin(session, ref, "resize", user_id="u", project_id="p")
+            for event in ("first", "second"):
+                actions.open_event(session, ref, event, "host1")
+    for _ in range(2):
+        with database.write() as session:
+            actions.close_event(session, ref, "first")
+            session.execute(sa.update(cell.InstanceActionEvent).values(finish_time=moment).where(_has_ended()))
+    with database.write() as session:
+        assert actions.fail(session, ref, "it broke")
+        session.execute(sa.update(cell.InstanceAction).values(updated_at=moment))
+        assert actions.fail(session, ref, "it broke again")
+    with database.read() as session:
+        (action,) = session.scalars(sa.select(cell.InstanceAction))
+        assert (action.action, action.user_id, action.project_id, action.deleted) == ("resize", "u", "p", 0)
+        assert (action.message, action.updated_at) == ("Error", moment)
+        assert action.start_time is not None
+        assert action.created_at is not None
+        first, second = session.scalars(sa.select(cell.InstanceActionEvent).order_by(cell.InstanceActionEvent.id))
+        assert (first.result, first.finish_time, first.details) == ("Success", moment, None)
+        assert (second.result, second.details, second.host, second.deleted) == ("Error", "it broke", "host1", 0)
+
+
+def _has_ended() -> sa.ColumnElement[bool]:
+    return cell.InstanceActionEvent.finish_time.is_not(None)
 
 
 class Volumes:
