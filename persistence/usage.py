@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy import orm
@@ -18,6 +18,41 @@ from droveway.persistence import objects
 from droveway.persistence.cell import Instance, InstanceExtra, Migration
 from droveway.persistence.cell_hosts import ComputeNode
 from droveway.persistence.vm_states import ENDED_MIGRATIONS
+
+_HOST: Final[sa.BindParameter[str]] = sa.bindparam("host")
+_USED: Final = ("vcpus_used", "memory_mb_used", "local_gb_used", "free_ram_mb", "free_disk_gb", "running_vms")
+_NODE: Final = (
+    sa.select(
+        ComputeNode.id,
+        ComputeNode.memory_mb,
+        ComputeNode.local_gb,
+        *(getattr(ComputeNode, column) for column in _USED),
+    )
+    .where(ComputeNode.host == _HOST, ComputeNode.deleted == 0)
+    .with_for_update()
+)
+_STORE: Final = (
+    sa.update(ComputeNode)
+    .where(ComputeNode.id == sa.bindparam("node"))
+    .values({column: sa.bindparam(f"new_{column}") for column in _USED})
+)
+_HELD: Final = (
+    sa.select(Instance.host, InstanceExtra.flavor, Migration.source_compute, Migration.dest_compute)
+    .join(InstanceExtra, sa.and_(InstanceExtra.instance_uuid == Instance.uuid, InstanceExtra.deleted == 0))
+    .outerjoin(
+        Migration,
+        sa.and_(
+            Migration.instance_uuid == Instance.uuid,
+            Migration.deleted == 0,
+            Migration.status.not_in(ENDED_MIGRATIONS),
+            Migration.migration_type.in_(("resize", "migration")),
+        ),
+    )
+    .where(
+        Instance.deleted == 0,
+        sa.or_(Instance.host == _HOST, Migration.source_compute == _HOST, Migration.dest_compute == _HOST),
+    )
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,15 +114,14 @@ def _besides(host: str, held: Held) -> dict[str, Any] | None:
 def recompute(session: orm.Session, *hosts: str | None) -> None:
     """Write what these hosts of the cell use into their compute_nodes rows; others' rows are left alone."""
     session.flush()
+    connection = session.connection()
     for host in sorted({host for host in hosts if host}):
-        node = session.scalar(
-            sa.select(ComputeNode).where(ComputeNode.host == host, ComputeNode.deleted == 0).with_for_update()
-        )
+        node = connection.execute(_NODE, {"host": host}).first()
         if node is not None:
-            _store(node, usage_of(host, _held(session, host)))
+            _store(connection, node, usage_of(host, _held(connection, host)))
 
 
-def _store(node: ComputeNode, usage: Usage) -> None:
+def _store(connection: sa.Connection, node: sa.Row[Any], usage: Usage) -> None:
     wanted = {
         "vcpus_used": usage.vcpus,
         "memory_mb_used": usage.memory_mb,
@@ -96,35 +130,16 @@ def _store(node: ComputeNode, usage: Usage) -> None:
         "free_disk_gb": node.local_gb - usage.disk_gb,
         "running_vms": usage.servers,
     }
-    for column, value in wanted.items():
-        if getattr(node, column) != value:
-            setattr(node, column, value)
+    if any(getattr(node, column) != value for column, value in wanted.items()):
+        connection.execute(_STORE, {"node": node.id, **{f"new_{column}": value for column, value in wanted.items()}})
 
 
-def _held(session: orm.Session, host: str) -> list[Held]:
+def _held(connection: sa.Connection, host: str) -> list[Held]:
     """Every server that lives on the host or has an open move from or to it."""
-    open_move = sa.and_(
-        Migration.instance_uuid == Instance.uuid,
-        Migration.deleted == 0,
-        Migration.status.not_in(ENDED_MIGRATIONS),
-        Migration.migration_type.in_(("resize", "migration")),
-    )
-    rows = session.execute(
-        sa.select(Instance, InstanceExtra.flavor, Migration)
-        .join(InstanceExtra, sa.and_(InstanceExtra.instance_uuid == Instance.uuid, InstanceExtra.deleted == 0))
-        .outerjoin(Migration, open_move)
-        .where(
-            Instance.deleted == 0,
-            sa.or_(Instance.host == host, Migration.source_compute == host, Migration.dest_compute == host),
-        )
-    )
-    return [_held_by(instance, flavor, move) for instance, flavor, move in rows]
-
-
-def _held_by(instance: Instance, flavor: str | None, move: Migration | None) -> Held:
-    if move is None:
-        return Held(instance.host, _flavor_fields(flavor))
-    return Held(instance.host, _flavor_fields(flavor), move.source_compute, move.dest_compute)
+    return [
+        Held(home, _flavor_fields(flavor), source, destination)
+        for home, flavor, source, destination in connection.execute(_HELD, {"host": host})
+    ]
 
 
 def _flavor_fields(text: str | None) -> dict[str, dict[str, Any] | None]:

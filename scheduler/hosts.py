@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 import sqlalchemy as sa
 from sqlalchemy import orm
@@ -20,26 +20,30 @@ DEFAULT_ZONE: Final = "nova"
 _ZONE: Final = "availability_zone"
 
 # Made once: to make a statement takes longer than to carry it out.
-_OPEN_CELLS: Final = (
-    sa.select(api.CellMapping.name, api.HostMapping.host)
-    .join(api.HostMapping, api.HostMapping.cell_id == api.CellMapping.id)
-    .where(api.CellMapping.disabled.is_not(sa.true()))
-)
-_NODES: Final = (
-    sa.select(ComputeNode, Service)
-    .join(Service, (Service.host == ComputeNode.host) & (Service.binary == "nova-compute"))
-    .where(ComputeNode.deleted == 0, Service.deleted == 0)
-)
 _AGGREGATES: Final = (
     sa.select(api.AggregateHost.host, api.Aggregate.uuid, api.AggregateMetadata.key, api.AggregateMetadata.value)
     .join(api.Aggregate, api.Aggregate.id == api.AggregateHost.aggregate_id)
     .outerjoin(api.AggregateMetadata, api.AggregateMetadata.aggregate_id == api.Aggregate.id)
     .order_by(api.Aggregate.id)
 )
+_AGGREGATES_OF: Final = _AGGREGATES.where(api.AggregateHost.host == sa.bindparam("host"))
+
+_OPEN_CELLS: Final = (
+    sa.select(api.CellMapping.name, api.HostMapping.host)
+    .join(api.HostMapping, api.HostMapping.cell_id == api.CellMapping.id)
+    .where(api.CellMapping.disabled.is_not(sa.true()))
+)
+_NODES: Final = (
+    sa.select(
+        ComputeNode.host, ComputeNode.hypervisor_hostname, ComputeNode.uuid, Service.forced_down, Service.disabled
+    )
+    .join(Service, (Service.host == ComputeNode.host) & (Service.binary == "nova-compute"))
+    .where(ComputeNode.deleted == 0, Service.deleted == 0)
+)
 _GROUPS: Final = sa.select(api.InstanceGroupMember.instance_uuid, api.InstanceGroup.uuid).join(
     api.InstanceGroup, api.InstanceGroup.id == api.InstanceGroupMember.group_id
 )
-_SERVERS: Final[sa.BindParameter[Any]] = sa.bindparam("servers", expanding=True)
+_SERVERS: Final[sa.BindParameter[list[str]]] = sa.bindparam("servers", expanding=True)
 _HOMES: Final = sa.select(Instance.uuid, Instance.host).where(Instance.uuid.in_(_SERVERS), Instance.deleted == 0)
 _MOVES: Final = sa.select(Migration.instance_uuid, Migration.source_compute, Migration.dest_compute).where(
     Migration.instance_uuid.in_(_SERVERS), Migration.deleted == 0, Migration.status.not_in(ENDED_MIGRATIONS)
@@ -85,7 +89,7 @@ def host_states(
     found = []
     for cell, session in sorted(cell_sessions.items()):
         living, moving = _members(session, groups)
-        for node, service in session.execute(_NODES):
+        for node in session.execute(_NODES):
             if (cell, node.host) not in mapped:
                 continue
             host = str(node.host)
@@ -97,8 +101,8 @@ def host_states(
                     cell=cell,
                     node=str(node.hypervisor_hostname),
                     provider=str(node.uuid),
-                    up=host in up_hosts and not service.forced_down,
-                    disabled=bool(service.disabled),
+                    up=host in up_hosts and not node.forced_down,
+                    disabled=bool(node.disabled),
                     zone=zone,
                     zone_aggregates=frozenset(uuid for uuid, metadata in its.items() if metadata.get(_ZONE) == zone),
                     aggregates=its,
@@ -121,7 +125,7 @@ def _zone(aggregates: Mapping[str, Mapping[str, str]]) -> str:
 
 def _aggregates(session: orm.Session, only: str | None = None) -> dict[str, dict[str, dict[str, str]]]:
     """Host → uuid of each of its aggregates, oldest first → its metadata."""
-    rows = session.execute(_AGGREGATES if only is None else _AGGREGATES.where(api.AggregateHost.host == only))
+    rows = session.execute(_AGGREGATES) if only is None else session.execute(_AGGREGATES_OF, {"host": only})
     found: dict[str, dict[str, dict[str, str]]] = {}
     for host, uuid, key, value in rows:
         metadata = found.setdefault(str(host), {}).setdefault(str(uuid), {})
@@ -137,7 +141,7 @@ def _groups(session: orm.Session) -> dict[str, str]:
 
 def _members(session: orm.Session, groups: Mapping[str, str]) -> tuple[_Places, _Places]:
     """Where the groups' servers of a cell live, and where those are that are being moved."""
-    servers = {_SERVERS.key: list(groups)}
+    servers = {"servers": list(groups)}
     living = [(str(host), str(server)) for server, host in session.execute(_HOMES, servers)]
     moving = [(str(host), str(server)) for server, *ends in session.execute(_MOVES, servers) for host in ends]
     return _places(living, groups), _places(moving, groups)
