@@ -27,6 +27,7 @@ def rest(lab: Lab) -> None:
     """Give back every connection of the lab; its engines stay, with the statements that they have compiled."""
     for database in (lab.api, lab.journal, *lab.cell_databases.values()):
         database.engine.dispose()
+    lab.cloud.close()
     embedded.disconnect(lab.layout.placement)
 
 

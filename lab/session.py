@@ -121,6 +121,8 @@ class Lab:
                 opened.close()
         for database in self.__dict__.get("cell_databases", {}).values():
             database.close()
+        if "cloud" in self.__dict__:
+            self.cloud.close()
 
 
 def _open_database(path: Path) -> Database:

@@ -28,6 +28,10 @@ class EmbeddedCloud:
         """Let ports be bound on the host: a real Neutron learns this from the host's agent."""
         self.network_root.request(f"/hosts/{host}", "PUT")
 
+    def close(self) -> None:
+        """Give back every connection."""
+        self.network_root.close()
+
 
 def embedded_cloud(
     *, database: Path, volumes: Path, images: Path, on_request: Callable[[str, str], None] | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from sqlalchemy import Engine, select
+from sqlalchemy import Engine, bindparam, select
 
 from droveway.clients.embedded.services import (
     Answer,
@@ -38,6 +38,10 @@ def network_service(engine: Engine) -> LocalService:
     )
 
 
+_PORTS: Final = select(Port)
+_PORTS_OF: Final = _PORTS.where(Port.server == bindparam("server"))
+_BINDINGS_OF: Final = select(Binding).where(Binding.port == bindparam("port")).order_by(Binding.host)
+
 _WRITABLE: Final = {"device_owner": "device_owner", "device_id": "server"}
 
 
@@ -47,10 +51,9 @@ def _put_host(request: Request) -> Answer:
 
 
 def _ports(request: Request) -> Answer:
-    query = select(Port)
-    if "device_id" in request.params:
-        query = query.where(Port.server == request.params["device_id"])
-    return Answer(200, {"ports": [_port_view(request, port) for port in request.session.scalars(query)]})
+    server = request.params.get("device_id")
+    found = request.session.scalars(_PORTS if server is None else _PORTS_OF, {"server": server})
+    return Answer(200, {"ports": [_port_view(request, port) for port in found.all()]})
 
 
 def _post_port(request: Request) -> Answer:
@@ -132,7 +135,7 @@ def _binding(request: Request) -> Binding:
 
 
 def _bindings_of(request: Request, port: Port) -> list[Binding]:
-    return list(request.session.scalars(select(Binding).where(Binding.port == port.id).order_by(Binding.host)))
+    return list(request.session.scalars(_BINDINGS_OF, {"port": port.id}))
 
 
 def _bind(request: Request, port: Port, host: str, profile: dict[str, Any]) -> Binding:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
-from sqlalchemy import JSON, Engine, ForeignKey, NullPool, create_engine, event
+from sqlalchemy import JSON, Connection, Engine, ForeignKey, create_engine, event
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
@@ -152,6 +152,7 @@ class LocalService:
             if expected == method and match:
                 try:
                     with Session(self._engine) as session, session.begin():
+                        _begin(session.connection())
                         return handler(Request(session, match.groupdict(), options))
                 except RefusalError as refusal:
                     return Answer(refusal.status, {"message": str(refusal)})
@@ -159,6 +160,10 @@ class LocalService:
                     # A full disk or a busy database: the client sees a service that fails for now.
                     return Answer(503, {"message": str(error)})
         return Answer(404, {"message": f"there is no {method} {url}"})
+
+    def close(self) -> None:
+        """Give back every connection; the next request opens one again."""
+        self._engine.dispose()
 
 
 def new_id() -> str:
@@ -169,20 +174,28 @@ def new_id() -> str:
 def services_engine(database: Path) -> Engine:
     """The engine over services.sqlite, whose tables are made when missing.
 
-    No connection outlives its transaction, so that a fork finds none. Writers wait for each other. Raises
+    Writers wait for each other. Connections stay open from the first request on: the last one that closes writes the
+    whole log back, which would cost each request more than its own commit. Who forks gives them back first. Raises
     `droveway.errors.Refused` when the file is no such database, or cannot be made.
     """
-    engine = create_engine(f"sqlite:///{database}", poolclass=NullPool, connect_args={"timeout": _BUSY_SECONDS})
+    engine = create_engine(f"sqlite:///{database}", connect_args={"timeout": _BUSY_SECONDS})
     event.listen(engine, "connect", _prepare)
-    event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN IMMEDIATE"))
     try:
-        Base.metadata.create_all(engine)
+        with engine.begin() as connection:
+            _begin(connection)
+            Base.metadata.create_all(connection)
     except SQLAlchemyError as error:
         raise Refused(
             f"the lab's services database {database} cannot be used ({error.__cause__}): restore the file, or make its"
             " directory writable"
         ) from None
+    finally:
+        engine.dispose()
     return engine
+
+
+def _begin(connection: Connection) -> None:
+    connection.exec_driver_sql("BEGIN IMMEDIATE")
 
 
 def _prepare(connection: Any, _record: Any) -> None:

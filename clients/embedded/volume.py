@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Engine, select
+from sqlalchemy import Engine, bindparam, select
 
 from droveway.clients.embedded.services import (
     Answer,
@@ -20,6 +20,7 @@ from droveway.clients.embedded.services import (
 )
 
 _GIB = 1024**3
+_ATTACHMENTS_OF = select(Attachment).where(Attachment.volume == bindparam("volume"))
 
 
 def volume_service(engine: Engine, folder: Path) -> LocalService:
@@ -156,7 +157,7 @@ def _attachment(request: Request) -> Attachment:
 
 
 def _attachments_of(request: Request, volume: str) -> list[Attachment]:
-    return list(request.session.scalars(select(Attachment).where(Attachment.volume == volume)))
+    return list(request.session.scalars(_ATTACHMENTS_OF, {"volume": volume}))
 
 
 def _volume_view(volume: VolumeRow) -> dict[str, Any]:

@@ -401,6 +401,21 @@ def test_a_services_database_that_is_none_is_refused(tmp_path: Path, content: by
         embedded_cloud(database=database, volumes=tmp_path, images=tmp_path)
 
 
+def test_the_services_hold_no_connection_before_they_are_asked_and_once_they_are_closed(tmp_path: Path) -> None:
+    """Who forks must inherit none, and who copies the file must find all of it there: the log stands while one does."""
+    log = tmp_path / "services.sqlite-wal"
+    cloud = embedded_cloud(database=tmp_path / "services.sqlite", volumes=tmp_path, images=tmp_path)
+    assert not log.exists()
+    for host in ("host1", "host2"):
+        cloud.add_network_host(host)
+        assert log.exists()
+        cloud.close()
+        assert not log.exists()
+    cloud.network.create_port("server", mac="m", network_id="net", host="host1")
+    assert [port.host for port in cloud.network.ports("server")] == ["host1"]
+    cloud.close()
+
+
 def test_a_service_that_cannot_write_fails_and_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with embedded(tmp_path) as cloud:
         monkeypatch.setattr("droveway.clients.embedded.volume._GIB", -1)
