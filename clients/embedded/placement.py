@@ -49,6 +49,8 @@ def embedded_placement(database: Path) -> keystone.Session:
     be written.
     """
     http = requests.Session()
+    # Nothing leaves the process, so no proxy and no password file of the environment is looked for at each request.
+    http.trust_env = False
     http.mount(_BASE, _Transport(database.absolute()))
     return keystone.Session(auth=token_endpoint.Token(_BASE, "admin"), session=http)
 
