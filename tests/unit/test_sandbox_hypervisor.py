@@ -148,6 +148,15 @@ def test_a_guest_outlives_the_session_of_its_starter(lab: Lab) -> None:
     assert os.getsid(lab.pid) == lab.pid
 
 
+def test_a_guest_loses_no_signal_that_comes_before_it_listens(lab: Lab) -> None:
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, set())
+    status = Path(f"/proc/{lab.start()}/status").read_text(encoding="ascii")
+    (blocked,) = [int(line.split()[1], 16) for line in status.splitlines() if line.startswith("SigBlk:")]
+    for number in (signal.SIGTERM, signal.SIGUSR1):
+        assert blocked & 1 << (number - 1)
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, set()) == before
+
+
 def test_every_line_of_the_log_says_who_and_where(lab: Lab) -> None:
     pid = lab.start()
     lab.host.stop(lab.server, grace=5, fence=open_fence)

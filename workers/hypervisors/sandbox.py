@@ -7,6 +7,7 @@ decided by its lock alone (`droveway.workers.hypervisors.sandbox_run`).
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import select
@@ -275,19 +276,12 @@ class Sandbox(AttachingHypervisor):
         volumes = [
             str(self.volume_file(volume)) for volume in sorted(known.volumes, key=lambda volume: not volume.boot)
         ]
-        spec = {
-            "server": known.server,
-            "host": self.host,
-            "vcpus": known.vcpus,
-            "memory_mb": known.memory_mb,
-            "disks": volumes + disks if known.boot == "volume" else disks + volumes,
-            "log": str(self.guests_log),
-            "starts": str(self._starts_file(known.server)),
-            "run": str(self._run(known.server).path),
-        }
-        with (self._runs / f"{known.server}.log").open("ab") as errors:
+        spec = [known.server, self.host, str(known.vcpus), str(known.memory_mb), str(self.guests_log)]
+        spec += [str(self._starts_file(known.server)), str(self._run(known.server).path)]
+        spec += volumes + disks if known.boot == "volume" else disks + volumes
+        with (self._runs / f"{known.server}.log").open("ab") as errors, _blocked_signals():
             child = subprocess.Popen(
-                [sys.executable, "-I", "-S", PROGRAM, msgspec.json.encode(spec).decode()],
+                [sys.executable, "-I", "-S", PROGRAM, *spec],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=errors,
@@ -351,6 +345,17 @@ class Sandbox(AttachingHypervisor):
         return StepError(
             f"whether the guest of server {server} started on {self.host} is unknown: {why}", host=self.host
         )
+
+
+@contextlib.contextmanager
+def _blocked_signals() -> Iterator[None]:
+    """What this thread starts begins with the signals blocked that a guest waits for."""
+    wanted = {getattr(signal, name) for name in sandbox_guest.SIGNALS}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, wanted)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _encode(definition: Definition) -> str:

@@ -73,14 +73,15 @@ class Run:
         deadline = time.monotonic() + seconds
         while self.held():
             process = self._open_process()
-            if process is not None:
+            if process is None:
+                time.sleep(POLL_SECONDS)
+            else:
                 try:
                     _send(process, number, deadline - time.monotonic())
                 finally:
                     os.close(process)
             if time.monotonic() >= deadline:
                 return
-            time.sleep(POLL_SECONDS)
 
     def await_off(self, deadline: float) -> None:
         """Wait until nothing holds the lock, at most until ``deadline`` (monotonic)."""
