@@ -134,6 +134,10 @@ class FlowBackend:
         with self._transaction() as (session, _standing):
             yield session
 
+    def forget(self) -> None:
+        """Leave out what waits to be stored of atoms and flow: it may be what cannot be.  Its steps run again."""
+        self._waiting, self._flow_waiting, self._ends = {}, {}, {}
+
     @contextlib.contextmanager
     def intent(self, service: str, call: str) -> Iterator[None]:
         """Record a cloud write before it is sent; that it returned is stored with the next transaction.

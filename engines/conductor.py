@@ -244,6 +244,7 @@ class MoveConductor(impl_nonblocking.NonBlockingConductor):
             if _is_outage(error):
                 raise
             LOG.exception("Flow %s stopped without an end", posting.flow)
+            backend.forget()
             with backend.write() as session:
                 moves.park(session, posting.move, "undo-failed", f"a step of the undo failed: {error}")
 

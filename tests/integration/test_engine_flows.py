@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support.engine_rig import MIGRATE, Crash, Rig, embedded_rig, fault
+from support.engine_rig import MIGRATE, Crash, Prepare, Rig, embedded_rig, fault
 
 from droveway.errors import StepError
 from droveway.persistence import moves, requests
@@ -162,6 +162,29 @@ def test_an_undo_that_cannot_go_on_parks_and_retry_undoes_the_rest(rig: Rig) -> 
     after = rig.move(move)
     assert (after.state, after.error) == ("failed", "refused")
     assert rig.world.held == set()
+
+
+def test_a_result_that_cannot_be_stored_parks_and_retry_runs_its_step_again(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    move = rig.submit()
+    rig.post(move)
+    with monkeypatch.context() as broken:
+        broken.setattr(Prepare, "perform", lambda *_: {"step": object()})
+        assert rig.host().turn() == [True]
+    parked = rig.move(move)
+    assert (parked.state, parked.error_code) == ("needs-operator", "undo-failed")
+    assert "Cannot convert <object object" in str(parked.error)
+    with rig.journal.write() as session:
+        requests.retry(session, moves.get(session, move, lock=True))
+    rig.post(move)
+    rig.host().turn()
+    assert rig.move(move).state == "verifying"
+    rows = [row for row in rig.history(move) if row.step == "prepare"]
+    assert [(row.error and row.error["code"], row.result) for row in rows] == [
+        ("retried", None),
+        (None, {"step": "prepare"}),
+    ]
 
 
 Setup = Callable[[Rig], None]
