@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.engine_rig import MIGRATE, Rig, embedded_rig, fault
+from support.engine_rig import MIGRATE, Rig, embedded_rig, fault, until
 from taskflow import engines, retry, states, task
 from taskflow import exceptions as taskflow_errors
 from taskflow.atom import Atom
@@ -324,8 +324,9 @@ def test_ours_posts_a_flow_once_and_hands_out_the_urgent_and_the_oldest_first(ri
     with rig.journal.write() as session:
         session.connection().exec_driver_sql("UPDATE moves SET cancel_requested = 1 WHERE id = ?", (third,))
     assert host.board.withdraw(str(rig.move(third).flow_uuid))
+    until(lambda: len(host.jobs()) == 2)
     rig.post(third)
-    assert len(host.jobs()) == 3
+    until(lambda: len(host.jobs()) == 3)
     assert host.jobs()[0].posting.move == third
 
 
