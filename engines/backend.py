@@ -158,8 +158,8 @@ class FlowBackend:
             self._called.append(made.inserted_primary_key[0])
 
     def settle(self) -> None:
-        """Store what waits for the next transaction, since there may be none; an outage leaves it to the next claim."""
-        if self.closed is None and (self._ends or self._called):
+        """Store which calls have returned, as no transaction may follow; an outage leaves that to the next claim."""
+        if self.closed is None and self._called:
             with contextlib.suppress(taskflow_errors.StorageFailure), self.write():
                 pass
 

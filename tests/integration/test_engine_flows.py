@@ -19,6 +19,14 @@ def fixture_rig(tmp_path: Path) -> Iterator[Rig]:
         yield rig
 
 
+def retry(rig: Rig, move: str) -> None:
+    """What `move retry` asks for, carried out."""
+    with rig.journal.write() as session:
+        requests.retry(session, moves.get(session, move, lock=True))
+    rig.post(move)
+    rig.host().turn()
+
+
 def test_a_flow_runs_to_its_end_and_leaves_nothing_but_its_history(rig: Rig) -> None:
     move = rig.submit()
     rig.post(move)
@@ -135,10 +143,7 @@ def test_beyond_no_return_a_step_parks_and_retry_enters_it_with_a_new_row(rig: R
     assert (parked.state, parked.parked_from, parked.error) == ("needs-operator", "running", "no answer")
     assert host.jobs() == []
     rig.world.failures.clear()
-    with rig.journal.write() as session:
-        requests.retry(session, moves.get(session, move, lock=True))
-    rig.post(move)
-    rig.host().turn()
+    retry(rig, move)
     assert rig.move(move).state == "verifying"
     finish = [row for row in rig.history(move) if row.step == "finish"]
     assert [row.error is None for row in finish] == [False, True]
@@ -155,10 +160,7 @@ def test_an_undo_that_cannot_go_on_parks_and_retry_undoes_the_rest(rig: Rig) -> 
     assert rig.move(move).state == "needs-operator"
     assert rig.move(move).parked_from == "undoing"
     rig.world.failures.clear()
-    with rig.journal.write() as session:
-        requests.retry(session, moves.get(session, move, lock=True))
-    rig.post(move)
-    rig.host().turn()
+    retry(rig, move)
     after = rig.move(move)
     assert (after.state, after.error) == ("failed", "refused")
     assert rig.world.held == set()
@@ -175,10 +177,7 @@ def test_a_result_that_cannot_be_stored_parks_and_retry_runs_its_step_again(
     parked = rig.move(move)
     assert (parked.state, parked.error_code) == ("needs-operator", "undo-failed")
     assert "Cannot convert <object object" in str(parked.error)
-    with rig.journal.write() as session:
-        requests.retry(session, moves.get(session, move, lock=True))
-    rig.post(move)
-    rig.host().turn()
+    retry(rig, move)
     assert rig.move(move).state == "verifying"
     rows = [row for row in rig.history(move) if row.step == "prepare"]
     assert [(row.error and row.error["code"], row.result) for row in rows] == [

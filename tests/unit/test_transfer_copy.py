@@ -303,6 +303,21 @@ def test_a_cancel_ends_a_copy_at_its_next_chunk(site: Site) -> None:
     assert len(site.served) <= 8 < sum(len(list(chunks_of(site.source_disk(name)))) for name in ("disk", "disk.eph0"))
 
 
+def test_a_cancel_ends_the_setting_aside_of_blocks(single: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes long where the file system cannot do it but has each block written."""
+    command = single.cloud.command("beta", "copy_disks", single.details)
+    context, lengths = Context(single.cloud.hosts["beta"], command), []
+
+    def slow(_file: int, _offset: int, length: int) -> None:
+        lengths.append(length)
+        context.cancel()
+
+    monkeypatch.setattr(os, "posix_fallocate", slow)
+    with pytest.raises(Cancelled):
+        actions.run(context, wire.details_of(command))
+    assert (len(lengths), single.served) == (1, [])
+
+
 @pytest.mark.parametrize(
     "facts", [{"peer": "gamma"}, {"move": OTHER_MOVE}, {"server": "another"}, {"epoch": 0}], ids=str
 )
