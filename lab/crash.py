@@ -3,6 +3,9 @@
 A kill is a real SIGKILL of a real process, which is conductor, keeper and workers in one, forked from a warm process
 without threads and without open databases.  After it a fresh process resumes and judges: the audit has to be clean,
 the move to rest where it should, and the server to be usable, or nothing of it left when it was deleted.
+
+Between two steps of a flow all that it goes on from is in the lab.  So a point ends early that has its lab, after all
+that was to happen has happened, in a state from which an earlier point of the same expected end went on to it.
 """
 
 from __future__ import annotations
@@ -42,14 +45,22 @@ class Outcome:
     end: str
     trouble: str
     seconds: float
+    met: bool = False
+    """Whether it was not run to its end, since it met a state from which an earlier point went on to that end."""
 
 
 class Bench:
     """One prepared lab with one server, put back before each point."""
 
-    def __init__(self, folder: Path, spec: cloud.Cloud, how: How = "asked") -> None:
-        """``folder`` is empty: the lab and what is kept of it are made there; ``how`` tells of its confirms."""
+    def __init__(self, folder: Path, spec: cloud.Cloud, how: How = "asked", *, whole: bool = False) -> None:
+        """``folder`` is empty: the lab and what is kept of it are made there; ``how`` tells of its confirms.
+
+        ``whole``: every point is run to its end, whatever states it meets.
+        """
         self._how = how
+        self._whole = whole
+        self._ends: dict[str, str] = {}
+        """By a state of a flow under way: the end that it went on to from there."""
         self._root = folder / "lab"
         self._kept = folder / "kept"
         self._kept.mkdir()
@@ -73,6 +84,7 @@ class Bench:
         crash_judge.carry(self._books, None, lambda: crash_judge.submit(self._books, "migrate", SERVER))
         crash_judge.use(self._books, SERVER)
         crash_state.digest(self._books, self._known)
+        crash_state.under_way(self._books, self._known)
         for lab in (self._lab, self._books):
             crash_warm.rest(lab)
         crash_warm.freeze()
@@ -108,10 +120,10 @@ class Bench:
         """One point, from a fresh lab to its verdict."""
         began = time.monotonic()
         try:
-            end = self._carry_out(point)
+            told = self._carry_out(point)
         except DrovewayError as error:
             return Outcome(point, "", str(error), time.monotonic() - began)
-        return Outcome(point, end, "", time.monotonic() - began)
+        return Outcome(point, told["end"], "", time.monotonic() - began, met=told["met"])
 
     def states(self) -> int:
         """How many distinct end states were used: their servers stopped, started and moved again."""
@@ -131,21 +143,23 @@ class Bench:
         crash_process.apart(lambda: crash_judge.carry(self._lab, None, self._submit("resize")))
         return snapshot.take(self._root, self._kept / "verifying")
 
-    def _carry_out(self, point: Point) -> str:
+    def _carry_out(self, point: Point) -> dict[str, Any]:
         checkpoints = self._from(point.kind, point.path)
         start = checkpoints.before(point)
         script = checkpoints.script(point.spots, start)
         start.snapshot.restore()
-        ended = crash_process.fork(lambda: self._run(point, script, self._begin(point.kind, start)))
+        begin = self._begin(point.kind, start)
+        ended = crash_process.fork(lambda leave: self._run(point, script, begin, leave))
         fired = 0
         while ended.killed:
             if script.fired() == fired or point.spots[script.fired() - 1].effect != "kill":
                 raise DrovewayError("the process was killed, and not by the point")
             fired = script.fired()
-            ended = crash_process.fork(lambda: self._run(point, script, _nothing))
+            ended = crash_process.fork(lambda leave: self._run(point, script, _nothing, leave))
         if ended.trouble:
             raise DrovewayError(ended.trouble)
-        return self._note(point, script, ended.value)
+        self._note(point, script, ended.value)
+        return dict(ended.value)
 
     def _from(self, kind: str, way: Way) -> Checkpoints:
         if (kind, way) not in self._checkpoints:
@@ -175,14 +189,16 @@ class Bench:
             return functools.partial(submit, "delete", SERVER)
         return functools.partial(submit, "resize", SERVER, policy=self._how)
 
-    def _note(self, point: Point, script: Script, told: Any) -> str:
+    def _note(self, point: Point, script: Script, told: Any) -> None:
         if script.fired() < len(point.spots):
             raise DrovewayError(f"the fault never fired: {point.spots[script.fired()]}")
         if told["digest"]:
             self._seen.add(told["digest"])
-        return str(told["end"])
+        self._ends.update(dict.fromkeys(told["passed"], told["end"]))
 
-    def _run(self, point: Point, script: Script, begin: Callable[[], object]) -> dict[str, str]:
+    def _run(
+        self, point: Point, script: Script, begin: Callable[[], object], leave: crash_process.Leave
+    ) -> dict[str, Any]:
         """In a child: carry the flow on, judge, and use the server when this end state is a new one."""
         lab = self._lab
         self._script = script
@@ -190,10 +206,22 @@ class Bench:
         script.repeat(registry.latest(point.kind))
         probes = Probes(script.conductor, script.worker)
         special = WorkerProcesses(lab, probes) if point.first.effect == "worker" else None
+        deleted = self._how == "deleted" or crash_judge.is_deleted(point)
+        passed: list[str] = []
+
+        def landed() -> None:
+            state = self._waypoint(point, script, deleted=deleted)
+            if state in self._ends:
+                if special is not None:
+                    special.kill()
+                leave({"end": self._ends[state], "digest": "", "passed": passed, "met": True})
+            passed.append(state)
+
+        if not self._whole:
+            script.landed = landed
         crash_judge.carry(lab, probes, begin, special=special)
         if crash_judge.lift_hold(lab):
             crash_judge.carry(lab, probes, _nothing)
-        deleted = self._how == "deleted" or crash_judge.is_deleted(point)
         if deleted and State(crash_judge.latest(lab).state) is State.VERIFYING:
             crash_judge.carry(lab, probes, self._submit("delete"))
         crash_warm.rest(lab)
@@ -201,14 +229,22 @@ class Bench:
         end = crash_judge.judge(
             self._books, point, accepted=script.accepted(), alternates=self.alternates, deleted=deleted
         )
+        told = {"end": end, "digest": "", "passed": passed, "met": False}
         if deleted:
-            return {"end": end, "digest": ""}
+            return told
         found = crash_state.digest(self._books, self._known)
         if found not in self._seen:
             crash_judge.use(self._books, SERVER)
-        return {"end": end, "digest": found}
+        return told | {"digest": found}
 
-    def _trace(self, kind: str, script: Script) -> list[tuple[str, str, str]]:
+    def _waypoint(self, point: Point, script: Script, *, deleted: bool) -> str:
+        """The state of the flow under way, with all from outside it that decides where it has to end."""
+        expected = crash_points.expected_end(point, accepted=script.accepted(), alternates=self.alternates)
+        state = crash_state.under_way(self._books, self._known)
+        forced = script.refused_alternate()
+        return f"{state} {point.kind} {point.path} {forced=} {deleted=} {sorted(expected)}"
+
+    def _trace(self, kind: str, script: Script, _leave: crash_process.Leave) -> list[tuple[str, str, str]]:
         self._script = script
         crash_judge.carry(self._lab, Probes(script.conductor, script.worker), self._submit(kind))
         return [(passed.direction, passed.step, passed.phase) for passed in script.passed]

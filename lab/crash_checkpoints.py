@@ -16,7 +16,7 @@ from droveway.lab.crash_points import Path, Point
 from droveway.lab.crash_script import Script
 from droveway.lab.snapshot import Snapshot
 
-STRIDE: Final = 4
+STRIDE: Final = 2
 """Steps between two checkpoints."""
 
 

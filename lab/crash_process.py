@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from droveway.errors import DrovewayError
 
@@ -20,6 +20,9 @@ CHILD_SECONDS: Final = 100.0
 
 ROOM: Final = 60_000
 """Bytes that a child may say: a pipe holds them without a reader."""
+
+Leave = Callable[[Any], NoReturn]
+"""Ends a child at once with a value, from any of its threads and as abruptly as a kill does."""
 
 _DATABASES: Final = (".sqlite", ".sqlite-wal", ".sqlite-shm")
 
@@ -33,8 +36,8 @@ class Ended:
     value: Any = None
 
 
-def fork(work: Callable[[], Any]) -> Ended:
-    """Do the work, which returns what JSON can tell, in a forked child and wait for its end."""
+def fork(work: Callable[[Leave], Any]) -> Ended:
+    """Do the work in a forked child and wait for its end; it returns what JSON can tell, or leaves with it."""
     require_quiet()
     reading, writing = os.pipe()
     pid = os.fork()
@@ -59,7 +62,7 @@ def fork(work: Callable[[], Any]) -> Ended:
 def apart(work: Callable[[], Any]) -> None:
     """Do the work in a forked child, so that this process opens no database; raises DrovewayError when it failed."""
 
-    def quietly() -> None:
+    def quietly(_leave: Leave) -> None:
         work()
 
     ended = fork(quietly)
@@ -80,16 +83,20 @@ def require_quiet() -> None:
             raise DrovewayError(f"the process that forks has {target} open")
 
 
-def _be_the_child(work: Callable[[], Any], writing: int) -> None:
-    code = 0
+def _be_the_child(work: Callable[[Leave], Any], writing: int) -> NoReturn:
+    def leave(value: Any) -> NoReturn:
+        _end(writing, json.dumps(value), 0)
+
     try:
-        answer = json.dumps(work())
+        answer = json.dumps(work(leave))
     except BaseException as error:  # noqa: BLE001 - the parent is told, whatever it was
-        answer = str(error) if isinstance(error, DrovewayError) else traceback.format_exc()
-        code = 1
+        _end(writing, str(error) if isinstance(error, DrovewayError) else traceback.format_exc(), 1)
+    _end(writing, answer, 0)
+
+
+def _end(writing: int, answer: str, code: int) -> NoReturn:
     try:
-        with os.fdopen(writing, "wb") as pipe:
-            pipe.write(answer.encode()[:ROOM])
+        os.write(writing, answer.encode()[:ROOM])
         sys.stdout.flush()
     finally:
         os._exit(code)

@@ -48,9 +48,13 @@ class Script:
         self.passed: list[Passed] = []
         self.ask: Callable[[str], None] = _nobody
         """Writes a request into the journal."""
+        self.landed: Callable[[], None] = _nothing
+        """Called once all of them have happened, whenever the result of an atom was stored; not for a failure of them:
+        what was handed to a worker may still be under way there."""
         self._shared = mmap.mmap(-1, 16)
         self._lock = threading.Lock()
         self._at: tuple[str, str] | None = None
+        self._failed: tuple[str, str] | None = None
         self._worked: dict[str, tuple[str, str]] = {}
         self._counted: dict[str, int] = {}
 
@@ -84,6 +88,11 @@ class Script:
             self._turn_back()
         if phase == "after":
             self._at = None
+        if phase == "stored" and self.fired() == len(self.spots):
+            if self._failed == (step, direction):
+                self._failed = None
+            else:
+                self.landed()
 
     def worker(self, host: str) -> Callable[[str, Direction, str, str], None]:
         """The probe of a host's worker, between two effects; the worker may be in a process of its own."""
@@ -142,6 +151,7 @@ class Script:
         if spot.effect in ("kill", "worker"):
             os.kill(os.getpid(), signal.SIGKILL)
         if spot.effect in ("fail", "refuse"):
+            self._failed = (step, direction)
             raise (StepError if spot.effect == "fail" else DestinationFault)(f"fault at {spot}", code="fault", host="")
         if self._granted(spot.effect):
             self._shared[number] = ACCEPTED
@@ -173,6 +183,10 @@ def _twice(body: actions.Body) -> actions.Body:
         return body(context, details)
 
     return both
+
+
+def _nothing() -> None:
+    """Nobody wants to know."""
 
 
 def _nobody(request: str) -> None:

@@ -6,8 +6,10 @@ replaced as a service manager would do it; its session, and with it its registra
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
+import signal
 import threading
 import traceback
 from collections.abc import Callable
@@ -34,12 +36,18 @@ class WorkerProcesses(Runner):
         self._ready: dict[str, list[_Child]] = {}
         for host in sorted(lab.identity.hosts):
             self._ready[host] = [_Child(lab, host, probes) for _ in range(LIVES)]
+        self._made = [child for children in self._ready.values() for child in children]
 
     def start_worker(self, host: str) -> Callable[[], None]:
         """Start the host's worker, and the next one when it ends without having been told to."""
         service = _Service(self._ready.pop(host), self.connect)
         service.start()
         return service.stop
+
+    def kill(self) -> None:
+        """End every process of them, wherever it is."""
+        for child in self._made:
+            child.kill()
 
 
 class _Service:
@@ -82,6 +90,11 @@ class _Child:
     def end(self) -> None:
         """Let it end."""
         self._send(("end", 0, None))
+
+    def kill(self) -> None:
+        """Kill it, unless it was reaped."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._pid, signal.SIGKILL)
 
     def serve(self, coordination: Coordination) -> None:
         """Let it begin, and answer what it asks until it ends."""

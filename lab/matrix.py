@@ -24,6 +24,7 @@ from droveway.lab.crash import HOWS, Bench, Outcome
 from droveway.lab.crash_points import Point
 
 LAST: Final = "crash matrix: {} points, {} converged, {} leaks"
+MET: Final = "{} met a state from which an earlier point went on to its end: --whole runs them to theirs"
 STATES: Final = "{} distinct end states: the server was stopped, started and moved again from each"
 
 FEW: Final = 6
@@ -44,10 +45,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the points that are named, or all of the kinds that are; 0 when every one converged."""
     options, *choices = _parse(list(sys.argv[1:] if arguments is None else arguments))
     if options.full:
-        return matrix_full.run(options.jobs, options.seed, options.page, options.reports, options.sample)
+        choice = matrix_full.Choice(options.seed, options.sample, whole=options.whole)
+        return matrix_full.run(options.jobs, choice, options.page, options.reports)
     folder = Path(tempfile.mkdtemp(prefix="droveway-matrix-", dir=scratch.place()))
     try:
-        bench = Bench(folder, matrix_clouds.spec(options.cloud), options.confirm)
+        bench = Bench(folder, matrix_clouds.spec(options.cloud), options.confirm, whole=options.whole)
         try:
             if len(options.points) not in range(1, FEW) or choices:
                 bench.warm()
@@ -60,6 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     finally:
         shutil.rmtree(folder)
     bad = sum(bool(outcome.trouble) for outcome in outcomes)
+    _say(MET.format(sum(outcome.met for outcome in outcomes)))
     _say(STATES.format(bench.states()))
     _say(LAST.format(len(outcomes), len(outcomes) - bad, bad))
     return 1 if bad or not outcomes else 0
@@ -88,6 +91,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--confirm", default="asked", choices=HOWS, help="kill confirms that are brought about like this"
     )
+    parser.add_argument("--whole", action="store_true", help="run each point to its end, whatever states it meets")
     parser.add_argument("--report", type=Path, help="write what became of each point to this file, one JSON line each")
     parser.add_argument("--full", action="store_true", help="every point of every cloud, written to --page")
     parser.add_argument("--page", type=Path, default=matrix_full.PAGE, help="of --full: where to write it")
@@ -163,12 +167,12 @@ def _is_plain_confirm(point: Point) -> bool:
 def _run(bench: Bench, options: argparse.Namespace, point: Point) -> Outcome:
     outcome = bench.run(point)
     trouble = f"\n  {outcome.trouble}\n  again:  tools/matrix {_where(options)} {point}" if outcome.trouble else ""
-    _say(f"{point}  {outcome.end or 'BAD'}  {outcome.seconds:.1f} s{trouble}")
+    met = "  met" if outcome.met else ""
+    _say(f"{point}  {outcome.end or 'BAD'}  {outcome.seconds:.1f} s{met}{trouble}")
     if options.report is not None:
+        told = [options.cloud, options.confirm, str(point), not outcome.trouble, outcome.met, bench.states()]
         with options.report.open("a", encoding="utf-8") as file:
-            file.write(
-                json.dumps([options.cloud, options.confirm, str(point), not outcome.trouble, bench.states()]) + "\n"
-            )
+            file.write(json.dumps(told) + "\n")
     return outcome
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import subprocess
 import sys
@@ -26,28 +27,47 @@ PAIRS: Final = 75
 """Double faults that are chosen for each cloud; the first cloud has all of them."""
 
 
-def run(jobs: int, seed: int, page: Path, reports: Path | None = None, sample: int | None = None) -> int:
-    """Run it, or so many points of each part of it, and write the page; 0 when every point converged.
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """Which points, and how far."""
 
-    Parts that ``reports`` has from an earlier run of the same ``jobs``, ``seed`` and ``sample`` are not run again; that
-    the code is the same, whoever names it has to know.
+    seed: int
+    """Of the double faults that are chosen, and of ``sample``."""
+    sample: int | None = None
+    """So many points of each part of it; None: all of them."""
+    whole: bool = False
+    """Each point is run to its end, whatever states it meets."""
+
+    def words(self) -> list[str]:
+        """The options of each part."""
+        few = [] if self.sample is None else ["--sample", str(self.sample), "--seed", str(self.seed)]
+        return [*few, *(["--whole"] if self.whole else [])]
+
+    def __str__(self) -> str:
+        return f"seed-{self.seed}-sample-{self.sample or 'all'}{'-whole' if self.whole else ''}"
+
+
+def run(jobs: int, choice: Choice, page: Path, reports: Path | None = None) -> int:
+    """Run it, or what is chosen of it, and write the page; 0 when every point converged.
+
+    Parts that ``reports`` has from an earlier run of the same ``jobs`` and ``choice`` are not run again; that the code
+    is the same, whoever names it has to know.
     """
-    few = [] if sample is None else ["--sample", str(sample), "--seed", str(seed)]
     with contextlib.ExitStack() as stack:
         folder = reports or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="droveway-matrix-")))
         # Of another division or choice of the points no part may be taken for one of these.
-        kept = folder / f"jobs-{jobs}-seed-{seed}-sample-{sample or 'all'}"
+        kept = folder / f"jobs-{jobs}-{choice}"
         kept.mkdir(parents=True, exist_ok=True)
         for number, cloud in enumerate(matrix_clouds.CLOUDS):
-            chosen = ["--sample", str(PAIRS // jobs), "--seed", str(seed)] if number else []
+            chosen = ["--sample", str(PAIRS // jobs), "--seed", str(choice.seed)] if number else []
             lots = [_kinds(once=number > 0), [*_kinds(once=True), "--pairs", *chosen]]
             lots += [["--kind", "confirm", "--confirm", how] for how in HOWS[1:]]
             for lot, words in enumerate(lots):
-                _together(kept / f"{cloud}-{lot}", jobs, ["--cloud", cloud, *words, *few])
+                _together(kept / f"{cloud}-{lot}", jobs, ["--cloud", cloud, *words, *choice.words()])
         told, states = _read(kept)
-    matrix_table.write(page, matrix_table.page(told, states=states, seed=seed))
+    matrix_table.write(page, matrix_table.page(told, states=states, seed=choice.seed))
     bad = sum(not each.converged for each in told)
-    sys.stdout.write(f"seed {seed}; {states} distinct end states were used\n")
+    sys.stdout.write(f"seed {choice.seed}; {states} distinct end states were used\n")
     sys.stdout.write(f"crash matrix: {len(told)} points, {len(told) - bad} converged, {bad} leaks\n")
     return 1 if bad or not told else 0
 
@@ -85,6 +105,6 @@ def _read(reports: Path) -> tuple[list[Told], int]:
     return told, states
 
 
-def _lines(report: Path) -> Iterator[tuple[str, str, str, bool, int]]:
+def _lines(report: Path) -> Iterator[tuple[str, str, str, bool, bool, int]]:
     for line in report.read_text(encoding="utf-8").splitlines():
         yield tuple(json.loads(line))

@@ -43,12 +43,16 @@ class Told(NamedTuple):
     """What brought the confirm about, `droveway.lab.crash.How`."""
     point: str
     converged: bool
+    met: bool
+    """Whether it met a state from which an earlier point went on to its end."""
 
 
 def page(told: Iterable[Told], *, states: int, seed: int) -> str:
     """The page in reStructuredText; its points are counted by cloud, kind and what happened."""
     counted: dict[tuple[str, str, str], list[int]] = collections.defaultdict(lambda: [0, 0])
+    met = 0
     for each in told:
+        met += each.met
         tested = crash_points.parse(each.point)
         cell = counted[each.cloud, _flow(tested.kind, each.how), column(tested)]
         cell[0] += 1
@@ -57,7 +61,8 @@ def page(told: Iterable[Told], *, states: int, seed: int) -> str:
     converged = sum(cell[1] for cell in counted.values())
     lines = [*_HEAD, "", f"``crash matrix: {points} points, {converged} converged, {points - converged} leaks``", ""]
     lines += [
-        f"{states} distinct end states were used; the double faults that were chosen follow from seed {seed}.",
+        f"{met} of them met a state from which an earlier point went on to its end. {states} distinct end states were",
+        f"used; the double faults that were chosen follow from seed {seed}.",
         "",
     ]
     lines += [f"- *{name}*: {what}" for name, what in COLUMNS.items()]
@@ -111,4 +116,8 @@ _HEAD: Final = [
     "distinct end the server was stopped, started and moved again. Resize and migrate are one graph: migrate runs in",
     "the first cloud only. The page is written by ``tools/matrix --full``, which takes its points from the graphs; any",
     "of them is run again by ``tools/matrix --cloud CLOUD POINT``.",
+    "",
+    "Between two steps all that a flow goes on from is in the lab: rows, files and guests. So a point ends early that",
+    "has its lab, once its fault is over, in a state from which an earlier point of the same expected end went on to",
+    "it; from any other state it is run to its end. ``--whole`` runs each to its end, whatever states it meets.",
 ]

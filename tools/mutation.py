@@ -217,7 +217,7 @@ def _hunt(base: Path, folder: Path, mutant: Mutant) -> Found:
     """Plant one mutant and look for it; says what became of it."""
     shutil.copytree(base, folder)
     mutant.plant(folder / "droveway")
-    found = _imported(folder, mutant) or _run(folder, mutant.cloud, mutant.points, mutant.tests)
+    found = _imported(folder, mutant) or _run(folder, mutant.cloud, mutant.points, mutant.tests, _company(mutant))
     if found.by:
         print(f"{mutant.name}: caught by {found.by}: {found.words}", flush=True)
     else:
@@ -237,16 +237,23 @@ def _imported(folder: Path, mutant: Mutant) -> Found | None:
     return Found("", f"(it cannot be imported: {done.stdout} {done.stderr[-300:]})")
 
 
-def _run(folder: Path, cloud: str, points: Sequence[str], tests: Sequence[str]) -> Found:
-    """Run points, then tests, in the copy, and tell the first that did not end well."""
-    found = _run_points(folder, cloud, points) if points else Found("", "")
+def _company(mutant: Mutant) -> list[str]:
+    """Points of the same flows, to be run first: a state that one of them passed must not hide the defect."""
+    flows = dict.fromkeys(tuple(point.split(":")[:2]) for point in mutant.points)
+    others = ["--effect", "kill", "--phase", "before"]
+    return [word for kind, way in flows for word in ("--kind", kind, "--direction", way, *others, "--and")]
+
+
+def _run(folder: Path, cloud: str, points: Sequence[str], tests: Sequence[str], company: Sequence[str] = ()) -> Found:
+    """Run points in the company of others, then tests, in the copy, and tell the first that did not end well."""
+    found = _run_points(folder, cloud, points, company) if points else Found("", "")
     return found if found.by or not tests else _run_tests(folder, tests)
 
 
-def _run_points(folder: Path, cloud: str, points: Sequence[str]) -> Found:
-    done = _python(folder, ["-m", "droveway.lab.matrix", "--cloud", cloud, *points])
+def _run_points(folder: Path, cloud: str, points: Sequence[str], company: Sequence[str]) -> Found:
+    done = _python(folder, ["-m", "droveway.lab.matrix", "--cloud", cloud, *company, *points])
     # A defect may make a place in a flow that there is not without it: never reached, it says nothing.
-    bad = [each for each in _BAD.findall(done.stdout) if not each[1].startswith(_UNREACHED)]
+    bad = [each for each in _BAD.findall(done.stdout) if each[0] in points and not each[1].startswith(_UNREACHED)]
     for point, trouble in bad:
         if not _BROKEN.search(done.stdout):
             on = "" if cloud == "three-hosts" else f" ({cloud})"

@@ -20,7 +20,7 @@ def _matrix(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 def test_a_step_whose_undo_leaks_is_reported() -> None:
     """Forward it does no harm; wherever it is undone, what it left is found, and one line runs the point again."""
-    done = _matrix("--kind", "resize", "--step", "bind_anew", "--effect", "kill", "--phase", "after")
+    done = _matrix("undone", "--kind", "resize", "--step", "bind_anew", "--effect", "kill", "--phase", "after")
     assert done.returncode == 1, done.stdout + done.stderr
     lines = done.stdout.splitlines()
     assert any(re.match(r"resize:execute:bind_anew:kill:after +verifying ", line) for line in lines), lines
@@ -32,8 +32,29 @@ def test_a_step_whose_undo_leaks_is_reported() -> None:
     assert re.fullmatch(r"crash matrix: 3 points, 1 converged, 2 leaks", lines[-1]), lines[-1]
 
 
+def test_what_a_kill_alone_leaves_is_found_though_the_flow_goes_the_same_way() -> None:
+    """What leaks only when it is done again is in no state that was met: its point is run to its end, and is bad."""
+    kills = ("--kind", "resize", "--direction", "execute", "--effect", "kill")
+    steps = ("--step", "check_destination", "--step", "bind_anew", "--step", "reserve_volumes")
+    done = _matrix("again", *kills, *steps, "--phase", "before", "--phase", "after")
+    assert done.returncode == 1, done.stdout + done.stderr
+    lines = done.stdout.splitlines()
+    assert len([line for line in lines if line.endswith("  met")]) == 4, lines
+    bad = [line.split()[0] for line in lines if "  BAD  " in line]
+    assert bad == ["resize:execute:bind_anew:kill:after"], lines
+    assert lines[-1] == "crash matrix: 6 points, 5 converged, 1 leaks"
+
+
+def test_every_point_is_run_to_its_end_where_that_is_asked_for() -> None:
+    kills = ("--kind", "resize", "--direction", "execute", "--effect", "kill")
+    steps = ("--step", "check_destination", "--step", "bind_anew", "--step", "reserve_volumes")
+    done = _matrix("again", *kills, *steps, "--phase", "before", "--phase", "after", "--whole")
+    assert not [line for line in done.stdout.splitlines() if line.endswith("  met")], done.stdout
+    assert done.stdout.splitlines()[-1] == "crash matrix: 6 points, 5 converged, 1 leaks"
+
+
 def test_a_kill_that_never_comes_is_no_convergence() -> None:
-    done = _matrix("resize:execute:no_such_step:kill:after")
+    done = _matrix("undone", "resize:execute:no_such_step:kill:after")
     assert done.returncode == 1, done.stdout + done.stderr
     assert "the fault never fired: execute:no_such_step:kill:after" in done.stdout
     assert done.stdout.splitlines()[-1] == "crash matrix: 1 points, 0 converged, 1 leaks"

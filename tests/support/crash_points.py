@@ -6,6 +6,10 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from typing import Final
+
+EVERY: Final = ("--kind", "resize", "--kind", "confirm", "--kind", "revert", "--kind", "delete")
+"""Every kind of flow; resize and migrate are one graph, so that one of them will do."""
 
 
 def assert_converged(record: Callable[[str, object], None], *arguments: str) -> None:

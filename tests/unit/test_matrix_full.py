@@ -9,6 +9,7 @@ import pytest
 
 from droveway.errors import DrovewayError
 from droveway.lab import matrix_clouds, matrix_full
+from droveway.lab.matrix_full import Choice
 
 POINT = "resize:execute:copy_disks:kill:after"
 PARTS = 2 * len(matrix_clouds.CLOUDS) * 5
@@ -25,7 +26,7 @@ class Parts:
     def __call__(self, words: list[str]) -> Parts:
         report = Path(words[words.index("--report") + 1])
         self.begun.append(report)
-        told = [words[words.index("--cloud") + 1], "asked", POINT, True, 1]
+        told = [words[words.index("--cloud") + 1], "asked", POINT, True, False, 1]
         report.write_text(json.dumps(told) + "\n" if len(self.begun) <= self._broken else "torn")
         return self
 
@@ -38,20 +39,20 @@ def test_what_has_run_is_not_run_again(tmp_path: Path, monkeypatch: pytest.Monke
     cut = Parts(broken=7, code=-9)
     monkeypatch.setattr(matrix_full.subprocess, "Popen", cut)
     with pytest.raises(DrovewayError, match="-9"):
-        matrix_full.run(2, 0, page, reports)
+        matrix_full.run(2, Choice(0), page, reports)
     assert not page.exists()
     assert len(cut.begun) == 8
     rest = Parts()
     monkeypatch.setattr(matrix_full.subprocess, "Popen", rest)
-    assert matrix_full.run(2, 0, page, reports) == 0
+    assert matrix_full.run(2, Choice(0), page, reports) == 0
     assert {path.name for path in cut.begun[:6]}.isdisjoint({path.name for path in rest.begun})
     assert len(rest.begun) == PARTS - 6
     assert f"crash matrix: {PARTS} points, {PARTS} converged, 0 leaks" in page.read_text()
     other = Parts()
     monkeypatch.setattr(matrix_full.subprocess, "Popen", other)
-    for jobs, seed, sample in ((4, 0, None), (2, 1, None), (2, 0, 3)):
+    for jobs, choice in ((4, Choice(0)), (2, Choice(1)), (2, Choice(0, sample=3)), (2, Choice(0, whole=True))):
         other.begun.clear()
-        assert matrix_full.run(jobs, seed, page, reports, sample) == 0
+        assert matrix_full.run(jobs, choice, page, reports) == 0
         assert len(other.begun) == PARTS // 2 * jobs
         assert f"crash matrix: {PARTS // 2 * jobs} points," in page.read_text()
 
@@ -59,6 +60,6 @@ def test_what_has_run_is_not_run_again(tmp_path: Path, monkeypatch: pytest.Monke
 def test_nothing_is_kept_unless_it_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     parts = Parts()
     monkeypatch.setattr(matrix_full.subprocess, "Popen", parts)
-    assert matrix_full.run(2, 0, tmp_path / "page.rst") == 0
+    assert matrix_full.run(2, Choice(0), tmp_path / "page.rst") == 0
     assert len(parts.begun) == PARTS
     assert not any(path.exists() or path.parent.exists() for path in parts.begun)

@@ -11,13 +11,14 @@ from droveway.lab.matrix_table import Told
 
 def test_the_page_counts_each_point_in_its_cell() -> None:
     told = [
-        Told("three-hosts", "asked", "resize:execute:claim:kill:before", True),
-        Told("three-hosts", "asked", "resize:execute:claim:kill:call.1", True),
-        Told("three-hosts", "asked", "resize:revert:claim:kill:before", False),
-        Told("one-host", "deleted", "confirm:execute:check_source:worker:effect.source.1", True),
+        Told("three-hosts", "asked", "resize:execute:claim:kill:before", True, False),
+        Told("three-hosts", "asked", "resize:execute:claim:kill:call.1", True, True),
+        Told("three-hosts", "asked", "resize:revert:claim:kill:before", False, False),
+        Told("one-host", "deleted", "confirm:execute:check_source:worker:effect.source.1", True, True),
     ]
     text = matrix_table.page(told, states=3, seed=7)
     assert "``crash matrix: 4 points, 3 converged, 1 leaks``" in text
+    assert "2 of them met a state" in text
     assert "3 distinct end states" in text
     assert "seed 7" in text
     rows = [[cell.strip() for cell in row.split("\n     -")] for row in text.split("\n   * -")[1:]]
