@@ -79,14 +79,16 @@ class Bench:
     def warm(self) -> None:
         """Run every kind of flow here, so that children find loaded, compiled and cached what they need."""
         self._rest.restore()
-        for kind in ("resize", "confirm", "migrate", "revert"):
-            crash_judge.carry(self._lab, None, functools.partial(crash_judge.submit, self._lab, kind, SERVER))
-        crash_judge.carry(self._books, None, lambda: crash_judge.submit(self._books, "migrate", SERVER))
-        crash_judge.use(self._books, SERVER)
-        crash_state.digest(self._books, self._known)
-        crash_state.under_way(self._books, self._known)
-        for lab in (self._lab, self._books):
-            crash_warm.rest(lab)
+        try:
+            for kind in ("resize", "confirm", "migrate", "revert"):
+                crash_judge.carry(self._lab, None, functools.partial(crash_judge.submit, self._lab, kind, SERVER))
+            crash_judge.carry(self._books, None, lambda: crash_judge.submit(self._books, "migrate", SERVER))
+            crash_judge.use(self._books, SERVER)
+            crash_state.digest(self._books, self._known)
+            crash_state.under_way(self._books, self._known)
+        finally:
+            for lab in (self._lab, self._books):
+                crash_warm.rest(lab)
         crash_warm.freeze()
 
     def gaps(self, kind: str) -> Gaps:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -44,15 +44,31 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print the figures that tests have recorded as their property ``figure``, and what became of all crash points."""
+    """Print the figures that tests have recorded: ``figure``, and the sums of crash points, plants and writes."""
     reports = [report for end in ("passed", "failed") for report in terminalreporter.stats.get(end, [])]
     told = [told for report in reports if report.when == "call" for told in report.user_properties]
     if matrices := [value for name, value in told if name == "crash points"]:
         points, converged, leaks = map(sum, zip(*matrices, strict=True))
         terminalreporter.write_line(f"crash matrix: {points} points, {converged} converged, {leaks} leaks")
+    passed = [report for report in terminalreporter.stats.get("passed", []) if report.when == "call"]
+    found = [value for report in passed for name, value in report.user_properties if name == "planted"]
+    if wanted := [value for name, value in told if name == "planted"]:
+        kinds = f"{len(set(wanted))} kinds by hypervisor"
+        terminalreporter.write_line(f"audit: {len(found)} of {len(wanted)} plants found, with what mends them; {kinds}")
+    if writes := sum(value for name, value in told if name == "writes"):
+        wrong = sum(value for name, value in told if name == "writes out of balance")
+        terminalreporter.write_line(f"books: {writes} writes of moves looked at, {wrong} out of balance")
     for name, value in told:
         if name == "figure":
             terminalreporter.write_line(value)
+
+
+@pytest.fixture(autouse=True)
+def _planted(request: pytest.FixtureRequest, record_property: Callable[[str, object], None]) -> None:
+    """Record what a test plants for the audit to find, and on which hypervisor."""
+    for mark in request.node.iter_markers("plants"):
+        for kind in mark.args:
+            record_property("planted", f"{kind} on {request.getfixturevalue('world').hypervisor}")
 
 
 @pytest.fixture(scope="module")

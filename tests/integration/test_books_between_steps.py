@@ -45,6 +45,8 @@ servers: {stays: {flavor: small, host: host1, image: base}}
 LEAST = {"Placement requests": 2, "commits": 50, "effects on hosts": 15, "points between two effects": 20}
 """How many writes of each sort a move and its end make at least."""
 
+Watched = Callable[[Stage], contextlib.AbstractContextManager[None]]
+
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
@@ -52,18 +54,22 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
         yield made
 
 
-@contextlib.contextmanager
-def watched(lab: Stage, least: dict[str, int] = LEAST) -> Iterator[None]:
-    """Every write of the block is looked at; both promises were kept, after at least so many writes of each sort."""
-    sampler = Sampler(lab.lab)
-    with sampler.watching(), lab.running():
-        yield
-    writes = sampler.writes
-    each = ", ".join(f"{many} {sort}" for sort, many in sorted(writes.items()))
-    print(f"{writes.total()} writes checked: {each}")  # noqa: T201 - shown by pytest -s, and when the test fails
-    assert sampler.wrong == []
-    assert {sort: writes[sort] for sort, many in least.items() if writes[sort] < many} == {}
-    lab.assert_balanced()
+@pytest.fixture
+def watched(record_property: Callable[[str, object], None]) -> Watched:
+    """Every write of a block is looked at; both promises were kept, after at least so many writes of each sort."""
+
+    @contextlib.contextmanager
+    def watch(lab: Stage) -> Iterator[None]:
+        sampler = Sampler(lab.lab)
+        with sampler.watching(), lab.running():
+            yield
+        record_property("writes", sampler.writes.total())
+        record_property("writes out of balance", len(sampler.wrong))
+        assert sampler.wrong == []
+        assert {sort: sampler.writes[sort] for sort, many in LEAST.items() if sampler.writes[sort] < many} == {}
+        lab.assert_balanced()
+
+    return watch
 
 
 @pytest.mark.parametrize(
@@ -77,20 +83,22 @@ def watched(lab: Stage, least: dict[str, int] = LEAST) -> Iterator[None]:
         ("twin", ("resize", "twin", "--flavor", "large"), "confirm"),
     ],
 )
-def test_a_move_to_another_host_and_its_end(lab: Stage, name: str, words: tuple[str, ...], ending: str) -> None:
+def test_a_move_to_another_host_and_its_end(
+    lab: Stage, watched: Watched, name: str, words: tuple[str, ...], ending: str
+) -> None:
     with watched(lab):
         lab.cli("server", *words)
         lab.cli("server", ending, name)
 
 
-def test_a_resize_on_the_same_host(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_a_resize_on_the_same_host(tmp_path_factory: pytest.TempPathFactory, watched: Watched) -> None:
     with stage(tmp_path_factory.mktemp("same") / "lab", ALONE) as alone, watched(alone):
         for ending in ("revert", "confirm"):
             alone.cli("server", "resize", "stays", "--flavor", "large")
             alone.cli("server", ending, "stays")
 
 
-def test_a_move_whose_first_destination_fails(lab: Stage) -> None:
+def test_a_move_whose_first_destination_fails(lab: Stage, watched: Watched) -> None:
     with watched(lab), faults_cleared(lab) as arm:
         arm("define_guest", "fail", phase="after", fault="destination")
         lab.cli("server", "resize", "unlucky", "--flavor", "large")
@@ -99,13 +107,13 @@ def test_a_move_whose_first_destination_fails(lab: Stage) -> None:
 
 
 @pytest.mark.parametrize("step", ["copy_disks", "switch_records"])
-def test_a_move_that_is_undone(lab: Stage, step: str) -> None:
+def test_a_move_that_is_undone(lab: Stage, watched: Watched, step: str) -> None:
     with watched(lab), faults_cleared(lab) as arm:
         arm(step, "fail", phase="after")
         lab.cli("server", "resize", "undone", "--flavor", "large", code=3)
 
 
-def test_a_server_that_is_deleted_while_its_move_verifies(lab: Stage) -> None:
+def test_a_server_that_is_deleted_while_its_move_verifies(lab: Stage, watched: Watched) -> None:
     with watched(lab):
         lab.cli("server", "resize", "doomed", "--flavor", "large")
         lab.cli("lab", "server", "delete", "doomed")

@@ -21,6 +21,7 @@ from types import ModuleType
 from typing import Any, Final, TypeVar
 
 import msgspec
+import pytest
 import sqlalchemy as sa
 from sqlalchemy import orm
 
@@ -109,7 +110,7 @@ def plants(*kinds: Kind) -> Callable[[F], F]:
             test(*args, **fixtures)
             fixtures["world"].assert_mended(kinds)
 
-        return planted  # type: ignore[return-value]
+        return pytest.mark.plants(*kinds)(planted)  # type: ignore[no-any-return]
 
     return note
 
