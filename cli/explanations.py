@@ -111,10 +111,11 @@ EXPLANATIONS: Final[dict[str, Explanation]] = {
         "The move rests as needs-operator, so that it takes no more conductors with it.",
         "Look at the conductors' logs and mend the cause, then droveway move retry MOVE.",
     ),
-    "undo-failed": Explanation(
-        "An undo stopped without an end.",
-        "The move rests as needs-operator where it stopped. What was undone stays undone.",
-        "Mend what the message names, then droveway move retry MOVE: it undoes the rest.",
+    "flow-stopped": Explanation(
+        "A flow stopped without an end, and no failure of a step is the reason: the message says what is.",
+        "The move rests as needs-operator where it stopped. What was done stays done, what was undone undone.",
+        "Look at the conductor's log, mend what the message names, then droveway move retry MOVE: it goes on from "
+        "what was stored.",
     ),
     "retried": Explanation(
         "This run of a step was ended by droveway move retry, which entered the step again.",

@@ -246,7 +246,7 @@ class MoveConductor(impl_nonblocking.NonBlockingConductor):
             LOG.exception("Flow %s stopped without an end", posting.flow)
             backend.forget()
             with backend.write() as session:
-                moves.park(session, posting.move, "undo-failed", f"a step of the undo failed: {error}")
+                moves.park(session, posting.move, "flow-stopped", f"the flow stopped without an end: {error}")
 
     def _finish(self, posting: Posting, run: MoveRun, backend: FlowBackend, epoch: int) -> bool:
         """Give everything back, last of all the job; every part of it may have happened before."""

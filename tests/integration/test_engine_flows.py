@@ -157,8 +157,8 @@ def test_an_undo_that_cannot_go_on_parks_and_retry_undoes_the_rest(rig: Rig) -> 
     rig.world.fail("x start_guest", StepError("refused", code="not-begun"))
     rig.world.fail("r copy", *[StepError("away")] * 1000)
     rig.host().turn()
-    assert rig.move(move).state == "needs-operator"
-    assert rig.move(move).parked_from == "undoing"
+    parked = rig.move(move)
+    assert (parked.state, parked.parked_from, parked.error_code) == ("needs-operator", "undoing", "step-failed")
     rig.world.failures.clear()
     retry(rig, move)
     after = rig.move(move)
@@ -175,7 +175,7 @@ def test_a_result_that_cannot_be_stored_parks_and_retry_runs_its_step_again(
         broken.setattr(Prepare, "perform", lambda *_: {"step": object()})
         assert rig.host().turn() == [True]
     parked = rig.move(move)
-    assert (parked.state, parked.error_code) == ("needs-operator", "undo-failed")
+    assert (parked.state, parked.error_code) == ("needs-operator", "flow-stopped")
     assert "Cannot convert <object object" in str(parked.error)
     retry(rig, move)
     assert rig.move(move).state == "verifying"

@@ -23,7 +23,7 @@ def test_every_code_of_the_code_is_explained_and_no_other() -> None:
 
 def test_the_collected_codes_are_those_that_errors_carry() -> None:
     found = codes.raised()
-    assert {"refused", "cancelled", "no-capacity", "host-unreachable", "undo-failed", "retried"} <= set(found)
+    assert {"refused", "cancelled", "no-capacity", "host-unreachable", "flow-stopped", "retried"} <= set(found)
     assert {"placement-failed", "network-unavailable", "volume-failed", "image-unavailable"} <= set(found)
     assert found["no-valid-host"] == {"scheduler/candidates.py"}
 
