@@ -99,6 +99,9 @@ class TransferServer:
     def _serve(self, stream: socket.socket) -> None:
         connection = frames.FrameSocket(stream)
         with self._lock:
+            if self._listener is None:
+                connection.close()  # `stop` has ended all that it knew of
+                return
             self._open.add(connection)
         try:
             hello, _ = connection.receive()

@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -289,6 +290,19 @@ def test_a_source_worker_that_starts_anew_is_asked_again(site: Site) -> None:
     value = site.copy(probe=at("chunk", restart, count=3))
     assert value["bytes"] == sum(disk["allocated"] for disk in value["disks"])
     assert site.same_bytes()
+
+
+def test_who_connects_while_a_server_stops_is_turned_away(site: Site) -> None:
+    """Else the stop would wait for a thread that waits for its peer."""
+    server = site.cloud.servers["alpha"]
+    server.stop()
+    ours, theirs = socket.socketpair()
+    with ours:
+        ours.settimeout(20)
+        serving = threading.Thread(target=server._serve, args=(theirs,))
+        serving.start()
+        assert ours.recv(1) == b""
+    serving.join()
 
 
 def test_a_cancel_ends_a_copy_at_its_next_chunk(site: Site) -> None:
