@@ -295,13 +295,12 @@ EXPLANATIONS: Final[dict[str, Explanation]] = {
     ),
     # Copying disks.
     "checksum": Explanation(
-        "A disk's copy gave back other data than its source, or the source gave back other data the second time.",
-        "The copy was thrown away; the source's disk was left as it is. If the destination's medium is at fault: "
-        f"{_ALTERNATE[0].lower()}{_ALTERNATE[1:]}",
+        "A disk's copy gave back other data than its source had sent.",
+        f"The copy was thrown away; the source's disk was left as it is. {_ALTERNATE}",
         "Check the medium of the host that the message names, and the memory of both.",
     ),
     "source-changed": Explanation(
-        "A disk that was set aside on the source was written to, cut or replaced.",
+        "A disk that was set aside on the source was written to, cut or replaced, or its rights changed in mid-copy.",
         f"The copy was thrown away. {_UNDONE}",
         "Find who writes to the source's directory (a backup, a person) and let it stop. Then ask again.",
     ),

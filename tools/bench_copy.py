@@ -30,7 +30,7 @@ import bench_figures as figures
 from droveway import wire
 from droveway.workers import extents, frames
 from droveway.workers.context import Context, Host
-from droveway.workers.copying import Tally, copy_disk
+from droveway.workers.copying import Tally, copy_disk, readers
 from droveway.workers.directories import Directories, Manifest, SetAsideDisk
 from droveway.workers.sources import LocalSource
 from droveway.workers.transfer import RemoteSource
@@ -153,10 +153,10 @@ def droveway(site: Site) -> Iterator[Copy]:
     def copy() -> None:
         context = Context(host, command)
         hello = frames.Hello(peer="target", server=SERVER, move="move", epoch=1)
-        source, prover = (RemoteSource("source", address, hello, pause=time.sleep) for _ in range(2))
         directory = os.open(site.target, os.O_RDONLY)
         try:
-            copy_disk(context, source, prover, directory, disk, Tally(context))
+            with readers(lambda: RemoteSource("source", address, hello, pause=time.sleep)) as sources:
+                copy_disk(context, sources, directory, disk, Tally(context))
             os.fsync(directory)
         finally:
             os.close(directory)

@@ -6,7 +6,6 @@ its digest: an overlay over any other content would be silently corrupt.
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +16,7 @@ import msgspec
 from droveway.wire import DiskInfo
 from droveway.workers import extents
 from droveway.workers.context import Context
-from droveway.workers.copying import Tally, copy_disk, log_name
+from droveway.workers.copying import Tally, copy_disk, log_name, readers
 from droveway.workers.directories import BASES, BaseFile, CopiedDisk, SetAsideDisk, is_digest, open_file
 from droveway.workers.sources import Source, base_name
 
@@ -75,8 +74,8 @@ def fetch(
     copied = []
     for base in bases:
         if not _is_here(ctx, base.digest):
-            with contextlib.closing(source()) as reader, contextlib.closing(source()) as prover:
-                copied.append(_fetch(ctx, part, base, reader, prover, tally))
+            with readers(source) as sources:
+                copied.append(_fetch(ctx, part, base, sources, tally))
     return copied
 
 
@@ -95,18 +94,18 @@ def _is_here(ctx: Context, digest: str) -> bool:
     return True
 
 
-def _fetch(ctx: Context, part: str, base: BaseFile, source: Source, prover: Source, tally: Tally) -> CopiedDisk:
+def _fetch(ctx: Context, part: str, base: BaseFile, sources: list[Source], tally: Tally) -> CopiedDisk:
     """Copy and prove a base in the move's own directory, then give it its name among the bases."""
     name = base_name(base.digest)
     facts = SetAsideDisk(
         name=name, format=base.format, size=base.size, allocated=0, mtime_ns=base.mtime_ns, inode=base.inode
     )
     with ctx.directories.open(part) as directory, ctx.directories.open(BASES) as bases:
-        copied = copy_disk(ctx, source, prover, directory, facts, tally)
+        copied = copy_disk(ctx, sources, directory, facts, tally)
         found = extents.digest(directory, name, ctx.check)
         if found != base.digest:
             raise ctx.failed(
-                f"the base {base.file} of server {ctx.server} was changed on {source.host} after it was set aside",
+                f"the base {base.file} of server {ctx.server} was changed on {sources[0].host} after it was set aside",
                 code=_CODE,
             )
         ctx.effect("base")

@@ -15,7 +15,7 @@ from droveway.errors import Fenced, StepError
 from droveway.wire import CopyDisks, FitDisks, OfferDisks
 from droveway.workers import bases, frames
 from droveway.workers.context import Context, Host
-from droveway.workers.copying import Tally, copy_disk, log_name
+from droveway.workers.copying import Tally, copy_disk, log_name, readers
 from droveway.workers.directories import SWAP, BaseFile, CopiedDisk, Marker, SetAsideDisk, is_digest, is_disk
 from droveway.workers.fence import standing_epoch
 from droveway.workers.journal import Offer
@@ -243,9 +243,8 @@ def _copy(
     fetched = bases.fetch(ctx, part, wanted, source, tally) if wanted else []
 
     def copy(disk: SetAsideDisk, directory: int) -> CopiedDisk:
-        with contextlib.ExitStack() as opened:
-            reader, prover = (opened.enter_context(contextlib.closing(source())) for _ in range(2))
-            return copy_disk(ctx, reader, prover, directory, disk, tally)
+        with readers(source) as sources:
+            return copy_disk(ctx, sources, directory, disk, tally)
 
     return _side_by_side(ctx, part, disks, copy), fetched
 

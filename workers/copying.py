@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import concurrent.futures
 import contextlib
 import errno
@@ -10,19 +11,23 @@ import itertools
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Final
 
 import msgspec
 
+from droveway.errors import DestinationFault
 from droveway.workers import extents
 from droveway.workers.context import Context
 from droveway.workers.directories import CopiedDisk, SetAsideDisk, open_file
 from droveway.workers.proving import Chunk, Proof
-from droveway.workers.sources import DiskMap, Identity, LocalSource, Source
+from droveway.workers.sources import DiskMap, Identity, LocalSource, Source, source_changed
 
 SYNC_BYTES: Final = 16 << 20
 """After so many bytes what was written is synced and journaled: the most that a crash costs for each disk."""
+
+READERS: Final = 3
+"""So many chunks of a disk are on their way at once: one is read, another hashed, another sent."""
 
 _Sent = tuple[memoryview, str]
 """A chunk's data and its checksum."""
@@ -111,24 +116,33 @@ def log_name(disk: str) -> str:
     return f"{disk}-chunks"
 
 
-def copy_disk(
-    ctx: Context, source: Source, prover: Source, directory: int, disk: SetAsideDisk, tally: Tally
-) -> CopiedDisk:
-    """Copy one disk and prove the copy; ``prover`` is a second reader of the same disks.
+def copy_disk(ctx: Context, sources: Sequence[Source], directory: int, disk: SetAsideDisk, tally: Tally) -> CopiedDisk:
+    """Copy one disk and prove the copy; the ``sources`` are readers of the same disks, asked side by side.
 
     Raises DestinationFault (``checksum``, ``disk-full``) when this host's copy is not what was sent, and StepError
-    (``checksum``, ``source-changed``) when the source's disk is not what it was.
+    (``source-changed``) when the source's disk is not what it was.
     """
+    source = sources[0]
     where = source.disk_map(disk.name)
     tally.expect(sum(length for _, length in where.extents))
     with (
         _copy_file(directory, disk.name, where.identity) as (file, log),
-        Proof(ctx, prover, directory, disk.name, log) as proof,
+        Proof(ctx, source.host, directory, disk.name, log) as proof,
     ):
-        cloned = isinstance(source, LocalSource) and not log.done and _reflinked(source.file(disk.name), file)
-        known = set(extents.chunks(where.extents)) if cloned else set(log.done)
-        sent = _fetch(ctx, source, disk.name, where, known, file, log, tally, proof)
-        own, sources = proof.finish(where)
+        missing = [chunk for chunk in extents.chunks(where.extents) if chunk not in log.done]
+        if isinstance(source, LocalSource) and _reflinked(source.file(disk.name), file):
+            sent, coming = 0, _cloned(source, disk.name, missing)
+        else:
+            sent, coming = sum(length for _, length in missing), _fetched(ctx, sources, disk.name, missing, file)
+        try:
+            with contextlib.closing(coming):
+                _prove_all(ctx, where, coming, file, log, tally, proof)
+            own, sources_own = proof.finish(where)
+        except DestinationFault:
+            # Whoever changed the source of a clone is to be told first: nothing else can be said of the copy then.
+            _require_unchanged(ctx, source, disk.name, where)
+            raise
+        _require_unchanged(ctx, source, disk.name, where)
         os.fsync(file)
     return CopiedDisk(
         name=disk.name,
@@ -137,10 +151,15 @@ def copy_disk(
         allocated=sum(length for _, length in where.extents),
         sent=sent,
         checksum=own,
-        source_checksum=sources,
+        source_checksum=sources_own,
         backing=disk.backing,
         backing_format=disk.backing_format,
     )
+
+
+def _require_unchanged(ctx: Context, source: Source, disk: str, where: DiskMap) -> None:
+    if source.disk_map(disk).identity != where.identity:
+        raise source_changed(disk, ctx.server, source.host)
 
 
 @contextlib.contextmanager
@@ -159,44 +178,25 @@ def _copy_file(directory: int, disk: str, identity: Identity) -> Iterator[tuple[
         yield file, log
 
 
-def _fetch(
-    ctx: Context,
-    source: Source,
-    disk: str,
-    where: DiskMap,
-    known: set[Chunk],
-    file: int,
-    log: ChunkLog,
-    tally: Tally,
-    proof: Proof,
-) -> int:
-    """Fetch every chunk that is not ``known`` to be here, and have all proved; returns the bytes that were sent."""
-    sent = unproved = 0
-    wanted = list(extents.chunks(where.extents))
-    missing = [chunk for chunk in wanted if chunk not in known]
+def _prove_all(
+    ctx: Context, where: DiskMap, coming: Iterator[str], file: int, log: ChunkLog, tally: Tally, proof: Proof
+) -> None:
+    """Have every chunk proved; for those that the log does not vouch for, their checksums are ``coming``."""
+    known = set(log.done)
+    unproved = 0
     lot: list[Chunk] = []
-    for offset, length in missing:
-        ctx.check()  # a file system that cannot set blocks aside has each of them written
-        # A full disk is found before anything is sent, and a write into a hole would keep the proof from reading.
-        os.posix_fallocate(file, offset, length)
-    copy = extents.Direct(file)
-    with _ahead(source, disk, missing) as coming:
-        for offset, length in wanted:
-            kept = (offset, length) in known
-            if not kept:
-                ctx.effect("chunk")
-                data, checksum = next(coming)
-                copy.write(data, offset)
-                log.add(offset, length, checksum)
-                sent += length
-            tally.add(length, kept=kept)
-            lot.append((offset, length))
-            unproved += length
-            if unproved >= SYNC_BYTES:
-                _prove(ctx, lot, file, log, proof)
-                lot, unproved = [], 0
+    for offset, length in extents.chunks(where.extents):
+        kept = (offset, length) in known
+        if not kept:
+            ctx.effect("chunk")
+            log.add(offset, length, next(coming))
+        tally.add(length, kept=kept)
+        lot.append((offset, length))
+        unproved += length
+        if unproved >= SYNC_BYTES:
+            _prove(ctx, lot, file, log, proof)
+            lot, unproved = [], 0
     _prove(ctx, lot, file, log, proof)
-    return sent
 
 
 def _prove(ctx: Context, lot: list[Chunk], file: int, log: ChunkLog, proof: Proof) -> None:
@@ -205,25 +205,49 @@ def _prove(ctx: Context, lot: list[Chunk], file: int, log: ChunkLog, proof: Proo
     proof.add(lot)
 
 
-@contextlib.contextmanager
-def _ahead(source: Source, disk: str, wanted: list[Chunk]) -> Iterator[Iterator[_Sent]]:
-    """The chunks in order; while one is written, the next is on its way.
+def _cloned(source: LocalSource, disk: str, wanted: list[Chunk]) -> Generator[str, None, None]:
+    """The chunks' checksums in order, of a source that the copy shares its blocks with."""
+    for chunk in wanted:
+        yield source.proof(disk, *chunk)
+
+
+def _fetched(
+    ctx: Context, sources: Sequence[Source], disk: str, wanted: list[Chunk], file: int
+) -> Generator[str, None, None]:
+    """The chunks' checksums in order, as their source made them, each once the chunk is written.
 
     What the wire spoils is found as what a medium spoils: by the proof of what was written.
     """
-    memories = itertools.cycle([extents.memory(), extents.memory()])
-    with concurrent.futures.ThreadPoolExecutor(1) as reader:
+    for chunk in wanted:
+        ctx.check()  # a file system that cannot set blocks aside has each of them written
+        # A full disk is found before anything is sent, and a write into a hole would keep the proof from reading.
+        os.posix_fallocate(file, *chunk)
+    copy = extents.Direct(file)
+    with contextlib.closing(_ahead(sources, disk, wanted)) as coming:
+        for (offset, _), (data, checksum) in zip(wanted, coming, strict=True):
+            copy.write(data, offset)
+            yield checksum
 
-        def each() -> Iterator[_Sent]:
-            coming: concurrent.futures.Future[_Sent] | None = None
-            for (offset, length), then in itertools.zip_longest(wanted, wanted[1:]):
-                present, coming = coming, reader.submit(source.read, disk, offset, length, next(memories), then)
-                if present is not None:
-                    yield present.result()
-            if coming is not None:
-                yield coming.result()
 
-        yield each()
+@contextlib.contextmanager
+def readers(source: Callable[[], Source]) -> Iterator[list[Source]]:
+    """As many readers of the disks as one disk's copy asks side by side."""
+    with contextlib.ExitStack() as opened:
+        yield [opened.enter_context(contextlib.closing(source())) for _ in range(READERS)]
+
+
+def _ahead(sources: Sequence[Source], disk: str, wanted: list[Chunk]) -> Generator[_Sent, None, None]:
+    """The chunks in order; while one is written, each source has another on its way."""
+    with contextlib.ExitStack() as stack:
+        readers = [(stack.enter_context(concurrent.futures.ThreadPoolExecutor(1)), source) for source in sources]
+        memories = itertools.cycle([extents.memory() for _ in range(len(sources) + 1)])
+        coming: collections.deque[concurrent.futures.Future[_Sent]] = collections.deque()
+        for (offset, length), (reader, source) in zip(wanted, itertools.cycle(readers), strict=False):
+            coming.append(reader.submit(source.read, disk, offset, length, next(memories)))
+            if len(coming) > len(sources):
+                yield coming.popleft().result()
+        while coming:
+            yield coming.popleft().result()
 
 
 def _reflinked(source: int, copy: int) -> bool:

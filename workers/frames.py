@@ -43,16 +43,7 @@ class AskMap(msgspec.Struct, frozen=True, kw_only=True, tag="map?"):
 
 
 class AskChunk(msgspec.Struct, frozen=True, kw_only=True, tag="chunk?"):
-    """The question for one chunk: offset and length in bytes, and those of the chunk that is asked for next."""
-
-    disk: str
-    offset: int
-    length: int
-    then: tuple[int, int] | None = None
-
-
-class AskProof(msgspec.Struct, frozen=True, kw_only=True, tag="proof?"):
-    """The question what the medium holds of a chunk: offset and length in bytes."""
+    """The question for one chunk: offset and length in bytes."""
 
     disk: str
     offset: int
@@ -71,19 +62,13 @@ class ChunkFrame(msgspec.Struct, frozen=True, kw_only=True, tag="chunk"):
     checksum: str
 
 
-class ProofFrame(msgspec.Struct, frozen=True, kw_only=True, tag="proof"):
-    """The answer to `AskProof`."""
-
-    checksum: str
-
-
 class Refusal(msgspec.Struct, frozen=True, kw_only=True, tag="refusal"):
     """Why there is no answer: a `droveway.errors.StepError.as_dict`."""
 
     error: dict[str, str]
 
 
-Frame = Hello | Welcome | AskMap | AskChunk | AskProof | MapFrame | ChunkFrame | ProofFrame | Refusal
+Frame = Hello | Welcome | AskMap | AskChunk | MapFrame | ChunkFrame | Refusal
 
 _DECODER: Final = msgspec.json.Decoder(Frame)
 NOWHERE: Final = memoryview(b"")

@@ -14,11 +14,16 @@ from droveway.workers.directories import BASES, BaseFile, Directories, Manifest,
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
-    """What changes when a file is changed; size in bytes."""
+    """What changes when a file is changed; size in bytes.
+
+    Nobody can set ``ctime_ns`` back, but other names and other rights move it too: it holds for one copy, and the
+    manifest does not name it.
+    """
 
     size: int
     mtime_ns: int
     inode: int
+    ctime_ns: int
 
 
 class DiskMap(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,19 +41,18 @@ class Source(Protocol):
     def disk_map(self, disk: str) -> DiskMap:
         """Where the disk's data lies."""
 
-    def read(
-        self, disk: str, offset: int, length: int, into: memoryview, then: tuple[int, int] | None = None, /
-    ) -> tuple[memoryview, str]:
-        """One chunk, in ``into``, which is an `extents.memory`; and its checksum, made where the disk lies.
-
-        ``then`` is the offset and the length of what is read next.
-        """
-
-    def proof(self, disk: str, offset: int, length: int) -> str:
-        """The checksum of what the disk's medium holds there now."""
+    def read(self, disk: str, offset: int, length: int, into: memoryview) -> tuple[memoryview, str]:
+        """One chunk, in ``into``, which is an `extents.memory`; and its checksum, made where the disk lies."""
 
     def close(self) -> None:
         """Close what was opened for it."""
+
+
+def source_changed(disk: str, server: str, host: str) -> StepError:
+    """What is raised when a disk is not what it was."""
+    return StepError(
+        f"{disk} of server {server} was changed on {host} after it was set aside", code="source-changed", host=host
+    )
 
 
 def base_name(digest: str) -> str:
@@ -99,17 +103,14 @@ class LocalSource:
         """Where the disk's data lies; raises StepError when it is not as it was set aside."""
         file, known = self.file(disk), self._known[disk]
         identity = _identity(file)
-        if identity != Identity(size=known.size, mtime_ns=known.mtime_ns, inode=known.inode):
-            raise StepError(
-                f"{disk} of server {self.manifest.server} was changed on {self.host} after it was set aside",
-                code="source-changed",
-                host=self.host,
-            )
+        if (identity.size, identity.mtime_ns, identity.inode) != (known.size, known.mtime_ns, known.inode):
+            raise source_changed(disk, self.manifest.server, self.host)
+        if isinstance(known, BaseFile):
+            # Every guest that comes to rest on it may be given rights to it; its content is held against its digest.
+            identity = msgspec.structs.replace(identity, ctime_ns=0)
         return DiskMap(identity=identity, extents=extents.data_extents(file, identity.size))
 
-    def read(
-        self, disk: str, offset: int, length: int, into: memoryview, _: tuple[int, int] | None = None
-    ) -> tuple[memoryview, str]:
+    def read(self, disk: str, offset: int, length: int, into: memoryview) -> tuple[memoryview, str]:
         """One chunk, in ``into``, and its checksum."""
         file = self.file(disk)
         if disk not in self._readers:
@@ -142,4 +143,4 @@ class LocalSource:
 
 def _identity(file: int) -> Identity:
     status = os.fstat(file)
-    return Identity(size=status.st_size, mtime_ns=status.st_mtime_ns, inode=status.st_ino)
+    return Identity(size=status.st_size, mtime_ns=status.st_mtime_ns, inode=status.st_ino, ctime_ns=status.st_ctime_ns)

@@ -54,18 +54,11 @@ class RemoteSource:
         """Where the disk's data lies."""
         return self._asked(lambda peer: self._ask(peer, frames.AskMap(disk=disk), frames.MapFrame)[0]).map
 
-    def read(
-        self, disk: str, offset: int, length: int, into: memoryview, then: tuple[int, int] | None = None
-    ) -> tuple[memoryview, str]:
-        """One chunk, in ``into``, and the checksum that the source made of it; it goes on to read ``then``."""
-        request = frames.AskChunk(disk=disk, offset=offset, length=length, then=then)
+    def read(self, disk: str, offset: int, length: int, into: memoryview) -> tuple[memoryview, str]:
+        """One chunk, in ``into``, and the checksum that the source made of it."""
+        request = frames.AskChunk(disk=disk, offset=offset, length=length)
         answer, data = self._asked(lambda peer: self._ask(peer, request, frames.ChunkFrame, into[:length]))
         return data, answer.checksum
-
-    def proof(self, disk: str, offset: int, length: int) -> str:
-        """The checksum of what the source's medium holds there now."""
-        request = frames.AskProof(disk=disk, offset=offset, length=length)
-        return self._asked(lambda peer: self._ask(peer, request, frames.ProofFrame)[0]).checksum
 
     def close(self) -> None:
         """Hang up."""

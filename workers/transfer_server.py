@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import contextlib
-import itertools
 import logging
 import os
 import socket
@@ -12,9 +10,7 @@ import struct
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final, Self
-
-import msgspec
+from typing import Final
 
 from droveway.errors import DrovewayError, StepError
 from droveway.workers import extents, frames
@@ -24,8 +20,6 @@ LOG = logging.getLogger(__name__)
 
 Admit = Callable[[frames.Hello], LocalSource]
 """Opens what the hello may fetch; raises StepError or Fenced when it may not."""
-
-_Answer = tuple[frames.Frame, bytes | memoryview]
 
 _CREDENTIALS: Final = struct.Struct("3i")
 
@@ -116,11 +110,12 @@ class TransferServer:
     def _answer(self, connection: frames.FrameSocket, hello: frames.Frame) -> None:
         """Serve one peer until it hangs up, or until something is refused."""
         try:
-            with contextlib.closing(self._admitted(hello)) as source, _Answers(self.host, source) as answers:
+            with contextlib.closing(self._admitted(hello)) as source:
                 connection.send(frames.Welcome(disks=source.manifest.disks, bases=source.manifest.bases))
+                memory = extents.memory()
                 while True:
                     request, _ = connection.receive()
-                    connection.send(*answers.to(request))
+                    connection.send(*self._answered(source, request, memory))
         except StepError as error:
             refused = StepError(error.message, code=error.error_code, host=error.host or self.host)
             connection.send(frames.Refusal(error=refused.as_dict()))
@@ -132,50 +127,13 @@ class TransferServer:
             return self._admit(hello)
         raise StepError("a transfer begins with a hello", code="protocol", host=self.host)
 
-
-class _Answers:
-    """What one peer is answered; while a chunk is being sent, a thread reads the one that the peer asks for next."""
-
-    def __init__(self, host: str, source: LocalSource) -> None:
-        self._host = host
-        self._source = source
-        self._reader = concurrent.futures.ThreadPoolExecutor(1)
-        self._memories = itertools.cycle([extents.memory(), extents.memory()])
-        self._ahead: tuple[frames.Frame, concurrent.futures.Future[_Answer]] | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._reader.shutdown()
-
-    def to(self, request: frames.Frame) -> _Answer:
-        """The answer; the bytes in it are valid until the next one is asked for."""
-        then = None
-        if isinstance(request, frames.AskChunk) and request.then is not None:
-            offset, length = request.then
-            then = frames.AskChunk(disk=request.disk, offset=offset, length=length)
-            request = msgspec.structs.replace(request, then=None)
-        known, answer = self._ahead or (None, None)
-        if answer is None or known != request:
-            answer = self._begin(request)
-        self._ahead = (then, self._begin(then)) if then is not None else None
-        return answer.result()
-
-    def _begin(self, request: frames.Frame) -> concurrent.futures.Future[_Answer]:
-        return self._reader.submit(self._answer, request, next(self._memories))
-
-    def _answer(self, request: frames.Frame, memory: memoryview) -> _Answer:
+    def _answered(
+        self, source: LocalSource, request: frames.Frame, memory: memoryview
+    ) -> tuple[frames.Frame, bytes | memoryview]:
+        """The answer to one question; the bytes in it lie in ``memory``."""
         if isinstance(request, frames.AskMap):
-            return frames.MapFrame(map=self._source.disk_map(request.disk)), b""
-        if isinstance(request, frames.AskChunk | frames.AskProof) and _is_chunk(request):
-            where = (request.disk, request.offset, request.length)
-            if isinstance(request, frames.AskProof):
-                return frames.ProofFrame(checksum=self._source.proof(*where)), b""
-            data, checksum = self._source.read(*where, memory)
+            return frames.MapFrame(map=source.disk_map(request.disk)), b""
+        if isinstance(request, frames.AskChunk) and request.offset >= 0 and 0 < request.length <= extents.CHUNK:
+            data, checksum = source.read(request.disk, request.offset, request.length, memory)
             return frames.ChunkFrame(checksum=checksum), data
-        raise StepError(f"{type(request).__name__} is no question", code="protocol", host=self._host)
-
-
-def _is_chunk(request: frames.AskChunk | frames.AskProof) -> bool:
-    return request.offset >= 0 and 0 < request.length <= extents.CHUNK
+        raise StepError(f"{type(request).__name__} is no question", code="protocol", host=self.host)

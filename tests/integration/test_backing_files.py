@@ -135,6 +135,22 @@ def test_a_base_that_is_there_is_not_sent(site: Cloud) -> None:
     assert here.stat().st_ino == inode
 
 
+def test_a_base_may_get_other_rights_while_it_is_copied(site: Cloud) -> None:
+    """Whoever starts a guest over it sees to it that it can be read."""
+    raw = overlay(site)
+    site.run("alpha", "set_aside")
+    site.run("alpha", "offer_disks", wire.OfferDisks(peer="beta"))
+    seen: list[str] = []
+
+    def start(_step: str, _direction: str, _phase: str, effect: str) -> None:
+        seen.append(effect)
+        raw.chmod(0o640 if len(seen) % 2 else 0o644)
+
+    (base,) = site.run("beta", "copy_disks", copy(site), probe=start)["bases"]
+    assert base["checksum"] == digest(raw)
+    assert seen.index("chunk") < seen.index("base")
+
+
 def test_every_step_of_a_copy_with_a_base_may_be_cut_and_repeated(site: Cloud, tmp_path: Path) -> None:
     """R3-15: killed before each effect, then entered again."""
     raw = overlay(site)

@@ -30,9 +30,9 @@ class Site:
         read = LocalSource.read
 
         def counting(
-            source: LocalSource, disk: str, offset: int, length: int, into: memoryview, *then: object
+            source: LocalSource, disk: str, offset: int, length: int, into: memoryview
         ) -> tuple[bytes | memoryview, str]:
-            data, checksum = read(source, disk, offset, length, into, *then)
+            data, checksum = read(source, disk, offset, length, into)
             self.served.append((disk, offset, length))
             return self.mangle(data), checksum
 

@@ -1,4 +1,4 @@
-"""Disk data on its way: only what is allocated, proved at both ends, resumed where a kill left it."""
+"""Disk data on its way: only what is allocated, proved by what its medium holds, resumed where a kill left it."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ from typing import Any
 import msgspec
 import pytest
 from support import copying_worker
-from support.engine_rig import until
-from support.transfer_site import ASIDE, PART, Site, at, chunks_of, set_aside
+from support.transfer_site import ASIDE, PART, Site, at, chunks_of, flip, set_aside
 from support.worker_rig import MIB, MOVE, OTHER_MOVE, SERVER, Killed, cloud, make_disk
 
 from droveway import wire
@@ -67,30 +66,26 @@ def test_exactly_the_allocated_extents_cross_the_wire(site: Site) -> None:
     assert copy.stat().st_blocks * 512 < 4 * MIB
 
 
-def test_a_chunk_is_on_its_way_while_the_one_before_is_dealt_with(single: Site) -> None:
-    """At the second, the first is to be written, the second was sent and the third is read by its source."""
-    single.copy(probe=at("chunk", lambda: until(lambda: len(single.served) >= 3), count=2))
-    assert len(single.served) == len(set(single.served)) > 3
+def test_chunks_are_on_their_way_while_the_one_before_is_written(single: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each reader has another in its memory by then, and none is another's."""
+    read, write, came = RemoteSource.read, extents.Direct.write, threading.Semaphore(0)
+    (first, _), *_ = chunks_of(single.source_disk())
 
+    def reading(source: RemoteSource, *chunk: Any) -> tuple[memoryview, str]:
+        found = read(source, *chunk)
+        came.release()
+        return found
 
-def test_a_source_reads_what_is_asked_for_next_while_it_sends(single: Site) -> None:
-    """And whatever is then asked for, that is what comes."""
-    first, second, third, *_ = chunks_of(single.source_disk())
-    held = single.source_disk().read_bytes()
-    with contextlib.closing(single.remote()) as source:
+    def writing(copy: extents.Direct, data: memoryview, offset: int) -> None:
+        if offset == first:
+            assert all(came.acquire(timeout=20) for _ in range(copying.READERS + 1))
+        write(copy, data, offset)
 
-        def read(chunk: tuple[int, int], then: tuple[int, int] | None) -> None:
-            data, checksum = source.read("disk", *chunk, extents.memory(), then)
-            assert data == held[chunk[0] : sum(chunk)]
-            assert checksum == extents.checksum(data)
-
-        read(first, second)
-        until(lambda: len(single.served) == 2)
-        read(second, third)
-        until(lambda: len(single.served) == 3)
-        read(first, third)
-        read(third, None)
-    assert single.served == [("disk", *chunk) for chunk in (first, second, third, first, third)]
+    monkeypatch.setattr(RemoteSource, "read", reading)
+    monkeypatch.setattr(extents.Direct, "write", writing)
+    single.copy()
+    assert len(single.served) == len(set(single.served)) > copying.READERS
+    assert single.same_bytes()
 
 
 def test_a_repeated_copy_sends_nothing_and_says_the_same(site: Site) -> None:
@@ -148,16 +143,30 @@ def test_a_chunk_that_is_longer_than_asked_for_is_not_taken(site: Site) -> None:
         source.read("disk", 0, extents.BLOCK, extents.memory())
 
 
-@pytest.mark.parametrize("effect", ["chunk", "verify"])
-def test_a_source_changed_in_mid_copy_fails_the_step(single: Site, effect: str) -> None:
-    def change() -> None:
-        with single.source_disk().open("r+b") as file:
-            file.seek(70 * 1024)
-            file.write(b"changed")
+def write_to(path: Path) -> None:
+    with path.open("r+b") as file:
+        file.seek(70 * 1024)
+        file.write(b"changed")
 
+
+def flip_in(path: Path) -> None:
+    flip(path, 70 * 1024)
+
+
+@pytest.mark.parametrize("change", [write_to, flip_in], ids=["written to", "with its mtime set back"])
+@pytest.mark.parametrize("effect", ["chunk", "verify"])
+def test_a_source_changed_in_mid_copy_fails_the_step(single: Site, effect: str, change: Callable[[Path], None]) -> None:
     with pytest.raises(StepError, match="was changed on alpha after it was set aside") as caught:
-        single.copy(probe=at(effect, change))
+        single.copy(probe=at(effect, lambda: change(single.source_disk())))
     assert (caught.value.error_code, caught.value.host) == ("source-changed", "alpha")
+    assert not single.cloud.hosts["beta"].directories.exists(SERVER)
+
+
+def test_other_rights_to_what_was_set_aside_do_not_change_it(single: Site) -> None:
+    """They move the disk's ctime, which only a copy that has begun is held against."""
+    single.source_disk().chmod(0o600)
+    single.copy()
+    assert single.same_bytes()
 
 
 def test_a_source_cut_in_mid_copy_fails_the_step(single: Site) -> None:
@@ -282,6 +291,25 @@ def test_a_source_that_was_touched_since_starts_over(site: Site) -> None:
     assert len(again) <= first
 
 
+def test_a_source_that_was_changed_since_starts_over_whatever_its_mtime(
+    single: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the copy would be half of the one and half of the other."""
+    monkeypatch.setattr(copying, "SYNC_BYTES", 1)
+
+    def kill() -> None:
+        raise Killed
+
+    with pytest.raises(Killed):
+        single.copy(probe=at("verify", kill, count=3))
+    assert len(_journaled(single, "disk")) == 3
+    flip_in(single.source_disk())
+    single.served.clear()
+    single.copy()
+    assert len(single.served) == len(list(chunks_of(single.source_disk())))
+    assert single.same_bytes()
+
+
 def test_a_source_worker_that_starts_anew_is_asked_again(site: Site) -> None:
     def restart() -> None:
         site.cloud.servers["alpha"].stop()
@@ -313,8 +341,13 @@ def test_a_cancel_ends_a_copy_at_its_next_chunk(site: Site) -> None:
     contexts.append(Context(site.cloud.hosts["beta"], command, probe=probe))
     with pytest.raises(Cancelled):
         actions.run(contexts[0], wire.details_of(command))
-    # Of either disk at most two chunks that were to be written and the two on their way.
-    assert len(site.served) <= 8 < sum(len(list(chunks_of(site.source_disk(name)))) for name in ("disk", "disk.eph0"))
+    # Three chunks that were to be written, since one may have come beside the cancel, and of either disk those on
+    # their way.
+    assert (
+        len(site.served)
+        <= 3 + 2 * copying.READERS
+        < sum(len(list(chunks_of(site.source_disk(name)))) for name in ("disk", "disk.eph0"))
+    )
 
 
 def test_a_cancel_ends_the_setting_aside_of_blocks(single: Site, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -401,14 +434,7 @@ def test_only_disks_that_were_set_aside_are_served(site: Site, disk: str) -> Non
 def test_only_chunks_of_the_disk_are_served(site: Site, offset: int, length: int) -> None:
     with pytest.raises(StepError):
         site.remote().read("disk", offset, length, extents.memory())
-    with pytest.raises(StepError):
-        site.remote().proof("disk", offset, length)
     assert site.served == []
-    with contextlib.closing(site.remote()) as source:
-        source.read("disk", 0, extents.BLOCK, extents.memory(), (offset, length))
-        with pytest.raises(StepError):
-            source.read("disk", offset, length, extents.memory())
-    assert site.served == [("disk", 0, extents.BLOCK)]
 
 
 def test_what_is_no_question_is_refused(site: Site) -> None:
@@ -477,8 +503,8 @@ def test_an_address_of_another_kind_is_refused(site: Site, address: str) -> None
         site.cloud.run("beta", "copy_disks", details)
 
 
-def test_where_the_file_system_can_share_blocks_nothing_is_copied(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """R0-04: where both hosts see the disks, no byte crosses the wire and the source keeps its own."""
+def cloning(site: Site, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
+    """Copies on the host itself, whose file system can share blocks."""
 
     def clone(copy: int, request: int, source: int) -> int:
         assert request == 0x40049409
@@ -488,15 +514,41 @@ def test_where_the_file_system_can_share_blocks_nothing_is_copied(site: Site, mo
     monkeypatch.setattr(fcntl, "ioctl", clone)
     site.cloud.run("alpha", "offer_disks", wire.OfferDisks(peer="alpha"), direction="revert")
     details = msgspec.structs.replace(site.details, variant="local")
-    value = site.cloud.run("alpha", "copy_disks", details)
+    return lambda **facts: site.cloud.run("alpha", "copy_disks", details, **facts)
+
+
+def test_where_the_file_system_can_share_blocks_nothing_is_copied(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """R0-04: where both hosts see the disks, no byte crosses the wire and the source keeps its own."""
+    value = cloning(site, monkeypatch)()
     assert (value["bytes"], site.served) == (0, [])
     assert all(disk["checksum"] == disk["source_checksum"] for disk in value["disks"])
     directories = site.cloud.hosts["alpha"].directories
     assert directories.path(SERVER, "disk").read_bytes() == site.source_disk().read_bytes()
 
 
+def test_a_clone_that_was_cut_off_shares_its_blocks_again(single: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(copying, "SYNC_BYTES", 1)
+    copy = cloning(single, monkeypatch)
+
+    def kill() -> None:
+        raise Killed
+
+    with pytest.raises(Killed):
+        copy(probe=at("verify", kill))
+    assert (copy()["bytes"], single.served) == (0, [])
+
+
+def test_a_source_that_changes_once_it_was_cloned_fails_the_step(single: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is asked what it holds after that, so the clone would be blamed."""
+    copy = cloning(single, monkeypatch)
+    with pytest.raises(StepError, match="was changed on alpha after it was set aside") as caught:
+        copy(probe=at("chunk", lambda: flip_in(single.source_disk())))
+    assert not isinstance(caught.value, DestinationFault)
+    assert (caught.value.error_code, caught.value.host) == ("source-changed", "alpha")
+
+
 def test_a_torn_line_of_the_chunk_log_does_not_count(tmp_path: Path) -> None:
-    identity = Identity(size=10, mtime_ns=1, inode=2)
+    identity = Identity(size=10, mtime_ns=1, inode=2, ctime_ns=3)
     data = os.open(tmp_path / "disk", os.O_RDWR | os.O_CREAT)
     directory = os.open(tmp_path, os.O_RDONLY)
     log = ChunkLog(directory, "disk", identity)
@@ -516,9 +568,10 @@ def test_a_torn_line_of_the_chunk_log_does_not_count(tmp_path: Path) -> None:
     whole = ChunkLog(directory, "disk", identity)
     assert whole.done == {(0, 5): "abc", (5, 5): "xyz"}
     whole.close()
-    other = ChunkLog(directory, "disk", Identity(size=10, mtime_ns=1, inode=3))
-    assert other.done == {}
-    other.close()
+    for changed in ({"size": 11}, {"mtime_ns": 2}, {"inode": 3}, {"ctime_ns": 4}):
+        other = ChunkLog(directory, "disk", msgspec.structs.replace(identity, **changed))
+        assert other.done == {}
+        other.close()
     os.close(directory)
     os.close(data)
 
