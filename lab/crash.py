@@ -243,8 +243,8 @@ class Bench:
         """The state of the flow under way, with all from outside it that decides where it has to end."""
         expected = crash_points.expected_end(point, accepted=script.accepted(), alternates=self.alternates)
         state = crash_state.under_way(self._books, self._known)
-        forced = script.refused_alternate()
-        return f"{state} {point.kind} {point.path} {forced=} {deleted=} {sorted(expected)}"
+        turned = script.turned_back()
+        return f"{state} {point.kind} {point.path} {turned=} {deleted=} {sorted(expected)}"
 
     def _trace(self, kind: str, script: Script, _leave: crash_process.Leave) -> list[tuple[str, str, str]]:
         self._script = script

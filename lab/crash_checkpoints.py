@@ -58,5 +58,5 @@ class Checkpoints:
     def script(self, spots: tuple[crash_points.Spot, ...], start: Checkpoint) -> Script:
         """A script for a flow that goes on from there."""
         script = Script(self._path, spots, self._graph.no_return.step_name())
-        script.refused_alternate(already=self._path != "execute" and start.passed > 0)
+        script.turned_back(already=self._path != "execute" and start.passed > 0)
         return script

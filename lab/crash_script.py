@@ -25,8 +25,8 @@ SOURCE: Final = "host1"
 FIRED: Final = 1
 ACCEPTED: Final = 2
 
-_FORCED: Final = 15
-"""The byte that tells whether the alternate was refused already."""
+_TURNED: Final = 15
+"""The byte that tells whether the flow was turned back."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,11 +71,11 @@ class Script:
         """Whether the first thing was a request that was granted."""
         return self._shared[0] == ACCEPTED
 
-    def refused_alternate(self, *, already: bool = False) -> bool:
-        """Whether the first alternate has been refused; ``already`` says that it was before the script began."""
+    def turned_back(self, *, already: bool = False) -> bool:
+        """Whether the flow was turned back at its point of no return; ``already``: before the script began."""
         if already:
-            self._shared[_FORCED] = 1
-        return bool(self._shared[_FORCED])
+            self._shared[_TURNED] = 1
+        return bool(self._shared[_TURNED])
 
     def conductor(self, _move: str, step: str, direction: str, phase: str) -> None:
         """The conductor's probe."""
@@ -145,6 +145,8 @@ class Script:
         if number == len(self.spots):
             return
         spot = self.spots[number]
+        if spot.direction == "revert" and self.path != "execute" and not self.turned_back():
+            return  # on its way forward a step may take back a part of itself
         if spot.effect == "twice" or (spot.direction, spot.step, spot.phase) != (direction, step, phase):
             return
         self._shared[number] = FIRED
@@ -170,10 +172,11 @@ class Script:
         """
         if any(spot.effect == "delete" and self._shared[number] for number, spot in enumerate(self.spots)):
             return
+        turned = self.turned_back()
+        self.turned_back(already=self.path != "execute")
         if self.path == "revert":
             raise StepError("the script turns the flow back", code="not-begun")
-        if self.path == "retry" and not self.refused_alternate():
-            self.refused_alternate(already=True)
+        if self.path == "retry" and not turned:
             raise DestinationFault("the script refuses the alternate", code="fault", host="")
 
 

@@ -164,3 +164,19 @@ def test_a_script_refuses_one_alternate_only() -> None:
     script.conductor("", "start_guest", "execute", "before")
     script.conductor("", "claim", "revert", "before")
     assert (asked, script.accepted()) == (["pause"], True)
+
+
+def test_a_fault_in_an_undo_waits_until_the_flow_was_turned_back() -> None:
+    """On its way forward the copy takes back what the source offered: a host's undo, and none of the flow's."""
+    no_return = registry.latest("resize").no_return.step_name()
+    script = Script.of(crash_points.point("resize", "retry", "copy_disks", "fail", "effect.source.1"), no_return)
+    at_source = script.worker("host1")
+    script.conductor("move", "copy_disks", "execute", "before")
+    at_source("copy_disks", "revert", "during", "")
+    assert script.fired() == 0
+    with pytest.raises(DestinationFault):
+        script.conductor("move", no_return, "execute", "before")
+    script.conductor("move", "copy_disks", "revert", "before")
+    with pytest.raises(StepError, match="fault at"):
+        at_source("copy_disks", "revert", "during", "")
+    assert script.fired() == 1
