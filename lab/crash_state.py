@@ -18,7 +18,7 @@ from droveway.workers import extents
 
 _UUID: Final = re.compile(r"[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}")
 _TIME: Final = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?(\+\d\d:\d\d)?")
-_NUMBER: Final = re.compile(r"""("(?:epoch|inode|mtime_ns|free_bytes)": ?|'droveway_epoch', 'value': ')\d+""")
+_NUMBER: Final = re.compile(r"""("(?:epoch|inode|[cm]time_ns|free_bytes)": ?|'droveway_epoch', 'value': ')\d+""")
 
 _HISTORY: Final = {
     "instance_actions",
