@@ -106,7 +106,7 @@ class Database:
         if self.dialect != "sqlite":
             return sa.create_engine(self._url, pool_pre_ping=True)
         url = sa.make_url(self._url).set(drivername=f"sqlite+{_DRIVER}")
-        engine = sa.create_engine(url, connect_args={"timeout": BUSY_TIMEOUT, "check_same_thread": False})
+        engine = sa.create_engine(url, pool_use_lifo=True, connect_args={"timeout": BUSY_TIMEOUT, "check_same_thread": False})
         event.listen(engine, "connect", _prepare_sqlite)
         event.listen(engine, "handle_error", _name_file)
         return engine
