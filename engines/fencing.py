@@ -34,7 +34,37 @@ _WISHES: Final = (
     .where(Move.id == sa.bindparam("move"))
 )
 _CLAIMED: Final = (
-    sa.select(Move, Claim.epoch).join(Claim, Claim.move_id == Move.id).where(Move.id == sa.bindparam("move"))
+    sa.select(
+        *[column for column in Move.__table__.c if column.name != Move.before.key],
+        Move.before.is_not(None).label("recorded"),
+        Claim.epoch,
+    )
+    .join(Claim, Claim.move_id == Move.id)
+    .where(Move.id == sa.bindparam("move"))
+)
+_OF_MOVE: Final = Claim.move_id == sa.bindparam("move")
+_LAST: Final = sa.select(*Claim.__table__.c).where(_OF_MOVE).with_for_update()
+_FIRST_CLAIM: Final = sa.insert(Claim)
+_NEXT_CLAIM: Final = sa.update(Claim).where(_OF_MOVE)
+_RELEASE: Final = (
+    sa.update(Claim)
+    .where(_OF_MOVE, Claim.epoch == sa.bindparam("claimed"))
+    .values(released_at=sa.func.utc_now(), unclean=0)
+)
+_COUNT: Final = sa.update(Counter).where(Counter.name == EPOCH).values(value=Counter.value + 1)
+_COUNTED: Final = sa.select(Counter.value).where(Counter.name == EPOCH)
+_LATE: Final = (
+    sa.update(Intent).where(Intent.move_id == sa.bindparam("move"), Intent.state == "open").values(state="late")
+)
+_LATE_OF_CLAIM: Final = _LATE.where(Intent.epoch == sa.bindparam("claimed"))
+_ENDED_STEP: Final = (
+    sa.select(MoveStep.seq)
+    .where(
+        MoveStep.move_id == sa.bindparam("move"),
+        MoveStep.epoch == sa.bindparam("claimed"),
+        MoveStep.ended_at.is_not(None),
+    )
+    .limit(1)
 )
 
 
@@ -59,19 +89,24 @@ def claim(journal: Database, move_id: str, owner: str, *, quarantine_after: int 
 
     Raises Quarantined when the last ``quarantine_after`` claims ended unclean and saved nothing.
     """
-    with journal.write() as session:
-        epoch = _next_epoch(session)
-        now = database_time(session)
-        last = session.get(Claim, move_id, with_for_update=True)
+    with journal.begin() as connection:
+        epoch = _next_epoch(connection)
+        last = connection.execute(_LAST, {"move": move_id}).first()
+        unclean = last.unclean + 1 if last is not None and _in_vain(connection, last) else 0
+        claim = {
+            "epoch": epoch,
+            "owner": owner,
+            "claimed_at": database_time(connection),
+            "released_at": None,
+            "unclean": unclean,
+        }
         if last is None:
-            session.add(Claim(move_id=move_id, epoch=epoch, owner=owner, claimed_at=now, unclean=0))
+            connection.execute(_FIRST_CLAIM, {"move_id": move_id, **claim})
         else:
-            last.unclean = last.unclean + 1 if _in_vain(session, last) else 0
-            last.epoch, last.owner, last.claimed_at, last.released_at = epoch, owner, now, None
+            connection.execute(_NEXT_CLAIM, {"move": move_id, **claim})
         # Whoever sent these may be paused, not dead: the call may still land, which an audit has to look for.
-        _mark_late(session, move_id)
-        quarantined = last is not None and last.unclean >= quarantine_after
-    if quarantined:
+        connection.execute(_LATE, {"move": move_id})
+    if last is not None and unclean >= quarantine_after:
         release(journal, move_id, epoch)
         raise Quarantined(
             f"{quarantine_after} conductors in a row ended in the middle of move {move_id[:8]} and saved no progress: "
@@ -82,12 +117,8 @@ def claim(journal: Database, move_id: str, owner: str, *, quarantine_after: int 
 
 def release(journal: Database, move_id: str, epoch: int) -> None:
     """Note that the claim ended cleanly; nothing when a newer one stands."""
-    with journal.write() as session:
-        session.execute(
-            sa.update(Claim)
-            .where(Claim.move_id == move_id, Claim.epoch == epoch)
-            .values(released_at=database_time(session), unclean=0)
-        )
+    with journal.begin() as connection:
+        connection.execute(_RELEASE, {"move": move_id, "claimed": epoch})
 
 
 def check(transaction: Executor, move_id: str, epoch: int) -> Standing:
@@ -107,10 +138,14 @@ def wishes(journal: Database, move_id: str) -> Any:
         return connection.execute(_WISHES, {"move": move_id}).first()
 
 
-def claimed(journal: Database, move_id: str) -> Any:
-    """The move's row, as ``Move``, and whose ``epoch`` stands; like `wishes` no fence, and None without them."""
-    with journal.read() as session:
-        return session.execute(_CLAIMED, {"move": move_id}).first()
+def claimed(journal: Database, move_id: str) -> dict[str, Any] | None:
+    """The move's row, of ``before`` only whether it is ``recorded``, and whose ``epoch`` stands.
+
+    Like `wishes` no fence; None without move or claim.
+    """
+    with journal.engine.connect() as connection:
+        found = connection.execute(_CLAIMED, {"move": move_id}).first()
+        return None if found is None else found._asdict()
 
 
 def standing_epoch(session: orm.Session, move_id: str) -> int | None:
@@ -120,8 +155,8 @@ def standing_epoch(session: orm.Session, move_id: str) -> int | None:
 
 def mark_late(journal: Database, move_id: str, epoch: int) -> None:
     """Note that cloud calls of a claim that was lost may have landed after it was."""
-    with journal.write() as session:
-        _mark_late(session, move_id, epoch)
+    with journal.begin() as connection:
+        connection.execute(_LATE_OF_CLAIM, {"move": move_id, "claimed": epoch})
 
 
 def mirror(coordination: Coordination, move_id: str, epoch: int) -> int:
@@ -153,31 +188,19 @@ def bury(coordination: Coordination, move_id: str, epoch: int) -> None:
             return
 
 
-def _next_epoch(session: orm.Session) -> int:
-    raised = sa.update(Counter).where(Counter.name == EPOCH).values(value=Counter.value + 1)
-    if session.execute(raised).rowcount == 0:  # type: ignore[attr-defined]
-        session.add(Counter(name=EPOCH, value=1))
-        session.flush()
-    epoch = session.scalar(sa.select(Counter.value).where(Counter.name == EPOCH))
+def _next_epoch(connection: sa.Connection) -> int:
+    if connection.execute(_COUNT).rowcount == 0:
+        connection.execute(sa.insert(Counter), {"name": EPOCH, "value": 1})
+    epoch = connection.scalar(_COUNTED)
     if epoch is None:
         raise DrovewayError("the journal lost its epoch counter: restore it from a backup, then droveway db adopt")
     return epoch
 
 
-def _in_vain(session: orm.Session, last: Claim) -> bool:
+def _in_vain(connection: sa.Connection, last: Any) -> bool:
     if last.released_at is not None:
         return False
-    ended_step = sa.select(MoveStep.seq).where(
-        MoveStep.move_id == last.move_id, MoveStep.epoch == last.epoch, MoveStep.ended_at.is_not(None)
-    )
-    return session.scalar(ended_step.limit(1)) is None
-
-
-def _mark_late(session: orm.Session, move_id: str, epoch: int | None = None) -> None:
-    open_ones = sa.update(Intent).where(Intent.move_id == move_id, Intent.state == "open")
-    if epoch is not None:
-        open_ones = open_ones.where(Intent.epoch == epoch)
-    session.execute(open_ones.values(state="late").execution_options(synchronize_session=False))
+    return connection.scalar(_ENDED_STEP, {"move": last.move_id, "claimed": last.epoch}) is None
 
 
 def now() -> dt.datetime:

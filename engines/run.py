@@ -41,6 +41,7 @@ GRACE: Final = 15.0
 """Seconds beyond a command's deadline, which the worker keeps itself, for the answer to arrive."""
 
 _MOVE: Final = sa.select(Move).where(Move.id == sa.bindparam("move"))
+_BEFORE: Final = sa.select(Move.before).where(Move.id == sa.bindparam("move"))
 
 Probe = Callable[[str, str, str, str], None]
 """Where faults are injected: called with the move's id, step, direction and phase (before, during, after, stored)."""
@@ -128,6 +129,8 @@ class MoveRun:
         self._withdrawn: set[int] = set()
         self._attempts: dict[int, MoveAttempt] = {}
         self.row = move
+        # It is large and no column of the row that comes with each boundary: `_learn` reads it once.
+        orm.attributes.set_committed_value(move, "before", None)
         self.backend: FlowBackend
         self.history: History
 
@@ -168,9 +171,10 @@ class MoveRun:
         self._cancellable = cancellable and not self._asked_beyond and self.kind in moves.FORWARD_KINDS
         self._require_going_on()
         claimed = fencing.claimed(self.journal, self.move_id)
+        epoch = claimed.pop("epoch") if claimed is not None else None
         if claimed is not None:
-            self.row = claimed.Move
-        self._heed(claimed and claimed.Move, claimed and claimed.epoch)
+            self._learn(recorded=claimed.pop("recorded"), **claimed)
+        self._heed(self.row, epoch)
 
     def wait(self, seconds: float) -> None:
         """Wait, at most ``seconds``; ends early with Parked when the conductor stops."""
@@ -298,6 +302,16 @@ class MoveRun:
         self._require_going_on()
         wishes = fencing.wishes(self.journal, self.move_id)
         self._heed(wishes, wishes and wishes.epoch)
+
+    def _learn(self, *, recorded: bool, **columns: Any) -> None:
+        """Bring the row in hand up to date; what `record_before` wrote, it wrote once."""
+        for name, value in columns.items():
+            if getattr(self.row, name) != value:
+                orm.attributes.set_committed_value(self.row, name, value)
+        if recorded and self.row.before is None:
+            with self.journal.engine.connect() as connection:
+                before = connection.scalar(_BEFORE, {"move": self.move_id})
+            orm.attributes.set_committed_value(self.row, "before", before)
 
     def _require_going_on(self) -> None:
         if self.backend.closed is not None:

@@ -106,7 +106,9 @@ class Database:
         if self.dialect != "sqlite":
             return sa.create_engine(self._url, pool_pre_ping=True)
         url = sa.make_url(self._url).set(drivername=f"sqlite+{_DRIVER}")
-        engine = sa.create_engine(url, pool_use_lifo=True, connect_args={"timeout": BUSY_TIMEOUT, "check_same_thread": False})
+        engine = sa.create_engine(
+            url, pool_use_lifo=True, connect_args={"timeout": BUSY_TIMEOUT, "check_same_thread": False}
+        )
         event.listen(engine, "connect", _prepare_sqlite)
         event.listen(engine, "handle_error", _name_file)
         return engine
@@ -143,7 +145,7 @@ def _utc_now_of_mysql(_element: _UtcNow, _compiler: Any, **_: Any) -> str:
 _NOW: Final = sa.select(_UtcNow())
 
 
-def database_time(session: orm.Session) -> Any:
+def database_time(session: Executor) -> Any:
     """The database's own clock, UTC, naive: deadlines are decided by it alone."""
     return session.scalar(_NOW)
 

@@ -75,8 +75,8 @@ class Move(JournalBase):
     error: orm.Mapped[str | None] = orm.mapped_column(sa.Text)
     storage: orm.Mapped[str | None] = orm.mapped_column(sa.String(32))
     """The variant found: copy, shared, same-host or volume."""
-    before: orm.Mapped[dict[str, Any] | None] = orm.mapped_column(Json)
-    """What revert needs, written by `record_before`."""
+    before: orm.Mapped[dict[str, Any] | None] = orm.mapped_column(Json, deferred=True)
+    """What revert needs, written by `record_before`; large, so that it is read only where it is looked at."""
     progress_done: orm.Mapped[int | None] = orm.mapped_column(sa.BigInteger)
     """Bytes that the running step has done, as its host last told; NULL when it told nothing."""
     progress_total: orm.Mapped[int | None] = orm.mapped_column(sa.BigInteger)
