@@ -38,6 +38,11 @@ _ENDS: Final = {
 _LASTING: Final = frozenset({*_BEGINS, states.FAILURE, states.REVERT_FAILURE, states.RETRYING})
 """Atom states whose write must not wait."""
 
+_KNOWN_FLOW: Final = sa.select(details.FLOWS).where(details.FLOWS.c.uuid == sa.bindparam("flow"))
+_KNOWN_ATOMS: Final = sa.select(details.ATOMS).where(details.ATOMS.c.parent_uuid == sa.bindparam("flow"))
+_KNOWN_BOOK: Final = sa.select(details.LOGBOOKS.c.uuid).where(details.LOGBOOKS.c.uuid == sa.bindparam("book"))
+_NEW_BOOK: Final = details.LOGBOOKS.insert()
+_NEW_FLOW: Final = details.FLOWS.insert()
 _NEW_ATOM: Final = details.ATOMS.insert()
 _NEW_INTENT: Final = sa.insert(Intent)
 _CALLED: Final = (
@@ -82,13 +87,11 @@ class FlowBackend:
         """The flow's detail, read afresh, or made when it never ran; steps left midway have an open row again."""
         with self._transaction() as (session, standing):
             flow_uuid = self._history.flow_uuid
-            query = sa.select(details.FLOWS).where(details.FLOWS.c.uuid == flow_uuid)
-            row = session.execute(query).mappings().first() or self._make(session)
+            row = session.execute(_KNOWN_FLOW, {"flow": flow_uuid}).mappings().first() or self._make(session)
             flow = models.FlowDetail.from_dict(row)
             self._flow_row = flow.to_dict()
             self._history.load(session)
-            atoms = sa.select(details.ATOMS).where(details.ATOMS.c.parent_uuid == flow_uuid)
-            for atom_row in session.execute(atoms).mappings():
+            for atom_row in session.execute(_KNOWN_ATOMS, {"flow": flow_uuid}).mappings():
                 detail = details.atom_detail(atom_row)
                 flow.add(detail)
                 self._stored[detail.uuid] = details.atom_row(detail, flow_uuid)
@@ -196,11 +199,10 @@ class FlowBackend:
 
     def _make(self, session: orm.Session) -> dict[str, Any]:
         move_id, flow_uuid = self._history.move_id, self._history.flow_uuid
-        book = sa.select(details.LOGBOOKS.c.uuid).where(details.LOGBOOKS.c.uuid == move_id)
-        if session.scalar(book) is None:
-            session.execute(details.LOGBOOKS.insert().values(uuid=move_id, name=move_id, meta={}))
+        if session.scalar(_KNOWN_BOOK, {"book": move_id}) is None:
+            session.execute(_NEW_BOOK, {"uuid": move_id, "name": move_id, "meta": {}})
         row: dict[str, Any] = {"uuid": flow_uuid, "name": self._history.flow, "state": None, "meta": {}}
-        session.execute(details.FLOWS.insert().values(parent_uuid=move_id, **row))
+        session.execute(_NEW_FLOW, {"parent_uuid": move_id, **row})
         return row
 
     def _flush(self, transaction: Executor) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from concurrent import futures
 from typing import Any, Final
 
+import sqlalchemy as sa
 from taskflow import exceptions as taskflow_errors
 from taskflow.conductors.backends import impl_nonblocking
 from taskflow.types import timing
@@ -41,6 +42,12 @@ IDLE: Final = 5.0
 SHORTEST_SHUN: Final = 0.5
 LONGEST_SHUN: Final = 60.0
 """Seconds for which a conductor leaves a flow alone that it could not run; the pause doubles."""
+
+_WANTED: Final = (
+    sa.select(Move.hold, Move.state)
+    .join(MoveFlow, MoveFlow.uuid == Move.flow_uuid)
+    .where(Move.id == sa.bindparam("move"), MoveFlow.uuid == sa.bindparam("flow"), MoveFlow.ended_at.is_(None))
+)
 
 FindGraph = Callable[[str, int], Graph]
 """The graph of a kind and version (`droveway.flows.registry.graph`); raises NotFound for an unknown one."""
@@ -177,12 +184,9 @@ class MoveConductor(impl_nonblocking.NonBlockingConductor):
 
     def _is_due(self, posting: Posting) -> bool:
         """Whether the journal still wants this flow to run: the journal is the truth, the board a work list."""
-        with self._resources.journal.read() as session:
-            move = session.get(Move, posting.move)
-            flow = session.get(MoveFlow, posting.flow)
-            if move is None or flow is None or flow.ended_at is not None or move.flow_uuid != flow.uuid:
-                return False
-            return not move.hold and move.state != State.NEEDS_OPERATOR
+        with self._resources.journal.engine.connect() as connection:
+            wanted = connection.execute(_WANTED, {"move": posting.move, "flow": posting.flow}).first()
+        return wanted is not None and not wanted.hold and wanted.state != State.NEEDS_OPERATOR
 
     def _clear_end(self, posting: Posting) -> None:
         """Do what is left to do after a flow's end, when whoever ended it did not live to do it."""
@@ -212,15 +216,13 @@ class MoveConductor(impl_nonblocking.NonBlockingConductor):
             wanted = move.flow_uuid == posting.flow
             if wanted:
                 begin_state(session, move)
+            home = moves.home(session, move)
         if not wanted:
             # It went between the look at it and the claim: a queued move that is cancelled ends at once.
             self._clear_end(posting)
             self._bury(move, epoch)
             fencing.release(journal, posting.move, epoch)
             return True
-        with journal.read() as session:
-            move = moves.get(session, posting.move)
-            home = moves.home(session, move)
         self._raise_fences(move, epoch)
         run = self._make_run(posting, graph, move, epoch, version)
         history = _history(graph, posting, epoch, home)

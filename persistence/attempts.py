@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy import orm
@@ -12,10 +12,25 @@ from droveway.persistence.database import database_time
 from droveway.persistence.journal import Move, MoveAttempt
 from droveway.persistence.states import State
 
+_ATTEMPT: Final = sa.select(MoveAttempt).where(
+    MoveAttempt.move_id == sa.bindparam("move"), MoveAttempt.attempt == sa.bindparam("number")
+)
+_STANDS_AT: Final = (
+    sa.update(Move)
+    .where(Move.id == sa.bindparam("move"))
+    .values(
+        attempt=sa.bindparam("number"),
+        dest_cell=sa.bindparam("in_cell"),
+        dest_host=sa.bindparam("on_host"),
+        updated_at=sa.func.utc_now(),
+    )
+)
+_HOSTS: Final = sa.select(MoveAttempt.host).where(MoveAttempt.move_id == sa.bindparam("move"))
+
 
 def begin(session: orm.Session, move_id: str, number: int, chosen: dict[str, Any]) -> None:
     """Record that alternate ``number`` (a `scheduler` destination as a dict) is tried now; repeated: the same."""
-    if session.get(MoveAttempt, (move_id, number)) is None:
+    if session.scalar(_ATTEMPT, {"move": move_id, "number": number}) is None:
         session.add(
             MoveAttempt(
                 move_id=move_id,
@@ -28,21 +43,20 @@ def begin(session: orm.Session, move_id: str, number: int, chosen: dict[str, Any
                 created_at=database_time(session),
             )
         )
-    session.execute(
-        sa.update(Move)
-        .where(Move.id == move_id)
-        .values(attempt=number, dest_cell=chosen["cell"], dest_host=chosen["host"], updated_at=database_time(session))
+    session.flush()
+    session.connection().execute(
+        _STANDS_AT, {"move": move_id, "number": number, "in_cell": chosen["cell"], "on_host": chosen["host"]}
     )
 
 
 def current(session: orm.Session, move: Move) -> MoveAttempt | None:
     """The alternate that the move is on, or None before the first."""
-    return session.get(MoveAttempt, (move.id, move.attempt)) if move.attempt else None
+    return session.scalar(_ATTEMPT, {"move": move.id, "number": move.attempt}) if move.attempt else None
 
 
 def hosts(session: orm.Session, move: Move) -> list[str]:
     """Every host that a command of this move may have gone to."""
-    tried = session.scalars(sa.select(MoveAttempt.host).where(MoveAttempt.move_id == move.id))
+    tried = session.scalars(_HOSTS, {"move": move.id})
     return sorted({move.source_host, *tried})
 
 

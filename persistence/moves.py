@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
+import functools
 import uuid
 from collections.abc import Sequence
 from typing import Any, Final
@@ -31,7 +32,10 @@ CONFIRM_AGAIN: Final = 5
 GONE: Final = {"server": "deleted"}
 """The result of a step that found no rows of its server and so nothing to write."""
 
-# Statements that are asked several times a second are made once: to make one takes far longer than to carry it out.
+# Made once: to make a statement takes far longer than to carry it out.
+_MOVE: Final = sa.select(Move).where(Move.id == sa.bindparam("move")).execution_options(populate_existing=True)
+_LOCKED_MOVE: Final = _MOVE.with_for_update()
+_FLOW: Final = sa.select(MoveFlow).where(MoveFlow.uuid == sa.bindparam("flow"))
 _OPEN: Final = (
     sa.select(Move).where(Move.state.not_in([state.value for state in ENDED])).order_by(Move.created_at, Move.id)
 )
@@ -109,7 +113,7 @@ def submit(session: orm.Session, request: Request, flow: FlowRef) -> Move:
 
 def get(session: orm.Session, move_id: str, *, lock: bool = False) -> Move:
     """The move by its whole id; raises NotFound."""
-    move = session.get(Move, move_id, with_for_update=lock, populate_existing=True)
+    move = session.scalar(_LOCKED_MOVE if lock else _MOVE, {"move": move_id})
     if move is None:
         raise NotFound(f"move {move_id} is unknown: droveway move list shows the moves")
     return move
@@ -147,7 +151,7 @@ def history(session: orm.Session, move_id: str) -> list[MoveStep]:
 
 def flow_of(session: orm.Session, flow_uuid: str) -> MoveFlow:
     """The flow's row; raises NotFound."""
-    flow = session.get(MoveFlow, flow_uuid)
+    flow = session.scalar(_FLOW, {"flow": flow_uuid})
     if flow is None:
         raise NotFound(f"flow {flow_uuid} is unknown to the journal")
     return flow
@@ -200,12 +204,23 @@ def change_state(session: orm.Session, move: Move, new: State, **columns: Any) -
     values: dict[str, Any] = {"state": new.value, "updated_at": now, **columns}
     if new in ENDED:
         values |= {"active_server": None, "ended_at": now, "flow_uuid": None, "hold": False, "deadline": None}
-    statement = sa.update(Move).where(Move.id == move.id, Move.state == old.value).values(**values)
-    result = session.execute(statement.execution_options(synchronize_session=False))
-    if result.rowcount != 1:  # type: ignore[attr-defined]
+    session.flush()
+    given = {"move": move.id, "old_state": old.value, **{f"new_{column}": value for column, value in values.items()}}
+    result = session.connection().execute(_change_of(frozenset(values)), given)
+    if result.rowcount != 1:
         short = move.id[:SHORT]
         raise Conflict(f"move {short} changed meanwhile: look again with droveway move show {short}")
-    session.refresh(move)
+    get(session, move.id)
+
+
+@functools.cache
+def _change_of(columns: frozenset[str]) -> sa.Update:
+    """The statement that sets just these columns of a move in a state."""
+    return (
+        sa.update(Move)
+        .where(Move.id == sa.bindparam("move"), Move.state == sa.bindparam("old_state"))
+        .values({column: sa.bindparam(f"new_{column}") for column in columns})
+    )
 
 
 def begin_flow(session: orm.Session, move: Move, state: State, flow: FlowRef) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
@@ -19,6 +20,14 @@ RAM: Final = "ram"
 UNLIMITED: Final = -1
 
 _DEFAULT_CLASS: Final = "default"
+
+_USED: Final = sa.select(sa.func.sum(Instance.vcpus), sa.func.sum(Instance.memory_mb)).where(
+    Instance.deleted == 0,
+    Instance.project_id == sa.bindparam("project"),
+    sa.or_(Instance.vm_state != VmState.SOFT_DELETED, Instance.vm_state.is_(None)),
+    sa.or_(Instance.hidden.is_(False), Instance.hidden.is_(None)),
+)
+_USED_BY: Final = _USED.where(Instance.user_id == sa.bindparam("user"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,19 +69,19 @@ def _limits(api: orm.Session, project: str, defaults: Mapping[str, int]) -> dict
 
 
 def _rows(api: orm.Session, model: Any, **owner: str) -> dict[str, int]:
-    query = sa.select(model.resource, model.hard_limit).filter_by(**owner).where(model.hard_limit.is_not(None))
-    return {resource: limit for resource, limit in api.execute(query) if resource in (CORES, RAM)}
+    found = api.execute(_limits_of(model, tuple(owner)), owner)
+    return {resource: limit for resource, limit in found if resource in (CORES, RAM)}
+
+
+@functools.cache
+def _limits_of(model: Any, owner: tuple[str, ...]) -> sa.Select[str, int]:
+    return sa.select(model.resource, model.hard_limit).where(
+        model.hard_limit.is_not(None), *(getattr(model, column) == sa.bindparam(column) for column in owner)
+    )
 
 
 def _count(cell: orm.Session, project: str, user: str | None) -> dict[str, int]:
     """Nova's `_get_count_in_db`: of two copies of a server in two cells one is hidden."""
-    query = sa.select(sa.func.sum(Instance.vcpus), sa.func.sum(Instance.memory_mb)).where(
-        Instance.deleted == 0,
-        Instance.project_id == project,
-        sa.or_(Instance.vm_state != VmState.SOFT_DELETED, Instance.vm_state.is_(None)),
-        sa.or_(Instance.hidden.is_(False), Instance.hidden.is_(None)),
-    )
-    if user is not None:
-        query = query.where(Instance.user_id == user)
-    cores, ram = cell.execute(query).one()
+    query = _USED if user is None else _USED_BY
+    cores, ram = cell.execute(query, {"project": project, "user": user}).one()
     return {CORES: int(cores or 0), RAM: int(ram or 0)}

@@ -14,6 +14,18 @@ from droveway.persistence.cell import InstanceExtra, InstanceSystemMetadata, Pci
 
 _IMAGE: Final = "image_"
 
+_SERVER: Final[sa.BindParameter[str]] = sa.bindparam("server")
+_EXTRA: Final = sa.select(
+    InstanceExtra.numa_topology, InstanceExtra.pci_requests, InstanceExtra.resources, InstanceExtra.vpmems
+).where(InstanceExtra.instance_uuid == _SERVER, InstanceExtra.deleted == 0)
+_DEVICES: Final = (
+    sa.select(sa.func.count()).select_from(PciDevice).where(PciDevice.instance_uuid == _SERVER, PciDevice.deleted == 0)
+)
+_SHARES: Final = sa.select(sa.func.count()).select_from(ShareMapping).where(ShareMapping.instance_uuid == _SERVER)
+_METADATA: Final = sa.select(InstanceSystemMetadata.key, InstanceSystemMetadata.value).where(
+    InstanceSystemMetadata.instance_uuid == _SERVER, InstanceSystemMetadata.deleted == 0
+)
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Features:
@@ -35,30 +47,19 @@ class Features:
 
 def features(api: orm.Session, cell: orm.Session, server: str) -> Features:
     """What the rows of both databases say of the server."""
-    extra = cell.scalar(
-        sa.select(InstanceExtra).where(InstanceExtra.instance_uuid == server, InstanceExtra.deleted == 0)
-    )
-    metadata = _system_metadata(cell, server)
-    devices = sa.select(sa.func.count()).where(PciDevice.instance_uuid == server, PciDevice.deleted == 0)
+    mine = {"server": server}
+    extra = cell.execute(_EXTRA, mine).first()
+    metadata = {key: value or "" for key, value in cell.execute(_METADATA, mine)}
     return Features(
-        shares=cell.scalar(sa.select(sa.func.count()).where(ShareMapping.instance_uuid == server)) or 0,
+        shares=cell.scalar(_SHARES, mine) or 0,
         numa=extra is not None and _says_something(extra.numa_topology),
-        pci=bool(cell.scalar(devices)) or (extra is not None and _says_something(extra.pci_requests)),
+        pci=bool(cell.scalar(_DEVICES, mine)) or (extra is not None and _says_something(extra.pci_requests)),
         resources=extra is not None and any(map(_says_something, (extra.resources, extra.vpmems))),
         min_ram_mb=_number(metadata.get("image_min_ram")),
         min_disk_gb=_number(metadata.get("image_min_disk")),
         image_bytes=_image_bytes(api, server),
         image_properties={key.removeprefix(_IMAGE): value for key, value in metadata.items() if key[:6] == _IMAGE},
     )
-
-
-def _system_metadata(cell: orm.Session, server: str) -> dict[str, str]:
-    rows = cell.execute(
-        sa.select(InstanceSystemMetadata.key, InstanceSystemMetadata.value).where(
-            InstanceSystemMetadata.instance_uuid == server, InstanceSystemMetadata.deleted == 0
-        )
-    )
-    return {key: value or "" for key, value in rows}
 
 
 def _says_something(text: str | None) -> bool:

@@ -41,6 +41,12 @@ _METADATA: Final = (
 _METADATA_ROW: Final = sa.select(InstanceSystemMetadata).where(*_METADATA, InstanceSystemMetadata.deleted == 0)
 _REMOVE_METADATA: Final = sa.delete(InstanceSystemMetadata).where(*_METADATA)
 _REQUEST_SPEC: Final = sa.select(api.RequestSpec).where(api.RequestSpec.instance_uuid == _SERVER)
+_FLAVOR: Final = sa.select(api.Flavor).where(
+    sa.or_(api.Flavor.name == sa.bindparam("named"), api.Flavor.flavorid == sa.bindparam("named"))
+)
+_EXTRA_SPECS: Final = sa.select(api.FlavorExtraSpec.key, api.FlavorExtraSpec.value).where(
+    api.FlavorExtraSpec.flavor_id == sa.bindparam("flavor")
+)
 
 
 def live(session: orm.Session, server: str, *, deleting: bool = False) -> Instance:
@@ -135,8 +141,8 @@ def request_spec(session: orm.Session, server: str) -> api.RequestSpec:
 
 def flavor(session: orm.Session, name: str) -> dict[str, Any]:
     """The flavor of that name or flavorid in the API database as Nova's object; raises NotFound."""
-    row = session.scalar(sa.select(api.Flavor).where(sa.or_(api.Flavor.name == name, api.Flavor.flavorid == name)))
+    row = session.scalar(_FLAVOR, {"named": name})
     if row is None:
         raise NotFound(f"flavor {name} is unknown: droveway flavor list shows the flavors")
-    specs = session.scalars(sa.select(api.FlavorExtraSpec).where(api.FlavorExtraSpec.flavor_id == row.id))
-    return objects.flavor_object(row, {spec.key: spec.value or "" for spec in specs})
+    specs = session.execute(_EXTRA_SPECS, {"flavor": row.id})
+    return objects.flavor_object(row, {key: value or "" for key, value in specs})

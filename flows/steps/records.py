@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import msgspec
 import sqlalchemy as sa
@@ -36,6 +36,9 @@ from droveway.persistence.swap import OneOf, swap
 from droveway.persistence.times import to_json, utcnow
 from droveway.persistence.vm_states import MigrationStatus, TaskState, VmState
 from droveway.wire import GuestState, NoDetails
+
+_TRIED: Final = sa.select(MoveAttempt.host, MoveAttempt.node).where(MoveAttempt.move_id == sa.bindparam("move"))
+_NODES: Final = sa.select(ComputeNode.id).where(ComputeNode.host.in_(sa.bindparam("hosts", expanding=True)))
 
 CONDUCTOR_EVENTS = ("conductor_migrate_server", "cold_migrate")
 PREP_EVENT = "compute_prep_resize"
@@ -234,10 +237,9 @@ class RecordDestination(Step):
     def _earlier(self, ctx: Context) -> dict[str, OneOf]:
         """What the dest columns may hold: nothing, or an alternate that was tried before."""
         with ctx.run.journal.read() as session:
-            tried = list(session.scalars(sa.select(MoveAttempt).where(MoveAttempt.move_id == ctx.move.id)))
+            tried = session.execute(_TRIED, {"move": ctx.move.id}).all()
         with ctx.run.cells.database(ctx.move.source_cell).read() as session:
-            ids = session.scalars(sa.select(ComputeNode.id).where(ComputeNode.host.in_([row.host for row in tried])))
-            known = tuple(ids)
+            known = tuple(session.scalars(_NODES, {"hosts": [row.host for row in tried]}))
         return {
             "host": OneOf((None, *(row.host for row in tried))),
             "node": OneOf((None, *(row.node for row in tried))),
