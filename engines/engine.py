@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from taskflow import exceptions, states, storage
-from taskflow.engines.action_engine import compiler, selector, traversal
+from taskflow.engines.action_engine import compiler, deciders, selector, traversal
 from taskflow.engines.action_engine.engine import SerialActionEngine
 from taskflow.utils import misc
 
@@ -59,7 +59,10 @@ class MoveStorage(storage.Storage):
 
 
 class LinearSelector(selector.Selector):
-    """TaskFlow's choice of what comes next, for flows in which that is one atom: it would look at all later ones."""
+    """TaskFlow's choice of what comes next, for flows in which that is one atom.
+
+    It would look at all later ones, and at all that was done before each; but what has just ended was ready to run.
+    """
 
     def _browse_atoms_for_execute(self, atom: Any = None) -> Iterator[tuple[Any, Any]]:
         if atom is None:
@@ -67,7 +70,9 @@ class LinearSelector(selector.Selector):
             return
         later = traversal.breadth_first_iterate(self._execution_graph, atom, traversal.Direction.FORWARD)
         for successor in itertools.islice(later, 1):
-            ready, decider = self._get_maybe_ready_for_execute(successor)
+            ready, decider = self._get_maybe_ready(
+                successor, states.RUNNING, (states.EXECUTE,), tuple, lambda _before: True, deciders.NoOpDecider
+            )
             if ready:
                 yield successor, decider
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 from collections.abc import Iterator
@@ -64,6 +65,10 @@ class Graph:
 
     def digest(self) -> str:
         """What a golden test pins: names, order, needs and gives."""
+        return self._digest
+
+    @functools.cached_property
+    def _digest(self) -> str:
         facts: list[Any] = [[step.step_name(), list(step.needs), step.gives] for step in self.walk()]
         text = json.dumps([self.kind, self.version, self.names(), facts, self.no_return.step_name()])
         return hashlib.sha256(text.encode()).hexdigest()
