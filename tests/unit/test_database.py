@@ -1,4 +1,4 @@
-"""How a SQLite database fails that a transaction cannot begin on."""
+"""Connections and transactions of a SQLite database, and how it fails that one cannot begin on."""
 
 from __future__ import annotations
 
@@ -82,3 +82,16 @@ def test_only_what_is_to_write_takes_the_lock(tmp_path: Path) -> None:
         writing.execute(sa.text("INSERT INTO rows VALUES (2)"))
     for each in (ours, others):
         each.close()
+
+
+def test_the_connection_that_was_given_back_last_is_the_next_one(tmp_path: Path) -> None:
+    """Its pages are in memory still: one that rested has missed what was written meanwhile."""
+    ours = Database(sqlite_url(tmp_path / "journal.sqlite"))
+    with ours.engine.connect() as first:
+        with ours.engine.connect() as second:
+            early = first.connection.driver_connection
+            late = second.connection.driver_connection
+        assert early is not late
+    with ours.engine.connect() as third:
+        assert third.connection.driver_connection is early
+    ours.close()

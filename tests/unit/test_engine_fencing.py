@@ -17,6 +17,7 @@ from droveway.engines.backend import FlowBackend
 from droveway.engines.fencing import Quarantined
 from droveway.errors import Fenced, StepError
 from droveway.flows.run import MoveOptions
+from droveway.flows.step import Context, Step
 from droveway.persistence import moves, requests
 from droveway.persistence.journal import Claim, Intent
 
@@ -133,6 +134,29 @@ def test_the_mirror_only_rises_and_a_tombstone_is_the_end(rig: Rig) -> None:
     assert session.get(epoch_path("m")) == (TOMBSTONE, 2)
     with pytest.raises(Fenced):
         fencing.mirror(session, "m", 10)
+
+
+def test_a_step_is_given_what_was_recorded_before_its_boundary(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    move = rig.submit()
+    rig.post(move)
+    given: list[tuple[str | None, Any]] = []
+
+    def note(step: Step, _direction: str, _inputs: Any, _result: Any) -> Context:
+        given.append((step.run_.row.step, step.run_.row.before))
+        return context(step, "execute", {}, None)
+
+    def record(_move: str, step: str, _direction: str, phase: str) -> None:
+        if (step, phase) == ("claim", "after"):
+            with rig.journal.write() as session:
+                moves.get(session, move).before = {"vm_state": "active"}
+
+    context = Step._context
+    monkeypatch.setattr(Step, "_context", note)
+    rig.probe = record
+    assert rig.host().turn() == [True]
+    names = [name for name in MIGRATE.names() if name != "alternates"]
+    recorded = {name: names.index(name) > names.index("claim") for name in names}
+    assert given == [(name, {"vm_state": "active"} if recorded[name] else None) for name in names]
 
 
 def test_a_step_that_finds_itself_fenced_is_no_failure_of_the_flow(rig: Rig) -> None:
