@@ -380,7 +380,7 @@ class MoveRun:
     def _hosts(self) -> list[str]:
         """Every host that a command of this move may have gone to."""
         with self.journal.read() as session:
-            return attempts.hosts(session, moves.get(session, self.move_id))
+            return attempts.hosts(session, self.row)
 
 
 def begin_state(session: orm.Session, move: Move) -> None:
