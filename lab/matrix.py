@@ -114,7 +114,10 @@ def _choice() -> argparse.ArgumentParser:
     parser.add_argument("--pairs", action="store_true", help="double faults instead of single ones")
     parser.add_argument("--part", default="1/1", help="N/M: only every Mth point, from the Nth on")
     parser.add_argument("--sample", type=int, metavar="N", help="only N points, chosen by --seed")
-    parser.add_argument("--seed", type=int, default=0, help="of --sample")
+    parser.add_argument(
+        "--each", type=int, metavar="N", help="only N points of each flow, way, effect and phase, chosen by --seed"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of --sample and --each")
     return parser
 
 
@@ -124,10 +127,25 @@ def _wanted(bench: Bench, options: argparse.Namespace) -> list[Point]:
     every = [point for point in _points(bench, options) if _is_wanted(point, options)]
     number, parts = (int(each) for each in options.part.split("/"))
     chosen = every[number - 1 :: parts]
+    if options.each is not None:
+        chosen = _some_of_each(chosen, options.each, options.seed)
     if options.sample is not None and options.sample < len(chosen):
         _say(f"{options.sample} of {len(chosen)} points, seed {options.seed}")
         chosen = sorted(random.Random(options.seed).sample(chosen, options.sample))  # noqa: S311 - no secret
     return chosen
+
+
+def _some_of_each(points: Sequence[Point], count: int, seed: int) -> list[Point]:
+    chance = random.Random(seed)  # noqa: S311 - no secret
+    alike: dict[tuple[str, ...], list[Point]] = collections.defaultdict(list)
+    for point in points:
+        alike[point.kind, point.path, point.first.effect, _phase(point)].append(point)
+    chosen = {point for group in alike.values() for point in chance.sample(group, min(count, len(group)))}
+    return [point for point in points if point in chosen]
+
+
+def _phase(point: Point) -> str:
+    return point.first.phase if point.first.phase in PHASES else "during"
 
 
 def _prepare(bench: Bench, wanted: Sequence[Point]) -> None:
@@ -150,11 +168,10 @@ def _points(bench: Bench, options: argparse.Namespace) -> Iterator[Point]:
 def _is_wanted(point: Point, options: argparse.Namespace) -> bool:
     if options.confirm != "asked" and not _is_plain_confirm(point):
         return False
-    phase = point.first.phase if point.first.phase in PHASES else "during"
     return (
         point.path in (options.direction or PATHS)
         and point.first.effect in (options.effect or EFFECTS)
-        and phase in (options.phase or PHASES)
+        and _phase(point) in (options.phase or PHASES)
         and (options.step is None or point.first.step in options.step)
     )
 

@@ -24,6 +24,9 @@ COLUMNS: Final = {
 }
 """What happened to a step, and what that means."""
 
+DIGITS: Final = 16
+"""So many of a graph's digest are shown."""
+
 _EFFECTS: Final = {
     "worker": "worker killed",
     "fail": "failed",
@@ -65,6 +68,12 @@ def page(told: Iterable[Told], *, states: int, seed: int) -> str:
         f"used; the double faults that were chosen follow from seed {seed}.",
         "",
     ]
+    lines += [
+        "The graphs that it ran, each with what tells it from any other:",
+        "",
+        *(f"- {each}" for each in graphs()),
+        "",
+    ]
     lines += [f"- *{name}*: {what}" for name, what in COLUMNS.items()]
     lines += ["", ".. list-table::", "   :header-rows: 1", ""]
     lines += _row(["cloud", "flow", *COLUMNS])
@@ -74,6 +83,12 @@ def page(told: Iterable[Told], *, states: int, seed: int) -> str:
             if any(cells):
                 lines += _row([cloud, flow, *(f"{cell[1]}/{cell[0]}" if cell else "" for cell in cells)])
     return "\n".join(lines) + "\n"
+
+
+def graphs() -> list[str]:
+    """The newest graph of each kind, with the beginning of its digest."""
+    latest = [registry.latest(kind) for kind in registry.kinds()]
+    return [f"``{graph.kind}@{graph.version}`` {graph.digest()[:DIGITS]}" for graph in latest]
 
 
 def column(tested: crash_points.Point) -> str:

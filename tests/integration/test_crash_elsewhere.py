@@ -8,7 +8,8 @@ from typing import Final
 import pytest
 from support.crash_points import EVERY, assert_converged
 
-SAMPLE: Final = ("--sample", "30", "--seed", "1")
+SAMPLE: Final = ("--each", "1", "--seed", "1")
+"""One step for each pair of a way that a flow can go and a thing that can happen in it."""
 
 # No promise of speed, only a guard: a process runs all points of a cloud, since it is warmed once then.
 pytestmark = pytest.mark.timeout(1500)

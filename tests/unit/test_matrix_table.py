@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import collections
+import re
+
 import pytest
 
 from droveway.flows import registry
-from droveway.lab import crash_points, matrix, matrix_table
+from droveway.lab import crash_points, matrix, matrix_full, matrix_table
 from droveway.lab.matrix_table import Told
 
 
@@ -27,6 +30,26 @@ def test_the_page_counts_each_point_in_its_cell() -> None:
     assert rows[2][:2] == ["one-host", "confirm (deleted)"]
     assert rows[2].count("1/1") == 1
     assert len(rows) == 3
+
+
+def test_the_page_is_of_the_graphs_that_there_are() -> None:
+    """A graph that has changed since is run by `tools/matrix --full` before it is published."""
+    page = matrix_full.PAGE.read_text(encoding="utf-8")
+    assert [f"- {each}" for each in matrix_table.graphs()] == re.findall(r"^- ``\w+@\d+`` \w+$", page, re.MULTILINE)
+    assert len({each.split()[1] for each in matrix_table.graphs()}) == len(registry.kinds())
+
+
+def test_some_of_each_has_every_pair_of_a_way_and_a_thing_that_happens() -> None:
+    graph = registry.latest("resize")
+    every = list(crash_points.singles(graph, {("execute", "claim"): ["call.1", "call.2"]}))
+    some, same, other = (matrix._some_of_each(every, 2, seed) for seed in (1, 1, 2))
+    pairs = collections.Counter((point.path, point.first.effect, matrix._phase(point)) for point in some)
+    assert set(pairs) == {(point.path, point.first.effect, matrix._phase(point)) for point in every}
+    assert set(pairs.values()) <= {1, 2}
+    assert pairs["execute", "kill", "before"] == 2
+    assert some == same
+    assert some != other
+    assert some == [point for point in every if point in some]
 
 
 @pytest.mark.parametrize("kind", registry.kinds())
