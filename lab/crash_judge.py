@@ -25,13 +25,7 @@ def carry(
     """Begin, then run the lab until nothing in it goes on by itself; ``special`` is a runner of another kind."""
     begin()
     with runner.running(lab, probes, runner=special) as running:
-        settle(lab, running)
-
-
-def settle(lab: Lab, running: runner.Runner) -> None:
-    """Wait until nothing in the lab goes on by itself."""
-    while running.busy() or runner.is_busy(lab):
-        running.rest()
+        running.settle()
 
 
 def submit(lab: Lab, kind: str, server: str, policy: str = "manual") -> None:

@@ -58,8 +58,7 @@ def drive(lab: Lab, at_rest: Callable[[], bool]) -> None:
         with _lock(lab) as held:
             if held:
                 with running(lab) as runner:
-                    while is_busy(lab):
-                        runner.rest()
+                    runner.settle()
                 return
         time.sleep(POLL)
 
@@ -164,7 +163,12 @@ class Runner:
         probe = self._probes.worker(host) if self._probes else None
         return start_worker(self._lab, host, self.connect(), probe=probe).stop
 
-    def rest(self) -> None:
+    def settle(self) -> None:
+        """Wait until nothing in the lab goes on by itself; the journal is not looked at while flows run here."""
+        while self.busy() or is_busy(self._lab):
+            self._rest()
+
+    def _rest(self) -> None:
         """Wait until the journal is worth a look: at once when the last flow was given back, seldom while flows run."""
         if self._conductor is not None:
             self._conductor.rest(SELDOM if self.busy() else POLL)
