@@ -1,0 +1,15 @@
+"""The crash matrix of a server that stays on its host (`tools/matrix`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from support.crash_points import EVERY, assert_converged
+
+
+# No promise of speed, only a guard: one process runs all of them, since it is warmed once then.
+@pytest.mark.timeout(1500)
+def test_every_single_fault_converges(record_property: Callable[[str, object], None]) -> None:
+    """R0-04, R1-22, R3-15: whatever happens at any step."""
+    assert_converged(record_property, "--cloud", "one-host", *EVERY)
