@@ -15,6 +15,7 @@ from typing import Any, Final
 from droveway.lab.crash_bytes import HEAD
 from droveway.lab.session import Lab
 from droveway.workers import extents
+from droveway.workers.hypervisors import guests_log
 
 _UUID: Final = re.compile(r"[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}")
 _TIME: Final = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?(\+\d\d:\d\d)?")
@@ -77,12 +78,14 @@ _NOT_DONE: Final = ("PENDING", "REVERTED")
 
 _RETRY: Final = "RETRY_DETAIL"
 
-_FLOW: Final = {
-    "flowdetails": ("state",),
-    "move_flows": ("kind", "version", "outcome"),
-    "move_attempts": ("attempt", "cell", "host", "request"),
-}
-"""What a flow under way goes on from, beside its atoms, and beside the state that it has made."""
+_FLOW: Final = (
+    "SELECT state FROM flowdetails",
+    "SELECT kind, version, outcome FROM move_flows",
+    "SELECT attempt, cell, host, request FROM move_attempts",
+    "SELECT step, direction FROM move_steps WHERE ended_at IS NULL",
+    "SELECT service, call FROM intents WHERE state = 'open'",
+)
+"""What a flow under way goes on from, beside its atoms and the state that it has made, and what it has yet to close."""
 
 _WORKER: Final = (
     "SELECT server, move, peer FROM offers",
@@ -158,6 +161,9 @@ def _lines(lab: Lab, *, flow: bool = False) -> Iterator[str]:
     for host in sorted(lab.identity.hosts):
         for guest in lab.hypervisor(host).guests():
             yield f"guest {host} {guest.server} running={guest.running} {guest.vcpus} {guest.memory_mb}"
+    if flow:
+        # A second run of a server may be over by now, and is still what the audit has to see.
+        yield from (f"overlap {each}" for each in guests_log.overlaps(lab.layout.guests_log))
 
 
 def _content(path: Path, *, whole: bool) -> str:
@@ -197,15 +203,15 @@ def _rows(name: str, path: Path, *, flow: bool) -> Iterator[str]:
             for row in connection.execute(f'SELECT * FROM "{table}"'):  # noqa: S608 - SQLite's own name of a table
                 facts = dict(zip(row.keys(), row, strict=True))
                 counted = {key: value for key, value in facts.items() if _matters(table, key, value, flow=flow)}
-                yield f"{name} {table} {counted}"
+                gone = "gone" if flow and facts.get("deleted") else ""
+                yield f"{name} {table} {counted} {gone}"
         if flow and "atomdetails" in tables:
             yield from _flow(connection)
 
 
 def _flow(journal: sqlite3.Connection) -> Iterator[str]:
-    for table, columns in _FLOW.items():
-        for row in journal.execute(f"SELECT {', '.join(columns)} FROM {table}"):  # noqa: S608 - names of this module
-            yield f"{table} {tuple(row)}"
+    for query in _FLOW:
+        yield from (f"{query} {tuple(row)}" for row in journal.execute(query))
     for row in journal.execute("SELECT parent_uuid, name, state, intention, atom_type, results FROM atomdetails"):
         yield f"atom {_atom(row)}"
 

@@ -25,6 +25,9 @@ CREATE TABLE flowdetails (state);
 CREATE TABLE move_flows (kind, version, outcome);
 CREATE TABLE move_attempts (attempt, cell, host, request);
 CREATE TABLE atomdetails (parent_uuid, name, state, intention, atom_type, results, failure);
+CREATE TABLE move_steps (seq, step, direction, ended_at);
+CREATE TABLE intents (id, service, call, state);
+CREATE TABLE instances (uuid, deleted);
 CREATE TABLE attachments (id, volume, connector);
 CREATE TABLE instance_system_metadata (key, value);
 """
@@ -43,6 +46,10 @@ class Flow:
     head: bytes = b"1"
     data: bytes = b"data"
     fence: int = 3
+    calls: tuple[str, ...] = ()
+    left_step: bool = False
+    deleted: int = 0
+    runs: tuple[str, ...] = ("start", "stop")
 
     def write(self, root: Path) -> None:
         """Into a lab's journal and on its disks."""
@@ -63,8 +70,17 @@ class Flow:
                 journal.execute("INSERT INTO atomdetails VALUES (?, ?, ?, ?, ?, ?, NULL)", (flow, *atom))
             for attachment, connector in ((first, "host2"), (second, "host1")):
                 journal.execute("INSERT INTO attachments VALUES (?, ?, ?)", (attachment, SERVER, connector))
+            for state in self.calls:
+                journal.execute("INSERT INTO intents VALUES (1, 'network', 'bind', ?)", (state,))
+            ended = None if self.left_step else self.created_at
+            journal.execute("INSERT INTO move_steps VALUES (1, 'claim', 'execute', ?)", (ended,))
+            journal.execute("INSERT INTO instances VALUES (?, ?)", (SERVER, self.deleted))
             journal.execute("INSERT INTO instance_system_metadata VALUES ('droveway_epoch', ?)", (str(self.fence),))
         journal.close()
+        with (root / "guests.log").open("w", encoding="utf-8") as log:
+            for number, event in enumerate(self.runs):
+                run = {"server": SERVER, "host": "host1", "pid": 7 if event == "stop" else 7 + number, "born": 1}
+                log.write(json.dumps({"time": 1.0, "event": event, **run}) + "\n")
         with (root / "disk").open("wb") as disk:
             disk.truncate(GIB)
             disk.write(self.head)
@@ -76,7 +92,7 @@ class Flow:
 
 def _lab(root: Path) -> Any:
     return SimpleNamespace(
-        layout=SimpleNamespace(root=root),
+        layout=SimpleNamespace(root=root, guests_log=root / "guests.log"),
         identity=SimpleNamespace(hosts=["host1"]),
         hypervisor=lambda _: SimpleNamespace(guests=list),
     )
@@ -102,8 +118,10 @@ def state(tmp_path: Path) -> Callable[..., str]:
         {"epoch": 4, "fence": 4},
         {"head": b"2"},
         {"failure": ("claim", "DestinationFault")},
+        {"calls": ("done", "late")},
+        {"runs": ("start", "stop", "start")},
     ],
-    ids=["ids", "times", "epochs", "guest", "step"],
+    ids=["ids", "times", "epochs", "guest", "step", "calls", "runs"],
 )
 def test_what_a_flow_does_not_go_by_is_left_out(state: Callable[..., str], facts: dict[str, Any]) -> None:
     assert state(**facts) == state()
@@ -118,8 +136,12 @@ def test_what_a_flow_does_not_go_by_is_left_out(state: Callable[..., str], facts
         {"names_other": True},
         {"failure": ("bind", "StepError")},
         {"data": b"lost"},
+        {"calls": ("open",)},
+        {"left_step": True},
+        {"deleted": 7},
+        {"runs": ("start", "start", "stop")},
     ],
-    ids=["request", "begun", "undone", "wrong-id", "class", "bytes"],
+    ids=["request", "begun", "undone", "wrong-id", "class", "bytes", "open-call", "open-step", "deleted", "two-runs"],
 )
 def test_what_a_flow_goes_by_tells_states_apart(state: Callable[..., str], facts: dict[str, Any]) -> None:
     assert state(**facts) != state()
