@@ -37,9 +37,16 @@ class StillMoving(DrovewayError):
 
 
 def carry(lab: Lab, move_id: str) -> Move:
-    """Let the lab run until the move rests, and return it."""
-    runner.drive(lab, lambda: not _goes_on(lab, move_id))
-    return read_move(lab, move_id)
+    """Let the lab run until the move rests, and return it as it was then: others may let it go on at once."""
+    move = read_move(lab, move_id)
+
+    def rests() -> bool:
+        nonlocal move
+        with lab.journal.read() as session:
+            move = moves.get(session, move_id)
+            return not runner.can_go_on(move, database_time(session))
+
+    return read_move(lab, move_id) if runner.drive(lab, rests) else move
 
 
 def carry_all(lab: Lab) -> list[Move]:
@@ -208,11 +215,6 @@ def _mark_deleting(lab: Lab, found: servers.Found) -> None:
         row = rows.find(session, found.uuid)
         row.task_state = TaskState.DELETING
         row.progress = 0
-
-
-def _goes_on(lab: Lab, move_id: str) -> bool:
-    with lab.journal.read() as session:
-        return runner.can_go_on(moves.get(session, move_id), database_time(session))
 
 
 def _found(lab: Lab, name: str) -> servers.Found:

@@ -52,15 +52,19 @@ WORKERS_UP: Final = 30.0
 """Seconds within which the workers have to register."""
 
 
-def drive(lab: Lab, at_rest: Callable[[], bool]) -> None:
-    """Run the lab until nothing in it can go on, or wait for the command that does, until ``at_rest``."""
+def drive(lab: Lab, at_rest: Callable[[], bool]) -> bool:
+    """Run the lab until nothing in it can go on, or wait for the command that does, until ``at_rest``.
+
+    Whether this process ran it.
+    """
     while not at_rest():
         with _lock(lab) as held:
             if held:
                 with running(lab) as runner:
                     runner.settle()
-                return
+                return True
         time.sleep(POLL)
+    return False
 
 
 def is_busy(lab: Lab) -> bool:

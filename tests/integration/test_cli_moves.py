@@ -187,11 +187,12 @@ def test_a_stalled_move_is_paused_resumed_and_cancelled_by_other_commands(cli: C
     assert (cli.last_move()["hold"], cli.last_move()["state"]) == (True, "running")
     cli("lab", "fault", "arm", "--step", "reserve_ports", "--phase", "before", "--action", "stall")
     second = cli.spawn("move", "resume", move)
-    until(lambda: cli.last_move()["step"] == "reserve_ports")
+    until(lambda: (cli.last_move()["step"], cli.last_move()["hold"]) == ("reserve_ports", False))
     third = cli.spawn("move", "cancel", move)
     until(lambda: third.poll() is not None or _is_cancelled(cli.root, move))
     cli("lab", "fault", "clear")
-    assert (third.wait(SECONDS), second.wait(SECONDS)) == (0, 3)
+    outputs = [command.communicate(timeout=SECONDS) for command in (third, second)]
+    assert (third.returncode, second.returncode) == (0, 3), outputs
     assert cli.last_move()["state"] == "cancelled"
     assert cli.server("web") == ("ACTIVE", "host1", "small")
 

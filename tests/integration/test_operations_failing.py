@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
 from support.operations import Stage, faults_cleared, stage
 from support.small_lab import until
 
-from droveway.lab import faults, operations
+from droveway.lab import faults, operations, runner
 from droveway.lab.submit import Wish, submit
 from droveway.persistence import requests
 from droveway.persistence.cell import InstanceFault
@@ -246,6 +247,27 @@ def test_a_held_move_rests_at_the_next_boundary_until_it_is_resumed(lab: Stage, 
     assert f"droveway move resume {move[:8]}" in lab.json("move", "show", move)["next"]
     lab.cli("move", "resume", move)
     assert lab.standing("web") == before.verifying(str(lab.move("web").dest_host), "large", LARGE)
+
+
+def test_a_held_move_is_told_as_it_rested_though_it_is_resumed_at_once(
+    lab: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A command that found its move held ends with that, whatever another one does to it a moment later."""
+    can_go_on = runner.can_go_on
+    move = file(lab, "web")
+    ask(lab, move, requests.pause)
+
+    def look_then_resume(row: Move, now: Any) -> bool:
+        answer = can_go_on(row, now)
+        ask(lab, move, requests.resume)
+        return answer
+
+    monkeypatch.setattr(runner, "can_go_on", look_then_resume)
+    assert operations.carry(lab.lab, move).hold
+    assert not lab.move("web").hold
+    monkeypatch.undo()
+    lab.cli("move", "resume")
+    assert lab.move("web").state == "verifying"
 
 
 def test_a_queued_move_is_held_before_it_begins(lab: Stage) -> None:
