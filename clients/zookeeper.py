@@ -15,7 +15,6 @@ from typing import Any, Final
 
 from kazoo import exceptions
 from kazoo.client import KazooClient
-from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol.states import EventType, KazooState, KeeperState
 
 from droveway.errors import CoordinationLost, Fenced
@@ -133,8 +132,11 @@ class Coordination:
         False when it exists; raises `droveway.errors.Fenced` when the guard is at another version or gone.
         """
         with self._translated():
-            self.client.retry(self.client.ensure_path, path.rpartition("/")[0])
             checked, created = self.client.retry(self._commit_guarded, path, data, guard, version)
+            if isinstance(created, exceptions.NoNodeError):
+                # Its folder is missing, which is so rare that nobody should ask before.
+                self.client.retry(self.client.ensure_path, path.rpartition("/")[0])
+                checked, created = self.client.retry(self._commit_guarded, path, data, guard, version)
             if isinstance(checked, (exceptions.BadVersionError, exceptions.NoNodeError)):
                 raise Fenced(f"{guard} is no longer at version {version}: a newer claim stands or the move has ended")
             if isinstance(created, exceptions.NodeExistsError):
@@ -296,26 +298,9 @@ def connect(hosts: str, *, timeout: float) -> Coordination:
 def embedded_store() -> Any:
     """The nodes of an embedded ZooKeeper, shared by all sessions of one process."""
     _zake()
-    from zake.fake_storage import FakeStorage
+    from droveway.clients.embedded.nodes import Store
 
-    class Store(FakeStorage):
-        """Finds relatives by comparing texts: zake splits both paths for every node there is, a tenth of a move."""
-
-        def get_children(self, path: str, only_direct: bool = True) -> dict[str, Any]:
-            start = f"{path.rstrip('/')}/"
-            with self.lock:
-                return {
-                    other: data
-                    for other, data in self._paths.items()
-                    if other.startswith(start) and other != start and not (only_direct and "/" in other[len(start) :])
-                }
-
-        def get_parents(self, path: str) -> dict[str, Any]:
-            above = [path[:end] or "/" for end, letter in enumerate(path) if letter == "/" and path != "/"]
-            with self.lock:
-                return {other: self._paths[other] for other in above if other in self._paths}
-
-    return Store(SequentialThreadingHandler())
+    return Store()
 
 
 def connect_embedded(store: Any) -> Coordination:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -59,6 +60,7 @@ def test_guarded_create_makes_nothing_under_another_version(session: zookeeper.C
     assert session.children("/jobs") == []
     with pytest.raises(Fenced):
         session.create_guarded("/jobs/x", b"", guard="/missing", version=0)
+    assert session.children("/jobs") == []
     assert session.create_guarded("/jobs/x", b"1", guard="/epoch", version=1)
     assert not session.create_guarded("/jobs/x", b"2", guard="/epoch", version=1)
     assert session.get("/jobs/x") == (b"1", 0)
@@ -152,10 +154,42 @@ def test_paths() -> None:
     assert zookeeper.epoch_path("m") == "/droveway/moves/m/epoch"
 
 
-@given(st.sets(_PATHS, max_size=12), _PATHS, st.booleans())
-def test_relatives_are_the_ones_that_zake_itself_finds(paths: set[str], asked: str, only_direct: bool) -> None:
-    store = zookeeper.embedded_store()
-    store._paths.update(dict.fromkeys(paths, "node"))
+@given(st.lists(st.tuples(_PATHS, st.booleans())), _PATHS, st.booleans())
+def test_relatives_are_the_ones_that_zake_itself_finds(
+    changes: list[tuple[str, bool]], asked: str, only_direct: bool
+) -> None:
+    store: Any = zookeeper.embedded_store()
+    session = zookeeper.connect_embedded(store)
+    for path, made in changes:
+        if made:
+            session.create(path, b"")
+        elif path != "/":
+            session.delete(path)
+    session.close()
     zake = type(store).__base__
     assert store.get_children(asked, only_direct=only_direct) == zake.get_children(store, asked, only_direct)
     assert store.get_parents(asked) == zake.get_parents(store, asked)
+
+
+def test_a_transaction_that_fails_leaves_the_nodes_and_their_folders_as_they_were(
+    session: zookeeper.Coordination, store: Any
+) -> None:
+    def change() -> None:
+        with store.transaction():
+            store.pop("/a/b")
+            store["/a/c"] = store["/a"]
+            raise LookupError
+
+    session.create("/a/b", b"1")
+    with pytest.raises(LookupError):
+        change()
+    assert session.children("/a") == ["b"]
+    assert session.get("/a/b") == (b"1", 0)
+
+
+def test_the_end_of_a_session_takes_its_nodes_out_of_their_folders(store: Any, session: zookeeper.Coordination) -> None:
+    other = zookeeper.connect_embedded(store)
+    other.create("/a/mine", b"", ephemeral=True)
+    other.close()
+    assert session.children("/a") == []
+    assert session.delete("/a")
