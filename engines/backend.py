@@ -66,6 +66,7 @@ class FlowBackend:
         self._states: dict[str, str | None] = {}
         self._ends: dict[Run, dict[str, Any]] = {}
         self._called: list[int] = []
+        self._begun: tuple[Run, dict[str, Any]] | None = None
         self.closed: DrovewayError | None = None
         """Why nothing more may be written: parked or fenced."""
         self.ended = False
@@ -77,6 +78,11 @@ class FlowBackend:
 
     def close(self) -> None:
         """TaskFlow's entry, called after each use of a connection."""
+
+    def begun(self, step: str, direction: str) -> dict[str, Any] | None:
+        """The move as it was when this run of the step was stored as begun, as `fencing.claimed` gives it; once."""
+        begun, self._begun = self._begun, None
+        return begun[1] if begun is not None and begun[0] == (step, direction) else None
 
     def detach(self, reason: DrovewayError) -> None:
         """Refuse every later write with ``reason``: what the engine still does leaves no trace."""
@@ -168,11 +174,13 @@ class FlowBackend:
 
     def _store(self, name: str, state: str) -> None:
         with self._outages(), self._journal.begin() as connection:
-            standing = self._check(connection)
+            begins = _BEGINS.get(state)
+            standing = self._check(connection, whole=begins is not None)
             self._flush(connection)
-            if state in _BEGINS:
-                self._note_undoing(connection, standing, state)
-                self._history.begin(connection, standing, name, _BEGINS[state])
+            if begins is not None:
+                columns = self._note_undoing(connection, standing, state)
+                columns |= self._history.begin(connection, standing, name, begins)
+                self._begun = (name, begins), {**(standing.claimed or {}), **columns}
         self._flushed()
 
     @contextlib.contextmanager
@@ -183,8 +191,8 @@ class FlowBackend:
             yield session, standing
         self._flushed()
 
-    def _check(self, transaction: Executor) -> Standing:
-        return fencing.check(transaction, self._history.move_id, self._history.epoch)
+    def _check(self, transaction: Executor, *, whole: bool = False) -> Standing:
+        return fencing.check(transaction, self._history.move_id, self._history.epoch, whole=whole)
 
     @contextlib.contextmanager
     def _outages(self) -> Iterator[None]:
@@ -232,17 +240,20 @@ class FlowBackend:
             if self._on_stored is not None:
                 self._on_stored(step, direction)
 
-    def _note_undoing(self, connection: sa.Connection, standing: Standing, state: str) -> None:
-        """A forward move whose undo is not one before the next alternate is undoing from its first undo on."""
+    def _note_undoing(self, connection: sa.Connection, standing: Standing, state: str) -> dict[str, Any]:
+        """A forward move whose undo is not one before the next alternate is undoing from its first undo on.
+
+        The columns of the move that this changed.
+        """
         if state != states.REVERTING or standing.state != State.RUNNING:
-            return
+            return {}
         rows = (self._stored | self._waiting).values()
         if any(row["intention"] == states.RETRY for row in rows):
-            return
+            return {}
         with orm.Session(connection) as session:
-            move = session.get(Move, self._history.move_id)
-            if move is not None:
-                moves.change_state(session, move, State.UNDOING)
+            move = session.get_one(Move, self._history.move_id)
+            moves.change_state(session, move, State.UNDOING)
+        return {"state": State.UNDOING.value}
 
     def _refuse_when_closed(self) -> None:
         if self.closed is not None:

@@ -42,6 +42,7 @@ _CLAIMED: Final = (
     .join(Claim, Claim.move_id == Move.id)
     .where(Move.id == sa.bindparam("move"))
 )
+_CLAIMED_HERE: Final = _CLAIMED.with_for_update()
 _OF_MOVE: Final = Claim.move_id == sa.bindparam("move")
 _LAST: Final = sa.select(*Claim.__table__.c).where(_OF_MOVE).with_for_update()
 _FIRST_CLAIM: Final = sa.insert(Claim)
@@ -82,6 +83,8 @@ class Standing:
     attempt: int
     source_host: str
     dest_host: str | None
+    claimed: dict[str, Any] | None = None
+    """As `claimed` gives it, where that was wanted."""
 
 
 def claim(journal: Database, move_id: str, owner: str, *, quarantine_after: int = QUARANTINE_AFTER) -> int:
@@ -121,12 +124,15 @@ def release(journal: Database, move_id: str, epoch: int) -> None:
         connection.execute(_RELEASE, {"move": move_id, "claimed": epoch})
 
 
-def check(transaction: Executor, move_id: str, epoch: int) -> Standing:
-    """Lock the claim for this transaction; raises `droveway.errors.Fenced` unless ``epoch`` stands."""
-    row = transaction.execute(_STANDS, {"move": move_id}).first()
+def check(transaction: Executor, move_id: str, epoch: int, *, whole: bool = False) -> Standing:
+    """Lock the claim for this transaction; raises `droveway.errors.Fenced` unless ``epoch`` stands.
+
+    ``whole``: with what `claimed` would read.
+    """
+    row = transaction.execute(_CLAIMED_HERE if whole else _STANDS, {"move": move_id}).first()
     if row is None or row.epoch != epoch:
         raise Fenced(f"epoch {epoch} of move {move_id} no longer stands: another conductor has the move")
-    return Standing(row.state, row.attempt, row.source_host, row.dest_host)
+    return Standing(row.state, row.attempt, row.source_host, row.dest_host, row._asdict() if whole else None)
 
 
 def wishes(journal: Database, move_id: str) -> Any:

@@ -83,8 +83,11 @@ class History:
         rows = transaction.execute(_LEFT_OPEN, {"flow_uuid": self.flow_uuid})
         self._left = {(row.step, row.direction): row.seq for row in rows}
 
-    def begin(self, transaction: Executor, standing: Standing, step: str, direction: str) -> None:
-        """The step begins, or is entered again after a crash or a stop: then its open row goes on."""
+    def begin(self, transaction: Executor, standing: Standing, step: str, direction: str) -> dict[str, Any]:
+        """The step begins, or is entered again after a crash or a stop: then its open row goes on.
+
+        The columns by which the move tells of it.
+        """
         seq = self._left.get((step, direction))
         stands = _STANDS_AT
         if seq is not None:
@@ -105,16 +108,14 @@ class History:
             begun: Any = transaction.execute(_BEGIN, row)
             seq = begun.inserted_primary_key[0]
         self._open[step, direction] = seq
-        transaction.execute(
-            stands,
-            {
-                "move": self.move_id,
-                "new_step": step,
-                "new_step_number": self._number(step),
-                "new_step_count": len(self._order),
-                "new_updated_at": now(),
-            },
-        )
+        columns = {
+            "step": step,
+            "step_number": self._number(step),
+            "step_count": len(self._order),
+            "updated_at": now(),
+        }
+        transaction.execute(stands, {"move": self.move_id, **{f"new_{name}": to for name, to in columns.items()}})
+        return columns if stands is _STANDS_AT else columns | NOTHING_TOLD
 
     def end(
         self,

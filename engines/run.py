@@ -170,7 +170,7 @@ class MoveRun:
             )
         self._cancellable = cancellable and not self._asked_beyond and self.kind in moves.FORWARD_KINDS
         self._require_going_on()
-        claimed = fencing.claimed(self.journal, self.move_id)
+        claimed = self.backend.begun(step, direction) or fencing.claimed(self.journal, self.move_id)
         epoch = claimed.pop("epoch") if claimed is not None else None
         if claimed is not None:
             self._learn(recorded=claimed.pop("recorded"), **claimed)

@@ -346,9 +346,9 @@ def test_stock_commits_a_step_four_times_and_ours_once(rig: Rig, monkeypatch: py
     commits: list[int] = []
     transaction = FlowBackend._check
 
-    def counting(self: FlowBackend, *facts: Any) -> Any:
+    def counting(self: FlowBackend, *facts: Any, **options: Any) -> Any:
         commits.append(1)
-        return transaction(self, *facts)
+        return transaction(self, *facts, **options)
 
     monkeypatch.setattr(FlowBackend, "_check", counting)
     engine.run()
