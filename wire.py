@@ -311,5 +311,9 @@ def learn_types() -> None:
     while waiting:
         for each in waiting.pop().__subclasses__():
             waiting.append(each)
-            if each.__module__.startswith("droveway."):
+            if each.__module__.startswith("droveway.") and each not in _LEARNED:
                 msgspec.json.Decoder(each)
+                _LEARNED.add(each)
+
+
+_LEARNED: Final[set[type[msgspec.Struct]]] = set()

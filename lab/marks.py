@@ -265,7 +265,7 @@ def _is_malformed(path: Path, databases: _Databases) -> bool:
     process's locks on it, and what it commits afterwards can be lost.
     """
     try:
-        databases.of(path).execute("SELECT count(*) FROM sqlite_schema").fetchall()
+        databases.of(path).execute("PRAGMA user_version").fetchall()
     except sqlite3.DatabaseError as error:
         return error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
     return False

@@ -1,4 +1,4 @@
-"""The worker's own record of what it was asked and what became of it: SQLite, every commit synced.
+"""The worker's own record of what it was asked and what became of it: SQLite, synced before anybody builds on it.
 
 It holds at most one effect for each command, the highest epoch of each move, the standing offers of disks, and notes
 that an action must find again after a crash.
@@ -62,8 +62,11 @@ class WorkerJournal:
             self._db.close()
 
     def begin(self, command: Command) -> None:
-        """Record that the command is being carried out; repeated: with its newest epoch."""
-        with self._transaction() as db:
+        """Record that the command is being carried out; repeated: with its newest epoch.
+
+        Nothing rests on this record: it outlives the worker, and a power cut only if another commit came after it.
+        """
+        with self._transaction(synchronous="NORMAL") as db:
             db.execute(
                 "INSERT INTO commands (key, move, server, step, action, direction, epoch, begun)"
                 " VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (key) DO UPDATE SET epoch = excluded.epoch",
@@ -143,9 +146,11 @@ class WorkerJournal:
             return self._db.execute(query, values).fetchone()
 
     @contextlib.contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
-        with self._lock, self._db:
-            yield self._db
+    def _transaction(self, *, synchronous: str = "FULL") -> Iterator[sqlite3.Connection]:
+        with self._lock:
+            self._db.execute(f"PRAGMA synchronous = {synchronous}")
+            with self._db:
+                yield self._db
 
     def _make(self) -> None:
         """Make the file whole before it gets its name: an empty one with that name was truncated."""
@@ -167,7 +172,6 @@ class WorkerJournal:
             db.close()
             raise self._damaged(why)
         db.execute("PRAGMA journal_mode = WAL")
-        db.execute("PRAGMA synchronous = FULL")
         return db
 
     def _fault(self, db: sqlite3.Connection) -> str:
