@@ -12,6 +12,7 @@ import contextlib
 import hashlib
 import sqlite3
 from collections.abc import Iterable, Iterator
+from concurrent import futures
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -75,6 +76,7 @@ def kept(files: Layout, hosts: Iterable[str]) -> Iterator[None]:
             yield
         finally:
             _record(files, hosts, _look(files, hosts, databases))
+            databases.close_together()
 
 
 def require(files: Layout, hosts: Iterable[str]) -> None:
@@ -142,6 +144,12 @@ class _Databases:
         for database in self._opened.values():
             database.close()
 
+    def close_together(self) -> None:
+        """Close all: who closes a worker's journal last writes its log back and waits for the disk, here once."""
+        with futures.ThreadPoolExecutor(len(self._opened) or 1) as closing:
+            for closed in [closing.submit(database.close) for database in self._opened.values()]:
+                closed.result()
+
     def rows(self, path: Path, query: str, *values: str) -> list[Any] | None:
         """The rows; None for a database that cannot be read: whoever needs it says so."""
         if not path.exists():
@@ -155,7 +163,7 @@ class _Databases:
         """The connection.  It may write: what a killed process had begun is rolled back by whoever reads next."""
         if path not in self._opened:
             uri = f"{path.absolute().as_uri()}?mode=rw"
-            self._opened[path] = sqlite3.connect(uri, uri=True, timeout=BUSY_TIMEOUT)
+            self._opened[path] = sqlite3.connect(uri, uri=True, timeout=BUSY_TIMEOUT, check_same_thread=False)
         return self._opened[path]
 
 
