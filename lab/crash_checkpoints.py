@@ -44,7 +44,7 @@ class Checkpoints:
         ends = self._graph.no_return.step_name()
         last = len(self._order) if self._path != "execute" else self._order.index(ends)
         for passed in range(STRIDE, last, STRIDE):
-            spot = crash_points.point(self._graph.kind, self._path, self._order[passed - 1], "pause", "stored").first
+            spot = crash_points.point(self._graph.kind, self._path, self._order[passed - 1], "pause", "after").first
             start = self._found[-1]
             script = self.script((spot,), start)
             self._found.append(Checkpoint(pause(start, script), passed))
