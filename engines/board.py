@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
+import sqlalchemy as sa
 from kazoo import exceptions as kazoo_errors
 from kazoo.protocol import paths
 from oslo_serialization import jsonutils
@@ -36,7 +37,7 @@ class Posting(msgspec.Struct, frozen=True, kw_only=True):
     """When the move was asked for; older ones go first."""
 
 
-def posting_of(move: Move, flow: MoveFlow) -> Posting:
+def posting_of(move: Move | sa.Row[Any], flow: MoveFlow | sa.Row[Any]) -> Posting:
     """The job that offers this flow."""
     return Posting(
         flow=flow.uuid,
@@ -49,8 +50,8 @@ def posting_of(move: Move, flow: MoveFlow) -> Posting:
     )
 
 
-def _is_to_end(move: Move) -> bool:
-    return move.cancel_requested or move.delete_requested
+def _is_to_end(move: Move | sa.Row[Any]) -> bool:
+    return bool(move.cancel_requested or move.delete_requested)
 
 
 class MoveJob(impl_zookeeper.ZookeeperJob):

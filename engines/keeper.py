@@ -12,7 +12,9 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Any, Final
+
+import sqlalchemy as sa
 
 from droveway.clients.zookeeper import BOARD, Coordination, worker_path
 from droveway.engines import policies
@@ -23,7 +25,6 @@ from droveway.engines.policies import Ask, PolicyAction, Settle, Wait, Waiting
 from droveway.errors import CoordinationLost, Refused
 from droveway.persistence import moves, requests
 from droveway.persistence.database import Database, database_time
-from droveway.persistence.journal import Move
 from droveway.persistence.moves import FlowRef
 from droveway.persistence.policies import Health, note_wait
 from droveway.persistence.states import State
@@ -114,14 +115,16 @@ def decide(snapshot: Snapshot, limit: int) -> list[Action]:
 def look(journal: Database, board: MoveBoard, coordination: Coordination) -> Snapshot:
     """The snapshot; the board is read first, so that a flow which ends in between is taken for wanted at worst."""
     posted = board.posted()
-    with journal.read() as session:
+    with journal.engine.connect() as connection:
         seen = []
-        for move, flow in moves.open_flows(session):
-            posting = posting_of(move, flow) if flow is not None else None
-            seen.append(Seen(move.id, State(move.state), move.hold, posting, _waiting(move)))
-        for move, ended in moves.left_ends(session):
-            seen.append(Seen(move.id, State(move.state), hold=False, posting=posting_of(move, ended), cleared=False))
-        now = database_time(session)
+        for row in moves.open_flows(connection):
+            posting = posting_of(row, row) if row.uuid is not None else None
+            seen.append(Seen(row.id, State(row.state), row.hold, posting, _waiting(row)))
+        seen += [
+            Seen(row.id, State(row.state), hold=False, posting=posting_of(row, row), cleared=False)
+            for row in moves.left_flows(connection)
+        ]
+        now = database_time(connection)
     needed = {host for each in seen if each.waiting is not None for host in policies.hosts(each.waiting, now)}
     up = frozenset(host for host in needed if coordination.get(worker_path(host)) is not None)
     return Snapshot(tuple(seen), posted, now, up)
@@ -251,7 +254,7 @@ def _may_run(seen: Seen) -> bool:
     return not seen.cleared or (not seen.hold and seen.state is not State.NEEDS_OPERATOR)
 
 
-def _waiting(move: Move) -> Waiting | None:
+def _waiting(move: sa.Row[Any]) -> Waiting | None:
     if move.state != State.VERIFYING:
         return None
     return Waiting(

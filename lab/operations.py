@@ -38,15 +38,15 @@ class StillMoving(DrovewayError):
 
 def carry(lab: Lab, move_id: str) -> Move:
     """Let the lab run until the move rests, and return it as it was then: others may let it go on at once."""
-    move = read_move(lab, move_id)
+    seen: Move
 
     def rests() -> bool:
-        nonlocal move
+        nonlocal seen
         with lab.journal.read() as session:
-            move = moves.get(session, move_id)
-            return not runner.can_go_on(move, database_time(session))
+            seen = moves.get(session, move_id)
+            return not runner.can_go_on(seen, database_time(session))
 
-    return read_move(lab, move_id) if runner.drive(lab, rests) else move
+    return read_move(lab, move_id) if runner.drive(lab, rests) else seen
 
 
 def carry_all(lab: Lab) -> list[Move]:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any, Final
 
+import sqlalchemy as sa
 from sqlalchemy import orm
 
 from droveway.clients.references import References
@@ -70,13 +71,12 @@ def drive(lab: Lab, at_rest: Callable[[], bool]) -> bool:
 def is_busy(lab: Lab) -> bool:
     """Whether any move can go on by itself."""
     away = stopped_workers(lab.layout)
+    with lab.journal.engine.connect() as connection:
+        now = database_time(connection)
+        if any(can_go_on(row, now, away) for row in moves.open_flows(connection)) or moves.left_flows(connection):
+            return True
     with lab.journal.read() as session:
-        now = database_time(session)
-        return (
-            any(can_go_on(move, now, away) for move in moves.open_moves(session))
-            or bool(moves.left_ends(session))
-            or _is_owed(session, away)
-        )
+        return _is_owed(session, away)
 
 
 def _is_owed(session: orm.Session, away: Collection[str]) -> bool:
@@ -86,7 +86,7 @@ def _is_owed(session: orm.Session, away: Collection[str]) -> bool:
     return any(debt.host not in away and (debt.move_id, debt.host) not in in_vain for debt in due)
 
 
-def can_go_on(move: Move, now: Any, away: Collection[str] = ()) -> bool:
+def can_go_on(move: Move | sa.Row[Any], now: Any, away: Collection[str] = ()) -> bool:
     """Whether the move goes on without a person; ``now`` is the database's clock.
 
     A confirm policy waits for hosts that are ``away``, which somebody has to start, once it has said so.
