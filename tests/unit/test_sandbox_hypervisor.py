@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from droveway.errors import DestinationFault, StepError
-from droveway.workers.hypervisors import guests_log, processes, sandbox
+from droveway.workers.hypervisors import guests_log, processes, sandbox, sandbox_guest
 from droveway.workers.hypervisors.base import Volume
 from droveway.workers.hypervisors.guests_log import Event, overlaps, under_way
 from droveway.workers.hypervisors.sandbox import Sandbox
@@ -299,3 +299,12 @@ def test_a_lab_may_be_moved_with_its_volumes(tmp_path: Path) -> None:
     new.start(server, open_fence)
     new.stop(server, grace=5, fence=open_fence)
     assert (tmp_path / "new" / "volumes" / "v").read_bytes().startswith(b"droveway")
+
+
+def test_a_process_that_the_kernel_takes_apart_has_ended() -> None:
+    """Its locks are free by then: who takes them must not find a run that goes on."""
+    name, facts = Path("/proc/self/stat").read_bytes().rsplit(b") ", 1)
+    fields = facts.split()
+    assert sandbox_guest.birth(name + b") " + facts) == sandbox_guest.born(os.getpid()) == int(fields[19])
+    fields[6] = str(int(fields[6]) | sandbox_guest.PF_EXITING).encode()
+    assert sandbox_guest.birth(name + b") " + b" ".join(fields)) is None

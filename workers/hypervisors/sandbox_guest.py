@@ -26,6 +26,8 @@ BLOCK = 4096
 MAGIC = b"droveway"
 MARK_BYTES = 16
 SERVER_BYTES = 64
+PF_EXITING = 0x4
+"""The kernel's flag of a process that is being taken apart."""
 SIGNALS = ("SIGTERM", "SIGUSR1")
 """The power button and the question: a guest waits for both, and a start with them blocked loses none of them."""
 
@@ -34,10 +36,15 @@ def born(pid: int) -> int | None:
     """When the process was started, in clock ticks since the machine's boot; None when it has ended."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123 - pathlib costs the guest's start its time
-            fields = file.read().rpartition(b")")[2].split()
+            return birth(file.read())
     except (FileNotFoundError, ProcessLookupError):
         return None
-    return None if fields[0] in b"ZXx" else int(fields[19])
+
+
+def birth(stat: bytes) -> int | None:
+    """The same from what the kernel says of it.  Of a process that ends, locks may be free before it counts as dead."""
+    fields = stat.rpartition(b")")[2].split()
+    return None if fields[0] in b"ZXx" or int(fields[6]) & PF_EXITING else int(fields[19])
 
 
 class LockedLog:
