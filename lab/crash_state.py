@@ -103,7 +103,7 @@ _SAME: Final = (".lock", ".log", ".sqlite-wal", ".sqlite-shm", ".pid", ".ask", "
 def digest(lab: Lab, known: frozenset[str]) -> str:
     """A hash of all rows, files and guests of the lab at rest, normalised for times and for ids not ``known``."""
     total = hashlib.sha256()
-    for line in sorted(_normal(line, dict.fromkeys(_unknown(line, known), "ID")) for line in _lines(lab)):
+    for line in sorted(_named_so(_timeless(line), dict.fromkeys(_unknown(line, known), "ID")) for line in _lines(lab)):
         total.update(line.encode())
     return total.hexdigest()
 
@@ -129,23 +129,28 @@ def _unknown(line: str, known: frozenset[str]) -> set[str]:
     return {found for found in _UUID.findall(line) if found not in known}
 
 
-def _normal(line: str, names: Mapping[str, str]) -> str:
-    text = _UUID.sub(lambda found: names.get(found[0], found[0]), line)
-    return _NUMBER.sub(r"\1N", _TIME.sub("TIME", text)) + "\n"
+def _timeless(line: str) -> str:
+    """The line without times, epochs and what else a file system numbers."""
+    return _NUMBER.sub(r"\1N", _TIME.sub("TIME", line)) + "\n"
+
+
+def _named_so(line: str, names: Mapping[str, str]) -> str:
+    return _UUID.sub(lambda found: names.get(found[0], found[0]), line)
 
 
 def _named(lines: Iterable[str], known: frozenset[str]) -> list[str]:
     """The lines, normalised and in order, each id that is not known under a name that says where it stands."""
+    timeless = [_timeless(line) for line in lines]
     places: dict[str, list[str]] = collections.defaultdict(list)
-    for line in lines:
+    for line in timeless:
         for found in _unknown(line, known):
             places[found].append(line)
     plain = dict.fromkeys(places, "ID")
     names = {}
     for found, at in places.items():
-        seen = "".join(sorted(_normal(line, plain | {found: "THIS"}) for line in at))
+        seen = "".join(sorted(_named_so(line, plain | {found: "THIS"}) for line in at))
         names[found] = hashlib.sha256(seen.encode()).hexdigest()
-    return sorted(_normal(line, names) for line in lines)
+    return sorted(_named_so(line, names) for line in timeless)
 
 
 def _lines(lab: Lab, *, flow: bool = False) -> Iterator[str]:
@@ -184,8 +189,9 @@ def _data(path: Path, size: int) -> str:
         for offset, length in extents.chunks(extents.data_extents(file.fileno(), size)):
             file.seek(max(offset, HEAD))
             data = file.read(max(0, offset + length - max(offset, HEAD)))
-            if data.count(0) < len(data):
-                found.update(f"{offset}:".encode() + data)
+            if data != bytes(len(data)):
+                found.update(f"{offset}:".encode())
+                found.update(data)
     return found.hexdigest().upper()
 
 
