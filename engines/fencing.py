@@ -23,7 +23,7 @@ QUARANTINE_AFTER: Final = 5
 """Claims in a row that may end unclean and save no progress before a person has to look."""
 
 _STANDS: Final = (
-    sa.select(Claim.epoch, Move.state, Move.attempt, Move.source_host, Move.dest_host, Move.hold, Move.cancel_requested)
+    sa.select(Claim.epoch, Move.state, Move.attempt, Move.source_host, Move.dest_host)
     .join(Move, Move.id == Claim.move_id)
     .where(Claim.move_id == sa.bindparam("move"))
     .with_for_update()

@@ -1,9 +1,9 @@
 """Recognises a lab's databases that were truncated, swapped with another lab's, or restored from an older copy.
 
 What only ever grows is written down beside them whenever the lab begins and ends to run: the journal's epoch and
-steps, the commands of each worker's journal, the generations of Placement's providers.  A database that stands below
-its mark is older than what the lab has seen.  After a kill, when nothing was written down, the workers' journals still
-tell of an older journal: they hold the numbers of its epochs and steps.
+steps, the finished commands of each worker's journal, the generations of Placement's providers.  A database that stands
+below its mark is older than what the lab has seen.  After a kill, when nothing was written down, the workers' journals
+still tell of an older journal: they hold the numbers of its epochs and steps.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ class WorkerMark(msgspec.Struct, frozen=True, kw_only=True):
 
     incarnation: int | None
     """Whose worker it is of; None before it was marked."""
-    commands: int
+    finished: int = 0
+    """How many commands have a result: that one was begun is not synced, and a power cut may take it back."""
     epoch: int
     step: int
     """The highest number of a step of the journal's history that a command has in its key."""
@@ -236,8 +237,8 @@ def _contradictions(files: Layout, known: Marks, present: Marks) -> Iterator[str
                 yield f"{what} is gone, and with it what the host has done: restore it, or {ADOPT} begins a new one"
         elif None not in (found.incarnation, known.incarnation) and found.incarnation != known.incarnation:
             yield _swapped(what)
-        elif found.commands < mark.commands:
-            yield _older(what, f"{found.commands} commands of {mark.commands}")
+        elif found.finished < mark.finished:
+            yield _older(what, f"{found.finished} commands of {mark.finished}")
     seen = [("", known.epoch or 0, known.step or 0)]
     seen += [(f"the worker of host {host} knows of ", mark.epoch, mark.step) for host, mark in present.workers.items()]
     for who, epoch, step in seen:
@@ -293,15 +294,15 @@ def _whole_size(path: Path) -> int:
 
 
 def _worker(path: Path, databases: _Databases) -> WorkerMark | None:
-    keys = databases.rows(path, "SELECT key FROM commands")
+    keys = databases.rows(path, "SELECT key, result IS NOT NULL FROM commands")
     notes = databases.rows(path, "SELECT value FROM notes WHERE stem = ? AND name = ?", *_NOTE)
     epochs = databases.rows(path, "SELECT coalesce(max(epoch), 0) FROM moves")
     if keys is None or notes is None or epochs is None:
         return None
-    steps = [int(key.split(".")[3]) for (key,) in keys if key.count(".") >= 3 and key.split(".")[3].isdigit()]  # noqa: PLR2004 - flow.step.direction.number
+    steps = [int(key.split(".")[3]) for key, _ in keys if key.count(".") >= 3 and key.split(".")[3].isdigit()]  # noqa: PLR2004 - flow.step.direction.number
     return WorkerMark(
         incarnation=notes[0][0] if notes else None,
-        commands=len(keys),
+        finished=sum(finished for _, finished in keys),
         epoch=epochs[0][0],
         step=max(steps, default=0),
     )

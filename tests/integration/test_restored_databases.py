@@ -237,6 +237,33 @@ def test_a_look_undoes_what_a_killed_process_had_half_written(lab: Stage) -> Non
     assert marks.look(lab.lab.layout, []) == known
 
 
+@pytest.mark.parametrize("finished", [True, False])
+def test_a_command_that_only_began_may_be_missing_after_a_power_cut(lab: Stage, finished: bool) -> None:
+    """Its record is not synced; the record of its result is, and without it the journal is an older one."""
+    files, hosts = lab.lab.layout, lab.lab.identity.hosts
+    known = files.marks.read_bytes()
+    row = (
+        "flow.step.execute.1",
+        "move",
+        "server",
+        "step",
+        "stop_guest",
+        "execute",
+        1,
+        0.0,
+        b"{}" if finished else None,
+    )
+    with contextlib.closing(sqlite3.connect(files.worker("host1"))) as database:
+        with database:
+            names = "key, move, server, step, action, direction, epoch, begun, result"
+            database.execute(f"INSERT INTO commands ({names}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
+        marks.record(files, hosts)
+        with database:
+            database.execute("DELETE FROM commands WHERE key = ?", row[:1])
+    assert ("was restored from an older copy" in marks.contradiction(files, hosts)) == finished
+    files.marks.write_bytes(known)
+
+
 def test_what_cannot_be_read_keeps_its_mark(lab: Stage) -> None:
     """A mark without the journal's numbers would call the lab's own journal another one's ever after."""
     before = lab.lab.layout.marks.read_bytes()

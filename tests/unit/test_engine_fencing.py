@@ -150,10 +150,13 @@ def test_a_step_is_given_what_was_recorded_before_its_boundary(rig: Rig, monkeyp
             with rig.journal.write() as session:
                 moves.get(session, move).before = {"vm_state": "active"}
 
+    read: list[str] = []
     context = Step._context
     monkeypatch.setattr(Step, "_context", note)
+    monkeypatch.setattr(fencing, "claimed", lambda _journal, move: read.append(move))
     rig.probe = record
     assert rig.host().turn() == [True]
+    assert read == [], "each boundary knows it from the transaction that began its step"
     names = [name for name in MIGRATE.names() if name != "alternates"]
     recorded = {name: names.index(name) > names.index("claim") for name in names}
     assert given == [(name, {"vm_state": "active"} if recorded[name] else None) for name in names]
