@@ -19,9 +19,20 @@ from typing import Any, Final, Literal, get_args
 
 from droveway.errors import DrovewayError
 from droveway.flows import registry
-from droveway.lab import build, cloud, crash_judge, crash_points, crash_process, crash_state, crash_warm, snapshot
+from droveway.lab import (
+    books,
+    build,
+    cloud,
+    crash_judge,
+    crash_points,
+    crash_process,
+    crash_state,
+    crash_warm,
+    leftovers,
+    snapshot,
+)
 from droveway.lab.crash_checkpoints import Checkpoint, Checkpoints
-from droveway.lab.crash_points import Gaps, Point
+from droveway.lab.crash_points import Gaps, Point, Spot
 from droveway.lab.crash_points import Path as Way
 from droveway.lab.crash_script import Script
 from droveway.lab.crash_workers import WorkerProcesses
@@ -78,18 +89,40 @@ class Bench:
 
     def warm(self) -> None:
         """Run every kind of flow here, so that children find loaded, compiled and cached what they need."""
-        self._rest.restore()
         try:
+            self._warm_undo()
+            self._rest.restore()
             for kind in ("resize", "confirm", "migrate", "revert"):
-                crash_judge.carry(self._lab, None, functools.partial(crash_judge.submit, self._lab, kind, SERVER))
-            crash_judge.carry(self._books, None, lambda: crash_judge.submit(self._books, "migrate", SERVER))
+                self._go_on(None, functools.partial(crash_judge.submit, self._lab, kind, SERVER))
+            crash_judge.carry(self._books, None, functools.partial(crash_judge.submit, self._books, "migrate", SERVER))
             crash_judge.use(self._books, SERVER)
             crash_state.digest(self._books, self._known)
             crash_state.under_way(self._books, self._known)
+            self._warm_deletion()
         finally:
             for lab in (self._lab, self._books):
                 crash_warm.rest(lab)
         crash_warm.freeze()
+
+    def _warm_undo(self) -> None:
+        """What follows a kill, a pause, and a refusal at the point of no return; its end is for the points to judge."""
+        self._rest.restore()
+        graph = registry.latest("resize")
+        first, second, *_ = crash_points.atoms(graph, "revert")
+        killed, paused = Spot("execute", first, "kill", "after"), Spot("execute", second, "pause", "after")
+        script = Script("revert", (killed, paused), graph.no_return.step_name())
+        crash_process.fork(lambda _leave: self._go_on(script, self._submit("resize")))
+        self._go_on(script, _nothing)
+        crash_judge.lift_hold(self._lab)
+        self._go_on(script, _nothing)
+        crash_warm.rest(self._lab)
+
+    def _warm_deletion(self) -> None:
+        """What a delete of a server brings about that waits to be confirmed, and how one looks for what is left."""
+        self._go_on(None, functools.partial(crash_judge.submit, self._lab, "resize", SERVER))
+        self._go_on(None, functools.partial(crash_judge.submit, self._lab, "delete", SERVER))
+        leftovers.of(self._books, crash_judge.latest(self._books).server)
+        books.balance(self._books)
 
     def gaps(self, kind: str) -> Gaps:
         """The phases within each step that undisturbed runs of the flow pass, on every way that it can go."""
@@ -173,10 +206,16 @@ class Bench:
         crash_process.apart(lambda: self._run_until_paused(script, self._begin(kind, start)))
         return snapshot.take(self._root, self._kept / f"{kind}-{way}-{start.passed}")
 
-    def _run_until_paused(self, script: Script, begin: Callable[[], object]) -> None:
+    def _go_on(self, script: Script | None, begin: Callable[[], object]) -> None:
         self._script = script
-        script.ask = functools.partial(crash_judge.ask, self._lab, server=SERVER)
-        crash_judge.carry(self._lab, Probes(script.conductor, script.worker), begin)
+        probes = None
+        if script is not None:
+            script.ask = functools.partial(crash_judge.ask, self._lab, server=SERVER)
+            probes = Probes(script.conductor, script.worker)
+        crash_judge.carry(self._lab, probes, begin)
+
+    def _run_until_paused(self, script: Script, begin: Callable[[], object]) -> None:
+        self._go_on(script, begin)
         if not crash_judge.latest(self._lab).hold:
             raise DrovewayError(f"the flow did not pause at {script.spots[0]}")
 
