@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import difflib
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Final
 
 from oslo_config import cfg
 
-from droveway.conf import conductor, confirm, quota, scheduler, worker
+from droveway.conf import (
+    api_database,
+    conductor,
+    confirm,
+    journal,
+    libvirt,
+    quota,
+    sandbox,
+    scheduler,
+    worker,
+    zookeeper,
+)
 from droveway.errors import Refused
 
-MODULES = (conductor, confirm, quota, scheduler, worker)
+MODULES: Final = (api_database, conductor, confirm, journal, libvirt, quota, sandbox, scheduler, worker, zookeeper)
 
 
 def load(path: Path) -> cfg.ConfigOpts:
@@ -19,20 +32,67 @@ def load(path: Path) -> cfg.ConfigOpts:
     A missing file means every default.
     """
     settings = cfg.ConfigOpts()
-    for module in MODULES:
-        settings.register_group(module.GROUP)
-        settings.register_opts(module.OPTS, module.GROUP)
-    try:
-        settings([], project="droveway", default_config_files=[str(path)] if path.exists() else [])
-        for module in MODULES:
-            for option in module.OPTS:
-                # A value is only looked at, and found to be wrong, when it is asked for.
-                settings[module.GROUP.name][option.dest]
-    except (cfg.Error, ValueError) as error:
-        raise Refused(f"the configuration {path} cannot be used: {' '.join(str(error).split())}") from None
+    _read(settings, path, [str(path)] if path.exists() else [], lambda: None)
+    return settings
+
+
+def load_deployment(path: Path) -> cfg.ConfigOpts:
+    """The same of daemons, with the options of the log and of the cloud's services; the file has to be there."""
+    from oslo_log import log
+
+    from droveway.conf import services
+
+    if not path.is_file():
+        raise Refused(f"the configuration {path} is missing: name another with --config-file, or write it")
+    settings = cfg.ConfigOpts()
+    log.register_options(settings)
+    # Where the journal of systemd reads it; the libraries' own steps are for --debug.
+    log.set_defaults(default_log_levels=["kazoo=ERROR", "taskflow=WARN", "urllib3=WARN", "keystoneauth=WARN"])
+    settings.set_default("use_stderr", default=True)
+    _read(settings, path, [str(path)], lambda: services.register(settings))
     return settings
 
 
 def list_opts() -> list[tuple[str, Sequence[cfg.Opt]]]:
     """Every option by its group, as oslo.config's sample generator wants them."""
     return [(module.GROUP.name, module.OPTS) for module in MODULES]
+
+
+def _read(settings: cfg.ConfigOpts, path: Path, files: list[str], register: Callable[[], None]) -> None:
+    """``register`` is called once the files were read: what options there are may depend on what they say."""
+    for module in MODULES:
+        settings.register_group(module.GROUP)
+        settings.register_opts(module.OPTS, module.GROUP)
+    try:
+        settings([], project="droveway", default_config_files=files, default_config_dirs=[])
+        register()
+        for module in MODULES:
+            for option in module.OPTS:
+                # A value is only looked at, and found to be wrong, when it is asked for.
+                settings[module.GROUP.name][option.dest]
+        _require_known(settings, files)
+    except (cfg.Error, ValueError) as error:
+        raise Refused(f"the configuration {path} cannot be used: {' '.join(str(error).split())}") from None
+
+
+def _require_known(settings: cfg.ConfigOpts, files: Sequence[str]) -> None:
+    """Raise ValueError for the first option of the files that nobody reads: oslo.config passes over it."""
+    for file in files:
+        sections: dict[str, dict[str, list[str]]] = {}
+        cfg.ConfigParser(file, sections).parse()
+        for group, options in sections.items():
+            known = _known(settings, group)
+            for option in options:
+                if option.replace("-", "_") not in known:
+                    near = difflib.get_close_matches(option, known, 1)
+                    mend = f"did you mean {near[0]}?" if near else "remove it"
+                    raise ValueError(f"[{group}] has no option {option}: {mend}")
+
+
+def _known(settings: cfg.ConfigOpts, group: str) -> list[str]:
+    if group == "DEFAULT":
+        return list(settings)
+    try:
+        return list(settings[group])
+    except cfg.NoSuchOptError:
+        return []

@@ -56,7 +56,12 @@ class Database:
     """A database by its SQLAlchemy URL.  The URL is never logged: it may hold a password."""
 
     def __init__(self, url: str) -> None:
-        self.dialect = sa.make_url(url).get_backend_name()
+        try:
+            self.dialect = sa.make_url(url).get_backend_name()
+        except sa.exc.ArgumentError:
+            raise DatabaseUnusable(
+                "the URL of a database cannot be read: it has to be DIALECT+DRIVER://USER:PASSWORD@HOST/NAME"
+            ) from None
         self._url = url
         self._engine: sa.Engine | None = None
 
@@ -95,6 +100,21 @@ class Database:
                 yield connection
             finally:
                 del connection.info[_WRITES]
+
+    def require(self, name: str) -> None:
+        """Raise `DatabaseUnusable` with ``name`` in its sentence unless the database answers."""
+        if self.dialect == "sqlite" and sa.make_url(self._url).database in (None, "", ":memory:"):
+            raise DatabaseUnusable(f"the database {name} would be gone with its process: name a file in its URL")
+        try:
+            with self.engine.connect():
+                pass
+        except sa.exc.NoSuchModuleError:
+            raise DatabaseUnusable(f"the URL of the database {name} names no driver that is known here") from None
+        except ImportError as error:
+            raise DatabaseUnusable(f"the driver of the database {name} is missing ({error}): install it") from None
+        except sa.exc.DBAPIError as error:
+            told = " ".join(str(error.orig).split())
+            raise DatabaseUnusable(f"the database {name} does not answer: {told}; start it, or mend its URL") from None
 
     def close(self) -> None:
         """Give back every connection."""

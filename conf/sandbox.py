@@ -1,0 +1,18 @@
+"""The hypervisor of labs: files for disks, processes for guests."""
+
+from __future__ import annotations
+
+from oslo_config import cfg
+
+GROUP = cfg.OptGroup("sandbox", "The hypervisor of labs, for trying out")
+
+OPTS = (
+    cfg.StrOpt(
+        "guests_log",
+        help="The file that the guests of all hosts write their starts and stops to; without it guests.log in "
+        "[worker] instances_root.",
+    ),
+    cfg.StrOpt(
+        "volumes", help="The directory of the files that stand for volumes; a disk that leads out of it is refused."
+    ),
+)

@@ -1,0 +1,67 @@
+"""How the cloud's services are reached: keystoneauth's own options in a group for each, named as Nova names it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from keystoneauth1 import adapter as keystone_adapter
+from keystoneauth1 import exceptions, loading, session
+from oslo_config import cfg
+
+from droveway.errors import Refused
+
+GROUPS: Final = {"placement": "placement", "neutron": "network", "cinder": "block-storage"}
+"""The group of each service, and its type in the catalog."""
+
+
+def register(conf: cfg.ConfigOpts) -> None:
+    """Register every service's options, those of the way in that is configured included.
+
+    Raises `droveway.errors.Refused` for an auth_type that keystoneauth does not know.
+    """
+    for group in GROUPS:
+        loading.register_session_conf_options(conf, group)
+        loading.register_auth_conf_options(conf, group)
+        loading.register_adapter_conf_options(conf, group)
+        kind = conf[group].auth_type
+        if kind is not None:
+            try:
+                conf.register_opts(loading.get_auth_plugin_conf_options(kind), group)
+            except exceptions.NoMatchingPlugin:
+                raise Refused(
+                    f"[{group}] auth_type names {kind}, which keystoneauth does not know: use v3password"
+                ) from None
+
+
+def connect(conf: cfg.ConfigOpts, group: str) -> tuple[session.Session, dict[str, Any]]:
+    """A session of one service and the options of an adapter over it; nothing is sent yet.
+
+    Raises `droveway.errors.Refused` naming what is missing.
+    """
+    try:
+        auth = loading.load_auth_from_conf_options(conf, group)
+        if auth is None:
+            raise Refused(f"[{group}] auth_type is missing: name one that keystoneauth knows, like v3password")
+        found: session.Session = loading.load_session_from_conf_options(conf, group, auth=auth)
+        where: dict[str, Any] = {}
+        loading.adapter.process_conf_options(conf[group], where)
+    except (exceptions.ClientException, TypeError, ValueError) as error:
+        raise Refused(f"[{group}] does not say how the service is reached: {error}") from None
+    return found, {name: value for name, value in where.items() if name != "service_type"}
+
+
+def adapter(conf: cfg.ConfigOpts, group: str) -> keystone_adapter.Adapter:
+    """An adapter of one service, as openstacksdk's proxies are."""
+    found, where = connect(conf, group)
+    return keystone_adapter.Adapter(found, service_type=GROUPS[group], **where)
+
+
+def list_opts() -> list[tuple[str, Sequence[cfg.Opt]]]:
+    """The options by group, for the sample; those of an auth_type are keystoneauth's to tell."""
+    shared = [
+        *loading.get_session_conf_options(),
+        *loading.get_auth_common_conf_options(),
+        *loading.get_adapter_conf_options(),
+    ]
+    return [(group, shared) for group in GROUPS]
