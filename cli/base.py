@@ -1,4 +1,4 @@
-"""What all commands share: the lab that they speak to, their output formats, and how they end."""
+"""What all commands share: the lab or installation that they speak to, their output formats, and how they end."""
 
 from __future__ import annotations
 
@@ -15,9 +15,13 @@ from cliff import command, lister, show
 from droveway.errors import Refused
 
 if TYPE_CHECKING:
+    from oslo_config import cfg
+
+    from droveway.engines.site import Site
     from droveway.lab.session import Lab
 
 LAB_VARIABLE: Final = "DROVEWAY_LAB"
+CONFIGURATION: Final = Path("/etc/droveway/droveway.conf")
 
 _FORMATTERS: Final = {
     "csv": "cliff.formatters.commaseparated:CSVLister",
@@ -35,7 +39,7 @@ _FORMATTER_SETTINGS: Final = {
 
 
 class Command(command.Command, abc.ABC):
-    """A command of the lab or cloud that `--lab` or DROVEWAY_LAB names."""
+    """A command of the lab that `--lab` or DROVEWAY_LAB names, or of an installation."""
 
     app_dist_name = "droveway"
     strict: ClassVar[bool] = True
@@ -55,7 +59,27 @@ class Command(command.Command, abc.ABC):
         parser.add_argument(
             "--lab", metavar="DIR", default=argparse.SUPPRESS, help="the lab's directory (else DROVEWAY_LAB)"
         )
+        parser.add_argument(
+            "--config-file", metavar="FILE", help=f"an installation's configuration (else {CONFIGURATION})"
+        )
         return parser
+
+    def site(self, parsed_args: argparse.Namespace) -> Site:
+        """The lab or the installation that the command is for.
+
+        A lab that is named goes first. Raises `droveway.errors.Refused` when there is neither.
+        """
+        if parsed_args.config_file is None and (self._named(parsed_args) or not CONFIGURATION.exists()):
+            return self.lab(parsed_args)
+        from droveway.engines.installation import Installation
+
+        return Installation(self.configuration(parsed_args))
+
+    def configuration(self, parsed_args: argparse.Namespace) -> cfg.ConfigOpts:
+        """The installation's options."""
+        from droveway.conf import settings
+
+        return settings.load_deployment(Path(parsed_args.config_file or CONFIGURATION))
 
     def lab(self, parsed_args: argparse.Namespace) -> Lab:
         """The lab that the command is for; raises `droveway.errors.Refused` when there is none to be used."""
@@ -69,11 +93,14 @@ class Command(command.Command, abc.ABC):
 
     def lab_path(self, parsed_args: argparse.Namespace) -> Path:
         """The lab's directory as it was named."""
-        named = getattr(parsed_args, "lab", None) or getattr(self.app_args, "lab", None)
-        named = named or os.environ.get(LAB_VARIABLE)
+        named = self._named(parsed_args)
         if not named:
             raise Refused(f"no lab is named: give --lab DIR or set {LAB_VARIABLE}")
         return Path(named)
+
+    def _named(self, parsed_args: argparse.Namespace) -> str | None:
+        named = getattr(parsed_args, "lab", None) or getattr(self.app_args, "lab", None)
+        return named or os.environ.get(LAB_VARIABLE)
 
 
 class _Formatters:

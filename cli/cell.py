@@ -20,7 +20,7 @@ class List(Lister):
         """Rows by name."""
         from droveway.persistence import catalog
 
-        found = catalog.cells_of(self.lab(parsed_args).api)
+        found = catalog.cells_of(self.site(parsed_args).api)
         return LISTED, [(each.name, Short(each.id), each.disabled, each.hosts, each.servers) for each in found]
 
 
@@ -37,7 +37,7 @@ class Show(ShowOne):
         """Its facts."""
         from droveway.persistence import catalog
 
-        lab = self.lab(parsed_args)
-        cell = catalog.find_cell(lab.api, parsed_args.cell)
-        names = [host.name for host in catalog.hosts(lab.api, lab.cell_databases) if host.cell == cell.name]
+        site = self.site(parsed_args)
+        cell = catalog.find_cell(site.api, parsed_args.cell)
+        names = [host.name for host in catalog.hosts(site.api, site.cell_databases) if host.cell == cell.name]
         return self.dict2columns(dataclasses.asdict(cell) | {"host_names": Joined(names)})

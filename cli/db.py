@@ -31,9 +31,8 @@ class Sync(Command):
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         """Migrate it and say from where to where."""
         from droveway.persistence import migrate
-        from droveway.persistence.database import Database, sqlite_url
 
-        database = Database(sqlite_url(self.lab(parsed_args).layout.journal))
+        database = self.site(parsed_args).any_journal()
         before, after = migrate.sync(database)
         database.close()
         print(f"journal: schema {after} (it was {before or 'empty'})")

@@ -26,7 +26,7 @@ class List(Lister):
         """Rows by size."""
         from droveway.persistence import catalog
 
-        found = [each for each in catalog.flavors(self.lab(parsed_args).api) if each.root_gb >= parsed_args.min_disk]
+        found = [each for each in catalog.flavors(self.site(parsed_args).api) if each.root_gb >= parsed_args.min_disk]
         rows = [dataclasses.asdict(each) | {"extra_specs": Facts(each.extra_specs)} for each in found]
         return LISTED, [[row[name] for name in LISTED] for row in rows]
 
@@ -44,5 +44,5 @@ class Show(ShowOne):
         """Its facts."""
         from droveway.persistence import catalog
 
-        flavor = catalog.find_flavor(self.lab(parsed_args).api, parsed_args.flavor)
+        flavor = catalog.find_flavor(self.site(parsed_args).api, parsed_args.flavor)
         return self.dict2columns(dataclasses.asdict(flavor) | {"extra_specs": Facts(flavor.extra_specs)})

@@ -53,7 +53,7 @@ class List(Lister):
             if state not in known:
                 raise Refused(f"there is no state {state}: the states are {', '.join(known)}")
         found = move_views.listing(
-            self.lab(parsed_args).journal, server=parsed_args.server, states=parsed_args.state, stuck=parsed_args.stuck
+            self.site(parsed_args).journal, server=parsed_args.server, states=parsed_args.state, stuck=parsed_args.stuck
         )
         return LISTED, [[_cell(facts(move), name) for name in LISTED] for move in found]
 
@@ -73,18 +73,17 @@ class Show(ShowOne, OfMove):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         """Its facts."""
-        from droveway.lab.lock import is_run
         from droveway.persistence import debt_views, move_views
 
-        lab = self.lab(parsed_args)
-        move = move_views.find(lab.journal, parsed_args.move)
-        self._facts = facts(move) | owner(move_views.claim(lab.journal, move.id))
+        site = self.site(parsed_args)
+        move = move_views.find(site.journal, parsed_args.move)
+        self._facts = facts(move) | owner(move_views.claim(site.journal, move.id))
         self._facts["debts"] = [
             {"id": debt.id, "host": debt.host, "step": debt.step, "state": debt.state}
-            for debt in debt_views.listing(lab.journal, move=move.id, ended=True)
+            for debt in debt_views.listing(site.journal, move=move.id, ended=True)
         ]
-        self._facts["left_out"] = choice.left_out(move_views.history(lab.journal, move.id))
-        if move.state in GOING and not move.hold and not is_run(lab.layout):
+        self._facts["left_out"] = choice.left_out(move_views.history(site.journal, move.id))
+        if move.state in GOING and not move.hold and not site.is_run():
             self._facts["next"] = f"nobody runs this lab now: droveway move resume {move.id[:SHORT]}"
         return self.dict2columns({name: _cell(self._facts, name) for name in self._facts})
 
@@ -111,7 +110,7 @@ class History(Lister, OfMove):
         """Rows in order."""
         from droveway.persistence import debt_views, move_views
 
-        journal = self.lab(parsed_args).journal
+        journal = self.site(parsed_args).journal
         move = move_views.find(journal, parsed_args.move)
         steps = move_views.history(journal, move.id)
         made = debt_views.listing(journal, move=move.id, ended=True)

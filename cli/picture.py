@@ -14,7 +14,7 @@ from droveway.cli.marks import DONE, FAILED, RUNNING
 from droveway.cli.rate import Sample, Series
 
 if TYPE_CHECKING:
-    from droveway.lab.session import Lab
+    from droveway.engines.site import Site
     from droveway.persistence.journal import Move, MoveStep
 
 SHORT_STEP: Final = 1.0
@@ -106,8 +106,8 @@ class Picture:
 class Watcher:
     """Looks at a move again and again."""
 
-    def __init__(self, lab: Lab, move_id: str) -> None:
-        self._lab = lab
+    def __init__(self, site: Site, move_id: str) -> None:
+        self._site = site
         self._move = move_id
         self._series = Series()
         self._told: dt.datetime | None = None
@@ -118,14 +118,13 @@ class Watcher:
     def look(self) -> Picture:
         """The move as it is now."""
         from droveway.lab.runner import can_go_on
-        from droveway.lab.stopped import stopped_workers
         from droveway.persistence import moves
         from droveway.persistence.database import database_time
 
-        with self._lab.journal.read() as session:
+        with self._site.journal.read() as session:
             move = moves.get(session, self._move)
             steps = moves.history(session, self._move)
-            rests = not can_go_on(move, database_time(session), stopped_workers(self._lab.layout))
+            rests = not can_go_on(move, database_time(session), self._site.away())
         self._listen(move)
         samples = self._series.samples
         left, silent = rate.left(samples), time.monotonic() - self._heard
@@ -152,10 +151,8 @@ class Watcher:
             )
 
     def _is_carried(self) -> bool:
-        from droveway.lab.lock import is_run
-
         if time.monotonic() - self._checked >= _RUN_CHECK:
-            self._is_run, self._checked = is_run(self._lab.layout), time.monotonic()
+            self._is_run, self._checked = self._site.is_run(), time.monotonic()
         return self._is_run
 
 

@@ -13,7 +13,7 @@ from droveway.cli.columns import SHORT
 from droveway.cli.move import OfMove
 
 if TYPE_CHECKING:
-    from droveway.lab.session import Lab
+    from droveway.engines.site import Site
     from droveway.lab.submit import Wish
     from droveway.persistence.journal import Move
 
@@ -45,8 +45,8 @@ class _Ask(OfMove):
         """Write the request, let the lab run, say how it came out."""
         from droveway.lab import operations
 
-        lab = self.lab(parsed_args)
-        return carry(self, lab, operations.ask(lab, parsed_args.move, request), *wanted)
+        site = self.site(parsed_args)
+        return carry(self, site, operations.ask(site, parsed_args.move, request), *wanted)
 
 
 class Confirm(_Ask):
@@ -56,7 +56,7 @@ class Confirm(_Ask):
         """Done when the source's copy is gone."""
         from droveway.lab import operations
 
-        operations.require_end(self.lab(parsed_args), parsed_args.move, "confirm")
+        operations.require_end(self.site(parsed_args), parsed_args.move, "confirm")
         return self.carried(parsed_args, operations.confirm, "done")
 
 
@@ -67,7 +67,7 @@ class Revert(_Ask):
         """Done when it is back."""
         from droveway.lab import operations
 
-        operations.require_end(self.lab(parsed_args), parsed_args.move, "revert")
+        operations.require_end(self.site(parsed_args), parsed_args.move, "revert")
         return self.carried(parsed_args, operations.revert, "reverted")
 
 
@@ -88,7 +88,7 @@ class Pause(OfMove):
         """Write the hold; whoever runs the move finds it."""
         from droveway.persistence import moves, requests
 
-        with self.lab(parsed_args).journal.write() as session:
+        with self.site(parsed_args).journal.write() as session:
             move = moves.get(session, moves.find(session, parsed_args.move).id, lock=True)
             requests.pause(session, move)
         print(f"move {move.id[:SHORT]} is held: droveway move resume {move.id[:SHORT]}")
@@ -110,9 +110,10 @@ class Resume(Command):
         from droveway.lab import operations
         from droveway.persistence import requests
 
-        lab = self.lab(parsed_args)
         if parsed_args.move is not None:
-            return carry(self, lab, operations.ask(lab, parsed_args.move, requests.resume), *AT_REST)
+            site = self.site(parsed_args)
+            return carry(self, site, operations.ask(site, parsed_args.move, requests.resume), *AT_REST)
+        lab = self.lab(parsed_args)
         with watching.stoppable(lambda: print(watching.STOPPING, file=sys.stderr)):
             found = operations.carry_all(lab)
         if not found:
@@ -143,8 +144,8 @@ class Wait(OfMove):
         """Look until it rests; a lab that nobody runs is not run by this."""
         from droveway.cli import watching
 
-        lab = self.lab(parsed_args)
-        move = watching.wait(lab, parsed_args.move, parsed_args.timeout)
+        site = self.site(parsed_args)
+        move = watching.wait(site, parsed_args.move, parsed_args.timeout)
         return TIMED_OUT if move is None else finish(move, *AT_REST)
 
 
@@ -155,7 +156,7 @@ class Watch(OfMove):
         """One line a change, or a live view on a terminal."""
         from droveway.cli import watching
 
-        return finish(watching.follow(self.lab(parsed_args), parsed_args.move, self.app.stdout), *AT_REST)
+        return finish(watching.follow(self.site(parsed_args), parsed_args.move, self.app.stdout), *AT_REST)
 
 
 AT_REST: Final = ("verifying", "done", "reverted")
@@ -184,21 +185,25 @@ def create(command: Command, parsed_args: argparse.Namespace, *, flavor: str | N
     """Submit the move that the options describe and carry it on."""
     from droveway.lab import submit
 
-    lab = command.lab(parsed_args)
-    move = submit.submit(lab, wish(parsed_args, flavor=flavor, host=host))
-    return carry(command, lab, move, *KEPT, lines=parsed_args.wait)
+    site = command.site(parsed_args)
+    move = submit.submit(site, wish(parsed_args, flavor=flavor, host=host))
+    return carry(command, site, move, *KEPT, lines=parsed_args.wait)
 
 
-def carry(command: Command, lab: Lab, move: Move, *wanted: str, lines: bool = False) -> int:
+def carry(command: Command, site: Site, move: Move, *wanted: str, lines: bool = False) -> int:
     """Carry the move as far as it goes by itself, say how it stands and return the exit code.
 
-    A terminal is shown how it goes; what is none gets a line for each change when ``lines`` are wanted.
+    A terminal is shown how it goes; what is none gets a line for each change when ``lines`` are wanted. Where daemons
+    carry it on, it is not waited for unless they are.
     """
     from droveway.cli import watching
     from droveway.lab import operations
 
-    with watching.carrying(lab, move.id, command.app.stderr, lines=lines):
-        move = operations.carry(lab, move.id)
+    if not site.runs_here and not lines:
+        print(f"{sentence(move)}\n  follow it with  droveway move watch {move.id[:SHORT]}")
+        return 0
+    with watching.carrying(site, move.id, command.app.stderr, lines=lines):
+        move = operations.carry(site, move.id)
     return finish(move, *wanted)
 
 

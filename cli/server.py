@@ -30,14 +30,14 @@ class List(Lister):
         """Rows by name."""
         from droveway.persistence import catalog
 
-        lab = self.lab(parsed_args)
+        site = self.site(parsed_args)
         if parsed_args.host:
-            catalog.find_host(lab.api, lab.cell_databases, parsed_args.host)
+            catalog.find_host(site.api, site.cell_databases, parsed_args.host)
         if parsed_args.cell:
-            catalog.find_cell(lab.api, parsed_args.cell)
+            catalog.find_cell(site.api, parsed_args.cell)
         found = [
             server
-            for server in catalog.servers(lab.api, lab.cell_databases)
+            for server in catalog.servers(site.api, site.cell_databases)
             if parsed_args.host in (None, server.host) and parsed_args.cell in (None, server.cell)
         ]
         return LISTED, [[_cells(server)[name] for name in LISTED] for server in found]
@@ -60,10 +60,10 @@ class Show(ShowOne, OfServer):
         """Its facts."""
         from droveway.persistence import catalog
 
-        lab = self.lab(parsed_args)
-        server = catalog.find_server(lab.api, lab.cell_databases, parsed_args.server)
-        ports = [f"{port.id} {port.mac} {port.host}" for port in lab.cloud.network.ports(server.id)]
-        volumes = [f"{each.volume} {each.status} {each.host}" for each in lab.cloud.volumes.for_server(server.id)]
+        site = self.site(parsed_args)
+        server = catalog.find_server(site.api, site.cell_databases, parsed_args.server)
+        ports = [f"{port.id} {port.mac} {port.host}" for port in site.cloud.network.ports(server.id)]
+        volumes = [f"{each.volume} {each.status} {each.host}" for each in site.cloud.volumes.for_server(server.id)]
         return self.dict2columns(
             _cells(server)
             | {
@@ -115,10 +115,10 @@ class Confirm(OfServer):
         """Done when the source's copy is gone."""
         from droveway.lab import operations
 
-        lab = self.lab(parsed_args)
-        move = operations.move_of_server(lab, parsed_args.server)
-        operations.require_end(lab, move.id, "confirm")
-        return request.carry(self, lab, operations.ask(lab, move.id, operations.confirm), "done")
+        site = self.site(parsed_args)
+        move = operations.move_of_server(site, parsed_args.server)
+        operations.require_end(site, move.id, "confirm")
+        return request.carry(self, site, operations.ask(site, move.id, operations.confirm), "done")
 
 
 class Revert(OfServer):
@@ -128,10 +128,10 @@ class Revert(OfServer):
         """Done when it is back."""
         from droveway.lab import operations
 
-        lab = self.lab(parsed_args)
-        move = operations.move_of_server(lab, parsed_args.server)
-        operations.require_end(lab, move.id, "revert")
-        return request.carry(self, lab, operations.ask(lab, move.id, operations.revert), "reverted")
+        site = self.site(parsed_args)
+        move = operations.move_of_server(site, parsed_args.server)
+        operations.require_end(site, move.id, "revert")
+        return request.carry(self, site, operations.ask(site, move.id, operations.revert), "reverted")
 
 
 def _cells(server: Server) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from droveway.cli.marks import is_terminal
 from droveway.cli.picture import Picture, Watcher, name_of
 
 if TYPE_CHECKING:
-    from droveway.lab.session import Lab
+    from droveway.engines.site import Site
     from droveway.persistence.journal import Move, MoveStep
 
 POLL: Final = 0.1
@@ -68,11 +68,11 @@ class Lines:
             self._out.write(f"{line}\n")
 
 
-def wait(lab: Lab, name: str, timeout: float | None) -> Move | None:
+def wait(site: Site, name: str, timeout: float | None) -> Move | None:
     """The move once it goes on no further by itself; None when that took longer than ``timeout`` seconds."""
     from droveway.lab import operations
 
-    watcher = Watcher(lab, operations.find_move(lab, name).id)
+    watcher = Watcher(site, operations.find_move(site, name).id)
     until = None if timeout is None else time.monotonic() + timeout
     with _between_looks() as look_up:
         while not (picture := watcher.look()).rests:
@@ -83,12 +83,12 @@ def wait(lab: Lab, name: str, timeout: float | None) -> Move | None:
     return picture.move
 
 
-def follow(lab: Lab, name: str, out: TextIO) -> Move:
+def follow(site: Site, name: str, out: TextIO) -> Move:
     """Show the move until it rests and return it; Ctrl-C ends the showing, never the move."""
     from droveway.lab import operations
 
-    move_id = operations.find_move(lab, name).id
-    watcher = Watcher(lab, move_id)
+    move_id = operations.find_move(site, name).id
+    watcher = Watcher(site, move_id)
     try:
         with _screen(out) as view, _between_looks() as look_up:
             while True:
@@ -99,12 +99,12 @@ def follow(lab: Lab, name: str, out: TextIO) -> Move:
                     return picture.move
                 time.sleep(POLL)
     except KeyboardInterrupt:
-        out.write(f"{left(lab, move_id)}\n")
+        out.write(f"{left(site, move_id)}\n")
         raise
 
 
 @contextlib.contextmanager
-def carrying(lab: Lab, move_id: str, out: TextIO, *, lines: bool) -> Iterator[None]:
+def carrying(site: Site, move_id: str, out: TextIO, *, lines: bool) -> Iterator[None]:
     """While the block carries the move on, show how: live on a terminal, elsewhere in ``lines`` if they are wanted.
 
     Ctrl-C parks what this command runs, says how the move stands, and is raised again.
@@ -114,11 +114,11 @@ def carrying(lab: Lab, move_id: str, out: TextIO, *, lines: bool) -> Iterator[No
             with stoppable(lambda: print(STOPPING, file=out, flush=True)):
                 yield
             return
-        watcher = Watcher(lab, move_id)
+        watcher = Watcher(site, move_id)
         with _screen(out, watcher.look()) as view, _shown(watcher, view) as stopping, stoppable(stopping, view.abandon):
             yield
     except KeyboardInterrupt:
-        out.write(f"{left(lab, move_id)}\n")
+        out.write(f"{left(site, move_id)}\n")
         raise
 
 
@@ -169,9 +169,9 @@ def stoppable(told: Callable[[], None], abandon: Callable[[], None] = lambda: No
         signal.signal(signal.SIGINT, before)
 
 
-def left(lab: Lab, move_id: str) -> str:
+def left(site: Site, move_id: str) -> str:
     """What becomes of a move that is watched no longer."""
-    picture = Watcher(lab, move_id).look()
+    picture = Watcher(site, move_id).look()
     move, short = picture.move, move_id[:SHORT]
     if picture.rests:
         return f"move {short} is {move.state}: droveway move show {short}"

@@ -59,6 +59,8 @@ class Doorbell(timing.Timeout):
     def __init__(self, longest: float) -> None:
         super().__init__(longest)
         self._rung = threading.Event()
+        self.turned = time.monotonic()
+        """When it was last waited on."""
 
     def ring(self) -> None:
         """Something may be there to claim."""
@@ -71,6 +73,7 @@ class Doorbell(timing.Timeout):
 
     def wait(self) -> None:
         """TaskFlow's entry: until rung, at most the longest time."""
+        self.turned = time.monotonic()
         self._rung.wait(self.value)
         self._rung.clear()
 
@@ -370,6 +373,10 @@ class Conductor:
         if self._thread.ident is not None:
             self._thread.join()
         self._conductor.close()
+
+    def turned(self) -> float:
+        """When its loop last came to wait, by the monotonic clock; it does every few seconds."""
+        return self._conductor.doorbell.turned
 
     def busy(self) -> int:
         """How many flows are being run."""

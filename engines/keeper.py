@@ -161,6 +161,7 @@ class Keeper:
         self._left: dict[str, bool] = {}
         """The board as the last round left it, or as it was seen after that."""
         self._stopped = False
+        self._turned = time.monotonic()
         self._unwatch: Callable[[], None] = lambda: None
         self._thread = threading.Thread(target=self._run, name="keeper", daemon=True)
         self._debts = Collector(coordination, journal, every=every)
@@ -198,8 +199,13 @@ class Keeper:
     def _look(self) -> Snapshot:
         return look(self._journal, self._board, self._coordination)
 
+    def turned(self) -> float:
+        """When its loop last turned, by the monotonic clock; it does every few seconds."""
+        return self._turned
+
     def _run(self) -> None:
         while not self._stopped:
+            self._turned = time.monotonic()
             self._bell.clear()
             try:
                 if time.monotonic() >= self._due or self._is_news():

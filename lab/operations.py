@@ -1,4 +1,4 @@
-"""What the commands do to a lab: each writes its request, then the lab runs until the request has come to rest."""
+"""What the commands do: each writes its request; a lab then runs until the request has come to rest."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Final
 import sqlalchemy as sa
 from sqlalchemy import orm
 
+from droveway.engines.site import Site
 from droveway.errors import DrovewayError, NotFound, Refused, StepError
 from droveway.flows import registry
 from droveway.lab import cloud, facts, runner, servers, stopped
@@ -36,17 +37,17 @@ class StillMoving(DrovewayError):
     exit_code = NEEDS_OPERATOR
 
 
-def carry(lab: Lab, move_id: str) -> Move:
-    """Let the lab run until the move rests, and return it as it was then: others may let it go on at once."""
+def carry(site: Site, move_id: str) -> Move:
+    """Wait until the move rests, in a lab carry it on; the move as it was then, for others may let it go on at once."""
     seen: Move
 
     def rests() -> bool:
         nonlocal seen
-        with lab.journal.read() as session:
+        with site.journal.read() as session:
             seen = moves.get(session, move_id)
             return not runner.can_go_on(seen, database_time(session))
 
-    return read_move(lab, move_id) if runner.drive(lab, rests) else seen
+    return read_move(site, move_id) if site.settle(rests) else seen
 
 
 def carry_all(lab: Lab) -> list[Move]:
@@ -58,9 +59,9 @@ def carry_all(lab: Lab) -> list[Move]:
     return [read_move(lab, move) for move in going]
 
 
-def ask(lab: Lab, name: str, request: Callable[[orm.Session, Move], None]) -> Move:
+def ask(site: Site, name: str, request: Callable[[orm.Session, Move], None]) -> Move:
     """Write what is asked of the move that has this id, or begins with it; nothing is carried on yet."""
-    with lab.journal.write() as session:
+    with site.journal.write() as session:
         move = moves.get(session, moves.find(session, name).id, lock=True)
         request(session, move)
     return move
@@ -85,39 +86,39 @@ def cancel(session: orm.Session, move: Move) -> None:
     requests.cancel(session, move, registry.beyond(flow.kind, flow.version))
 
 
-def require_end(lab: Lab, name: str, kind: str) -> None:
+def require_end(site: Site, name: str, kind: str) -> None:
     """Raise `droveway.errors.Refused` naming the first rule that a confirm or revert (``kind``) of the move breaks.
 
     Nothing for a move that does not wait for it, or whose server is gone: the request itself says what becomes of it.
     """
-    move = find_move(lab, name)
+    move = find_move(site, name)
     if move.state != State.VERIFYING:
         return
     try:
         with contextlib.suppress(NotFound):
-            preconditions.check_end(kind, facts.of_end(lab, move))
+            preconditions.check_end(kind, facts.of_end(site, move))
     except Refused:
         # What was found may be the first writes of a confirm or revert that somebody else has asked for meanwhile.
-        if read_move(lab, move.id).state == State.VERIFYING:
+        if read_move(site, move.id).state == State.VERIFYING:
             raise
 
 
-def read_move(lab: Lab, move_id: str) -> Move:
+def read_move(site: Site, move_id: str) -> Move:
     """The move as it is now."""
-    with lab.journal.read() as session:
+    with site.journal.read() as session:
         return moves.get(session, move_id)
 
 
-def find_move(lab: Lab, name: str) -> Move:
+def find_move(site: Site, name: str) -> Move:
     """The move by its id or the first letters of it."""
-    with lab.journal.read() as session:
+    with site.journal.read() as session:
         return moves.find(session, name)
 
 
-def move_of_server(lab: Lab, name: str) -> Move:
+def move_of_server(site: Site, name: str) -> Move:
     """The server's move that has not ended; raises `droveway.errors.Refused` when it has none."""
-    server = catalog.find_server(lab.api, lab.cell_databases, name)
-    with lab.journal.read() as session:
+    server = catalog.find_server(site.api, site.cell_databases, name)
+    with site.journal.read() as session:
         move = session.scalar(sa.select(Move).where(Move.active_server == server.id))
     if move is None:
         raise Refused(f"server {server.name} has no move under way: droveway server show {server.name}")

@@ -19,14 +19,11 @@ from sqlalchemy import orm
 
 from droveway.clients.references import References
 from droveway.clients.zookeeper import Coordination, connect_embedded, embedded_store, worker_path
-from droveway.engines.board import MoveBoard
+from droveway.engines import start
 from droveway.engines.conductor import Conductor
-from droveway.engines.health import Standard
-from droveway.engines.keeper import Keeper
-from droveway.engines.run import Probe, Resources
+from droveway.engines.run import Probe
 from droveway.errors import DrovewayError, Refused
 from droveway.flows import registry
-from droveway.flows.run import MoveOptions
 from droveway.flows.step import Where
 from droveway.lab import faults, marks
 from droveway.lab.session import Lab
@@ -36,7 +33,6 @@ from droveway.persistence.database import database_time
 from droveway.persistence.journal import Move
 from droveway.persistence.policies import HEALTHY
 from droveway.persistence.states import ENDED, State
-from droveway.scheduler.requests import rules
 from droveway.workers.context import Probe as WorkerProbe
 from droveway.workers.daemon import Worker
 
@@ -45,9 +41,6 @@ POLL: Final = 0.05
 
 SELDOM: Final = 0.25
 """Seconds between two looks at the journal while this process runs flows: each costs some of their time."""
-
-KEEPER_ROUND: Final = 0.2
-"""Seconds between two rounds of the keeper: other commands write requests without ringing for it."""
 
 WORKERS_UP: Final = 30.0
 """Seconds within which the workers have to register."""
@@ -153,7 +146,7 @@ class Runner:
         _await(keeping, hosts)
         self._conductor = start_conductor(self._lab, self.connect(), probe=probes.conductor if probes else None)
         self._stops.append(self._conductor.stop)
-        self._stops.append(start_keeper(self._lab, keeping).stop)
+        self._stops.append(start.keeper(self._lab, keeping).stop)
 
     def stop(self) -> None:
         """Stop them all, the last one first; what runs is parked and goes on in the next command."""
@@ -218,51 +211,11 @@ def start_worker(lab: Lab, host: str, coordination: Coordination, *, probe: Work
 
 def start_conductor(lab: Lab, coordination: Coordination, *, probe: Probe | None = None) -> Conductor:
     """A conductor, started over a session of its own; ``probe`` instead of the lab's faults."""
-    conductor = Conductor(
+    return start.conductor(
+        lab,
         coordination,
-        _resources(lab, probe or faults.conductor_probe(lab.layout, lambda move, step: _host_of(lab, move, step))),
-        registry.graph,
         name=f"lab-{os.getpid()}-{uuid.uuid4().hex[:8]}",
-        slots=lab.conf.conductor.threads,
-    )
-    conductor.start()
-    return conductor
-
-
-def start_keeper(lab: Lab, coordination: Coordination) -> Keeper:
-    """A keeper, started over a session of its own."""
-    conf = lab.conf.confirm
-    keeper = Keeper(
-        coordination,
-        lab.journal,
-        MoveBoard(coordination),
-        registry.reference,
-        every=KEEPER_ROUND,
-        standard=Standard(healthy_after=conf.healthy_after, probe_timeout=conf.probe_timeout),
-    )
-    keeper.start()
-    return keeper
-
-
-def _resources(lab: Lab, probe: Probe) -> Resources:
-    conf = lab.conf
-    return Resources(
-        journal=lab.journal,
-        api=lab.api,
-        cells=lab.cells,
-        placement=lab.placement,
-        network=lab.cloud.network,
-        volumes=lab.cloud.volumes,
-        options=MoveOptions(
-            max_attempts=conf.scheduler.max_attempts,
-            allow_resize_to_same_host=conf.scheduler.allow_resize_to_same_host,
-            shutdown_timeout=conf.worker.shutdown_timeout,
-            retry_for=conf.conductor.retry_for,
-            retry_pause=conf.conductor.retry_pause,
-            rules=rules(conf.scheduler),
-        ),
-        host_away=conf.conductor.host_away,
-        probe=probe,
+        probe=probe or faults.conductor_probe(lab.layout, lambda move, step: _host_of(lab, move, step)),
     )
 
 

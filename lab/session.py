@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,9 @@ if TYPE_CHECKING:
 
 
 class Lab:
-    """A lab of this version."""
+    """A lab of this version: a `droveway.engines.site.Site`."""
+
+    runs_here = True
 
     def __init__(self, layout: Layout, identity: Identity) -> None:
         self.layout = layout
@@ -81,6 +84,32 @@ class Lab:
 
         files = self.layout
         return embedded_cloud(database=files.services, volumes=files.volumes, images=files.images)
+
+    def any_journal(self) -> Database:
+        """The journal, whatever schema it has."""
+        return Database(sqlite_url(self.layout.journal))
+
+    def away(self) -> frozenset[str]:
+        """The hosts whose workers somebody stopped."""
+        from droveway.lab.stopped import stopped_workers
+
+        return frozenset(stopped_workers(self.layout))
+
+    def is_run(self) -> bool:
+        """Whether any command carries the lab's moves on now."""
+        from droveway.lab import lock
+
+        return lock.is_run(self.layout)
+
+    def stays_in_place(self, host: str) -> bool:
+        """Whether the host's hypervisor can cold migrate a server to the host that it is on."""
+        return self.host(host).same_host_cold_migrate
+
+    def settle(self, at_rest: Callable[[], bool]) -> bool:
+        """Run the lab until nothing in it can go on, or wait for the command that does, until ``at_rest``."""
+        from droveway.lab import runner
+
+        return runner.drive(self, at_rest)
 
     def host(self, name: str) -> LabHost:
         """What the lab knows of a host; raises `droveway.errors.NotFound`."""

@@ -1,4 +1,4 @@
-"""Asking for a move in a lab: facts, preconditions, destination, then the row that is the move."""
+"""Asking for a move: facts, preconditions, destination, then the row that is the move."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from droveway.engines.site import Site
 from droveway.errors import Refused, StepError
 from droveway.flows import registry
 from droveway.lab import facts as lab_facts
-from droveway.lab.session import Lab
 from droveway.persistence import catalog, moves, objects, servers
 from droveway.persistence.database import database_time
 from droveway.persistence.journal import Move, Plan
@@ -46,27 +46,27 @@ class Answer:
     selection: Selection
 
 
-def examine(lab: Lab, wish: Wish) -> Answer:
+def examine(site: Site, wish: Wish) -> Answer:
     """Whether the wish can be met now; raises `droveway.errors.Refused` with the rule that it breaks."""
     if wish.flavor is not None and wish.host is not None:
         raise Refused(
             "a resize takes no destination host and a migration no flavor: give --flavor or --to-host, not both"
         )
-    facts = lab_facts.of_move(lab, wish.server, flavor=wish.flavor, host=wish.host)
+    facts = lab_facts.of_move(site, wish.server, flavor=wish.flavor, host=wish.host)
     preconditions.check(facts)
     try:
-        selection = candidates.schedule(lab.placement, _states(lab, facts.up), _request(lab, facts))
+        selection = candidates.schedule(site.placement, _states(site, facts.up), _request(site, facts))
     except StepError as error:
         raise Refused(str(error)) from None
     return Answer(facts, selection)
 
 
-def submit(lab: Lab, wish: Wish) -> Move:
+def submit(site: Site, wish: Wish) -> Move:
     """Accept the move; raises `droveway.errors.Refused` and changes nothing when a rule forbids it."""
-    seconds = _confirm_seconds(lab, wish)
+    seconds = _confirm_seconds(site, wish)
     if wish.plan is not None:
-        wish = _planned(lab, wish)
-    facts = examine(lab, wish).facts
+        wish = _planned(site, wish)
+    facts = examine(site, wish).facts
     request = moves.Request(
         kind=facts.kind,
         server=facts.server.id,
@@ -82,13 +82,13 @@ def submit(lab: Lab, wish: Wish) -> Move:
         asked_by=getpass.getuser(),
         project=facts.server.project,
     )
-    with lab.journal.write() as session:
+    with site.journal.write() as session:
         return moves.submit(session, request, registry.reference(facts.kind))
 
 
-def _confirm_seconds(lab: Lab, wish: Wish) -> int:
+def _confirm_seconds(site: Site, wish: Wish) -> int:
     """Seconds until the policy's deadline; raises Refused for one that no guest can meet."""
-    conf = lab.conf.confirm
+    conf = site.conf.confirm
     if wish.policy != HEALTHY:
         return int(wish.confirm_seconds or conf.deadline)
     seconds = int(wish.confirm_seconds or conf.healthy_deadline)
@@ -100,7 +100,7 @@ def _confirm_seconds(lab: Lab, wish: Wish) -> int:
     return seconds
 
 
-def store_plan(lab: Lab, answer: Answer, body: dict[str, Any]) -> str:
+def store_plan(site: Site, answer: Answer, body: dict[str, Any]) -> str:
     """Keep a plan so that `--from-plan` can name it; its id."""
     plan = str(uuid.uuid4())
     facts = answer.facts
@@ -110,16 +110,16 @@ def store_plan(lab: Lab, answer: Answer, body: dict[str, Any]) -> str:
         "source": facts.server.host,
         "destinations": [chosen.host for chosen in answer.selection.chosen],
     }
-    with lab.journal.write() as session:
+    with site.journal.write() as session:
         session.add(
             Plan(id=plan, server=facts.server.id, body=body | {"inputs": inputs}, created_at=database_time(session))
         )
     return plan
 
 
-def _planned(lab: Lab, wish: Wish) -> Wish:
+def _planned(site: Site, wish: Wish) -> Wish:
     """The wish that the plan was made for; raises Refused when the plan no longer holds."""
-    with lab.journal.read() as session:
+    with site.journal.read() as session:
         found = list(
             session.scalars(sa.select(Plan).where(Plan.id.startswith(str(wish.plan), autoescape=True)).limit(2))
         )
@@ -129,7 +129,7 @@ def _planned(lab: Lab, wish: Wish) -> Wish:
         )
     plan = found[0]
     inputs = plan.body["inputs"]
-    server = catalog.find_server(lab.api, lab.cell_databases, wish.server)
+    server = catalog.find_server(site.api, site.cell_databases, wish.server)
     same = Wish(
         server=server.id,
         flavor=inputs["flavor"],
@@ -138,10 +138,10 @@ def _planned(lab: Lab, wish: Wish) -> Wish:
         confirm_seconds=wish.confirm_seconds,
         reason=wish.reason,
     )
-    given = (wish.flavor and catalog.find_flavor(lab.api, wish.flavor).id, wish.host)
+    given = (wish.flavor and catalog.find_flavor(site.api, wish.flavor).id, wish.host)
     if plan.server != server.id or given not in ((None, None), (inputs["flavor"], inputs["host"])):
         raise Refused(f"plan {plan.id[: moves.SHORT]} was made for another request: make a plan for this one")
-    now = [chosen.host for chosen in examine(lab, same).selection.chosen]
+    now = [chosen.host for chosen in examine(site, same).selection.chosen]
     if server.host != inputs["source"] or now != inputs["destinations"]:
         raise Refused(
             f"plan {plan.id[: moves.SHORT]} no longer holds: it went from {inputs['source']} to "
@@ -150,21 +150,21 @@ def _planned(lab: Lab, wish: Wish) -> Wish:
     return same
 
 
-def _states(lab: Lab, up: frozenset[str]) -> list[Any]:
+def _states(site: Site, up: frozenset[str]) -> list[Any]:
     with contextlib.ExitStack() as stack:
-        api = stack.enter_context(lab.api.read())
-        cells = {name: stack.enter_context(database.read()) for name, database in lab.cell_databases.items()}
+        api = stack.enter_context(site.api.read())
+        cells = {name: stack.enter_context(database.read()) for name, database in site.cell_databases.items()}
         return host_states(api, cells, up)
 
 
-def _request(lab: Lab, facts: Facts) -> MoveRequest:
-    with lab.api.read() as api, lab.cell_databases[facts.server.cell].read() as cell:
+def _request(site: Site, facts: Facts) -> MoveRequest:
+    with site.api.read() as api, site.cell_databases[facts.server.cell].read() as cell:
         spec = servers.request_spec(api, facts.server.id).spec
         # A migration keeps the server's own flavor, which may be on offer no more.
         own = servers.flavors(servers.extra_row(cell, facts.server.id))["cur"]
         flavor = objects.flavor_data(servers.flavor(api, facts.new.id) if facts.new is not None else own)
     resizing = facts.kind == RESIZE
-    allowed = lab.conf.scheduler.allow_resize_to_same_host if resizing else facts.same_host_cold_migrate
+    allowed = site.conf.scheduler.allow_resize_to_same_host if resizing else facts.same_host_cold_migrate
     return MoveRequest(
         server=facts.server.id,
         name=facts.server.name,
@@ -176,6 +176,6 @@ def _request(lab: Lab, facts: Facts) -> MoveRequest:
         boot_from_volume=facts.server.boots_from_volume,
         target_host=facts.target.name if facts.target else None,
         allow_same_host=allowed,
-        max_attempts=1 if facts.target else lab.conf.scheduler.max_attempts,
-        rules=rules(lab.conf.scheduler),
+        max_attempts=1 if facts.target else site.conf.scheduler.max_attempts,
+        rules=rules(site.conf.scheduler),
     )

@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from droveway.clients import zookeeper
+from droveway.engines import start
 from droveway.errors import DestinationFault
 from droveway.lab import runner
 from droveway.lab.session import Lab
@@ -78,7 +79,7 @@ def main(text: str) -> None:
         stops.append(runner.start_worker(lab, spec.host, session, probe=probe.worker).stop)
     else:
         stops.append(runner.start_conductor(lab, session, probe=probe.conductor).stop)
-        stops.append(runner.start_keeper(lab, session).stop)
+        stops.append(start.keeper(lab, session).stop)
     signal.sigwait({signal.SIGTERM})
     for stop in reversed(stops):
         stop()

@@ -16,6 +16,7 @@ from support.small_lab import until
 
 from droveway.cli import main
 from droveway.clients.zookeeper import Coordination, connect_embedded, embedded_store, worker_path
+from droveway.engines import start
 from droveway.engines.run import Probe
 from droveway.lab import books, build, cloud, faults, runner
 from droveway.lab.faults import Fault
@@ -252,7 +253,7 @@ class Stage:
             for host in self.lab.identity.hosts:
                 until(lambda host=host: look.get(worker_path(host)), f"the worker of {host}")  # type: ignore[misc]
             stack.callback(runner.start_conductor(self.lab, connect(), probe=probe).stop)
-            stack.callback(runner.start_keeper(self.lab, connect()).stop)
+            stack.callback(start.keeper(self.lab, connect()).stop)
             # A step that a failed test left stalled could not be stopped.
             stack.callback(faults.clear, self.lab.layout, None)
             yield started

@@ -22,6 +22,7 @@ from support.small_lab import (
 )
 
 from droveway.clients.zookeeper import BOARD, ROOT, Coordination, connect_embedded, embedded_store, worker_path
+from droveway.engines import start
 from droveway.engines.conductor import Conductor
 from droveway.engines.run import Probe
 from droveway.errors import DestinationFault
@@ -130,7 +131,7 @@ class _Scene:
 
     def play(self) -> None:
         self._start_workers()
-        runner.start_keeper(self._lab, self._session())
+        start.keeper(self._lab, self._session())
         if self._relay.kind in ("confirm", "revert"):
             self._resize()
         move = file_flow(self._lab, self._relay.kind)

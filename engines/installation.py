@@ -1,0 +1,133 @@
+"""An installation that daemons run, as its configuration describes it."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import sqlalchemy as sa
+from oslo_config import cfg
+
+from droveway.clients.network import Network
+from droveway.clients.placement import Placement
+from droveway.clients.volume import Volumes
+from droveway.conf import services
+from droveway.errors import Refused
+from droveway.persistence import catalog, migrate
+from droveway.persistence.api import CellMapping
+from droveway.persistence.cells import Cells
+from droveway.persistence.database import Database
+
+CELL0: Final = "00000000-0000-0000-0000-000000000000"
+"""The uuid of Nova's cell for servers that never got a host: nothing is ever moved there."""
+
+_SAME_HOST: Final = "COMPUTE_SAME_HOST_COLD_MIGRATE"
+
+POLL: Final = 0.1
+"""Seconds between two looks at the journal."""
+
+
+@dataclass(frozen=True)
+class Cloud:
+    """The services that hold a server's ports and volumes."""
+
+    network: Network
+    volumes: Volumes
+
+
+class Installation:
+    """A `droveway.engines.site.Site`; ``conf`` is of `droveway.conf.settings.load_deployment`."""
+
+    runs_here = False
+
+    def __init__(self, conf: cfg.ConfigOpts) -> None:
+        self.conf = conf
+
+    @functools.cached_property
+    def journal(self) -> Database:
+        """Droveway's journal, of this version's schema."""
+        database = self.any_journal()
+        migrate.check(database)
+        return database
+
+    @functools.cached_property
+    def api(self) -> Database:
+        """Nova's API database."""
+        return self._database("api_database")
+
+    @functools.cached_property
+    def cell_databases(self) -> dict[str, Database]:
+        """Nova's cell databases that hosts belong to, by the cells' names."""
+        columns = CellMapping.uuid, CellMapping.name, CellMapping.database_connection
+        with self.api.read() as session:
+            mappings = session.execute(sa.select(*columns).where(CellMapping.uuid != CELL0)).all()
+        found = {mapping.name or mapping.uuid: Database(mapping.database_connection) for mapping in mappings}
+        for name, database in found.items():
+            database.require(f"of cell {name}")
+        return found
+
+    @functools.cached_property
+    def cells(self) -> Cells:
+        """Access to the cell databases behind the fence."""
+        return Cells(self.cell_databases)
+
+    @functools.cached_property
+    def placement(self) -> Placement:
+        """Placement."""
+        session, where = services.connect(self.conf, "placement")
+        return Placement(session, **where)
+
+    @functools.cached_property
+    def cloud(self) -> Cloud:
+        """Neutron and Cinder."""
+        return Cloud(
+            network=Network(services.adapter(self.conf, "neutron")),
+            volumes=Volumes(services.adapter(self.conf, "cinder")),
+        )
+
+    def any_journal(self) -> Database:
+        """The journal, whatever schema it has."""
+        return self._database("journal")
+
+    def away(self) -> frozenset[str]:
+        """None: commands do not speak to ZooKeeper, which knows; the conductor sees it at the move's first step."""
+        return frozenset()
+
+    def is_run(self) -> bool:
+        """Yes, as far as the journal tells."""
+        return True
+
+    def stays_in_place(self, host: str) -> bool:
+        """Whether the host's provider has the trait of that."""
+        node = catalog.find_host(self.api, self.cell_databases, host).node
+        return _SAME_HOST in self.placement.provider_traits(node)
+
+    def settle(self, at_rest: Callable[[], bool]) -> bool:
+        """Wait for what the daemons do."""
+        while not at_rest():
+            time.sleep(POLL)
+        return False
+
+    def open(self) -> None:
+        """Open every part; raises `droveway.errors.DrovewayError` naming the first that cannot be used."""
+        for name in ("journal", "api", "cells", "placement", "cloud"):
+            getattr(self, name)
+
+    def close(self) -> None:
+        """Give back every connection."""
+        opened = [self.__dict__.pop(name, None) for name in ("journal", "api")]
+        opened += self.__dict__.pop("cell_databases", {}).values()
+        for database in opened:
+            if database is not None:
+                database.close()
+
+    def _database(self, group: str) -> Database:
+        url = self.conf[group].connection
+        if not url:
+            raise Refused(f"[{group}] connection is missing: give the URL of the database")
+        database = Database(url)
+        database.require(f"of [{group}]")
+        return database

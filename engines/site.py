@@ -1,0 +1,78 @@
+"""What moves are carried out in: databases and services, whichever way they are found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from oslo_config import cfg
+
+    from droveway.clients.network import Network
+    from droveway.clients.placement import Placement
+    from droveway.clients.volume import Volumes
+    from droveway.persistence.cells import Cells
+    from droveway.persistence.database import Database
+
+
+class Cloud(Protocol):
+    """The services that hold a server's ports and volumes."""
+
+    @property
+    def network(self) -> Network:
+        """Neutron."""
+
+    @property
+    def volumes(self) -> Volumes:
+        """Cinder."""
+
+
+class Site(Protocol):
+    """A lab, or an installation that daemons run; each of its parts is opened when it is first used."""
+
+    @property
+    def runs_here(self) -> bool:
+        """Whether the commands themselves carry moves on; else daemons do."""
+
+    @property
+    def conf(self) -> cfg.ConfigOpts:
+        """The options."""
+
+    @property
+    def journal(self) -> Database:
+        """Droveway's journal."""
+
+    @property
+    def api(self) -> Database:
+        """Nova's API database."""
+
+    @property
+    def cell_databases(self) -> Mapping[str, Database]:
+        """Nova's cell databases, by the cells' names."""
+
+    @property
+    def cells(self) -> Cells:
+        """Access to the cell databases behind the fence."""
+
+    @property
+    def placement(self) -> Placement:
+        """Placement."""
+
+    @property
+    def cloud(self) -> Cloud:
+        """The other services."""
+
+    def any_journal(self) -> Database:
+        """The journal, whatever schema it has; the caller closes it."""
+
+    def away(self) -> frozenset[str]:
+        """The hosts whose workers are known to be away."""
+
+    def is_run(self) -> bool:
+        """Whether anybody carries moves on now, as far as can be told."""
+
+    def stays_in_place(self, host: str) -> bool:
+        """Whether the host's hypervisor can cold migrate a server to the host that it is on."""
+
+    def settle(self, at_rest: Callable[[], bool]) -> bool:
+        """Return once ``at_rest`` says so, having carried on what can go on; whether that was done here."""

@@ -1,0 +1,60 @@
+"""A conductor and a keeper, started over the parts of a lab or of an installation."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from droveway.clients.zookeeper import Coordination
+from droveway.engines.board import MoveBoard
+from droveway.engines.conductor import Conductor
+from droveway.engines.health import Standard
+from droveway.engines.keeper import Keeper
+from droveway.engines.run import Probe, Resources
+from droveway.engines.site import Site
+from droveway.flows import registry
+from droveway.flows.run import MoveOptions
+from droveway.scheduler.requests import rules
+
+KEEPER_ROUND: Final = 0.2
+"""Seconds between two rounds of the keeper: commands write requests without ringing for it."""
+
+
+def conductor(site: Site, coordination: Coordination, *, name: str, probe: Probe | None = None) -> Conductor:
+    """A conductor, started over a session of its own; ``name`` is new for each."""
+    conf = site.conf
+    resources = Resources(
+        journal=site.journal,
+        api=site.api,
+        cells=site.cells,
+        placement=site.placement,
+        network=site.cloud.network,
+        volumes=site.cloud.volumes,
+        options=MoveOptions(
+            max_attempts=conf.scheduler.max_attempts,
+            allow_resize_to_same_host=conf.scheduler.allow_resize_to_same_host,
+            shutdown_timeout=conf.worker.shutdown_timeout,
+            retry_for=conf.conductor.retry_for,
+            retry_pause=conf.conductor.retry_pause,
+            rules=rules(conf.scheduler),
+        ),
+        host_away=conf.conductor.host_away,
+        probe=probe,
+    )
+    found = Conductor(coordination, resources, registry.graph, name=name, slots=conf.conductor.threads)
+    found.start()
+    return found
+
+
+def keeper(site: Site, coordination: Coordination) -> Keeper:
+    """A keeper, started over a session that it may share with a conductor."""
+    conf = site.conf.confirm
+    found = Keeper(
+        coordination,
+        site.journal,
+        MoveBoard(coordination),
+        registry.reference,
+        every=KEEPER_ROUND,
+        standard=Standard(healthy_after=conf.healthy_after, probe_timeout=conf.probe_timeout),
+    )
+    found.start()
+    return found
