@@ -36,6 +36,8 @@ COMMANDS: Final = {
     "cell show": ("cell:Show", "one cell"),
     "flavor list": ("flavor:List", "the flavors"),
     "flavor show": ("flavor:Show", "one flavor"),
+    "conductor run": ("conductor:Run", "run the flows of moves, as a daemon"),
+    "worker run": ("worker:Run", "carry out what moves need done on a host, as a daemon"),
     "flow graph": ("flow:Graph", "the steps of an operation, as text, mermaid or dot"),
     "audit": ("audit:Audit", "do the books balance?"),
     "explain": ("explain:Explain", "what an error code means, and what to do"),

@@ -76,6 +76,7 @@ class Worker:
         self._registered = False
         """False again as soon as the registration may have gone."""
         self._stopping = False
+        self._turned = time.monotonic()
         self._runs: dict[str, Run] = {}
         """By what each of them occupies (`_slot`)."""
         self._left: dict[str, _Left] = {}
@@ -137,6 +138,10 @@ class Worker:
         if self._lock is not None:
             os.close(self._lock)
 
+    def turned(self) -> float:
+        """When its loop last turned, by the monotonic clock; it does every few seconds."""
+        return self._turned
+
     def register(self) -> None:
         """Say that this host is up; a node that an earlier session of this host left is replaced."""
         path = worker_path(self.host)
@@ -174,6 +179,7 @@ class Worker:
 
     def _serve(self) -> None:
         while not self._stopping:
+            self._turned = time.monotonic()
             rung = self._bell.wait(LOOK_EVERY)
             self._bell.clear()
             try:

@@ -1,0 +1,92 @@
+"""What both daemons share: their configuration, their log, their signals, and the watchdog that their loops feed."""
+
+from __future__ import annotations
+
+import abc
+import argparse
+import contextlib
+import logging
+import os
+import select
+import signal
+import time
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING
+
+from droveway.cli import systemd
+from droveway.cli.base import Command
+from droveway.errors import CoordinationLost, Refused
+
+if TYPE_CHECKING:
+    from oslo_config import cfg
+
+    from droveway.clients.zookeeper import Coordination
+
+LOG = logging.getLogger(__name__)
+
+Turned = Callable[[], float]
+"""When a loop began its last turn, by the monotonic clock."""
+
+
+class Daemon(Command, abc.ABC):
+    """A command that runs until SIGTERM or SIGINT."""
+
+    @abc.abstractmethod
+    def running(
+        self, conf: cfg.ConfigOpts, parsed_args: argparse.Namespace, stack: contextlib.ExitStack
+    ) -> Collection[Turned]:
+        """Start, leave what ends it to the stack, and return the loops that do the work."""
+
+    def take_action(self, parsed_args: argparse.Namespace) -> int:
+        """Run until told to stop; what runs by then is given back at its next boundary."""
+        from oslo_log import log
+
+        conf = self.configuration(parsed_args)
+        log.setup(conf, "droveway")
+        signals = _Signals(signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+        with contextlib.ExitStack() as stack:
+            loops = self.running(conf, parsed_args, stack)
+            systemd.notify(systemd.READY)
+            LOG.info("Ready")
+            while (number := _await_signal(signals, loops)) == signal.SIGHUP:
+                conf.mutate_config_files()
+            LOG.info("Stops at the next boundary, told by signal %d", number)
+            systemd.notify(systemd.STOPPING)
+        return 0
+
+
+def connect(conf: cfg.ConfigOpts) -> Coordination:
+    """The daemon's session with ZooKeeper; raises `droveway.errors.Refused` when none answers."""
+    from droveway.clients import zookeeper
+
+    try:
+        return zookeeper.connect(conf.zookeeper.hosts, timeout=conf.zookeeper.session_timeout)
+    except CoordinationLost as error:
+        raise Refused(str(error)) from None
+
+
+class _Signals:
+    """Signals as they come, without a handler that could interrupt what it waits for itself."""
+
+    def __init__(self, *numbers: signal.Signals) -> None:
+        self._reading, writing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        for number in numbers:
+            signal.signal(number, lambda number, _frame: os.write(writing, bytes([number])))
+
+    def wait(self, seconds: float | None) -> int | None:
+        """The next of them; None when none came in time."""
+        if not select.select([self._reading], [], [], seconds)[0]:
+            return None
+        return os.read(self._reading, 1)[0]
+
+
+def _await_signal(signals: _Signals, loops: Collection[Turned]) -> int:
+    """The next signal; until then systemd is told that the service lives while every loop turns."""
+    limit = systemd.watchdog()
+    while (number := signals.wait(None if limit is None else limit / 4)) is None:
+        late = time.monotonic() - min(turned() for turned in loops)
+        if limit is not None and late < limit:
+            systemd.notify(systemd.ALIVE)
+        else:
+            LOG.error("A loop has not turned for %.0f s", late)
+    return number

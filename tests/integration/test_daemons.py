@@ -1,0 +1,97 @@
+"""Conductors and workers as daemons, on a real ZooKeeper, a real PostgreSQL, and services behind HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support import postgres_server, zookeeper_server
+from support.daemons import Installation, installation
+from support.small_lab import assert_balanced, file_flow, in_child, read_move, small_cloud, until
+
+from droveway.lab import build, snapshot
+from droveway.lab.snapshot import Snapshot
+from droveway.persistence import moves
+from droveway.persistence.states import State
+
+
+@pytest.fixture(scope="module", name="zookeeper")
+def fixture_zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[zookeeper_server.Server]:
+    with zookeeper_server.running_server(tmp_path_factory.mktemp("zookeeper")) as server:
+        yield server
+
+
+@pytest.fixture(scope="module", name="rest")
+def fixture_rest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Snapshot]:
+    folder = tmp_path_factory.mktemp("daemons")
+    in_child(lambda: build.create(folder / "lab", small_cloud("host1", "host2", "host3")).close())
+    yield snapshot.take(folder / "lab", folder / "kept")
+    build.destroy(folder / "lab")
+
+
+@pytest.fixture(name="site", params=["sqlite", "postgresql"])
+def fixture_site(
+    request: pytest.FixtureRequest, rest: Snapshot, zookeeper: zookeeper_server.Server, tmp_path: Path
+) -> Iterator[Installation]:
+    lab = rest.restore()
+    if request.param == "sqlite":
+        with installation(lab, tmp_path, zookeeper.hosts, None) as made:
+            yield made
+    else:
+        with (
+            postgres_server.running_server() as server,
+            installation(lab, tmp_path, zookeeper.hosts, server) as made,
+        ):
+            yield made
+    lab.close()
+
+
+def test_a_move_goes_there_and_back(site: Installation) -> None:
+    """RC-04: workers carry out what conductors ask of them; SIGTERM ends each of them with 0."""
+    workers = site.workers()
+    conductor = site.conductor()
+    move = file_flow(site.lab, "resize")
+    assert site.await_rest(move) == State.VERIFYING, conductor.text()
+    assert_balanced(site.lab)
+    file_flow(site.lab, "revert")
+    assert site.await_rest(move) == State.REVERTED, conductor.text()
+    assert_balanced(site.lab)
+    for daemon in (conductor, *workers.values()):
+        daemon.stop()
+        daemon_said = daemon.text()
+        assert "Traceback" not in daemon_said, daemon_said
+
+
+def test_an_operator_submits_and_follows_a_move(site: Installation) -> None:
+    """R1-40: submitting returns at once; the move is waited for, confirmed and looked at by other commands."""
+    site.workers()
+    code, said, complained = site.droveway("move", "create", "web", "--flavor", "large")
+    assert (code, complained) == (0, ""), complained
+    move = said.split()[1]
+    assert f"follow it with  droveway move watch {move}" in said
+    with site.lab.journal.read() as session:
+        assert moves.find(session, move).state == State.QUEUED, "no conductor is there to run it"
+    site.conductor()
+    code, said, complained = site.droveway("move", "wait", move)
+    assert (code, complained) == (0, ""), complained
+    assert "resize web  host1 → host" in said
+    assert "verifying" in said
+    assert site.droveway("move", "confirm", move)[0] == 0
+    assert site.droveway("move", "watch", move)[0] == 0
+    code, said, complained = site.droveway("move", "show", move, "-f", "value", "-c", "state")
+    assert (code, said, complained) == (0, "done\n", "")
+    assert site.droveway("server", "show", "web", "-f", "value", "-c", "flavor") == (0, "large\n", "")
+    assert_balanced(site.lab)
+
+
+def test_another_conductor_goes_on_where_one_was_killed(site: Installation) -> None:
+    """RC-05."""
+    site.workers()
+    first = site.conductor("first")
+    move = file_flow(site.lab, "resize")
+    until(lambda: read_move(site.lab, move).step in ("copy_disks", "move_volumes", "move_ports"), "the middle")
+    first.kill()
+    second = site.conductor("second")
+    assert site.await_rest(move) == State.VERIFYING, second.text()
+    assert_balanced(site.lab)

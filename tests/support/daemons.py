@@ -1,0 +1,220 @@
+"""An installation on one machine: databases, ZooKeeper, services, and daemons started as systemd would start them."""
+
+from __future__ import annotations
+
+import configparser
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import sqlalchemy as sa
+from support import postgres_server, served_cloud
+from support.small_lab import is_released, read_move, until
+
+from droveway.clients import zookeeper
+from droveway.clients.zookeeper import BOARD, ROOT
+from droveway.lab.session import Lab
+from droveway.persistence import api, journal, migrate, nova_base
+from droveway.persistence.database import Database, sqlite_url
+
+SESSION = 2.0
+"""Seconds after which ZooKeeper gives up a process that was killed."""
+
+LONG = 60.0
+
+
+class Daemon:
+    """One process of `droveway conductor run` or `droveway worker run`."""
+
+    def __init__(self, name: str, words: list[str], folder: Path, environment: dict[str, str]) -> None:
+        self.name = name
+        self.log = folder / f"{name}.log"
+        path = folder / f"{name}.notify"
+        path.unlink(missing_ok=True)
+        self._notify = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._notify.bind(str(path))
+        self._notify.settimeout(0.1)
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "droveway.cli.main", *words],
+                env={**os.environ, **environment, "NOTIFY_SOCKET": str(path)},
+                stdout=log,
+                stderr=log,
+            )
+
+    def await_said(self, state: str) -> None:
+        """Wait until it told the service manager so."""
+        ends = time.monotonic() + LONG
+        said = ""
+        while said != state:
+            try:
+                said = self._notify.recv(4096).decode()
+            except TimeoutError:
+                assert self.process.poll() is None, f"{self.name} ended:\n{self.text()}"
+                assert time.monotonic() < ends, f"{self.name} never said {state}:\n{self.text()}"
+
+    def stop(self) -> None:
+        """As systemd stops it."""
+        self.process.terminate()
+        assert self.process.wait(LONG) == 0, self.text()
+        self._notify.close()
+
+    def kill(self) -> None:
+        """A SIGKILL."""
+        self.process.kill()
+        assert self.process.wait(LONG) == -signal.SIGKILL
+        self._notify.close()
+
+    def text(self) -> str:
+        """The end of what it logged."""
+        return self.log.read_text()[-6000:]
+
+
+class Installation:
+    """The daemons of one installation, whose hosts and services are a lab's."""
+
+    def __init__(self, lab: Lab, folder: Path, settings: dict[str, dict[str, str]]) -> None:
+        self.lab = lab
+        self.folder = folder
+        self.configuration = folder / "droveway.conf"
+        self.session = zookeeper.connect(settings["zookeeper"]["hosts"], timeout=SESSION)
+        self.session.delete(ROOT)
+        self._running: list[Daemon] = []
+        written = configparser.ConfigParser(interpolation=None)
+        written.read_dict(settings)
+        with self.configuration.open("w") as file:
+            written.write(file)
+
+    def conductor(self, name: str = "conductor", **environment: str) -> Daemon:
+        """A conductor, ready when this returns."""
+        return self._start(name, ["conductor", "run"], environment)
+
+    def worker(self, host: str, **environment: str) -> Daemon:
+        """A host's worker, registered when this returns."""
+        root = self.lab.layout.host(host)
+        places = {"OS_WORKER__STATE_PATH": str(root), "OS_WORKER__INSTANCES_ROOT": str(root)}
+        daemon = self._start(f"worker-{host}", ["worker", "run", "--host", host], {**places, **environment})
+        until(lambda: self.session.get(zookeeper.worker_path(host)), f"the worker of {host}", LONG)
+        return daemon
+
+    def workers(self) -> dict[str, Daemon]:
+        """A worker for every host."""
+        return {host: self.worker(host) for host in sorted(self.lab.identity.hosts)}
+
+    def droveway(self, *words: str) -> tuple[int, str, str]:
+        """An operator's command: exit code, stdout and stderr."""
+        environment = {name: value for name, value in os.environ.items() if name != "DROVEWAY_LAB"}
+        done = subprocess.run(
+            [sys.executable, "-m", "droveway.cli.main", *words, "--config-file", str(self.configuration)],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=LONG,
+        )
+        return done.returncode, done.stdout, done.stderr
+
+    def await_rest(self, move: str) -> str:
+        """Where the move rests when nobody runs it any more."""
+        until(lambda: is_released(self.lab, move), f"the end of move {move}", LONG)
+        until(lambda: self.session.children(BOARD) == [], "an empty board", LONG)
+        return read_move(self.lab, move).state
+
+    def close(self) -> None:
+        """Stop all that run."""
+        try:
+            for daemon in reversed(self._running):
+                if daemon.process.poll() is None:
+                    daemon.stop()
+        finally:
+            self.session.close()
+
+    def _start(self, name: str, words: list[str], environment: dict[str, str]) -> Daemon:
+        daemon = Daemon(name, [*words, "--config-file", str(self.configuration)], self.folder, environment)
+        self._running.append(daemon)
+        daemon.await_said("READY=1")
+        return daemon
+
+
+@contextlib.contextmanager
+def installation(lab: Lab, folder: Path, hosts: str, server: postgres_server.Server | None) -> Iterator[Installation]:
+    """Daemons over the ZooKeeper at ``hosts``, with the lab's databases on the server, or as they are without one."""
+    urls = in_place(lab) if server is None else _on_server(lab, server)
+    with served_cloud.served(lab.layout) as cloud:
+        made = Installation(
+            lab,
+            folder,
+            {
+                "zookeeper": {"hosts": hosts, "session_timeout": str(SESSION)},
+                "journal": {"connection": urls["journal"]},
+                "api_database": {"connection": urls["api"]},
+                "placement": {"auth_type": "admin_token", "endpoint": cloud.url("placement"), "token": "admin"},
+                "neutron": {"auth_type": "none", "endpoint_override": cloud.url("network")},
+                "cinder": {"auth_type": "none", "endpoint_override": cloud.url("volume")},
+                "worker": {"hypervisor": "sandbox", "run_path": str(folder / "run")},
+                "sandbox": {"guests_log": str(lab.layout.guests_log), "volumes": str(lab.layout.volumes)},
+            },
+        )
+        try:
+            yield made
+        finally:
+            made.close()
+
+
+def in_place(lab: Lab) -> dict[str, str]:
+    """The lab's own databases; each cell's is mapped as one that a daemon finds from wherever it runs."""
+    files = lab.layout
+    for name in lab.cell_databases:
+        _map(lab.api, name, sqlite_url(files.cell(name)))
+    return {"journal": sqlite_url(files.journal), "api": sqlite_url(files.api)}
+
+
+def _on_server(lab: Lab, server: postgres_server.Server) -> dict[str, str]:
+    """Bring the lab's rows to the server, and let the lab look at them there."""
+    cells = dict(lab.cell_databases)
+    names = {"journal": "journal", "api": "api", **{f"cell-{name}": f"cell-{name}" for name in cells}}
+    urls = {name: server.url(database) for name, database in names.items()}
+    server.create(*names.values())
+    made = Database(urls["journal"])
+    migrate.sync(made)
+    _copy(lab.journal, made, journal.JournalBase.metadata)
+    _copy(lab.api, Database(urls["api"]), nova_base.ApiBase.metadata)
+    for name, database in cells.items():
+        _copy(database, Database(urls[f"cell-{name}"]), nova_base.CellBase.metadata)
+    lab.close()
+    for path in (lab.layout.journal, lab.layout.api, *map(lab.layout.cell, cells)):
+        path.unlink()
+    lab.__dict__["journal"] = Database(urls["journal"])
+    lab.__dict__["api"] = Database(urls["api"])
+    lab.__dict__["cell_databases"] = {name: Database(urls[f"cell-{name}"]) for name in cells}
+    lab.__dict__.pop("cells", None)
+    for name in cells:
+        _map(lab.api, name, urls[f"cell-{name}"])
+    return urls
+
+
+def _copy(source: Database, target: Database, metadata: sa.MetaData) -> None:
+    metadata.create_all(target.engine)
+    with source.read() as reading, target.begin() as writing:
+        for table in metadata.sorted_tables:
+            rows = [dict(row) for row in reading.execute(sa.select(table)).mappings()]
+            if rows:
+                writing.execute(sa.insert(table), rows)
+                key = table.autoincrement_column
+                if key is not None:
+                    writing.execute(
+                        sa.text("SELECT setval(pg_get_serial_sequence(:name, :key), :last)"),
+                        {"name": table.name, "key": key.name, "last": max(row[key.name] for row in rows)},
+                    )
+    target.close()
+
+
+def _map(database: Database, name: str, url: str) -> None:
+    with database.write() as session:
+        session.execute(sa.update(api.CellMapping).where(api.CellMapping.name == name).values(database_connection=url))

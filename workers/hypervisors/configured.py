@@ -1,0 +1,23 @@
+"""The hypervisor that a worker's configuration names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from oslo_config import cfg
+
+from droveway.workers.hypervisors.base import Hypervisor
+
+
+def configured(conf: cfg.ConfigOpts, host: str) -> Hypervisor:
+    """The host's hypervisor; nothing of it is touched yet."""
+    root = Path(conf.worker.instances_root)
+    if conf.worker.hypervisor == "sandbox":
+        from droveway.workers.hypervisors.sandbox import Sandbox
+
+        guests_log = conf.sandbox.guests_log or root / "guests.log"
+        volumes = Path(conf.sandbox.volumes) if conf.sandbox.volumes else None
+        return Sandbox(host, root, guests_log=Path(guests_log), volumes=volumes)
+    from droveway.workers.hypervisors.libvirt import Libvirt
+
+    return Libvirt(host, root, uri=conf.libvirt.uri, run_dir=Path(conf.worker.run_path) / "consoles")
