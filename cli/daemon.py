@@ -43,12 +43,12 @@ class Daemon(Command, abc.ABC):
 
         conf = self.configuration(parsed_args)
         log.setup(conf, "droveway")
-        signals = _Signals(signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+        signals = Signals(signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
         with contextlib.ExitStack() as stack:
             loops = self.running(conf, parsed_args, stack)
             systemd.notify(systemd.READY)
             LOG.info("Ready")
-            while (number := _await_signal(signals, loops)) == signal.SIGHUP:
+            while (number := await_signal(signals, loops)) == signal.SIGHUP:
                 conf.mutate_config_files()
             LOG.info("Stops at the next boundary, told by signal %d", number)
             systemd.notify(systemd.STOPPING)
@@ -65,7 +65,7 @@ def connect(conf: cfg.ConfigOpts) -> Coordination:
         raise Refused(str(error)) from None
 
 
-class _Signals:
+class Signals:
     """Signals as they come, without a handler that could interrupt what it waits for itself."""
 
     def __init__(self, *numbers: signal.Signals) -> None:
@@ -80,7 +80,7 @@ class _Signals:
         return os.read(self._reading, 1)[0]
 
 
-def _await_signal(signals: _Signals, loops: Collection[Turned]) -> int:
+def await_signal(signals: Signals, loops: Collection[Turned]) -> int:
     """The next signal; until then systemd is told that the service lives while every loop turns."""
     limit = systemd.watchdog()
     while (number := signals.wait(None if limit is None else limit / 4)) is None:

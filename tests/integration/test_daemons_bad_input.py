@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import configparser
 import os
 import socket
 import subprocess
@@ -11,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.daemons import in_place
+from support.daemons import in_place, write
 from support.small_lab import in_child, small_cloud
 
 from droveway.lab import build
@@ -61,10 +60,7 @@ def closed_port() -> int:
 def sentence(tmp_path: Path, settings: Settings, *words: str) -> str:
     """What the daemon said when it refused to start, secrets looked for."""
     path = tmp_path / "droveway.conf"
-    parser = configparser.ConfigParser(interpolation=None)
-    parser.read_dict(settings)
-    with path.open("w") as file:
-        parser.write(file)
+    write(settings, path)
     return refused(path, *words)
 
 

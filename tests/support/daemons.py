@@ -86,10 +86,7 @@ class Installation:
         self.session = zookeeper.connect(settings["zookeeper"]["hosts"], timeout=SESSION)
         self.session.delete(ROOT)
         self._running: list[Daemon] = []
-        written = configparser.ConfigParser(interpolation=None)
-        written.read_dict(settings)
-        with self.configuration.open("w") as file:
-            written.write(file)
+        write(settings, self.configuration)
 
     def conductor(self, name: str = "conductor", **environment: str) -> Daemon:
         """A conductor, ready when this returns."""
@@ -147,24 +144,35 @@ def installation(lab: Lab, folder: Path, hosts: str, server: postgres_server.Ser
     """Daemons over the ZooKeeper at ``hosts``, with the lab's databases on the server, or as they are without one."""
     urls = in_place(lab) if server is None else _on_server(lab, server)
     with served_cloud.served(lab.layout) as cloud:
-        made = Installation(
-            lab,
-            folder,
-            {
-                "zookeeper": {"hosts": hosts, "session_timeout": str(SESSION)},
-                "journal": {"connection": urls["journal"]},
-                "api_database": {"connection": urls["api"]},
-                "placement": {"auth_type": "admin_token", "endpoint": cloud.url("placement"), "token": "admin"},
-                "neutron": {"auth_type": "none", "endpoint_override": cloud.url("network")},
-                "cinder": {"auth_type": "none", "endpoint_override": cloud.url("volume")},
-                "worker": {"hypervisor": "sandbox", "run_path": str(folder / "run")},
-                "sandbox": {"guests_log": str(lab.layout.guests_log), "volumes": str(lab.layout.volumes)},
-            },
-        )
+        made = Installation(lab, folder, settings_of(lab, hosts, urls, cloud, folder / "run"))
         try:
             yield made
         finally:
             made.close()
+
+
+def settings_of(
+    lab: Lab, hosts: str, urls: dict[str, str], cloud: served_cloud.Server, run: Path
+) -> dict[str, dict[str, str]]:
+    """The configuration of all its daemons, but for where each host's files are."""
+    return {
+        "zookeeper": {"hosts": hosts, "session_timeout": str(SESSION)},
+        "journal": {"connection": urls["journal"]},
+        "api_database": {"connection": urls["api"]},
+        "placement": {"auth_type": "admin_token", "endpoint": cloud.url("placement"), "token": "admin"},
+        "neutron": {"auth_type": "none", "endpoint_override": cloud.url("network")},
+        "cinder": {"auth_type": "none", "endpoint_override": cloud.url("volume")},
+        "worker": {"hypervisor": "sandbox", "run_path": str(run)},
+        "sandbox": {"guests_log": str(lab.layout.guests_log), "volumes": str(lab.layout.volumes)},
+    }
+
+
+def write(settings: dict[str, dict[str, str]], path: Path) -> None:
+    """Write a configuration file."""
+    written = configparser.ConfigParser(interpolation=None)
+    written.read_dict(settings)
+    with path.open("w") as file:
+        written.write(file)
 
 
 def in_place(lab: Lab) -> dict[str, str]:

@@ -34,7 +34,18 @@ class Server:
         secret = self._folder / "password"
         secret.write_text(PASSWORD)
         _own(secret)
-        self._run("initdb", "-D", self._data, "-U", _USER, f"--pwfile={secret}", "--auth=scram-sha-256", "-N")
+        self._run(
+            "initdb",
+            "-D",
+            self._data,
+            "-U",
+            _USER,
+            f"--pwfile={secret}",
+            "--auth=scram-sha-256",
+            "--encoding=UTF8",
+            "--locale=C.UTF-8",
+            "-N",
+        )
 
     def start(self) -> None:
         """Start it; it answers when this returns."""

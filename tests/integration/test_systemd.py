@@ -1,0 +1,180 @@
+"""The units as they are shipped, under a real systemd: start, watchdog, restart, reload, stop in mid-move."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+from support import served_cloud, zookeeper_server
+from support.daemons import in_place, settings_of, write
+from support.small_lab import assert_balanced, is_released, read_move, until
+from support.systemd_machine import Machine, interpreter, machine
+
+from droveway.lab.session import Lab
+from droveway.persistence import moves
+from droveway.persistence.states import State
+
+ETC: Final = Path(__file__).parents[2] / "etc"
+CONFIGURATION: Final = "/etc/droveway/droveway.conf"
+CONDUCTOR: Final = "droveway-conductor.service"
+WORKERS: Final = {"host1": "droveway-worker.service", "host2": "droveway-worker-host2.service"}
+
+LONG: Final = 60.0
+
+CLOUD: Final = """
+hypervisor: sandbox
+cells: {cell1: {hosts: {host1: {}, host2: {}}}}
+flavors:
+  small: {vcpus: 1, memory_mb: 256, root_gb: 1}
+  large: {vcpus: 2, memory_mb: 512, root_gb: 1, swap_mb: 1}
+images: {base: {size_mb: 256}}
+servers:
+  web: {flavor: small, host: host1, image: base, ports: [{}], volumes: [{size_gb: 1}]}
+"""
+
+# This checkout may lie in somebody's home or among temporary files, and a sandbox's guests are its worker's children.
+DROP_IN: Final = """
+[Service]
+ProtectHome=no
+PrivateTmp=no
+ReadWritePaths={shared}
+WatchdogSec=10
+RestartSec=0.2
+"""
+HOST: Final = """
+KillMode=process
+Environment=OS_WORKER__STATE_PATH={root} OS_WORKER__INSTANCES_ROOT={root}
+"""
+
+
+class Site:
+    """The machine, and its lab as it is seen from here."""
+
+    def __init__(self, made: Machine, lab: Lab) -> None:
+        self.machine = made
+        self.lab = lab
+
+    def ask(self, *words: str) -> str:
+        """An operator's command on the machine."""
+        return self.machine.run("droveway", *words, "--config-file", CONFIGURATION)
+
+    def begin(self) -> str:
+        """A resize that copies disks."""
+        short = self.ask("move", "create", "web", "--flavor", "large").split()[1]
+        with self.lab.journal.read() as session:
+            move = moves.find(session, short).id
+        until(lambda: read_move(self.lab, move).step == "copy_disks", "the copy", LONG)
+        return move
+
+    def end(self, move: str) -> None:
+        """It comes to its end there, and the server back to where it was; the books balance."""
+        for state in (State.VERIFYING, State.REVERTED):
+            until(lambda: is_released(self.lab, move), "the end of the move", LONG)
+            assert read_move(self.lab, move).state == state, self.machine.said(CONDUCTOR)[-4000:]
+            assert_balanced(self.lab)
+            if state == State.VERIFYING:
+                self.ask("move", "revert", move)
+
+    def restarts(self, unit: str) -> int:
+        """How often systemd has started the unit again by itself."""
+        return int(self.machine.shown(unit, "NRestarts"))
+
+    def pid(self, unit: str) -> str:
+        """The unit's main process, on the machine."""
+        return self.machine.shown(unit, "MainPID")
+
+    def await_active(self, unit: str) -> None:
+        """The unit has said that it is ready."""
+        until(lambda: self.machine.shown(unit, "ActiveState") == "active", unit, LONG)
+
+
+@pytest.fixture(scope="module", name="site")
+def fixture_site() -> Iterator[Site]:
+    # Not among temporary files, which the units do not see.
+    folder = Path(tempfile.mkdtemp(prefix="droveway-units-", dir="/var/lib"))
+    folder.chmod(0o755)
+    shared = folder / "shared"
+    shared.mkdir()
+    root = shared / "lab"
+    files = {
+        "/usr/bin/droveway": interpreter("-m droveway.cli.main"),
+        "/usr/lib/sysusers.d/droveway.conf": (ETC / "sysusers.d/droveway.conf").read_text(),
+        f"/etc/systemd/system/{CONDUCTOR}": (ETC / "systemd" / CONDUCTOR).read_text(),
+        f"/etc/systemd/system/{CONDUCTOR}.d/test.conf": DROP_IN.format(shared=shared),
+    }
+    for host, unit in WORKERS.items():
+        text = (ETC / "systemd/droveway-worker.service").read_text()
+        files[f"/etc/systemd/system/{unit}"] = text if host == "host1" else text.replace("%H", host)
+        drop_in = DROP_IN.format(shared=shared) + HOST.format(root=root / "hosts" / host)
+        files[f"/etc/systemd/system/{unit}.d/test.conf"] = drop_in
+    (shared / "cloud.yaml").write_text(CLOUD)
+    with (
+        zookeeper_server.running_server(folder / "zookeeper") as zookeeper,
+        machine(folder / "machine", shared, files) as made,
+    ):
+        made.run("systemd-sysusers")
+        made.run("hostname", "host1")
+        # Its guests are processes of that machine.
+        made.run("droveway", "lab", "create", str(root), "--cloud", str(shared / "cloud.yaml"))
+        lab = Lab.open(root)
+        urls = in_place(lab)
+        with served_cloud.served(lab.layout) as cloud:
+            write(settings_of(lab, zookeeper.hosts, urls, cloud, Path("/run/droveway")), shared / "droveway.conf")
+            made.run("install", "-D", "-g", "droveway", "-m", "640", str(shared / "droveway.conf"), CONFIGURATION)
+            made.run("chown", "-R", "droveway", str(root))
+            for path in (*Path(__file__).parents, *Path(shutil.which("python3") or "").resolve().parents):
+                made.run("chmod", "o+x", str(path))
+            made.start(CONDUCTOR, *WORKERS.values())
+            yield Site(made, lab)
+        lab.close()
+    shutil.rmtree(folder)
+
+
+def test_the_units_run_and_a_move_goes_there_and_back(site: Site) -> None:
+    """RC-07: systemd knows each of them to be ready, and watches it."""
+    before = {unit: site.restarts(unit) for unit in (CONDUCTOR, *WORKERS.values())}
+    for unit in before:
+        assert site.machine.shown(unit, "ActiveState") == "active"
+        assert site.machine.shown(unit, "WatchdogTimestampMonotonic") != "0"
+    assert site.machine.run("stat", "-c", "%U", f"/proc/{site.pid(CONDUCTOR)}") == "droveway"
+    site.end(site.begin())
+    assert {unit: site.restarts(unit) for unit in before} == before
+
+
+@pytest.mark.parametrize("unit", [CONDUCTOR, WORKERS["host1"], WORKERS["host2"]])
+def test_a_killed_unit_comes_back_and_the_move_ends(site: Site, unit: str) -> None:
+    before = site.restarts(unit)
+    move = site.begin()
+    site.machine.run("kill", "-KILL", site.pid(unit))
+    site.end(move)
+    assert site.restarts(unit) == before + 1
+
+
+def test_a_unit_whose_loop_hangs_is_started_again(site: Site) -> None:
+    """The watchdog, which only the loops feed, ends a conductor that stands still."""
+    before = site.restarts(CONDUCTOR)
+    move = site.begin()
+    site.machine.run("kill", "-STOP", site.pid(CONDUCTOR))
+    until(lambda: site.restarts(CONDUCTOR) == before + 1, "the watchdog", LONG)
+    assert "Watchdog timeout" in site.machine.said(CONDUCTOR)
+    site.end(move)
+
+
+def test_a_reload_is_no_restart(site: Site) -> None:
+    before = {unit: site.pid(unit) for unit in (CONDUCTOR, *WORKERS.values())}
+    site.machine.run("systemctl", "reload", *before)
+    site.end(site.begin())
+    assert {unit: site.pid(unit) for unit in before} == before
+
+
+def test_a_unit_that_is_stopped_in_the_middle_of_a_move_gives_it_back(site: Site) -> None:
+    move = site.begin()
+    site.machine.run("systemctl", "stop", CONDUCTOR)
+    assert site.machine.shown(CONDUCTOR, "Result") == "success"
+    assert read_move(site.lab, move).state == State.RUNNING
+    site.machine.start(CONDUCTOR)
+    site.end(move)

@@ -1,0 +1,138 @@
+"""A machine of its own with a real systemd as PID 1: namespaces over an overlay of this one's files.
+
+Needs root. The network is this machine's; only `shared` is written through to this machine's own files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from support.small_lab import until
+
+BOOTS_WITHIN = 60.0
+SYSTEMD = Path("/lib/systemd/systemd")
+
+_BOOT = """
+set -e
+work=$1 shared=$2
+mount -t overlay overlay -o "lowerdir=/,upperdir=$work/up,workdir=$work/work" "$work/root"
+cd "$work/root"
+mkdir -p "./$shared"
+mount --bind "$shared" "./$shared"
+mount --rbind /sys sys
+mount -t proc proc proc
+mount --rbind /dev dev
+mount -t tmpfs tmpfs run
+umount -R sys/fs/cgroup
+mount -t tmpfs tmpfs sys/fs/cgroup
+mkdir sys/fs/cgroup/systemd
+mount -t cgroup -o none,name=systemd cgroup sys/fs/cgroup/systemd
+mkdir -p .old
+pivot_root . .old
+umount -l /.old
+exec env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin container=test \\
+    /lib/systemd/systemd --system --unit=test.target --log-target=journal --show-status=no
+"""
+
+_TARGET = "[Unit]\nDescription=test\nRequires=basic.target\nAfter=basic.target\nAllowIsolate=yes\n"
+
+_MASKED = (
+    *(f"systemd-{name}.service" for name in (
+        "udevd", "udev-trigger", "tmpfiles-setup", "tmpfiles-setup-dev", "remount-fs", "resolved", "timesyncd",
+        "networkd", "modules-load", "sysctl", "binfmt", "random-seed",
+    )),
+    "dbus.service",
+    "dbus.socket",
+    "systemd-udevd-control.socket",
+    "systemd-udevd-kernel.socket",
+    *(f"{name}.{kind}" for name in ("libvirtd", "virtlogd", "virtlockd") for kind in ("service", "socket")),
+    *(f"{name}.socket" for name in ("libvirtd-ro", "libvirtd-admin", "virtlogd-admin", "virtlockd-admin")),
+)  # fmt: skip
+"""What needs devices or a network of its own, would start another hypervisor, or need not be installed."""
+
+
+class Machine:
+    """The running machine."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+
+    def run(self, *words: str, check: bool = True) -> str:
+        """What a command on the machine prints."""
+        done = subprocess.run(
+            ["nsenter", "-t", str(self._pid), "-a", *words], capture_output=True, text=True, check=False, timeout=120
+        )
+        assert not check or done.returncode == 0, f"{shlex.join(words)}: {done.stdout}{done.stderr}"
+        return done.stdout.strip()
+
+    def start(self, *units: str) -> None:
+        """Start units, each of which is ready when this returns."""
+        self.run("systemctl", "start", *units, check=False)
+        for unit in units:
+            assert self.shown(unit, "ActiveState") == "active", self.said(unit)
+
+    def shown(self, unit: str, name: str) -> str:
+        """A property of a unit."""
+        return self.run("systemctl", "show", unit, "--property", name, "--value")
+
+    def said(self, unit: str) -> str:
+        """What the unit's journal holds."""
+        return self.run("journalctl", "--no-pager", "--unit", unit)
+
+
+@contextlib.contextmanager
+def machine(work: Path, shared: Path, files: Mapping[str, str]) -> Iterator[Machine]:
+    """A machine with these files, by their absolute paths; ``work`` is an empty directory of a disk's file system."""
+    assert os.geteuid() == 0, "a machine of its own is made by root: run the tests as root"
+    assert SYSTEMD.exists(), "the Debian package systemd is missing: apt-get install systemd"
+    upper = work / "up"
+    for folder in (upper, work / "work", work / "root"):
+        folder.mkdir(parents=True)
+    for name, text in {"/etc/systemd/system/test.target": _TARGET, **files}.items():
+        path = upper / name.lstrip("/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        if text.startswith("#!"):
+            path.chmod(0o755)
+    for unit in _MASKED:
+        (upper / "etc/systemd/system" / unit).symlink_to("/dev/null")
+    log = work / "boot.log"
+    with log.open("wb") as out:
+        # The child of unshare is PID 1 there.
+        process = subprocess.Popen(
+            [
+                "unshare", "--pid", "--fork", "--kill-child", "--mount", "--uts", "--ipc", "--cgroup",
+                "--propagation", "private", "bash", "-c", _BOOT, "boot", str(work), str(shared),
+            ],
+            stdout=out,
+            stderr=out,
+            stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+    try:
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        pid = int(until(lambda: children.read_text().split(), "the first process", BOOTS_WITHIN)[0])
+        made = Machine(pid)
+
+        def is_up() -> bool:
+            assert process.poll() is None, log.read_text()
+            return made.run("systemctl", "is-system-running", check=False) in ("running", "degraded")
+
+        until(is_up, "systemd", BOOTS_WITHIN)
+        yield made
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def interpreter(words: str) -> str:
+    """A program that runs this interpreter."""
+    return f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {words} "$@"\n'
