@@ -113,12 +113,12 @@ _MAPPINGS: Final = sa.text(
 _HOSTS: Final = sa.text(
     "SELECT n.host, n.uuid, n.vcpus, n.vcpus_used, n.memory_mb, n.memory_mb_used, n.local_gb, n.local_gb_used,"
     " n.running_vms, n.hypervisor_type, s.disabled, s.disabled_reason, s.forced_down"
-    " FROM compute_nodes n JOIN services s ON s.host = n.host AND s.deleted = 0 AND s.\"binary\" = 'nova-compute'"
+    " FROM compute_nodes n JOIN services s ON s.host = n.host AND s.deleted = 0 AND s.binary = 'nova-compute'"
     " WHERE n.deleted = 0 ORDER BY n.host"
 )
 _ZONES: Final = sa.text(
     "SELECT h.host, m.value FROM aggregate_hosts h JOIN aggregate_metadata m ON m.aggregate_id = h.aggregate_id"
-    " WHERE m.\"key\" = 'availability_zone'"
+    " WHERE m.key = 'availability_zone'"
 )
 _CELLS: Final = sa.text(
     "SELECT c.name, c.uuid, c.disabled,"
@@ -134,7 +134,7 @@ _ACCESS: Final = sa.text(
     "SELECT f.is_public, EXISTS (SELECT 1 FROM flavor_projects p WHERE p.flavor_id = f.id AND p.project_id = :project)"
     " AS given FROM flavors f WHERE f.flavorid = :flavor"
 )
-_EXTRA_SPECS: Final = sa.text('SELECT flavor_id, "key", value FROM flavor_extra_specs ORDER BY "key"')
+_EXTRA_SPECS: Final = sa.text("SELECT e.flavor_id, e.key, e.value FROM flavor_extra_specs e ORDER BY e.key")
 
 
 def servers(api: Database, cells: Mapping[str, Database]) -> list[Server]:

@@ -12,6 +12,8 @@ from typing import Any, Final
 import sqlalchemy as sa
 from sqlalchemy import orm
 
+from droveway.persistence.moments import Moment
+
 Json = sa.JSON(none_as_null=True)
 
 
@@ -54,12 +56,12 @@ class Move(JournalBase):
     new_flavor: orm.Mapped[str] = orm.mapped_column(sa.String(255))
     policy: orm.Mapped[str] = orm.mapped_column(sa.String(16))
     confirm_seconds: orm.Mapped[int] = orm.mapped_column(default=86400)
-    deadline: orm.Mapped[dt.datetime | None] = orm.mapped_column(sa.DateTime, index=True)
+    deadline: orm.Mapped[dt.datetime | None] = orm.mapped_column(Moment, index=True)
     """When the confirm policy acts, by the database's clock; set on entering verifying."""
     health: orm.Mapped[str | None] = orm.mapped_column(sa.String(16))
     """What the destination last said of the guest under the policy healthy; NULL before its first answer."""
     health_reason: orm.Mapped[str | None] = orm.mapped_column(sa.Text)
-    health_asked: orm.Mapped[dt.datetime | None] = orm.mapped_column(sa.DateTime)
+    health_asked: orm.Mapped[dt.datetime | None] = orm.mapped_column(Moment)
     """When that was asked for, by the database's clock."""
     waits_for: orm.Mapped[str | None] = orm.mapped_column(sa.Text)
     """What the confirm policy waits for, and how to mend it; NULL when it waits for nothing but time."""
@@ -84,10 +86,10 @@ class Move(JournalBase):
     """Bytes of those done that an earlier, interrupted run of the step had left."""
     progress_seconds: orm.Mapped[float | None] = orm.mapped_column(sa.Double)
     """For how long the host had worked on the rest when it told so, by the host's clock."""
-    progress_at: orm.Mapped[dt.datetime | None] = orm.mapped_column(sa.DateTime)
-    created_at: orm.Mapped[dt.datetime] = orm.mapped_column(sa.DateTime, index=True)
-    updated_at: orm.Mapped[dt.datetime] = orm.mapped_column(sa.DateTime)
-    ended_at: orm.Mapped[dt.datetime | None] = orm.mapped_column(sa.DateTime, index=True)
+    progress_at: orm.Mapped[dt.datetime | None] = orm.mapped_column(Moment)
+    created_at: orm.Mapped[dt.datetime] = orm.mapped_column(Moment, index=True)
+    updated_at: orm.Mapped[dt.datetime] = orm.mapped_column(Moment)
+    ended_at: orm.Mapped[dt.datetime | None] = orm.mapped_column(Moment, index=True)
 
 
 class MoveFlow(JournalBase):
@@ -101,8 +103,8 @@ class MoveFlow(JournalBase):
     """resize, migrate, confirm, revert or delete: with ``version`` the key of the registry."""
     version: orm.Mapped[int]
     digest: orm.Mapped[str] = orm.mapped_column(sa.String(64))
-    created_at: orm.Mapped[dt.datetime] = orm.mapped_column(sa.DateTime)
-    ended_at: orm.Mapped[dt.datetime | None] = orm.mapped_column(sa.DateTime)
+    created_at: orm.Mapped[dt.datetime] = orm.mapped_column(Moment)
+    ended_at: orm.Mapped[dt.datetime | None] = orm.mapped_column(Moment)
     outcome: orm.Mapped[str | None] = orm.mapped_column(sa.String(16))
     """done or undone, once ended."""
 
@@ -125,8 +127,8 @@ class MoveStep(JournalBase):
     """The alternate that the move was on; 0 before the first."""
     epoch: orm.Mapped[int] = orm.mapped_column(sa.BigInteger, default=0)
     host: orm.Mapped[str | None] = orm.mapped_column(sa.String(255))
-    started_at: orm.Mapped[dt.datetime] = orm.mapped_column(sa.DateTime)
-    ended_at: orm.Mapped[dt.datetime | None] = orm.mapped_column(sa.DateTime)
+    started_at: orm.Mapped[dt.datetime] = orm.mapped_column(Moment)
+    ended_at: orm.Mapped[dt.datetime | None] = orm.mapped_column(Moment)
     result: orm.Mapped[dict[str, Any] | None] = orm.mapped_column(Json)
     error: orm.Mapped[dict[str, Any] | None] = orm.mapped_column(Json)
 
@@ -144,7 +146,7 @@ class MoveAttempt(JournalBase):
     provider: orm.Mapped[str] = orm.mapped_column(sa.String(36))
     request: orm.Mapped[dict[str, Any]] = orm.mapped_column(Json)
     """Placement's allocation request for this host: ``{provider: {"resources": {...}}}``."""
-    created_at: orm.Mapped[dt.datetime] = orm.mapped_column(sa.DateTime)
+    created_at: orm.Mapped[dt.datetime] = orm.mapped_column(Moment)
 
 
 COLLECTOR: Final = "debts"
@@ -159,8 +161,8 @@ class Claim(JournalBase):
     move_id: orm.Mapped[str] = orm.mapped_column(sa.ForeignKey("moves.id"), primary_key=True)
     epoch: orm.Mapped[int] = orm.mapped_column(sa.BigInteger)
     owner: orm.Mapped[str] = orm.mapped_column(sa.String(255))
-    claimed_at: orm.Mapped[dt.datetime] = orm.mapped_column(sa.DateTime)
-    released_at: orm.Mapped[dt.datetime | None] = orm.mapped_column(sa.DateTime)
+    claimed_at: orm.Mapped[dt.datetime] = orm.mapped_column(Moment)
+    released_at: orm.Mapped[dt.datetime | None] = orm.mapped_column(Moment)
     """When the owner gave it back; NULL after an unclean end."""
     unclean: orm.Mapped[int] = orm.mapped_column(default=0)
     """Claims in a row that ended unclean and saved no progress."""
@@ -188,7 +190,7 @@ class Intent(JournalBase):
     service: orm.Mapped[str] = orm.mapped_column(sa.String(32))
     call: orm.Mapped[str] = orm.mapped_column(sa.String(255))
     state: orm.Mapped[str] = orm.mapped_column(sa.String(8), index=True)
-    created_at: orm.Mapped[dt.datetime] = orm.mapped_column(sa.DateTime)
+    created_at: orm.Mapped[dt.datetime] = orm.mapped_column(Moment)
 
 
 class Debt(JournalBase):
@@ -203,8 +205,8 @@ class Debt(JournalBase):
     move_id: orm.Mapped[str] = orm.mapped_column(sa.ForeignKey("moves.id"), index=True)
     action: orm.Mapped[str] = orm.mapped_column(sa.String(64))
     details: orm.Mapped[dict[str, Any]] = orm.mapped_column(Json)
-    created_at: orm.Mapped[dt.datetime] = orm.mapped_column(sa.DateTime)
-    settled_at: orm.Mapped[dt.datetime | None] = orm.mapped_column(sa.DateTime, index=True)
+    created_at: orm.Mapped[dt.datetime] = orm.mapped_column(Moment)
+    settled_at: orm.Mapped[dt.datetime | None] = orm.mapped_column(Moment, index=True)
 
 
 class Plan(JournalBase):
@@ -215,7 +217,7 @@ class Plan(JournalBase):
     id: orm.Mapped[str] = orm.mapped_column(sa.String(36), primary_key=True)
     server: orm.Mapped[str] = orm.mapped_column(sa.String(36), index=True)
     body: orm.Mapped[dict[str, Any]] = orm.mapped_column(Json)
-    created_at: orm.Mapped[dt.datetime] = orm.mapped_column(sa.DateTime)
+    created_at: orm.Mapped[dt.datetime] = orm.mapped_column(Moment)
 
 
 EPOCH: Final = "epoch"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support import postgres_server, zookeeper_server
+from support import mariadb_server, postgres_server, zookeeper_server
 from support.daemons import Installation, installation
 from support.small_lab import assert_balanced, file_flow, in_child, read_move, small_cloud, until
 
@@ -30,7 +30,7 @@ def fixture_rest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Snapshot]
     build.destroy(folder / "lab")
 
 
-@pytest.fixture(name="site", params=["sqlite", "postgresql"])
+@pytest.fixture(name="site", params=["sqlite", "postgresql", "mariadb"])
 def fixture_site(
     request: pytest.FixtureRequest, rest: Snapshot, zookeeper: zookeeper_server.Server, tmp_path: Path
 ) -> Iterator[Installation]:
@@ -39,8 +39,9 @@ def fixture_site(
         with installation(lab, tmp_path, zookeeper.hosts, None) as made:
             yield made
     else:
+        servers = {"postgresql": postgres_server, "mariadb": mariadb_server}
         with (
-            postgres_server.running_server() as server,
+            servers[request.param].running_server() as server,
             installation(lab, tmp_path, zookeeper.hosts, server) as made,
         ):
             yield made
@@ -48,7 +49,7 @@ def fixture_site(
 
 
 def test_a_move_goes_there_and_back(site: Installation) -> None:
-    """RC-04: workers carry out what conductors ask of them; SIGTERM ends each of them with 0."""
+    """Workers carry out what conductors ask of them; SIGTERM ends each of them with 0."""
     workers = site.workers()
     conductor = site.conductor()
     move = file_flow(site.lab, "resize")
@@ -86,7 +87,6 @@ def test_an_operator_submits_and_follows_a_move(site: Installation) -> None:
 
 
 def test_another_conductor_goes_on_where_one_was_killed(site: Installation) -> None:
-    """RC-05."""
     site.workers()
     first = site.conductor("first")
     move = file_flow(site.lab, "resize")

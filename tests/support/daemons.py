@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import sqlalchemy as sa
-from support import postgres_server, served_cloud
+from support import mariadb_server, postgres_server, served_cloud
 from support.small_lab import is_released, read_move, until
 
 from droveway.clients import zookeeper
@@ -27,6 +27,9 @@ SESSION = 2.0
 """Seconds after which ZooKeeper gives up a process that was killed."""
 
 LONG = 60.0
+
+
+Server = postgres_server.Server | mariadb_server.Server
 
 
 class Daemon:
@@ -140,7 +143,7 @@ class Installation:
 
 
 @contextlib.contextmanager
-def installation(lab: Lab, folder: Path, hosts: str, server: postgres_server.Server | None) -> Iterator[Installation]:
+def installation(lab: Lab, folder: Path, hosts: str, server: Server | None) -> Iterator[Installation]:
     """Daemons over the ZooKeeper at ``hosts``, with the lab's databases on the server, or as they are without one."""
     urls = in_place(lab) if server is None else _on_server(lab, server)
     with served_cloud.served(lab.layout) as cloud:
@@ -183,7 +186,7 @@ def in_place(lab: Lab) -> dict[str, str]:
     return {"journal": sqlite_url(files.journal), "api": sqlite_url(files.api)}
 
 
-def _on_server(lab: Lab, server: postgres_server.Server) -> dict[str, str]:
+def _on_server(lab: Lab, server: Server) -> dict[str, str]:
     """Bring the lab's rows to the server, and let the lab look at them there."""
     cells = dict(lab.cell_databases)
     names = {"journal": "journal", "api": "api", **{f"cell-{name}": f"cell-{name}" for name in cells}}
@@ -215,7 +218,7 @@ def _copy(source: Database, target: Database, metadata: sa.MetaData) -> None:
             if rows:
                 writing.execute(sa.insert(table), rows)
                 key = table.autoincrement_column
-                if key is not None:
+                if key is not None and target.dialect == "postgresql":
                     writing.execute(
                         sa.text("SELECT setval(pg_get_serial_sequence(:name, :key), :last)"),
                         {"name": table.name, "key": key.name, "last": max(row[key.name] for row in rows)},

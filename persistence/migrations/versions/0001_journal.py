@@ -5,6 +5,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
+from droveway.persistence.moments import Moment
+
 revision = "0001"
 down_revision = None
 branch_labels = None
@@ -73,7 +75,7 @@ def _moves() -> None:
         sa.Column("new_flavor", sa.String(length=255), nullable=False),
         sa.Column("policy", sa.String(length=16), nullable=False),
         sa.Column("confirm_seconds", sa.Integer(), nullable=False),
-        sa.Column("deadline", sa.DateTime(), nullable=True),
+        sa.Column("deadline", Moment(), nullable=True),
         sa.Column("reason", sa.Text(), nullable=True),
         sa.Column("asked_by", sa.String(length=255), nullable=False),
         sa.Column("project", sa.String(length=255), nullable=False),
@@ -85,9 +87,9 @@ def _moves() -> None:
         sa.Column("error", sa.Text(), nullable=True),
         sa.Column("storage", sa.String(length=32), nullable=True),
         sa.Column("before", sa.JSON(none_as_null=True), nullable=True),
-        sa.Column("created_at", sa.DateTime(), nullable=False),
-        sa.Column("updated_at", sa.DateTime(), nullable=False),
-        sa.Column("ended_at", sa.DateTime(), nullable=True),
+        sa.Column("created_at", Moment(), nullable=False),
+        sa.Column("updated_at", Moment(), nullable=False),
+        sa.Column("ended_at", Moment(), nullable=True),
         sa.PrimaryKeyConstraint("id"),
         sa.UniqueConstraint("active_server"),
     )
@@ -105,7 +107,7 @@ def _moves() -> None:
         sa.Column("id", sa.String(length=36), nullable=False),
         sa.Column("server", sa.String(length=36), nullable=False),
         sa.Column("body", sa.JSON(none_as_null=True), nullable=False),
-        sa.Column("created_at", sa.DateTime(), nullable=False),
+        sa.Column("created_at", Moment(), nullable=False),
         sa.PrimaryKeyConstraint("id"),
     )
     op.create_index(op.f("ix_plans_server"), "plans", ["server"], unique=False)
@@ -114,8 +116,8 @@ def _moves() -> None:
         sa.Column("move_id", sa.String(length=36), nullable=False),
         sa.Column("epoch", sa.BigInteger(), nullable=False),
         sa.Column("owner", sa.String(length=255), nullable=False),
-        sa.Column("claimed_at", sa.DateTime(), nullable=False),
-        sa.Column("released_at", sa.DateTime(), nullable=True),
+        sa.Column("claimed_at", Moment(), nullable=False),
+        sa.Column("released_at", Moment(), nullable=True),
         sa.Column("unclean", sa.Integer(), nullable=False),
         sa.ForeignKeyConstraint(
             ["move_id"],
@@ -130,8 +132,8 @@ def _moves() -> None:
         sa.Column("move_id", sa.String(length=36), nullable=False),
         sa.Column("action", sa.String(length=64), nullable=False),
         sa.Column("details", sa.JSON(none_as_null=True), nullable=False),
-        sa.Column("created_at", sa.DateTime(), nullable=False),
-        sa.Column("settled_at", sa.DateTime(), nullable=True),
+        sa.Column("created_at", Moment(), nullable=False),
+        sa.Column("settled_at", Moment(), nullable=True),
         sa.ForeignKeyConstraint(
             ["move_id"],
             ["moves.id"],
@@ -149,7 +151,7 @@ def _moves() -> None:
         sa.Column("service", sa.String(length=32), nullable=False),
         sa.Column("call", sa.String(length=255), nullable=False),
         sa.Column("state", sa.String(length=8), nullable=False),
-        sa.Column("created_at", sa.DateTime(), nullable=False),
+        sa.Column("created_at", Moment(), nullable=False),
         sa.ForeignKeyConstraint(
             ["move_id"],
             ["moves.id"],
@@ -167,7 +169,7 @@ def _moves() -> None:
         sa.Column("node", sa.String(length=255), nullable=False),
         sa.Column("provider", sa.String(length=36), nullable=False),
         sa.Column("request", sa.JSON(none_as_null=True), nullable=False),
-        sa.Column("created_at", sa.DateTime(), nullable=False),
+        sa.Column("created_at", Moment(), nullable=False),
         sa.ForeignKeyConstraint(
             ["move_id"],
             ["moves.id"],
@@ -181,8 +183,8 @@ def _moves() -> None:
         sa.Column("kind", sa.String(length=32), nullable=False),
         sa.Column("version", sa.Integer(), nullable=False),
         sa.Column("digest", sa.String(length=64), nullable=False),
-        sa.Column("created_at", sa.DateTime(), nullable=False),
-        sa.Column("ended_at", sa.DateTime(), nullable=True),
+        sa.Column("created_at", Moment(), nullable=False),
+        sa.Column("ended_at", Moment(), nullable=True),
         sa.Column("outcome", sa.String(length=16), nullable=True),
         sa.ForeignKeyConstraint(
             ["move_id"],
@@ -202,8 +204,8 @@ def _moves() -> None:
         sa.Column("attempt", sa.Integer(), nullable=False),
         sa.Column("epoch", sa.BigInteger(), nullable=False),
         sa.Column("host", sa.String(length=255), nullable=True),
-        sa.Column("started_at", sa.DateTime(), nullable=False),
-        sa.Column("ended_at", sa.DateTime(), nullable=True),
+        sa.Column("started_at", Moment(), nullable=False),
+        sa.Column("ended_at", Moment(), nullable=True),
         sa.Column("result", sa.JSON(none_as_null=True), nullable=True),
         sa.Column("error", sa.JSON(none_as_null=True), nullable=True),
         sa.ForeignKeyConstraint(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
+from droveway.persistence.moments import Moment
+
 revision = "0002"
 down_revision = "0001"
 branch_labels = None
@@ -18,7 +20,7 @@ def upgrade() -> None:
     for name in _BYTES:
         op.add_column("moves", sa.Column(name, sa.BigInteger(), nullable=True))
     op.add_column("moves", sa.Column("progress_seconds", sa.Double(), nullable=True))
-    op.add_column("moves", sa.Column("progress_at", sa.DateTime(), nullable=True))
+    op.add_column("moves", sa.Column("progress_at", Moment(), nullable=True))
 
 
 def downgrade() -> None:

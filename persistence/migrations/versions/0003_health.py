@@ -5,6 +5,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
+from droveway.persistence.moments import Moment
+
 revision = "0003"
 down_revision = "0002"
 branch_labels = None
@@ -15,7 +17,7 @@ def upgrade() -> None:
     """Add the columns, which are empty until somebody asks."""
     op.add_column("moves", sa.Column("health", sa.String(length=16), nullable=True))
     op.add_column("moves", sa.Column("health_reason", sa.Text(), nullable=True))
-    op.add_column("moves", sa.Column("health_asked", sa.DateTime(), nullable=True))
+    op.add_column("moves", sa.Column("health_asked", Moment(), nullable=True))
     op.add_column("moves", sa.Column("waits_for", sa.Text(), nullable=True))
 
 

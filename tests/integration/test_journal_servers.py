@@ -1,0 +1,132 @@
+"""The journal on every database that it may be kept in: its schema, its times, and claims taken at the same moment."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import itertools
+from collections.abc import Iterator
+from concurrent import futures
+
+import pytest
+import sqlalchemy as sa
+from alembic import autogenerate
+from alembic.migration import MigrationContext
+from support import mariadb_server, postgres_server
+
+from droveway.engines import fencing
+from droveway.errors import Fenced, Refused
+from droveway.flows import registry
+from droveway.persistence import migrate, moves
+from droveway.persistence.database import Database, database_time, sqlite_url
+from droveway.persistence.journal import Claim, JournalBase
+
+CONDUCTORS = 8
+CLAIMS = 10
+
+REQUEST = moves.Request(
+    kind="migrate", server="", server_name="web", cell="cell1", host="host1", old_flavor="small", new_flavor="small"
+)
+
+_names = (f"journal{number}" for number in itertools.count())
+
+
+@pytest.fixture(scope="module", name="server", params=["sqlite", "postgresql", "mariadb"])
+def fixture_server(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[str, object]]:
+    if request.param == "sqlite":
+        yield request.param, tmp_path_factory.mktemp("sqlite")
+        return
+    servers = {"postgresql": postgres_server, "mariadb": mariadb_server}
+    with servers[request.param].running_server() as server:
+        yield request.param, server
+
+
+@pytest.fixture(name="empty")
+def fixture_empty(server: tuple[str, object]) -> Iterator[Database]:
+    """A database that nothing was made in yet."""
+    kind, where = server
+    name = next(_names)
+    if kind == "sqlite":
+        found = Database(sqlite_url(where / f"{name}.sqlite"))
+    else:
+        where.create(name)
+        found = Database(where.url(name))
+    yield found
+    found.close()
+
+
+@pytest.fixture(name="journal")
+def fixture_journal(empty: Database) -> Database:
+    migrate.sync(empty)
+    return empty
+
+
+def submit(journal: Database, server: str) -> str:
+    with journal.write() as session:
+        return moves.submit(session, dataclasses.replace(REQUEST, server=server), registry.reference("migrate")).id
+
+
+def test_the_migrations_make_the_schema_of_the_models_once(empty: Database) -> None:
+    assert migrate.sync(empty) == (None, migrate.HEAD)
+    assert migrate.sync(empty) == (migrate.HEAD, migrate.HEAD)
+    migrate.check(empty)
+    ours = JournalBase.metadata
+    with empty.engine.connect() as connection:
+        # TaskFlow's tables are named by it: their own test has them.
+        context = MigrationContext.configure(
+            connection, opts={"include_name": lambda name, kind, _: kind != "table" or name in ours.tables}
+        )
+        assert autogenerate.compare_metadata(context, ours) == []
+
+
+def test_a_time_keeps_what_it_has_below_a_second(journal: Database) -> None:
+    move = submit(journal, "web")
+    moment = dt.datetime(2026, 11, 22, 23, 59, 59, 999_999)  # noqa: DTZ001 - the journal's times are naive
+    with journal.write() as session:
+        moves.get(session, move).deadline = moment
+    with journal.read() as session:
+        assert moves.get(session, move).deadline == moment
+        assert abs(database_time(session) - dt.datetime.now(dt.UTC).replace(tzinfo=None)) < dt.timedelta(minutes=1)
+
+
+def test_a_server_has_one_move_however_many_ask_at_once(journal: Database) -> None:
+    def ask(_number: int) -> str | None:
+        try:
+            return submit(journal, "web")
+        except Refused:
+            return None
+
+    with futures.ThreadPoolExecutor(CONDUCTORS) as pool:
+        told = list(pool.map(ask, range(CONDUCTORS)))
+    assert sum(move is not None for move in told) == 1
+
+
+def test_claims_of_one_moment_follow_one_another(journal: Database) -> None:
+    """Every claim has an epoch of its own, only the last one stands, and no writer is refused but by the fence."""
+    found = [submit(journal, server) for server in ("web", "db")]
+    fencing.release(journal, found[0], fencing.claim(journal, found[0], "first"))
+
+    def claim(number: int) -> list[tuple[int, str]]:
+        taken = []
+        for turn in range(CLAIMS):
+            move = found[(number + turn) % 2]
+            epoch = fencing.claim(journal, move, f"conductor-{number}", quarantine_after=10**6)
+            taken.append((epoch, move))
+        return taken
+
+    with futures.ThreadPoolExecutor(CONDUCTORS) as pool:
+        taken = sorted(itertools.chain.from_iterable(pool.map(claim, range(CONDUCTORS))))
+    epochs = [epoch for epoch, _move in taken]
+    assert len(set(epochs)) == CONDUCTORS * CLAIMS
+    last = {move: epoch for epoch, move in taken}
+    with journal.read() as session:
+        assert dict(session.execute(sa.select(Claim.move_id, Claim.epoch)).all()) == last
+    for epoch, move in taken:
+        with journal.write() as session:
+            if epoch == last[move]:
+                fencing.check(session, move, epoch)
+            else:
+                with pytest.raises(Fenced):
+                    fencing.check(session, move, epoch)

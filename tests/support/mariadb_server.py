@@ -1,0 +1,110 @@
+"""A real MariaDB server, from Debian's package, in a directory and behind a socket of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pymysql
+from support.small_lab import until
+
+PASSWORD = "canary-mariadb-93be"
+STARTS_WITHIN = 60.0
+_USER = "mysql"
+
+
+class Server:
+    """A running server."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._data = folder / "data"
+        self._socket = folder / "socket"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def url(self, database: str) -> str:
+        """Of one of its databases."""
+        return f"mysql+pymysql://droveway:{PASSWORD}@localhost/{database}?unix_socket={self._socket}"
+
+    def make(self) -> None:
+        """Make its files."""
+        made = subprocess.run(
+            ["mariadb-install-db", "--no-defaults", f"--datadir={self._data}", *_as_user(), "--skip-test-db"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert made.returncode == 0, made.stdout + made.stderr
+
+    def start(self) -> None:
+        """Start it; it answers when this returns."""
+        with (self._folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [
+                    "mariadbd",
+                    "--no-defaults",
+                    f"--datadir={self._data}",
+                    f"--socket={self._socket}",
+                    "--skip-networking",
+                    "--max-connections=300",
+                    *_as_user(),
+                ],
+                stdout=log,
+                stderr=log,
+            )
+        until(self._answers, "MariaDB", STARTS_WITHIN)
+
+    def stop(self) -> None:
+        """End it, as a power cut of the process would."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def create(self, *databases: str) -> None:
+        """Make empty databases, and who may use them."""
+        with self._connect() as connection, connection.cursor() as cursor:
+            cursor.execute("CREATE USER IF NOT EXISTS droveway@localhost IDENTIFIED BY %s", (PASSWORD,))
+            for database in databases:
+                cursor.execute(f"CREATE DATABASE `{database}` CHARACTER SET utf8mb4")
+                cursor.execute(f"GRANT ALL ON `{database}`.* TO droveway@localhost")
+
+    def _connect(self) -> pymysql.Connection:
+        return pymysql.connect(unix_socket=str(self._socket), user=pwd.getpwuid(os.geteuid()).pw_name)
+
+    def _answers(self) -> bool:
+        assert self._process is not None
+        assert self._process.poll() is None, (self._folder / "log").read_text()[-3000:]
+        try:
+            self._connect().close()
+        except pymysql.OperationalError:
+            return False
+        return True
+
+
+@contextlib.contextmanager
+def running_server() -> Iterator[Server]:
+    """A new one, where its own user can go."""
+    assert shutil.which("mariadbd"), "the Debian package mariadb-server is missing: apt-get install mariadb-server"
+    folder = Path(tempfile.mkdtemp(prefix="droveway-mariadb-"))
+    if os.geteuid() == 0:
+        owner = pwd.getpwnam(_USER)
+        os.chown(folder, owner.pw_uid, owner.pw_gid)
+    server = Server(folder)
+    server.make()
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()
+        shutil.rmtree(folder)
+
+
+def _as_user() -> list[str]:
+    return [f"--user={_USER}"] if os.geteuid() == 0 else []
