@@ -27,7 +27,9 @@ from droveway.engines.history import History
 from droveway.engines.run import MoveRun, Resources, Stop, begin_state
 from droveway.errors import CoordinationLost, Fenced, NotFound, Parked
 from droveway.flows.graph import Graph
+from droveway.outages import Outage
 from droveway.persistence import attempts, debts, moves
+from droveway.persistence.database import absence
 from droveway.persistence.journal import Move, MoveFlow
 from droveway.persistence.states import ENDED, State
 
@@ -114,6 +116,7 @@ class MoveConductor(impl_nonblocking.NonBlockingConductor):
         self._slots = slots
         self._reserved = reserved
         self._shunned: dict[str, tuple[float, float]] = {}
+        self._outage = Outage(LOG, "Flows that run here were given back and wait for a database")
         board.claimable = self._is_for_us
 
     def running(self) -> int:
@@ -148,9 +151,14 @@ class MoveConductor(impl_nonblocking.NonBlockingConductor):
         job.session = self._coordination.session
         try:
             off_the_board = self._carry(job.posting, job)
-        except Exception:
+            self._outage.over()
+        except Exception as error:
             # An error here says nothing about the flow: it stays on the board and is never trashed.
-            LOG.exception("Flow %s could not be run and is given back", job.posting.flow)
+            why = str(error) if _is_outage(error) else absence(error)
+            if why is None:
+                LOG.exception("Flow %s could not be run and is given back", job.posting.flow)
+            else:
+                self._outage.note(why)
             off_the_board = False
         if off_the_board or self.stopping.wanted():
             self._shunned.pop(job.posting.flow, None)

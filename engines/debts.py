@@ -19,8 +19,9 @@ from droveway.clients.zookeeper import ROOT, Coordination, epoch_path
 from droveway.engines import fencing
 from droveway.engines.commands import Commands, Overdue, Unreachable
 from droveway.errors import CoordinationLost, Fenced
+from droveway.outages import Outage
 from droveway.persistence import debts, moves
-from droveway.persistence.database import Database, database_time
+from droveway.persistence.database import Database, absence, database_time
 from droveway.persistence.journal import COLLECTOR, Debt
 from droveway.persistence.states import ENDED, State
 from droveway.wire import Command
@@ -89,14 +90,19 @@ class Collector:
             self._coordination.delete(COLLECTS)
 
     def _run(self) -> None:
+        outage = Outage(LOG, "The collector of debts waits for a server")
         while not self._bell.wait(self._every):
             try:
                 self.round()
+                outage.over()
             except (CoordinationLost, Fenced) as error:
                 LOG.info("Debts are left for later: %s", error)
-            except Exception:
+            except Exception as error:
                 # A debt that was not settled stays one, and the next round begins anew.
-                LOG.exception("A round of the collector failed")
+                if (why := absence(error)) is None:
+                    LOG.exception("A round of the collector failed")
+                else:
+                    outage.note(why)
 
     def _settle(self, move_id: str, host: str, owed: list[Debt]) -> None:
         epoch = fencing.claim(self._journal, move_id, COLLECTOR, quarantine_after=sys.maxsize)

@@ -23,8 +23,9 @@ from droveway.engines.debts import Collector
 from droveway.engines.health import HealthChecks, Standard
 from droveway.engines.policies import Ask, PolicyAction, Settle, Wait, Waiting
 from droveway.errors import CoordinationLost, Refused
+from droveway.outages import Outage
 from droveway.persistence import moves, requests
-from droveway.persistence.database import Database, database_time
+from droveway.persistence.database import Database, absence, database_time
 from droveway.persistence.moves import FlowRef
 from droveway.persistence.policies import Health, note_wait
 from droveway.persistence.states import State
@@ -204,6 +205,7 @@ class Keeper:
         return self._turned
 
     def _run(self) -> None:
+        outage = Outage(LOG, "The keeper waits for a server")
         while not self._stopped:
             self._turned = time.monotonic()
             self._bell.clear()
@@ -211,11 +213,15 @@ class Keeper:
                 if time.monotonic() >= self._due or self._is_news():
                     self._due = time.monotonic() + self._every
                     self.round()
+                    outage.over()
             except CoordinationLost as error:
-                LOG.warning("The keeper waits: %s", error)
-            except Exception:
+                outage.note(error)
+            except Exception as error:
                 # Nothing is half done by an error here, and the next round begins anew.
-                LOG.exception("A round of the keeper failed")
+                if (why := absence(error)) is None:
+                    LOG.exception("A round of the keeper failed")
+                else:
+                    outage.note(why)
             self._bell.wait(max(0.0, self._due - time.monotonic()))
 
     def _is_news(self) -> bool:

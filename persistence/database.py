@@ -185,6 +185,13 @@ def _name_file(context: sa.ExceptionContext) -> None:
         context.sqlalchemy_exception.add_note(str(context.engine.url.database))
 
 
+def absence(error: BaseException) -> str | None:
+    """What the driver said when the database could not be reached or gave the transaction up; None for other errors."""
+    if isinstance(error, (sa.exc.OperationalError, sa.exc.InterfaceError)):
+        return str(error.orig)
+    return None
+
+
 def file_of(error: BaseException) -> str:
     """The file of a SQLite database's error, else nothing."""
     return next(iter(getattr(error, "__notes__", ())), "")

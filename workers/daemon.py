@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 from droveway import wire
 from droveway.clients.zookeeper import Coordination, command_path, result_path, worker_path
 from droveway.errors import CoordinationLost, Refused
+from droveway.outages import Outage
 from droveway.workers import copies, frames
 from droveway.workers.actions import ACTIONS
 from droveway.workers.context import Host, Probe, References
@@ -178,6 +179,7 @@ class Worker:
         return lock
 
     def _serve(self) -> None:
+        outage = Outage(LOG, f"The worker of {self.host} waits for ZooKeeper")
         while not self._stopping:
             self._turned = time.monotonic()
             rung = self._bell.wait(LOOK_EVERY)
@@ -187,9 +189,10 @@ class Worker:
                     self._registered = True
                     self.register()
                 self._look()
+                outage.over()
             except CoordinationLost as error:
                 self._registered = False
-                LOG.warning("The worker of %s waits for ZooKeeper: %s", self.host, error)
+                outage.note(error)
             except Exception:
                 # A host that is registered must not go deaf: what failed is looked at again.
                 LOG.exception("The worker of %s could not look at its commands", self.host)

@@ -88,6 +88,8 @@ class Installation:
         self.configuration = folder / "droveway.conf"
         self.session = zookeeper.connect(settings["zookeeper"]["hosts"], timeout=SESSION)
         self.session.delete(ROOT)
+        self.server: Server | None = None
+        """Of its databases; none where they are files."""
         self._running: list[Daemon] = []
         write(settings, self.configuration)
 
@@ -126,6 +128,21 @@ class Installation:
         until(lambda: self.session.children(BOARD) == [], "an empty board", LONG)
         return read_move(self.lab, move).state
 
+    def places_of(self, secret: str) -> list[str]:
+        """Where a secret is found that belongs into the configuration alone: logs, nodes, rows of the journal."""
+        found = [str(path) for path in self.folder.glob("*.log") if secret in path.read_text()]
+        found += [path for path in self._nodes(ROOT) if secret.encode() in (self.session.get(path) or (b"", 0))[0]]
+        with self.lab.journal.read() as session:
+            for table in journal.JournalBase.metadata.sorted_tables:
+                rows = session.execute(sa.select(table)).all()
+                found += [table.name for row in rows if secret in repr(row)]
+        return found
+
+    def _nodes(self, path: str) -> Iterator[str]:
+        yield path
+        for name in self.session.children(path):
+            yield from self._nodes(f"{path}/{name}")
+
     def close(self) -> None:
         """Stop all that run."""
         try:
@@ -148,6 +165,7 @@ def installation(lab: Lab, folder: Path, hosts: str, server: Server | None) -> I
     urls = in_place(lab) if server is None else _on_server(lab, server)
     with served_cloud.served(lab.layout) as cloud:
         made = Installation(lab, folder, settings_of(lab, hosts, urls, cloud, folder / "run"))
+        made.server = server
         try:
             yield made
         finally:

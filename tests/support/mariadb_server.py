@@ -60,7 +60,7 @@ class Server:
             )
         until(self._answers, "MariaDB", STARTS_WITHIN)
 
-    def stop(self) -> None:
+    def kill(self) -> None:
         """End it, as a power cut of the process would."""
         if self._process is not None:
             self._process.kill()
@@ -102,7 +102,7 @@ def running_server() -> Iterator[Server]:
     try:
         yield server
     finally:
-        server.stop()
+        server.kill()
         shutil.rmtree(folder)
 
 

@@ -52,9 +52,9 @@ class Server:
         settings = f"-c listen_addresses='' -c unix_socket_directories={self._folder} -c max_connections=200"
         self._run("pg_ctl", "-D", self._data, "-l", self._folder / "log", "-w", "-o", settings, "start")
 
-    def stop(self, how: str = "fast") -> None:
-        """Stop it: ``fast``, or ``immediate`` as a power cut would."""
-        self._run("pg_ctl", "-D", self._data, "-w", "-m", how, "stop")
+    def kill(self) -> None:
+        """End it, as a power cut of the process would."""
+        self._run("pg_ctl", "-D", self._data, "-w", "-m", "immediate", "stop")
 
     def create(self, *databases: str) -> None:
         """Make empty databases."""
@@ -86,7 +86,7 @@ def running_server() -> Iterator[Server]:
     try:
         yield server
     finally:
-        server.stop("immediate")
+        server.kill()
         shutil.rmtree(folder)
 
 
