@@ -67,7 +67,7 @@ class Command(command.Command, abc.ABC):
     def site(self, parsed_args: argparse.Namespace) -> Site:
         """The lab or the installation that the command is for.
 
-        A lab that is named goes first. Raises `droveway.errors.Refused` when there is neither.
+        A configuration that is named goes first, then a lab. Raises `droveway.errors.Refused` when there is neither.
         """
         if parsed_args.config_file is None and (self._named(parsed_args) or not CONFIGURATION.exists()):
             return self.lab(parsed_args)
