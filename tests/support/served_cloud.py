@@ -6,6 +6,7 @@ import contextlib
 import http.server
 import io
 import json
+import sys
 import threading
 import urllib.parse
 from collections.abc import Iterator
@@ -31,6 +32,11 @@ class Server(http.server.ThreadingHTTPServer):
             "network": network_service(engine),
             "volume": volume_service(engine, files.volumes),
         }
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that was killed in the middle of its request is no error here."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
 
     def url(self, service: str) -> str:
         """Where a service is."""

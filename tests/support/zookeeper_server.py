@@ -22,22 +22,34 @@ STARTS_WITHIN = 60.0
 class Server:
     """A running server: ``hosts`` is what a client connects to."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, number: int = 0) -> None:
+        """``number``: of a member of an `Ensemble`; 0 stands alone."""
         self._folder = folder
+        self._number = number
         self._port = _free_port()
+        self.member = "" if not number else f"server.{number}=127.0.0.1:{_free_port()}:{_free_port()}"
+        """How the others of its ensemble find it."""
+        self.members: tuple[str, ...] = ()
         self.hosts = f"127.0.0.1:{self._port}"
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
+        """Start it; it answers when this returns."""
+        self.begin()
+        self.await_answer()
+
+    def begin(self) -> None:
+        """Start it; a member of an ensemble answers once most of them run."""
         assert JARS.exists(), "the Debian package zookeeper is missing: apt-get install zookeeper"
         assert shutil.which("java"), "the Debian package default-jre-headless is missing"
         data = self._folder / "data"
         data.mkdir(parents=True, exist_ok=True)
+        (data / "myid").write_text(str(self._number))
         config = self._folder / "zoo.cfg"
         config.write_text(
             f"tickTime={int(TICK * 1000)}\ndataDir={data}\nclientPort={self._port}\n"
             "clientPortAddress=127.0.0.1\nadmin.enableServer=false\nmaxClientCnxns=0\n"
-            "maxSessionTimeout=60000\n"
+            "maxSessionTimeout=60000\ninitLimit=50\nsyncLimit=25\n" + "".join(f"{each}\n" for each in self.members)
         )
         with (self._folder / "server.log").open("ab") as log:
             self._process = subprocess.Popen(
@@ -53,6 +65,10 @@ class Server:
                 stdout=log,
                 stderr=log,
             )
+
+    def await_answer(self) -> None:
+        """Wait until it serves requests."""
+        assert self._process is not None
         ends = time.monotonic() + STARTS_WITHIN
         while not self._answers():
             assert self._process.poll() is None, (self._folder / "server.log").read_text()[-2000:]
@@ -78,14 +94,63 @@ class Server:
         assert self._process is not None
         os.kill(self._process.pid, number)
 
+    def leads(self) -> bool:
+        """Whether it leads its ensemble now."""
+        return b"Mode: leader" in self._told()
+
     def _answers(self) -> bool:
+        if self._told().startswith(b"Zookeeper"):
+            return True
+        threading.Event().wait(0.05)
+        return False
+
+    def _told(self) -> bytes:
+        """What it says of itself; nothing while it does not answer."""
+        told = b""
         try:
             with socket.create_connection(("127.0.0.1", self._port), timeout=1) as connection:
                 connection.sendall(b"srvr")
-                return connection.recv(9) == b"Zookeeper"
+                while part := connection.recv(4096):
+                    told += part
         except OSError:
-            threading.Event().wait(0.05)
-            return False
+            return b""
+        return told
+
+
+class Ensemble:
+    """Three servers that stand in for one another."""
+
+    def __init__(self, folder: Path) -> None:
+        self.servers = [Server(folder / str(number), number) for number in (1, 2, 3)]
+        for server in self.servers:
+            server.members = tuple(each.member for each in self.servers)
+        self.hosts = ",".join(server.hosts for server in self.servers)
+
+    def start(self) -> None:
+        """Start them; all of them answer when this returns."""
+        for server in self.servers:
+            server.begin()
+        for server in self.servers:
+            server.await_answer()
+
+    def leader(self) -> Server | None:
+        """Who leads now."""
+        return next((server for server in self.servers if server.leads()), None)
+
+    def kill(self) -> None:
+        """End them all."""
+        for server in self.servers:
+            server.kill()
+
+
+@contextlib.contextmanager
+def running_ensemble(folder: Path) -> Iterator[Ensemble]:
+    ensemble = Ensemble(folder)
+    ensemble.start()
+    try:
+        yield ensemble
+    finally:
+        ensemble.kill()
 
 
 @contextlib.contextmanager
