@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
@@ -84,6 +83,8 @@ def _require_known(settings: cfg.ConfigOpts, files: Sequence[str]) -> None:
             known = _known(settings, group)
             for option in options:
                 if option.replace("-", "_") not in known:
+                    import difflib
+
                     near = difflib.get_close_matches(option, known, 1)
                     mend = f"did you mean {near[0]}?" if near else "remove it"
                     raise ValueError(f"[{group}] has no option {option}: {mend}")

@@ -15,7 +15,7 @@ import time
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
 from sqlalchemy import exc
-from taskflow import task
+from taskflow import exceptions, task
 from taskflow.types import sets
 
 from droveway.errors import (
@@ -196,13 +196,11 @@ def guarded(
             run.probe(name, direction, "after")
         except (Parked, Fenced):
             raise
-        except OUTAGES as error:
-            # Neither the move's fault nor its host's: another claim goes on from here.
-            run.leave(f"step {name} of move {run.move_id[:8]} lost what it writes to: {type(error).__name__}")
-        except DrovewayError as error:
-            failure = error if isinstance(error, StepError) else StepError(str(error), code=error.code)
         except Exception as error:  # noqa: BLE001 - TaskFlow must never meet an error that it cannot save
-            failure = StepError(f"step {name} met {type(error).__name__}: {error}", code="internal")
+            if _is_outage(error):
+                # Neither the move's fault nor its host's: another claim goes on from here.
+                run.leave(f"step {name} of move {run.move_id[:8]} lost what it writes to: {type(error).__name__}")
+            failure = _failure(name, error)
         else:
             return value
         if not must_go_on and not (at_no_return and not _proved_undone(failure)):
@@ -217,3 +215,17 @@ def guarded(
 def _proved_undone(failure: StepError) -> bool:
     """At the point of no return only a proof that nothing irreversible happened allows an undo."""
     return isinstance(failure, (DestinationFault, Cancelled)) or failure.error_code == "not-begun"
+
+
+def _is_outage(error: Exception) -> bool:
+    """Whether a server that the flow needs was away; the journal's writes say so through TaskFlow's own error."""
+    return isinstance(error.__cause__ if isinstance(error, exceptions.StorageFailure) else error, OUTAGES)
+
+
+def _failure(name: str, error: Exception) -> StepError:
+    """The error as it is stored, flat."""
+    if isinstance(error, StepError):
+        return error
+    if isinstance(error, DrovewayError):
+        return StepError(str(error), code=error.code)
+    return StepError(f"step {name} met {type(error).__name__}: {error}", code="internal")

@@ -9,7 +9,7 @@ from typing import Final
 import pytest
 from support import mariadb_server, postgres_server, zookeeper_server
 from support.daemons import Installation, installation
-from support.small_lab import assert_balanced, file_flow, in_child, read_move, small_cloud, until
+from support.small_lab import assert_balanced, file_flow, history, in_child, read_move, small_cloud, until
 
 from droveway.lab import build, snapshot
 from droveway.lab.snapshot import Snapshot
@@ -113,7 +113,10 @@ def test_databases_that_go_away_in_the_middle_of_a_move_lose_nothing(site: Insta
     site.server.kill()
     until(lambda: "The keeper waits for a server" in conductor.text(), "that the conductor notices")
     site.server.start()
-    assert site.await_rest(move) == State.VERIFYING, conductor.text()
+    end = site.await_rest(move)
+    assert end == State.VERIFYING, [
+        (row.step, row.direction, row.error) for row in history(site.lab, move) if row.error
+    ]
     assert conductor.text().count("The keeper waits for a server") == 2, "once when it went, once when it came back"
     assert "Traceback" not in conductor.text()
     assert_balanced(site.lab)

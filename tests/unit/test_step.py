@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
+from sqlalchemy.exc import DataError, DBAPIError, OperationalError
+from taskflow.exceptions import StorageFailure
 
 from droveway.errors import Cancelled, CoordinationLost, DestinationFault, Fenced, Parked, StepError
 from droveway.flows.run import MoveOptions
@@ -171,3 +173,27 @@ def test_an_outage_leaves_the_step_for_the_next_claim(
     with pytest.raises(Parked):
         step.execute()
     assert run.seen[-1] == "leave"
+
+
+def _refused_write(why: type[DBAPIError]) -> StorageFailure:
+    failure = StorageFailure("the journal refused a write")
+    failure.__cause__ = why("UPDATE moves", {}, Exception("told"))
+    return failure
+
+
+@pytest.mark.parametrize("where", [{}, {"beyond": True}])
+def test_a_journal_that_is_away_leaves_the_step_too(
+    toy: Callable[..., tuple[Toy, FakeRun]], where: dict[str, bool]
+) -> None:
+    step, run = toy(_refused_write(OperationalError), **where)
+    with pytest.raises(Parked):
+        step.execute()
+    assert run.seen[-1] == "leave"
+
+
+def test_a_write_that_the_journal_refuses_for_good_fails_the_step(toy: Callable[..., tuple[Toy, FakeRun]]) -> None:
+    """Left for the next claim it would be refused for ever."""
+    step, run = toy(_refused_write(DataError))
+    with pytest.raises(StepError, match="refused a write"):
+        step.execute()
+    assert "leave" not in run.seen
