@@ -9,7 +9,7 @@ from typing import Final
 import pytest
 from support import mariadb_server, postgres_server, zookeeper_server
 from support.daemons import Installation, installation
-from support.small_lab import assert_balanced, file_flow, history, in_child, read_move, small_cloud, until
+from support.small_lab import assert_balanced, file_flow, history, in_child, small_cloud, until
 
 from droveway.lab import build, snapshot
 from droveway.lab.snapshot import Snapshot
@@ -94,7 +94,7 @@ def test_another_conductor_goes_on_where_one_was_killed(site: Installation) -> N
     site.workers()
     first = site.conductor("first")
     move = file_flow(site.lab, "resize")
-    until(lambda: read_move(site.lab, move).step in ("copy_disks", "move_volumes", "move_ports"), "the middle")
+    site.await_step(move, "copy_disks")
     first.kill()
     second = site.conductor("second")
     assert site.await_rest(move) == State.VERIFYING, second.text()
@@ -109,7 +109,7 @@ def test_databases_that_go_away_in_the_middle_of_a_move_lose_nothing(site: Insta
     site.workers()
     conductor = site.conductor()
     move = file_flow(site.lab, "resize")
-    until(lambda: read_move(site.lab, move).step == step, step)
+    site.await_step(move, step)
     site.server.kill()
     until(lambda: "The keeper waits for a server" in conductor.text(), "that the conductor notices")
     site.server.start()

@@ -19,6 +19,7 @@ from support.small_lab import is_released, read_move, until
 
 from droveway.clients import zookeeper
 from droveway.clients.zookeeper import BOARD, ROOT
+from droveway.flows import registry
 from droveway.lab.session import Lab
 from droveway.persistence import api, journal, migrate, nova_base
 from droveway.persistence.database import Database, sqlite_url
@@ -121,6 +122,11 @@ class Installation:
             timeout=LONG,
         )
         return done.returncode, done.stdout, done.stderr
+
+    def await_step(self, move: str, step: str) -> None:
+        """Wait until the resize has come to this step, or beyond: a short one may be over between two looks."""
+        number = registry.latest("resize").names().index(step) + 1
+        until(lambda: (read_move(self.lab, move).step_number or 0) >= number, step, LONG)
 
     def await_rest(self, move: str) -> str:
         """Where the move rests when nobody runs it any more."""
