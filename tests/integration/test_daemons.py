@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -64,8 +65,7 @@ def test_a_move_goes_there_and_back(site: Installation) -> None:
         assert site.places_of(secret) == []
     for daemon in (conductor, *workers.values()):
         daemon.stop()
-        daemon_said = daemon.text()
-        assert "Traceback" not in daemon_said, daemon_said
+        assert "Traceback" not in daemon.log.read_text(), daemon.text()
 
 
 def test_an_operator_submits_and_follows_a_move(site: Installation) -> None:
@@ -117,8 +117,21 @@ def test_databases_that_go_away_in_the_middle_of_a_move_lose_nothing(site: Insta
     assert end == State.VERIFYING, [
         (row.step, row.direction, row.error) for row in history(site.lab, move) if row.error
     ]
-    assert conductor.text().count("The keeper waits for a server") == 2, "once when it went, once when it came back"
-    assert "Traceback" not in conductor.text()
+    said = conductor.log.read_text()
+    assert said.count("The keeper waits for a server") == 2, "once when it went, once when it came back"
+    assert "Traceback" not in said
     assert_balanced(site.lab)
     for secret in (postgres_server.PASSWORD, mariadb_server.PASSWORD):
         assert site.places_of(secret) == []
+
+
+@pytest.mark.parametrize("site", ["sqlite"], indirect=True)
+def test_a_reload_takes_over_what_can_be_changed(site: Installation) -> None:
+    """SIGHUP: the level of the log, as oslo.config's mutable options are; the process stays the same."""
+    conductor = site.conductor()
+    assert " DEBUG " not in conductor.log.read_text()
+    with site.configuration.open("a") as file:
+        file.write("[DEFAULT]\ndebug = true\n")
+    conductor.process.send_signal(signal.SIGHUP)
+    until(lambda: "DEFAULT.debug changed from [False] to [True]" in conductor.log.read_text(), "the reload")
+    assert conductor.process.poll() is None

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from droveway.conf import settings
+from droveway.conf import services, settings
 
 ROOT = Path(__file__).parents[2]
 SAMPLE = ROOT / "etc/droveway.conf.sample"
@@ -34,3 +34,12 @@ def test_every_option_of_the_sample_is_one_that_is_read(tmp_path: Path) -> None:
         for option in options:
             assert any(line.startswith(f"#{option.dest} =") for line in shown), f"[{group}] {option.dest}"
             assert conf[group][option.dest] == option.default
+
+
+def test_the_options_of_the_services_are_offered_too() -> None:
+    generator = Path(sys.executable).with_name("oslo-config-generator")
+    words = [generator, "--namespace", "droveway.services"]
+    said = subprocess.run(words, check=True, capture_output=True, text=True).stdout.splitlines()
+    for group in services.GROUPS:
+        assert f"[{group}]" in said
+    assert said.count("#auth_type = <None>") == len(services.GROUPS)
