@@ -117,7 +117,7 @@ class Watcher:
 
     def look(self) -> Picture:
         """The move as it is now."""
-        from droveway.lab.runner import can_go_on
+        from droveway.engines.asking import can_go_on
         from droveway.persistence import moves
         from droveway.persistence.database import database_time
 

@@ -14,7 +14,7 @@ from droveway.cli.move import OfMove
 
 if TYPE_CHECKING:
     from droveway.engines.site import Site
-    from droveway.lab.submit import Wish
+    from droveway.engines.submit import Wish
     from droveway.persistence.journal import Move
 
 UNITS: Final = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
@@ -43,10 +43,10 @@ class _Ask(OfMove):
 
     def carried(self, parsed_args: argparse.Namespace, request: Callable[..., None], *wanted: str) -> int:
         """Write the request, let the lab run, say how it came out."""
-        from droveway.lab import operations
+        from droveway.engines import asking
 
         site = self.site(parsed_args)
-        return carry(self, site, operations.ask(site, parsed_args.move, request), *wanted)
+        return carry(self, site, asking.ask(site, parsed_args.move, request), *wanted)
 
 
 class Confirm(_Ask):
@@ -54,10 +54,10 @@ class Confirm(_Ask):
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         """Done when the source's copy is gone."""
-        from droveway.lab import operations
+        from droveway.engines import asking
 
-        operations.require_end(self.site(parsed_args), parsed_args.move, "confirm")
-        return self.carried(parsed_args, operations.confirm, "done")
+        asking.require_end(self.site(parsed_args), parsed_args.move, "confirm")
+        return self.carried(parsed_args, asking.confirm, "done")
 
 
 class Revert(_Ask):
@@ -65,10 +65,10 @@ class Revert(_Ask):
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         """Done when it is back."""
-        from droveway.lab import operations
+        from droveway.engines import asking
 
-        operations.require_end(self.site(parsed_args), parsed_args.move, "revert")
-        return self.carried(parsed_args, operations.revert, "reverted")
+        asking.require_end(self.site(parsed_args), parsed_args.move, "revert")
+        return self.carried(parsed_args, asking.revert, "reverted")
 
 
 class Cancel(_Ask):
@@ -76,9 +76,9 @@ class Cancel(_Ask):
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         """Done when all is as it was."""
-        from droveway.lab import operations
+        from droveway.engines import asking
 
-        return self.carried(parsed_args, operations.cancel, "cancelled")
+        return self.carried(parsed_args, asking.cancel, "cancelled")
 
 
 class Pause(OfMove):
@@ -107,12 +107,13 @@ class Resume(Command):
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         """Carry on what can go on; the worst of their outcomes."""
         from droveway.cli import watching
+        from droveway.engines import asking
         from droveway.lab import operations
         from droveway.persistence import requests
 
         if parsed_args.move is not None:
             site = self.site(parsed_args)
-            return carry(self, site, operations.ask(site, parsed_args.move, requests.resume), *AT_REST)
+            return carry(self, site, asking.ask(site, parsed_args.move, requests.resume), *AT_REST)
         lab = self.lab(parsed_args)
         with watching.stoppable(lambda: print(watching.STOPPING, file=sys.stderr)):
             found = operations.carry_all(lab)
@@ -183,7 +184,7 @@ def add_policy(parser: argparse.ArgumentParser) -> None:
 
 def create(command: Command, parsed_args: argparse.Namespace, *, flavor: str | None, host: str | None) -> int:
     """Submit the move that the options describe and carry it on."""
-    from droveway.lab import submit
+    from droveway.engines import submit
 
     site = command.site(parsed_args)
     move = submit.submit(site, wish(parsed_args, flavor=flavor, host=host))
@@ -197,19 +198,19 @@ def carry(command: Command, site: Site, move: Move, *wanted: str, lines: bool = 
     carry it on, it is not waited for unless they are.
     """
     from droveway.cli import watching
-    from droveway.lab import operations
+    from droveway.engines import asking
 
     if not site.runs_here and not lines:
         print(f"{sentence(move)}\n  follow it with  droveway move watch {move.id[:SHORT]}")
         return 0
     with watching.carrying(site, move.id, command.app.stderr, lines=lines):
-        move = operations.carry(site, move.id)
+        move = asking.carry(site, move.id)
     return finish(move, *wanted)
 
 
 def wish(parsed_args: argparse.Namespace, *, flavor: str | None, host: str | None) -> Wish:
     """What the options ask for."""
-    from droveway.lab.submit import Wish
+    from droveway.engines.submit import Wish
 
     return Wish(
         server=parsed_args.server,
@@ -224,7 +225,7 @@ def wish(parsed_args: argparse.Namespace, *, flavor: str | None, host: str | Non
 
 def finish(move: Move, *wanted: str) -> int:
     """Say how the move stands and return the exit code of a command that wanted one of these states."""
-    from droveway.lab.operations import outcome
+    from droveway.engines.asking import outcome
     from droveway.persistence.states import State
 
     print(sentence(move))

@@ -113,12 +113,12 @@ class Confirm(OfServer):
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         """Done when the source's copy is gone."""
-        from droveway.lab import operations
+        from droveway.engines import asking
 
         site = self.site(parsed_args)
-        move = operations.move_of_server(site, parsed_args.server)
-        operations.require_end(site, move.id, "confirm")
-        return request.carry(self, site, operations.ask(site, move.id, operations.confirm), "done")
+        move = asking.move_of_server(site, parsed_args.server)
+        asking.require_end(site, move.id, "confirm")
+        return request.carry(self, site, asking.ask(site, move.id, asking.confirm), "done")
 
 
 class Revert(OfServer):
@@ -126,12 +126,12 @@ class Revert(OfServer):
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         """Done when it is back."""
-        from droveway.lab import operations
+        from droveway.engines import asking
 
         site = self.site(parsed_args)
-        move = operations.move_of_server(site, parsed_args.server)
-        operations.require_end(site, move.id, "revert")
-        return request.carry(self, site, operations.ask(site, move.id, operations.revert), "reverted")
+        move = asking.move_of_server(site, parsed_args.server)
+        asking.require_end(site, move.id, "revert")
+        return request.carry(self, site, asking.ask(site, move.id, asking.revert), "reverted")
 
 
 def _cells(server: Server) -> dict[str, Any]:

@@ -25,10 +25,11 @@ from droveway.cli import debt, explain, host, main, move, request, server
 from droveway.cli.commands import COMMANDS
 from droveway.cli.explanations import EXPLANATIONS
 from droveway.conf import settings
+from droveway.engines import asking
 from droveway.errors import IllegalTransition
 from droveway.flows import pictures, registry
 from droveway.flows.graph import NO_RETURN, Graph
-from droveway.lab import operations, plan
+from droveway.lab import plan
 from droveway.persistence.journal import Move
 from droveway.persistence.states import ADVICE, ENDED, State, check_transition
 
@@ -399,19 +400,19 @@ def output() -> str:
 def exit_codes() -> list[tuple[str, str]]:
     """Every exit code; the numbers are the code's own."""
     rows = {
-        operations.DONE: "done; or accepted, or clean; or resting where it was asked to go, as at ``verifying``",
+        asking.DONE: "done; or accepted, or clean; or resting where it was asked to go, as at ``verifying``",
         main.INTERNAL: "an error inside Droveway; the message says where its traceback is",
         main.USAGE: "refused or bad usage: nothing was changed",
-        operations.UNDONE: "the move ended undone, or the audit found something",
-        operations.NEEDS_OPERATOR: "a move needs an operator",
+        asking.UNDONE: "the move ended undone, or the audit found something",
+        asking.NEEDS_OPERATOR: "a move needs an operator",
         request.TIMED_OUT: "``move wait --timeout`` ran out",
         main.INTERRUPTED: "Ctrl-C: the watching ended, not the move",
         main.BROKEN_PIPE: "whoever read the output ended first",
     }
     clash = {
         errors.Refused.exit_code: main.USAGE,
-        errors.StepError.exit_code: operations.UNDONE,
-        audit_command.FOUND: operations.UNDONE,
+        errors.StepError.exit_code: asking.UNDONE,
+        audit_command.FOUND: asking.UNDONE,
     }
     if any(one != other for one, other in clash.items()):
         raise SystemExit(f"exit codes disagree: {clash}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
+from droveway.engines import asking
 from droveway.errors import DrovewayError, Refused
 from droveway.flows import registry
 from droveway.lab import books, crash_bytes, leftovers, operations, runner, servers
@@ -106,7 +107,7 @@ def ask(lab: Lab, request: str, server: str) -> None:
         operations.ask_to_delete(lab, server)
         return
     move = latest(lab)
-    operations.ask(lab, move.id, operations.cancel if request == "cancel" else requests.pause)
+    asking.ask(lab, move.id, asking.cancel if request == "cancel" else requests.pause)
 
 
 def lift_hold(lab: Lab) -> bool:
@@ -114,7 +115,7 @@ def lift_hold(lab: Lab) -> bool:
     move = latest(lab)
     if not move.hold or State(move.state) in ENDED:
         return False
-    operations.ask(lab, move.id, requests.resume)
+    asking.ask(lab, move.id, requests.resume)
     return True
 
 

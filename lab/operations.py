@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import getpass
-from collections.abc import Callable
 from typing import Final
 
 import sqlalchemy as sa
-from sqlalchemy import orm
 
-from droveway.engines.site import Site
-from droveway.errors import DrovewayError, NotFound, Refused, StepError
+from droveway.engines.asking import NEEDS_OPERATOR, can_go_on, carry, read_move
+from droveway.errors import DrovewayError, Refused, StepError
 from droveway.flows import registry
-from droveway.lab import cloud, facts, runner, servers, stopped
+from droveway.lab import cloud, runner, servers, stopped
 from droveway.lab.session import Lab
 from droveway.persistence import catalog, moves, objects, requests
 from droveway.persistence import servers as rows
@@ -21,11 +18,6 @@ from droveway.persistence.database import database_time
 from droveway.persistence.journal import Move
 from droveway.persistence.states import ENDED, State
 from droveway.persistence.vm_states import TaskState
-from droveway.scheduler import preconditions
-
-DONE: Final = 0
-UNDONE: Final = 3
-NEEDS_OPERATOR: Final = 4
 
 _MIB_PER_GIB: Final = 1024
 
@@ -37,100 +29,13 @@ class StillMoving(DrovewayError):
     exit_code = NEEDS_OPERATOR
 
 
-def carry(site: Site, move_id: str) -> Move:
-    """Wait until the move rests, in a lab carry it on; the move as it was then, for others may let it go on at once."""
-    seen: Move
-
-    def rests() -> bool:
-        nonlocal seen
-        with site.journal.read() as session:
-            seen = moves.get(session, move_id)
-            return not runner.can_go_on(seen, database_time(session))
-
-    return read_move(site, move_id) if site.settle(rests) else seen
-
-
 def carry_all(lab: Lab) -> list[Move]:
     """Let the lab run until nothing goes on by itself; the moves that did."""
     with lab.journal.read() as session:
         now = database_time(session)
-        going = [move.id for move in moves.open_moves(session) if runner.can_go_on(move, now)]
+        going = [move.id for move in moves.open_moves(session) if can_go_on(move, now)]
     runner.drive(lab, lambda: not runner.is_busy(lab))
     return [read_move(lab, move) for move in going]
-
-
-def ask(site: Site, name: str, request: Callable[[orm.Session, Move], None]) -> Move:
-    """Write what is asked of the move that has this id, or begins with it; nothing is carried on yet."""
-    with site.journal.write() as session:
-        move = moves.get(session, moves.find(session, name).id, lock=True)
-        request(session, move)
-    return move
-
-
-def confirm(session: orm.Session, move: Move) -> None:
-    """File the confirm flow."""
-    requests.confirm(session, move, registry.reference("confirm"))
-
-
-def revert(session: orm.Session, move: Move) -> None:
-    """File the revert flow."""
-    requests.revert(session, move, registry.reference("revert"))
-
-
-def cancel(session: orm.Session, move: Move) -> None:
-    """Ask that the forward flow be undone."""
-    if move.flow_uuid is None:
-        requests.cancel(session, move, frozenset())
-        return
-    flow = moves.flow_of(session, move.flow_uuid)
-    requests.cancel(session, move, registry.beyond(flow.kind, flow.version))
-
-
-def require_end(site: Site, name: str, kind: str) -> None:
-    """Raise `droveway.errors.Refused` naming the first rule that a confirm or revert (``kind``) of the move breaks.
-
-    Nothing for a move that does not wait for it, or whose server is gone: the request itself says what becomes of it.
-    """
-    move = find_move(site, name)
-    if move.state != State.VERIFYING:
-        return
-    try:
-        with contextlib.suppress(NotFound):
-            preconditions.check_end(kind, facts.of_end(site, move))
-    except Refused:
-        # What was found may be the first writes of a confirm or revert that somebody else has asked for meanwhile.
-        if read_move(site, move.id).state == State.VERIFYING:
-            raise
-
-
-def read_move(site: Site, move_id: str) -> Move:
-    """The move as it is now."""
-    with site.journal.read() as session:
-        return moves.get(session, move_id)
-
-
-def find_move(site: Site, name: str) -> Move:
-    """The move by its id or the first letters of it."""
-    with site.journal.read() as session:
-        return moves.find(session, name)
-
-
-def move_of_server(site: Site, name: str) -> Move:
-    """The server's move that has not ended; raises `droveway.errors.Refused` when it has none."""
-    server = catalog.find_server(site.api, site.cell_databases, name)
-    with site.journal.read() as session:
-        move = session.scalar(sa.select(Move).where(Move.active_server == server.id))
-    if move is None:
-        raise Refused(f"server {server.name} has no move under way: droveway server show {server.name}")
-    return move
-
-
-def outcome(move: Move, wanted: frozenset[State]) -> int:
-    """The exit code of a command that wanted the move to reach one of these states."""
-    state = State(move.state)
-    if state in wanted or move.hold:
-        return DONE
-    return NEEDS_OPERATOR if state is State.NEEDS_OPERATOR else UNDONE
 
 
 def create_server(lab: Lab, name: str, spec: cloud.Server) -> str:

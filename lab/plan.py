@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from droveway.engines.submit import Answer, Wish, examine, store_plan
 from droveway.flows import registry
 from droveway.flows.graph import NO_RETURN
 from droveway.flows.step import Where
 from droveway.lab.session import Lab
-from droveway.lab.submit import Answer, Wish, examine, store_plan
 from droveway.persistence.moves import SHORT
 from droveway.scheduler.facts import Facts
 from droveway.workers.directories import Directories

@@ -12,14 +12,14 @@ import time
 import uuid
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-import sqlalchemy as sa
 from sqlalchemy import orm
 
 from droveway.clients.references import References
 from droveway.clients.zookeeper import Coordination, connect_embedded, embedded_store, worker_path
 from droveway.engines import start
+from droveway.engines.asking import can_go_on
 from droveway.engines.conductor import Conductor
 from droveway.engines.run import Probe
 from droveway.errors import DrovewayError, Refused
@@ -30,9 +30,6 @@ from droveway.lab.session import Lab
 from droveway.lab.stopped import stopped_workers
 from droveway.persistence import debts, moves
 from droveway.persistence.database import database_time
-from droveway.persistence.journal import Move
-from droveway.persistence.policies import HEALTHY
-from droveway.persistence.states import ENDED, State
 from droveway.workers.context import Probe as WorkerProbe
 from droveway.workers.daemon import Worker
 
@@ -77,24 +74,6 @@ def _is_owed(session: orm.Session, away: Collection[str]) -> bool:
     due = debts.collectable(session)
     in_vain = {(debt.move_id, debt.host) for debt in due if debt.details.get(debts.ERROR)}
     return any(debt.host not in away and (debt.move_id, debt.host) not in in_vain for debt in due)
-
-
-def can_go_on(move: Move | sa.Row[Any], now: Any, away: Collection[str] = ()) -> bool:
-    """Whether the move goes on without a person; ``now`` is the database's clock.
-
-    A confirm policy waits for hosts that are ``away``, which somebody has to start, once it has said so.
-    """
-    state = State(move.state)
-    if state in ENDED or move.hold or state is State.NEEDS_OPERATOR:
-        return False
-    if state is not State.VERIFYING:
-        return True
-    due = move.deadline is not None and move.deadline <= now
-    if move.delete_requested:
-        return due
-    needed = {move.source_host, move.dest_host} if move.policy == HEALTHY else {move.source_host}
-    told = any(host in needed and host in (move.waits_for or "") for host in away)
-    return (due or move.policy == HEALTHY) and not told
 
 
 @dataclasses.dataclass(frozen=True)

@@ -28,11 +28,11 @@ import bench_figures as figures
 
 from droveway.cli.main import COLLECT_EVERY
 from droveway.clients.embedded import placement
-from droveway.engines import conductor
+from droveway.engines import asking, conductor, submit
 from droveway.engines.backend import FlowBackend
 from droveway.engines.commands import Commands
 from droveway.engines.run import MoveRun
-from droveway.lab import build, cloud, operations, runner, submit
+from droveway.lab import build, cloud, runner
 from droveway.lab.session import Lab
 from droveway.persistence.cells import Cells
 from droveway.persistence.journal import Move
@@ -180,10 +180,10 @@ def moved(lab: Lab, clock: Clock, flavor: str) -> Spent:
     began, processor = time.perf_counter(), time.process_time()
     with clock.timed(ASKING):
         move = submit.submit(lab, submit.Wish(server="web", flavor=flavor)).id
-    require(operations.carry(lab, move), State.VERIFYING)
+    require(asking.carry(lab, move), State.VERIFYING)
     with clock.timed(ASKING):
-        operations.ask(lab, move, operations.confirm)
-    require(operations.carry(lab, move), State.DONE)
+        asking.ask(lab, move, asking.confirm)
+    require(asking.carry(lab, move), State.DONE)
     whole, processor = time.perf_counter() - began, time.process_time() - processor
     spent = {kind: seconds * 1000 for kind, seconds in clock.spent.items()}
     # The conductor waits for a command while a worker carries it out, whose own clocks tell what for.
@@ -200,7 +200,7 @@ def require(move: Move, state: State) -> None:
 
 def command_start() -> float:
     """Milliseconds until a command of a lab has started and imported what a move needs."""
-    modules = "droveway.cli.main, droveway.cli.server, droveway.lab.submit, droveway.lab.runner, placement.handler"
+    modules = "droveway.cli.main, droveway.cli.server, droveway.engines.submit, droveway.lab.runner, placement.handler"
     began = time.perf_counter()
     subprocess.run(
         [sys.executable, "-c", f"import gc; gc.set_threshold({COLLECT_EVERY})\nimport {modules}"], check=True

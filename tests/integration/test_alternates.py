@@ -14,13 +14,13 @@ from support.operations import Stage, Workers, faults_cleared, stage
 from support.small_lab import until
 
 from droveway.clients.embedded.services import NetworkHost
-from droveway.engines import fencing
+from droveway.engines import asking, fencing
+from droveway.engines.submit import Wish, submit
 from droveway.errors import Parked
 from droveway.flows import registry
 from droveway.flows.step import Where
-from droveway.lab import faults, operations
+from droveway.lab import faults
 from droveway.lab.faults import Fault
-from droveway.lab.submit import Wish, submit
 from droveway.persistence.journal import COLLECTOR, Debt, Move
 from droveway.workers.context import Probe
 from droveway.workers.directories import Directories
@@ -123,7 +123,7 @@ def run(lab: Stage, name: str, *probes: Mortal, flavor: str | None = "large", ho
     with lab.running(workers=known) as workers:
         for probe in probes:
             probe.workers = workers
-        ended = operations.carry(lab.lab, move)
+        ended = asking.carry(lab.lab, move)
     assert all(probe.dead.is_set() for probe in probes)
     return ended
 
@@ -293,7 +293,7 @@ def test_a_host_that_refuses_the_server_is_left_for_the_next(
     move = submit(lab.lab, Wish(server="web", flavor="large")).id
     try:
         with lab.running(spoil):
-            ended = operations.carry(lab.lab, move)
+            ended = asking.carry(lab.lab, move)
     finally:
         undo[0]()
     assert (ended.state, ended.attempt, ended.dest_host) == ("verifying", 2, second)

@@ -28,7 +28,8 @@ SECONDS = 100
 WAITING = """
 import sys
 from droveway.cli import main, request
-from droveway.lab import operations, runner, submit
+from droveway.engines import submit
+from droveway.lab import operations, runner
 print("ready", flush=True)
 sys.stdin.readline()
 sys.exit(main.main(sys.argv[1:]))

@@ -24,9 +24,9 @@ from droveway.engines import health
 from droveway.engines import keeper as keeping
 from droveway.engines.board import MoveBoard
 from droveway.engines.keeper import Keeper
+from droveway.engines.submit import Wish, submit
 from droveway.flows import registry
 from droveway.lab import faults
-from droveway.lab.submit import Wish, submit
 from droveway.persistence import moves
 from droveway.persistence.database import database_time
 from droveway.persistence.journal import Move, MoveFlow

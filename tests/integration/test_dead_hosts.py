@@ -10,8 +10,9 @@ import pytest
 import sqlalchemy as sa
 from support.operations import Stage, stage
 
-from droveway.lab import books, operations, stopped
-from droveway.lab.submit import Wish, submit
+from droveway.engines import asking
+from droveway.engines.submit import Wish, submit
+from droveway.lab import books, stopped
 from droveway.persistence.debts import WRITTEN_OFF
 from droveway.persistence.journal import Debt
 
@@ -40,7 +41,7 @@ def fixture_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
                 stopped.stop(made.lab.layout, died[0])
 
         with made.running(die) as workers:
-            operations.carry(made.lab, move)
+            asking.carry(made.lab, move)
         yield made
 
 

@@ -8,9 +8,10 @@ import pytest
 import sqlalchemy as sa
 from support.operations import Stage, stage
 
+from droveway.engines import asking
+from droveway.engines.submit import Wish, submit
 from droveway.errors import DestinationFault
-from droveway.lab import leftovers, operations
-from droveway.lab.submit import Wish, submit
+from droveway.lab import leftovers
 from droveway.persistence import deletion
 from droveway.persistence.cell import Instance, InstanceSystemMetadata
 from droveway.workers.hypervisors import guests_log
@@ -70,12 +71,12 @@ class Server:
                 self.delete(allocations=allocations)
 
         with self.lab.running(meet):
-            operations.carry(self.lab.lab, move)
+            asking.carry(self.lab.lab, move)
         assert self.started is not None
 
     def assert_cancelled(self, move: str) -> None:
         """The move has ended for that reason, and nothing is left of the server."""
-        ended = operations.read_move(self.lab.lab, move)
+        ended = asking.read_move(self.lab.lab, move)
         assert (ended.state, ended.error_code, ended.error) == ("cancelled", "deleted", "the server was deleted")
         assert leftovers.of(self.lab.lab, self.uuid) == []
         with self.lab.lab.cell_databases["cell1"].read() as session:
@@ -121,7 +122,7 @@ def test_in_the_middle_of_its_undo(lab: Stage, server: Server, step: str, alloca
 def test_while_it_waits_or_its_move_ends(lab: Stage, server: Server, kind: str, step: str, allocations: bool) -> None:
     lab.cli("server", "resize", server.name, "--flavor", "large")
     move = lab.move(server.name).id
-    operations.ask(lab.lab, move, getattr(operations, kind))
+    asking.ask(lab.lab, move, getattr(asking, kind))
     server.deleted_at(move, step, "execute", allocations=allocations)
     server.assert_cancelled(move)
     assert server.started == server.starts()

@@ -8,7 +8,8 @@ import pytest
 import sqlalchemy as sa
 from support.operations import Stage, faults_cleared, stage
 
-from droveway.lab import leftovers, operations
+from droveway.engines import asking
+from droveway.lab import leftovers
 from droveway.persistence.cell import Instance, InstanceAction, InstanceActionEvent, Migration
 from droveway.persistence.vm_states import TaskState
 
@@ -90,7 +91,7 @@ def test_deleted_while_it_waits_it_is_confirmed_first(lab: Stage, server: str) -
     lab.cli("server", "resize", server, "--flavor", "large")
     move = lab.move(server).id
     lab.cli("lab", "server", "delete", server)
-    assert operations.read_move(lab.lab, move).state == "done"
+    assert asking.read_move(lab.lab, move).state == "done"
     with lab.lab.cell_databases["cell1"].read() as session:
         status = session.scalar(sa.select(Migration.status).where(Migration.uuid == move))
     assert status == "confirmed"
@@ -118,7 +119,7 @@ def test_its_source_is_away_so_the_delete_waits(lab: Stage, server: str) -> None
     finally:
         lab.cli("lab", "worker", "start", "host1")
     lab.cli("move", "resume")
-    assert operations.read_move(lab.lab, move).state == "done"
+    assert asking.read_move(lab.lab, move).state == "done"
 
 
 def test_a_delete_that_was_parked_goes_on_when_asked_again(lab: Stage, server: str) -> None:
@@ -131,7 +132,7 @@ def test_a_delete_that_was_parked_goes_on_when_asked_again(lab: Stage, server: s
         assert lab.held(lab.id_of(server)) != {}
         lab.assert_balanced()
     lab.cli("lab", "server", "delete", server)
-    assert operations.read_move(lab.lab, parked.id).state == "done"
+    assert asking.read_move(lab.lab, parked.id).state == "done"
 
 
 def test_a_move_that_was_undone_for_the_delete_is_cancelled(lab: Stage, server: str) -> None:

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 import pytest
 from support.operations import Amounts, Stage, stage
 
+from droveway.engines import asking
+from droveway.engines.submit import Wish, submit
 from droveway.errors import DestinationFault
 from droveway.flows import registry
-from droveway.lab import operations
-from droveway.lab.submit import Wish, submit
 from droveway.persistence import catalog
 from droveway.persistence.cell import Migration
 
@@ -98,9 +98,9 @@ def run(lab: Stage, kind: str, fails: str = "") -> list[Look]:
     else:
         move = lab.move("web").id
         with lab.lab.journal.write() as session:
-            getattr(operations, kind)(session, session.get_one(type(lab.move("web")), move))
+            getattr(asking, kind)(session, session.get_one(type(lab.move("web")), move))
     with lab.running(looker):
-        operations.carry(lab.lab, move)
+        asking.carry(lab.lab, move)
     return looker.looks
 
 
@@ -179,7 +179,7 @@ def test_of_several_moves_for_the_last_slot_one_wins(lab: Stage) -> None:
     looker = Looker(lab, "one")
     moves = [submit(lab.lab, Wish(server=name, flavor="large")).id for name in names]
     with lab.running(looker):
-        ended = [operations.carry(lab.lab, move) for move in moves]
+        ended = [asking.carry(lab.lab, move) for move in moves]
     lab.cli("host", "enable", "host2")
     assert sorted(move.state for move in ended) == ["failed", "failed", "verifying"]
     winner = names[[move.state for move in ended].index("verifying")]

@@ -11,8 +11,9 @@ import sqlalchemy as sa
 from support.operations import Stage, faults_cleared, stage
 from support.small_lab import until
 
-from droveway.lab import faults, operations, runner
-from droveway.lab.submit import Wish, submit
+from droveway.engines import asking
+from droveway.engines.submit import Wish, submit
+from droveway.lab import faults
 from droveway.persistence import requests
 from droveway.persistence.cell import InstanceFault
 from droveway.persistence.journal import Move
@@ -191,9 +192,9 @@ def test_a_move_is_cancelled_in_its_middle(lab: Stage, step: str, name: str) -> 
     move = file(lab, name, flavor="large")
     with lab.running():
         at(lab, move, step)
-        ask(lab, move, operations.cancel)
+        ask(lab, move, asking.cancel)
         faults.clear(lab.lab.layout, None)
-        ended = operations.carry(lab.lab, move)
+        ended = asking.carry(lab.lab, move)
     assert (ended.state, ended.error_code) == ("cancelled", "cancelled")
     assert lab.standing(name) == before
     was_stopped = name == "web" and step != "find_storage"
@@ -221,7 +222,7 @@ def test_what_cannot_be_cancelled_is_refused(lab: Stage) -> None:
         at(lab, move, "save_request_spec")
         assert "past its point of no return" in lab.refused("move", "cancel", move)
         faults.clear(lab.lab.layout, None)
-        operations.carry(lab.lab, move)
+        asking.carry(lab.lab, move)
         assert "is verifying" in lab.refused("move", "cancel", move)
         lab.cli("server", "revert", "web")
         assert "is reverted" in lab.refused("move", "cancel", move)
@@ -238,7 +239,7 @@ def test_a_held_move_rests_at_the_next_boundary_until_it_is_resumed(lab: Stage, 
         at(lab, move, step)
         assert "is held" in lab.cli("move", "pause", move)
         faults.clear(lab.lab.layout, None)
-        held = until(lambda: operations.carry(lab.lab, move), "the hold")
+        held = until(lambda: asking.carry(lab.lab, move), "the hold")
     assert (held.state, held.hold) == ("running", True)
     done = len(lab.history(move))
     lab.cli("move", "resume")
@@ -253,7 +254,7 @@ def test_a_held_move_is_told_as_it_rested_though_it_is_resumed_at_once(
     lab: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A command that found its move held ends with that, whatever another one does to it a moment later."""
-    can_go_on = runner.can_go_on
+    can_go_on = asking.can_go_on
     move = file(lab, "web")
     ask(lab, move, requests.pause)
 
@@ -262,8 +263,8 @@ def test_a_held_move_is_told_as_it_rested_though_it_is_resumed_at_once(
         ask(lab, move, requests.resume)
         return answer
 
-    monkeypatch.setattr(runner, "can_go_on", look_then_resume)
-    assert operations.carry(lab.lab, move).hold
+    monkeypatch.setattr(asking, "can_go_on", look_then_resume)
+    assert asking.carry(lab.lab, move).hold
     assert not lab.move("web").hold
     monkeypatch.undo()
     lab.cli("move", "resume")

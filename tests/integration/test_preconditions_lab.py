@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 from support.operations import Stage, changes, photograph, stage
 
-from droveway.lab import facts, operations
+from droveway.engines import asking, facts
 from droveway.lab.session import Lab
 from droveway.persistence.api import Flavor, ProjectUserQuota, Quota
 from droveway.persistence.cell import Instance, Migration
@@ -150,13 +150,13 @@ def test_what_another_revert_writes_first_is_no_refusal(lab: Stage, monkeypatch:
     move = lab.move("wide").id
 
     def after_another(of: Lab, found: Move) -> EndFacts:
-        operations.ask(lab.lab, move, operations.revert)
+        asking.ask(lab.lab, move, asking.revert)
         return dataclasses.replace(gathered(of, found), migration="reverting")
 
     gathered = facts.of_end
     with monkeypatch.context() as patched:
         patched.setattr(facts, "of_end", after_another)
-        operations.require_end(lab.lab, move, "revert")
+        asking.require_end(lab.lab, move, "revert")
     assert f"move {move[:8]} of wide is reverting" in lab.refused("server", "revert", "wide")
     lab.cli("move", "resume")
     assert lab.server("wide").flavor == "large"

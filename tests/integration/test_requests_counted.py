@@ -10,8 +10,8 @@ from support.operations import Stage, faults_cleared, stage
 
 from droveway.clients.embedded.placement import embedded_placement
 from droveway.clients.placement import Placement
-from droveway.lab import operations
-from droveway.lab.submit import Wish, submit
+from droveway.engines import asking
+from droveway.engines.submit import Wish, submit
 from droveway.persistence.journal import Move
 
 CLOUD = """
@@ -49,9 +49,9 @@ class Counted:
         """Confirm or revert the waiting move and carry it to its end."""
         move = self.stage.move("web").id
         with self.stage.lab.journal.write() as session:
-            getattr(operations, verb)(session, session.get_one(Move, move))
+            getattr(asking, verb)(session, session.get_one(Move, move))
         with self.stage.running():
-            return operations.carry(self.stage.lab, move)
+            return asking.carry(self.stage.lab, move)
 
 
 @pytest.fixture(scope="module", name="counted")
@@ -66,7 +66,7 @@ def test_requests_to_placement_are_counted(counted: Counted) -> None:
     move = submit(lab, Wish(server="web", flavor="large")).id
     assert counted.requests() == {QUERY: 1}
     with counted.stage.running():
-        assert operations.carry(lab, move).state == "verifying"
+        assert asking.carry(lab, move).state == "verifying"
     assert counted.requests() == {QUERY: 1, POST: 1}
     assert counted.ask("revert").state == "reverted"
     assert counted.requests() == {POST: 1}
@@ -76,7 +76,7 @@ def test_requests_to_placement_are_counted(counted: Counted) -> None:
         move = submit(lab, Wish(server="web")).id
         counted.requests()
         with counted.stage.running():
-            assert operations.carry(lab, move).attempt == 2
+            assert asking.carry(lab, move).attempt == 2
     # One for the first claim, one to take it back, one for the second; the alternates need no second query.
     assert counted.requests() == {QUERY: 1, POST: 3}
     assert counted.ask("confirm").state == "done"
@@ -87,5 +87,5 @@ def test_requests_to_placement_are_counted(counted: Counted) -> None:
         move = submit(lab, Wish(server="web")).id
         counted.requests()
         with counted.stage.running():
-            assert operations.carry(lab, move).state == "failed"
+            assert asking.carry(lab, move).state == "failed"
     assert counted.requests() == {QUERY: 1, POST: 2}

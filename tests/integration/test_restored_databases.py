@@ -15,9 +15,9 @@ import pytest
 from support.operations import Stage, changes, photograph, stage
 
 from droveway.clients.embedded import placement
+from droveway.engines.submit import Wish, submit
 from droveway.lab import marks
 from droveway.lab.layout import Layout
-from droveway.lab.submit import Wish, submit
 
 CLOUD = """
 cells: {cell1: {hosts: {host1: {}, host2: {}}}}

@@ -15,10 +15,10 @@ import pytest
 import sqlalchemy as sa
 from support.operations import Stage, faults_cleared, stage
 
+from droveway.engines import asking
 from droveway.engines import run as engine_run
+from droveway.engines.submit import Wish, submit
 from droveway.flows.steps.host import FindStorage
-from droveway.lab import operations
-from droveway.lab.submit import Wish, submit
 from droveway.persistence.cell import BlockDeviceMapping
 from droveway.workers import extents
 from droveway.workers.directories import Directories
@@ -257,7 +257,7 @@ def test_a_probe_that_hangs_ends_the_move_undone(lab: Stage, monkeypatch: pytest
 
     move = submit(lab.lab, Wish(server="mail", host="host5")).id
     with lab.running(workers={"host4": hang}):
-        ended = operations.carry(lab.lab, move)
+        ended = asking.carry(lab.lab, move)
         answered.set()
     assert (ended.state, ended.error_code) == ("failed", "overdue")
     assert str(ended.error) == "host host4 did not finish find_storage of step find_storage within 0.3 s"
@@ -278,7 +278,7 @@ def test_a_shared_directory_that_vanishes_in_mid_copy_is_waited_for(lab: Stage, 
 
     move = submit(lab.lab, Wish(server="mail", host="host5")).id
     with lab.running(workers={"host5": vanish}):
-        rests = operations.carry(lab.lab, move)
+        rests = asking.carry(lab.lab, move)
         assert (rests.state, rests.error_code) == ("needs-operator", "storage-away")
         assert str(rests.error).endswith(": mount it again")
         assert str(rests.error).count("the servers' directory") == 1

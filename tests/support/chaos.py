@@ -20,10 +20,11 @@ from support import postgres_server, zookeeper_server
 from support.daemons import Daemon, Installation, installation
 from support.small_lab import in_child
 
+from droveway.engines import asking
+from droveway.engines.submit import Wish, submit
 from droveway.errors import Refused
-from droveway.lab import books, build, cloud, operations
+from droveway.lab import books, build, cloud
 from droveway.lab.session import Lab
-from droveway.lab.submit import Wish, submit
 from droveway.persistence import moves, requests
 from droveway.persistence.journal import Claim, Move
 from droveway.persistence.states import ENDED, State
@@ -106,11 +107,11 @@ class Chaos:
                 submit(lab, Wish(server=name, flavor=flavor))
                 self.done["moves"] += 1
             elif move.state == State.VERIFYING:
-                request = self._chance.choice([operations.confirm, operations.revert])
-                operations.ask(lab, move.id, request)
+                request = self._chance.choice([asking.confirm, asking.revert])
+                asking.ask(lab, move.id, request)
                 self.done[request.__name__] += 1
             elif self._chance.random() < 0.1:
-                operations.ask(lab, move.id, operations.cancel)
+                asking.ask(lab, move.id, asking.cancel)
                 self.done["cancel"] += 1
 
     def _kill_conductor(self) -> None:
@@ -162,9 +163,9 @@ class Chaos:
             for move in open_moves:
                 with contextlib.suppress(Refused):
                     if move.state == State.VERIFYING:
-                        operations.ask(lab, move.id, operations.confirm)
+                        asking.ask(lab, move.id, asking.confirm)
                     elif move.state == State.NEEDS_OPERATOR:
-                        operations.ask(lab, move.id, requests.retry)
+                        asking.ask(lab, move.id, requests.retry)
                         self.done["retries"] += 1
             time.sleep(0.2)
         while kept := self._kept_claims():

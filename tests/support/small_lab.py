@@ -15,11 +15,11 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
+from droveway.engines.submit import Wish, submit
 from droveway.flows import registry
 from droveway.lab import books, cloud
 from droveway.lab.layout import Layout
 from droveway.lab.session import Lab
-from droveway.lab.submit import Wish, submit
 from droveway.persistence import moves, requests
 from droveway.persistence.journal import Claim, Move, MoveStep
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from droveway.engines import facts as lab_facts
 from droveway.engines.site import Site
 from droveway.errors import Refused, StepError
 from droveway.flows import registry
-from droveway.lab import facts as lab_facts
 from droveway.persistence import catalog, moves, objects, servers
 from droveway.persistence.database import database_time
 from droveway.persistence.journal import Move, Plan

@@ -1,0 +1,130 @@
+"""Asking something of moves: each request is a row of the journal, which conductors and the keeper then act on."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Collection
+from typing import Any, Final
+
+import sqlalchemy as sa
+from sqlalchemy import orm
+
+from droveway.engines import facts
+from droveway.engines.site import Site
+from droveway.errors import NotFound, Refused
+from droveway.flows import registry
+from droveway.persistence import catalog, moves, requests
+from droveway.persistence.database import database_time
+from droveway.persistence.journal import Move
+from droveway.persistence.policies import HEALTHY
+from droveway.persistence.states import ENDED, State
+from droveway.scheduler import preconditions
+
+DONE: Final = 0
+UNDONE: Final = 3
+NEEDS_OPERATOR: Final = 4
+
+
+def can_go_on(move: Move | sa.Row[Any], now: Any, away: Collection[str] = ()) -> bool:
+    """Whether the move goes on without a person; ``now`` is the database's clock.
+
+    A confirm policy waits for hosts that are ``away``, which somebody has to start, once it has said so.
+    """
+    state = State(move.state)
+    if state in ENDED or move.hold or state is State.NEEDS_OPERATOR:
+        return False
+    if state is not State.VERIFYING:
+        return True
+    due = move.deadline is not None and move.deadline <= now
+    if move.delete_requested:
+        return due
+    needed = {move.source_host, move.dest_host} if move.policy == HEALTHY else {move.source_host}
+    told = any(host in needed and host in (move.waits_for or "") for host in away)
+    return (due or move.policy == HEALTHY) and not told
+
+
+def carry(site: Site, move_id: str) -> Move:
+    """Wait until the move rests, in a lab carry it on; the move as it was then, for others may let it go on at once."""
+    seen: Move
+
+    def rests() -> bool:
+        nonlocal seen
+        with site.journal.read() as session:
+            seen = moves.get(session, move_id)
+            return not can_go_on(seen, database_time(session))
+
+    return read_move(site, move_id) if site.settle(rests) else seen
+
+
+def ask(site: Site, name: str, request: Callable[[orm.Session, Move], None]) -> Move:
+    """Write what is asked of the move that has this id, or begins with it; nothing is carried on yet."""
+    with site.journal.write() as session:
+        move = moves.get(session, moves.find(session, name).id, lock=True)
+        request(session, move)
+    return move
+
+
+def confirm(session: orm.Session, move: Move) -> None:
+    """File the confirm flow."""
+    requests.confirm(session, move, registry.reference("confirm"))
+
+
+def revert(session: orm.Session, move: Move) -> None:
+    """File the revert flow."""
+    requests.revert(session, move, registry.reference("revert"))
+
+
+def cancel(session: orm.Session, move: Move) -> None:
+    """Ask that the forward flow be undone."""
+    if move.flow_uuid is None:
+        requests.cancel(session, move, frozenset())
+        return
+    flow = moves.flow_of(session, move.flow_uuid)
+    requests.cancel(session, move, registry.beyond(flow.kind, flow.version))
+
+
+def require_end(site: Site, name: str, kind: str) -> None:
+    """Raise `droveway.errors.Refused` naming the first rule that a confirm or revert (``kind``) of the move breaks.
+
+    Nothing for a move that does not wait for it, or whose server is gone: the request itself says what becomes of it.
+    """
+    move = find_move(site, name)
+    if move.state != State.VERIFYING:
+        return
+    try:
+        with contextlib.suppress(NotFound):
+            preconditions.check_end(kind, facts.of_end(site, move))
+    except Refused:
+        # What was found may be the first writes of a confirm or revert that somebody else has asked for meanwhile.
+        if read_move(site, move.id).state == State.VERIFYING:
+            raise
+
+
+def read_move(site: Site, move_id: str) -> Move:
+    """The move as it is now."""
+    with site.journal.read() as session:
+        return moves.get(session, move_id)
+
+
+def find_move(site: Site, name: str) -> Move:
+    """The move by its id or the first letters of it."""
+    with site.journal.read() as session:
+        return moves.find(session, name)
+
+
+def move_of_server(site: Site, name: str) -> Move:
+    """The server's move that has not ended; raises `droveway.errors.Refused` when it has none."""
+    server = catalog.find_server(site.api, site.cell_databases, name)
+    with site.journal.read() as session:
+        move = session.scalar(sa.select(Move).where(Move.active_server == server.id))
+    if move is None:
+        raise Refused(f"server {server.name} has no move under way: droveway server show {server.name}")
+    return move
+
+
+def outcome(move: Move, wanted: frozenset[State]) -> int:
+    """The exit code of a command that wanted the move to reach one of these states."""
+    state = State(move.state)
+    if state in wanted or move.hold:
+        return DONE
+    return NEEDS_OPERATOR if state is State.NEEDS_OPERATOR else UNDONE
