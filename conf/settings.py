@@ -17,12 +17,13 @@ from droveway.conf import (
     quota,
     sandbox,
     scheduler,
+    tls,
     worker,
     zookeeper,
 )
 from droveway.errors import Refused
 
-MODULES: Final = (api_database, conductor, confirm, journal, libvirt, quota, sandbox, scheduler, worker, zookeeper)
+MODULES: Final = (api_database, conductor, confirm, journal, libvirt, quota, sandbox, scheduler, tls, worker, zookeeper)
 
 
 def load(path: Path) -> cfg.ConfigOpts:

@@ -22,19 +22,21 @@ MADE = re.compile(r"\.(?!ci$).*|__pycache__|.*\.egg-info|build|dist")
 
 # Who may import whom. Every module may also import its own layer, its parent packages and droveway.errors.
 EVERY_LAYER = {
-    "outages", "wire", "conf", "persistence", "clients", "scheduler", "flows", "engines", "workers", "audit", "lab",
+    "certificates", "outages", "wire",
+    "conf", "persistence", "clients", "scheduler", "flows", "engines", "workers", "audit", "lab",
 }  # fmt: skip
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
+    "certificates": set(),
     "outages": set(),
     "wire": set(),
     "conf": set(),
     "persistence": {"conf"},
-    "clients": {"conf"},
+    "clients": {"certificates", "conf"},
     "scheduler": {"conf", "persistence", "clients"},
     "flows": {"wire", "conf", "persistence", "clients", "scheduler"},
-    "engines": {"outages", "wire", "conf", "persistence", "clients", "scheduler", "flows"},
-    "workers": {"outages", "wire", "conf", "clients.references", "clients.zookeeper"},
+    "engines": {"certificates", "outages", "wire", "conf", "persistence", "clients", "scheduler", "flows"},
+    "workers": {"certificates", "outages", "wire", "conf", "clients.references", "clients.zookeeper"},
     "audit": {"conf", "persistence", "clients", "workers.hypervisors"},
     "lab": EVERY_LAYER,
     "cli": EVERY_LAYER,
