@@ -31,6 +31,7 @@ class Run(Daemon):
         site.open()
         session = connect(conf)
         stack.callback(session.close)
+        site.require_services()
         # New for each process: a claim tells whose it is.
         name = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
         conductor = start.conductor(site, session, name=name)

@@ -12,6 +12,7 @@ from droveway.conf import (
     api_database,
     conductor,
     confirm,
+    database,
     journal,
     libvirt,
     quota,
@@ -23,7 +24,20 @@ from droveway.conf import (
 )
 from droveway.errors import Refused
 
-MODULES: Final = (api_database, conductor, confirm, journal, libvirt, quota, sandbox, scheduler, tls, worker, zookeeper)
+MODULES: Final = (
+    api_database,
+    conductor,
+    confirm,
+    database,
+    journal,
+    libvirt,
+    quota,
+    sandbox,
+    scheduler,
+    tls,
+    worker,
+    zookeeper,
+)
 
 
 def load(path: Path) -> cfg.ConfigOpts:

@@ -15,14 +15,18 @@ from droveway.clients.network import Network
 from droveway.clients.placement import Placement
 from droveway.clients.volume import Volumes
 from droveway.conf import services
-from droveway.errors import Refused
+from droveway.errors import Refused, StepError
 from droveway.persistence import catalog, migrate
 from droveway.persistence.api import CellMapping
+from droveway.persistence.cell_urls import cell_url
 from droveway.persistence.cells import Cells
 from droveway.persistence.database import Database
 
 CELL0: Final = "00000000-0000-0000-0000-000000000000"
 """The uuid of Nova's cell for servers that never got a host: nothing is ever moved there."""
+
+_NOBODY: Final = CELL0
+"""No server has this uuid."""
 
 _SAME_HOST: Final = "COMPUTE_SAME_HOST_COLD_MIGRATE"
 
@@ -64,7 +68,9 @@ class Installation:
         columns = CellMapping.uuid, CellMapping.name, CellMapping.database_connection
         with self.api.read() as session:
             mappings = session.execute(sa.select(*columns).where(CellMapping.uuid != CELL0)).all()
-        found = {mapping.name or mapping.uuid: Database(mapping.database_connection) for mapping in mappings}
+        default = self.conf.database.connection
+        urls = {mapping.name or mapping.uuid: str(mapping.database_connection) for mapping in mappings}
+        found = {name: Database(cell_url(url, default, name)) for name, url in urls.items()}
         for name, database in found.items():
             database.require(f"of cell {name}")
         return found
@@ -115,6 +121,19 @@ class Installation:
         """Open every part; raises `droveway.errors.DrovewayError` naming the first that cannot be used."""
         for name in ("journal", "api", "cells", "placement", "cloud"):
             getattr(self, name)
+
+    def require_services(self) -> None:
+        """Raise `droveway.errors.Refused` naming the first service that gives no answer to what a move asks of it."""
+        questions = {
+            "placement": self.placement.allocations,
+            "neutron": self.cloud.network.ports,
+            "cinder": self.cloud.volumes.for_server,
+        }
+        for group, question in questions.items():
+            try:
+                question(_NOBODY)
+            except StepError as error:
+                raise Refused(f"{error}; start it, or correct [{group}]") from None
 
     def close(self) -> None:
         """Give back every connection."""

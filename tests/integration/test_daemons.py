@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import configparser
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -133,5 +134,23 @@ def test_a_reload_takes_over_what_can_be_changed(site: Installation) -> None:
     with site.configuration.open("a") as file:
         file.write("[DEFAULT]\ndebug = true\n")
     conductor.process.send_signal(signal.SIGHUP)
-    until(lambda: "DEFAULT.debug changed from [False] to [True]" in conductor.log.read_text(), "the reload")
+    until(lambda: "Option DEFAULT.debug changed" in conductor.log.read_text(), "the reload")
     assert conductor.process.poll() is None
+
+
+@pytest.mark.parametrize("site", ["sqlite"], indirect=True)
+@pytest.mark.parametrize(
+    ("group", "option"),
+    [("placement", "endpoint"), ("neutron", "endpoint_override"), ("cinder", "endpoint_override")],
+)
+def test_a_service_that_does_not_answer_is_named_before_anything_starts(
+    site: Installation, group: str, option: str
+) -> None:
+    settings = configparser.ConfigParser(interpolation=None)
+    settings.read(site.configuration)
+    settings[group][option] = "http://127.0.0.1:1/"
+    with site.configuration.open("w") as file:
+        settings.write(file)
+    code, _, said = site.droveway("conductor", "run")
+    assert code == 2
+    assert said.splitlines()[-1].endswith(f"start it, or correct [{group}]")

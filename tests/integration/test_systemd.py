@@ -53,9 +53,10 @@ Environment=OS_WORKER__STATE_PATH={root} OS_WORKER__INSTANCES_ROOT={root}
 class Site:
     """The machine, and its lab as it is seen from here."""
 
-    def __init__(self, made: Machine, lab: Lab) -> None:
+    def __init__(self, made: Machine, lab: Lab, zookeeper: zookeeper_server.Server) -> None:
         self.machine = made
         self.lab = lab
+        self.zookeeper = zookeeper
 
     def begin(self) -> str:
         """A resize that copies disks."""
@@ -123,7 +124,7 @@ def fixture_site() -> Iterator[Site]:
             for path in (*Path(__file__).parents, *Path(shutil.which("python3") or "").resolve().parents):
                 made.run("chmod", "o+x", str(path))
             made.start(CONDUCTOR, *WORKERS.values())
-            yield Site(made, lab)
+            yield Site(made, lab, zookeeper)
         lab.close()
     shutil.rmtree(folder)
 
@@ -156,6 +157,19 @@ def test_a_unit_whose_loop_hangs_is_started_again(site: Site) -> None:
     until(lambda: site.restarts(CONDUCTOR) == before + 1, "the watchdog", LONG)
     assert "Watchdog timeout" in site.machine.said(CONDUCTOR)
     site.end(move)
+
+
+def test_a_unit_that_is_up_before_zookeeper_tries_until_that_answers(site: Site) -> None:
+    """As after a power cut, when everything starts at once."""
+    site.machine.run("systemctl", "stop", CONDUCTOR)
+    site.zookeeper.kill()
+    before = site.restarts(CONDUCTOR)
+    site.machine.run("systemctl", "start", "--no-block", CONDUCTOR)
+    until(lambda: site.restarts(CONDUCTOR) > before, "another try", LONG)
+    assert "no ZooKeeper answers" in site.machine.said(CONDUCTOR)
+    site.zookeeper.start()
+    site.await_active(CONDUCTOR)
+    site.end(site.begin())
 
 
 def test_a_reload_is_no_restart(site: Site) -> None:

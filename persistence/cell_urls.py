@@ -1,0 +1,57 @@
+"""The URLs of cell databases: as a cell mapping has them, or made of its template."""
+
+from __future__ import annotations
+
+import string
+import urllib.parse
+from typing import Final
+
+from droveway.persistence.database import DatabaseUnusable
+
+PARTS: Final = ("scheme", "username", "password", "hostname", "port", "path", "query", "fragment")
+
+
+def cell_url(mapped: str, default: str | None, cell: str) -> str:
+    """The URL of a cell's database; ``default`` is the URL whose parts fill the mapping when it is a template.
+
+    As Nova's templated cell mappings. Raises `droveway.persistence.database.DatabaseUnusable` naming the cell; what a
+    URL holds is never part of the sentence.
+    """
+    if "{" not in mapped:
+        return mapped
+    if not default:
+        raise DatabaseUnusable(
+            f"the mapping of cell {cell} is a template, and [database] connection, which fills it, is missing: give it "
+            "as in nova.conf"
+        )
+    try:
+        wanted = {name for _, name, _, _ in string.Formatter().parse(mapped) if name is not None}
+    except ValueError:
+        wanted = {""}
+    if not wanted <= set(PARTS):
+        raise DatabaseUnusable(
+            f"the template of cell {cell} cannot be filled: it may name {', '.join(PARTS)} in braces; correct it with "
+            "nova-manage cell_v2 update_cell"
+        )
+    return mapped.format_map(_parts(default))
+
+
+def _parts(url: str) -> dict[str, str]:
+    # As they stand, not unquoted: a password with a slash in it has to come out as it went in.
+    split = urllib.parse.urlsplit(url)
+    credentials, _, _ = split.netloc.rpartition("@")
+    username, _, password = credentials.partition(":")
+    where = split.netloc.rpartition("@")[2]
+    hostname, port = where, ""
+    if not where.endswith("]") and ":" in where:
+        hostname, _, port = where.rpartition(":")
+    return {
+        "scheme": split.scheme,
+        "username": username,
+        "password": password,
+        "hostname": hostname,
+        "port": port,
+        "path": split.path.removeprefix("/"),
+        "query": split.query,
+        "fragment": split.fragment,
+    }
