@@ -11,6 +11,7 @@ from typing import Final
 import sqlalchemy as sa
 from oslo_config import cfg
 
+from droveway import clocks
 from droveway.clients.network import Network
 from droveway.clients.placement import Placement
 from droveway.clients.volume import Volumes
@@ -20,7 +21,7 @@ from droveway.persistence import catalog, migrate
 from droveway.persistence.api import CellMapping
 from droveway.persistence.cell_urls import cell_url
 from droveway.persistence.cells import Cells
-from droveway.persistence.database import Database
+from droveway.persistence.database import Database, database_time
 
 CELL0: Final = "00000000-0000-0000-0000-000000000000"
 """The uuid of Nova's cell for servers that never got a host: nothing is ever moved there."""
@@ -121,6 +122,8 @@ class Installation:
         """Open every part; raises `droveway.errors.DrovewayError` naming the first that cannot be used."""
         for name in ("journal", "api", "cells", "placement", "cloud"):
             getattr(self, name)
+        with self.journal.read() as session:
+            clocks.require(database_time(session), "the database of [journal]")
 
     def require_services(self) -> None:
         """Raise `droveway.errors.Refused` naming the first service that gives no answer to what a move asks of it."""

@@ -18,6 +18,8 @@ from droveway.lab.snapshot import Snapshot
 from droveway.persistence import moves
 from droveway.persistence.states import State
 
+FAKETIME: Final = "/usr/$LIB/faketime/libfaketimeMT.so.1"
+
 SERVERS: Final = {"postgresql": postgres_server, "mariadb": mariadb_server}
 
 
@@ -154,3 +156,15 @@ def test_a_service_that_does_not_answer_is_named_before_anything_starts(
     code, _, said = site.droveway("conductor", "run")
     assert code == 2
     assert said.splitlines()[-1].endswith(f"start it, or correct [{group}]")
+
+
+@pytest.mark.parametrize("site", list(SERVERS), indirect=True)
+@pytest.mark.parametrize(("shift", "said"), [("+1h", "60 minutes ahead of"), ("-1h", "60 minutes behind")])
+def test_a_clock_that_is_off_is_named_before_anything_starts(
+    site: Installation, monkeypatch: pytest.MonkeyPatch, shift: str, said: str
+) -> None:
+    monkeypatch.setenv("LD_PRELOAD", FAKETIME)
+    monkeypatch.setenv("FAKETIME", shift)
+    code, _, told = site.droveway("conductor", "run")
+    assert code == 2
+    assert f"this machine's clock is {said} that of the database of [journal]" in told.splitlines()[-1]

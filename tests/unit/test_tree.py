@@ -22,12 +22,13 @@ MADE = re.compile(r"\.(?!ci$).*|__pycache__|.*\.egg-info|build|dist")
 
 # Who may import whom. Every module may also import its own layer, its parent packages and droveway.errors.
 EVERY_LAYER = {
-    "certificates", "outages", "wire",
+    "certificates", "clocks", "outages", "wire",
     "conf", "persistence", "clients", "scheduler", "flows", "engines", "workers", "audit", "lab",
 }  # fmt: skip
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "certificates": set(),
+    "clocks": set(),
     "outages": set(),
     "wire": set(),
     "conf": set(),
@@ -35,8 +36,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "clients": {"certificates", "conf"},
     "scheduler": {"conf", "persistence", "clients"},
     "flows": {"wire", "conf", "persistence", "clients", "scheduler"},
-    "engines": {"certificates", "outages", "wire", "conf", "persistence", "clients", "scheduler", "flows"},
-    "workers": {"certificates", "outages", "wire", "conf", "clients.references", "clients.zookeeper"},
+    "engines": {"certificates", "clocks", "outages", "wire", "conf", "persistence", "clients", "scheduler", "flows"},
+    "workers": {"certificates", "clocks", "outages", "wire", "conf", "clients.references", "clients.zookeeper"},
     "audit": {"conf", "persistence", "clients", "workers.hypervisors"},
     "lab": EVERY_LAYER,
     "cli": EVERY_LAYER,
