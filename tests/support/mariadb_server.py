@@ -12,7 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pymysql
+from support.certificates import Files
 from support.small_lab import until
+from support.zookeeper_server import free_port
 
 PASSWORD = "canary-mariadb-93be"
 STARTS_WITHIN = 60.0
@@ -27,10 +29,31 @@ class Server:
         self._data = folder / "data"
         self._socket = folder / "socket"
         self._process: subprocess.Popen[bytes] | None = None
+        self._port = 3306
+        self._network = ["--skip-networking"]
 
     def url(self, database: str) -> str:
         """Of one of its databases."""
         return f"mysql+pymysql://droveway:{PASSWORD}@localhost/{database}?unix_socket={self._socket}"
+
+    def tls_url(self, database: str, authority: Path, *, name: str = "localhost") -> str:
+        """Of one of its databases, through TLS, at the name that its certificate has to be for."""
+        checks = f"ssl_ca={authority}&ssl_check_hostname=true"
+        return f"mysql+pymysql://droveway:{PASSWORD}@{name}:{self._port}/{database}?{checks}"
+
+    def plain_url(self, database: str) -> str:
+        """The same without TLS."""
+        return f"mysql+pymysql://droveway:{PASSWORD}@127.0.0.1:{self._port}/{database}?ssl_disabled=true"
+
+    def take_certificate(self, files: Files) -> None:
+        """Listen for TLS, and for nothing else, from the next start on."""
+        self._port = free_port()
+        self._network = ["--bind-address=127.0.0.1", f"--port={self._port}", "--require-secure-transport=ON"]
+        for path, option in ((files.certificate, "cert"), (files.key, "key")):
+            copied = self._folder / path.name
+            shutil.copy(path, copied)
+            shutil.chown(copied, *([_USER] if os.geteuid() == 0 else [os.geteuid()]))
+            self._network.append(f"--ssl-{option}={copied}")
 
     def make(self) -> None:
         """Make its files."""
@@ -51,7 +74,7 @@ class Server:
                     "--no-defaults",
                     f"--datadir={self._data}",
                     f"--socket={self._socket}",
-                    "--skip-networking",
+                    *self._network,
                     "--max-connections=300",
                     *_as_user(),
                 ],
@@ -89,7 +112,7 @@ class Server:
 
 
 @contextlib.contextmanager
-def running_server() -> Iterator[Server]:
+def running_server(certificate: Files | None = None) -> Iterator[Server]:
     """A new one, where its own user can go."""
     assert shutil.which("mariadbd"), "the Debian package mariadb-server is missing: apt-get install mariadb-server"
     folder = Path(tempfile.mkdtemp(prefix="droveway-mariadb-"))
@@ -98,6 +121,8 @@ def running_server() -> Iterator[Server]:
         os.chown(folder, owner.pw_uid, owner.pw_gid)
     server = Server(folder)
     server.make()
+    if certificate is not None:
+        server.take_certificate(certificate)
     server.start()
     try:
         yield server

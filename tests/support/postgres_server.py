@@ -11,6 +11,9 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from support.certificates import Files
+from support.zookeeper_server import free_port
+
 PASSWORD = "canary-postgres-4f1c"
 _USER = "postgres"
 
@@ -24,10 +27,31 @@ class Server:
         binaries = sorted(Path("/usr/lib/postgresql").glob("*/bin"))
         assert binaries, "the Debian package postgresql is missing: apt-get install postgresql"
         self._bin = binaries[-1]
+        self._port = 5432
+        self._settings = f"-c listen_addresses='' -c unix_socket_directories={folder} -c max_connections=200"
 
     def url(self, database: str) -> str:
         """Of one of its databases."""
         return f"postgresql+psycopg://{_USER}:{PASSWORD}@/{database}?host={self._folder}"
+
+    def tls_url(self, database: str, authority: Path, *, name: str = "localhost") -> str:
+        """Of one of its databases, through TLS, at the name that its certificate has to be for."""
+        where = f"{name}:{self._port}/{database}?hostaddr=127.0.0.1"
+        return f"postgresql+psycopg://{_USER}:{PASSWORD}@{where}&sslmode=verify-full&sslrootcert={authority}"
+
+    def plain_url(self, database: str) -> str:
+        """The same without TLS."""
+        return f"postgresql+psycopg://{_USER}:{PASSWORD}@127.0.0.1:{self._port}/{database}?sslmode=disable"
+
+    def take_certificate(self, files: Files) -> None:
+        """Listen for TLS, and for nothing else, from the next start on."""
+        self._port = free_port()
+        for path, name in ((files.certificate, "server.crt"), (files.key, "server.key")):
+            shutil.copy(path, self._data / name)
+            _own(self._data / name)
+        rules = self._data / "pg_hba.conf"
+        rules.write_text(rules.read_text().replace("host  ", "hostssl"))
+        self._settings += f" -c ssl=on -c listen_addresses=127.0.0.1 -c port={self._port}"
 
     def make(self) -> None:
         """Make its files."""
@@ -49,8 +73,7 @@ class Server:
 
     def start(self) -> None:
         """Start it; it answers when this returns."""
-        settings = f"-c listen_addresses='' -c unix_socket_directories={self._folder} -c max_connections=200"
-        self._run("pg_ctl", "-D", self._data, "-l", self._folder / "log", "-w", "-o", settings, "start")
+        self._run("pg_ctl", "-D", self._data, "-l", self._folder / "log", "-w", "-o", self._settings, "start")
 
     def kill(self) -> None:
         """End it, as a power cut of the process would."""
@@ -59,7 +82,7 @@ class Server:
     def create(self, *databases: str) -> None:
         """Make empty databases."""
         for database in databases:
-            self._run("createdb", "-h", self._folder, "-U", _USER, database)
+            self._run("createdb", "-h", self._folder, "-p", str(self._port), "-U", _USER, database)
 
     def _run(self, program: str, *arguments: str | Path) -> None:
         done = subprocess.run(
@@ -76,12 +99,14 @@ class Server:
 
 
 @contextlib.contextmanager
-def running_server() -> Iterator[Server]:
+def running_server(certificate: Files | None = None) -> Iterator[Server]:
     """A new one; it refuses to run as root, and lies where its own user can go."""
     folder = Path(tempfile.mkdtemp(prefix="droveway-postgres-"))
     _own(folder)
     server = Server(folder)
     server.make()
+    if certificate is not None:
+        server.take_certificate(certificate)
     server.start()
     try:
         yield server

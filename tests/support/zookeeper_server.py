@@ -26,8 +26,8 @@ class Server:
         """``number``: of a member of an `Ensemble`; 0 stands alone."""
         self._folder = folder
         self._number = number
-        self._port = _free_port()
-        self.member = "" if not number else f"server.{number}=127.0.0.1:{_free_port()}:{_free_port()}"
+        self._port = free_port()
+        self.member = "" if not number else f"server.{number}=127.0.0.1:{free_port()}:{free_port()}"
         """How the others of its ensemble find it."""
         self.members: tuple[str, ...] = ()
         self.hosts = f"127.0.0.1:{self._port}"
@@ -163,7 +163,7 @@ def running_server(folder: Path) -> Iterator[Server]:
         server.kill()
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
