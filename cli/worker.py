@@ -36,7 +36,7 @@ class Run(Daemon):
         host = parsed_args.host
         hypervisor = configured(conf, host)
         stack.callback(hypervisor.close)
-        references = References(Volumes(services.adapter(conf, "cinder")))
+        references = References(Volumes(services.Proxy(conf, "cinder")))
         Path(conf.worker.run_path).mkdir(mode=0o711, parents=True, exist_ok=True)
         session = connect(conf)
         stack.callback(session.close)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any, Final
 
-from keystoneauth1 import adapter as keystone_adapter
 from keystoneauth1 import exceptions, loading, session
 from oslo_config import cfg
 
@@ -13,6 +13,9 @@ from droveway.errors import Refused
 
 GROUPS: Final = {"placement": "placement", "neutron": "network", "cinder": "block-storage"}
 """The group of each service, and its type in the catalog."""
+
+_VERSIONS: Final = {"neutron": "2", "cinder": "3"}
+"""The major version of each API that is spoken, which the catalog's address may lack."""
 
 
 def register(conf: cfg.ConfigOpts) -> None:
@@ -51,10 +54,32 @@ def connect(conf: cfg.ConfigOpts, group: str) -> tuple[session.Session, dict[str
     return found, {name: value for name, value in where.items() if name != "service_type"}
 
 
-def adapter(conf: cfg.ConfigOpts, group: str) -> keystone_adapter.Adapter:
-    """An adapter of one service, as openstacksdk's proxies are."""
-    found, where = connect(conf, group)
-    return keystone_adapter.Adapter(found, service_type=GROUPS[group], **where)
+class Proxy:
+    """openstacksdk's proxy of one service, made at the first request, which may have to find its address."""
+
+    def __init__(self, conf: cfg.ConfigOpts, group: str) -> None:
+        self._conf = conf
+        self._group = group
+        self._session, _ = connect(conf, group)
+
+    def request(self, url: str, method: str, **options: Any) -> Any:
+        """As keystoneauth's adapters; raises nothing but its exceptions."""
+        return self._made.request(url, method, **options)
+
+    @functools.cached_property
+    def _made(self) -> Any:
+        from openstack import connection
+        from openstack import exceptions as sdk
+        from openstack.config import cloud_region, defaults
+
+        kind = GROUPS[self._group]
+        name = kind.replace("-", "_")
+        config = {**defaults.get_defaults(), f"{name}_api_version": _VERSIONS[self._group]}
+        try:
+            region = cloud_region.from_conf(self._conf, self._session, [kind], config=config)
+            return getattr(connection.Connection(config=region), name)
+        except sdk.SDKException as error:
+            raise exceptions.ClientException(str(error)) from None
 
 
 def list_opts() -> list[tuple[str, Sequence[cfg.Opt]]]:

@@ -91,8 +91,8 @@ class Installation:
     def cloud(self) -> Cloud:
         """Neutron and Cinder."""
         return Cloud(
-            network=Network(services.adapter(self.conf, "neutron")),
-            volumes=Volumes(services.adapter(self.conf, "cinder")),
+            network=Network(services.Proxy(self.conf, "neutron")),
+            volumes=Volumes(services.Proxy(self.conf, "cinder")),
         )
 
     def any_journal(self) -> Database:

@@ -98,11 +98,12 @@ class Installation:
         """A conductor, ready when this returns."""
         return self._start(name, ["conductor", "run"], environment)
 
-    def worker(self, host: str, **environment: str) -> Daemon:
+    def worker(self, host: str, *, configuration: Path | None = None, **environment: str) -> Daemon:
         """A host's worker, registered when this returns."""
         root = self.lab.layout.host(host)
         places = {"OS_WORKER__STATE_PATH": str(root), "OS_WORKER__INSTANCES_ROOT": str(root)}
-        daemon = self._start(f"worker-{host}", ["worker", "run", "--host", host], {**places, **environment})
+        words = ["worker", "run", "--host", host]
+        daemon = self._start(f"worker-{host}", words, {**places, **environment}, configuration)
         until(lambda: self.session.get(zookeeper.worker_path(host)), f"the worker of {host}", LONG)
         return daemon
 
@@ -128,9 +129,14 @@ class Installation:
         number = registry.latest("resize").names().index(step) + 1
         until(lambda: (read_move(self.lab, move).step_number or 0) >= number, step, LONG)
 
-    def await_rest(self, move: str) -> str:
-        """Where the move rests when nobody runs it any more."""
+    def await_rest_of(self, move: str) -> str:
+        """Where the move rests when nobody runs it any more, whatever others do."""
         until(lambda: is_released(self.lab, move), f"the end of move {move}", LONG)
+        return read_move(self.lab, move).state
+
+    def await_rest(self, move: str) -> str:
+        """The same of the only move."""
+        self.await_rest_of(move)
         until(lambda: self.session.children(BOARD) == [], "an empty board", LONG)
         return read_move(self.lab, move).state
 
@@ -158,8 +164,11 @@ class Installation:
         finally:
             self.session.close()
 
-    def _start(self, name: str, words: list[str], environment: dict[str, str]) -> Daemon:
-        daemon = Daemon(name, [*words, "--config-file", str(self.configuration)], self.folder, environment)
+    def _start(
+        self, name: str, words: list[str], environment: dict[str, str], configuration: Path | None = None
+    ) -> Daemon:
+        file = configuration or self.configuration
+        daemon = Daemon(name, [*words, "--config-file", str(file)], self.folder, environment)
         self._running.append(daemon)
         daemon.await_said("READY=1")
         return daemon

@@ -19,6 +19,7 @@ from droveway.clients.embedded.volume import volume_service
 from droveway.lab.layout import Layout
 
 _PLACEMENT = "http://placement.invalid"
+_VERSIONS = {"network": "v2.0", "volume": "v3.0"}
 
 
 class Server(http.server.ThreadingHTTPServer):
@@ -49,7 +50,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         parts = urllib.parse.urlsplit(self.path)
-        _, service, path = parts.path.split("/", 2)
+        _, service, path = f"{parts.path}/".split("/", 2)
+        path = path.removesuffix("/")
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         if service == "placement":
             found = self.server.placement.request(
@@ -62,6 +64,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 raise_exc=False,
             )
             self._say(found.status_code, found.content, dict(found.headers))
+        elif not path:
+            link = {"rel": "self", "href": self.server.url(service)}
+            body = json.dumps({"versions": [{"id": _VERSIONS[service], "status": "CURRENT", "links": [link]}]}).encode()
+            self._say(200, body, {"Content-Type": "application/json"})
         else:
             options: dict[str, Any] = {
                 "params": dict(urllib.parse.parse_qsl(parts.query)),

@@ -244,3 +244,23 @@ def test_no_file_is_long() -> None:
         if "data" not in path.parts and (lines := len((text_of(path) or "").splitlines())) > MOST_LINES
     }
     assert long == {}
+
+
+@pytest.mark.parametrize(
+    ("requirement", "module", "layer"),
+    [
+        ("taskflow", "taskflow", "engines"),
+        ("zake", "zake", "clients"),
+        ("kazoo", "kazoo", "clients"),
+        ("sqlalchemy", "sqlalchemy", "persistence"),
+        ("openstacksdk", "openstack", "conf"),
+        ("libvirt-python", "libvirt", "workers"),
+        ("pytest", "pytest", "tests"),
+    ],
+)
+def test_what_the_project_is_built_with_is_required_and_used(requirement: str, module: str, layer: str) -> None:
+    """RC-10: each is named in setup.cfg and imported where it serves."""
+    assert re.search(rf"^    {requirement}>=", (ROOT / "setup.cfg").read_text(), re.MULTILINE)
+    found = re.compile(rf"^ *(import|from) {module}\b", re.MULTILINE)
+    users = [path for path in files() if path.suffix == ".py" and found.search(text_of(path) or "")]
+    assert any(path.parts[0] == layer for path in users)

@@ -1,0 +1,108 @@
+"""Services are found through Keystone's catalog, whose addresses may lack the version that is spoken there."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from droveway.clients.network import Network
+from droveway.clients.volume import Volumes
+from droveway.conf import services, settings
+
+PASSWORD = "canary-keystone-55d1"
+PROJECT = "3f0d"
+
+
+class Cloud(http.server.ThreadingHTTPServer):
+    """Keystone, and a Neutron and a Cinder that have nothing."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.root = f"http://127.0.0.1:{self.server_port}"
+        self.asked: list[str] = []
+        self.token = {
+            "methods": ["password"],
+            "user": {"id": "1", "name": "droveway", "domain": {"id": "default", "name": "Default"}},
+            "project": {"id": PROJECT, "name": "service", "domain": {"id": "default", "name": "Default"}},
+            "issued_at": "2026-01-01T00:00:00.000000Z",
+            "expires_at": "2999-01-01T00:00:00.000000Z",
+            "roles": [{"id": "1", "name": "service"}],
+            "catalog": [
+                self._entry("network", "network"),
+                self._entry("block-storage", f"volume/v3/{PROJECT}"),
+            ],
+        }
+
+    def _entry(self, kind: str, path: str) -> dict[str, Any]:
+        where = {"id": kind, "interface": "public", "region": "one", "region_id": "one", "url": f"{self.root}/{path}"}
+        return {"id": kind, "name": kind, "type": kind, "endpoints": [where]}
+
+    def answer(self, path: str) -> tuple[int, Any]:
+        """Status and body of a GET."""
+        if path.rstrip("/") == "/network":
+            link = {"rel": "self", "href": f"{self.root}/network/v2.0/"}
+            return 200, {"versions": [{"id": "v2.0", "status": "CURRENT", "links": [link]}]}
+        if path.startswith("/volume/v3/") and not path.startswith(f"/volume/v3/{PROJECT}"):
+            link = {"rel": "self", "href": f"{self.root}/volume/v3/"}
+            return 200, {"versions": [{"id": "v3.0", "status": "CURRENT", "version": "3.70", "links": [link]}]}
+        return {
+            "/network/v2.0/ports": (200, {"ports": []}),
+            f"/volume/v3/{PROJECT}/attachments": (200, {"attachments": []}),
+            f"/volume/v3/{PROJECT}/attachments/detail": (200, {"attachments": []}),
+        }.get(path, (404, {"message": f"nothing at {path}"}))
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    server: Cloud
+
+    def do_GET(self) -> None:
+        path = self.path.partition("?")[0]
+        self.server.asked.append(path)
+        self._say(*self.server.answer(path))
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self._say(201, {"token": self.server.token})
+
+    def _say(self, status: int, body: Any) -> None:
+        content = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("X-Subject-Token", "token")
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name that the base class has
+        """Nothing."""
+
+
+@pytest.fixture(name="cloud")
+def fixture_cloud() -> Iterator[Cloud]:
+    cloud = Cloud()
+    thread = threading.Thread(target=cloud.serve_forever, args=(0.05,), daemon=True)
+    thread.start()
+    yield cloud
+    cloud.shutdown()
+    thread.join()
+    cloud.server_close()
+
+
+def test_neutron_and_cinder_are_found_in_the_catalog(cloud: Cloud, tmp_path: Path) -> None:
+    path = tmp_path / "droveway.conf"
+    way_in = (
+        f"auth_type = v3password\nauth_url = {cloud.root}/identity/v3\nusername = droveway\npassword = {PASSWORD}\n"
+        "user_domain_name = Default\nproject_name = service\nproject_domain_name = Default\n"
+    )
+    path.write_text("".join(f"[{group}]\n{way_in}" for group in services.GROUPS))
+    conf = settings.load_deployment(path)
+    assert Network(services.Proxy(conf, "neutron")).ports("server") == []
+    assert Volumes(services.Proxy(conf, "cinder")).for_server("server") == []
+    assert "/network/v2.0/ports" in cloud.asked
+    assert any(asked.startswith(f"/volume/v3/{PROJECT}/attachments") for asked in cloud.asked)
