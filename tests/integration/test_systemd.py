@@ -2,52 +2,20 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Final
 
 import pytest
-from support import served_cloud, zookeeper_server
-from support.daemons import in_place, settings_of, write
+from support import unit_site, zookeeper_server
+from support.daemons import write
 from support.small_lab import assert_balanced, file_flow, is_released, read_move, until
-from support.systemd_machine import Machine, interpreter, machine
+from support.systemd_machine import Machine
+from support.unit_site import CONDUCTOR, CONFIGURATION, ETC, WORKERS
 
 from droveway.lab.session import Lab
 from droveway.persistence.states import State
 
-ETC: Final = Path(__file__).parents[2] / "etc"
-CONFIGURATION: Final = "/etc/droveway/droveway.conf"
-CONDUCTOR: Final = "droveway-conductor.service"
-WORKERS: Final = {"host1": "droveway-worker.service", "host2": "droveway-worker-host2.service"}
-
 LONG: Final = 60.0
-
-CLOUD: Final = """
-hypervisor: sandbox
-cells: {cell1: {hosts: {host1: {}, host2: {}}}}
-flavors:
-  small: {vcpus: 1, memory_mb: 256, root_gb: 1}
-  large: {vcpus: 2, memory_mb: 512, root_gb: 1, swap_mb: 1}
-images: {base: {size_mb: 256}}
-servers:
-  web: {flavor: small, host: host1, image: base, ports: [{}], volumes: [{size_gb: 1}]}
-"""
-
-# This checkout may lie in somebody's home or among temporary files, and a sandbox's guests are its worker's children.
-DROP_IN: Final = """
-[Service]
-ProtectHome=no
-PrivateTmp=no
-ReadWritePaths={shared}
-WatchdogSec=10
-RestartSec=0.2
-"""
-HOST: Final = """
-KillMode=process
-Environment=OS_WORKER__STATE_PATH={root} OS_WORKER__INSTANCES_ROOT={root}
-"""
 
 
 class Site:
@@ -89,44 +57,21 @@ class Site:
 
 @pytest.fixture(scope="module", name="site")
 def fixture_site() -> Iterator[Site]:
-    # Not among temporary files, which the units do not see.
-    folder = Path(tempfile.mkdtemp(prefix="droveway-units-", dir="/var/lib"))
-    folder.chmod(0o755)
-    shared = folder / "shared"
-    shared.mkdir()
-    root = shared / "lab"
+    worker = (ETC / "systemd" / WORKERS["host1"]).read_text()
     files = {
-        "/usr/bin/droveway": interpreter("-m droveway.cli.main"),
         "/usr/lib/sysusers.d/droveway.conf": (ETC / "sysusers.d/droveway.conf").read_text(),
         f"/etc/systemd/system/{CONDUCTOR}": (ETC / "systemd" / CONDUCTOR).read_text(),
-        f"/etc/systemd/system/{CONDUCTOR}.d/test.conf": DROP_IN.format(shared=shared),
+        f"/etc/systemd/system/{WORKERS['host1']}": worker,
+        f"/etc/systemd/system/{WORKERS['host2']}": worker.replace("%H", "host2"),
     }
-    for host, unit in WORKERS.items():
-        text = (ETC / "systemd/droveway-worker.service").read_text()
-        files[f"/etc/systemd/system/{unit}"] = text if host == "host1" else text.replace("%H", host)
-        drop_in = DROP_IN.format(shared=shared) + HOST.format(root=root / "hosts" / host)
-        files[f"/etc/systemd/system/{unit}.d/test.conf"] = drop_in
-    (shared / "cloud.yaml").write_text(CLOUD)
-    with (
-        zookeeper_server.running_server(folder / "zookeeper") as zookeeper,
-        machine(folder / "machine", shared, files) as made,
-    ):
-        made.run("systemd-sysusers")
-        made.run("hostname", "host1")
-        # Its guests are processes of that machine.
-        made.run("droveway", "lab", "create", str(root), "--cloud", str(shared / "cloud.yaml"))
-        lab = Lab.open(root)
-        urls = in_place(lab)
-        with served_cloud.served(lab.layout) as cloud:
-            write(settings_of(lab, zookeeper.hosts, urls, cloud, Path("/run/droveway")), shared / "droveway.conf")
-            made.run("install", "-D", "-g", "droveway", "-m", "640", str(shared / "droveway.conf"), CONFIGURATION)
-            made.run("chown", "-R", "droveway", str(root))
-            for path in (*Path(__file__).parents, *Path(shutil.which("python3") or "").resolve().parents):
-                made.run("chmod", "o+x", str(path))
-            made.start(CONDUCTOR, *WORKERS.values())
-            yield Site(made, lab, zookeeper)
-        lab.close()
-    shutil.rmtree(folder)
+    with unit_site.prepared(files) as there:
+        there.machine.run("systemd-sysusers")
+        write(there.settings, there.shared / "droveway.conf")
+        configuration = str(there.shared / "droveway.conf")
+        there.machine.run("install", "-D", "-g", "droveway", "-m", "640", configuration, CONFIGURATION)
+        there.let_the_units_in()
+        there.machine.start(CONDUCTOR, *WORKERS.values())
+        yield Site(there.machine, there.lab, there.zookeeper)
 
 
 def test_the_units_run_and_a_move_goes_there_and_back(site: Site) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-DIRECTIVE: Final = ".. code-block:: console"
+DIRECTIVE: Final = ".. code-block:: "
 PROMPT: Final = "$ "
 LAB: Final = "/tmp/lab"
 """Where the documents' lab lies; a test puts its own directory in the place."""
@@ -39,7 +39,7 @@ class Ran(NamedTuple):
 def commands(page: str) -> list[Command]:
     """The commands of a page's console blocks, in order."""
     found: list[Command] = []
-    for first, block in _blocks(page.splitlines()):
+    for first, block in _blocks(page.splitlines(), "console"):
         for number, line in enumerate(block, first):
             if line.startswith(PROMPT):
                 found.append(Command(number, line.removeprefix(PROMPT), ""))
@@ -49,9 +49,14 @@ def commands(page: str) -> list[Command]:
     return found
 
 
-def _blocks(lines: list[str]) -> Iterator[tuple[int, list[str]]]:
+def blocks(page: str, language: str) -> list[str]:
+    """The page's blocks in that language, in order."""
+    return ["\n".join(block) for _, block in _blocks(page.splitlines(), language)]
+
+
+def _blocks(lines: list[str], language: str) -> Iterator[tuple[int, list[str]]]:
     """The number of each block's first line, and the block without its indentation."""
-    starts = [number for number, line in enumerate(lines) if line == DIRECTIVE]
+    starts = [number for number, line in enumerate(lines) if line == f"{DIRECTIVE}{language}"]
     for start in starts:
         end = start + 1
         while end < len(lines) and (not lines[end] or lines[end].startswith(" ")):
