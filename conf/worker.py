@@ -31,6 +31,32 @@ OPTS = (
         help="The directory of the worker's sockets, by which the workers of this machine fetch disks.",
     ),
     cfg.StrOpt(
+        "transfer_listen",
+        help="ADDRESS:PORT at which the workers of other machines fetch disks, through mutual TLS with the certificate "
+        "of [tls]: 0.0.0.0:4790 for every address of this host. Without it disks go through a socket below run_path, "
+        "to workers of this machine alone.",
+    ),
+    cfg.StrOpt(
+        "transfer_address",
+        help="NAME:PORT at which others reach that, where it is not the host's name and the port of transfer_listen: "
+        "an address of a network for storage, say. The certificate is held against the host's name all the same.",
+    ),
+    cfg.FloatOpt(
+        "transfer_limit",
+        default=0.0,
+        min=0.0,
+        max=1000000.0,
+        help="MiB a second that this host sends at most, and that it receives at most, in all copies of disks "
+        "together; 0 for no limit.",
+    ),
+    cfg.FloatOpt(
+        "transfer_limit_each",
+        default=0.0,
+        min=0.0,
+        max=1000000.0,
+        help="MiB a second that this host receives at most for one server; 0 for no limit.",
+    ),
+    cfg.StrOpt(
         "instances_root",
         default="/var/lib/nova",
         help="The directory whose subdirectory instances holds the disks of the host's guests.",

@@ -32,6 +32,7 @@ from droveway.persistence import debts, moves
 from droveway.persistence.database import database_time
 from droveway.workers.context import Probe as WorkerProbe
 from droveway.workers.daemon import Worker
+from droveway.workers.endpoints import UnixEndpoint
 
 POLL: Final = 0.05
 """Seconds between two looks at the journal."""
@@ -181,7 +182,7 @@ def start_worker(lab: Lab, host: str, coordination: Coordination, *, probe: Work
         lab.hypervisor(host),
         References(lab.cloud.volumes),
         coordination,
-        transfer_address=f"unix:{lab.identity.sockets}/{host}.sock",
+        endpoint=UnixEndpoint(f"{lab.identity.sockets}/{host}.sock"),
         probe=probe or faults.worker_probe(lab.layout, host),
     )
     worker.start()

@@ -32,6 +32,7 @@ from droveway.workers import extents, frames
 from droveway.workers.context import Context, Host
 from droveway.workers.copying import Tally, copy_disk, readers
 from droveway.workers.directories import Directories, Manifest, SetAsideDisk
+from droveway.workers.endpoints import UnixEndpoint
 from droveway.workers.sources import LocalSource
 from droveway.workers.transfer import RemoteSource
 from droveway.workers.transfer_server import TransferServer
@@ -124,7 +125,7 @@ def serving(target: Callable[..., None], *facts: Any) -> Iterator[None]:
 @contextlib.contextmanager
 def droveway(site: Site) -> Iterator[Copy]:
     """The workers' own code at both ends."""
-    address = f"unix:{site.folder}/socket"
+    path = f"{site.folder}/socket"
     status = site.disk.stat()
     disk = SetAsideDisk(
         name="disk",
@@ -154,21 +155,23 @@ def droveway(site: Site) -> Iterator[Copy]:
         hello = frames.Hello(peer="target", server=SERVER, move="move", epoch=1)
         directory = os.open(site.target, os.O_RDONLY)
         try:
-            with readers(lambda: RemoteSource("source", address, hello, pause=time.sleep)) as sources:
+            with readers(lambda: RemoteSource("source", f"unix:{path}", hello, pause=time.sleep)) as sources:
                 copy_disk(context, sources, directory, disk, Tally(context))
             os.fsync(directory)
         finally:
             os.close(directory)
 
-    with serving(serve_disks, site.source, address, disk):
-        until(lambda: Path(f"{site.folder}/socket").exists())
+    with serving(serve_disks, site.source, path, disk):
+        until(lambda: Path(path).exists())
         yield copy
 
 
-def serve_disks(folder: Path, address: str, disk: SetAsideDisk) -> None:
+def serve_disks(folder: Path, path: str, disk: SetAsideDisk) -> None:
     """The source's worker, as far as it serves disks."""
     manifest = Manifest(move="move", epoch=1, server=SERVER, disks=[disk])
-    server = TransferServer("source", address, lambda _: LocalSource("source", Directories(folder), NAME, manifest))
+    server = TransferServer(
+        "source", UnixEndpoint(path), lambda _: LocalSource("source", Directories(folder), NAME, manifest)
+    )
     server.start()
     while True:
         time.sleep(3600)

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
+from droveway.certificates import Identity
 from droveway.clients.zookeeper import Coordination
 from droveway.errors import Cancelled, DestinationFault, Parked, StepError
 from droveway.wire import Command, Direction, Progress, VolumeRef
@@ -15,6 +16,7 @@ from droveway.workers.directories import Directories
 from droveway.workers.fence import Fence, standing_epoch
 from droveway.workers.hypervisors.base import Hypervisor, Mark, Volume
 from droveway.workers.journal import WorkerJournal
+from droveway.workers.limits import Limits
 
 Probe = Callable[[str, Direction, str, str], None]
 """Fault injection: called with step, direction, ``during`` and the name of the effect that comes next."""
@@ -40,6 +42,8 @@ class Host:
     coordination: Coordination
     journal: WorkerJournal
     transfer_address: str
+    identity: Identity | None = None
+    limits: Limits = dataclasses.field(default_factory=Limits)
 
 
 def _no_progress(progress: Progress) -> None:

@@ -223,9 +223,13 @@ def _copy_local(ctx: Context, part: str) -> tuple[list[CopiedDisk], list[CopiedD
 
 
 def _pull(ctx: Context, details: CopyDisks, part: str) -> tuple[list[CopiedDisk], list[CopiedDisk]]:
+    limits = ctx.host.limits.of_transfer()
+
     def source() -> RemoteSource:
         hello = frames.Hello(peer=ctx.host.name, server=ctx.server, move=ctx.move, epoch=ctx.epoch)
-        return RemoteSource(details.source, details.address, hello, pause=ctx.pause)
+        return RemoteSource(
+            details.source, details.address, hello, pause=ctx.pause, identity=ctx.host.identity, limits=limits
+        )
 
     with contextlib.closing(source()) as first:
         offered = first.offered()

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from droveway import wire
+from droveway.certificates import Identity
 from droveway.clients.zookeeper import Coordination, command_path, result_path, worker_path
 from droveway.errors import CoordinationLost, Refused
 from droveway.outages import Outage
@@ -21,8 +22,10 @@ from droveway.workers import copies, frames
 from droveway.workers.actions import ACTIONS
 from droveway.workers.context import Host, Probe, References
 from droveway.workers.directories import Directories
+from droveway.workers.endpoints import Endpoint
 from droveway.workers.hypervisors.base import Hypervisor
 from droveway.workers.journal import WorkerJournal
+from droveway.workers.limits import Limits
 from droveway.workers.run import Run, answer, parse_key, superseded
 from droveway.workers.sources import LocalSource
 from droveway.workers.transfer_server import TransferServer
@@ -52,7 +55,8 @@ class Worker:
     """One host's worker, from `start` to `stop`.
 
     ``root`` holds its journal; `start` raises Refused when that is damaged or another worker of the host runs.
-    ``transfer_address`` is ``unix:/path``.  ``probe`` is called between each two effects of every action.
+    Its disks are served at ``endpoint``, and fetched from others as ``identity`` and within ``limits``.  ``probe`` is
+    called between each two effects of every action.
     """
 
     def __init__(
@@ -63,7 +67,9 @@ class Worker:
         references: References,
         coordination: Coordination,
         *,
-        transfer_address: str,
+        endpoint: Endpoint,
+        identity: Identity | None = None,
+        limits: Limits | None = None,
         probe: Probe | None = None,
     ) -> None:
         self.host = host
@@ -71,7 +77,9 @@ class Worker:
         self.hypervisor = hypervisor
         self.references = references
         self.coordination = coordination
-        self.transfer_address = transfer_address
+        self.endpoint = endpoint
+        self.identity = identity
+        self.limits = limits or Limits()
         self.probe = probe
         self._bell = threading.Event()
         self._registered = False
@@ -97,10 +105,12 @@ class Worker:
                 references=self.references,
                 coordination=self.coordination,
                 journal=self._journal,
-                transfer_address=self.transfer_address,
+                transfer_address=self.endpoint.address,
+                identity=self.identity,
+                limits=self.limits,
             )
             self._parts.directories.ensure()
-            self._transfer = TransferServer(self.host, self.transfer_address, self._admit)
+            self._transfer = TransferServer(self.host, self.endpoint, self._admit, limit=self.limits.sending)
             self._transfer.start()
         except BaseException:
             os.close(self._lock)
@@ -156,7 +166,7 @@ class Worker:
             version=_release(),
             hypervisor=self.hypervisor.name,
             actions=[f"{action}@{wire.ACTION_VERSION}" for action in sorted(ACTIONS)],
-            address=self.transfer_address,
+            address=self.endpoint.address,
             same_host_cold_migrate=self.hypervisor.same_host_cold_migrate,
         )
         self.coordination.create(path, wire.encode(record), ephemeral=True)

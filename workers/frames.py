@@ -1,7 +1,7 @@
 """The language between two workers: frames of a JSON header and raw bytes, over any stream socket.
 
 A frame is two lengths (network order, 32 bits each), the header, the bytes.  Nothing in it depends on what carries
-it: a unix socket with peer credentials now, mutual TLS later.
+it (`droveway.workers.endpoints`).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from droveway.workers.sources import DiskMap
 
 _LENGTHS: Final = struct.Struct("!II")
 LONGEST_HEADER: Final = 16 << 20
+"""Bytes: the map of a disk with a million extents."""
 
 
 class Hello(msgspec.Struct, frozen=True, kw_only=True, tag="hello"):
@@ -62,56 +63,68 @@ class ChunkFrame(msgspec.Struct, frozen=True, kw_only=True, tag="chunk"):
     checksum: str
 
 
+class LaterFrame(msgspec.Struct, frozen=True, kw_only=True, tag="later"):
+    """The answer to `AskChunk` of a host that has sent as much as it may: ask again in so many seconds."""
+
+    seconds: float
+
+
 class Refusal(msgspec.Struct, frozen=True, kw_only=True, tag="refusal"):
     """Why there is no answer: a `droveway.errors.StepError.as_dict`."""
 
     error: dict[str, str]
 
 
-Frame = Hello | Welcome | AskMap | AskChunk | MapFrame | ChunkFrame | Refusal
+ChunkAnswer = ChunkFrame | LaterFrame
+
+Frame = Hello | Welcome | AskMap | AskChunk | MapFrame | ChunkFrame | LaterFrame | Refusal
 
 _DECODER: Final = msgspec.json.Decoder(Frame)
 NOWHERE: Final = memoryview(b"")
 
 
 class FrameError(ConnectionError):
-    """The other side broke off, or what it sent is no frame."""
+    """The other side broke off."""
+
+
+class Malformed(FrameError):
+    """What the other side has sent is no frame."""
 
 
 class FrameSocket:
     """Sends and receives frames; not for two threads at once."""
 
     def __init__(self, stream: socket.socket) -> None:
-        self._stream = stream
+        self.stream = stream
 
     def send(self, frame: Frame, payload: bytes | memoryview = b"") -> None:
         """Send one frame."""
         header = msgspec.json.encode(frame)
-        self._stream.sendall(_LENGTHS.pack(len(header), len(payload)) + header)
+        self.stream.sendall(_LENGTHS.pack(len(header), len(payload)) + header)
         if payload:
-            self._stream.sendall(payload)
+            self.stream.sendall(payload)
 
     def receive(self, into: memoryview = NOWHERE) -> tuple[Frame, memoryview]:
         """The next frame, its bytes in ``into``; raises FrameError."""
         header_length, payload_length = _LENGTHS.unpack(self._exactly(memoryview(bytearray(_LENGTHS.size))))
         if header_length > LONGEST_HEADER or payload_length > len(into):
-            raise FrameError(f"a frame of {header_length} + {payload_length} bytes is too long")
+            raise Malformed(f"a frame of {header_length} + {payload_length} bytes is too long")
         try:
             frame = _DECODER.decode(self._exactly(memoryview(bytearray(header_length))))
-        except msgspec.DecodeError as error:
-            raise FrameError(f"no frame: {error}") from None
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise Malformed(f"no frame: {error}") from None
         return frame, self._exactly(into[:payload_length])
 
     def close(self) -> None:
         """End the connection, waking whoever waits in it."""
         with contextlib.suppress(OSError):  # the other side may have been faster
-            self._stream.shutdown(socket.SHUT_RDWR)
-        self._stream.close()
+            self.stream.shutdown(socket.SHUT_RDWR)
+        self.stream.close()
 
     def _exactly(self, view: memoryview) -> memoryview:
         got = 0
         while got < len(view):
-            count = self._stream.recv_into(view[got:])
+            count = self.stream.recv_into(view[got:])
             if not count:
                 raise FrameError("the other side broke off")
             got += count

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from types import UnionType
 from typing import Any, Final, TypeVar
 
 import tenacity
 
+from droveway.certificates import Identity
 from droveway.errors import CoordinationLost, Fenced, StepError, step_error
-from droveway.workers import frames
+from droveway.workers import endpoints, frames
+from droveway.workers.limits import Bucket
 from droveway.workers.sources import DiskMap
-from droveway.workers.transfer_server import socket_path
 
 PATIENCE: Final = 20.0
 """Seconds for which a source that does not answer is asked again: its worker may be starting anew."""
-
-SILENCE: Final = 30.0
-"""Seconds without a word after which a connection is given up."""
 
 Answer = TypeVar("Answer")
 
@@ -25,7 +23,8 @@ Answer = TypeVar("Answer")
 class RemoteSource:
     """The disks that another worker offers; connects when it is first asked, and again when the connection breaks.
 
-    ``pause`` waits so many seconds and may raise to end the waiting.
+    ``pause`` waits so many seconds and may raise to end the waiting. ``identity`` is who this end proves to be;
+    ``limits`` are what may be received.
     """
 
     def __init__(
@@ -36,9 +35,13 @@ class RemoteSource:
         *,
         pause: Callable[[float], Any],
         patience: float = PATIENCE,
+        identity: Identity | None = None,
+        limits: Sequence[Bucket] = (),
     ) -> None:
         self.host = host
-        self._path = socket_path(address)
+        self._address = address
+        self._identity = identity
+        self._limits = limits
         self._hello = hello
         self._pause = pause
         self._patience = patience
@@ -52,13 +55,20 @@ class RemoteSource:
 
     def disk_map(self, disk: str) -> DiskMap:
         """Where the disk's data lies."""
-        return self._asked(lambda peer: self._ask(peer, frames.AskMap(disk=disk), frames.MapFrame)[0]).map
+        found: DiskMap = self._asked(lambda peer: self._ask(peer, frames.AskMap(disk=disk), frames.MapFrame)[0].map)
+        return found
 
     def read(self, disk: str, offset: int, length: int, into: memoryview) -> tuple[memoryview, str]:
         """One chunk, in ``into``, and the checksum that the source made of it."""
+        for limit in self._limits:
+            while seconds := limit.take(length):
+                self._pause(seconds)
         request = frames.AskChunk(disk=disk, offset=offset, length=length)
-        answer, data = self._asked(lambda peer: self._ask(peer, request, frames.ChunkFrame, into[:length]))
-        return data, answer.checksum
+        while True:
+            answer, data = self._asked(lambda peer: self._ask(peer, request, frames.ChunkAnswer, into[:length]))
+            if isinstance(answer, frames.ChunkFrame):
+                return data, answer.checksum
+            self._pause(answer.seconds)
 
     def close(self) -> None:
         """Hang up."""
@@ -95,23 +105,16 @@ class RemoteSource:
             raise
 
     def _connect(self) -> None:
-        stream = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        stream.settimeout(SILENCE)
-        try:
-            stream.connect(self._path)
-        except OSError:
-            stream.close()
-            raise
-        self._connection = frames.FrameSocket(stream)
+        self._connection = frames.FrameSocket(endpoints.connect(self._address, self.host, self._identity))
         self._offered = self._ask(self._connection, self._hello, frames.Welcome)[0]
 
     def _ask(
         self,
         peer: frames.FrameSocket,
         request: frames.Frame,
-        kind: type[Answer],
+        kind: type | UnionType,
         into: memoryview = frames.NOWHERE,
-    ) -> tuple[Answer, memoryview]:
+    ) -> tuple[Any, memoryview]:
         peer.send(request)
         answer, payload = peer.receive(into)
         if isinstance(answer, frames.Refusal):

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import socket
-import struct
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from typing import Final
 
 from droveway.errors import DrovewayError, StepError
+from droveway.outages import Outage
 from droveway.workers import extents, frames
+from droveway.workers.endpoints import HANDSHAKE, IDLE, Endpoint, Unwelcome
+from droveway.workers.limits import Bucket
 from droveway.workers.sources import LocalSource
 
 LOG = logging.getLogger(__name__)
@@ -21,37 +21,30 @@ LOG = logging.getLogger(__name__)
 Admit = Callable[[frames.Hello], LocalSource]
 """Opens what the hello may fetch; raises StepError or Fenced when it may not."""
 
-_CREDENTIALS: Final = struct.Struct("3i")
-
-
-def socket_path(address: str) -> str:
-    """The path in ``unix:/path``; raises StepError for any other address."""
-    kind, _, path = address.partition(":")
-    if kind != "unix" or not path:
-        raise StepError(f"{address!r} is no transfer address: it must be unix:/path", code="address")
-    return path
+MOST_CONNECTIONS: Final = 512
+"""So many peers are served at once: 16 copies of 4 disks with 3 readers each come from a single host."""
 
 
 class TransferServer:
-    """Listens at ``address`` from `start` to `stop`; a thread for each connection."""
+    """Listens at its endpoint from `start` to `stop`; a thread for each connection.
 
-    def __init__(self, host: str, address: str, admit: Admit, *, uid: int | None = None) -> None:
+    ``limit`` is what may be sent.
+    """
+
+    def __init__(self, host: str, endpoint: Endpoint, admit: Admit, *, limit: Bucket | None = None) -> None:
         self.host = host
-        self._path = socket_path(address)
+        self._endpoint = endpoint
         self._admit = admit
-        self._uid = os.geteuid() if uid is None else uid
+        self._limit = limit or Bucket(0)
+        self._turned_away = Outage(LOG, f"Turned away at the disk transfer of {host}")
         self._lock = threading.Lock()
         self._open: set[frames.FrameSocket] = set()
         self._listener: socket.socket | None = None
         self._threads: set[threading.Thread] = set()
 
     def start(self) -> None:
-        """Listen; a socket that a killed worker left is replaced."""
-        Path(self._path).unlink(missing_ok=True)
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        listener.bind(self._path)
-        Path(self._path).chmod(0o600)
-        listener.listen(64)
+        """Listen."""
+        listener = self._endpoint.listen()
         self._listener = listener
         self._spawn(self._accept, listener)
 
@@ -63,7 +56,7 @@ class TransferServer:
         with contextlib.suppress(OSError):
             listener.shutdown(socket.SHUT_RDWR)
         listener.close()
-        Path(self._path).unlink(missing_ok=True)
+        self._endpoint.close()
         with self._lock:
             connections, threads = list(self._open), list(self._threads)
         for connection in connections:
@@ -83,11 +76,10 @@ class TransferServer:
                 stream, _ = listener.accept()
             except OSError:
                 return  # closed by stop
-            uid = _CREDENTIALS.unpack(stream.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))[1]
-            if uid == self._uid:
+            if len(self._open) < MOST_CONNECTIONS:
                 self._spawn(self._serve, stream)
             else:
-                LOG.warning("A process of user %s was turned away from the disk transfer of %s", uid, self.host)
+                self._turned_away.note(f"one peer more than {MOST_CONNECTIONS}")
                 stream.close()
 
     def _serve(self, stream: socket.socket) -> None:
@@ -98,8 +90,13 @@ class TransferServer:
                 return
             self._open.add(connection)
         try:
+            stream.settimeout(HANDSHAKE)
+            connection.stream = self._endpoint.welcome(stream)
             hello, _ = connection.receive()
+            connection.stream.settimeout(IDLE)
             self._answer(connection, hello)
+        except (Unwelcome, frames.Malformed) as error:
+            self._turned_away.note(error)
         except OSError as error:
             LOG.debug("A disk transfer from %s broke off: %s", self.host, error)
         finally:
@@ -110,7 +107,7 @@ class TransferServer:
     def _answer(self, connection: frames.FrameSocket, hello: frames.Frame) -> None:
         """Serve one peer until it hangs up, or until something is refused."""
         try:
-            with contextlib.closing(self._admitted(hello)) as source:
+            with contextlib.closing(self._admitted(connection, hello)) as source:
                 connection.send(frames.Welcome(disks=source.manifest.disks, bases=source.manifest.bases))
                 memory = extents.memory()
                 while True:
@@ -122,10 +119,17 @@ class TransferServer:
         except DrovewayError as error:
             connection.send(frames.Refusal(error={"code": error.code, "message": str(error), "host": self.host}))
 
-    def _admitted(self, hello: frames.Frame) -> LocalSource:
-        if isinstance(hello, frames.Hello):
-            return self._admit(hello)
-        raise StepError("a transfer begins with a hello", code="protocol", host=self.host)
+    def _admitted(self, connection: frames.FrameSocket, hello: frames.Frame) -> LocalSource:
+        if not isinstance(hello, frames.Hello):
+            raise StepError("a transfer begins with a hello", code="protocol", host=self.host)
+        if not self._endpoint.vouches(connection.stream, hello.peer):
+            self._turned_away.note(f"a peer that says it is {hello.peer}, which its certificate does not")
+            raise StepError(
+                f"who asks for the disks of server {hello.server} does not prove to be {hello.peer}",
+                code="certificate",
+                host=self.host,
+            )
+        return self._admit(hello)
 
     def _answered(
         self, source: LocalSource, request: frames.Frame, memory: memoryview
@@ -134,6 +138,8 @@ class TransferServer:
         if isinstance(request, frames.AskMap):
             return frames.MapFrame(map=source.disk_map(request.disk)), b""
         if isinstance(request, frames.AskChunk) and request.offset >= 0 and 0 < request.length <= extents.CHUNK:
+            if seconds := self._limit.take(request.length):
+                return frames.LaterFrame(seconds=seconds), b""
             data, checksum = source.read(request.disk, request.offset, request.length, memory)
             return frames.ChunkFrame(checksum=checksum), data
         raise StepError(f"{type(request).__name__} is no question", code="protocol", host=self.host)

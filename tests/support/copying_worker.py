@@ -15,6 +15,7 @@ from droveway.clients import zookeeper
 from droveway.clients.zookeeper import command_path, epoch_path
 from droveway.workers import copying
 from droveway.workers.daemon import Worker
+from droveway.workers.endpoints import UnixEndpoint
 from droveway.workers.hypervisors.sandbox import Sandbox
 
 
@@ -60,7 +61,7 @@ def main(text: str) -> None:
         Sandbox(command.host, root, guests_log=Path(spec.guests_log)),
         NoReferences(),
         coordination,
-        transfer_address=f"unix:{root}/socket",
+        endpoint=UnixEndpoint(f"{root}/socket"),
         probe=KillAtChunk(spec.kill_at_chunk),
     )
     worker.start()

@@ -57,7 +57,8 @@ class Site:
     def remote(self, *, patience: float = 5.0, **facts: Any) -> RemoteSource:
         hello = frames.Hello(**({"peer": "beta", "server": SERVER, "move": MOVE, "epoch": 1} | facts))
         address = self.cloud.hosts["alpha"].transfer_address
-        return RemoteSource("alpha", address, hello, pause=lambda seconds: None, patience=patience)
+        identity = self.cloud.hosts["beta"].identity
+        return RemoteSource("alpha", address, hello, pause=lambda seconds: None, patience=patience, identity=identity)
 
     def source_disk(self, name: str = "disk") -> Path:
         return self.cloud.hosts["alpha"].directories.path(ASIDE, name)
@@ -71,9 +72,9 @@ class Site:
 
 
 @contextlib.contextmanager
-def set_aside(folder: Path, monkeypatch: pytest.MonkeyPatch, **server: Any) -> Iterator[Site]:
+def set_aside(folder: Path, monkeypatch: pytest.MonkeyPatch, *, tls: bool = False, **server: Any) -> Iterator[Site]:
     """A site whose server, made as ``server`` says, is set aside and offered."""
-    with cloud(folder) as made:
+    with cloud(folder, tls=tls) as made:
         made.make_server(**server)
         site = Site(made, monkeypatch)
         site.set_aside()

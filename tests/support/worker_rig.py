@@ -13,18 +13,22 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from support.certificates import Authority
+from support.zookeeper_server import free_port
 
-from droveway import wire
+from droveway import certificates, wire
 from droveway.clients import zookeeper
 from droveway.clients.zookeeper import epoch_path
 from droveway.workers import actions, copies
 from droveway.workers.context import Context, Host, Probe
 from droveway.workers.daemon import Worker
 from droveway.workers.directories import Directories
+from droveway.workers.endpoints import Endpoint, TlsEndpoint, UnixEndpoint
 from droveway.workers.hypervisors import guests_log
 from droveway.workers.hypervisors.base import Port, Volume
 from droveway.workers.hypervisors.sandbox import Sandbox
 from droveway.workers.journal import WorkerJournal
+from droveway.workers.limits import Bucket
 from droveway.workers.transfer_server import TransferServer
 
 MIB = 1 << 20
@@ -66,10 +70,11 @@ class KillAt:
 
 
 class Cloud:
-    """Hosts below ``folder``; with ``shared`` they keep their servers in one directory."""
+    """Hosts below ``folder``; with ``shared`` they keep their servers in one directory, with ``tls`` they use TCP."""
 
-    def __init__(self, folder: Path, *, shared: bool = False) -> None:
+    def __init__(self, folder: Path, *, shared: bool = False, tls: bool = False) -> None:
         self.folder = folder
+        self.authority = Authority(folder / "pki") if tls else None
         self.store = zookeeper.embedded_store()
         self.coordination = zookeeper.connect_embedded(self.store)
         self.log = folder / "guests.log"
@@ -81,6 +86,7 @@ class Cloud:
         self.hosts: dict[str, Host] = {}
         self.numbers = itertools.count(1)
         self.servers: dict[str, TransferServer] = {}
+        self.endpoints: dict[str, Endpoint] = {}
         for name in ("alpha", "beta"):
             self.add(name, folder / "shared" if shared else None)
         self.set_epoch(1)
@@ -90,6 +96,14 @@ class Cloud:
         hypervisor = Sandbox(name, root, guests_log=self.log, volumes=self.volumes)
         if instances is not None:
             hypervisor.instances = instances
+        identity = None
+        endpoint: Endpoint = UnixEndpoint(f"{self.sockets}/{name}")
+        if self.authority is not None:
+            files = self.authority.issue(name, names=(name,))
+            identity = certificates.read(files.certificate, files.key, files.authority)
+            where = f"127.0.0.1:{free_port()}"
+            endpoint = TlsEndpoint(name, where, identity, told=where)
+        self.endpoints[name] = endpoint
         self.hosts[name] = Host(
             name=name,
             hypervisor=hypervisor,
@@ -97,7 +111,8 @@ class Cloud:
             references=self.references,
             coordination=self.coordination,
             journal=WorkerJournal(root / "actions.sqlite", name),
-            transfer_address=f"unix:{self.sockets}/{name}",
+            transfer_address=endpoint.address,
+            identity=identity,
         )
         self.hosts[name].directories.ensure()
 
@@ -113,9 +128,10 @@ class Cloud:
         self.sockets.rmdir()
         assert guests_log.overlaps(self.log) == []
 
-    def serve(self, name: str, *, uid: int | None = None) -> TransferServer:
+    def serve(self, name: str, *, uid: int | None = None, limit: Bucket | None = None) -> TransferServer:
         host = self.hosts[name]
-        server = TransferServer(name, host.transfer_address, lambda hello: copies.admit(host, hello), uid=uid)
+        endpoint = self.endpoints[name] if uid is None else UnixEndpoint(f"{self.sockets}/{name}", uid=uid)
+        server = TransferServer(name, endpoint, lambda hello: copies.admit(host, hello), limit=limit)
         server.start()
         self.servers[name] = server
         return server
@@ -204,7 +220,8 @@ class Cloud:
             host.hypervisor,
             self.references,
             zookeeper.connect_embedded(self.store),
-            transfer_address=host.transfer_address,
+            endpoint=self.endpoints[name],
+            identity=host.identity,
             **parts,
         )
 
@@ -244,9 +261,9 @@ def make_disk(path: Path, size: int) -> None:
 
 
 @contextlib.contextmanager
-def cloud(folder: Path, *, shared: bool = False) -> Iterator[Cloud]:
+def cloud(folder: Path, *, shared: bool = False, tls: bool = False) -> Iterator[Cloud]:
     """A cloud that is taken down at the end, its guests too."""
-    made = Cloud(folder, shared=shared)
+    made = Cloud(folder, shared=shared, tls=tls)
     try:
         yield made
     finally:

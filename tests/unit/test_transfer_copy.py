@@ -24,7 +24,7 @@ from support.worker_rig import MIB, MOVE, OTHER_MOVE, SERVER, Killed, cloud, mak
 from droveway import wire
 from droveway.clients.zookeeper import command_path, result_path
 from droveway.errors import Cancelled, DestinationFault, Fenced, StepError
-from droveway.workers import actions, copying, extents, frames, transfer_server
+from droveway.workers import actions, copying, endpoints, extents, frames
 from droveway.workers.context import Context
 from droveway.workers.copying import ChunkLog
 from droveway.workers.daemon import JOURNAL, Worker
@@ -456,7 +456,7 @@ def test_a_link_in_what_was_set_aside_is_not_followed(site: Site) -> None:
 
 def test_a_transfer_begins_with_a_hello(site: Site) -> None:
     with socket.socket(socket.AF_UNIX) as stream:
-        stream.connect(transfer_server.socket_path(site.cloud.hosts["alpha"].transfer_address))
+        stream.connect(endpoints.socket_path(site.cloud.hosts["alpha"].transfer_address))
         peer = frames.FrameSocket(stream)
         peer.send(frames.AskMap(disk="disk"))
         answer, _ = peer.receive()
@@ -469,7 +469,7 @@ def test_a_transfer_begins_with_a_hello(site: Site) -> None:
 )
 def test_noise_on_the_socket_harms_nobody(site: Site, noise: bytes) -> None:
     with socket.socket(socket.AF_UNIX) as stream:
-        stream.connect(transfer_server.socket_path(site.cloud.hosts["alpha"].transfer_address))
+        stream.connect(endpoints.socket_path(site.cloud.hosts["alpha"].transfer_address))
         stream.sendall(noise)
         stream.shutdown(socket.SHUT_WR)
         with contextlib.suppress(ConnectionResetError):
@@ -496,7 +496,7 @@ def test_a_source_that_offers_a_path_is_refused(
         site.copy()
 
 
-@pytest.mark.parametrize("address", ["tcp:host:1", "unix:", "", "/path"])
+@pytest.mark.parametrize("address", ["udp:host:1", "unix:", "", "/path"])
 def test_an_address_of_another_kind_is_refused(site: Site, address: str) -> None:
     details = msgspec.structs.replace(site.details, address=address)
     with pytest.raises(StepError, match="is no transfer address"):

@@ -1,0 +1,289 @@
+"""Disks on their way between machines: TCP with mutual TLS, and whom a worker turns away."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.certificates import Authority, Files
+from support.small_lab import until
+from support.transfer_site import Site, at, flip, set_aside
+from support.worker_rig import MIB, SERVER
+
+from droveway import certificates
+from droveway.errors import Fenced, Refused, StepError
+from droveway.workers import endpoints, frames, limits, transfer_server
+from droveway.workers.limits import Bucket, Limits
+
+
+@pytest.fixture(name="site")
+def fixture_site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    with set_aside(tmp_path, monkeypatch, tls=True, root_mib=20, ephemeral=True) as site:
+        yield site
+
+
+def identity(files: Files) -> certificates.Identity:
+    return certificates.read(files.certificate, files.key, files.authority)
+
+
+def authority(site: Site) -> Authority:
+    assert site.cloud.authority is not None
+    return site.cloud.authority
+
+
+def port(site: Site) -> int:
+    return endpoints.split(site.cloud.hosts["alpha"].transfer_address.removeprefix("tcp:"))[1]
+
+
+def test_a_copy_goes_through_tls(site: Site) -> None:
+    assert site.cloud.hosts["alpha"].transfer_address.startswith("tcp:127.0.0.1:")
+    value = site.copy()
+    assert [disk["name"] for disk in value["disks"]] == ["disk", "disk.eph0"]
+    assert all(disk["sent"] == disk["allocated"] for disk in value["disks"])
+    assert site.same_bytes("disk")
+    assert site.same_bytes("disk.eph0")
+
+
+def test_nothing_of_a_disk_is_seen_on_the_wire(site: Site) -> None:
+    """A relay in the middle sees neither the disk's bytes nor the server's id."""
+    seen = bytearray()
+    with socket.create_server(("127.0.0.1", 0)) as listener, contextlib.ExitStack() as stack:
+
+        def forward(one: socket.socket, other: socket.socket) -> None:
+            with contextlib.suppress(OSError):
+                while data := one.recv(1 << 16):
+                    seen.extend(data)
+                    other.sendall(data)
+            with contextlib.suppress(OSError):
+                other.shutdown(socket.SHUT_RDWR)
+
+        def relay() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    near = stack.enter_context(listener.accept()[0])
+                    far = stack.enter_context(socket.create_connection(("127.0.0.1", port(site))))
+                    for pair in ((near, far), (far, near)):
+                        threading.Thread(target=forward, args=pair, daemon=True).start()
+
+        threading.Thread(target=relay, daemon=True).start()
+        remote = site.remote()
+        remote._address = f"tcp:127.0.0.1:{listener.getsockname()[1]}"
+        with contextlib.closing(remote):
+            where = remote.disk_map("disk")
+            offset, length = where.extents[0]
+            data, _ = remote.read("disk", offset, length, memoryview(bytearray(4 * MIB)))
+        assert len(seen) > length
+        assert bytes(data[:64]) not in seen
+        assert SERVER.encode() not in seen
+        listener.shutdown(socket.SHUT_RDWR)
+
+
+def refused(site: Site, files: Files, caplog: pytest.LogCaptureFixture, **facts: object) -> StepError:
+    """What a peer with these files is told; nothing is served to it, and one line says so."""
+    remote = site.remote(patience=0.0, **facts)
+    remote._identity = identity(files)
+    with caplog.at_level(logging.WARNING), pytest.raises(StepError) as told:
+        remote.offered()
+    assert site.served == []
+    return told.value
+
+
+def turned_away(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if "Turned away" in record.getMessage()]
+
+
+def test_the_worker_of_another_host_gets_nothing(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+    """Neither as itself, which nothing is offered to, nor as the one that something is offered to."""
+    gamma = authority(site).issue("gamma", names=("gamma",))
+    assert refused(site, gamma, caplog, peer="gamma").error_code == "not-offered"
+    assert turned_away(caplog) == []
+    for _ in range(3):
+        assert refused(site, gamma, caplog, peer="beta").error_code == "certificate"
+    assert len(turned_away(caplog)) == 1
+    assert "says it is beta" in turned_away(caplog)[0]
+    assert site.copy()["bytes"] > 0
+
+
+def test_a_certificate_of_another_authority_gets_nothing(
+    site: Site, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    stranger = Authority(tmp_path / "stranger").issue("beta")
+    own = Files(stranger.certificate, stranger.key, authority(site).path)
+    assert refused(site, own, caplog).error_code == "source-unreachable"
+    until(lambda: turned_away(caplog), "the line in the log")
+    assert "whose certificate does not hold" in turned_away(caplog)[0]
+    assert site.copy()["bytes"] > 0
+
+
+def test_who_shows_no_certificate_gets_nothing(site: Site) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    with (
+        socket.create_connection(("127.0.0.1", port(site))) as stream,
+        pytest.raises(ssl.SSLError),
+        context.wrap_socket(stream) as wrapped,
+    ):
+        frames.FrameSocket(wrapped).receive()
+    with socket.create_connection(("127.0.0.1", port(site))) as plain:
+        plain.sendall(b"\0\0\0\2\0\0\0\0{}")
+        plain.settimeout(20)
+        with contextlib.suppress(ConnectionResetError):
+            while plain.recv(4096):
+                pass
+    assert site.copy()["bytes"] > 0
+
+
+def test_a_source_that_does_not_prove_its_name_is_not_read_from(site: Site) -> None:
+    """Something else at its address: the step says so at once, and nothing of it is taken for a disk."""
+    impostor = authority(site).issue("impostor", names=("impostor",))
+    site.cloud.servers["alpha"].stop()
+    where = site.cloud.hosts["alpha"].transfer_address.removeprefix("tcp:")
+    endpoint = endpoints.TlsEndpoint("alpha", where, identity(impostor))
+
+    def admit(_: frames.Hello) -> None:
+        raise AssertionError("a peer was let in")
+
+    server = transfer_server.TransferServer("impostor", endpoint, admit)  # type: ignore[arg-type]
+    server.start()
+    try:
+        with pytest.raises(StepError, match="does not prove to be the worker of alpha: Hostname mismatch") as told:
+            site.copy()
+        assert told.value.error_code == "certificate"
+    finally:
+        server.stop()
+
+
+@pytest.mark.parametrize(
+    ("facts", "code"),
+    [({"server": "another"}, "not-offered"), ({"move": "another"}, "not-offered"), ({"epoch": 2}, "fenced")],
+)
+def test_another_server_move_or_epoch_gets_nothing(
+    site: Site, caplog: pytest.LogCaptureFixture, facts: dict[str, object], code: str
+) -> None:
+    beta = authority(site).issue("beta", names=("beta",))
+    if code != Fenced.code:
+        assert refused(site, beta, caplog, **facts).error_code == code
+    else:
+        with pytest.raises(Fenced):
+            site.remote(**facts).offered()
+    assert site.served == []
+
+
+@pytest.mark.parametrize("name", ["../../etc/passwd", "/etc/passwd", "disk/../../x", "disk.swap/..", "", "nul\0"])
+def test_a_name_that_leads_out_of_the_directory_is_no_disk(site: Site, name: str) -> None:
+    with contextlib.closing(site.remote()) as remote, pytest.raises(StepError, match="was not set aside"):
+        remote.disk_map(name)
+
+
+@pytest.mark.parametrize("noise", [b"\xff" * 8, b"\0\0\0\2\0\0\0\0{}", b"\0\0\x80\0\0\0\0\0" + b"[" * 32768])
+def test_noise_within_tls_harms_nobody(site: Site, noise: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        stream = endpoints.connect(
+            site.cloud.hosts["alpha"].transfer_address, "alpha", site.cloud.hosts["beta"].identity
+        )
+        with stream:
+            stream.sendall(noise)
+            with contextlib.suppress(OSError):
+                assert stream.recv(1) == b""
+        until(lambda: turned_away(caplog), "the line in the log")
+    assert site.copy()["bytes"] > 0
+
+
+def test_a_mute_peer_keeps_nobody_waiting(site: Site) -> None:
+    """The handshake is each connection's own."""
+    with contextlib.ExitStack() as stack:
+        for _ in range(20):
+            stack.enter_context(socket.create_connection(("127.0.0.1", port(site))))
+        began = time.monotonic()
+        assert site.copy()["bytes"] > 0
+        assert time.monotonic() - began < endpoints.HANDSHAKE
+
+
+def test_no_more_peers_are_served_than_may_be(
+    site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(transfer_server, "MOST_CONNECTIONS", 2)
+    with contextlib.ExitStack() as stack, caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            stack.enter_context(socket.create_connection(("127.0.0.1", port(site))))
+        until(lambda: len(site.cloud.servers["alpha"]._open) == 2, "the peers")
+        one_more = stack.enter_context(socket.create_connection(("127.0.0.1", port(site))))
+        one_more.settimeout(20)
+        assert one_more.recv(1) == b""
+    assert "one peer more than 2" in turned_away(caplog)[0]
+
+
+def test_a_cut_connection_costs_no_chunk_that_was_proved(site: Site) -> None:
+    """R0-05's copy goes on over a new connection."""
+    server = site.cloud.servers["alpha"]
+
+    def cut() -> None:
+        for connection in list(server._open):
+            connection.close()
+
+    value = site.copy(probe=at("chunk", cut, count=3))
+    assert site.same_bytes()
+    assert len(site.served) - len(set(site.served)) <= 2 * 3, "what was on its way to each disk's readers"
+    assert value["bytes"] == sum(disk["allocated"] for disk in value["disks"])
+
+
+def test_what_the_medium_spoils_is_found_behind_tls_too(site: Site) -> None:
+    offset = site.remote().disk_map("disk").extents[0][0]
+    with pytest.raises(StepError) as told:
+        site.copy(probe=at("verify", lambda: flip(site.part_disk(), offset)))
+    assert told.value.error_code == "checksum"
+
+
+def test_a_bucket_gives_out_no_more_than_its_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(limits.time, "monotonic", lambda: now[0])
+    bucket = Bucket(10 * MIB)
+    assert bucket.take(5 * MIB) == 0
+    assert bucket.take(5 * MIB) == pytest.approx(0.5)
+    now[0] += 0.5
+    assert bucket.take(20 * MIB) == 0
+    assert bucket.take(1) == pytest.approx(2.0)
+    assert [Bucket(0).take(1 << 40) for _ in range(3)] == [0, 0, 0]
+
+
+@pytest.mark.parametrize("side", ["source", "destination", "each"])
+def test_a_copy_takes_as_long_as_its_limit_says(site: Site, side: str) -> None:
+    """At the source, at the destination, and for one server; what is kept of an earlier run is not counted."""
+    rate = 4 * MIB
+    if side == "source":
+        site.cloud.servers["alpha"].stop()
+        site.cloud.serve("alpha", limit=Bucket(rate))
+    else:
+        object.__setattr__(
+            site.cloud.hosts["beta"], "limits", Limits(**{"host" if side == "destination" else "each": rate})
+        )
+    began = time.monotonic()
+    value = site.copy()
+    *_, last = sorted(length for _, _, length in site.served)
+    assert time.monotonic() - began >= (value["bytes"] - last) / rate
+    assert site.same_bytes()
+
+
+@pytest.mark.parametrize("text", ["4790", "host", ":1", "host:0", "host:65536", "host:a"])
+def test_what_is_no_address_is_refused(text: str) -> None:
+    with pytest.raises(Refused, match="is no NAME:PORT"):
+        endpoints.split(text)
+
+
+def test_an_address_may_be_of_ipv6() -> None:
+    assert endpoints.split("[::1]:4790") == ("::1", 4790)
+
+
+def test_a_port_that_is_taken_is_named(site: Site) -> None:
+    beta = site.cloud.hosts["beta"].identity
+    assert beta is not None
+    with pytest.raises(Refused, match=f"127.0.0.1 port {port(site)} cannot be listened at"):
+        endpoints.TlsEndpoint("beta", f"127.0.0.1:{port(site)}", beta).listen()

@@ -1,0 +1,200 @@
+"""Where the disk transfer listens, and whom it lets in: a Unix socket for this machine, or TCP with mutual TLS."""
+
+from __future__ import annotations
+
+import os
+import socket
+import ssl
+import struct
+from pathlib import Path
+from typing import Final, Protocol
+
+from droveway.certificates import Identity, peer_names
+from droveway.errors import Refused, StepError
+
+HANDSHAKE: Final = 10.0
+"""Seconds that a peer has to prove who it is and to say what it wants."""
+
+SILENCE: Final = 30.0
+"""Seconds without an answer after which a connection is given up."""
+
+IDLE: Final = 300.0
+"""Seconds without a question after which a peer is hung up on; it connects again when it has one."""
+
+_BACKLOG: Final = 64
+_CREDENTIALS: Final = struct.Struct("3i")
+
+
+class Unwelcome(Exception):
+    """Somebody has connected who may not; what it says is for the log alone."""
+
+
+class Endpoint(Protocol):
+    """Where a worker serves disks."""
+
+    address: str
+    """What the workers of other hosts are told."""
+
+    def listen(self) -> socket.socket:
+        """Begin to listen."""
+
+    def close(self) -> None:
+        """Take away what `listen` has left behind."""
+
+    def welcome(self, stream: socket.socket) -> socket.socket:
+        """The stream to speak over with whoever has connected; raises Unwelcome or OSError."""
+
+    def vouches(self, stream: socket.socket, peer: str) -> bool:
+        """Whether the other end of a stream that was made welcome is the worker of that host."""
+
+
+class UnixEndpoint:
+    """A socket below a directory of this machine; its peers are processes of one user."""
+
+    def __init__(self, path: str, *, uid: int | None = None) -> None:
+        self.address = f"unix:{path}"
+        self._path = Path(path)
+        self._uid = os.geteuid() if uid is None else uid
+
+    def listen(self) -> socket.socket:
+        """Listen; a socket that a killed worker left is replaced."""
+        self._path.unlink(missing_ok=True)
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        listener.bind(str(self._path))
+        self._path.chmod(0o600)
+        listener.listen(_BACKLOG)
+        return listener
+
+    def close(self) -> None:
+        """Remove the socket."""
+        self._path.unlink(missing_ok=True)
+
+    def welcome(self, stream: socket.socket) -> socket.socket:
+        """The same stream, when it is of the user."""
+        uid = _CREDENTIALS.unpack(stream.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))[1]
+        if uid != self._uid:
+            raise Unwelcome(f"a process of user {uid}")
+        return stream
+
+    def vouches(self, stream: socket.socket, peer: str) -> bool:  # noqa: ARG002 - one user is every host's
+        """Yes: who has this user's rights has those of each of this machine's workers."""
+        return True
+
+
+class TlsEndpoint:
+    """A TCP port; both sides prove by certificates of one authority which host's worker they are."""
+
+    def __init__(self, host: str, listen: str, identity: Identity, *, told: str = "") -> None:
+        """``listen`` is ADDRESS:PORT; ``told``, NAME:PORT, is where others reach it, else the host's name is."""
+        self._where = split(listen)
+        name, port = split(told) if told else (host, self._where[1])
+        self.address = f"tcp:{name}:{port}"
+        self._identity = identity
+
+    def listen(self) -> socket.socket:
+        """Listen; raises Refused when the address cannot be had."""
+        try:
+            return socket.create_server(
+                self._where, family=_family(self._where[0]), backlog=_BACKLOG, dualstack_ipv6=self._where[0] == "::"
+            )
+        except OSError as error:
+            raise Refused(
+                f"[worker] transfer_listen: {self._where[0]} port {self._where[1]} cannot be listened at "
+                f"({error.strerror}): stop what has it, or name another"
+            ) from None
+
+    def close(self) -> None:
+        """Nothing is left behind."""
+
+    def welcome(self, stream: socket.socket) -> socket.socket:
+        """The stream within TLS, once the peer has shown a certificate of the authority."""
+        stream.settimeout(HANDSHAKE)
+        _keep_alive(stream)
+        try:
+            return self._identity.server_context().wrap_socket(stream, server_side=True)
+        except ssl.SSLError as error:
+            raise Unwelcome(f"{_peer_of(stream)}, whose certificate does not hold: {error.reason}") from None
+
+    def vouches(self, stream: socket.socket, peer: str) -> bool:
+        """Whether the peer's certificate names that host."""
+        return isinstance(stream, ssl.SSLSocket) and peer in peer_names(stream)
+
+
+def split(text: str) -> tuple[str, int]:
+    """The parts of NAME:PORT, [IPv6]:PORT included; raises Refused for anything else."""
+    name, _, port = text.rpartition(":")
+    name = name.removeprefix("[").removesuffix("]")
+    if not name or not port.isdecimal() or not 0 < int(port) < 1 << 16:
+        raise Refused(f"{text!r} is no NAME:PORT: give both, as 0.0.0.0:4790")
+    return name, int(port)
+
+
+def socket_path(address: str) -> str:
+    """The path in ``unix:/path``; raises StepError for any other address."""
+    kind, _, path = address.partition(":")
+    if kind != "unix" or not path:
+        raise StepError(f"{address!r} is no transfer address: it must be unix:/path or tcp:NAME:PORT", code="address")
+    return path
+
+
+def connect(address: str, host: str, identity: Identity | None) -> socket.socket:
+    """A stream to the worker of ``host`` at its address.
+
+    Raises OSError while it cannot be had, and StepError for an address that is none (``address``), for one that needs
+    a certificate when there is none, and for a worker that does not prove to be the host's (both ``certificate``).
+    """
+    kind, _, where = address.partition(":")
+    if kind != "tcp":
+        return _connect_here(socket_path(address))
+    if identity is None:
+        raise StepError(
+            f"the worker of {host} serves disks through TLS, and the one here has no certificate: give it [tls]",
+            code="certificate",
+        )
+    try:
+        name_and_port = split(where)
+    except Refused as error:
+        raise StepError(f"{address!r} is no transfer address: {error}", code="address") from None
+    stream = socket.create_connection(name_and_port, timeout=SILENCE)
+    _keep_alive(stream)
+    try:
+        return identity.client_context().wrap_socket(stream, server_hostname=host)
+    except ssl.SSLCertVerificationError as error:
+        stream.close()
+        raise StepError(
+            f"what answers at {address} does not prove to be the worker of {host}: {error.verify_message}",
+            code="certificate",
+            host=host,
+        ) from None
+    except OSError:
+        stream.close()
+        raise
+
+
+def _connect_here(path: str) -> socket.socket:
+    stream = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    stream.settimeout(SILENCE)
+    try:
+        stream.connect(path)
+    except OSError:
+        stream.close()
+        raise
+    return stream
+
+
+def _family(address: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in address else socket.AF_INET
+
+
+def _keep_alive(stream: socket.socket) -> None:
+    # A peer whose machine has lost power says no more, not even that it has gone.
+    stream.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, int(SILENCE))
+    stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+
+def _peer_of(stream: socket.socket) -> str:
+    try:
+        return str(stream.getpeername()[0])
+    except OSError:
+        return "a peer that has gone"
