@@ -32,6 +32,8 @@ class Run(Daemon):
         session = connect(conf)
         stack.callback(session.close)
         site.require_services()
+        if session.access is not None:
+            stack.callback(start.host_folders(site, session).stop)
         # New for each process: a claim tells whose it is.
         name = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
         conductor = start.conductor(site, session, name=name)

@@ -55,12 +55,16 @@ class Daemon(Command, abc.ABC):
         return 0
 
 
-def connect(conf: cfg.ConfigOpts) -> Coordination:
-    """The daemon's session with ZooKeeper; raises `droveway.errors.Refused` when none answers."""
-    from droveway.clients import zookeeper
+def connect(conf: cfg.ConfigOpts, host: str | None = None) -> Coordination:
+    """The session with ZooKeeper of the worker of ``host``, or of a conductor.
 
+    Raises `droveway.errors.Refused` when none answers, and for whatever keeps it from being a protected one.
+    """
+    from droveway.clients import access, zookeeper
+
+    protection = access.protection(conf, host)
     try:
-        return zookeeper.connect(conf.zookeeper.hosts, timeout=conf.zookeeper.session_timeout)
+        return zookeeper.connect(conf.zookeeper.hosts, timeout=conf.zookeeper.session_timeout, protection=protection)
     except CoordinationLost as error:
         raise Refused(str(error)) from None
 

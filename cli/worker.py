@@ -45,7 +45,7 @@ class Run(Daemon):
         hypervisor = configured(conf, host)
         stack.callback(hypervisor.close)
         references = References(Volumes(services.Proxy(conf, "cinder")))
-        session = connect(conf)
+        session = connect(conf, host)
         stack.callback(session.close)
         state = Path(conf.worker.state_path)
         worker = Worker(

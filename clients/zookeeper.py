@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import socket
+import ssl
 import sys
 import threading
 import types
@@ -15,9 +17,12 @@ from typing import Any, Final
 
 from kazoo import exceptions
 from kazoo.client import KazooClient
+from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol.states import EventType, KazooState, KeeperState
 
-from droveway.errors import CoordinationLost, Fenced
+from droveway.certificates import Identity
+from droveway.clients.access import Access, Protection, require_root
+from droveway.errors import CoordinationLost, Fenced, Refused
 
 LOG = logging.getLogger(__name__)
 
@@ -49,8 +54,11 @@ def progress_path(host: str, key: str = "") -> str:
 
 
 def worker_path(host: str) -> str:
-    """The ephemeral node that stands while the host's worker is up; it holds its `droveway.wire.Registration`."""
-    return f"{host_path(host)}/worker"
+    """The ephemeral node that stands while the host's worker is up; it holds its `droveway.wire.Registration`.
+
+    It has a folder of its own, since a worker may make and remove nothing beside it.
+    """
+    return f"{host_path(host)}/worker/registration"
 
 
 def epoch_path(move: str) -> str:
@@ -68,9 +76,11 @@ class Coordination:
     retries; whether the call took effect is then unknown, which is why each of them is safe to repeat.
     """
 
-    def __init__(self, client: Any) -> None:
+    def __init__(self, client: Any, access: Access | None = None) -> None:
         self.client = client
         """The client itself, with kazoo's interface."""
+        self.access = access
+        """What every node is made with; None where anybody may do everything."""
         self._session: int | None = None
 
     @property
@@ -121,10 +131,17 @@ class Coordination:
         """Create the node and its parents once; False when it exists."""
         with self._translated():
             try:
-                self.client.retry(self.client.create, path, data, ephemeral=ephemeral, makepath=True)
+                self._create(path, data, ephemeral=ephemeral)
             except exceptions.NodeExistsError:
                 return False
             return True
+
+    def ensure(self, path: str) -> None:
+        """Have the node and its parents, each with the access list that it should have."""
+        with self._translated():
+            self._make_folder(path)
+            if self.access is not None and self.client.retry(self.client.get_acls, path)[0] != self.access.of(path):
+                self.client.retry(self.client.set_acls, path, self.access.of(path))
 
     def create_guarded(self, path: str, data: bytes, *, guard: str, version: int) -> bool:
         """Create the node once, in one transaction with a check that the node ``guard`` has that version.
@@ -135,7 +152,7 @@ class Coordination:
             checked, created = self.client.retry(self._commit_guarded, path, data, guard, version)
             if isinstance(created, exceptions.NoNodeError):
                 # Its folder is missing, which is so rare that nobody should ask before.
-                self.client.retry(self.client.ensure_path, path.rpartition("/")[0])
+                self._make_folder(path.rpartition("/")[0])
                 checked, created = self.client.retry(self._commit_guarded, path, data, guard, version)
             if isinstance(checked, (exceptions.BadVersionError, exceptions.NoNodeError)):
                 raise Fenced(f"{guard} is no longer at version {version}: a newer claim stands or the move has ended")
@@ -192,10 +209,27 @@ class Coordination:
     def _is_kazoo(self) -> bool:
         return isinstance(self.client, KazooClient)
 
+    def _acl(self, path: str) -> list[Any] | None:
+        return None if self.access is None else self.access.of(path)
+
+    def _create(self, path: str, data: bytes, *, ephemeral: bool = False) -> None:
+        # Not with kazoo's makepath, which gives the parents the access list of the node.
+        while True:
+            try:
+                self.client.retry(self.client.create, path, data, acl=self._acl(path), ephemeral=ephemeral)
+            except exceptions.NoNodeError:
+                self._make_folder(path.rpartition("/")[0])
+            else:
+                return
+
+    def _make_folder(self, path: str) -> None:
+        with contextlib.suppress(exceptions.NodeExistsError):
+            self._create(path, b"")
+
     def _commit_guarded(self, path: str, data: bytes, guard: str, version: int) -> list[Any]:
         transaction = self.client.transaction()
         transaction.check(guard, version)
-        transaction.create(path, data)
+        transaction.create(path, data, acl=self._acl(path))
         outcome: list[Any] = transaction.commit()
         return outcome
 
@@ -203,6 +237,11 @@ class Coordination:
     def _translated(self) -> Iterator[None]:
         try:
             yield
+        except exceptions.NoAuthError as error:
+            raise CoordinationLost(
+                "ZooKeeper lets others do this, not this daemon: its host is not mapped to a cell, no conductor has "
+                "run since, or [zookeeper] conductor_identity and worker_identity differ between daemons"
+            ) from error
         except (exceptions.KazooException, self.client.handler.timeout_exception) as error:
             raise CoordinationLost(f"ZooKeeper did not answer ({type(error).__name__})") from error
 
@@ -280,19 +319,66 @@ class _Client(KazooClient):
         return super()._call(request, async_object)
 
 
-def connect(hosts: str, *, timeout: float) -> Coordination:
+class _Handler(SequentialThreadingHandler):
+    """Connects by the daemon's own certificate, to servers of its own authority alone, each of the name it goes by.
+
+    Kazoo's own way trusts every authority of the machine besides, and says of a refusal only that it lost a connection.
+    """
+
+    def __init__(self, identity: Identity) -> None:
+        super().__init__()
+        self._identity = identity
+        self.refusal = ""
+        """Why the last connection was refused, when it was."""
+
+    def create_connection(self, address: tuple[str, int], hostname: str, timeout: float, **_: Any) -> ssl.SSLSocket:
+        """Kazoo's one way to connect."""
+        context = self._identity.client_context()
+        context.minimum_version = ssl.TLSVersion.TLSv1_2  # all that servers speak that were told nothing else
+        plain = socket.create_connection(address, timeout)
+        try:
+            stream = context.wrap_socket(plain, server_hostname=hostname)
+        except OSError as error:
+            plain.close()
+            self.refusal = f"{hostname} was not accepted, or did not accept this daemon: {error}"
+            raise
+        stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return stream
+
+
+def connect(hosts: str, *, timeout: float, protection: Protection | None = None) -> Coordination:
     """A session with a real ZooKeeper at ``hosts`` (``name:port,name:port``).
 
-    ``timeout`` is the session's, in seconds: so long after a process died are its claims still held.
+    ``timeout`` is the session's, in seconds: so long after a process died are its claims still held.  Raises
+    `droveway.errors.Refused` when the nodes that stand there are not protected as ours are to be.
     """
-    client = _Client(hosts=hosts, timeout=timeout, command_retry=dict(_RETRY), connection_retry=_RECONNECT)
+    access = protection.access if protection is not None else None
+    handler = _Handler(protection.identity) if protection is not None else None
+    client = _Client(
+        hosts=hosts,
+        timeout=timeout,
+        command_retry=dict(_RETRY),
+        connection_retry=_RECONNECT,
+        handler=handler,
+        use_ssl=protection is not None,
+        default_acl=access.of(BOARD) if access is not None else None,
+    )
     try:
         client.start(timeout=max(timeout, 5.0))
+        require_root(client, ROOT, access)
     except (exceptions.KazooException, client.handler.timeout_exception) as error:
-        client.stop()
-        client.close()
-        raise CoordinationLost(f"no ZooKeeper answers at {hosts}: start it or correct its address") from error
-    return Coordination(client)
+        _end(client)
+        why = f" ({handler.refusal})" if handler is not None and handler.refusal else ""
+        raise CoordinationLost(f"no ZooKeeper answers at {hosts}{why}: start it or correct its address") from error
+    except Refused:
+        _end(client)
+        raise
+    return Coordination(client, access)
+
+
+def _end(client: KazooClient) -> None:
+    client.stop()
+    client.close()
 
 
 def embedded_store() -> Any:

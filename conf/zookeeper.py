@@ -22,4 +22,23 @@ OPTS = (
         "conductor that was killed still held, and a worker that was killed is taken to be up. ZooKeeper itself holds "
         "it between 2 and 20 of its ticks.",
     ),
+    cfg.BoolOpt(
+        "tls",
+        help="Whether ZooKeeper is spoken to through TLS, with the certificate of [tls], and every node gets an access "
+        "list by which only conductors, and workers for what is their own host's, get at it. Where this is not set: "
+        "yes, unless all the servers of hosts are this machine itself. With false, whoever reaches ZooKeeper commands "
+        "all hosts.",
+    ),
+    cfg.StrOpt(
+        "conductor_identity",
+        default="CN=droveway-conductor",
+        help="The subject of the certificates of all conductors, as RFC 2253 writes it: they may do everything. The "
+        "same on every machine.",
+    ),
+    cfg.StrOpt(
+        "worker_identity",
+        default="CN={host}",
+        help="The subject of the certificate of a host's worker, as RFC 2253 writes it, with the host's name as Nova "
+        "knows it for {host}. The same on every machine.",
+    ),
 )

@@ -7,6 +7,7 @@ from typing import Final
 from droveway.clients.zookeeper import Coordination
 from droveway.engines.board import MoveBoard
 from droveway.engines.conductor import Conductor
+from droveway.engines.folders import HostFolders
 from droveway.engines.health import Standard
 from droveway.engines.keeper import Keeper
 from droveway.engines.run import Probe, Resources
@@ -56,5 +57,12 @@ def keeper(site: Site, coordination: Coordination) -> Keeper:
         every=KEEPER_ROUND,
         standard=Standard(healthy_after=conf.healthy_after, probe_timeout=conf.probe_timeout),
     )
+    found.start()
+    return found
+
+
+def host_folders(site: Site, coordination: Coordination) -> HostFolders:
+    """What makes the folders that workers may not make, started."""
+    found = HostFolders(coordination, site.api)
     found.start()
     return found

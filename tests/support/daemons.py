@@ -15,9 +15,12 @@ from pathlib import Path
 
 import sqlalchemy as sa
 from support import mariadb_server, postgres_server, served_cloud
+from support.certificates import Authority, Files
 from support.small_lab import is_released, read_move, until
 
+from droveway import certificates
 from droveway.clients import zookeeper
+from droveway.clients.access import Access, Protection
 from droveway.clients.zookeeper import BOARD, ROOT
 from droveway.flows import registry
 from droveway.lab.session import Lab
@@ -28,6 +31,9 @@ SESSION = 2.0
 """Seconds after which ZooKeeper gives up a process that was killed."""
 
 LONG = 60.0
+
+CONDUCTOR = "droveway-conductor"
+"""The name in every conductor's certificate."""
 
 
 Server = postgres_server.Server | mariadb_server.Server
@@ -83,11 +89,16 @@ class Daemon:
 class Installation:
     """The daemons of one installation, whose hosts and services are a lab's."""
 
-    def __init__(self, lab: Lab, folder: Path, settings: dict[str, dict[str, str]]) -> None:
+    def __init__(
+        self, lab: Lab, folder: Path, settings: dict[str, dict[str, str]], authority: Authority | None = None
+    ) -> None:
+        """``authority``: ZooKeeper is spoken to through TLS, by each daemon with its own certificate."""
         self.lab = lab
         self.folder = folder
+        self.authority = authority
         self.configuration = folder / "droveway.conf"
-        self.session = zookeeper.connect(settings["zookeeper"]["hosts"], timeout=SESSION)
+        shown = None if authority is None else protection(authority.issue(CONDUCTOR))
+        self.session = zookeeper.connect(settings["zookeeper"]["hosts"], timeout=SESSION, protection=shown)
         self.session.delete(ROOT)
         self.server: Server | None = None
         """Of its databases; none where they are files."""
@@ -96,27 +107,33 @@ class Installation:
 
     def conductor(self, name: str = "conductor", **environment: str) -> Daemon:
         """A conductor, ready when this returns."""
-        return self._start(name, ["conductor", "run"], environment)
+        return self._start(name, ["conductor", "run"], {**self.certified(CONDUCTOR), **environment})
 
     def worker(self, host: str, *, configuration: Path | None = None, **environment: str) -> Daemon:
         """A host's worker, registered when this returns."""
         root = self.lab.layout.host(host)
         places = {"OS_WORKER__STATE_PATH": str(root), "OS_WORKER__INSTANCES_ROOT": str(root)}
         words = ["worker", "run", "--host", host]
-        daemon = self._start(f"worker-{host}", words, {**places, **environment}, configuration)
-        until(lambda: self.session.get(zookeeper.worker_path(host)), f"the worker of {host}", LONG)
+        shown = {**places, **self.certified(host), **environment}
+        daemon = self._start(f"worker-{host}", words, shown, configuration)
+        if self.authority is None:  # else its folders are there once a conductor has run
+            self.await_worker(host)
         return daemon
+
+    def await_worker(self, host: str) -> None:
+        """Wait until it has registered."""
+        until(lambda: self.session.get(zookeeper.worker_path(host)), f"the worker of {host}", LONG)
 
     def workers(self) -> dict[str, Daemon]:
         """A worker for every host."""
         return {host: self.worker(host) for host in sorted(self.lab.identity.hosts)}
 
-    def droveway(self, *words: str) -> tuple[int, str, str]:
+    def droveway(self, *words: str, **environment: str) -> tuple[int, str, str]:
         """An operator's command: exit code, stdout and stderr."""
-        environment = {name: value for name, value in os.environ.items() if name != "DROVEWAY_LAB"}
+        inherited = {name: value for name, value in os.environ.items() if name != "DROVEWAY_LAB"}
         done = subprocess.run(
             [sys.executable, "-m", "droveway.cli.main", *words, "--config-file", str(self.configuration)],
-            env=environment,
+            env={**inherited, **environment},
             capture_output=True,
             text=True,
             check=False,
@@ -155,6 +172,12 @@ class Installation:
         for name in self.session.children(path):
             yield from self._nodes(f"{path}/{name}")
 
+    def certified(self, name: str) -> dict[str, str]:
+        """The environment of a daemon with this name in its certificate."""
+        if self.authority is None:
+            return {}
+        return {f"OS_TLS__{option.upper()}": value for option, value in self.authority.issue(name).options().items()}
+
     def close(self) -> None:
         """Stop all that run."""
         try:
@@ -175,16 +198,26 @@ class Installation:
 
 
 @contextlib.contextmanager
-def installation(lab: Lab, folder: Path, hosts: str, server: Server | None) -> Iterator[Installation]:
+def installation(
+    lab: Lab, folder: Path, hosts: str, server: Server | None, authority: Authority | None = None
+) -> Iterator[Installation]:
     """Daemons over the ZooKeeper at ``hosts``, with the lab's databases on the server, or as they are without one."""
     urls = in_place(lab) if server is None else _on_server(lab, server)
     with served_cloud.served(lab.layout) as cloud:
-        made = Installation(lab, folder, settings_of(lab, hosts, urls, cloud, folder / "run"))
+        settings = settings_of(lab, hosts, urls, cloud, folder / "run")
+        settings["zookeeper"]["tls"] = str(authority is not None)
+        made = Installation(lab, folder, settings, authority)
         made.server = server
         try:
             yield made
         finally:
             made.close()
+
+
+def protection(files: Files) -> Protection:
+    """What its holder shows to ZooKeeper, where identities are as they are by default."""
+    identity = certificates.read(files.certificate, files.key, files.authority)
+    return Protection(identity, Access(f"CN={CONDUCTOR}", "CN={host}"))
 
 
 def settings_of(

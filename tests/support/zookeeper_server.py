@@ -7,13 +7,20 @@ import os
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from support.certificates import Authority, Files
+
+from droveway import certificates
+
 JARS = Path("/usr/share/java/zookeeper.jar")
+NETTY = "handler codec resolver common buffer transport transport-native-unix-common transport-native-epoll"
+"""What TLS needs besides; the package's own manifest has but some of them."""
 TICK = 0.2
 """Seconds; a session may last from 2 to 20 of them."""
 STARTS_WITHIN = 60.0
@@ -22,15 +29,16 @@ STARTS_WITHIN = 60.0
 class Server:
     """A running server: ``hosts`` is what a client connects to."""
 
-    def __init__(self, folder: Path, number: int = 0) -> None:
-        """``number``: of a member of an `Ensemble`; 0 stands alone."""
+    def __init__(self, folder: Path, number: int = 0, files: Files | None = None) -> None:
+        """``number``: of a member of an `Ensemble`; 0 stands alone.  ``files``: it speaks TLS alone, to all sides."""
         self._folder = folder
+        self._files = files
         self._number = number
         self._port = free_port()
-        self.member = "" if not number else f"server.{number}=127.0.0.1:{free_port()}:{free_port()}"
+        self.member = "" if not number else f"server.{number}={self._name()}:{free_port()}:{free_port()}"
         """How the others of its ensemble find it."""
         self.members: tuple[str, ...] = ()
-        self.hosts = f"127.0.0.1:{self._port}"
+        self.hosts = f"{self._name()}:{self._port}"
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -47,8 +55,7 @@ class Server:
         (data / "myid").write_text(str(self._number))
         config = self._folder / "zoo.cfg"
         config.write_text(
-            f"tickTime={int(TICK * 1000)}\ndataDir={data}\nclientPort={self._port}\n"
-            "clientPortAddress=127.0.0.1\nadmin.enableServer=false\nmaxClientCnxns=0\n"
+            f"tickTime={int(TICK * 1000)}\ndataDir={data}\n{self._ports()}admin.enableServer=false\nmaxClientCnxns=0\n"
             "maxSessionTimeout=60000\ninitLimit=50\nsyncLimit=25\n" + "".join(f"{each}\n" for each in self.members)
         )
         with (self._folder / "server.log").open("ab") as log:
@@ -58,13 +65,41 @@ class Server:
                     "-Xmx128m",
                     "-XX:TieredStopAtLevel=1",
                     "-cp",
-                    str(JARS),
+                    ":".join([str(JARS), *(str(JARS.with_name(f"netty-{part}.jar")) for part in NETTY.split())]),
                     "org.apache.zookeeper.server.quorum.QuorumPeerMain",
                     str(config),
                 ],
                 stdout=log,
                 stderr=log,
             )
+
+    def _name(self) -> str:
+        """What its clients call it by: a certificate is for a name."""
+        return "127.0.0.1" if self._files is None else "localhost"
+
+    def _ports(self) -> str:
+        if self._files is None:
+            return f"clientPort={self._port}\nclientPortAddress=127.0.0.1\n"
+        pair = self._folder / "pair.pem"
+        pair.write_bytes(self._files.key.read_bytes() + self._files.certificate.read_bytes())
+        stores = f"keyStore.location={pair} keyStore.type=PEM trustStore.location={self._files.authority}"
+        told = [
+            f"{scope}.{each}" for scope in ("ssl", "ssl.quorum") for each in f"{stores} trustStore.type=PEM".split()
+        ]
+        factory = "org.apache.zookeeper.server.NettyServerCnxnFactory"
+        provider = "org.apache.zookeeper.server.auth.X509AuthenticationProvider"
+        return "\n".join(
+            [
+                f"secureClientPort={self._port}",
+                "secureClientPortAddress=127.0.0.1",
+                f"serverCnxnFactory={factory}",
+                f"authProvider.x509={provider}",
+                "ssl.clientAuth=need",
+                "sslQuorum=true",
+                *told,
+                "",
+            ]
+        )
 
     def await_answer(self) -> None:
         """Wait until it serves requests."""
@@ -108,7 +143,8 @@ class Server:
         """What it says of itself; nothing while it does not answer."""
         told = b""
         try:
-            with socket.create_connection(("127.0.0.1", self._port), timeout=1) as connection:
+            with socket.create_connection(("127.0.0.1", self._port), timeout=1) as plain:
+                connection = plain if self._files is None else self._secured(plain, self._files)
                 connection.sendall(b"srvr")
                 while part := connection.recv(4096):
                     told += part
@@ -116,12 +152,18 @@ class Server:
             return b""
         return told
 
+    def _secured(self, plain: socket.socket, files: Files) -> socket.socket:
+        context = certificates.read(files.certificate, files.key, files.authority).client_context()
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        return context.wrap_socket(plain, server_hostname="localhost")
+
 
 class Ensemble:
     """Three servers that stand in for one another."""
 
-    def __init__(self, folder: Path) -> None:
-        self.servers = [Server(folder / str(number), number) for number in (1, 2, 3)]
+    def __init__(self, folder: Path, authority: Authority | None = None) -> None:
+        files = [authority and authority.issue(f"zookeeper{number}") for number in (1, 2, 3)]
+        self.servers = [Server(folder / str(number), number, files[number - 1]) for number in (1, 2, 3)]
         for server in self.servers:
             server.members = tuple(each.member for each in self.servers)
         self.hosts = ",".join(server.hosts for server in self.servers)
@@ -144,8 +186,9 @@ class Ensemble:
 
 
 @contextlib.contextmanager
-def running_ensemble(folder: Path) -> Iterator[Ensemble]:
-    ensemble = Ensemble(folder)
+def running_ensemble(folder: Path, authority: Authority | None = None) -> Iterator[Ensemble]:
+    """``authority``: they speak TLS alone, with certificates that it issues."""
+    ensemble = Ensemble(folder, authority)
     ensemble.start()
     try:
         yield ensemble
@@ -154,8 +197,8 @@ def running_ensemble(folder: Path) -> Iterator[Ensemble]:
 
 
 @contextlib.contextmanager
-def running_server(folder: Path) -> Iterator[Server]:
-    server = Server(folder)
+def running_server(folder: Path, files: Files | None = None) -> Iterator[Server]:
+    server = Server(folder, files=files)
     server.start()
     try:
         yield server

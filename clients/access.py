@@ -1,0 +1,120 @@
+"""Who may do what in ZooKeeper: the access list of every node, by the subjects of certificates.
+
+A conductor may do everything.  The worker of a host reads its own commands, and makes and removes its own results,
+progress and registration.  Epochs, which every worker compares with its commands, may be read by everybody who gets in.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from kazoo import exceptions
+from kazoo.hosts import collect_hosts
+from kazoo.security import ACL, Permissions, make_acl
+
+from droveway import certificates
+from droveway.errors import Refused
+
+if TYPE_CHECKING:
+    from oslo_config import cfg
+
+_OWN_MACHINE: Final = ("localhost", "::1")
+
+
+@dataclass(frozen=True)
+class Access:
+    """Whose certificate may do what; subjects as `droveway.certificates.Identity.subject` has them."""
+
+    conductor: str
+    """Of every conductor."""
+    worker: str
+    """Of the worker of a host, whose name stands for ``{host}``."""
+
+    def worker_of(self, host: str) -> str:
+        """The subject of this host's worker."""
+        return self.worker.replace("{host}", host)
+
+    def of(self, path: str) -> list[ACL]:
+        """The access list that this node is made with."""
+        entries = [make_acl("x509", self.conductor, all=True)]
+        match path.strip("/").split("/"):
+            case [_] | [_, "moves", _, "epoch"]:
+                entries.append(make_acl("world", "anyone", read=True))
+            case [_, "hosts", host, "commands", *_]:
+                entries.append(make_acl("x509", self.worker_of(host), read=True))
+            case [_, "hosts", host, "results" | "progress" | "worker"]:
+                entries.append(make_acl("x509", self.worker_of(host), read=True, create=True, delete=True))
+            case [_, "hosts", host, "results" | "progress" | "worker", _]:
+                entries.append(make_acl("x509", self.worker_of(host), read=True, write=True))
+        return entries
+
+
+@dataclass(frozen=True)
+class Protection:
+    """What a daemon shows to ZooKeeper, and what its nodes are made with."""
+
+    identity: certificates.Identity
+    access: Access
+
+
+def protection(conf: cfg.ConfigOpts, host: str | None = None) -> Protection | None:
+    """How this daemon protects what it says to ZooKeeper: the worker of ``host``, or a conductor; None for not at all.
+
+    Raises `droveway.errors.Refused` where that was not said and others could listen, and for a certificate that is not
+    the one by which ZooKeeper is to know the daemon.
+    """
+    group = conf.zookeeper
+    identity = certificates.load(conf)
+    beyond = [name for name, _port in collect_hosts(group.hosts)[0] if not _is_own(name)]
+    if not (bool(beyond) if group.tls is None else group.tls):
+        return None
+    if identity is None:
+        why = "[zookeeper] tls is true" if group.tls else f"ZooKeeper at {beyond[0]} is beyond this machine"
+        raise Refused(
+            f"[tls] is empty and {why}: give certificate, key and authority, or set [zookeeper] tls = false to let "
+            "everybody who reaches ZooKeeper command the hosts"
+        )
+    access = Access(group.conductor_identity, group.worker_identity)
+    option = "conductor_identity" if host is None else "worker_identity"
+    wanted = access.conductor if host is None else access.worker_of(host)
+    if identity.subject != wanted:
+        raise Refused(
+            f"[tls] certificate {identity.certificate} is of {identity.subject}, and [zookeeper] {option} says "
+            f"{wanted}: have one issued for that subject, or correct the option"
+        )
+    return Protection(identity, access)
+
+
+def require_root(client: Any, root: str, access: Access | None) -> None:
+    """Raise `droveway.errors.Refused` when the root stands and is not protected as this daemon's nodes are."""
+    try:
+        entries, _stat = client.retry(client.get_acls, root)
+    except exceptions.NoNodeError:
+        return  # whoever makes it, a conductor, makes it as it has to be
+    except exceptions.NoAuthError:
+        raise Refused(
+            f"ZooKeeper does not say who may write {root}: it was not made by this Droveway, {_mend(root)}"
+        ) from None
+    if access is None:
+        if not any(_writes(entry) and entry.id.scheme == "world" for entry in entries):
+            raise Refused(f"ZooKeeper has access lists on {root}: set [zookeeper] tls = true and give [tls]")
+        return
+    others = [entry.id for entry in entries if _writes(entry) and entry.id.id != access.conductor]
+    if others:
+        raise Refused(
+            f"in ZooKeeper {root} may be written by {others[0].scheme}:{others[0].id} and not only by conductors "
+            f"({access.conductor}): {_mend(root)}"
+        )
+
+
+def _writes(entry: ACL) -> bool:
+    return bool(entry.perms & ~Permissions.READ)
+
+
+def _mend(root: str) -> str:
+    return f"stop all daemons and say 'deleteall {root}' in zkCli.sh, nothing is lost, it is made anew from the journal"
+
+
+def _is_own(name: str) -> bool:
+    return name in _OWN_MACHINE or name.startswith("127.")

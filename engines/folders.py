@@ -1,0 +1,78 @@
+"""The folders of hosts in ZooKeeper, which no worker may make for itself: whoever is first could make another's."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import Final
+
+import sqlalchemy as sa
+
+from droveway.clients.zookeeper import Coordination, command_path, progress_path, result_path, worker_path
+from droveway.engines.commands import HOSTS
+from droveway.errors import CoordinationLost
+from droveway.outages import Outage
+from droveway.persistence.api import HostMapping
+from droveway.persistence.database import Database, absence
+
+LOG = logging.getLogger(__name__)
+
+LOOK_EVERY: Final = 2.0
+"""Seconds between two looks for hosts that have no folders."""
+
+CHECK_EVERY: Final = 60.0
+"""Seconds between two looks at whether those of every host are as they should be."""
+
+
+def host_folders(host: str) -> list[str]:
+    """The folders of one host; that of the commands comes last, the bell of a worker that waits for all of them."""
+    return [worker_path(host).rpartition("/")[0], result_path(host), progress_path(host), command_path(host)]
+
+
+class HostFolders:
+    """Makes them for every host that Nova has mapped to a cell, in a thread of its own between `start` and `stop`."""
+
+    def __init__(self, coordination: Coordination, api: Database) -> None:
+        self._coordination = coordination
+        self._api = api
+        self._stopped = threading.Event()
+        self._checked = float("-inf")
+        self._thread = threading.Thread(target=self._run, name="host-folders", daemon=True)
+
+    def start(self) -> None:
+        """Begin to make them."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End, and return when it has."""
+        self._stopped.set()
+        self._thread.join()
+
+    def round(self) -> None:
+        """Make what is missing."""
+        with self._api.read() as session:
+            wanted = set(session.scalars(sa.select(HostMapping.host)))
+        check = time.monotonic() - self._checked >= CHECK_EVERY
+        for host in sorted(wanted if check else wanted - set(self._coordination.children(HOSTS))):
+            for path in host_folders(host):
+                self._coordination.ensure(path)
+        if check:
+            self._checked = time.monotonic()
+
+    def _run(self) -> None:
+        outage = Outage(LOG, "The folders of hosts wait for a server")
+        while True:
+            try:
+                self.round()
+                outage.over()
+            except CoordinationLost as error:
+                outage.note(error)
+            except Exception as error:
+                # Nothing but the next round would make them.
+                if (why := absence(error)) is None:
+                    LOG.exception("The folders of hosts could not be looked at")
+                else:
+                    outage.note(why)
+            if self._stopped.wait(LOOK_EVERY):
+                return
