@@ -6,7 +6,7 @@ attachment's id and the worker resolves it with its own service credential.
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
 
@@ -16,6 +16,19 @@ Direction = Literal["execute", "revert"]
 
 ACTION_VERSION: Final = 1
 
+MOST_BYTES: Final = 256 * 1024
+"""Of a record; ZooKeeper itself takes four times as much."""
+
+Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.:-]{0,254}$")]
+"""What may become the name of a file, a node or a column's value."""
+
+Number = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+"""What a column holds."""
+
+Seconds = Annotated[float, msgspec.Meta(ge=0.0, le=1e9)]
+
+_Record = TypeVar("_Record", bound=msgspec.Struct)
+
 
 class Command(msgspec.Struct, frozen=True, kw_only=True):
     """What a host step asks of a worker; its node's name is ``key``."""
@@ -23,14 +36,14 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
     key: str
     """``<flow>.<step>.<direction>.<attempt>``, the attempt being the number of the step's row in ``move_steps``."""
     host: str
-    move: str
-    server: str
-    epoch: int
-    step: str
-    action: str
+    move: Name
+    server: Name
+    epoch: Number
+    step: Name
+    action: Name
     direction: Direction
     details: dict[str, Any]
-    deadline: float
+    deadline: Seconds
     """Seconds that the action may take from when the worker begins it."""
     version: int = ACTION_VERSION
 
@@ -39,7 +52,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     """What became of a command.  ``error`` is a `droveway.errors.StepError.as_dict`, or None when it went well."""
 
     key: str
-    epoch: int
+    epoch: Number
     value: dict[str, Any] | None = None
     error: dict[str, str] | None = None
 
@@ -48,11 +61,11 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     """How far a long action is: bytes done and in all."""
 
     key: str
-    done: int
-    total: int
-    kept: int = 0
+    done: Number
+    total: Number
+    kept: Number = 0
     """Bytes of those done that an earlier, interrupted run of the action had left."""
-    seconds: float = 0.0
+    seconds: Seconds = 0.0
     """How long the worker has been at it in this run."""
 
 
@@ -74,17 +87,41 @@ def encode(record: msgspec.Struct) -> bytes:
     return msgspec.json.encode(record)
 
 
-def decode_command(data: bytes) -> Command:
-    """The command in a node; raises `droveway.errors.Refused` when it is no command."""
+def decode(data: bytes, kind: type[_Record]) -> _Record:
+    """The record in a node; raises `droveway.errors.Refused` when it holds none of that kind.
+
+    Whoever may write the node may have written anything.
+    """
+    name = kind.__name__.lower()
+    if len(data) > MOST_BYTES:
+        raise Refused(f"the node holds {len(data)} bytes, more than a {name} may have ({MOST_BYTES})")
+    if b"\\u0000" in data:
+        raise Refused(f"the node holds a NUL character, which no {name} has")
     try:
-        return msgspec.json.decode(data, type=Command)
-    except msgspec.DecodeError as error:
-        raise Refused(f"a command node holds no valid command: {error}") from None
+        return msgspec.json.decode(data, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise Refused(f"the node holds no valid {name}: {error}") from None
+
+
+def decode_command(data: bytes) -> Command:
+    """The command in a node; raises as `decode` does."""
+    return decode(data, Command)
 
 
 def decode_result(data: bytes) -> Result:
-    """The result in a node."""
-    return msgspec.json.decode(data, type=Result)
+    """The result in a node; raises as `decode` does."""
+    result = decode(data, Result)
+    if result.error is not None and not {"code", "message"} <= result.error.keys():
+        raise Refused("the node holds a result whose error has no code or no message")
+    return result
+
+
+def decode_answer(data: bytes, key: str) -> Result:
+    """The result of the command ``key`` in a node; raises as `decode` does."""
+    result = decode_result(data)
+    if result.key != key:
+        raise Refused(f"the node holds the result of {result.key[:80]}")
+    return result
 
 
 class VolumeRef(msgspec.Struct, frozen=True, kw_only=True):

@@ -69,6 +69,15 @@ def epoch_path(move: str) -> str:
 TOMBSTONE: Final = b"ended"
 
 
+def epoch_in(data: bytes) -> int | None:
+    """The epoch in its node; None for a tombstone, and for what nobody of us has written."""
+    return int(data) if data.isdigit() and len(data) < _DIGITS else None
+
+
+_DIGITS: Final = 20
+"""More than any column's number has."""
+
+
 class Coordination:
     """A session with ZooKeeper.
 

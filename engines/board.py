@@ -5,6 +5,7 @@ The board holds only what may run now and is rebuilt from the journal when it is
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -19,21 +20,25 @@ from taskflow.jobs.backends import impl_zookeeper
 from taskflow.utils import misc
 
 from droveway.clients.zookeeper import BOARD, Coordination
+from droveway.outages import Once
 from droveway.persistence.journal import Move, MoveFlow
 from droveway.persistence.moves import FORWARD_KINDS
+from droveway.wire import MOST_BYTES, Name, Number
+
+LOG = logging.getLogger(__name__)
 
 
 class Posting(msgspec.Struct, frozen=True, kw_only=True):
     """What a job says: nothing that is not in the journal, and no secret."""
 
-    flow: str
-    move: str
-    kind: str
-    version: int
+    flow: Name
+    move: Name
+    kind: Name
+    version: Number
     digest: str
     urgent: bool
     """Whether it goes before copies: confirm, revert, delete, and every undo."""
-    filed: str
+    filed: Name
     """When the move was asked for; older ones go first."""
 
 
@@ -100,6 +105,7 @@ class MoveBoard(impl_zookeeper.ZookeeperJobBoard):
         self.bell: Callable[[], None] = lambda: None
         self._unwatch: Callable[[], None] = lambda: None
         self._stale = True
+        self._refused = Once(LOG)
         self.claimable: Callable[[Posting], bool] = lambda _posting: True
         """Whether this session's conductor is able and willing to run such a job now."""
 
@@ -152,12 +158,22 @@ class MoveBoard(impl_zookeeper.ZookeeperJobBoard):
             raise exceptions.UnclaimableJob(f"job {job.uuid} is not for this conductor now")
         super().claim(job, who)
 
+    def _job(self, path: str, data: bytes) -> MoveJob:
+        if len(data) > MOST_BYTES:
+            raise ValueError(f"it has {len(data)} bytes, more than a job may have ({MOST_BYTES})")
+        job = MoveJob(self, self._client, path, misc.decode_json(data))
+        if not job.uuid == job.posting.flow == paths.basename(path):
+            raise ValueError(f"it offers flow {job.posting.flow}")
+        return job
+
     def _process_child(self, path: str, request: Any, quiet: bool = True) -> None:  # noqa: ARG002 - TaskFlow's signature
         try:
             data, _stat = request.get()
-            job = MoveJob(self, self._client, path, misc.decode_json(data))
-        except (ValueError, TypeError, KeyError, msgspec.ValidationError):
-            impl_zookeeper.LOG.warning("The job at %s is none of Droveway's and is left alone", path)
+            job = self._job(path, data)
+        except (ValueError, TypeError, KeyError, RecursionError, msgspec.ValidationError) as error:
+            self._refused.tell(f"The job at {path[:200]} is refused and removed", error)
+            # The keeper offers the flow again, if there is one.  Nothing waits for an answer on this thread.
+            self._client.delete_async(path)
             return
         except (kazoo_errors.KazooException, self._client.handler.timeout_exception):
             return  # it went meanwhile, or the next listing asks again

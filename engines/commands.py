@@ -8,6 +8,7 @@ one command of a server at a time, so an undo that comes after its step's withdr
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -23,8 +24,14 @@ from droveway.clients.zookeeper import (
     result_path,
     worker_path,
 )
-from droveway.errors import CoordinationLost, Fenced
-from droveway.wire import Command, Progress, Registration, Result, decode_command, decode_result, encode
+from droveway.errors import CoordinationLost, Fenced, Refused
+from droveway.outages import Once
+from droveway.wire import Command, Progress, Registration, Result, decode, decode_answer, decode_command, encode
+
+LOG = logging.getLogger(__name__)
+
+REFUSED: Final = Once(LOG)
+"""What hosts have written that is refused."""
 
 LOOK_EVERY: Final = 0.5
 """Seconds between two looks at whether the move was held or cancelled, while a host works."""
@@ -55,14 +62,18 @@ class Commands:
         """Make the command's node, or adopt the one that stands; raises Fenced when a newer claim has it."""
         path = command_path(command.host, command.key)
         while True:
-            if self._read_result(command.host, command.key) is not None:
+            if self._coordination.get(result_path(command.host, command.key)) is not None:
                 return
             if self._coordination.create_guarded(path, encode(command), guard=self._guard, version=self._version):
                 return
             present = self._coordination.get(path, sync=True)
             if present is None:
                 continue
-            standing = decode_command(present[0])
+            try:
+                standing = decode_command(present[0])
+            except Refused as error:
+                REFUSED.tell(f"The command {command.key} of host {command.host} is refused", error)
+                standing = msgspec.structs.replace(command, epoch=0)
             if standing.epoch > self._epoch:
                 raise Fenced(f"command {command.key} was adopted by epoch {standing.epoch}, newer than {self._epoch}")
             adopted = msgspec.structs.replace(standing, epoch=self._epoch)
@@ -91,7 +102,7 @@ class Commands:
         try:
             while True:
                 try:
-                    result = self._read_result(host, key)
+                    result = self._read_result(host, key, look)
                     up = self._coordination.get(worker_path(host)) is not None
                 except CoordinationLost:
                     result, up = None, True  # nothing is known of the worker while ZooKeeper is away
@@ -140,8 +151,17 @@ class Commands:
         found: dict[str, Registration] = {}
         for host in self._coordination.children(HOSTS):
             node = self._coordination.get(worker_path(host))
-            if node is not None:
-                found[host] = msgspec.json.decode(node[0], type=Registration)
+            if node is None:
+                continue
+            try:
+                registration = decode(node[0], Registration)
+            except Refused as error:
+                REFUSED.tell(f"The registration of host {host} is refused", error)
+                continue
+            if registration.host == host:
+                found[host] = registration
+            else:
+                REFUSED.tell(f"The registration of host {host} is refused", f"it names {registration.host[:80]}")
         return found
 
     def progress(self, host: str, key: str) -> Progress | None:
@@ -150,16 +170,31 @@ class Commands:
             node = self._coordination.get(progress_path(host, key))
         except CoordinationLost:
             return None
-        return None if node is None else msgspec.json.decode(node[0], type=Progress)
+        if node is None:
+            return None
+        try:
+            return decode(node[0], Progress)
+        except Refused as error:
+            REFUSED.tell(f"The progress of {key} on host {host} is refused", error)
+            return None
 
-    def _read_result(self, host: str, key: str) -> Result | None:
+    def _read_result(self, host: str, key: str, look: Callable[[], None]) -> Result | None:
         node = self._coordination.get(result_path(host, key))
         if node is None:
             return None
-        result = decode_result(node[0])
-        if result.epoch > self._epoch:
-            raise Fenced(f"the answer to {key} was given to epoch {result.epoch}, newer than {self._epoch}")
-        return result
+        try:
+            result = decode_answer(node[0], key)
+        except Refused as error:
+            why = str(error)
+        else:
+            if result.epoch <= self._epoch:
+                return result
+            look()  # ends the wait, unless our claim stands: then nobody can have asked under a newer one
+            why = f"it was given to epoch {result.epoch}, newer than {self._epoch}"
+        REFUSED.tell(f"The result of {key} on host {host} is refused", why)
+        # In its place the worker answers again: what it has done it knows.
+        self._coordination.delete(result_path(host, key))
+        return None
 
     def _remove(self, host: str, key: str) -> None:
         # The command first: a worker that finds a command without an answer would answer it again.

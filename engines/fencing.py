@@ -14,7 +14,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 from sqlalchemy import orm
 
-from droveway.clients.zookeeper import TOMBSTONE, Coordination, epoch_path
+from droveway.clients.zookeeper import TOMBSTONE, Coordination, epoch_in, epoch_path
 from droveway.errors import DrovewayError, Fenced
 from droveway.persistence.database import Database, Executor, database_time
 from droveway.persistence.journal import EPOCH, Claim, Counter, Intent, Move, MoveStep
@@ -178,7 +178,7 @@ def mirror(coordination: Coordination, move_id: str, epoch: int) -> int:
             coordination.create(path, data)
             continue
         value, version = present
-        if value == TOMBSTONE or int(value) > epoch:
+        if value == TOMBSTONE or (epoch_in(value) or 0) > epoch:
             raise Fenced(f"epoch {epoch} of move {move_id} no longer stands: ZooKeeper has {value.decode()}")
         if value == data:
             return version
@@ -190,7 +190,7 @@ def bury(coordination: Coordination, move_id: str, epoch: int) -> None:
     path = epoch_path(move_id)
     while (present := coordination.get(path, sync=True)) is not None:
         value, version = present
-        if value == TOMBSTONE or int(value) > epoch or coordination.put(path, TOMBSTONE, version=version):
+        if value == TOMBSTONE or (epoch_in(value) or 0) > epoch or coordination.put(path, TOMBSTONE, version=version):
             return
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import logging
+import re
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
@@ -20,9 +21,9 @@ import msgspec
 from droveway import wire
 from droveway.clients.zookeeper import Coordination, command_path, epoch_path, progress_path, result_path
 from droveway.engines import fencing
-from droveway.engines.commands import HOSTS
+from droveway.engines.commands import HOSTS, REFUSED
 from droveway.engines.policies import Waiting
-from droveway.errors import Fenced
+from droveway.errors import Fenced, Refused
 from droveway.flows.before import before
 from droveway.persistence import moves, policies
 from droveway.persistence.database import Database, database_time
@@ -35,6 +36,7 @@ ANSWER_SECONDS: Final = 5.0
 """How much longer than the guest's own answer a worker's may take, before it counts as none."""
 
 _PREFIX: Final = "health-"
+_KEY: Final = re.compile(rf"{_PREFIX}([\w-]+)\.{STEP}\.execute\.([0-9]{{1,10}})", re.ASCII)
 _EPOCH: Final = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - as the journal's columns hold it
 
 
@@ -119,19 +121,29 @@ class HealthChecks:
         """Keep the question's answer; False while there is still time for one."""
         node = self._coordination.get(result_path(question.host, question.key))
         if node is not None:
-            result = wire.decode_result(node[0])
             with self._journal.read() as session:
                 meant_to_run = before(moves.get(session, question.move)).powered_on
-            health, reason = judge(result, self._standard, meant_to_run=meant_to_run)
+            try:
+                result = wire.decode_answer(node[0], question.key)
+                health, reason = judge(result, self._standard, meant_to_run=meant_to_run)
+            except (Refused, msgspec.ValidationError) as error:
+                REFUSED.tell(f"The result of {question.key} on host {question.host} is refused", error)
+                return True
             self._record(question, health, reason, result.epoch)
             return True
         seconds = self._standard.probe_timeout + ANSWER_SECONDS
         if now - question.asked <= dt.timedelta(seconds=seconds):
             return False
         command = self._coordination.get(command_path(question.host, question.key))
-        if command is not None:
-            reason = f"host {question.host} did not say within {seconds:g} s how the guest is"
-            self._record(question, Health.FAILING, reason, wire.decode_command(command[0]).epoch)
+        if command is None:
+            return True
+        try:
+            epoch = wire.decode_command(command[0]).epoch
+        except Refused as error:
+            REFUSED.tell(f"The command {question.key} of host {question.host} is refused", error)
+            return True
+        reason = f"host {question.host} did not say within {seconds:g} s how the guest is"
+        self._record(question, Health.FAILING, reason, epoch)
         return True
 
     def _record(self, question: _Question, health: Health, reason: str, epoch: int) -> None:
@@ -147,9 +159,10 @@ class HealthChecks:
                 if key.startswith(_PREFIX)
             }
             for key in sorted(keys):
-                flow, _, rest = key.partition(".")
-                asked = _EPOCH + dt.timedelta(seconds=int(rest.rpartition(".")[2]))
-                yield _Question(host, key, flow.removeprefix(_PREFIX), asked)
+                if (found := _KEY.fullmatch(key)) is None:
+                    REFUSED.tell(f"The node {key[:200]} of host {host} is refused", "it names no question")
+                    continue
+                yield _Question(host, key, found[1], _EPOCH + dt.timedelta(seconds=int(found[2])))
 
     def _remove(self, question: _Question) -> None:
         # The command first: a worker that finds a command without an answer would answer it again.

@@ -17,12 +17,13 @@ from droveway import wire
 from droveway.certificates import Identity
 from droveway.clients.zookeeper import Coordination, command_path, result_path, worker_path
 from droveway.errors import CoordinationLost, Refused
-from droveway.outages import Outage
+from droveway.outages import Once, Outage
 from droveway.workers import copies, frames
 from droveway.workers.actions import ACTIONS
 from droveway.workers.context import Host, Probe, References
 from droveway.workers.directories import Directories
 from droveway.workers.endpoints import Endpoint
+from droveway.workers.fence import standing_epoch
 from droveway.workers.hypervisors.base import Hypervisor
 from droveway.workers.journal import WorkerJournal
 from droveway.workers.limits import Limits
@@ -89,6 +90,8 @@ class Worker:
         self._runs: dict[str, Run] = {}
         """By what each of them occupies (`_slot`)."""
         self._left: dict[str, _Left] = {}
+        self._refused = Once(LOG)
+        self._unfinished = Once(LOG, logging.INFO)
         self._thread: threading.Thread | None = None
         self._lock: int | None = None
 
@@ -154,13 +157,8 @@ class Worker:
         return self._turned
 
     def register(self) -> None:
-        """Say that this host is up; a node that an earlier session of this host left is replaced."""
+        """Say that this host is up; a node that an earlier session, or somebody else, left is replaced."""
         path = worker_path(self.host)
-        owner = self.coordination.owner(path)
-        if owner is not None and owner == self.coordination.session:
-            return
-        if owner is not None:
-            self.coordination.delete(path)
         record = wire.Registration(
             host=self.host,
             version=_release(),
@@ -169,7 +167,14 @@ class Worker:
             address=self.endpoint.address,
             same_host_cold_migrate=self.hypervisor.same_host_cold_migrate,
         )
-        self.coordination.create(path, wire.encode(record), ephemeral=True)
+        data = wire.encode(record)
+        owner = self.coordination.owner(path)
+        if owner is not None:
+            found = self.coordination.get(path)
+            if owner == self.coordination.session and found is not None and found[0] == data:
+                return
+            self.coordination.delete(path)
+        self.coordination.create(path, data, ephemeral=True)
 
     def _check_registration(self) -> None:
         self._registered = False
@@ -223,7 +228,7 @@ class Worker:
     def _consider(self, command: wire.Command, waiting: list[wire.Command]) -> None:
         key = parse_key(command.key)
         known = self._journal.result(command.key)
-        if known is None and any(parse_key(other.key).supersedes(key) for other in waiting):
+        if known is None and any(self._supersedes(other, command) for other in waiting):
             busy = self._runs.get(_slot(command))
             if busy is None or busy.command.key != command.key:
                 known = superseded(self._parts, command)
@@ -234,8 +239,16 @@ class Worker:
         if busy is None:
             if (self._has_room() or key.direction == "revert") and not self._rests(command):
                 self._begin(command)
-        elif key.supersedes(busy.key):
+        elif self._supersedes(command, busy.command):
             busy.cancel()
+
+    def _supersedes(self, undo: wire.Command, command: wire.Command) -> bool:
+        """Whether it is the undo that ends the command, asked for by the claim that stands."""
+        return (
+            parse_key(undo.key).supersedes(parse_key(command.key))
+            and undo.move == command.move
+            and undo.epoch == standing_epoch(self.coordination, undo.move)
+        )
 
     def _begin(self, command: wire.Command) -> None:
         left = self._left.pop(command.key, None)
@@ -259,6 +272,8 @@ class Worker:
                 run.join()
                 del self._runs[slot]
                 key = run.command.key
+                if run.why:
+                    self._unfinished.tell(f"{key} is left", run.why)
                 if run.left_begun and not self._stopping:
                     unwatch = self.coordination.watch(command_path(self.host, key), self._bell.set)
                     self._left[key] = _Left(run.command.epoch, time.monotonic() + LOOK_EVERY, unwatch)
@@ -271,10 +286,11 @@ class Worker:
             command = wire.decode_command(found[0])
             parse_key(command.key)
         except Refused as error:
-            LOG.warning("The command %s of %s is ignored: %s", key, self.host, error)
+            self._refused.tell(f"The command {key[:200]} of {self.host} is refused", error)
             return None
         if (command.key, command.host) != (key, self.host):
-            LOG.warning("The command %s of %s is ignored: it names %s on %s", key, self.host, command.key, command.host)
+            why = f"it names {command.key[:80]} on {command.host[:80]}"
+            self._refused.tell(f"The command {key[:200]} of {self.host} is refused", why)
             return None
         return command
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from droveway import wire
-from droveway.clients.zookeeper import TOMBSTONE, Coordination, command_path, epoch_path
-from droveway.errors import CoordinationLost, Fenced
+from droveway.clients.zookeeper import Coordination, command_path, epoch_in, epoch_path
+from droveway.errors import CoordinationLost, Fenced, Refused
 from droveway.workers.journal import WorkerJournal
 
 
 def standing_epoch(coordination: Coordination, move: str) -> int | None:
     """The move's epoch as it stands now; None when the move has ended or was never claimed."""
     found = coordination.get(epoch_path(move), sync=True)
-    return None if found is None or found[0] == TOMBSTONE else int(found[0])
+    return None if found is None else epoch_in(found[0])
 
 
 class Fence:
@@ -42,7 +42,10 @@ class Fence:
     def _adopt(self, standing: int) -> None:
         """The conductor that raised the epoch may have put it on the command while the action ran."""
         found = self._coordination.get(command_path(self._command.host, self._command.key), sync=True)
-        stamped = wire.decode_command(found[0]).epoch if found is not None else self.epoch
+        try:
+            stamped = wire.decode_command(found[0]).epoch if found is not None else self.epoch
+        except Refused as error:
+            raise Fenced(str(error)) from None
         if stamped != standing:
             raise Fenced(f"move {self._command.move} is at epoch {standing}, the command at {stamped}")
         self.epoch = stamped

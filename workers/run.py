@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+import re
 import threading
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from droveway import wire
 from droveway.clients.zookeeper import Coordination, command_path, progress_path, result_path
@@ -13,6 +14,8 @@ from droveway.workers import actions
 from droveway.workers.context import Context, Host, Probe
 
 LOG = logging.getLogger(__name__)
+
+_KEY: Final = re.compile(r"([\w-]+)\.(\w+)\.(execute|revert)\.([0-9]{1,18})(?:\.[\w-]+)?", re.ASCII)
 
 
 class Key(NamedTuple):
@@ -34,10 +37,10 @@ class Key(NamedTuple):
 
 def parse_key(key: str) -> Key:
     """The parts of ``<flow>.<step>.<direction>.<attempt>[.<part>]``; raises Refused for anything else."""
-    parts = key.split(".")
-    if len(parts) not in (4, 5) or not parts[3].isdecimal():
-        raise Refused(f"{key!r} is no command's key")
-    return Key(parts[0], parts[1], parts[2], int(parts[3]))
+    found = _KEY.fullmatch(key)
+    if found is None:
+        raise Refused(f"{key[:80]!r} is no command's key")
+    return Key(found[1], found[2], found[3], int(found[4]))
 
 
 def answer(coordination: Coordination, host: str, key: str, result: bytes) -> None:
@@ -59,6 +62,8 @@ class Run:
         self.key = parse_key(command.key)
         self.left_begun = False
         """Whether it ended without a result: a newer stamp of the command, or a new session, enters it again."""
+        self.why = ""
+        """Why it did."""
         self._context = Context(host, command, probe=probe, tell=self._tell)
         self._thread = threading.Thread(target=self._carry_out, name=command.key, daemon=True)
 
@@ -92,7 +97,7 @@ class Run:
             self.left_begun = False
             answer(self.host.coordination, self.host.name, key, result)
         except (Fenced, CoordinationLost, Parked) as error:
-            LOG.info("%s is left: %s", key, error)
+            self.why = str(error)
         finally:
             self._done.set()
 
@@ -103,8 +108,7 @@ class Run:
             details = wire.details_of(self.command)
         except Refused as error:
             return self._encoded(None, self._context.failed(str(error), code=error.code))
-        if not journal.raise_epoch(self.command.move, self.command.epoch):
-            raise Fenced(f"a higher epoch than {self.command.epoch} was seen for move {self.command.move}")
+        # Before anything is noted of it: a forged epoch in the journal would bar all that come after it.
         self._context.fence()
         if self.command.action in wire.QUESTIONS:
             return self._attempted(details)

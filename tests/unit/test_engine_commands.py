@@ -80,7 +80,9 @@ def test_an_answer_is_taken_before_anything_else_is_looked_at(rig: Rig) -> None:
 
     class Answered(threading.Event):
         def wait(self, timeout: float | None = None) -> bool:
-            return session.create(result_path("h1", "f.s.execute.1"), wire.encode(wire.Result(key="k", epoch=1)))
+            return session.create(
+                result_path("h1", "f.s.execute.1"), wire.encode(wire.Result(key="f.s.execute.1", epoch=1))
+            )
 
     commands = Commands(session, flow_uuid="f", epoch=1, guard="/guard", version=0)
     wait = {"deadline": 9.0, "away": 9.0, "bell": Answered()}
@@ -268,8 +270,12 @@ def test_a_stale_conductor_posts_adopts_and_takes_nothing(rig: Rig) -> None:
         old.post(command)
     assert wire.decode_command(session.get(command_path("h1", command.key))[0]).epoch == 5  # type: ignore[index]
     session.create(result_path("h1", command.key), wire.encode(wire.Result(key=command.key, epoch=5)))
+
+    def look() -> None:
+        raise Fenced("the journal has epoch 5")
+
     with pytest.raises(Fenced):
-        old.wait("h1", command.key, deadline=1, away=1, look=lambda: None, bell=threading.Event())
+        old.wait("h1", command.key, deadline=1, away=1, look=look, bell=threading.Event())
     assert new.wait("h1", command.key, deadline=1, away=1, look=lambda: None, bell=threading.Event()).epoch == 5
     new.tidy(command.key)
     assert leftovers(rig) == [command.key, command.key]
