@@ -56,6 +56,7 @@ class Commands:
         self._epoch = epoch
         self._guard = guard
         self._version = version
+        self._session = coordination.session
         self._answered: list[tuple[str, str]] = []
 
     def post(self, command: Command) -> None:
@@ -123,6 +124,12 @@ class Commands:
         finally:
             for stop in stops:
                 stop()
+
+    def claim_is_alive(self) -> bool | None:
+        """Whether the session that the flow was claimed under lives on; None while nobody can say."""
+        if self._session is None or self._coordination.session != self._session:
+            return False
+        return True if self._coordination.live() else None
 
     def withdraw(self, hosts: Iterable[str], step: str, direction: str) -> None:
         """Take back what the step still asks in that direction; what a worker has begun, it ends alone."""

@@ -40,6 +40,9 @@ LOG = logging.getLogger(__name__)
 GRACE: Final = 15.0
 """Seconds beyond a command's deadline, which the worker keeps itself, for the answer to arrive."""
 
+SESSION_LOOK: Final = 0.1
+"""Seconds between two looks at whether ZooKeeper answers again."""
+
 _MOVE: Final = sa.select(Move).where(Move.id == sa.bindparam("move"))
 _BEFORE: Final = sa.select(Move.before).where(Move.id == sa.bindparam("move"))
 
@@ -170,7 +173,10 @@ class MoveRun:
             )
         self._cancellable = cancellable and not self._asked_beyond and self.kind in moves.FORWARD_KINDS
         self._require_going_on()
-        claimed = self.backend.begun(step, direction) or fencing.claimed(self.journal, self.move_id)
+        waited = self._await_session(step)
+        claimed = (None if waited else self.backend.begun(step, direction)) or fencing.claimed(
+            self.journal, self.move_id
+        )
         epoch = claimed.pop("epoch") if claimed is not None else None
         if claimed is not None:
             self._learn(recorded=claimed.pop("recorded"), **claimed)
@@ -302,6 +308,28 @@ class MoveRun:
         self._require_going_on()
         wishes = fencing.wishes(self.journal, self.move_id)
         self._heed(wishes, wishes and wishes.epoch)
+
+    def _await_session(self, step: str) -> bool:
+        """Return once the session that the move was claimed under is known to live; whether that had to be waited for.
+
+        While it is suspended it may have ended, and the move may be another conductor's.  So then nothing begins, and
+        after it only what a write behind the fence allows.  Raises Parked when it has ended, Fenced when somebody else
+        has the move.
+        """
+        alive = self._commands.claim_is_alive()
+        if alive:
+            return False
+        if alive is None:
+            LOG.warning("Move %s waits at step %s: ZooKeeper does not answer", self.move_id[:8], step)
+        with self._stop.bell() as bell:
+            while (alive := self._commands.claim_is_alive()) is None:
+                self._look()
+                bell.wait(SESSION_LOOK)
+        if not alive:
+            self.leave(f"move {self.move_id[:8]} is left at step {step}: the session that claimed it has ended")
+        with self.write():
+            LOG.info("Move %s goes on with step %s: its claim stands", self.move_id[:8], step)
+        return True
 
     def _learn(self, *, recorded: bool, **columns: Any) -> None:
         """Bring the row in hand up to date; what `record_before` wrote, it wrote once."""

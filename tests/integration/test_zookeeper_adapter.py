@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from kazoo.client import KazooClient
-from support.engine_rig import REMOTE, Crash, FakeWorker, Rig, until
+from support.engine_rig import REMOTE, Crash, FakeWorker, Host, Rig, until
 from support.zookeeper_server import Server, running_server
 
 from droveway.clients import zookeeper
@@ -239,3 +239,86 @@ def test_a_restarted_zookeeper_goes_on_with_what_was_there(rig: Rig, server: Ser
     keeper.stop()
     conductor.stop()
     assert rig.world.log.count("x start_guest") == 2
+
+
+def suspended(rig: Rig, server: Server, host: Host, step: str) -> None:
+    """Freeze ZooKeeper in this step, and let it end once the conductor knows that its session is suspended."""
+
+    def freeze(_ctx: object) -> None:
+        del rig.world.hooks[f"x {step}"]
+        server.freeze()
+        until(lambda: not host.coordination.live())
+
+    rig.world.hooks[f"x {step}"] = freeze
+
+
+def waits(caplog: pytest.LogCaptureFixture) -> bool:
+    return "waits at step choose_destinations: ZooKeeper does not answer" in caplog.text
+
+
+def test_no_step_begins_while_the_session_is_suspended(
+    rig: Rig, server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Though the journal would let it; the move goes on when ZooKeeper answers again, and no step runs twice."""
+    caplog.set_level("INFO")
+    move = rig.submit()
+    rig.post(move)
+    host = rig.host()
+    suspended(rig, server, host, "prepare")
+    thread = threading.Thread(target=host.turn)
+    thread.start()
+    try:
+        until(lambda: waits(caplog))
+        assert rig.world.log == ["x prepare"]
+    finally:
+        server.thaw()
+    thread.join(60)
+    if rig.move(move).state != "verifying":  # it answered too late: the session had ended, which is as good an end
+        assert rig.world.log == ["x prepare"]
+        until(lambda: host.board.lock_owner(host.jobs()[0]) is None)
+        host.turn()
+    assert rig.move(move).state == "verifying"
+    assert rig.world.log.count("x prepare") == rig.world.log.count("x choose_destinations") == 1
+
+
+def test_a_conductor_that_was_fenced_while_its_session_was_suspended_begins_no_step(
+    rig: Rig, server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    move = rig.submit()
+    rig.post(move)
+    host = rig.host()
+    suspended(rig, server, host, "prepare")
+    outcome: list[bool] = []
+    claimed = host.jobs()[0]
+    host.board.claim(claimed, "first")
+    thread = threading.Thread(target=lambda: outcome.append(host.conductor._dispatch_job(claimed)))
+    thread.start()
+    try:
+        until(lambda: waits(caplog))
+        fencing.claim(rig.journal, move, "second")
+        thread.join(20)
+        assert outcome == [False]
+    finally:
+        server.thaw()
+    assert rig.world.log == ["x prepare"]
+    assert "was lost" in caplog.text
+
+
+def test_a_conductor_whose_session_has_ended_begins_no_step(rig: Rig) -> None:
+    """Though nobody else has the move yet: its claim went with the session."""
+    move = rig.submit()
+    rig.post(move)
+    first = rig.host()
+
+    def end(_ctx: object) -> None:
+        del rig.world.hooks["x prepare"]
+        before = first.coordination.session
+        expire(first.coordination)
+        until(lambda: first.coordination.session not in (None, before))
+
+    rig.world.hooks["x prepare"] = end
+    assert first.turn() == [False]
+    assert rig.world.log == ["x prepare"]
+    assert rig.host().turn() == [True]
+    assert rig.move(move).state == "verifying"
+    assert rig.world.log.count("x prepare") == 1

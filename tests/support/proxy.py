@@ -1,0 +1,125 @@
+"""A TCP proxy between daemons and a server: it cuts connections, stalls them, and loses commits."""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Literal
+
+Loss = Literal["before", "after"]
+"""Whether the server never hears of a COMMIT, or makes it and nobody hears the answer."""
+
+_COMMIT = b"COMMIT"
+_LOOKS = 0.05
+"""Seconds between two looks at what is wished of a connection that is silent."""
+
+
+class Proxy:
+    """Listens at ``port`` of 127.0.0.1 and passes everything on."""
+
+    def __init__(self, target: Path | tuple[str, int]) -> None:
+        """``target``: a server's Unix socket, or its address and port."""
+        self._target = target
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self.lost = 0
+        """Commits that were lost."""
+        self._passing = threading.Event()
+        self._passing.set()
+        self._cut = False
+        self._closed = False
+        self._generation = 0
+        self._lock = threading.Lock()
+        self._loses: tuple[Callable[[int], bool], Loss] | None = None
+        self._commits = 0
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def cut(self) -> None:
+        """Break every connection, and each new one at once, until `heal`."""
+        self._cut = True
+        self._generation += 1
+
+    def heal(self) -> None:
+        """Pass everything on again."""
+        self._cut = False
+        self._passing.set()
+
+    def stall(self) -> None:
+        """Keep the connections, take new ones, and pass nothing on until `heal`."""
+        self._passing.clear()
+
+    def lose_commits(self, which: Callable[[int], bool], loss: Loss) -> None:
+        """Lose those whose number, counted from 1 on, ``which`` says, and their connections with them."""
+        with self._lock:
+            self._commits, self.lost, self._loses = 0, 0, (which, loss)
+
+    def lose_none(self) -> None:
+        """Lose no more of them."""
+        self._loses = None
+
+    def close(self) -> None:
+        """Break all and listen no more."""
+        self._closed = True
+        self.cut()
+        self._passing.set()
+        self._listener.close()
+
+    def _accept(self) -> None:
+        while not self._closed:
+            try:
+                client, _address = self._listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+
+    def _serve(self, client: socket.socket) -> None:
+        generation = self._generation
+        with client, contextlib.suppress(OSError), self._connect() as server:
+            while not self._cut and generation == self._generation:
+                ready, _, _ = select.select([client, server], [], [], _LOOKS)
+                for source in ready:
+                    data = source.recv(65536)
+                    self._passing.wait()
+                    loss = self._loss(data) if source is client else None
+                    if not data or loss == "before" or generation != self._generation:
+                        return
+                    (server if source is client else client).sendall(data)
+                    if loss == "after":
+                        server.recv(65536)
+                        return
+
+    def _connect(self) -> socket.socket:
+        if self._cut:
+            raise ConnectionRefusedError
+        if isinstance(self._target, tuple):
+            return socket.create_connection(self._target)
+        server = socket.socket(socket.AF_UNIX)
+        server.connect(str(self._target))
+        return server
+
+    def _loss(self, data: bytes) -> Loss | None:
+        if _COMMIT not in data:
+            return None
+        with self._lock:
+            if self._loses is None:
+                return None
+            which, loss = self._loses
+            self._commits += 1
+            if not which(self._commits):
+                return None
+            self.lost += 1
+            return loss
+
+
+@contextlib.contextmanager
+def running_proxy(target: Path | tuple[str, int]) -> Iterator[Proxy]:
+    """One that passes everything on to the target."""
+    proxy = Proxy(target)
+    try:
+        yield proxy
+    finally:
+        proxy.close()
