@@ -17,6 +17,7 @@ import sqlalchemy as sa
 from support import mariadb_server, postgres_server, served_cloud
 from support.certificates import Authority, Files
 from support.small_lab import is_released, read_move, until
+from support.zookeeper_server import free_port
 
 from droveway import certificates
 from droveway.clients import zookeeper
@@ -92,7 +93,7 @@ class Installation:
     def __init__(
         self, lab: Lab, folder: Path, settings: dict[str, dict[str, str]], authority: Authority | None = None
     ) -> None:
-        """``authority``: ZooKeeper is spoken to through TLS, by each daemon with its own certificate."""
+        """``authority``: TLS goes to ZooKeeper and between workers, by each daemon with its own certificate."""
         self.lab = lab
         self.folder = folder
         self.authority = authority
@@ -103,6 +104,7 @@ class Installation:
         self.server: Server | None = None
         """Of its databases; none where they are files."""
         self._running: list[Daemon] = []
+        self._addresses: dict[str, str] = {}
         write(settings, self.configuration)
 
     def conductor(self, name: str = "conductor", **environment: str) -> Daemon:
@@ -113,6 +115,9 @@ class Installation:
         """A host's worker, registered when this returns."""
         root = self.lab.layout.host(host)
         places = {"OS_WORKER__STATE_PATH": str(root), "OS_WORKER__INSTANCES_ROOT": str(root)}
+        if self.authority is not None:
+            where = self._addresses.setdefault(host, f"127.0.0.1:{free_port()}")
+            places |= {"OS_WORKER__TRANSFER_LISTEN": where, "OS_WORKER__TRANSFER_ADDRESS": where}
         words = ["worker", "run", "--host", host]
         shown = {**places, **self.certified(host), **environment}
         daemon = self._start(f"worker-{host}", words, shown, configuration)
