@@ -67,6 +67,8 @@ class FlowBackend:
         self._ends: dict[Run, dict[str, Any]] = {}
         self._called: list[int] = []
         self._begun: tuple[Run, dict[str, Any]] | None = None
+        self._unsure = False
+        """Whether the last transaction may be committed although nobody heard of it."""
         self.closed: DrovewayError | None = None
         """Why nothing more may be written: parked or fenced."""
         self.ended = False
@@ -202,6 +204,7 @@ class FlowBackend:
             self.detach(error)
             raise
         except exc.DBAPIError as error:
+            self._unsure = True
             # TaskFlow tries a StorageFailure again: a short outage of the database is ridden out.
             raise taskflow_errors.StorageFailure(f"the journal refused a write: {type(error.orig).__name__}") from error
 
@@ -213,7 +216,19 @@ class FlowBackend:
         session.execute(_NEW_FLOW, {"parent_uuid": move_id, **row})
         return row
 
+    def _read_back(self, transaction: Executor) -> None:
+        """What the next transaction writes depends on whether the last one, whose answer never came, was committed."""
+        flow_uuid = self._history.flow_uuid
+        row = transaction.execute(_KNOWN_FLOW, {"flow": flow_uuid}).mappings().one()
+        self._flow_row = models.FlowDetail.from_dict(row).to_dict()
+        rows = transaction.execute(_KNOWN_ATOMS, {"flow": flow_uuid}).mappings()
+        atoms = [details.atom_detail(row) for row in rows]
+        self._stored = {atom.uuid: details.atom_row(atom, flow_uuid) for atom in atoms}
+        self._history.load(transaction)
+
     def _flush(self, transaction: Executor) -> None:
+        if self._unsure:
+            self._read_back(transaction)
         if new := [row for uuid, row in self._waiting.items() if uuid not in self._stored]:
             transaction.execute(_NEW_ATOM, new)
         for uuid, row in self._waiting.items():
@@ -229,6 +244,7 @@ class FlowBackend:
             transaction.execute(_CALLED, [{"intent": number} for number in self._called])
 
     def _flushed(self) -> None:
+        self._unsure = False
         self._stored.update(self._waiting)
         self._waiting = {}
         self._flow_row, self._flow_waiting = self._flow_waiting or self._flow_row, {}
