@@ -12,7 +12,7 @@ import dataclasses
 import enum
 import re
 import time
-from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn, TypeVar
 
 from sqlalchemy import exc
 from taskflow import exceptions, task
@@ -199,7 +199,7 @@ def guarded(
         except Exception as error:  # noqa: BLE001 - TaskFlow must never meet an error that it cannot save
             if _is_outage(error):
                 # Neither the move's fault nor its host's: another claim goes on from here.
-                run.leave(f"step {name} of move {run.move_id[:8]} lost what it writes to: {type(error).__name__}")
+                _leave(run, name, error)
             failure = _failure(name, error)
         else:
             return value
@@ -207,9 +207,22 @@ def guarded(
             raise failure from None
         # At the point of no return trying again cannot tell whether the guest runs.
         if (at_no_return and failure.error_code == "start-unknown") or time.monotonic() >= until:
-            run.park(name, direction, failure)
+            _park(run, name, direction, failure)
         run.wait(pause)
         pause = min(pause * 2, LONGEST_PAUSE)
+
+
+def _park(run: Run, name: str, direction: Direction, failure: StepError) -> NoReturn:
+    try:
+        run.park(name, direction, failure)
+    except (Parked, Fenced):
+        raise
+    except Exception as error:  # noqa: BLE001 - to TaskFlow it would be a failed step, and the move would be undone
+        _leave(run, name, error)
+
+
+def _leave(run: Run, name: str, error: Exception) -> NoReturn:
+    run.leave(f"step {name} of move {run.move_id[:8]} lost what it writes to: {type(error).__name__}")
 
 
 def _proved_undone(failure: StepError) -> bool:

@@ -197,3 +197,19 @@ def test_a_write_that_the_journal_refuses_for_good_fails_the_step(toy: Callable[
     with pytest.raises(StepError, match="refused a write"):
         step.execute()
     assert "leave" not in run.seen
+
+
+@pytest.mark.parametrize("why", [OperationalError, DataError])
+def test_a_step_that_cannot_even_park_is_never_a_failed_one(
+    toy: Callable[..., tuple[Toy, FakeRun]], monkeypatch: pytest.MonkeyPatch, why: type[DBAPIError]
+) -> None:
+    """The guest runs on its new host: to TaskFlow a failure would undo the move."""
+    step, run = toy(StepError("who knows"), beyond=True, retry_for=0.0)
+
+    def refuse(_step: str, _direction: str, _error: StepError) -> NoReturn:
+        raise _refused_write(why)
+
+    monkeypatch.setattr(run, "park", refuse)
+    with pytest.raises(Parked):
+        step.execute()
+    assert run.seen[-1] == "leave"
