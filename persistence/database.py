@@ -95,11 +95,13 @@ class Database:
     def writing(self) -> Iterator[sa.Connection]:
         """A connection whose transactions, which the caller begins, are to write."""
         with self.engine.connect() as connection:
-            connection.info[_WRITES] = True
+            # Asked for again it would be that of a new connection when this one was lost.
+            info = connection.info
+            info[_WRITES] = True
             try:
                 yield connection
             finally:
-                del connection.info[_WRITES]
+                info.pop(_WRITES, None)
 
     def require(self, name: str) -> None:
         """Raise `DatabaseUnusable` with ``name`` in its sentence unless the database answers."""
