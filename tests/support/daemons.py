@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import sqlalchemy as sa
@@ -204,10 +204,19 @@ class Installation:
 
 @contextlib.contextmanager
 def installation(
-    lab: Lab, folder: Path, hosts: str, server: Server | None, authority: Authority | None = None
+    lab: Lab,
+    folder: Path,
+    hosts: str,
+    server: Server | None,
+    authority: Authority | None = None,
+    *,
+    reached: Callable[[str], str] | None = None,
 ) -> Iterator[Installation]:
-    """Daemons over the ZooKeeper at ``hosts``, with the lab's databases on the server, or as they are without one."""
-    urls = in_place(lab) if server is None else _on_server(lab, server)
+    """Daemons over the ZooKeeper at ``hosts``, with the lab's databases on the server, or as they are without one.
+
+    ``reached`` gives the URL by which daemons reach a database of the server, where that is not the server's own.
+    """
+    urls = in_place(lab) if server is None else _on_server(lab, server, reached or server.url)
     with served_cloud.served(lab.layout) as cloud:
         settings = settings_of(lab, hosts, urls, cloud, folder / "run")
         settings["zookeeper"]["tls"] = str(authority is not None)
@@ -257,8 +266,8 @@ def in_place(lab: Lab) -> dict[str, str]:
     return {"journal": sqlite_url(files.journal), "api": sqlite_url(files.api)}
 
 
-def _on_server(lab: Lab, server: Server) -> dict[str, str]:
-    """Bring the lab's rows to the server, and let the lab look at them there."""
+def _on_server(lab: Lab, server: Server, reached: Callable[[str], str]) -> dict[str, str]:
+    """Bring the lab's rows to the server, and let the lab look at them there; how daemons reach each database."""
     cells = dict(lab.cell_databases)
     names = {"journal": "journal", "api": "api", **{f"cell-{name}": f"cell-{name}" for name in cells}}
     urls = {name: server.url(database) for name, database in names.items()}
@@ -277,8 +286,8 @@ def _on_server(lab: Lab, server: Server) -> dict[str, str]:
     lab.__dict__["cell_databases"] = {name: Database(urls[f"cell-{name}"]) for name in cells}
     lab.__dict__.pop("cells", None)
     for name in cells:
-        _map(lab.api, name, urls[f"cell-{name}"])
-    return urls
+        _map(lab.api, name, reached(names[f"cell-{name}"]))
+    return {name: reached(database) for name, database in names.items()}
 
 
 def _copy(source: Database, target: Database, metadata: sa.MetaData) -> None:

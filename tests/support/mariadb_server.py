@@ -27,19 +27,23 @@ class Server:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._data = folder / "data"
-        self._socket = folder / "socket"
+        self.socket = folder / "socket"
         self._process: subprocess.Popen[bytes] | None = None
         self._port = 3306
         self._network = ["--skip-networking"]
 
     def url(self, database: str) -> str:
         """Of one of its databases."""
-        return f"mysql+pymysql://droveway:{PASSWORD}@localhost/{database}?unix_socket={self._socket}"
+        return f"mysql+pymysql://droveway:{PASSWORD}@localhost/{database}?unix_socket={self.socket}"
 
     def tls_url(self, database: str, authority: Path, *, name: str = "localhost") -> str:
         """Of one of its databases, through TLS, at the name that its certificate has to be for."""
         checks = f"ssl_ca={authority}&ssl_check_hostname=true"
         return f"mysql+pymysql://droveway:{PASSWORD}@{name}:{self._port}/{database}?{checks}"
+
+    def url_through(self, port: int, database: str) -> str:
+        """Of one of its databases, through a proxy at this port."""
+        return f"mysql+pymysql://droveway:{PASSWORD}@127.0.0.1:{port}/{database}?ssl_disabled=true"
 
     def plain_url(self, database: str) -> str:
         """The same without TLS."""
@@ -73,7 +77,7 @@ class Server:
                     "mariadbd",
                     "--no-defaults",
                     f"--datadir={self._data}",
-                    f"--socket={self._socket}",
+                    f"--socket={self.socket}",
                     *self._network,
                     "--max-connections=300",
                     *_as_user(),
@@ -94,12 +98,14 @@ class Server:
         """Make empty databases, and who may use them."""
         with self._connect() as connection, connection.cursor() as cursor:
             cursor.execute("CREATE USER IF NOT EXISTS droveway@localhost IDENTIFIED BY %s", (PASSWORD,))
+            # Tests look at who waits for whom.
+            cursor.execute("GRANT PROCESS ON *.* TO droveway@localhost")
             for database in databases:
                 cursor.execute(f"CREATE DATABASE `{database}` CHARACTER SET utf8mb4")
                 cursor.execute(f"GRANT ALL ON `{database}`.* TO droveway@localhost")
 
     def _connect(self) -> pymysql.Connection:
-        return pymysql.connect(unix_socket=str(self._socket), user=pwd.getpwuid(os.geteuid()).pw_name)
+        return pymysql.connect(unix_socket=str(self.socket), user=pwd.getpwuid(os.geteuid()).pw_name)
 
     def _answers(self) -> bool:
         assert self._process is not None

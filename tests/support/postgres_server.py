@@ -39,6 +39,15 @@ class Server:
         where = f"{name}:{self._port}/{database}?hostaddr=127.0.0.1"
         return f"postgresql+psycopg://{_USER}:{PASSWORD}@{where}&sslmode=verify-full&sslrootcert={authority}"
 
+    @property
+    def socket(self) -> Path:
+        """Where it listens unless it has a certificate."""
+        return self._folder / f".s.PGSQL.{self._port}"
+
+    def url_through(self, port: int, database: str) -> str:
+        """Of one of its databases, through a proxy at this port."""
+        return f"postgresql+psycopg://{_USER}:{PASSWORD}@127.0.0.1:{port}/{database}?sslmode=disable"
+
     def plain_url(self, database: str) -> str:
         """The same without TLS."""
         return f"postgresql+psycopg://{_USER}:{PASSWORD}@127.0.0.1:{self._port}/{database}?sslmode=disable"

@@ -1,0 +1,242 @@
+"""Databases that fail under daemons: lost commits, deadlocks, long outages, cells on servers of different makes."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import itertools
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+import sqlalchemy as sa
+from support import mariadb_server, postgres_server, zookeeper_server
+from support.daemons import Installation, Server, installation
+from support.proxy import Loss, Proxy, running_proxy
+from support.small_lab import assert_balanced, file_flow, history, in_child, is_released, until
+
+from droveway.engines.submit import Wish, submit
+from droveway.flows import registry
+from droveway.lab import build, cloud, snapshot
+from droveway.lab.session import Lab
+from droveway.lab.snapshot import Snapshot
+from droveway.persistence import moves, requests
+from droveway.persistence.journal import Claim, Move
+from droveway.persistence.states import State
+
+KINDS: Final = {"postgresql": postgres_server, "mariadb": mariadb_server}
+
+_HOST: Final = "{vcpus: 8, memory_mb: 2048, disk_gb: 10}"
+
+_SERVER: Final = "flavor: small, image: base, ports: [{}], volumes: [{size_gb: 1}]"
+
+_CLOUD: Final = f"""
+cells:
+  cell1: {{hosts: {{host1: {_HOST}, host2: {_HOST}}}}}
+  cell2: {{hosts: {{host3: {_HOST}, host4: {_HOST}}}}}
+flavors:
+  small: {{vcpus: 1, memory_mb: 256, root_gb: 1}}
+  large: {{vcpus: 2, memory_mb: 512, root_gb: 1, swap_mb: 1}}
+images: {{base: {{size_mb: 1}}}}
+servers:
+  web: {{host: host1, {_SERVER}}}
+  db: {{host: host3, {_SERVER}}}
+"""
+
+_WAITING: Final = {
+    "postgresql": "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'",
+    "mariadb": "SELECT count(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'",
+}
+"""How many transactions wait for a row that another one has."""
+
+_names = (f"test{number}-" for number in itertools.count(1))
+
+
+class Spread:
+    """The databases of one installation, on servers of one make each."""
+
+    def __init__(self, other: Server, **of: Server) -> None:
+        """``of``: the server of a database by its name, ``-`` being ``_``."""
+        self._prefix = next(_names)
+        self._other = other
+        self._of = {name.replace("_", "-"): server for name, server in of.items()}
+
+    def url(self, database: str) -> str:
+        return self.server(database).url(self._prefix + database)
+
+    def create(self, *databases: str) -> None:
+        for database in databases:
+            self.server(database).create(self._prefix + database)
+
+    def server(self, database: str) -> Server:
+        return self._of.get(database, self._other)
+
+    def through(self, proxy: Proxy) -> Callable[[str], str]:
+        """How they are reached through a proxy to the one server that has them all."""
+        return lambda database: self._other.url_through(proxy.port, self._prefix + database)
+
+
+@pytest.fixture(scope="module", name="zookeeper")
+def fixture_zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[zookeeper_server.Server]:
+    with zookeeper_server.running_server(tmp_path_factory.mktemp("zookeeper")) as server:
+        yield server
+
+
+@pytest.fixture(scope="module", name="rest")
+def fixture_rest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Snapshot]:
+    folder = tmp_path_factory.mktemp("faults")
+    in_child(lambda: build.create(folder / "lab", cloud.parse_cloud(_CLOUD, "faults")).close())
+    yield snapshot.take(folder / "lab", folder / "kept")
+    build.destroy(folder / "lab")
+
+
+@pytest.fixture(scope="module", name="servers")
+def fixture_servers() -> Iterator[dict[str, Server]]:
+    with contextlib.ExitStack() as stack:
+        yield {kind: stack.enter_context(module.running_server()) for kind, module in KINDS.items()}
+
+
+@pytest.fixture(name="lab")
+def fixture_lab(rest: Snapshot) -> Iterator[Lab]:
+    lab = rest.restore()
+    yield lab
+    lab.close()
+
+
+@pytest.fixture(name="kind", params=list(KINDS))
+def fixture_kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(name="proxied")
+def fixture_proxied(
+    kind: str, servers: dict[str, Server], lab: Lab, zookeeper: zookeeper_server.Server, tmp_path: Path
+) -> Iterator[tuple[Installation, Proxy]]:
+    """Daemons that reach all their databases through a proxy."""
+    spread = Spread(servers[kind])
+    with (
+        running_proxy(servers[kind].socket) as proxy,
+        installation(lab, tmp_path, zookeeper.hosts, spread, reached=spread.through(proxy)) as site,
+    ):
+        yield site, proxy
+        proxy.heal()
+        proxy.lose_none()
+
+
+def errors_of(lab: Lab, move: str) -> list[object]:
+    """What went wrong in the move's steps."""
+    return [(row.step, row.direction, row.error) for row in history(lab, move) if row.error]
+
+
+def assert_told_once(lab: Lab, move: str) -> None:
+    """Each run of a step has one row, each has ended, and none failed."""
+    rows = history(lab, move)
+    assert [row.step for row in rows if row.ended_at is None] == []
+    assert errors_of(lab, move) == []
+    runs = collections.Counter((row.flow, row.step, row.direction, row.attempt) for row in rows)
+    assert [run for run, count in runs.items() if count > 1] == []
+
+
+@pytest.mark.parametrize("loss", ["before", "after"])
+def test_commits_that_are_lost_lose_no_step(proxied: tuple[Installation, Proxy], loss: Loss) -> None:
+    """The connection goes before COMMIT is heard, or after it was and before its answer."""
+    site, proxy = proxied
+    for host in ("host1", "host2"):
+        site.worker(host)
+    conductor = site.conductor()
+    proxy.lose_commits({7, 22, 41}.__contains__, loss)
+    move = file_flow(site.lab, "resize")
+    end = site.await_rest(move)
+    assert end == State.VERIFYING, errors_of(site.lab, move)
+    assert proxy.lost == 3
+    assert_told_once(site.lab, move)
+    assert "Traceback" not in conductor.log.read_text(), conductor.text()
+    assert_balanced(site.lab)
+
+
+def test_a_deadlock_gives_the_step_up_and_never_fails_it(proxied: tuple[Installation, Proxy], kind: str) -> None:
+    """Two transactions take the rows of a move in opposite order: the conductor's loses, and is made again."""
+    site, _proxy = proxied
+    for host in ("host1", "host2"):
+        site.worker(host)
+    conductor = site.conductor()
+    move = file_flow(site.lab, "resize")
+    site.await_step(move, "claim")
+    suffered = sum(_deadlock(site.lab, move, kind) for _turn in range(2))
+    end = site.await_rest(move)
+    assert end == State.VERIFYING, errors_of(site.lab, move)
+    assert suffered > 0
+    assert_told_once(site.lab, move)
+    assert "Traceback" not in conductor.log.read_text(), conductor.text()
+    assert_balanced(site.lab)
+
+
+def _deadlock(lab: Lab, move: str, kind: str) -> bool:
+    """Deadlock with the next transaction of the move's conductor; whether that one lost."""
+    first = sa.select(Move.id).where(Move.id == move).with_for_update()
+    second = sa.select(Claim.epoch).where(Claim.move_id == move).with_for_update()
+    with lab.journal.engine.connect() as ours, lab.journal.engine.connect() as looking:
+        # The lighter transaction of two is the one that MariaDB gives up.
+        ours.execute(sa.update(Move).where(Move.id == move).values(reason="held by a test"))
+        ours.execute(first)
+        until(lambda: _waiting(looking, kind) or is_released(lab, move), "that the conductor waits")
+        try:
+            ours.execute(second)
+        except sa.exc.OperationalError:
+            ours.rollback()
+            return False
+        ours.rollback()
+        return True
+
+
+def _waiting(connection: sa.Connection, kind: str) -> bool:
+    try:
+        return bool(connection.scalar(sa.text(_WAITING[kind])))
+    finally:
+        connection.rollback()
+
+
+@pytest.mark.parametrize("step", ["switch_records"])
+def test_a_server_that_is_away_for_longer_than_steps_try_again(proxied: tuple[Installation, Proxy], step: str) -> None:
+    """An outage is no failure of a step, however long: none is parked or undone for it."""
+    site, proxy = proxied
+    for host in ("host1", "host2"):
+        site.worker(host)
+    conductor = site.conductor(OS_CONDUCTOR__RETRY_FOR="1")
+    move = file_flow(site.lab, "resize")
+    site.await_step(move, "switch_records")
+    proxy.cut()
+    until(lambda: "The keeper waits for a server" in conductor.log.read_text(), "that the conductor notices")
+    noticed = time.monotonic()
+    until(lambda: time.monotonic() > noticed + 3, "three times what a step tries for")
+    proxy.heal()
+    end = site.await_rest(move)
+    assert end == State.VERIFYING, errors_of(site.lab, move)
+    assert_told_once(site.lab, move)
+    assert_balanced(site.lab)
+
+
+def test_databases_of_one_installation_lie_on_servers_of_both_makes(
+    servers: dict[str, Server], lab: Lab, zookeeper: zookeeper_server.Server, tmp_path: Path
+) -> None:
+    """The journal and one cell on PostgreSQL, the API database and the other cell on MariaDB; a crash in between."""
+    spread = Spread(servers["postgresql"], api=servers["mariadb"], cell_cell2=servers["mariadb"])
+    with installation(lab, tmp_path, zookeeper.hosts, spread) as site:
+        site.workers()
+        first = site.conductor("first")
+        found = {server: submit(lab, Wish(server=server, flavor="large")).id for server in ("web", "db")}
+        for move in found.values():
+            site.await_step(move, "copy_disks")
+        first.kill()
+        second = site.conductor("second")
+        for move in found.values():
+            assert site.await_rest(move) == State.VERIFYING, (errors_of(lab, move), second.text())
+            with lab.journal.write() as session:
+                requests.confirm(session, moves.get(session, move, lock=True), registry.reference("confirm"))
+        for move in found.values():
+            assert site.await_rest(move) == State.DONE, (errors_of(lab, move), second.text())
+            assert_told_once(lab, move)
+        assert_balanced(lab)
+        assert {database.dialect for database in lab.cell_databases.values()} == {"postgresql", "mysql"}
