@@ -15,6 +15,7 @@ from libvirt_rig import LibvirtRig  # noqa: E402 - the asserts of what it import
 
 LONGEST = (
     "test_crash_same_host",
+    "test_chaos",
     "test_crash_image_backed",
     "test_crash_volume_backed",
     "test_crash_elsewhere",

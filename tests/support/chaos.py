@@ -18,6 +18,7 @@ from typing import Final
 import sqlalchemy as sa
 from support import postgres_server, zookeeper_server
 from support.daemons import Daemon, Installation, installation
+from support.proxy import Loss, Proxy, running_proxy
 from support.small_lab import in_child
 
 from droveway.engines import asking
@@ -63,12 +64,14 @@ class Chaos:
         site: Installation,
         ensemble: zookeeper_server.Ensemble,
         databases: postgres_server.Server,
+        proxies: tuple[Proxy, Proxy],
         seed: int,
     ) -> None:
         self.site = site
         self.done: collections.Counter[str] = collections.Counter()
         self._ensemble = ensemble
         self._databases = databases
+        self._proxy, self._zookeeper = proxies
         self._chance = random.Random(seed)
         self._daemons: dict[str, Daemon] = {}
         self._turns: dict[Callable[[], None], float] = {
@@ -79,6 +82,8 @@ class Chaos:
             self._freeze_conductor: 4,
             self._kill_leader: 3,
             self._kill_databases: 3,
+            self._cut_connections: 4,
+            self._lose_commits: 4,
         }
 
     def run(self, seconds: float) -> None:
@@ -90,6 +95,7 @@ class Chaos:
             turn = self._chance.choices(list(self._turns), list(self._turns.values()))[0]
             turn()
             time.sleep(self._chance.uniform(0, _LONGEST_PAUSE))
+        self._proxy.lose_none()
         self._settle()
 
     def _start(self, name: str) -> None:
@@ -154,6 +160,21 @@ class Chaos:
         self._databases.start()
         self.done["databases"] += 1
 
+    def _cut_connections(self) -> None:
+        """Break every connection to the databases or to a ZooKeeper server, and for a moment each new one."""
+        proxy = self._chance.choice([self._proxy, self._zookeeper])
+        proxy.cut()
+        time.sleep(self._chance.uniform(0, _LONGEST_PAUSE))
+        proxy.heal()
+        self.done["cuts"] += 1
+
+    def _lose_commits(self) -> None:
+        """Lose one of the next commits, or the answer to it."""
+        losses: tuple[Loss, Loss] = ("before", "after")
+        lost = self._chance.randint(1, 20)
+        self.done["lost commits"] += self._proxy.lost
+        self._proxy.lose_commits(lambda number: number == lost, self._chance.choice(losses))
+
     def _settle(self) -> None:
         """Confirm what waits for it and retry what asks for an operator, until no move is open."""
         lab = self.site.lab
@@ -196,9 +217,17 @@ def run(folder: Path, seconds: float, seed: int) -> str:
         with (
             zookeeper_server.running_ensemble(folder / "zookeeper") as ensemble,
             postgres_server.running_server() as databases,
-            installation(lab, folder, ensemble.hosts, databases) as site,
+            running_proxy(databases.socket) as to_databases,
+            running_proxy(ensemble.servers[0].address) as to_zookeeper,
+            installation(
+                lab,
+                folder,
+                ensemble.hosts_but_for(f"127.0.0.1:{to_zookeeper.port}"),
+                databases,
+                reached=lambda name: databases.url_through(to_databases.port, name),
+            ) as site,
         ):
-            chaos = Chaos(site, ensemble, databases, seed)
+            chaos = Chaos(site, ensemble, databases, (to_databases, to_zookeeper), seed)
             chaos.run(seconds)
             report = books.balance(lab)
             assert report.clean, "; ".join(f"{each.kind}: {each.detail}" for each in report.findings)

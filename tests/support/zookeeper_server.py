@@ -38,6 +38,7 @@ class Server:
         self.member = "" if not number else f"server.{number}={self._name()}:{free_port()}:{free_port()}"
         """How the others of its ensemble find it."""
         self.members: tuple[str, ...] = ()
+        self.address = ("127.0.0.1", self._port)
         self.hosts = f"{self._name()}:{self._port}"
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -174,6 +175,10 @@ class Ensemble:
             server.begin()
         for server in self.servers:
             server.await_answer()
+
+    def hosts_but_for(self, first: str) -> str:
+        """What a client connects to that is to reach the first server there."""
+        return ",".join([first, *(server.hosts for server in self.servers[1:])])
 
     def leader(self) -> Server | None:
         """Who leads now."""
