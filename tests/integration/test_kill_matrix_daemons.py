@@ -30,11 +30,16 @@ from droveway.persistence.states import ENDED, State
 from droveway.workers.hypervisors import guests_log
 
 HOSTS: Final = ("host1", "host2", "host3")
-SERVERS: Final = tuple(f"server{number}" for number in range(1, 15))
+SERVERS: Final = tuple(f"server{number}" for number in range(1, 23))
+MOVERS: Final = 6
+"""How many of them move; the others are deleted."""
+
+DELETED_AT_ONCE: Final = 2
+
 AT_ONCE: Final = 6
 """Moves that run side by side: as many as one conductor takes."""
 
-KILLS_FOR: Final = 75.0
+KILLS_FOR: Final = 150.0
 """Seconds within which every kind has to have been met; what is rare is looked for again and again."""
 
 _HOST: Final = "{vcpus: 32, memory_mb: 16384, disk_gb: 200}"
@@ -114,6 +119,7 @@ class Matrix:
                 move.server_name: move for move in session.scalars(sa.select(Move).where(Move.ended_at.is_(None)))
             }
         busy = sum(move.state != State.VERIFYING for move in moving.values())
+        deleting = sum(move.kind == "delete" for move in moving.values())
         for number, name in enumerate(SERVERS):
             move = moving.get(name)
             if name in self.deleted or busy >= AT_ONCE:
@@ -125,17 +131,22 @@ class Matrix:
                     back = "revert" in flows and ("confirm" not in flows or number % 2)
                     asking.ask(lab, move.id, asking.revert if back else asking.confirm)
                     busy += 1
-                elif move is None:
+                elif move is None and self._may_go(flows, number, deleting):
                     self._move(name, flows, number)
+                    deleting += number >= MOVERS
                     busy += 1
 
+    def _may_go(self, flows: list[str], number: int, deleting: int) -> bool:
+        if number < MOVERS:
+            return set(flows) != {"delete"}
+        return "delete" in flows and deleting < DELETED_AT_ONCE
+
     def _move(self, name: str, flows: list[str], number: int) -> None:
-        """The servers of the second half are deleted, those of the first move."""
         lab = self.site.lab
-        if "delete" in flows and number >= len(SERVERS) // 2:
+        if number >= MOVERS:
             self.deleted[name] = catalog.find_server(lab.api, lab.cell_databases, name).id
             operations.ask_to_delete(lab, name)
-        elif number < len(SERVERS) // 2:
+        else:
             resized = "migrate" not in flows or ("resize" in flows and number % 2)
             has = catalog.find_server(lab.api, lab.cell_databases, name).flavor
             other = "small" if has == "large" else "large"
