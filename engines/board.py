@@ -5,6 +5,7 @@ The board holds only what may run now and is rebuilt from the journal when it is
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -20,6 +21,7 @@ from taskflow.jobs.backends import impl_zookeeper
 from taskflow.utils import misc
 
 from droveway.clients.zookeeper import BOARD, Coordination
+from droveway.errors import CoordinationLost
 from droveway.outages import Once
 from droveway.persistence.journal import Move, MoveFlow
 from droveway.persistence.moves import FORWARD_KINDS
@@ -106,6 +108,8 @@ class MoveBoard(impl_zookeeper.ZookeeperJobBoard):
         self._unwatch: Callable[[], None] = lambda: None
         self._stale = True
         self._refused = Once(LOG)
+        self._doubtful: set[str] = set()
+        """The locks of which nobody heard whether they were taken."""
         self.claimable: Callable[[Posting], bool] = lambda _posting: True
         """Whether this session's conductor is able and willing to run such a job now."""
 
@@ -121,8 +125,19 @@ class MoveBoard(impl_zookeeper.ZookeeperJobBoard):
 
     def iterjobs(self, only_unclaimed: bool = False, ensure_fresh: bool = False) -> Any:
         """TaskFlow's entry: the jobs in our order, listed anew when something changed."""
+        self._settle_doubts()
         stale, self._stale = self._stale, False
         return super().iterjobs(only_unclaimed=only_unclaimed, ensure_fresh=ensure_fresh or stale)
+
+    def _settle_doubts(self) -> None:
+        """Give back what is claimed by this session and run by nobody: else it would be for as long as the session."""
+        with contextlib.suppress(CoordinationLost):
+            for path in list(self._doubtful):
+                owner = self._coordination.owner(path)
+                if owner is not None and owner == self._coordination.session:
+                    self._coordination.delete(path)
+                    self._stale = True
+                self._doubtful.discard(path)
 
     def _changed(self) -> None:
         self._stale = True
@@ -156,7 +171,15 @@ class MoveBoard(impl_zookeeper.ZookeeperJobBoard):
         """TaskFlow's entry; a job that this conductor cannot run is left to others, as if it were taken."""
         if not self.claimable(job.posting):
             raise exceptions.UnclaimableJob(f"job {job.uuid} is not for this conductor now")
-        super().claim(job, who)
+        if job.lock_path in self._doubtful:
+            raise exceptions.UnclaimableJob(f"job {job.uuid} may be claimed already")
+        try:
+            super().claim(job, who)
+        except exceptions.UnclaimableJob:
+            raise
+        except exceptions.JobFailure as error:
+            self._doubtful.add(job.lock_path)
+            raise exceptions.UnclaimableJob(f"nobody heard whether job {job.uuid} was claimed") from error
 
     def _job(self, path: str, data: bytes) -> MoveJob:
         if len(data) > MOST_BYTES:

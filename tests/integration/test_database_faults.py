@@ -47,7 +47,8 @@ servers:
 
 _WAITING: Final = {
     "postgresql": "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'",
-    "mariadb": "SELECT count(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'",
+    "mariadb": "SELECT variable_value FROM information_schema.global_status "
+    "WHERE variable_name = 'Innodb_row_lock_current_waits'",
 }
 """How many transactions wait for a row that another one has."""
 
@@ -193,7 +194,7 @@ def _deadlock(lab: Lab, move: str, kind: str) -> bool:
 
 def _waiting(connection: sa.Connection, kind: str) -> bool:
     try:
-        return bool(connection.scalar(sa.text(_WAITING[kind])))
+        return int(connection.scalar(sa.text(_WAITING[kind]))) > 0
     finally:
         connection.rollback()
 

@@ -98,8 +98,6 @@ class Server:
         """Make empty databases, and who may use them."""
         with self._connect() as connection, connection.cursor() as cursor:
             cursor.execute("CREATE USER IF NOT EXISTS droveway@localhost IDENTIFIED BY %s", (PASSWORD,))
-            # Tests look at who waits for whom.
-            cursor.execute("GRANT PROCESS ON *.* TO droveway@localhost")
             for database in databases:
                 cursor.execute(f"CREATE DATABASE `{database}` CHARACTER SET utf8mb4")
                 cursor.execute(f"GRANT ALL ON `{database}`.* TO droveway@localhost")

@@ -1,0 +1,49 @@
+"""Claims on the board whose answer was lost with the connection."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.engine_rig import embedded_rig
+from taskflow.exceptions import JobFailure, UnclaimableJob
+from taskflow.jobs.backends.impl_zookeeper import ZookeeperJobBoard
+
+from droveway.engines.board import MoveBoard, MoveJob
+
+
+@pytest.mark.parametrize("landed", [True, False])
+def test_a_claim_whose_answer_was_lost_is_given_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, landed: bool
+) -> None:
+    """It would be held by a session that runs nothing, for as long as that lives."""
+    claim = ZookeeperJobBoard.claim
+
+    def lost(board: MoveBoard, job: MoveJob, who: str) -> None:
+        if landed:
+            claim(board, job, who)
+        raise JobFailure("Claiming failure: connection loss")
+
+    with embedded_rig(tmp_path) as rig:
+        move = rig.submit()
+        rig.post(move)
+        host = rig.host()
+        (job,) = host.jobs()
+        with monkeypatch.context() as patched:
+            patched.setattr(ZookeeperJobBoard, "claim", lost)
+            with pytest.raises(UnclaimableJob):
+                host.board.claim(job, "me")
+        with pytest.raises(UnclaimableJob, match="may be"):
+            host.board.claim(job, "me")
+        assert host.turn() == [True]
+        assert rig.move(move).state == "verifying"
+
+
+def test_a_claim_that_is_no_longer_doubtful_stays(tmp_path: Path) -> None:
+    with embedded_rig(tmp_path) as rig:
+        rig.post(rig.submit())
+        host = rig.host()
+        (job,) = host.jobs()
+        host.board.claim(job, "me")
+        assert len(host.jobs()) == 1
+        assert host.board.lock_owner(job) == host.coordination.session
