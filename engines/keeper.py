@@ -11,20 +11,21 @@ import datetime as dt
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from typing import Any, Final
 
 import sqlalchemy as sa
 
 from droveway.clients.zookeeper import BOARD, Coordination, worker_path
 from droveway.engines import policies
+from droveway.engines.admission import Admission, Kind, Limits, Place, Racks, places
 from droveway.engines.board import MoveBoard, Posting, posting_of
 from droveway.engines.debts import Collector
 from droveway.engines.health import HealthChecks, Standard
 from droveway.engines.policies import Ask, PolicyAction, Settle, Wait, Waiting
 from droveway.errors import CoordinationLost, Refused
 from droveway.outages import Outage
-from droveway.persistence import moves, requests
+from droveway.persistence import moves, open_flows, requests
 from droveway.persistence.database import Database, absence, database_time
 from droveway.persistence.moves import FlowRef
 from droveway.persistence.policies import Health, note_wait
@@ -49,6 +50,8 @@ class Seen:
     """What its confirm policy knows, while it waits for verification."""
     cleared: bool = True
     """False for a flow that ended under a claim never given back: a conductor has to clear up after it."""
+    places: frozenset[Place] = frozenset()
+    """Where it takes room while it runs."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,25 +90,17 @@ class Delete:
 Action = Post | Withdraw | Delete | PolicyAction
 
 
-def decide(snapshot: Snapshot, limit: int) -> list[Action]:
-    """What to do now; at most ``limit`` forward flows are on the board, oldest first.
+def decide(snapshot: Snapshot, limits: Limits) -> list[Action]:
+    """What to do now; forward flows are offered within the limits, those that have begun first, then the oldest.
 
     Nothing for a move that needs an operator: its flow comes back with `move retry`.
     """
-    wanted = [seen.posting for seen in snapshot.moves if seen.posting is not None and _may_run(seen)]
-    flows = {posting.flow for posting in wanted}
+    line = _in_turn(snapshot.moves)
+    wanted = {posting.flow for posting, _ in line}
     actions: list[Action] = [
-        Withdraw(flow) for flow, claimed in snapshot.posted.items() if flow not in flows and not claimed
+        Withdraw(flow) for flow, claimed in snapshot.posted.items() if flow not in wanted and not claimed
     ]
-    room = limit - sum(posting.flow in snapshot.posted and not posting.urgent for posting in wanted)
-    for posting in sorted(wanted, key=lambda posting: (posting.filed, posting.flow)):
-        if posting.flow in snapshot.posted:
-            continue
-        if not posting.urgent:
-            if room <= 0:
-                continue
-            room -= 1
-        actions.append(Post(posting))
+    actions += map(Post, _offer(line, snapshot.posted, _admission(line, snapshot.posted, limits)))
     for seen in snapshot.moves:
         if seen.waiting is not None and not seen.hold:
             actions += policies.act(seen.waiting, snapshot.up, snapshot.now)
@@ -113,19 +108,29 @@ def decide(snapshot: Snapshot, limit: int) -> list[Action]:
     return actions
 
 
-def look(journal: Database, board: MoveBoard, coordination: Coordination) -> Snapshot:
-    """The snapshot; the board is read first, so that a flow which ends in between is taken for wanted at worst."""
+def look(
+    journal: Database, board: MoveBoard, coordination: Coordination, limits: Limits, racks: Racks | None = None
+) -> Snapshot:
+    """The snapshot; the board is read first, so that a flow which ends in between is taken for wanted at worst.
+
+    Of the queue it has what is offered and what there may be room for, with the oldest, which others may have to wait
+    for.
+    """
+    racks = racks or {}
     posted = board.posted()
     with journal.engine.connect() as connection:
-        seen = []
-        for row in moves.open_flows(connection):
-            posting = posting_of(row, row) if row.uuid is not None else None
-            seen.append(Seen(row.id, State(row.state), row.hold, posting, _waiting(row)))
+        now = database_time(connection)
+        rows = open_flows.under_way(connection)
+        offered = posted.keys() - {row.uuid for row in rows}
+        seen = [_seen(row, racks) for row in [*rows, *open_flows.queued(connection, offered)]]
+        line = _in_turn(seen)
+        admission = _admission(line, posted, limits)
+        _offer(line, posted, admission)
+        seen += [_seen(row, racks) for row in _queue(connection, offered, admission, racks)]
         seen += [
             Seen(row.id, State(row.state), hold=False, posting=posting_of(row, row), cleared=False)
-            for row in moves.left_flows(connection)
+            for row in open_flows.left(connection)
         ]
-        now = database_time(connection)
     needed = {host for each in seen if each.waiting is not None for host in policies.hosts(each.waiting, now)}
     up = frozenset(host for host in needed if coordination.get(worker_path(host)) is not None)
     return Snapshot(tuple(seen), posted, now, up)
@@ -141,20 +146,22 @@ class Keeper:
         board: MoveBoard,
         flow_of: Callable[[str], FlowRef],
         *,
-        limit: int = 16,
+        limits: Limits | None = None,
+        racks: Callable[[], Racks] = dict,
         every: float = ROUND,
         standard: Standard | None = None,
     ) -> None:
         """``flow_of`` is what a new flow of a kind begins with; ``every``: seconds between two rounds at rest.
 
-        ``standard``: what makes a guest healthy.
+        ``standard``: what makes a guest healthy.  ``racks`` is asked in each round.
         """
         self._coordination = coordination
         self._journal = journal
         self._board = board
         self._flow_of = flow_of
         self._health = HealthChecks(coordination, journal, standard or Standard())
-        self._limit = limit
+        self._limits = limits or Limits()
+        self._racks = racks
         self._every = every
         self._bell = threading.Event()
         self._due = 0.0
@@ -191,14 +198,14 @@ class Keeper:
         snapshot = self._look()
         if self._health.collect([seen.waiting for seen in snapshot.moves if seen.waiting], snapshot.now):
             snapshot = self._look()
-        actions = decide(snapshot, self._limit)
+        actions = decide(snapshot, self._limits)
         self._left = {**snapshot.posted, **{each.posting.flow: False for each in actions if isinstance(each, Post)}}
         for action in actions:
             self._act(action)
         return actions
 
     def _look(self) -> Snapshot:
-        return look(self._journal, self._board, self._coordination)
+        return look(self._journal, self._board, self._coordination, self._limits, self._racks())
 
     def turned(self) -> float:
         """When its loop last turned, by the monotonic clock; it does every few seconds."""
@@ -262,8 +269,61 @@ class Keeper:
             self.ring()
 
 
+def _seen(row: sa.Row[Any], racks: Racks) -> Seen:
+    posting = posting_of(row, row) if row.uuid is not None else None
+    return Seen(row.id, State(row.state), row.hold, posting, _waiting(row), places=places(row, racks))
+
+
 def _may_run(seen: Seen) -> bool:
     return not seen.cleared or (not seen.hold and seen.state is not State.NEEDS_OPERATOR)
+
+
+def _needs_room(posting: Posting, seen: Seen) -> bool:
+    return seen.cleared and not posting.urgent
+
+
+def _in_turn(moves: Iterable[Seen]) -> list[tuple[Posting, Seen]]:
+    """The flows that may run: of moves that have begun first, then the oldest."""
+    wanted = [(seen.posting, seen) for seen in moves if seen.posting is not None and _may_run(seen)]
+    return sorted(wanted, key=lambda each: (each[1].state is State.QUEUED, each[0].filed, each[0].flow))
+
+
+def _admission(line: list[tuple[Posting, Seen]], posted: Container[str], limits: Limits) -> Admission:
+    """What room those leave that are on the board."""
+    return Admission(
+        limits, [seen.places for posting, seen in line if posting.flow in posted and _needs_room(posting, seen)]
+    )
+
+
+def _offer(line: list[tuple[Posting, Seen]], posted: Container[str], admission: Admission) -> list[Posting]:
+    return [
+        posting
+        for posting, seen in line
+        if posting.flow not in posted and (not _needs_room(posting, seen) or admission.admit(seen.places) is None)
+    ]
+
+
+def _queue(
+    connection: sa.Connection, offered: Collection[str], admission: Admission, racks: Racks
+) -> list[sa.Row[Any]]:
+    """As much of the queue as there may be room for: no move of which it is known that a place of it is full."""
+    # For the oldest room is kept, wherever that is.
+    page = open_flows.oldest(connection, offered) if admission.room() and admission.full() else []
+    found = [*page]
+    while True:
+        for row in page:
+            admission.admit(places(row, racks))
+        if not (room := admission.room()):
+            return found
+        full = admission.full()
+        hosts = {place.name for place in full if place.kind is Kind.HOST}
+        hosts |= {host for host, its in racks.items() if any((Kind.RACK, rack) in full for rack in its)}
+        cells = {place.name for place in full if place.kind is Kind.CELL}
+        beside = [*offered, *(row.uuid for row in found)]
+        page = open_flows.next_ones(connection, beside, hosts=hosts, cells=cells, most=room)
+        found += page
+        if len(page) < room:
+            return found
 
 
 def _waiting(move: sa.Row[Any]) -> Waiting | None:

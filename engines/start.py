@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from typing import Final
 
 from droveway.clients.zookeeper import Coordination
+from droveway.engines import admission
+from droveway.engines.admission import Racks
 from droveway.engines.board import MoveBoard
 from droveway.engines.conductor import Conductor
 from droveway.engines.folders import HostFolders
@@ -14,10 +18,14 @@ from droveway.engines.run import Probe, Resources
 from droveway.engines.site import Site
 from droveway.flows import registry
 from droveway.flows.run import MoveOptions
+from droveway.persistence import catalog
 from droveway.scheduler.requests import rules
 
 KEEPER_ROUND: Final = 0.2
 """Seconds between two rounds of the keeper: commands write requests without ringing for it."""
+
+RACKS_FOR: Final = 60.0
+"""Seconds after which it is looked up again which hosts are in which racks."""
 
 
 def conductor(site: Site, coordination: Coordination, *, name: str, probe: Probe | None = None) -> Conductor:
@@ -54,6 +62,8 @@ def keeper(site: Site, coordination: Coordination) -> Keeper:
         site.journal,
         MoveBoard(coordination),
         registry.reference,
+        limits=admission.limits(site.conf),
+        racks=_racks(site),
         every=KEEPER_ROUND,
         standard=Standard(healthy_after=conf.healthy_after, probe_timeout=conf.probe_timeout),
     )
@@ -66,3 +76,17 @@ def host_folders(site: Site, coordination: Coordination) -> HostFolders:
     found = HostFolders(coordination, site.api)
     found.start()
     return found
+
+
+def _racks(site: Site) -> Callable[[], Racks]:
+    """The racks of all hosts, where they matter: seldom read, since they seldom change."""
+    conf = site.conf.keeper
+    known: tuple[float, Racks] = (-RACKS_FOR, {})
+
+    def racks() -> Racks:
+        nonlocal known
+        if conf.per_rack and time.monotonic() - known[0] >= RACKS_FOR:
+            known = time.monotonic(), catalog.racks(site.api, conf.rack_key)
+        return known[1]
+
+    return racks

@@ -28,7 +28,7 @@ from droveway.flows.step import Where
 from droveway.lab import faults, marks
 from droveway.lab.session import Lab
 from droveway.lab.stopped import stopped_workers
-from droveway.persistence import debts, moves
+from droveway.persistence import debts, moves, open_flows
 from droveway.persistence.database import database_time
 from droveway.workers.context import Probe as WorkerProbe
 from droveway.workers.daemon import Worker
@@ -64,7 +64,9 @@ def is_busy(lab: Lab) -> bool:
     away = stopped_workers(lab.layout)
     with lab.journal.engine.connect() as connection:
         now = database_time(connection)
-        if any(can_go_on(row, now, away) for row in moves.open_flows(connection)) or moves.left_flows(connection):
+        if any(can_go_on(row, now, away) for row in open_flows.of_open_moves(connection)) or open_flows.left(
+            connection
+        ):
             return True
     with lab.journal.read() as session:
         return _is_owed(session, away)

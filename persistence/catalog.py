@@ -116,9 +116,9 @@ _HOSTS: Final = sa.text(
     " FROM compute_nodes n JOIN services s ON s.host = n.host AND s.deleted = 0 AND s.binary = 'nova-compute'"
     " WHERE n.deleted = 0 ORDER BY n.host"
 )
-_ZONES: Final = sa.text(
+_HOSTS_BY_METADATA: Final = sa.text(
     "SELECT h.host, m.value FROM aggregate_hosts h JOIN aggregate_metadata m ON m.aggregate_id = h.aggregate_id"
-    " WHERE m.key = 'availability_zone'"
+    " WHERE m.key = :name"
 )
 _CELLS: Final = sa.text(
     "SELECT c.name, c.uuid, c.disabled,"
@@ -156,8 +156,18 @@ def find_server(api: Database, cells: Mapping[str, Database], name: str) -> Serv
 def hosts(api: Database, cells: Mapping[str, Database]) -> list[Host]:
     """Every host, by cell and name."""
     with api.read() as session:
-        zones = {row.host: row.value for row in session.execute(_ZONES)}
+        found = session.execute(_HOSTS_BY_METADATA, {"name": "availability_zone"})
+        zones = {row.host: row.value for row in found}
     return [host for cell, database in cells.items() for host in _hosts(database, cell, zones)]
+
+
+def racks(api: Database, key: str) -> dict[str, frozenset[str]]:
+    """What the metadata ``key`` of its aggregates says, by host; a host of which none says anything is missing."""
+    found: dict[str, frozenset[str]] = {}
+    with api.read() as session:
+        for row in session.execute(_HOSTS_BY_METADATA, {"name": key}):
+            found[row.host] = found.get(row.host, frozenset()) | {row.value}
+    return found
 
 
 def find_host(api: Database, cells: Mapping[str, Database], name: str) -> Host:

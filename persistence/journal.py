@@ -30,6 +30,7 @@ class Move(JournalBase):
     """One operation's whole life on one server; ``id`` is the migration's uuid and its Placement consumer."""
 
     __tablename__ = "moves"
+    __table_args__ = (sa.Index("ix_moves_queue", "state", "created_at", "id"),)
 
     id: orm.Mapped[str] = orm.mapped_column(sa.String(36), primary_key=True)
     kind: orm.Mapped[str] = orm.mapped_column(sa.String(32), index=True)
@@ -37,10 +38,10 @@ class Move(JournalBase):
     server_name: orm.Mapped[str] = orm.mapped_column(sa.String(255))
     active_server: orm.Mapped[str | None] = orm.mapped_column(sa.String(36), unique=True)
     """The server while the move has not ended, else NULL: admits one move per server."""
-    state: orm.Mapped[str] = orm.mapped_column(sa.String(32), index=True)
+    state: orm.Mapped[str] = orm.mapped_column(sa.String(32))
     parked_from: orm.Mapped[str | None] = orm.mapped_column(sa.String(32))
     """The state that `move retry` goes back to from needs-operator."""
-    flow_uuid: orm.Mapped[str | None] = orm.mapped_column(sa.String(36))
+    flow_uuid: orm.Mapped[str | None] = orm.mapped_column(sa.String(36), index=True)
     """The flow that is to run now; NULL at rest."""
     step: orm.Mapped[str | None] = orm.mapped_column(sa.String(64))
     step_number: orm.Mapped[int] = orm.mapped_column(default=0)
@@ -103,7 +104,7 @@ class MoveFlow(JournalBase):
     """resize, migrate, confirm, revert or delete: with ``version`` the key of the registry."""
     version: orm.Mapped[int]
     digest: orm.Mapped[str] = orm.mapped_column(sa.String(64))
-    created_at: orm.Mapped[dt.datetime] = orm.mapped_column(Moment)
+    created_at: orm.Mapped[dt.datetime] = orm.mapped_column(Moment, index=True)
     ended_at: orm.Mapped[dt.datetime | None] = orm.mapped_column(Moment)
     outcome: orm.Mapped[str | None] = orm.mapped_column(sa.String(16))
     """done or undone, once ended."""
@@ -162,7 +163,7 @@ class Claim(JournalBase):
     epoch: orm.Mapped[int] = orm.mapped_column(sa.BigInteger)
     owner: orm.Mapped[str] = orm.mapped_column(sa.String(255))
     claimed_at: orm.Mapped[dt.datetime] = orm.mapped_column(Moment)
-    released_at: orm.Mapped[dt.datetime | None] = orm.mapped_column(Moment)
+    released_at: orm.Mapped[dt.datetime | None] = orm.mapped_column(Moment, index=True)
     """When the owner gave it back; NULL after an unclean end."""
     unclean: orm.Mapped[int] = orm.mapped_column(default=0)
     """Claims in a row that ended unclean and saved no progress."""

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy import exc, orm
 
 from droveway.errors import Conflict, NotFound, Refused, ServerDeleted
-from droveway.persistence.database import Executor, database_time
+from droveway.persistence.database import database_time
 from droveway.persistence.journal import COLLECTOR, Claim, Debt, Move, MoveFlow, MoveStep
 from droveway.persistence.states import ENDED, State, check_transition
 
@@ -36,30 +36,8 @@ GONE: Final = {"server": "deleted"}
 _MOVE: Final = sa.select(Move).where(Move.id == sa.bindparam("move")).execution_options(populate_existing=True)
 _LOCKED_MOVE: Final = _MOVE.with_for_update()
 _FLOW: Final = sa.select(MoveFlow).where(MoveFlow.uuid == sa.bindparam("flow"))
-_OPEN: Final = (
+OPEN: Final = (
     sa.select(Move).where(Move.state.not_in([state.value for state in ENDED])).order_by(Move.created_at, Move.id)
-)
-_DECIDED_OVER: Final[tuple[Any, ...]] = (
-    Move.id,
-    Move.state,
-    Move.hold,
-    Move.cancel_requested,
-    Move.delete_requested,
-    Move.policy,
-    Move.deadline,
-    Move.source_host,
-    Move.dest_host,
-    Move.health,
-    Move.health_asked,
-    Move.waits_for,
-    MoveFlow.uuid,
-    MoveFlow.kind,
-    MoveFlow.version,
-    MoveFlow.digest,
-    MoveFlow.created_at,
-)
-_OPEN_FLOWS: Final = _OPEN.with_only_columns(*_DECIDED_OVER).outerjoin(
-    MoveFlow, sa.and_(MoveFlow.uuid == Move.flow_uuid, MoveFlow.ended_at.is_(None))
 )
 
 _DELETED: Final = {"code": ServerDeleted.code, "message": "the server was deleted"}
@@ -178,12 +156,7 @@ def flow_of(session: orm.Session, flow_uuid: str) -> MoveFlow:
 
 def open_moves(session: orm.Session) -> list[Move]:
     """Every move that has not ended, oldest first."""
-    return list(session.scalars(_OPEN))
-
-
-def open_flows(connection: Executor) -> Sequence[sa.Row[Any]]:
-    """Of the same what the keeper decides over, with the flow that each has to run: its ``uuid`` is None at rest."""
-    return connection.execute(_OPEN_FLOWS).all()
+    return list(session.scalars(OPEN))
 
 
 def left_ends(session: orm.Session) -> list[tuple[Move, MoveFlow]]:
@@ -191,12 +164,7 @@ def left_ends(session: orm.Session) -> list[tuple[Move, MoveFlow]]:
 
     A claim under which debts are settled is left alone until the last one is.
     """
-    return [(move, flow) for move, flow in session.execute(_LEFT_ENDS)]
-
-
-def left_flows(connection: Executor) -> Sequence[sa.Row[Any]]:
-    """Of the same what the keeper decides over."""
-    return connection.execute(_LEFT_FLOWS).all()
+    return [(move, flow) for move, flow in session.execute(LEFT_ENDS)]
 
 
 def _left_ends() -> sa.Select[Move, MoveFlow]:
@@ -217,8 +185,7 @@ def _left_ends() -> sa.Select[Move, MoveFlow]:
     )
 
 
-_LEFT_ENDS: Final = _left_ends()
-_LEFT_FLOWS: Final = _LEFT_ENDS.with_only_columns(*_DECIDED_OVER)
+LEFT_ENDS: Final = _left_ends()
 
 
 def change_state(session: orm.Session, move: Move, new: State, **columns: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from typing import Any
 
+from droveway.engines.admission import EVERYWHERE, Kind, Limits, Place
 from droveway.engines.board import Posting
 from droveway.engines.keeper import Action, Delete, Post, Seen, Snapshot, Withdraw, decide
 from droveway.engines.policies import Settle, Waiting
@@ -18,12 +19,16 @@ def posting(name: str, *, urgent: bool = False, filed: str = "1") -> Posting:
 
 
 def seen(name: str = "m", state: State = State.QUEUED, **facts: Any) -> Seen:
-    known: dict[str, Any] = {"hold": False, "posting": None}
+    known: dict[str, Any] = {"hold": False, "posting": None, "places": at()}
     return Seen(move=name, state=state, **(known | facts))
 
 
-def decided(*moves: Seen, posted: dict[str, bool] | None = None, limit: int = 2) -> list[Action]:
-    return decide(Snapshot(moves, posted or {}, NOW, frozenset({"host1"})), limit)
+def at(*hosts: str) -> frozenset[Place]:
+    return frozenset([EVERYWHERE, *(Place(Kind.HOST, host) for host in hosts)])
+
+
+def decided(*moves: Seen, posted: dict[str, bool] | None = None, limit: int = 2, per_host: int = 0) -> list[Action]:
+    return decide(Snapshot(moves, posted or {}, NOW, frozenset({"host1"})), Limits(running=limit, host=per_host))
 
 
 def test_what_may_run_is_posted_once() -> None:
@@ -44,6 +49,27 @@ def test_urgent_flows_need_no_room() -> None:
     full = {"x": True, "y": True}
     others = (seen(posting=posting("x")), seen(posting=posting("y")))
     assert decided(*others, seen(posting=a), seen(state=State.CONFIRMING, posting=u), posted=full) == [Post(u)]
+
+
+def test_what_has_begun_goes_on_before_what_is_queued() -> None:
+    old, begun = posting("old", filed="1"), posting("begun", filed="2")
+    assert decided(seen(posting=old), seen(state=State.RUNNING, posting=begun), limit=1) == [Post(begun)]
+
+
+def test_a_host_takes_no_more_than_its_limit_and_others_go_on() -> None:
+    a, b, c = (posting(name, filed=name) for name in "abc")
+    crowd = seen(posting=a, places=at("h1", "h2")), seen(posting=b, places=at("h2")), seen(posting=c, places=at("h3"))
+    assert decided(*crowd, limit=9, per_host=1) == [Post(a), Post(c)]
+    assert decided(*crowd, limit=9, per_host=1, posted={"b": True}) == [Post(c)]
+    urgent = seen(posting=posting("u", urgent=True), places=at("h1"), state=State.UNDOING)
+    assert decided(urgent, *crowd, limit=9, per_host=1, posted={"u": True}) == [Post(a), Post(c)]
+
+
+def test_what_an_end_leaves_behind_is_cleared_without_room() -> None:
+    left = seen(posting=posting("left"), state=State.VERIFYING, cleared=False)
+    busy = seen(posting=posting("x"))
+    assert decided(busy, left, limit=1, posted={"x": True}) == [Post(posting("left"))]
+    assert decided(busy, left, limit=1, posted={"left": True}) == [Post(posting("x"))]
 
 
 def test_held_ended_and_unknown_flows_are_withdrawn_unless_claimed() -> None:

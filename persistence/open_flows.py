@@ -1,0 +1,106 @@
+"""What the keeper decides over: the flows that run or are to run, and as much of the queue as could be admitted.
+
+However long the queue is, each of these reads a few rows of an index.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from droveway.persistence.database import Executor
+from droveway.persistence.journal import Move, MoveFlow
+from droveway.persistence.moves import LEFT_ENDS, OPEN
+from droveway.persistence.policies import HEALTHY
+from droveway.persistence.states import ENDED, State
+
+_DECIDED_OVER: Final[tuple[Any, ...]] = (
+    Move.id,
+    Move.state,
+    Move.hold,
+    Move.cancel_requested,
+    Move.delete_requested,
+    Move.policy,
+    Move.deadline,
+    Move.source_cell,
+    Move.source_host,
+    Move.dest_cell,
+    Move.dest_host,
+    Move.target_host,
+    Move.health,
+    Move.health_asked,
+    Move.waits_for,
+    MoveFlow.uuid,
+    MoveFlow.kind,
+    MoveFlow.version,
+    MoveFlow.digest,
+    MoveFlow.created_at,
+)
+_TO_RUN: Final = sa.and_(MoveFlow.uuid == Move.flow_uuid, MoveFlow.ended_at.is_(None))
+_OPEN: Final = OPEN.with_only_columns(*_DECIDED_OVER).outerjoin(MoveFlow, _TO_RUN)
+_ACTIVE: Final = frozenset(State) - ENDED - {State.QUEUED, State.NEEDS_OPERATOR}
+_UNDER_WAY: Final = _OPEN.where(
+    Move.state.in_(sorted(state.value for state in _ACTIVE)),
+    sa.or_(Move.state != State.VERIFYING.value, Move.policy == HEALTHY, Move.deadline <= sa.func.utc_now()),
+)
+_QUEUED: Final = (
+    sa.select(*_DECIDED_OVER)
+    .join(MoveFlow, _TO_RUN)
+    .where(Move.state == State.QUEUED.value, Move.hold.is_(False))
+    .order_by(Move.created_at, Move.id)
+)
+
+
+def _expanding(name: str) -> sa.BindParameter[list[str]]:
+    return sa.bindparam(name, expanding=True)
+
+
+_OFFERED: Final = _QUEUED.where(Move.flow_uuid.in_(_expanding("flows")))
+_WAITING: Final = _QUEUED.where(Move.flow_uuid.not_in(_expanding("flows"))).limit(sa.bindparam("most"))
+_ROOM_FOR: Final = _WAITING.where(
+    Move.source_cell.not_in(_expanding("cells")),
+    Move.source_host.not_in(_expanding("hosts")),
+    sa.or_(Move.target_host.is_(None), Move.target_host.not_in(_expanding("hosts"))),
+)
+_LEFT: Final = LEFT_ENDS.with_only_columns(*_DECIDED_OVER)
+_NEWEST: Final = sa.select(sa.func.max(MoveFlow.created_at))
+
+
+def of_open_moves(connection: Executor) -> Sequence[sa.Row[Any]]:
+    """Every move that has not ended, oldest first, with the flow that it has to run: ``uuid`` is None at rest."""
+    return connection.execute(_OPEN).all()
+
+
+def under_way(connection: Executor) -> Sequence[sa.Row[Any]]:
+    """Of the same those that a flow has begun of, or that may have to be settled now."""
+    return connection.execute(_UNDER_WAY).all()
+
+
+def queued(connection: Executor, flows: Collection[str]) -> Sequence[sa.Row[Any]]:
+    """Those of these flows whose moves are queued."""
+    return connection.execute(_OFFERED, {"flows": [*flows]}).all() if flows else []
+
+
+def oldest(connection: Executor, beside: Collection[str]) -> Sequence[sa.Row[Any]]:
+    """The oldest queued move that is not held, if there is one ``beside`` those of these flows."""
+    return connection.execute(_WAITING, {"flows": [*beside], "most": 1}).all()
+
+
+def next_ones(
+    connection: Executor, beside: Collection[str], *, hosts: Collection[str], cells: Collection[str], most: int
+) -> Sequence[sa.Row[Any]]:
+    """The ``most`` oldest of these that neither begin nor, as far as it is known, end in these hosts and cells."""
+    given = {"flows": [*beside], "hosts": [*hosts], "cells": [*cells], "most": most}
+    return connection.execute(_ROOM_FOR, given).all()
+
+
+def left(connection: Executor) -> Sequence[sa.Row[Any]]:
+    """The flows of `droveway.persistence.moves.left_ends`."""
+    return connection.execute(_LEFT).all()
+
+
+def newest(connection: Executor) -> Any:
+    """When the newest flow was filed; None before the first.  What is committed late may be older than it."""
+    return connection.scalar(_NEWEST)

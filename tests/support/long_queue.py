@@ -1,0 +1,56 @@
+"""Moves by the thousand, as rows."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import sqlalchemy as sa
+
+from droveway.flows import registry
+from droveway.persistence.database import Database, database_time
+from droveway.persistence.journal import Claim, Move, MoveFlow
+from droveway.persistence.states import ENDED, State
+
+_OF_ALL = {"kind": "migrate", "source_cell": "cell1", "old_flavor": "small", "new_flavor": "small", "policy": "manual"}
+
+
+def fill(journal: Database, count: int, state: State = State.QUEUED, *, host: str = "host1") -> list[str]:
+    """So many moves from the host, of servers that nobody has; the moves' ids.
+
+    All but queued ones were claimed once and have no flow to run.
+    """
+    flow = registry.reference("migrate")
+    ids = [str(uuid.uuid4()) for _ in range(count)]
+    is_queued = state is State.QUEUED
+    with journal.begin() as connection:
+        now = database_time(connection)
+        common: dict[str, Any] = {**_OF_ALL, "source_host": host, "state": state, "created_at": now, "updated_at": now}
+        moves = [
+            {
+                "id": each,
+                "server": each,
+                "server_name": each[:8],
+                "active_server": None if state in ENDED else each,
+                "flow_uuid": each if is_queued else None,
+                **common,
+            }
+            for each in ids
+        ]
+        flows = [
+            {
+                "uuid": each,
+                "move_id": each,
+                "kind": flow.kind,
+                "version": flow.version,
+                "digest": flow.digest,
+                "created_at": now,
+                "ended_at": None if is_queued else now,
+            }
+            for each in ids
+        ]
+        claims = [{"move_id": each, "epoch": 1, "owner": "x", "claimed_at": now, "released_at": now} for each in ids]
+        for model, rows in ((Move, moves), (MoveFlow, flows), (Claim, [] if is_queued else claims)):
+            if rows:
+                connection.execute(sa.insert(model), rows)
+    return ids

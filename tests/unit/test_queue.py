@@ -1,0 +1,115 @@
+"""What the keeper reads of a queue, and what it admits of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy import event
+from support.engine_rig import CONFIRM, Rig, embedded_rig, reference
+from support.long_queue import fill
+
+from droveway.engines.admission import Limits
+from droveway.engines.board import MoveBoard
+from droveway.engines.keeper import Keeper, Post, look
+from droveway.persistence.journal import Move
+from droveway.persistence.states import State
+
+RACKS = {"h1": {"r1"}, "h2": {"r1"}, "h3": {"r2"}}
+
+
+@pytest.fixture(name="rig")
+def fixture_rig(tmp_path: Path) -> Iterator[Rig]:
+    with embedded_rig(tmp_path) as rig:
+        yield rig
+
+
+def make_keeper(rig: Rig, limits: Limits) -> Keeper:
+    session = rig.session()
+    board = MoveBoard(session)
+    return Keeper(session, rig.journal, board, lambda _kind: reference(CONFIRM), limits=limits, racks=lambda: RACKS)
+
+
+def ask(rig: Rig, *sources: str, **columns: Any) -> list[str]:
+    """Ask for a move from each of these hosts; their ids."""
+    made = [rig.submit(server=f"s{number}-{source}-{columns}") for number, source in enumerate(sources)]
+    with rig.journal.write() as session:
+        for move, source in zip(made, sources, strict=True):
+            session.execute(sa.update(Move).where(Move.id == move).values(source_host=source, **columns))
+    return made
+
+
+def offered(keeper: Keeper) -> list[str]:
+    return [action.posting.move for action in keeper.round() if isinstance(action, Post)]
+
+
+def test_one_round_finds_what_may_run_behind_a_crowd_that_has_to_wait(rig: Rig) -> None:
+    crowd = ask(rig, *["h1"] * 40)
+    behind = ask(rig, "h2", "h3", "h2")
+    keeper = make_keeper(rig, Limits(running=4, host=1))
+    assert offered(keeper) == [crowd[0], behind[0], behind[1]]
+    assert offered(keeper) == []
+
+
+@pytest.mark.parametrize("limits", [Limits(running=4, host=1), Limits(running=4, rack=1)])
+def test_a_crowd_that_has_to_wait_is_not_read(rig: Rig, limits: Limits) -> None:
+    first, *_crowd = ask(rig, *["h1"] * 40)
+    keeper = make_keeper(rig, limits)
+    assert offered(keeper) == [first]
+    (behind,) = ask(rig, "h3")
+    read: list[str] = []
+    event.listen(rig.journal.engine, "before_cursor_execute", lambda *facts: read.append(facts[2]))
+    assert offered(keeper) == [behind]
+    assert len([text for text in read if "LIMIT" in text]) == 2, "the oldest, and a page of what may run"
+
+
+def test_a_rack_and_a_cell_have_limits_of_their_own(rig: Rig) -> None:
+    first, _second, third = ask(rig, "h1", "h2", "h3")
+    assert offered(make_keeper(rig, Limits(rack=1))) == [first, third]
+    (elsewhere,) = ask(rig, "h4", source_cell="c2")
+    assert offered(make_keeper(rig, Limits(cell=2))) == [elsewhere]
+
+
+def test_a_move_to_a_host_that_is_full_waits_whoever_asked_later(rig: Rig) -> None:
+    (runs,) = ask(rig, "h2")
+    waits, later = (*ask(rig, "h1", target_host="h2"), *ask(rig, "h1"))
+    (other,) = ask(rig, "h3")
+    keeper = make_keeper(rig, Limits(host=1))
+    assert offered(keeper) == [runs, other]
+    assert offered(keeper) == [], "there is room on h1, which is kept"
+    with rig.journal.write() as session:
+        session.execute(sa.update(Move).where(Move.id == runs).values(state="failed", flow_uuid=None))
+    assert offered(keeper) == [waits]
+    assert later not in offered(keeper)
+
+
+def test_what_is_read_does_not_grow_with_the_queue(rig: Rig) -> None:
+    """Of 2,000 moves in the queue the keeper reads those that it could admit, of those that wait for a person none."""
+    for state in (State.QUEUED, State.VERIFYING, State.DONE):
+        fill(rig.journal, 2000, state)
+    session = rig.session()
+    board = MoveBoard(session)
+    assert len(look(rig.journal, board, session, Limits(running=5)).moves) == 5
+    plans: list[str] = []
+
+    def explain(connection: Any, _cursor: Any, text: str, parameters: Any, *_: Any) -> None:
+        if text.startswith("SELECT moves.id"):
+            asked = connection.connection.driver_connection.execute(f"EXPLAIN QUERY PLAN {text}", parameters)
+            plans.extend(row[3] for row in asked)
+
+    event.listen(rig.journal.engine, "before_cursor_execute", explain)
+    look(rig.journal, board, session, Limits(running=5))
+    assert [plan for plan in plans if plan.startswith(("SCAN m", "SCAN c"))] == []
+    assert [plan for plan in plans if plan.startswith("SEARCH")][:2] == [
+        "SEARCH moves USING INDEX ix_moves_queue (state=?)",
+        "SEARCH move_flows USING INDEX sqlite_autoindex_move_flows_1 (uuid=?) LEFT-JOIN",
+    ]
+
+
+def test_a_queue_of_held_moves_lets_others_pass(rig: Rig) -> None:
+    ask(rig, *["h1"] * 20, hold=True)
+    (free,) = ask(rig, "h1")
+    assert offered(make_keeper(rig, Limits(running=2))) == [free]
