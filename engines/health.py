@@ -87,6 +87,10 @@ class HealthChecks:
         self._hosts = wanted
         return kept
 
+    def forget(self) -> None:
+        """Another keeper may have asked anywhere."""
+        self._hosts = None
+
     def ask(self, move_id: str) -> None:
         """Ask the move's destination, unless a question stands there."""
         with self._journal.read() as session:

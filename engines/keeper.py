@@ -1,7 +1,7 @@
 """The keeper: offers on the board what may run now and acts when deadlines pass.
 
-Its decisions are pure functions over a snapshot, its acts are create-once or compare-and-swap: two keepers at once do
-no harm, so any conductor may run one, and what one of them misses the next round finds.
+Every conductor runs one, and the one that leads decides.  Its decisions are pure functions over a snapshot, its acts
+are create-once or compare-and-swap: two that lead at once do no harm, and what one of them misses the next round finds.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from droveway.engines import policies
 from droveway.engines.admission import Admission, Kind, Limits, Place, Racks, places
 from droveway.engines.board import MoveBoard, Posting, posting_of
 from droveway.engines.debts import Collector
+from droveway.engines.election import Election
 from droveway.engines.health import HealthChecks, Standard
 from droveway.engines.policies import Ask, PolicyAction, Settle, Wait, Waiting
 from droveway.errors import CoordinationLost, Refused
@@ -168,15 +169,18 @@ class Keeper:
         """When the next round is, whatever rings."""
         self._left: dict[str, bool] = {}
         """The board as the last round left it, or as it was seen after that."""
+        self._led = False
         self._stopped = False
         self._turned = time.monotonic()
         self._unwatch: Callable[[], None] = lambda: None
         self._thread = threading.Thread(target=self._run, name="keeper", daemon=True)
+        self._election = Election(coordination)
         self._debts = Collector(coordination, journal, every=every)
 
     def start(self) -> None:
         """Begin to keep."""
         self._unwatch = self._coordination.watch(BOARD, self._bell.set)
+        self._election.start(self.ring)
         self._thread.start()
         self._debts.start()
 
@@ -186,6 +190,7 @@ class Keeper:
         self._unwatch()
         self._bell.set()
         self._thread.join()
+        self._election.stop()
         self._debts.stop()
 
     def ring(self) -> None:
@@ -217,9 +222,7 @@ class Keeper:
             self._turned = time.monotonic()
             self._bell.clear()
             try:
-                if time.monotonic() >= self._due or self._is_news():
-                    self._due = time.monotonic() + self._every
-                    self.round()
+                if self._turn():
                     outage.over()
             except CoordinationLost as error:
                 outage.note(error)
@@ -230,6 +233,24 @@ class Keeper:
                 else:
                     outage.note(why)
             self._bell.wait(max(0.0, self._due - time.monotonic()))
+
+    def _turn(self) -> bool:
+        """Do what there is to do now; whether the servers were asked, and answered."""
+        late = time.monotonic() >= self._due
+        if late:
+            self._due = time.monotonic() + self._every
+        led, self._led = self._led, False
+        self._led = self._election.leads()
+        if not self._led:
+            return late
+        if not led:
+            # Others have asked meanwhile.
+            self._health.forget()
+        if not late and not self._is_news():
+            return False
+        self._due = time.monotonic() + self._every
+        self.round()
+        return True
 
     def _is_news(self) -> bool:
         """Whether anything but what was posted here and claims, which nothing follows from, changed the board."""

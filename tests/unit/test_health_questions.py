@@ -19,6 +19,7 @@ from droveway.clients.zookeeper import (
     epoch_path,
     result_path,
 )
+from droveway.engines.admission import Limits
 from droveway.engines.board import MoveBoard
 from droveway.engines.health import HealthChecks, Standard
 from droveway.engines.keeper import look
@@ -85,7 +86,7 @@ class Site:
         return HealthChecks(connect_embedded(self.store), self.journal, Standard())
 
     def collect(self, checks: HealthChecks) -> bool:
-        seen = look(self.journal, MoveBoard(self.coordination), self.coordination)
+        seen = look(self.journal, MoveBoard(self.coordination), self.coordination, Limits())
         return checks.collect([each.waiting for each in seen.moves if each.waiting], seen.now)
 
     def set(self, **columns: Any) -> None:

@@ -1,0 +1,69 @@
+"""Who leads: one session at most, as far as ZooKeeper knows, and another one as soon as that has ended.
+
+To lead spares the others work, and is no fence: one that slept through the end of its session may go on for a moment
+beside its successor.  Whatever a leader does has to bear that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable
+from typing import Final
+
+from droveway.clients.zookeeper import ROOT, Coordination
+from droveway.errors import CoordinationLost
+
+LOG = logging.getLogger(__name__)
+
+LEADER: Final = f"{ROOT}/keeper"
+"""Stands while a keeper leads, and ends with its session."""
+
+
+class Election:
+    """One session's part in it, between `start` and `stop`."""
+
+    def __init__(self, coordination: Coordination) -> None:
+        self._coordination = coordination
+        self._news = threading.Event()
+        self._news.set()
+        self._session: int | None = None
+        """Of when it was asked last who leads."""
+        self._leads = False
+        self._unwatch: Callable[[], None] = lambda: None
+
+    def start(self, bell: Callable[[], None]) -> None:
+        """Take part; ``bell`` is rung, by the client's own thread, when somebody else may lead."""
+
+        def changed() -> None:
+            self._news.set()
+            bell()
+
+        self._unwatch = self._coordination.watch(LEADER, changed)
+
+    def stop(self) -> None:
+        """Take part no more; who led leaves the lead to others at once, or when its session ends."""
+        self._unwatch()
+        if self._leads:
+            with contextlib.suppress(CoordinationLost):
+                if self._is_ours():
+                    self._coordination.delete(LEADER)
+
+    def leads(self) -> bool:
+        """Whether this session leads; it takes the lead when nobody has it.  Raises CoordinationLost."""
+        if self._news.is_set() or self._session != self._coordination.session:
+            self._news.clear()
+            led, self._leads = self._leads, False
+            try:
+                self._leads = self._coordination.create(LEADER, b"", ephemeral=True) or self._is_ours()
+            except CoordinationLost:
+                self._news.set()
+                raise
+            self._session = self._coordination.session
+            if led != self._leads:
+                LOG.info("The keeper of this process leads" if self._leads else "Another process leads now")
+        return self._leads
+
+    def _is_ours(self) -> bool:
+        return self._coordination.owner(LEADER) == self._coordination.session
