@@ -83,6 +83,11 @@ class Show(ShowOne, OfMove):
             for debt in debt_views.listing(site.journal, move=move.id, ended=True)
         ]
         self._facts["left_out"] = choice.left_out(move_views.history(site.journal, move.id))
+        if move.state == "queued":
+            from droveway.engines import admission, queue
+
+            limits = admission.limits(site.conf)
+            self._facts["waits_for"] = queue.waits_for(site.journal, move.id, limits, queue.racks_of(site))
         if move.state in GOING and not move.hold and not site.is_run():
             self._facts["next"] = f"nobody runs this lab now: droveway move resume {move.id[:SHORT]}"
         return self.dict2columns({name: _cell(self._facts, name) for name in self._facts})

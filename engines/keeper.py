@@ -11,14 +11,14 @@ import datetime as dt
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Any, Final
 
 import sqlalchemy as sa
 
 from droveway.clients.zookeeper import BOARD, Coordination, worker_path
-from droveway.engines import policies
-from droveway.engines.admission import Admission, Kind, Limits, Place, Racks, places
+from droveway.engines import policies, queue
+from droveway.engines.admission import Admission, Limits, Place, Racks, places
 from droveway.engines.board import MoveBoard, Posting, posting_of
 from droveway.engines.debts import Collector
 from droveway.engines.election import Election
@@ -127,7 +127,7 @@ def look(
         line = _in_turn(seen)
         admission = _admission(line, posted, limits)
         _offer(line, posted, admission)
-        seen += [_seen(row, racks) for row in _queue(connection, offered, admission, racks)]
+        seen += [_seen(row, racks) for row in queue.head(connection, offered, admission, racks)]
         seen += [
             Seen(row.id, State(row.state), hold=False, posting=posting_of(row, row), cleared=False)
             for row in open_flows.left(connection)
@@ -150,11 +150,13 @@ class Keeper:
         limits: Limits | None = None,
         racks: Callable[[], Racks] = dict,
         every: float = ROUND,
+        probe: float | None = None,
         standard: Standard | None = None,
     ) -> None:
-        """``flow_of`` is what a new flow of a kind begins with; ``every``: seconds between two rounds at rest.
+        """``flow_of`` is what a new flow of a kind begins with; ``standard``: what makes a guest healthy.
 
-        ``standard``: what makes a guest healthy.  ``racks`` is asked in each round.
+        ``every``: seconds between two rounds at rest; ``probe``: seconds after which it is asked, far more cheaply,
+        whether a flow was filed meanwhile, None: never.  ``racks`` is asked in each round.
         """
         self._coordination = coordination
         self._journal = journal
@@ -164,6 +166,9 @@ class Keeper:
         self._limits = limits or Limits()
         self._racks = racks
         self._every = every
+        self._probe = every if probe is None else probe
+        self._newest: dt.datetime | None = None
+        """When the newest flow was filed, as far as it was looked."""
         self._bell = threading.Event()
         self._due = 0.0
         """When the next round is, whatever rings."""
@@ -220,9 +225,10 @@ class Keeper:
         outage = Outage(LOG, "The keeper waits for a server")
         while not self._stopped:
             self._turned = time.monotonic()
+            rang = self._bell.is_set()
             self._bell.clear()
             try:
-                if self._turn():
+                if self._turn(rang=rang):
                     outage.over()
             except CoordinationLost as error:
                 outage.note(error)
@@ -232,9 +238,9 @@ class Keeper:
                     LOG.exception("A round of the keeper failed")
                 else:
                     outage.note(why)
-            self._bell.wait(max(0.0, self._due - time.monotonic()))
+            self._bell.wait(max(0.0, min(self._due - time.monotonic(), self._probe)))
 
-    def _turn(self) -> bool:
+    def _turn(self, *, rang: bool) -> bool:
         """Do what there is to do now; whether the servers were asked, and answered."""
         late = time.monotonic() >= self._due
         if late:
@@ -246,7 +252,7 @@ class Keeper:
         if not led:
             # Others have asked meanwhile.
             self._health.forget()
-        if not late and not self._is_news():
+        if not late and not (self._is_news() if rang else self._is_filed()):
             return False
         self._due = time.monotonic() + self._every
         self.round()
@@ -256,6 +262,12 @@ class Keeper:
         """Whether anything but what was posted here and claims, which nothing follows from, changed the board."""
         before, self._left = self._left, self._board.posted()
         return before.keys() != self._left.keys() or any(before[flow] > claimed for flow, claimed in self._left.items())
+
+    def _is_filed(self) -> bool:
+        """Whether anybody filed a flow since this was asked last; what was committed late is left to the next round."""
+        with self._journal.engine.connect() as connection:
+            before, self._newest = self._newest, open_flows.newest(connection)
+        return before != self._newest
 
     def _act(self, action: Action) -> None:
         match action:
@@ -322,29 +334,6 @@ def _offer(line: list[tuple[Posting, Seen]], posted: Container[str], admission: 
         for posting, seen in line
         if posting.flow not in posted and (not _needs_room(posting, seen) or admission.admit(seen.places) is None)
     ]
-
-
-def _queue(
-    connection: sa.Connection, offered: Collection[str], admission: Admission, racks: Racks
-) -> list[sa.Row[Any]]:
-    """As much of the queue as there may be room for: no move of which it is known that a place of it is full."""
-    # For the oldest room is kept, wherever that is.
-    page = open_flows.oldest(connection, offered) if admission.room() and admission.full() else []
-    found = [*page]
-    while True:
-        for row in page:
-            admission.admit(places(row, racks))
-        if not (room := admission.room()):
-            return found
-        full = admission.full()
-        hosts = {place.name for place in full if place.kind is Kind.HOST}
-        hosts |= {host for host, its in racks.items() if any((Kind.RACK, rack) in full for rack in its)}
-        cells = {place.name for place in full if place.kind is Kind.CELL}
-        beside = [*offered, *(row.uuid for row in found)]
-        page = open_flows.next_ones(connection, beside, hosts=hosts, cells=cells, most=room)
-        found += page
-        if len(page) < room:
-            return found
 
 
 def _waiting(move: sa.Row[Any]) -> Waiting | None:

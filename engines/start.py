@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from droveway.clients.zookeeper import Coordination
-from droveway.engines import admission
+from droveway.engines import admission, queue
 from droveway.engines.admission import Racks
 from droveway.engines.board import MoveBoard
 from droveway.engines.conductor import Conductor
@@ -18,11 +18,13 @@ from droveway.engines.run import Probe, Resources
 from droveway.engines.site import Site
 from droveway.flows import registry
 from droveway.flows.run import MoveOptions
-from droveway.persistence import catalog
 from droveway.scheduler.requests import rules
 
 KEEPER_ROUND: Final = 0.2
 """Seconds between two rounds of the keeper: commands write requests without ringing for it."""
+
+KEEPER_PROBE: Final = 0.05
+"""Seconds between two questions whether they have filed a flow."""
 
 RACKS_FOR: Final = 60.0
 """Seconds after which it is looked up again which hosts are in which racks."""
@@ -65,6 +67,7 @@ def keeper(site: Site, coordination: Coordination) -> Keeper:
         limits=admission.limits(site.conf),
         racks=_racks(site),
         every=KEEPER_ROUND,
+        probe=KEEPER_PROBE,
         standard=Standard(healthy_after=conf.healthy_after, probe_timeout=conf.probe_timeout),
     )
     found.start()
@@ -79,14 +82,13 @@ def host_folders(site: Site, coordination: Coordination) -> HostFolders:
 
 
 def _racks(site: Site) -> Callable[[], Racks]:
-    """The racks of all hosts, where they matter: seldom read, since they seldom change."""
-    conf = site.conf.keeper
+    """The racks of all hosts, seldom read, since they seldom change."""
     known: tuple[float, Racks] = (-RACKS_FOR, {})
 
     def racks() -> Racks:
         nonlocal known
-        if conf.per_rack and time.monotonic() - known[0] >= RACKS_FOR:
-            known = time.monotonic(), catalog.racks(site.api, conf.rack_key)
+        if time.monotonic() - known[0] >= RACKS_FOR:
+            known = time.monotonic(), queue.racks_of(site)
         return known[1]
 
     return racks

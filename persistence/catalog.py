@@ -98,17 +98,25 @@ class Flavor:
 
 Named = TypeVar("Named", Server, Flavor)
 
-_SERVERS: Final = sa.text(
+_SERVERS: Final = (
     "SELECT i.uuid, i.display_name, i.vm_state, i.task_state, i.power_state, i.host, i.project_id, i.user_id,"
     " i.availability_zone, i.locked, i.launched_at, i.created_at, i.root_gb, i.ephemeral_gb, i.instance_type_id,"
     " i.image_ref, e.flavor,"
     " EXISTS (SELECT 1 FROM block_device_mapping b WHERE b.instance_uuid = i.uuid AND b.deleted = 0"
     " AND b.boot_index = 0 AND b.destination_type = 'volume') AS from_volume"
     " FROM instances i LEFT JOIN instance_extra e ON e.instance_uuid = i.uuid AND e.deleted = 0"
-    " WHERE i.deleted = 0 ORDER BY i.display_name, i.uuid"
+    " WHERE i.deleted = 0 {which}ORDER BY i.display_name, i.uuid"
+)
+_ALL_SERVERS: Final = sa.text(_SERVERS.format(which="")).columns(launched_at=sa.DateTime, created_at=sa.DateTime)
+_SERVERS_LIKE: Final = sa.text(
+    _SERVERS.format(which="AND (i.display_name = :name OR i.uuid = :name OR i.uuid LIKE :beginning) ")
 ).columns(launched_at=sa.DateTime, created_at=sa.DateTime)
-_MAPPINGS: Final = sa.text(
-    "SELECT m.instance_uuid, c.name FROM instance_mappings m JOIN cell_mappings c ON c.id = m.cell_id"
+_MAPPINGS: Final = (
+    "SELECT m.instance_uuid, c.name FROM instance_mappings m JOIN cell_mappings c ON c.id = m.cell_id{which}"
+)
+_ALL_MAPPINGS: Final = sa.text(_MAPPINGS.format(which=""))
+_MAPPINGS_OF: Final = sa.text(_MAPPINGS.format(which=" WHERE m.instance_uuid IN :servers")).bindparams(
+    sa.bindparam("servers", expanding=True)
 )
 _HOSTS: Final = sa.text(
     "SELECT n.host, n.uuid, n.vcpus, n.vcpus_used, n.memory_mb, n.memory_mb_used, n.local_gb, n.local_gb_used,"
@@ -140,17 +148,26 @@ _EXTRA_SPECS: Final = sa.text("SELECT e.flavor_id, e.key, e.value FROM flavor_ex
 def servers(api: Database, cells: Mapping[str, Database]) -> list[Server]:
     """Every server, once, where its mapping says that it lives; by name."""
     with api.read() as session:
-        home = {row.instance_uuid: row.name for row in session.execute(_MAPPINGS)}
+        home = {row.instance_uuid: row.name for row in session.execute(_ALL_MAPPINGS)}
     found = []
     for cell, database in cells.items():
         with database.read() as session:
-            found += [_server(row, cell) for row in session.execute(_SERVERS) if home.get(row.uuid) == cell]
+            found += [_server(row, cell) for row in session.execute(_ALL_SERVERS) if home.get(row.uuid) == cell]
     return sorted(found, key=lambda server: (server.name, server.id))
 
 
 def find_server(api: Database, cells: Mapping[str, Database], name: str) -> Server:
     """The server by its name, its id or the first letters of that; raises NotFound, or Refused naming all."""
-    return _find(servers(api, cells), name, "server")
+    found = []
+    for cell, database in cells.items():
+        with database.read() as session:
+            rows = session.execute(_SERVERS_LIKE, {"name": name, "beginning": f"{name}%"})
+            found += [_server(row, cell) for row in rows]
+    with api.read() as session:
+        mapped = session.execute(_MAPPINGS_OF, {"servers": [server.id for server in found]})
+        homes = {(row.instance_uuid, row.name) for row in mapped}
+    known = [server for server in found if (server.id, server.cell) in homes]
+    return _find(sorted(known, key=lambda server: (server.name, server.id)), name, "server")
 
 
 def hosts(api: Database, cells: Mapping[str, Database]) -> list[Host]:

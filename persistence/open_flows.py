@@ -64,6 +64,12 @@ _ROOM_FOR: Final = _WAITING.where(
     Move.source_host.not_in(_expanding("hosts")),
     sa.or_(Move.target_host.is_(None), Move.target_host.not_in(_expanding("hosts"))),
 )
+_ONE_QUEUED: Final = _QUEUED.where(Move.id == sa.bindparam("move"))
+_OLDER: Final = sa.select(sa.func.count()).where(
+    Move.state == State.QUEUED.value,
+    Move.hold.is_(False),
+    sa.tuple_(Move.created_at, Move.id) < sa.tuple_(sa.bindparam("created_at"), sa.bindparam("move")),
+)
 _LEFT: Final = LEFT_ENDS.with_only_columns(*_DECIDED_OVER)
 _NEWEST: Final = sa.select(sa.func.max(MoveFlow.created_at))
 
@@ -94,6 +100,17 @@ def next_ones(
     """The ``most`` oldest of these that neither begin nor, as far as it is known, end in these hosts and cells."""
     given = {"flows": [*beside], "hosts": [*hosts], "cells": [*cells], "most": most}
     return connection.execute(_ROOM_FOR, given).all()
+
+
+def one_queued(connection: Executor, move_id: str) -> sa.Row[Any] | None:
+    """The move, if it is queued and not held."""
+    return connection.execute(_ONE_QUEUED, {"move": move_id}).first()
+
+
+def count_older(connection: Executor, move: sa.Row[Any]) -> int:
+    """How many queued moves that are not held were asked for before this one; ``created_at`` is its flow's."""
+    given = {"created_at": move.created_at, "move": move.id}
+    return connection.execute(_OLDER, given).scalar_one()
 
 
 def left(connection: Executor) -> Sequence[sa.Row[Any]]:

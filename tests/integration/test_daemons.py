@@ -80,6 +80,7 @@ def test_an_operator_submits_and_follows_a_move(site: Installation) -> None:
     assert f"follow it with  droveway move watch {move}" in said
     with site.lab.journal.read() as session:
         assert moves.find(session, move).state == State.QUEUED, "no conductor is there to run it"
+    assert site.droveway("move", "show", move, "-f", "value", "-c", "waits_for")[1].startswith("a conductor: ")
     site.conductor()
     code, said, complained = site.droveway("move", "wait", move)
     assert (code, complained) == (0, ""), complained

@@ -8,6 +8,9 @@ from typing import Any
 import sqlalchemy as sa
 
 from droveway.flows import registry
+from droveway.lab.session import Lab
+from droveway.persistence.api import InstanceMapping
+from droveway.persistence.cell import Instance, InstanceExtra
 from droveway.persistence.database import Database, database_time
 from droveway.persistence.journal import Claim, Move, MoveFlow
 from droveway.persistence.states import ENDED, State
@@ -15,10 +18,13 @@ from droveway.persistence.states import ENDED, State
 _OF_ALL = {"kind": "migrate", "source_cell": "cell1", "old_flavor": "small", "new_flavor": "small", "policy": "manual"}
 
 
-def fill(journal: Database, count: int, state: State = State.QUEUED, *, host: str = "host1") -> list[str]:
+def fill(
+    journal: Database, count: int, state: State = State.QUEUED, *, host: str = "host1", digest: str = ""
+) -> list[str]:
     """So many moves from the host, of servers that nobody has; the moves' ids.
 
-    All but queued ones were claimed once and have no flow to run.
+    All but queued ones were claimed once and have no flow to run.  With another ``digest`` than that of the flow no
+    conductor takes them up.
     """
     flow = registry.reference("migrate")
     ids = [str(uuid.uuid4()) for _ in range(count)]
@@ -43,7 +49,7 @@ def fill(journal: Database, count: int, state: State = State.QUEUED, *, host: st
                 "move_id": each,
                 "kind": flow.kind,
                 "version": flow.version,
-                "digest": flow.digest,
+                "digest": digest or flow.digest,
                 "created_at": now,
                 "ended_at": None if is_queued else now,
             }
@@ -54,3 +60,23 @@ def fill(journal: Database, count: int, state: State = State.QUEUED, *, host: st
             if rows:
                 connection.execute(sa.insert(model), rows)
     return ids
+
+
+def add_servers(lab: Lab, count: int) -> None:
+    """So many servers more in the first cell's and the API's rows, as like one that is there as its brothers."""
+    names = {number: (str(uuid.uuid4()), f"crowd{number}") for number in range(count)}
+    cell = next(iter(lab.cell_databases.values()))
+    for database, model, key in (
+        (cell, Instance, "uuid"),
+        (cell, InstanceExtra, "instance_uuid"),
+        (lab.api, InstanceMapping, "instance_uuid"),
+    ):
+        table = model.__table__
+        with database.begin() as connection:
+            like = dict(connection.execute(sa.select(table).limit(1)).mappings().one())
+            del like["id"]
+            rows = [
+                like | {key: server} | ({"display_name": name, "hostname": name} if model is Instance else {})
+                for server, name in names.values()
+            ]
+            connection.execute(sa.insert(table), rows)

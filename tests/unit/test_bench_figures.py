@@ -107,6 +107,6 @@ def test_the_written_page_is_made_of_its_figures(figures: Any) -> None:
 def test_each_benchmark_is_offered_by_the_tool() -> None:
     script = (TOOLS / "bench").read_text()
     names = {path.stem.removeprefix("bench_") for path in TOOLS.glob("bench_*.py")} - {"figures"}
-    assert names == {"cli", "engine", "move", "copy"}
+    assert names == {"cli", "engine", "move", "copy", "daemons"}
     for name in names:
         assert f"tools/bench {name} " in script

@@ -176,6 +176,17 @@ def test_a_wiped_board_is_news_that_needs_no_wait(rig: Rig) -> None:
     keeper.stop()
 
 
+def test_a_flow_that_somebody_files_is_noticed_between_two_rounds(rig: Rig) -> None:
+    session = rig.session()
+    board = MoveBoard(session)
+    keeper = Keeper(session, rig.journal, board, lambda _kind: reference(CONFIRM), every=LONG, probe=0.01)
+    keeper.start()
+    for number in range(3):
+        move = rig.submit(server=f"s{number}")
+        until(lambda move=move: rig.move(move).flow_uuid in board.posted())
+    keeper.stop()
+
+
 def test_what_the_keeper_files_itself_it_offers_at_once(rig: Rig) -> None:
     session = rig.session()
     assert session.create(worker_path("h1"), b"", ephemeral=True)

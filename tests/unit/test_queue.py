@@ -15,6 +15,7 @@ from support.long_queue import fill
 from droveway.engines.admission import Limits
 from droveway.engines.board import MoveBoard
 from droveway.engines.keeper import Keeper, Post, look
+from droveway.engines.queue import waits_for
 from droveway.persistence.journal import Move
 from droveway.persistence.states import State
 
@@ -113,3 +114,30 @@ def test_a_queue_of_held_moves_lets_others_pass(rig: Rig) -> None:
     ask(rig, *["h1"] * 20, hold=True)
     (free,) = ask(rig, "h1")
     assert offered(make_keeper(rig, Limits(running=2))) == [free]
+
+
+def test_a_queued_move_says_what_it_waits_for(rig: Rig) -> None:
+    ran, first, waits = ask(rig, "h1", "h1", "h1")
+    (elsewhere,) = ask(rig, "h3")
+    (held,) = ask(rig, "h3", hold=True)
+    with rig.journal.write() as session:
+        session.execute(sa.update(Move).where(Move.id == ran).values(state="running"))
+
+    def told(move: str, limits: Limits) -> str | None:
+        return waits_for(rig.journal, move, limits, RACKS)
+
+    assert told(waits, Limits(running=9, host=2)) == (
+        "room on host h1: 2 run from or to it at a time ([keeper] per_host), and 1 of those that wait were asked for "
+        "before it"
+    )
+    assert str(told(waits, Limits(running=2, host=9))).startswith(
+        "its turn: 2 run at a time ([keeper] max_running), and 1"
+    )
+    assert str(told(first, Limits(rack=1))).startswith(
+        "room in rack r1: 1 run from or to it at a time ([keeper] per_rack)"
+    )
+    assert str(told(first, Limits(cell=1))).startswith("room in cell c1: 1 ")
+    for move in (first, elsewhere):
+        assert str(told(move, Limits(running=9, host=2))).startswith("a conductor: ")
+    assert told(held, Limits()) is None
+    assert told(ran, Limits()) is None

@@ -1,0 +1,74 @@
+"""The queue in the journal: what of it the keeper has to look at, and what a move in it waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from droveway.engines.admission import Admission, Kind, Limits, Racks, places
+from droveway.engines.site import Site
+from droveway.persistence import catalog, open_flows
+from droveway.persistence.database import Database
+from droveway.persistence.moves import FORWARD_KINDS
+from droveway.persistence.states import State
+
+_ROOM: Final = {
+    Kind.ALL: "its turn: {limit} run at a time ([keeper] max_running)",
+    Kind.CELL: "room in cell {name}: {limit} run from or to it at a time ([keeper] per_cell)",
+    Kind.HOST: "room on host {name}: {limit} run from or to it at a time ([keeper] per_host)",
+    Kind.RACK: "room in rack {name}: {limit} run from or to it at a time ([keeper] per_rack)",
+}
+
+
+def racks_of(site: Site) -> Racks:
+    """The racks of all hosts, where there is a limit for them."""
+    conf = site.conf.keeper
+    return catalog.racks(site.api, conf.rack_key) if conf.per_rack else {}
+
+
+def head(connection: sa.Connection, offered: Collection[str], admission: Admission, racks: Racks) -> list[sa.Row[Any]]:
+    """As much of the queue as there may be room for: no move of which it is known that a place of it is full."""
+    # For the oldest room is kept, wherever that is.
+    page = open_flows.oldest(connection, offered) if admission.room() and admission.full() else []
+    found = [*page]
+    while True:
+        for row in page:
+            admission.admit(places(row, racks))
+        if not (room := admission.room()):
+            return found
+        full = admission.full()
+        hosts = {place.name for place in full if place.kind is Kind.HOST}
+        hosts |= {host for host, its in racks.items() if any((Kind.RACK, rack) in full for rack in its)}
+        cells = {place.name for place in full if place.kind is Kind.CELL}
+        beside = [*offered, *(row.uuid for row in found)]
+        page = open_flows.next_ones(connection, beside, hosts=hosts, cells=cells, most=room)
+        found += page
+        if len(page) < room:
+            return found
+
+
+def waits_for(journal: Database, move_id: str, limits: Limits, racks: Racks) -> str | None:
+    """What the queued move waits for, by the journal alone; None when it is held, or queued no more."""
+    with journal.engine.connect() as connection:
+        if (move := open_flows.one_queued(connection, move_id)) is None:
+            return None
+        running = [
+            places(row, racks)
+            for row in open_flows.under_way(connection)
+            if row.state == State.RUNNING and row.kind in FORWARD_KINDS
+        ]
+        admission = Admission(limits, running)
+        # Those that are offered, too, are still queued in the journal.
+        before = head(connection, [], Admission(limits, running), racks)
+        for row in before:
+            full = admission.admit(places(row, racks))
+            if row.id == move_id and full is None:
+                return "a conductor: those that run have their threads at work, or none runs"
+        full = admission.admit(places(move, racks))
+        older = open_flows.count_older(connection, move)
+    if full is None:
+        return None
+    told = _ROOM[full.kind].format(name=full.name, limit=limits.of(full))
+    return f"{told}, and {older} of those that wait were asked for before it"

@@ -1,0 +1,286 @@
+"""`tools/bench daemons`: an installation of daemons, idle, at work and with a long queue, beside a lab's embedded mode.
+
+Real ZooKeeper, real PostgreSQL, conductors and workers as processes, the cloud's services behind HTTP, all on this
+machine.  Times are taken from what the journal says, so that nobody's looking on is part of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import datetime as dt
+import itertools
+import logging
+import math
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import bench_figures as figures
+import sqlalchemy as sa
+from support import long_queue, postgres_server, zookeeper_server
+from support.daemons import LONG, SESSION, Daemon, Installation, installation
+from support.small_lab import in_child, is_released, until
+
+from droveway.engines import asking
+from droveway.engines.fencing import now
+from droveway.engines.submit import Wish, submit
+from droveway.lab import build, cloud, runner
+from droveway.lab.session import Lab
+from droveway.persistence import moves
+from droveway.persistence.journal import Claim, Move, MoveStep
+from droveway.persistence.states import ENDED, State
+
+ROUNDS: Final = 12
+SUBMITS: Final = 10
+"""For each move so many are asked for and cancelled before they begin."""
+
+QUEUED: Final = 10_000
+LIVE: Final = 1_000
+SERVERS: Final = tuple(f"server{number}" for number in range(1, 9))
+HOSTS: Final = tuple(f"host{number}" for number in range(1, 5))
+CROWD: Final = "crowd"
+"""A host that nobody has, from which the queue is."""
+
+_SERVER: Final = "flavor: small, image: base, ports: [{}], volumes: [{size_gb: 1}]"
+CLOUD: Final = f"""
+hypervisor: sandbox
+cells: {{cell1: {{hosts: {{{", ".join(f"{host}: {{vcpus: 16, memory_mb: 8192, disk_gb: 80}}" for host in HOSTS)}}}}}}}
+flavors: {{small: {{vcpus: 1, memory_mb: 256, root_gb: 1}}}}
+images: {{base: {{size_mb: 8}}}}
+servers:
+""" + "".join(f"  {name}: {{host: {HOSTS[number % 4]}, {_SERVER}}}\n" for number, name in enumerate(SERVERS))
+
+LIMITS: Final = "[keeper]\nper_host = 8\n"
+
+Found = dict[str, float]
+
+
+def main() -> int:
+    """Measure the daemons and the embedded mode, and report."""
+    parser = argparse.ArgumentParser(prog="tools/bench daemons", description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="moves of each kind of round")
+    parser.add_argument("--queued", type=int, default=QUEUED, help="how long the queue is")
+    parser.add_argument("--write", action="store_true", help="put the figures in docs/benchmarks.rst")
+    wanted = parser.parse_args()
+    logging.disable(logging.WARNING)
+    with tempfile.TemporaryDirectory(dir=figures.WORK) as folder:
+        daemons = of_daemons(Path(folder, "daemons"), wanted.rounds, wanted.queued)
+        embedded = of_embedded(Path(folder, "embedded"), wanted.rounds, wanted.queued)
+    return figures.report(daemons_bench(daemons, embedded, wanted.queued), write=wanted.write)
+
+
+@contextlib.contextmanager
+def opened(folder: Path) -> Iterator[Lab]:
+    """A lab of its own."""
+    folder.mkdir()
+    in_child(lambda: build.create(folder / "lab", cloud.parse_cloud(CLOUD, "bench")).close())
+    with (folder / "lab" / "droveway.conf").open("a") as file:
+        file.write(LIMITS)
+    lab = Lab.open(folder / "lab")
+    try:
+        yield lab
+    finally:
+        lab.close()
+        build.destroy(folder / "lab")
+
+
+def of_daemons(folder: Path, rounds: int, queued: int) -> Found:
+    """What the daemons take."""
+    found: Found = {}
+    with (
+        opened(folder) as lab,
+        zookeeper_server.running_server(folder / "zookeeper") as server,
+        postgres_server.running_server() as databases,
+        installation(lab, folder, server.hosts, databases) as site,
+    ):
+        with site.configuration.open("a") as file:
+            file.write(LIMITS)
+        workers = site.workers()
+        found["idle worker, MiB"] = max(resident(worker) for worker in workers.values())
+        conductors = {"first": site.conductor("first")}
+        measure_latency(lab, rounds, found, "idle")
+        found["moves a minute, 1"] = throughput(lab, lambda: until_rest(lab))
+        conductors["second"] = site.conductor("second")
+        found["moves a minute, 2"] = throughput(lab, lambda: until_rest(lab))
+        found["hand-over, s"] = max(hand_over(site, conductors) for _ in range(min(3, rounds)))
+        conductors.pop("second").stop()
+        crowd(lab, queued)
+        measure_latency(lab, rounds, found, "queued")
+        found["conductor, MiB"] = resident(conductors["first"])
+    return found
+
+
+def of_embedded(folder: Path, rounds: int, queued: int) -> Found:
+    """The same of a lab, whose conductor, keeper and workers are threads of this process."""
+    found: Found = {}
+    with opened(folder) as lab:
+        with runner.running(lab):
+            measure_latency(lab, rounds, found, "idle")
+            found["moves a minute, 1"] = throughput(lab, lambda: until_rest(lab))
+        crowd(lab, queued)
+        with runner.running(lab):
+            measure_latency(lab, rounds, found, "queued")
+    return found
+
+
+def crowd(lab: Lab, queued: int) -> None:
+    """A queue that waits for room on one host, behind moves that no conductor here knows, and some at rest."""
+    long_queue.fill(lab.journal, queued, host=CROWD, digest="unknown")
+    long_queue.fill(lab.journal, LIVE, State.VERIFYING, host=CROWD)
+    long_queue.add_servers(lab, queued)
+
+
+def measure_latency(lab: Lab, rounds: int, found: Found, what: str) -> None:
+    """Ask for one move after another, each when the one before is over."""
+    asked, claimed, begun = [], [], []
+    for server in itertools.islice(itertools.cycle(SERVERS), rounds * SUBMITS):
+        move, took = submitted(lab, server)
+        asking.ask(lab, move, asking.cancel)
+        until(lambda move=move: is_over(lab, move), "its end", LONG)
+        asked.append(took)
+    for server in itertools.islice(itertools.cycle(SERVERS), rounds):
+        move, _took = submitted(lab, server)
+        accepted = now()
+        until_rest(lab, move)
+        with lab.journal.read() as session:
+            first = sa.select(sa.func.min(MoveStep.started_at)).where(MoveStep.move_id == move)
+            begun.append(milliseconds(session.execute(first).scalar_one(), accepted))
+        claimed.append(milliseconds(claim_of(lab, move).claimed_at, accepted))
+        asking.ask(lab, move, asking.confirm)
+        until_rest(lab, move)
+    found[f"submit {what}, median ms"], found[f"submit {what}, p99 ms"] = statistics.median(asked), p99(asked)
+    found[f"submit to claim {what}, median ms"] = statistics.median(claimed)
+    found[f"submit to first step {what}, median ms"] = statistics.median(begun)
+
+
+def submitted(lab: Lab, server: str) -> tuple[str, float]:
+    """Ask for a move; its id, and how many milliseconds that took."""
+    began = time.perf_counter()
+    move = submit(lab, Wish(server=server)).id
+    return move, (time.perf_counter() - began) * 1000
+
+
+def is_over(lab: Lab, move: str) -> bool:
+    """Whether the move has ended."""
+    with lab.journal.read() as session:
+        return State(moves.get(session, move).state) in ENDED
+
+
+def milliseconds(moment: dt.datetime, since: dt.datetime) -> float:
+    """From one moment to the other."""
+    return (moment - since).total_seconds() * 1000
+
+
+def p99(taken: Sequence[float]) -> float:
+    """What all but one in a hundred keep to."""
+    return sorted(taken)[math.ceil(0.99 * len(taken)) - 1]
+
+
+def until_rest(lab: Lab, move: str | None = None) -> None:
+    """Wait until the move, or every move of the servers, rests and was given back."""
+    wanted = [move] if move else open_of(lab)
+    until(lambda: all(is_released(lab, each) for each in wanted), "rest", LONG)
+
+
+def open_of(lab: Lab) -> list[str]:
+    """The moves of the servers that have not ended."""
+    with lab.journal.read() as session:
+        rows = sa.select(Move.id).where(Move.server_name.in_(SERVERS), Move.active_server.is_not(None))
+        return list(session.scalars(rows))
+
+
+def throughput(lab: Lab, rest: Callable[[], None]) -> float:
+    """Moves a minute: all servers at once, there and confirmed."""
+    began = time.monotonic()
+    for server in SERVERS:
+        submit(lab, Wish(server=server))
+    rest()
+    for move in open_of(lab):
+        require(lab, move, State.VERIFYING)
+        asking.ask(lab, move, asking.confirm)
+    rest()
+    return 60 * len(SERVERS) / (time.monotonic() - began)
+
+
+def require(lab: Lab, move: str, state: State) -> None:
+    """Raise RuntimeError for a move that came to rest elsewhere."""
+    with lab.journal.read() as session:
+        found = moves.get(session, move)
+    if found.state != state:
+        raise RuntimeError(f"the move is {found.state} instead of {state}: {found.error}")
+
+
+def hand_over(site: Installation, conductors: dict[str, Daemon]) -> float:
+    """Seconds from the SIGKILL of a conductor that runs a move until another one has claimed it."""
+    lab = site.lab
+    move = submit(lab, Wish(server=SERVERS[0])).id
+    claim = until(lambda: claim_of(lab, move), "a claim", LONG)
+    killed = next(name for name, daemon in conductors.items() if f"-{daemon.process.pid}-" in claim.owner)
+    conductors[killed].kill()
+    died = now()
+    until(lambda: claim_of(lab, move).epoch != claim.epoch, "the next claim", LONG)
+    took = milliseconds(claim_of(lab, move).claimed_at, died) / 1000
+    conductors[killed] = site.conductor(killed)
+    until_rest(lab, move)
+    require(lab, move, State.VERIFYING)
+    asking.ask(lab, move, asking.confirm)
+    until_rest(lab, move)
+    return took
+
+
+def claim_of(lab: Lab, move: str) -> Any:
+    """The move's last claim."""
+    with lab.journal.read() as session:
+        return session.scalar(sa.select(Claim).where(Claim.move_id == move))
+
+
+def resident(daemon: Daemon) -> float:
+    """MiB of memory that the process has now."""
+    text = Path(f"/proc/{daemon.process.pid}/status").read_text(encoding="ascii")
+    return int(text.partition("VmRSS:")[2].split()[0]) / 1024
+
+
+def daemons_bench(daemons: Found, embedded: Found, queued: int) -> figures.Bench:
+    """The figures with what they are held against."""
+    rows = [
+        [name, f"{daemons[name]:.1f}", f"{embedded[name]:.1f}" if name in embedded else ""] for name in sorted(daemons)
+    ]
+    return figures.Bench(
+        name="daemons",
+        title="Daemons",
+        text=(
+            f"Conductors and {len(HOSTS)} workers as processes over a real ZooKeeper and PostgreSQL, on the machine of "
+            f"the servers and of {len(SERVERS)} moving servers with a disk of 8 MB, a port and a volume; beside it a "
+            "lab's embedded mode, everything in one process over SQLite. A move is a migration and its confirmation. "
+            f"Queued are {queued:,} moves of other servers, which wait for room on a host; {LIVE:,} more wait for "
+            "verification; a conductor, which has threads for 4 at a time, has them all before it: that is the one "
+            f"with {LIVE:,} live moves. Memory is what a process has resident, shared libraries included. A session "
+            f"with ZooKeeper outlives a killed process by {SESSION:g} s."
+        ),
+        head=["what", "daemons", "embedded"],
+        rows=rows,
+        goals=[
+            figures.at_most("submit with a long queue, p99 ms", daemons["submit queued, p99 ms"], 150),
+            figures.at_most(
+                "submit to first step, idle, median ms", daemons["submit to first step idle, median ms"], 200
+            ),
+            figures.at_most("hand-over after SIGKILL, s", daemons["hand-over, s"], SESSION + 2),
+            figures.at_most("an idle worker, MiB", daemons["idle worker, MiB"], 80),
+            figures.at_most(f"a conductor with {LIVE:,} live moves, MiB", daemons["conductor, MiB"], 400),
+        ],
+        bars=[
+            (f"{name}, {kind}", found[f"submit to first step {name}, median ms"])
+            for name in ("idle", "queued")
+            for kind, found in (("daemons", daemons), ("embedded", embedded))
+        ],
+        unit="ms from a submit to the first step",
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
