@@ -45,29 +45,33 @@ _UNDER_WAY: Final = _OPEN.where(
     Move.state.in_(sorted(state.value for state in _ACTIVE)),
     sa.or_(Move.state != State.VERIFYING.value, Move.policy == HEALTHY, Move.deadline <= sa.func.utc_now()),
 )
-_QUEUED: Final = (
-    sa.select(*_DECIDED_OVER)
-    .join(MoveFlow, _TO_RUN)
-    .where(Move.state == State.QUEUED.value, Move.hold.is_(False))
-    .order_by(Move.created_at, Move.id)
-)
+_QUEUED: Final = sa.select(*_DECIDED_OVER).join(MoveFlow, _TO_RUN).order_by(Move.created_at, Move.id)
+_IN_LINE: Final = sa.and_(Move.state == State.QUEUED.value, Move.hold.is_(False))
 
 
 def _expanding(name: str) -> sa.BindParameter[list[str]]:
     return sa.bindparam(name, expanding=True)
 
 
-_OFFERED: Final = _QUEUED.where(Move.flow_uuid.in_(_expanding("flows")))
-_WAITING: Final = _QUEUED.where(Move.flow_uuid.not_in(_expanding("flows"))).limit(sa.bindparam("most"))
-_ROOM_FOR: Final = _WAITING.where(
+def _first(*conditions: sa.ColumnElement[bool]) -> sa.Select[Any]:
+    # Their flows are joined to those few alone, whatever a planner takes the tables for that were filled lately.
+    oldest = sa.select(Move.id).where(_IN_LINE, *conditions).order_by(Move.created_at, Move.id)
+    few = oldest.limit(sa.bindparam("most")).subquery()
+    return _QUEUED.join(few, few.c.id == Move.id)
+
+
+_OFFERED: Final = _QUEUED.where(_IN_LINE, Move.flow_uuid.in_(_expanding("flows")))
+_NOT_THESE: Final = Move.flow_uuid.not_in(_expanding("flows"))
+_OLDEST: Final = _first(_NOT_THESE)
+_ROOM_FOR: Final = _first(
+    _NOT_THESE,
     Move.source_cell.not_in(_expanding("cells")),
     Move.source_host.not_in(_expanding("hosts")),
     sa.or_(Move.target_host.is_(None), Move.target_host.not_in(_expanding("hosts"))),
 )
-_ONE_QUEUED: Final = _QUEUED.where(Move.id == sa.bindparam("move"))
+_ONE_QUEUED: Final = _QUEUED.where(_IN_LINE, Move.id == sa.bindparam("move"))
 _OLDER: Final = sa.select(sa.func.count()).where(
-    Move.state == State.QUEUED.value,
-    Move.hold.is_(False),
+    _IN_LINE,
     sa.tuple_(Move.created_at, Move.id) < sa.tuple_(sa.bindparam("created_at"), sa.bindparam("move")),
 )
 _LEFT: Final = LEFT_ENDS.with_only_columns(*_DECIDED_OVER)
@@ -91,7 +95,7 @@ def queued(connection: Executor, flows: Collection[str]) -> Sequence[sa.Row[Any]
 
 def oldest(connection: Executor, beside: Collection[str]) -> Sequence[sa.Row[Any]]:
     """The oldest queued move that is not held, if there is one ``beside`` those of these flows."""
-    return connection.execute(_WAITING, {"flows": [*beside], "most": 1}).all()
+    return connection.execute(_OLDEST, {"flows": [*beside], "most": 1}).all()
 
 
 def next_ones(

@@ -39,6 +39,10 @@ ROUNDS: Final = 12
 SUBMITS: Final = 10
 """For each move so many are asked for and cancelled before they begin."""
 
+COMMANDS: Final = 3
+SAME: Final = 1.2
+"""Times that a command may differ by and count as not slower."""
+
 QUEUED: Final = 10_000
 LIVE: Final = 1_000
 SERVERS: Final = tuple(f"server{number}" for number in range(1, 9))
@@ -104,6 +108,7 @@ def of_daemons(folder: Path, rounds: int, queued: int) -> Found:
         found["idle worker, MiB"] = max(resident(worker) for worker in workers.values())
         conductors = {"first": site.conductor("first")}
         measure_latency(lab, rounds, found, "idle")
+        found["move create idle, ms"] = min(command(site) for _ in range(COMMANDS))
         found["moves a minute, 1"] = throughput(lab, lambda: until_rest(lab))
         conductors["second"] = site.conductor("second")
         found["moves a minute, 2"] = throughput(lab, lambda: until_rest(lab))
@@ -111,6 +116,7 @@ def of_daemons(folder: Path, rounds: int, queued: int) -> Found:
         conductors.pop("second").stop()
         crowd(lab, queued)
         measure_latency(lab, rounds, found, "queued")
+        found["move create queued, ms"] = min(command(site) for _ in range(COMMANDS))
         found["conductor, MiB"] = resident(conductors["first"])
     return found
 
@@ -133,15 +139,19 @@ def crowd(lab: Lab, queued: int) -> None:
     long_queue.fill(lab.journal, queued, host=CROWD, digest="unknown")
     long_queue.fill(lab.journal, LIVE, State.VERIFYING, host=CROWD)
     long_queue.add_servers(lab, queued)
+    for database in (lab.journal, lab.api, *lab.cell_databases.values()):
+        # As every server does by itself within a minute.
+        with database.begin() as connection:
+            connection.execute(sa.text("ANALYZE"))
 
 
 def measure_latency(lab: Lab, rounds: int, found: Found, what: str) -> None:
     """Ask for one move after another, each when the one before is over."""
     asked, claimed, begun = [], [], []
+    end(lab, submitted(lab, SERVERS[0])[0])  # the first one imports what it needs
     for server in itertools.islice(itertools.cycle(SERVERS), rounds * SUBMITS):
         move, took = submitted(lab, server)
-        asking.ask(lab, move, asking.cancel)
-        until(lambda move=move: is_over(lab, move), "its end", LONG)
+        end(lab, move)
         asked.append(took)
     for server in itertools.islice(itertools.cycle(SERVERS), rounds):
         move, _took = submitted(lab, server)
@@ -165,10 +175,21 @@ def submitted(lab: Lab, server: str) -> tuple[str, float]:
     return move, (time.perf_counter() - began) * 1000
 
 
-def is_over(lab: Lab, move: str) -> bool:
-    """Whether the move has ended."""
-    with lab.journal.read() as session:
-        return State(moves.get(session, move).state) in ENDED
+def command(site: Installation) -> float:
+    """Milliseconds of an operator's command that asks for a move, which is cancelled then."""
+    began = time.perf_counter()
+    code, said, complained = site.droveway("move", "create", SERVERS[0])
+    took = (time.perf_counter() - began) * 1000
+    if code:
+        raise RuntimeError(complained)
+    end(site.lab, asking.find_move(site.lab, said.split()[1]).id)
+    return took
+
+
+def end(lab: Lab, move: str) -> None:
+    """Cancel the move, which has hardly begun, and wait for its end."""
+    asking.ask(lab, move, asking.cancel)
+    until(lambda: State(asking.read_move(lab, move).state) in ENDED, "its end", LONG)
 
 
 def milliseconds(moment: dt.datetime, since: dt.datetime) -> float:
