@@ -46,7 +46,7 @@ SAME: Final = 1.2
 QUEUED: Final = 10_000
 LIVE: Final = 1_000
 SERVERS: Final = tuple(f"server{number}" for number in range(1, 9))
-HOSTS: Final = tuple(f"host{number}" for number in range(1, 5))
+HOSTS: Final = tuple(f"host{number}" for number in range(1, 3))
 CROWD: Final = "crowd"
 """A host that nobody has, from which the queue is."""
 
@@ -57,7 +57,7 @@ cells: {{cell1: {{hosts: {{{", ".join(f"{host}: {{vcpus: 16, memory_mb: 8192, di
 flavors: {{small: {{vcpus: 1, memory_mb: 256, root_gb: 1}}}}
 images: {{base: {{size_mb: 8}}}}
 servers:
-""" + "".join(f"  {name}: {{host: {HOSTS[number % 4]}, {_SERVER}}}\n" for number, name in enumerate(SERVERS))
+""" + "".join(f"  {name}: {{host: {HOSTS[number % len(HOSTS)]}, {_SERVER}}}\n" for number, name in enumerate(SERVERS))
 
 LIMITS: Final = "[keeper]\nper_host = 8\n"
 
@@ -149,7 +149,7 @@ def measure_latency(lab: Lab, rounds: int, found: Found, what: str) -> None:
     """Ask for one move after another, each when the one before is over."""
     asked, claimed, begun = [], [], []
     end(lab, submitted(lab, SERVERS[0])[0])  # the first one imports what it needs
-    for server in itertools.islice(itertools.cycle(SERVERS), rounds * SUBMITS):
+    for server in itertools.islice(itertools.cycle(SERVERS), 1 + (rounds - 1) * SUBMITS):
         move, took = submitted(lab, server)
         end(lab, move)
         asked.append(took)

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 FIGURES = {
     "conductor, MiB",
@@ -30,6 +32,7 @@ FIGURES = {
 }
 
 
+@pytest.mark.timeout(600)
 def test_it_finds_every_figure() -> None:
     done = subprocess.run(
         [sys.executable, "tools/bench_daemons.py", "--rounds", "1", "--queued", "20"],
