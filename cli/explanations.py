@@ -324,6 +324,11 @@ EXPLANATIONS: Final[dict[str, Explanation]] = {
         _UNDONE,
         "Correct the address in that worker's configuration.",
     ),
+    "certificate": Explanation(
+        "A worker did not prove to be that of the host that it should be, or has no certificate to prove it by.",
+        _UNDONE,
+        "See [tls] of both hosts: certificates of one authority, each with its host's name among its DNS names.",
+    ),
     # Guests.
     "start-failed": Explanation(
         "The guest could not start on that host, and it is proved that it never did.",

@@ -46,15 +46,15 @@ OPTS = (
         default=0.0,
         min=0.0,
         max=1000000.0,
-        help="MiB a second that this host sends at most, and that it receives at most, in all copies of disks "
-        "together; 0 for no limit.",
+        help="How many MiB a second this host sends at most, and receives at most, in all copies of disks together; "
+        "0 for no limit.",
     ),
     cfg.FloatOpt(
         "transfer_limit_each",
         default=0.0,
         min=0.0,
         max=1000000.0,
-        help="MiB a second that this host receives at most for one server; 0 for no limit.",
+        help="How many MiB a second this host receives at most for one server; 0 for no limit.",
     ),
     cfg.StrOpt(
         "instances_root",
