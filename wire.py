@@ -80,6 +80,8 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True):
     address: str
     """Where other workers reach its disk transfer, e.g. ``unix:/path``."""
     same_host_cold_migrate: bool = False
+    pid: int = 0
+    """Of its process on the host; another one tells of a restart."""
 
 
 def encode(record: msgspec.Struct) -> bytes:

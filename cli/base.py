@@ -17,6 +17,7 @@ from droveway.errors import Refused
 if TYPE_CHECKING:
     from oslo_config import cfg
 
+    from droveway.engines.installation import Installation
     from droveway.engines.site import Site
     from droveway.lab.session import Lab
 
@@ -74,6 +75,15 @@ class Command(command.Command, abc.ABC):
         from droveway.engines.installation import Installation
 
         return Installation(self.configuration(parsed_args))
+
+    def installation(self, parsed_args: argparse.Namespace) -> Installation:
+        """The installation that the command is for; raises `droveway.errors.Refused` for a lab: it has no daemons."""
+        from droveway.engines.installation import Installation
+
+        site = self.site(parsed_args)
+        if not isinstance(site, Installation):
+            raise Refused("a lab has no daemons, its commands do their work: name an installation with --config-file")
+        return site
 
     def configuration(self, parsed_args: argparse.Namespace) -> cfg.ConfigOpts:
         """The installation's options."""

@@ -1,4 +1,4 @@
-"""`droveway conductor`: the daemon that runs the flows of moves."""
+"""`droveway conductor`: the daemons that run the flows of moves."""
 
 from __future__ import annotations
 
@@ -7,13 +7,64 @@ import contextlib
 import os
 import socket
 import uuid
-from collections.abc import Collection
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
+from droveway.cli.base import Lister, ShowOne
+from droveway.cli.columns import Blank, Joined, Time
 from droveway.cli.daemon import Daemon, Turned, connect
 
 if TYPE_CHECKING:
     from oslo_config import cfg
+
+    from droveway.persistence.journal import Daemon as Row
+
+
+LISTED: Final = ("name", "host", "pid", "version", "state", "started", "seen")
+
+
+class List(Lister):
+    """The conductors, those of the last day that have ended among them."""
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
+        """Rows by name."""
+        from droveway.persistence import daemons
+
+        with self.installation(parsed_args).journal.read() as session:
+            found = daemons.listing(session, daemons.CONDUCTOR)
+        return LISTED, [[_cells(row, up=up)[name] for name in LISTED] for row, up in found]
+
+
+class Show(ShowOne):
+    """One conductor, with the flows that it can run and the moves that it has."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """The conductor."""
+        parser = super().get_parser(prog_name)
+        parser.add_argument("conductor", metavar="CONDUCTOR", help="its name")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
+        """Its facts."""
+        from droveway.persistence import daemons
+
+        with self.installation(parsed_args).journal.read() as session:
+            row, up = daemons.find(session, daemons.CONDUCTOR, parsed_args.conductor)
+            moves = daemons.moves_of(session, row.name)
+        return self.dict2columns(_cells(row, up=up) | {"flows": Joined(row.knows), "moves": Joined(moves)})
+
+
+def _cells(row: Row, *, up: bool) -> dict[str, Any]:
+    return {
+        "name": row.name,
+        "host": row.host,
+        "pid": row.pid,
+        "version": row.version,
+        "state": "up" if up else "down",
+        "started": Time(row.started_at),
+        "seen": Time(row.seen_at),
+        "ended": Blank(None) if row.gone_at is None else Time(row.gone_at),
+    }
 
 
 class Run(Daemon):
@@ -36,8 +87,10 @@ class Run(Daemon):
             stack.callback(start.host_folders(site, session).stop)
         # New for each process: a claim tells whose it is.
         name = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        roster = start.roster(site, session, name=name)
+        stack.callback(roster.stop)
         conductor = start.conductor(site, session, name=name)
         stack.callback(conductor.stop)
         keeper = start.keeper(site, session)
         stack.callback(keeper.stop)
-        return [conductor.turned, keeper.turned]
+        return [conductor.turned, keeper.turned, roster.turned]

@@ -1,13 +1,15 @@
-"""`droveway worker`: the daemon that carries out on a hypervisor host what moves need done there."""
+"""`droveway worker`: the daemons that carry out on the hypervisor hosts what moves need done there."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
+from droveway.cli.base import Command, Lister, ShowOne
+from droveway.cli.columns import Blank, Joined, Time
 from droveway.cli.daemon import Daemon, Turned, connect
 
 if TYPE_CHECKING:
@@ -15,6 +17,78 @@ if TYPE_CHECKING:
 
     from droveway.certificates import Identity
     from droveway.workers.endpoints import Endpoint
+    from droveway.persistence.journal import Daemon as Row
+
+
+LISTED: Final = ("host", "state", "since", "drained", "version", "pid")
+
+
+class List(Lister):
+    """The workers that ever registered, as the conductors see them."""
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
+        """Rows by host; it is said when no conductor is up that would see a change."""
+        from droveway.persistence import daemons
+
+        with self.installation(parsed_args).journal.read() as session:
+            found = daemons.listing(session, daemons.WORKER)
+            current = daemons.roster(session).current
+        if not current:
+            self.app.stderr.write("warning: no conductor is up, so this is what the last one saw\n")
+        return LISTED, [[_cells(row, up=up)[name] for name in LISTED] for row, up in found]
+
+
+class OfWorker(Command):
+    """A command on one worker."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Its host."""
+        parser = super().get_parser(prog_name)
+        parser.add_argument("host", metavar="HOST", help="the worker's host")
+        return parser
+
+
+class Show(ShowOne, OfWorker):
+    """One worker, with what it can do."""
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
+        """Its facts."""
+        from droveway.persistence import daemons
+
+        with self.installation(parsed_args).journal.read() as session:
+            row, up = daemons.find(session, daemons.WORKER, parsed_args.host)
+        more = {"address": row.address, "drain_reason": Blank(row.drain_reason), "actions": Joined(row.knows)}
+        return self.dict2columns(_cells(row, up=up) | more)
+
+
+class Drain(OfWorker):
+    """Let a host's worker be no destination of new moves; what is under way there ends."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Why, or that it is over."""
+        parser = super().get_parser(prog_name)
+        parser.add_argument("--reason", metavar="TEXT", help="why; told to whoever is refused the host")
+        parser.add_argument("--off", action="store_true", help="let it be a destination again")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> int:
+        """Note it at the worker's row; it outlives the worker's process."""
+        from droveway.persistence import daemons
+
+        with self.installation(parsed_args).journal.write() as session:
+            daemons.drain(session, parsed_args.host, on=not parsed_args.off, reason=parsed_args.reason)
+        return 0
+
+
+def _cells(row: Row, *, up: bool) -> dict[str, Any]:
+    return {
+        "host": row.name,
+        "state": "up" if up else "down",
+        "since": Time(row.started_at if row.gone_at is None else row.gone_at),
+        "drained": row.drained_at is not None,
+        "version": row.version,
+        "pid": row.pid,
+    }
 
 
 class Run(Daemon):

@@ -17,7 +17,7 @@ from droveway.clients.placement import Placement
 from droveway.clients.volume import Volumes
 from droveway.conf import services
 from droveway.errors import Refused, StepError
-from droveway.persistence import catalog, migrate
+from droveway.persistence import catalog, daemons, migrate
 from droveway.persistence.api import CellMapping
 from droveway.persistence.cell_urls import cell_url
 from droveway.persistence.cells import Cells
@@ -100,8 +100,10 @@ class Installation:
         return self._database("journal")
 
     def away(self) -> frozenset[str]:
-        """None: commands do not speak to ZooKeeper, which knows; the conductor sees it at the move's first step."""
-        return frozenset()
+        """Those without a worker as conductors last saw them; none while no conductor is up to see it."""
+        hosts = [host.name for host in catalog.hosts(self.api, self.cell_databases)]
+        with self.journal.read() as session:
+            return daemons.roster(session).away(hosts)
 
     def is_run(self) -> bool:
         """Yes, as far as the journal tells."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from importlib import metadata
 from typing import Final
 
 from droveway.clients.zookeeper import Coordination
@@ -14,6 +15,7 @@ from droveway.engines.conductor import Conductor
 from droveway.engines.folders import HostFolders
 from droveway.engines.health import Standard
 from droveway.engines.keeper import Keeper
+from droveway.engines.roster import Roster
 from droveway.engines.run import Probe, Resources
 from droveway.engines.site import Site
 from droveway.flows import registry
@@ -92,3 +94,10 @@ def _racks(site: Site) -> Callable[[], Racks]:
         return known[1]
 
     return racks
+
+
+def roster(site: Site, coordination: Coordination, *, name: str) -> Roster:
+    """What keeps the journal's word on the daemons current, started; ``name`` is the conductor's."""
+    found = Roster(coordination, site.journal, name=name, version=metadata.version("droveway"))
+    found.start()
+    return found

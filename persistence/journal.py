@@ -221,5 +221,46 @@ class Plan(JournalBase):
     created_at: orm.Mapped[dt.datetime] = orm.mapped_column(Moment)
 
 
+class Daemon(JournalBase):
+    """A conductor or a worker, as it told of itself; times by the database's clock."""
+
+    __tablename__ = "daemons"
+
+    kind: orm.Mapped[str] = orm.mapped_column(sa.String(16), primary_key=True)
+    """conductor or worker."""
+    name: orm.Mapped[str] = orm.mapped_column(sa.String(255), primary_key=True)
+    """A worker's is its host's, a conductor's is new for each process."""
+    host: orm.Mapped[str] = orm.mapped_column(sa.String(255))
+    pid: orm.Mapped[int]
+    version: orm.Mapped[str] = orm.mapped_column(sa.String(64))
+    knows: orm.Mapped[list[Any]] = orm.mapped_column(Json)
+    """A worker's actions, a conductor's flows, each with ``@version``."""
+    address: orm.Mapped[str] = orm.mapped_column(sa.String(255), default="")
+    """Where other workers reach a worker's disks."""
+    started_at: orm.Mapped[dt.datetime] = orm.mapped_column(Moment)
+    """When it was first seen."""
+    seen_at: orm.Mapped[dt.datetime] = orm.mapped_column(Moment)
+    """When a conductor last wrote its row; when a worker's registration last changed."""
+    gone_at: orm.Mapped[dt.datetime | None] = orm.mapped_column(Moment)
+    """When a worker's registration was found to be gone, or a conductor ended; NULL while it is there."""
+    drained_at: orm.Mapped[dt.datetime | None] = orm.mapped_column(Moment)
+    """Since when a worker is no destination of new moves."""
+    drain_reason: orm.Mapped[str | None] = orm.mapped_column(sa.Text)
+
+
+class Freeze(JournalBase):
+    """While the row is there, no move in its scope is claimed and none deletes what cannot be brought back."""
+
+    __tablename__ = "freezes"
+
+    scope: orm.Mapped[str] = orm.mapped_column(sa.String(8), primary_key=True)
+    """all, cell or host."""
+    name: orm.Mapped[str] = orm.mapped_column(sa.String(255), primary_key=True, default="")
+    """The cell or the host; empty for all."""
+    reason: orm.Mapped[str | None] = orm.mapped_column(sa.Text)
+    who: orm.Mapped[str] = orm.mapped_column(sa.String(255))
+    at: orm.Mapped[dt.datetime] = orm.mapped_column(Moment)
+
+
 EPOCH: Final = "epoch"
 INCARNATION: Final = "incarnation"

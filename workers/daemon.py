@@ -166,6 +166,7 @@ class Worker:
             actions=[f"{action}@{wire.ACTION_VERSION}" for action in sorted(ACTIONS)],
             address=self.endpoint.address,
             same_host_cold_migrate=self.hypervisor.same_host_cold_migrate,
+            pid=os.getpid(),
         )
         data = wire.encode(record)
         owner = self.coordination.owner(path)

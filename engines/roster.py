@@ -1,0 +1,122 @@
+"""Keeps the journal's word on the daemons current: this conductor's row, and the workers' as they are registered.
+
+Commands read it, since they speak to no ZooKeeper.  Every conductor does it: what is written follows from what is
+registered, so that several of them write the same.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+import time
+from typing import Final
+
+import sqlalchemy as sa
+
+from droveway.clients.zookeeper import Coordination
+from droveway.engines.commands import Commands
+from droveway.errors import CoordinationLost
+from droveway.flows import registry
+from droveway.outages import Outage
+from droveway.persistence import daemons
+from droveway.persistence.daemons import Told
+from droveway.persistence.database import Database, absence
+from droveway.wire import Registration
+
+LOG = logging.getLogger(__name__)
+
+LOOK_EVERY: Final = 1.0
+"""Seconds between two looks at the registrations."""
+
+BEAT_EVERY: Final = 5.0
+"""Seconds after which the rows are written though nothing changed."""
+
+
+class Roster:
+    """Runs in a thread of its own between `start` and `stop`, or one `round` at a time."""
+
+    def __init__(self, coordination: Coordination, journal: Database, *, name: str, version: str) -> None:
+        """``name``: the conductor's; ``version``: its release."""
+        self._coordination = coordination
+        self._journal = journal
+        self._told = Told(
+            name=name,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            version=version,
+            knows=tuple(sorted(f"{kind}@{number}" for kind, number in registry.GRAPHS)),
+        )
+        self._beat_due = 0.0
+        self._written: dict[str, Told] | None = None
+        self._bell = threading.Event()
+        self._turned = time.monotonic()
+        self._thread = threading.Thread(target=self._run, name="roster", daemon=True)
+
+    def start(self) -> None:
+        """Write everything once, then go on with it."""
+        self.round()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End, and say that this conductor has ended."""
+        self._bell.set()
+        self._thread.join()
+        try:
+            with self._journal.write() as session:
+                daemons.leave(session, self._told.name)
+        except Exception as error:
+            # The row says so by itself once it is late.
+            if (why := absence(error)) is None:
+                raise
+            LOG.info("The journal was not told that conductor %s ends: %s", self._told.name, why)
+
+    def turned(self) -> float:
+        """When its loop last turned, by the monotonic clock; it does every second."""
+        return self._turned
+
+    def round(self) -> None:
+        """Look at the registrations; write when they changed, and every `BEAT_EVERY` seconds."""
+        registered = {host: _told(host, found) for host, found in self._registrations().items()}
+        now = time.monotonic()
+        if registered == self._written and now < self._beat_due:
+            return
+        try:
+            with self._journal.write() as session:
+                daemons.mirror(session, registered)
+                daemons.beat(session, self._told)
+        except sa.exc.IntegrityError:
+            LOG.info("Another conductor wrote the same worker's row at the same time; the next look sees it")
+        else:
+            self._written, self._beat_due = registered, now + BEAT_EVERY
+
+    def _registrations(self) -> dict[str, Registration]:
+        return Commands(self._coordination, flow_uuid="", epoch=0, guard="", version=0).workers()
+
+    def _run(self) -> None:
+        outage = Outage(LOG, "What is known of the daemons is not written")
+        while not self._bell.wait(LOOK_EVERY):
+            self._turned = time.monotonic()
+            try:
+                self.round()
+                outage.over()
+            except CoordinationLost as error:
+                outage.note(error)
+            except Exception as error:
+                # The next round begins anew; until then the rows say what was known before.
+                if (why := absence(error)) is None:
+                    LOG.exception("A round of the roster failed")
+                else:
+                    outage.note(why)
+
+
+def _told(host: str, found: Registration) -> Told:
+    return Told(
+        name=host,
+        host=host,
+        pid=found.pid,
+        version=found.version,
+        knows=tuple(found.actions),
+        address=found.address,
+    )
