@@ -29,7 +29,8 @@ class Sources:
     placement: Placement
     network: Network
     volumes: Volumes
-    images: Images
+    images: Images | None
+    """None where no image service is known: then images are not compared."""
     hypervisors: Mapping[str, Hypervisor]
     """Each host's, by the host's name; its directories are found from it."""
     guests_log: Path | None = None
@@ -82,7 +83,7 @@ def take(sources: Sources) -> Snapshot:
         allocations=allocations,
         ports=read_services.ports(sources.network),
         attachments=read_services.attachments(sources.volumes),
-        images=read_services.images(sources.images),
+        images=() if sources.images is None else read_services.images(sources.images),
         hosts=hosts,
         stores=stores,
         overlaps=tuple(guests_log.overlaps(log)) if log is not None else (),

@@ -32,13 +32,13 @@ class List(Lister):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         """Rows by number."""
-        from droveway.persistence import debt_views, move_views
+        from droveway.persistence import catalog, debt_views, move_views
 
-        lab = self.lab(parsed_args)
+        site = self.site(parsed_args)
         if parsed_args.host is not None:
-            lab.host(parsed_args.host)
-        move = None if parsed_args.move is None else move_views.find(lab.journal, parsed_args.move).id
-        found = debt_views.listing(lab.journal, host=parsed_args.host, move=move, ended=parsed_args.all)
+            catalog.find_host(site.api, site.cell_databases, parsed_args.host)
+        move = None if parsed_args.move is None else move_views.find(site.journal, parsed_args.move).id
+        found = debt_views.listing(site.journal, host=parsed_args.host, move=move, ended=parsed_args.all)
         return LISTED, [[_cells(debt)[name] for name in LISTED] for debt in found]
 
 
@@ -55,7 +55,7 @@ class Show(ShowOne):
         """Its facts."""
         from droveway.persistence import debt_views
 
-        cells = _cells(debt_views.get(self.lab(parsed_args).journal, parsed_args.debt))
+        cells = _cells(debt_views.get(self.site(parsed_args).journal, parsed_args.debt))
         return self.dict2columns({name: cells[name] for name in SHOWN})
 
 
@@ -88,7 +88,10 @@ def _next(debt: DebtView) -> str:
     if debt.state == "written-off":
         return f"nothing to do while {debt.host} is off; if it comes back, droveway audit tells what lies there"
     if debt.error:
-        return f"mend what the error names on {debt.host}, then: droveway move resume"
+        return (
+            f"mend what the error names on {debt.host}; daemons try again within a minute, in a lab: "
+            "droveway move resume"
+        )
     return (
         f"bring {debt.host} and its worker back, and it is undone by itself; when it is off for good: "
         f'droveway host down {debt.host} --i-made-sure "how you know", then droveway host forget {debt.host}'

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from droveway.cli.base import Command, Lister, ShowOne
@@ -20,13 +20,12 @@ class List(Lister):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         """Rows by cell and name."""
-        from droveway.lab.stopped import stopped_workers
         from droveway.persistence import catalog
 
-        lab = self.lab(parsed_args)
-        away = stopped_workers(lab.layout)
+        site = self.site(parsed_args)
+        away = site.away()
         rows = []
-        for host in catalog.hosts(lab.api, lab.cell_databases):
+        for host in catalog.hosts(site.api, site.cell_databases):
             cells = _cells(host, away) | {
                 "vcpus": f"{host.vcpus_used}/{host.vcpus}",
                 "memory_mb": f"{host.memory_mb_used}/{host.memory_mb}",
@@ -51,14 +50,13 @@ class Show(ShowOne, OfHost):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         """Its facts."""
-        from droveway.lab.stopped import stopped_workers
         from droveway.persistence import catalog
 
-        lab = self.lab(parsed_args)
-        host = catalog.find_host(lab.api, lab.cell_databases, parsed_args.host)
-        names = [each.name for each in catalog.servers(lab.api, lab.cell_databases) if each.host == host.name]
+        site = self.site(parsed_args)
+        host = catalog.find_host(site.api, site.cell_databases, parsed_args.host)
+        names = [each.name for each in catalog.servers(site.api, site.cell_databases) if each.host == host.name]
         return self.dict2columns(
-            _cells(host, stopped_workers(lab.layout))
+            _cells(host, site.away())
             | {
                 "disabled_reason": Blank(host.disabled_reason),
                 "hypervisor": host.hypervisor,
@@ -79,9 +77,9 @@ class Enable(OfHost):
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         """Enable its service and clear its trait in Placement."""
-        from droveway.lab import hosts
+        from droveway.engines import hosts
 
-        hosts.set_enabled(self.lab(parsed_args), parsed_args.host, enabled=True, reason=None)
+        hosts.set_enabled(self.site(parsed_args), parsed_args.host, enabled=True, reason=None)
         return 0
 
 
@@ -96,9 +94,9 @@ class Disable(OfHost):
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         """Disable its service and set its trait in Placement."""
-        from droveway.lab import hosts
+        from droveway.engines import hosts
 
-        hosts.set_enabled(self.lab(parsed_args), parsed_args.host, enabled=False, reason=parsed_args.reason)
+        hosts.set_enabled(self.site(parsed_args), parsed_args.host, enabled=False, reason=parsed_args.reason)
         return 0
 
 
@@ -118,9 +116,9 @@ class Down(OfHost):
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         """Force its service down and disable it; `host enable` takes both back."""
-        from droveway.lab import hosts
+        from droveway.engines import hosts
 
-        hosts.declare_down(self.lab(parsed_args), parsed_args.host, reason=parsed_args.i_made_sure)
+        hosts.declare_down(self.site(parsed_args), parsed_args.host, reason=parsed_args.i_made_sure)
         return 0
 
 
@@ -130,11 +128,11 @@ class Forget(OfHost):
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         """Say what is written off."""
         from droveway.cli.debt import owed
-        from droveway.lab import hosts
+        from droveway.engines import hosts
         from droveway.persistence import debt_views
 
-        lab = self.lab(parsed_args)
-        forgotten = [debt_views.get(lab.journal, number) for number in hosts.forget(lab, parsed_args.host)]
+        site = self.site(parsed_args)
+        forgotten = [debt_views.get(site.journal, number) for number in hosts.forget(site, parsed_args.host)]
         count = len(forgotten)
         self.app.stdout.write(f"host {parsed_args.host}: {count} debt{'s' * (count != 1)} written off\n")
         for debt in forgotten:
@@ -142,7 +140,7 @@ class Forget(OfHost):
         return 0
 
 
-def _cells(host: Host, away: Sequence[str]) -> dict[str, Any]:
+def _cells(host: Host, away: Collection[str]) -> dict[str, Any]:
     return {
         "name": host.name,
         "cell": host.cell,

@@ -25,10 +25,10 @@ class Plan(ShowOne):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         """The plan's facts."""
-        from droveway.lab import plan
+        from droveway.engines import plan
 
         found = plan.plan(
-            self.lab(parsed_args), request.wish(parsed_args, flavor=parsed_args.flavor, host=parsed_args.host)
+            self.site(parsed_args), request.wish(parsed_args, flavor=parsed_args.flavor, host=parsed_args.host)
         )
         return self.dict2columns(
             {key: Joined(value) if isinstance(value, list) else value for key, value in found.items()}
@@ -47,11 +47,12 @@ def page(plan: Mapping[str, Any]) -> str:
     """The plan as people read it."""
     change = f", {plan['old_flavor']} → {plan['new_flavor']}" if plan["kind"] == "resize" else ""
     then = f", then {', '.join(plan['alternates'])}" if plan["alternates"] else ", no alternates"
+    wire = "" if plan["bytes"] is None else f", {size(plan['bytes'])} over the wire"
     lines = [
         f"{plan['kind']} {plan['server']} from {plan['source']}{change}",
         "",
         f"  destination  {plan['destination']}{then}",
-        f"  storage      {plan['storage']}, {size(plan['bytes'])} over the wire: {plan['storage_reason']}",
+        f"  storage      {plan['storage']}{wire}: {plan['storage_reason']}",
         "  checks       " + "\n               ".join(_check(check) for check in plan["checks"]),
         "",
     ]

@@ -25,11 +25,10 @@ from droveway.cli import debt, explain, host, main, move, request, server
 from droveway.cli.commands import COMMANDS
 from droveway.cli.explanations import EXPLANATIONS
 from droveway.conf import settings
-from droveway.engines import asking
+from droveway.engines import asking, plan
 from droveway.errors import IllegalTransition
 from droveway.flows import pictures, registry
 from droveway.flows.graph import NO_RETURN, Graph
-from droveway.lab import plan
 from droveway.persistence.journal import Move
 from droveway.persistence.states import ADVICE, ENDED, State, check_transition
 

@@ -105,6 +105,27 @@ class Installation:
         with self.journal.read() as session:
             return daemons.roster(session).away(hosts)
 
+    def require_away(self, host: str) -> None:
+        """Raise `droveway.errors.Refused` while the host's worker may be up, NotFound for an unknown host."""
+        catalog.find_host(self.api, self.cell_databases, host)
+        with self.journal.read() as session:
+            known = daemons.roster(session)
+        if not known.current:
+            raise Refused(
+                f"no conductor is up, so nobody knows whether the worker of host {host} is: start a conductor first"
+            )
+        if not known.away([host]):
+            raise Refused(
+                f"the worker of host {host} is registered, so the host is not off: stop the worker, or wait until the "
+                f"session of one that died has ended (droveway worker show {host})"
+            )
+
+    def storage(self, server: str, source: str, destination: str) -> tuple[str, str, int | None]:  # noqa: ARG002 - only hosts know their disks
+        """Unknown, but for a server that stays where it is: the hosts look at their disks when the move runs."""
+        if destination == source:
+            return "same-host", f"the server stays on {source}: the copy is made there", 0
+        return "unknown", f"{source} and {destination} find out whether they share storage when the move runs", None
+
     def is_run(self) -> bool:
         """Yes, as far as the journal tells."""
         return True

@@ -68,6 +68,12 @@ class Site(Protocol):
     def away(self) -> frozenset[str]:
         """The hosts whose workers are known to be away."""
 
+    def require_away(self, host: str) -> None:
+        """Raise `droveway.errors.Refused` while the host's worker may be up, NotFound for an unknown host."""
+
+    def storage(self, server: str, source: str, destination: str) -> tuple[str, str, int | None]:
+        """How the server's disks would get there, why so, and the bytes over the wire: None when nobody knows yet."""
+
     def is_run(self) -> bool:
         """Whether anybody carries moves on now, as far as can be told."""
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from droveway.errors import NotFound
+from droveway.errors import NotFound, Refused
 from droveway.lab.layout import Identity, LabHost, Layout, read_identity
 from droveway.persistence import migrate
 from droveway.persistence.database import Database, DatabaseUnusable, sqlite_url
@@ -94,6 +94,25 @@ class Lab:
         from droveway.lab.stopped import stopped_workers
 
         return frozenset(stopped_workers(self.layout))
+
+    def require_away(self, host: str) -> None:
+        """Raise `droveway.errors.Refused` while the host's worker may be up, NotFound for an unknown host."""
+        self.host(host)
+        if host not in self.away():
+            raise Refused(
+                f"the worker of host {host} is up, so the host is not off: droveway lab worker stop {host} first"
+            )
+        if self.is_run():
+            raise Refused(
+                f"another command runs this lab and may have started the worker of host {host} before it was stopped: "
+                "wait until that ends"
+            )
+
+    def storage(self, server: str, source: str, destination: str) -> tuple[str, str, int | None]:
+        """How the server's disks would get there, why so, and the bytes over the wire."""
+        from droveway.lab import storage
+
+        return storage.variant(self, server, source, destination)
 
     def is_run(self) -> bool:
         """Whether any command carries the lab's moves on now."""

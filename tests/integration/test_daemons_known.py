@@ -94,3 +94,38 @@ def test_a_daemon_that_nobody_knows_is_refused(site: Installation) -> None:
     for noun in ("worker", "conductor"):
         code, _, said = site.droveway(noun, "show", "nobody")
         assert (code, f"{noun} nobody is unknown: droveway {noun} list" in said) == (2, True), said
+
+
+@pytest.mark.parametrize("site", ["postgresql"], indirect=True)
+def test_hosts_plans_and_books_of_an_installation(site: Installation) -> None:
+    """Every command that labs have works on an installation too; the books are compared without the hosts."""
+    worker = site.worker("host1")
+    site.worker("host2")
+    site.conductor()
+    until(lambda: states(site) == {"host1": "up", "host2": "up"}, "both workers")
+    assert {row["name"]: row["state"] for row in told(site, "host", "list")} == {
+        "host1": "up",
+        "host2": "up",
+        "host3": "down",
+    }
+    plan = told(site, "move", "plan", "web", "--flavor", "large")
+    assert (plan["destination"], plan["alternates"], plan["storage"], plan["bytes"]) == ("host2", [], "unknown", None)
+    assert {"host3 is left out: it is down"} <= {check["detail"] for check in plan["checks"]}
+    assert site.droveway("move", "plan", "web")[0] == 0
+
+    assert site.droveway("host", "disable", "host2", "--reason", "its disk is slow")[0] == 0
+    shown = told(site, "host", "show", "host2")
+    assert (shown["status"], shown["disabled_reason"]) == ("disabled", "its disk is slow")
+    code, _, said = site.droveway("move", "create", "web", "--flavor", "large", "--from-plan", plan["id"])
+    assert (code, "no host" in said) == (2, True), said
+    assert site.droveway("host", "enable", "host2")[0] == 0
+    assert told(site, "host", "show", "host2")["status"] == "enabled"
+
+    worker.kill()
+    until(lambda: states(site)["host1"] == "down", "the end of a worker")
+    code, _, said = site.droveway("move", "create", "web", "--flavor", "large")
+    assert (code, "host1" in said) == (2, True), said
+    assert told(site, "debt", "list") == []
+    code, said, complained = site.droveway("audit")
+    assert (code, said) == (0, ""), complained
+    assert "the books balance\nnot compared: what lies on the hosts" in complained
