@@ -12,6 +12,7 @@ from droveway.cli.columns import SHORT, Blank, Facts, Joined, Short, Time
 from droveway.errors import Refused
 
 if TYPE_CHECKING:
+    from droveway.engines.site import Site
     from droveway.persistence.journal import Move
     from droveway.persistence.move_views import View
 
@@ -88,7 +89,10 @@ class Show(ShowOne, OfMove):
 
             limits = admission.limits(site.conf)
             self._facts["waits_for"] = queue.waits_for(site.journal, move.id, limits, queue.racks_of(site))
-        if move.state in GOING and not move.hold and not site.is_run():
+        frozen = frozen_by(site, move)
+        if frozen is not None:
+            self._facts |= {"waits_for": frozen, "next": "it goes on by itself once that is thawed"}
+        elif move.state in GOING and not move.hold and not site.is_run():
             self._facts["next"] = f"nobody runs this lab now: droveway move resume {move.id[:SHORT]}"
         return self.dict2columns({name: _cell(self._facts, name) for name in self._facts})
 
@@ -177,6 +181,17 @@ def facts(move: Move | View) -> dict[str, Any]:
         "progress_kept": move.progress_kept,
         "progress_at": move.progress_at,
     }
+
+
+def frozen_by(site: Site, move: View) -> str | None:
+    """Why a move that has not ended may not go on; None when it may."""
+    from droveway.persistence import freezes
+    from droveway.persistence.states import ENDED, State
+
+    if State(move.state) in ENDED or site.runs_here:
+        return None
+    with site.journal.read() as session:
+        return freezes.over(session, move.id)
 
 
 def owner(claim: View | None) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from droveway.engines.run import MoveRun, Resources, Stop, begin_state
 from droveway.errors import CoordinationLost, Fenced, NotFound, Parked
 from droveway.flows.graph import Graph
 from droveway.outages import Outage
-from droveway.persistence import attempts, debts, moves
+from droveway.persistence import attempts, debts, freezes, moves
 from droveway.persistence.database import absence
 from droveway.persistence.journal import Move, MoveFlow
 from droveway.persistence.states import ENDED, State
@@ -172,6 +172,9 @@ class MoveConductor(impl_nonblocking.NonBlockingConductor):
         if not self._is_due(posting):
             self._clear_end(posting)
             return True
+        with self._resources.journal.engine.connect() as connection:
+            if freezes.over(connection, posting.move) is not None:
+                return False  # the keeper takes it off the board until it is thawed
         try:
             epoch = fencing.claim(self._resources.journal, posting.move, self._name)
         except Quarantined as error:

@@ -20,7 +20,7 @@ from droveway.engines import fencing
 from droveway.engines.commands import Commands, Overdue, Unreachable
 from droveway.errors import CoordinationLost, Fenced
 from droveway.outages import Outage
-from droveway.persistence import debts, moves
+from droveway.persistence import debts, freezes, moves
 from droveway.persistence.database import Database, absence, database_time
 from droveway.persistence.journal import COLLECTOR, Debt
 from droveway.persistence.states import ENDED, State
@@ -84,7 +84,7 @@ class Collector:
         try:
             up = Commands(self._coordination, flow_uuid="", epoch=0, guard="", version=0).workers()
             for (move, host), owed in itertools.groupby(wanted, key=lambda debt: (debt.move_id, debt.host)):
-                if host in up and not self._bell.is_set():
+                if host in up and not self._bell.is_set() and not self._is_frozen(move):
                     self._settle(move, host, list(owed))
         finally:
             self._coordination.delete(COLLECTS)
@@ -103,6 +103,10 @@ class Collector:
                     LOG.exception("A round of the collector failed")
                 else:
                     outage.note(why)
+
+    def _is_frozen(self, move_id: str) -> bool:
+        with self._journal.engine.connect() as connection:
+            return freezes.over(connection, move_id) is not None
 
     def _settle(self, move_id: str, host: str, owed: list[Debt]) -> None:
         epoch = fencing.claim(self._journal, move_id, COLLECTOR, quarantine_after=sys.maxsize)

@@ -45,6 +45,7 @@ class Seen:
     move: str
     state: State
     hold: bool
+    """Whether it is held, or frozen."""
     posting: Posting | None
     """The flow that it has to run; None while it rests."""
     waiting: Waiting | None = None
@@ -304,7 +305,7 @@ class Keeper:
 
 def _seen(row: sa.Row[Any], racks: Racks) -> Seen:
     posting = posting_of(row, row) if row.uuid is not None else None
-    return Seen(row.id, State(row.state), row.hold, posting, _waiting(row), places=places(row, racks))
+    return Seen(row.id, State(row.state), row.hold or row.frozen, posting, _waiting(row), places=places(row, racks))
 
 
 def _may_run(seen: Seen) -> bool:

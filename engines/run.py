@@ -15,7 +15,7 @@ import msgspec
 import sqlalchemy as sa
 from sqlalchemy import orm
 
-from droveway.engines import fencing
+from droveway.engines import fencing, fitness
 from droveway.engines.backend import FlowBackend
 from droveway.engines.commands import Commands, Overdue, Unreachable, value_of
 from droveway.engines.debts import Owed
@@ -23,7 +23,7 @@ from droveway.engines.history import History
 from droveway.engines.progress import ProgressNote
 from droveway.errors import Cancelled, DestinationFault, Fenced, Parked, StepError, step_error
 from droveway.flows.run import UNREACHABLE, MoveOptions
-from droveway.persistence import attempts, debts, moves, requests
+from droveway.persistence import attempts, debts, freezes, moves, requests
 from droveway.persistence.cells import Cells
 from droveway.persistence.database import Database
 from droveway.persistence.journal import Move, MoveAttempt
@@ -286,6 +286,18 @@ class MoveRun:
         """Whether the host owes an undo of this move already and is still away."""
         with self.journal.read() as session:
             return debts.outstanding(session, self.move_id, host) and host not in self.workers()
+
+    def unfit(self) -> Mapping[str, str]:
+        """The reason against each host that is to take no server."""
+        with self.journal.read() as session:
+            return fitness.unfit(session)
+
+    def require_thawed(self) -> None:
+        """Raise Parked while the move is frozen."""
+        with self.journal.engine.connect() as connection:
+            why = freezes.over(connection, self.move_id)
+        if why is not None:
+            self.leave(f"move {self.move_id[:8]} waits: {why}")
 
     def workers(self) -> Mapping[str, Registration]:
         """The workers that are up now, by host."""

@@ -11,10 +11,11 @@ from typing import Any
 import sqlalchemy as sa
 
 from droveway.engines import facts as lab_facts
+from droveway.engines import fitness
 from droveway.engines.site import Site
 from droveway.errors import Refused, StepError
 from droveway.flows import registry
-from droveway.persistence import catalog, moves, objects, servers
+from droveway.persistence import catalog, daemons, moves, objects, servers
 from droveway.persistence.database import database_time
 from droveway.persistence.journal import Move, Plan
 from droveway.persistence.policies import HEALTHY
@@ -54,8 +55,9 @@ def examine(site: Site, wish: Wish) -> Answer:
         )
     facts = lab_facts.of_move(site, wish.server, flavor=wish.flavor, host=wish.host)
     preconditions.check(facts)
+    _require_able(site, str(facts.server.host))
     try:
-        selection = candidates.schedule(site.placement, _states(site, facts.up), _request(site, facts))
+        selection = candidates.schedule(site.placement, _states(site, facts), _request(site, facts))
     except StepError as error:
         raise Refused(str(error)) from None
     return Answer(facts, selection)
@@ -150,11 +152,22 @@ def _planned(site: Site, wish: Wish) -> Wish:
     return same
 
 
-def _states(site: Site, up: frozenset[str]) -> list[Any]:
+def _require_able(site: Site, source: str) -> None:
+    """Raise Refused when the source's worker is too old for what flows ask of it."""
+    with site.journal.read() as session:
+        worker = daemons.roster(session).workers.get(source)
+    why = fitness.lacking(worker) if worker is not None else ""
+    if why:
+        raise Refused(f"the server's host {source} cannot take part in a move: {why}")
+
+
+def _states(site: Site, facts: Facts) -> list[Any]:
+    with site.journal.read() as session:
+        unfit = fitness.unfit(session)
     with contextlib.ExitStack() as stack:
         api = stack.enter_context(site.api.read())
         cells = {name: stack.enter_context(database.read()) for name, database in site.cell_databases.items()}
-        return host_states(api, cells, up)
+        return host_states(api, cells, facts.up, unfit)
 
 
 def _request(site: Site, facts: Facts) -> MoveRequest:

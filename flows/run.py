@@ -104,6 +104,12 @@ class Run(Protocol):
     def owes(self, host: str) -> bool:
         """Whether the host owes an undo of this move already and is still away."""
 
+    def unfit(self) -> Mapping[str, str]:
+        """The reason against each host that is to take no server."""
+
+    def require_thawed(self) -> None:
+        """Raise Parked while the move is frozen, before anything is deleted that cannot be brought back."""
+
     def workers(self) -> Mapping[str, Registration]:
         """The workers that are up now, by host."""
 

@@ -96,6 +96,8 @@ class Step(task.Task):
     no_undo: ClassVar[str] = ""
     deadline: ClassVar[float] = 60.0
     """Seconds that one run of the step may take."""
+    destroys: ClassVar[bool] = False
+    """Whether it deletes what cannot be brought back: a frozen move waits before it."""
     needs: ClassVar[tuple[str, ...]] = ()
     """What earlier steps provide and this one reads."""
     gives: ClassVar[str] = ""
@@ -113,6 +115,11 @@ class Step(task.Task):
     def step_name(cls) -> str:
         """The name that graphs, history, faults and the crash matrix speak of."""
         return cls.title or re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
+
+    @classmethod
+    def action_name(cls) -> str:
+        """The action that a worker carries out for it; empty for a step that asks no host."""
+        return ""
 
     def _build_arg_mapping(self, _method: Any, requires: Any = None, **_others: Any) -> tuple[Any, Any, Any]:
         # TaskFlow would look at the signatures of every step of every flow, which say the same of all.
@@ -137,6 +144,8 @@ class Step(task.Task):
         self._guarded("revert", lambda: self._backward(self._context("revert", inputs, stored)))
 
     def _onward(self, ctx: Context) -> dict[str, Any] | None:
+        if self.destroys:
+            ctx.run.require_thawed()
         try:
             return self.perform(ctx)
         except ServerDeleted:

@@ -20,6 +20,7 @@ WRITTEN_OFF = "written_off"
 # Made once: to make a statement takes far longer than to carry it out.
 _OUTSTANDING: Final = sa.select(Debt.id).where(Debt.move_id == sa.bindparam("move"), Debt.settled_at.is_(None)).limit(1)
 _OUTSTANDING_OF_HOST: Final = _OUTSTANDING.where(Debt.host == sa.bindparam("host"))
+_OWING: Final = sa.select(Debt.host).where(Debt.settled_at.is_(None)).distinct()
 _COLLECTABLE: Final = (
     sa.select(Debt)
     .join(Move, Move.id == Debt.move_id)
@@ -48,6 +49,12 @@ def outstanding(session: orm.Session, move_id: str, host: str | None = None) -> 
     """Whether anything of the move is still owed, by that host or by any."""
     unsettled = _OUTSTANDING if host is None else _OUTSTANDING_OF_HOST
     return session.scalar(unsettled, {"move": move_id, "host": host}) is not None
+
+
+def owing(session: orm.Session) -> dict[str, str]:
+    """Why each host that owes something takes no servers: it settles that before it takes anything else."""
+    why = "it still owes what is to be undone there: droveway debt list --host {host}"
+    return {host: why.format(host=host) for host in session.scalars(_OWING)}
 
 
 def write_off(session: orm.Session, host: str, *, who: str) -> list[Debt]:

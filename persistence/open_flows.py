@@ -11,6 +11,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from droveway.persistence.database import Executor
+from droveway.persistence.freezes import FROZEN
 from droveway.persistence.journal import Move, MoveFlow
 from droveway.persistence.moves import LEFT_ENDS, OPEN
 from droveway.persistence.policies import HEALTHY
@@ -32,6 +33,7 @@ _DECIDED_OVER: Final[tuple[Any, ...]] = (
     Move.health,
     Move.health_asked,
     Move.waits_for,
+    FROZEN.label("frozen"),
     MoveFlow.uuid,
     MoveFlow.kind,
     MoveFlow.version,
@@ -46,7 +48,7 @@ _UNDER_WAY: Final = _OPEN.where(
     sa.or_(Move.state != State.VERIFYING.value, Move.policy == HEALTHY, Move.deadline <= sa.func.utc_now()),
 )
 _QUEUED: Final = sa.select(*_DECIDED_OVER).join(MoveFlow, _TO_RUN).order_by(Move.created_at, Move.id)
-_IN_LINE: Final = sa.and_(Move.state == State.QUEUED.value, Move.hold.is_(False))
+_IN_LINE: Final = sa.and_(Move.state == State.QUEUED.value, Move.hold.is_(False), ~FROZEN)
 
 
 def _expanding(name: str) -> sa.BindParameter[list[str]]:

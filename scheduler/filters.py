@@ -50,10 +50,10 @@ def ignore_hosts(request: MoveRequest, host: HostState, _hosts: Sequence[HostSta
 
 
 def compute(_request: MoveRequest, host: HostState, _hosts: Sequence[HostState]) -> str | None:
-    """Up and enabled."""
+    """Up and enabled, with a worker that may take servers and is able to."""
     if host.disabled:
         return "it is disabled"
-    return None if host.up else "it is down"
+    return (host.unfit or None) if host.up else "it is down"
 
 
 def availability_zone(request: MoveRequest, host: HostState, _hosts: Sequence[HostState]) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Final
 
 import sqlalchemy as sa
@@ -65,6 +66,8 @@ class HostState:
     up: bool = True
     """Whether its worker is registered and nobody forced it down."""
     disabled: bool = False
+    unfit: str = ""
+    """Why it is to take no servers for what is known of its worker; empty when nothing speaks against it."""
     zone: str = DEFAULT_ZONE
     zone_aggregates: frozenset[str] = frozenset()
     """The aggregates that put the host into its zone."""
@@ -80,9 +83,15 @@ class HostState:
 
 
 def host_states(
-    api_session: orm.Session, cell_sessions: Mapping[str, orm.Session], up_hosts: Collection[str]
+    api_session: orm.Session,
+    cell_sessions: Mapping[str, orm.Session],
+    up_hosts: Collection[str],
+    unfit: Mapping[str, str] = MappingProxyType({}),
 ) -> list[HostState]:
-    """Every host of every cell that is not disabled, by name; ``up_hosts`` are those whose workers are registered."""
+    """Every host of every cell that is not disabled, by name.
+
+    ``up_hosts`` are those whose workers are registered, ``unfit`` has the reason against each that is to take nothing.
+    """
     aggregates = _aggregates(api_session)
     groups = _groups(api_session)
     mapped = {(row.name, row.host) for row in api_session.execute(_OPEN_CELLS)}
@@ -103,6 +112,7 @@ def host_states(
                     provider=str(node.uuid),
                     up=host in up_hosts and not node.forced_down,
                     disabled=bool(node.disabled),
+                    unfit=unfit.get(host, ""),
                     zone=zone,
                     zone_aggregates=frozenset(uuid for uuid, metadata in its.items() if metadata.get(_ZONE) == zone),
                     aggregates=its,

@@ -48,7 +48,7 @@ class HostStep(Step):
         except StepError as error:
             if not (may_owe and error.error_code == UNREACHABLE):
                 raise
-        ctx.run.owe(ctx.step, host=host, action=self._action(), details=details, deadline=self.deadline)
+        ctx.run.owe(ctx.step, host=host, action=self.action_name(), details=details, deadline=self.deadline)
 
     def command(self, ctx: Context, details: msgspec.Struct) -> dict[str, Any]:
         """One command in the step's own direction."""
@@ -56,13 +56,15 @@ class HostStep(Step):
             ctx.step,
             ctx.direction,
             host=self.host(ctx),
-            action=self._action(),
+            action=self.action_name(),
             details=details,
             deadline=self.deadline,
         )
 
-    def _action(self) -> str:
-        return self.action or self.step_name()
+    @classmethod
+    def action_name(cls) -> str:
+        """Step and action mostly have one name."""
+        return cls.action or cls.step_name()
 
 
 def never_started(ctx: Context) -> bool:

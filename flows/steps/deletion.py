@@ -93,6 +93,7 @@ class DisconnectGuest(_AtHome):
 class RemoveGuest(_AtHome):
     """The guest's definition and its disks go."""
 
+    destroys = True
     deadline = 600.0
     does = "undefine the guest, delete its disks"
 

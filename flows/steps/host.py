@@ -329,6 +329,7 @@ class CheckRevertSource(CheckSource):
 class DiscardSource(HostStep):
     """Confirm's point of no return: the source's copy goes."""
 
+    destroys = True
     where = Where.SOURCE
     does = "delete the source's copy"
     no_undo = "the point of no return"
@@ -373,6 +374,7 @@ class PrepareSourceGuest(HostStep):
 class DiscardDestination(HostStep):
     """Revert: nothing of the server stays on the destination."""
 
+    destroys = True
     where = Where.DESTINATION
     does = "undefine the guest and delete its disks on the destination"
     no_undo = "past the point of no return"

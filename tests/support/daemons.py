@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import configparser
 import contextlib
+import json
 import os
 import signal
 import socket
@@ -12,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import sqlalchemy as sa
 from support import mariadb_server, postgres_server, served_cloud
@@ -145,6 +147,22 @@ class Installation:
             timeout=LONG,
         )
         return done.returncode, done.stdout, done.stderr
+
+    def done(self, *words: str) -> str:
+        """What a command says that has to succeed."""
+        code, said, complained = self.droveway(*words)
+        assert code == 0, complained
+        return said
+
+    def told(self, *words: str) -> Any:
+        """The same as JSON."""
+        return json.loads(self.done(*words, "-f", "json"))
+
+    def refused(self, *words: str) -> str:
+        """Why a command is refused."""
+        code, _, complained = self.droveway(*words)
+        assert code == 2, complained
+        return complained
 
     def await_step(self, move: str, step: str) -> None:
         """Wait until the resize has come to this step, or beyond: a short one may be over between two looks."""

@@ -1,0 +1,85 @@
+"""`droveway freeze` and `droveway thaw`: no new claims and nothing deleted, of everything, a cell or a host."""
+
+from __future__ import annotations
+
+import argparse
+import getpass
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from droveway.cli.base import Command, Lister
+from droveway.cli.columns import Blank, Time
+
+if TYPE_CHECKING:
+    from droveway.engines.installation import Installation
+    from droveway.persistence.freezes import Scope
+
+LISTED: Final = ("scope", "name", "reason", "who", "at")
+
+
+class _Scoped(Command):
+    """A command on everything, a cell or a host."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """What it is for; everything when nothing is named."""
+        parser = super().get_parser(prog_name)
+        only = parser.add_mutually_exclusive_group()
+        only.add_argument("--cell", metavar="CELL", help="only moves from or to this cell")
+        only.add_argument("--host", metavar="HOST", help="only moves from or to this host, which takes no servers then")
+        return parser
+
+    def scope(self, site: Installation, parsed_args: argparse.Namespace) -> tuple[Scope, str]:
+        """What is named; raises `droveway.errors.NotFound` for an unknown cell or host."""
+        from droveway.persistence import catalog
+
+        if parsed_args.cell is not None:
+            return "cell", catalog.find_cell(site.api, parsed_args.cell).name
+        if parsed_args.host is not None:
+            return "host", catalog.find_host(site.api, site.cell_databases, parsed_args.host).name
+        return "all", ""
+
+
+class Freeze(_Scoped):
+    """Claim no move and delete nothing until it is thawed; what a host does already, it ends."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Perhaps why."""
+        parser = super().get_parser(prog_name)
+        parser.add_argument("--reason", metavar="TEXT", help="why; shown with every move that waits for it")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> int:
+        """Write the row that every conductor heeds."""
+        from droveway.persistence import freezes
+
+        site = self.installation(parsed_args)
+        scope, name = self.scope(site, parsed_args)
+        with site.journal.write() as session:
+            freezes.freeze(session, scope, name, who=getpass.getuser(), reason=parsed_args.reason)
+        return 0
+
+
+class Thaw(_Scoped):
+    """End a freeze of the same scope; the others stay."""
+
+    def take_action(self, parsed_args: argparse.Namespace) -> int:
+        """Delete the row."""
+        from droveway.persistence import freezes
+
+        site = self.installation(parsed_args)
+        scope, name = self.scope(site, parsed_args)
+        with site.journal.write() as session:
+            freezes.thaw(session, scope, name)
+        return 0
+
+
+class List(Lister):
+    """What is frozen, since when, and by whom."""
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
+        """Rows by age."""
+        from droveway.persistence import freezes
+
+        with self.installation(parsed_args).journal.read() as session:
+            found = freezes.listing(session)
+        return LISTED, [(row.scope, row.name, Blank(row.reason), row.who, Time(row.at)) for row in found]

@@ -1,0 +1,34 @@
+"""Which hosts take no servers for what the journal knows: drained, frozen, owing, or with a worker that is too old."""
+
+from __future__ import annotations
+
+import functools
+
+from sqlalchemy import orm
+
+from droveway import wire
+from droveway.flows import registry
+from droveway.persistence import daemons, debts, freezes
+from droveway.persistence.journal import Daemon
+
+
+def unfit(session: orm.Session) -> dict[str, str]:
+    """The reason against each host that is to take no server."""
+    known = daemons.roster(session)
+    old = {host: why for host in known.workers if (why := lacking(known.workers[host]))}
+    return debts.owing(session) | old | known.drained() | freezes.hosts(session)
+
+
+def lacking(worker: Daemon) -> str:
+    """What the worker lacks of what flows ask of a host; empty when it has all."""
+    missing = sorted(needed() - set(worker.knows))
+    if not missing:
+        return ""
+    return f"its worker ({worker.version}) does not know {', '.join(missing)}: upgrade it first"
+
+
+@functools.cache
+def needed() -> frozenset[str]:
+    """``action@version`` of every action that a step of the newest flows asks a host for."""
+    named = {step.action_name() for kind in registry.kinds() for step in registry.latest(kind).walk()}
+    return frozenset(f"{action}@{wire.ACTION_VERSION}" for action in named if action)
