@@ -33,6 +33,9 @@ LOOK_EVERY: Final = 1.0
 BEAT_EVERY: Final = 5.0
 """Seconds after which the rows are written though nothing changed."""
 
+LATEST: Final = 5.0
+"""Seconds after which what was seen is not written any more."""
+
 
 class Roster:
     """Runs in a thread of its own between `start` and `stop`, or one `round` at a time."""
@@ -78,12 +81,14 @@ class Roster:
 
     def round(self) -> None:
         """Look at the registrations; write when they changed, and every `BEAT_EVERY` seconds."""
-        registered = {host: _told(host, found) for host, found in self._registrations().items()}
         now = time.monotonic()
+        registered = {host: _told(host, found) for host, found in self._registrations().items()}
         if registered == self._written and now < self._beat_due:
             return
         try:
             with self._journal.write() as session:
+                if time.monotonic() - now > LATEST:
+                    return  # it was paused meanwhile: what it saw may be true no more
                 daemons.mirror(session, registered)
                 daemons.beat(session, self._told)
         except sa.exc.IntegrityError:
