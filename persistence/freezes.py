@@ -13,7 +13,6 @@ from sqlalchemy import orm
 from droveway.errors import NotFound
 from droveway.persistence.database import Executor, database_time
 from droveway.persistence.journal import Freeze, Move
-from droveway.persistence.states import ENDED
 
 Scope = Literal["all", "cell", "host"]
 
@@ -26,9 +25,9 @@ _COVERS: Final = sa.or_(
 _OVER: Final = (
     sa.select(*Freeze.__table__.c).join(Move, _COVERS).where(Move.id == sa.bindparam("move")).order_by(Freeze.at)
 )
-_HELD: Final = (
-    sa.select(Move.id).join(Freeze, _COVERS).where(Move.state.not_in([state.value for state in ENDED])).distinct()
-)
+FROZEN: Final = sa.select(Freeze.scope).where(_COVERS).correlate(Move).exists()
+"""Whether a move may not go on: of statements over moves."""
+
 _HOSTS: Final = sa.select(Freeze).where(Freeze.scope == "host")
 
 
@@ -55,11 +54,6 @@ def over(transaction: Executor, move_id: str) -> str | None:
     """Why the move may not go on, with the command that ends that; None when it may."""
     row = transaction.execute(_OVER, {"move": move_id}).first()
     return None if row is None else _sentence(row)
-
-
-def held(transaction: Executor) -> frozenset[str]:
-    """The moves that have not ended and may not go on."""
-    return frozenset(transaction.execute(_HELD).scalars())
 
 
 def hosts(session: orm.Session) -> dict[str, str]:
