@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from oslo_config import cfg
 
     from droveway.certificates import Identity
-    from droveway.workers.endpoints import Endpoint
     from droveway.persistence.journal import Daemon as Row
+    from droveway.workers.endpoints import Endpoint
 
 
 LISTED: Final = ("host", "state", "since", "drained", "version", "pid")

@@ -33,6 +33,8 @@ LOOK_EVERY: Final = 1.0
 BEAT_EVERY: Final = 5.0
 """Seconds after which the rows are written though nothing changed."""
 
+MOST_PID: Final = 2**31 - 1
+
 LATEST: Final = 5.0
 """Seconds after which what was seen is not written any more."""
 
@@ -117,11 +119,12 @@ class Roster:
 
 
 def _told(host: str, found: Registration) -> Told:
+    # Cut to what the columns hold: one worker's odd word must not keep what is known of the others from being written.
     return Told(
         name=host,
         host=host,
-        pid=found.pid,
-        version=found.version,
+        pid=max(0, min(found.pid, MOST_PID)),
+        version=found.version[:64],
         knows=tuple(found.actions),
-        address=found.address,
+        address=found.address[:255],
     )
