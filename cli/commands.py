@@ -48,6 +48,7 @@ COMMANDS: Final = {
     "thaw": ("freeze:Thaw", "end a freeze"),
     "flow graph": ("flow:Graph", "the steps of an operation, as text, mermaid or dot"),
     "audit": ("audit:Audit", "do the books balance?"),
+    "doctor": ("doctor:Doctor", "has the installation what it needs?"),
     "explain": ("explain:Explain", "what an error code means, and what to do"),
     "lab create": ("lab:Create", "build a cloud of its own in a directory"),
     "lab show": ("lab:Show", "what the lab holds"),

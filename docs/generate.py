@@ -21,7 +21,7 @@ from oslo_config import cfg
 
 from droveway import errors
 from droveway.cli import audit as audit_command
-from droveway.cli import debt, explain, host, main, move, request, server
+from droveway.cli import debt, doctor, explain, host, main, move, request, server
 from droveway.cli.commands import COMMANDS
 from droveway.cli.explanations import EXPLANATIONS
 from droveway.conf import settings
@@ -431,6 +431,7 @@ def printed() -> list[tuple[str, Sequence[str]]]:
         ("debt list", debt.LISTED),
         ("debt show", debt.SHOWN),
         ("audit", audit_command.COLUMNS),
+        ("doctor", doctor.COLUMNS),
         ("explain", explain.COLUMNS),
     ]
 

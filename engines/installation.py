@@ -48,6 +48,9 @@ class Installation:
 
     runs_here = False
 
+    SERVICES: Final = ("placement", "neutron", "cinder")
+    """The groups of the services that moves ask."""
+
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         self.conf = conf
 
@@ -150,16 +153,20 @@ class Installation:
 
     def require_services(self) -> None:
         """Raise `droveway.errors.Refused` naming the first service that gives no answer to what a move asks of it."""
-        questions = {
-            "placement": self.placement.allocations,
-            "neutron": self.cloud.network.ports,
-            "cinder": self.cloud.volumes.for_server,
+        for group in self.SERVICES:
+            self.ask_service(group)
+
+    def ask_service(self, group: str) -> None:
+        """Raise `droveway.errors.Refused` when the service of this group gives no answer to what a move asks of it."""
+        questions: dict[str, Callable[[], object]] = {
+            "placement": lambda: self.placement.allocations(_NOBODY),
+            "neutron": lambda: self.cloud.network.ports(_NOBODY),
+            "cinder": lambda: self.cloud.volumes.for_server(_NOBODY),
         }
-        for group, question in questions.items():
-            try:
-                question(_NOBODY)
-            except StepError as error:
-                raise Refused(f"{error}; start it, or correct [{group}]") from None
+        try:
+            questions[group]()
+        except StepError as error:
+            raise Refused(f"{error}; start it, or correct [{group}]") from None
 
     def close(self) -> None:
         """Give back every connection."""

@@ -23,7 +23,7 @@ MADE = re.compile(r"\.(?!ci$).*|__pycache__|.*\.egg-info|build|dist")
 # Who may import whom. Every module may also import its own layer, its parent packages and droveway.errors.
 EVERY_LAYER = {
     "certificates", "clocks", "outages", "wire",
-    "conf", "persistence", "clients", "scheduler", "flows", "engines", "workers", "audit", "lab",
+    "conf", "persistence", "clients", "scheduler", "flows", "engines", "workers", "audit", "doctor", "lab",
 }  # fmt: skip
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
@@ -39,6 +39,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "engines": {"certificates", "clocks", "outages", "wire", "conf", "persistence", "clients", "scheduler", "flows"},
     "workers": {"certificates", "clocks", "outages", "wire", "conf", "clients.references", "clients.zookeeper"},
     "audit": {"conf", "persistence", "clients", "workers.hypervisors"},
+    "doctor": {"certificates", "clocks", "wire", "conf", "persistence", "clients", "engines", "workers"},
     "lab": EVERY_LAYER,
     "cli": EVERY_LAYER,
 }

@@ -1,0 +1,28 @@
+"""`droveway doctor`: whether an installation has what it needs."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import Any
+
+from droveway.cli.base import Lister
+
+COLUMNS = ("level", "finding", "subject", "detail", "mend")
+
+
+class Doctor(Lister):
+    """Look at ZooKeeper, databases, services, the certificate, workers and this host; nothing is changed."""
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Any]:
+        """A row for each thing; exit 1 when one of them is a warning, 2 when one is a failure."""
+        from droveway.doctor import run
+
+        found = run.examine(self.configuration(parsed_args))
+        self._worst = run.worst(found)
+        return COLUMNS, [(str(each.level), each.code, each.subject, each.detail, each.mend) for each in found]
+
+    def run(self, parsed_args: argparse.Namespace) -> int:
+        """Look, print, and end by what was found."""
+        super().run(parsed_args)
+        return self._worst

@@ -1,0 +1,62 @@
+"""The journal, Nova's API database and the cells': whether they answer, with which schema and which clock."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator
+from typing import Final
+
+from droveway import clocks
+from droveway.doctor.findings import FINE, Around, Finding
+from droveway.errors import DrovewayError
+from droveway.persistence import migrate
+from droveway.persistence.database import Database, DatabaseUnusable, database_time
+
+JOURNAL: Final = "journal"
+SMALL: Final = dt.timedelta(seconds=2)
+
+
+def check(around: Around) -> Iterator[Finding]:
+    """Each database that conductors use."""
+    try:
+        journal = around.site.any_journal()
+    except DrovewayError as error:
+        yield Finding("database-away", JOURNAL, str(error))
+    else:
+        try:
+            yield from _journal(journal)
+        finally:
+            journal.close()
+    try:
+        api = around.site.api
+    except DrovewayError as error:
+        yield Finding("database-away", "api", str(error))
+        return
+    yield Finding(FINE, "api", "it answers")
+    try:
+        cells = around.site.cell_databases
+    except DrovewayError as error:
+        yield Finding("database-away", "cells", str(error))
+        return
+    del api
+    for name in sorted(cells):
+        yield Finding(FINE, f"cell {name}", "it answers")
+
+
+def _journal(journal: Database) -> Iterator[Finding]:
+    try:
+        migrate.check(journal)
+    except DatabaseUnusable as error:
+        yield Finding("schema-other", JOURNAL, str(error))
+    else:
+        yield Finding(FINE, JOURNAL, f"it answers, and has schema {migrate.HEAD}")
+    with journal.read() as session:
+        theirs = database_time(session)
+    skew = abs(clocks.now() - theirs)
+    detail = f"this machine's clock is {skew.total_seconds():.0f} s off from that of the journal's database"
+    if skew > clocks.LARGEST_SKEW:
+        yield Finding("clock-off", "clock", detail)
+    elif skew > SMALL:
+        yield Finding("clock-drifts", "clock", detail)
+    else:
+        yield Finding(FINE, "clock", "it agrees with that of the journal's database")

@@ -1,0 +1,170 @@
+"""What the doctor says: one table of all that it can find, with how bad that is and what mends it."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from oslo_config import cfg
+
+    from droveway.clients.zookeeper import Coordination
+    from droveway.engines.installation import Installation
+
+
+class Level(enum.StrEnum):
+    """How bad a finding is."""
+
+    OK = "ok"
+    WARNING = "warning"
+    FAILURE = "failure"
+
+
+class Meaning(NamedTuple):
+    """One kind of finding, in sentences for operators."""
+
+    level: Level
+    means: str
+    mend: str
+
+
+FINE: Final = "fine"
+
+MEANINGS: Final[dict[str, Meaning]] = {
+    FINE: Meaning(Level.OK, "What was looked at is as it should be.", "Nothing."),
+    "check-broken": Meaning(
+        Level.FAILURE,
+        "One look of the doctor's met an error that it does not know; the others went on.",
+        "Read the detail, mend what it names, and ask again: droveway doctor. Please report it.",
+    ),
+    "zookeeper-away": Meaning(
+        Level.FAILURE,
+        "No server of the ensemble answered this machine. Moves wait, and go on once one does.",
+        "Start ZooKeeper, open the way to it, or correct [zookeeper] hosts.",
+    ),
+    "zookeeper-member-away": Meaning(
+        Level.WARNING,
+        "A server that [zookeeper] hosts names does not answer. When most of them are away, all moves wait.",
+        "Start that server, or take it out of [zookeeper] hosts.",
+    ),
+    "zookeeper-alone": Meaning(
+        Level.WARNING,
+        "ZooKeeper is one server: while it is down, all moves wait. Nothing is lost by that.",
+        "Run an ensemble of three, and name all of them in [zookeeper] hosts.",
+    ),
+    "zookeeper-open": Meaning(
+        Level.WARNING,
+        "Whoever reaches ZooKeeper may write what Droveway keeps there: commands for hosts among it.",
+        "Let nobody but conductors and hosts reach ZooKeeper's ports, by firewall or by access lists.",
+    ),
+    "database-away": Meaning(
+        Level.FAILURE,
+        "A database cannot be used; the detail says which and why. Moves wait until it answers.",
+        "Start the database, or correct its URL: [journal], [api_database], or Nova's table of cells.",
+    ),
+    "schema-other": Meaning(
+        Level.FAILURE,
+        "The journal has the schema of another release, so no daemon of this one starts.",
+        "An older schema: droveway db sync. A newer one: install the release that made it.",
+    ),
+    "clock-off": Meaning(
+        Level.FAILURE,
+        "This machine's clock is off by more than five minutes from that of the journal's database.",
+        "Let both follow NTP; timedatectl tells whether one does.",
+    ),
+    "clock-drifts": Meaning(
+        Level.WARNING,
+        "This machine's clock is some seconds off from that of the journal's database.",
+        "Let both follow NTP; timedatectl tells whether one does.",
+    ),
+    "service-away": Meaning(
+        Level.FAILURE,
+        "Placement, Neutron or Cinder, or the Keystone before it, gave no answer, or refused what moves ask of it.",
+        "Read the detail: start the service, or correct its group of the configuration, its user and password.",
+    ),
+    "certificate-none": Meaning(
+        Level.WARNING,
+        "[tls] is empty: nobody can prove to ZooKeeper or to another host who they are.",
+        "Have a certificate issued for this machine and name it in [tls].",
+    ),
+    "certificate-wrong": Meaning(
+        Level.FAILURE,
+        "The certificate of [tls] cannot be used: no daemon starts with it.",
+        "The detail names the file and the mend.",
+    ),
+    "certificate-expires": Meaning(
+        Level.WARNING,
+        "The certificate of [tls] ends within 14 days. After that nobody trusts this machine.",
+        "Renew it and put it in the place of the old one; a new connection reads it anew.",
+    ),
+    "worker-away": Meaning(
+        Level.WARNING,
+        "A host that Nova knows has no worker: no server can be moved to or from it.",
+        "On that host: systemctl start droveway-worker. Where it is off for good, see droveway debt list.",
+    ),
+    "worker-other": Meaning(
+        Level.WARNING,
+        "The worker of a host is of another release than this machine's Droveway.",
+        "Upgrade the older of both, then restart it.",
+    ),
+    "worker-lacks": Meaning(
+        Level.FAILURE,
+        "The worker of a host lacks actions that moves of this release ask of it.",
+        "Upgrade Droveway on that host, then there: systemctl restart droveway-worker.",
+    ),
+    "hypervisor-away": Meaning(
+        Level.FAILURE,
+        "The hypervisor of this host does not answer its worker.",
+        "Start it on this host; for libvirt: systemctl start libvirtd.",
+    ),
+    "space-low": Meaning(
+        Level.WARNING,
+        "A file system that the worker of this host writes to has less than a tenth of its room left.",
+        "Make room there, or keep servers away from the host.",
+    ),
+    "space-none": Meaning(
+        Level.FAILURE,
+        "A file system that the worker of this host writes to has less than 1 GiB left, or is not there.",
+        "Make room there or mount it; until then keep servers away from the host.",
+    ),
+    "nova-confirms": Meaning(
+        Level.WARNING,
+        "Nova's resize_confirm_window is set: its own periodic task confirms moves behind Droveway's policies.",
+        "Set resize_confirm_window = 0 in this host's nova.conf and restart nova-compute.",
+    ),
+}
+"""Every code that a check gives; the runbook is made of it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """What one check says of one thing."""
+
+    code: str
+    subject: str
+    """What was looked at: a database, a service, a host, a file ..."""
+    detail: str
+    """One sentence on what was found; no secret."""
+
+    @property
+    def level(self) -> Level:
+        """How bad it is."""
+        return MEANINGS[self.code].level
+
+    @property
+    def mend(self) -> str:
+        """What to do about it."""
+        return MEANINGS[self.code].mend
+
+
+@dataclasses.dataclass(frozen=True)
+class Around:
+    """What checks look at."""
+
+    conf: cfg.ConfigOpts
+    site: Installation
+    session: Coordination | None
+    """With ZooKeeper; None when it does not answer."""
+    why: str = ""
+    """Why there is none."""

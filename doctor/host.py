@@ -1,0 +1,69 @@
+"""This machine, where a worker runs on it: its hypervisor, its room, and Nova's own compute service beside it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from oslo_config import cfg
+
+from droveway.doctor.findings import FINE, Around, Finding
+from droveway.errors import DrovewayError, StepError
+from droveway.workers.daemon import JOURNAL
+from droveway.workers.hypervisors.configured import configured
+
+NOVA_CONF: Final = Path("/etc/nova/nova.conf")
+WINDOW: Final = "resize_confirm_window"
+OFF: Final = "0"
+LEAST: Final = 1 << 30
+TENTH: Final = 0.1
+
+
+def check(around: Around) -> Iterator[Finding]:
+    """Nothing on a machine on which no worker ever ran."""
+    if not (Path(around.conf.worker.state_path) / JOURNAL).exists():
+        return
+    yield _hypervisor(around.conf)
+    for path in sorted({around.conf.worker.state_path, around.conf.worker.instances_root}):
+        yield _room(Path(path))
+    # What cannot be read here belongs to Nova alone.
+    if os.access(NOVA_CONF, os.R_OK):
+        yield _window(NOVA_CONF)
+
+
+def _hypervisor(conf: cfg.ConfigOpts) -> Finding:
+    name = conf.worker.hypervisor
+    try:
+        hypervisor = configured(conf, socket.gethostname())
+        try:
+            count = sum(1 for _ in hypervisor.guests())
+        finally:
+            hypervisor.close()
+    except (DrovewayError, StepError, ImportError, OSError) as error:
+        return Finding("hypervisor-away", name, " ".join(str(error).split()))
+    return Finding(FINE, name, f"it answers, and has {count} guest{'s' * (count != 1)}")
+
+
+def _room(path: Path) -> Finding:
+    try:
+        usage = shutil.disk_usage(path)
+    except OSError as error:
+        return Finding("space-none", str(path), f"{path} cannot be looked at: {error.strerror}")
+    detail = f"{usage.free / LEAST:.1f} GiB of {usage.total / LEAST:.1f} GiB are free"
+    if usage.free < LEAST:
+        return Finding("space-none", str(path), detail)
+    return Finding("space-low" if usage.free < TENTH * usage.total else FINE, str(path), detail)
+
+
+def _window(path: Path) -> Finding:
+    sections: dict[str, dict[str, list[str]]] = {}
+    try:
+        cfg.ConfigParser(str(path), sections).parse()
+    except cfg.ParseError as error:
+        return Finding("nova-confirms", str(path), f"{path} cannot be read as a configuration: {error}")
+    value = (sections.get("DEFAULT", {}).get(WINDOW) or [OFF])[-1]
+    return Finding(FINE if value == OFF else "nova-confirms", str(path), f"{WINDOW} is {value}")

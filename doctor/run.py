@@ -1,0 +1,60 @@
+"""Runs every check; one that breaks ends itself alone."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Final
+
+from droveway.clients import zookeeper
+from droveway.doctor import certificate, databases, ensemble, host, services, workers
+from droveway.doctor.findings import Around, Finding, Level
+from droveway.engines.installation import Installation
+from droveway.errors import CoordinationLost
+
+if TYPE_CHECKING:
+    from oslo_config import cfg
+
+Check = Callable[[Around], Iterable[Finding]]
+
+CHECKS: Final[tuple[Check, ...]] = (
+    ensemble.check,
+    databases.check,
+    services.check,
+    certificate.check,
+    workers.check,
+    host.check,
+)
+
+EXITS: Final = {Level.OK: 0, Level.WARNING: 1, Level.FAILURE: 2}
+
+
+def examine(conf: cfg.ConfigOpts, checks: Iterable[Check] = CHECKS) -> list[Finding]:
+    """All that is found; ``conf`` is of `droveway.conf.settings.load_deployment`.  Nothing is changed."""
+    with contextlib.ExitStack() as stack:
+        site = Installation(conf)
+        stack.callback(site.close)
+        session, why = None, ""
+        try:
+            session = zookeeper.connect(conf.zookeeper.hosts, timeout=conf.zookeeper.session_timeout)
+            stack.callback(session.close)
+        except CoordinationLost as error:
+            why = str(error)
+        around = Around(conf, site, session, why)
+        return [finding for check in checks for finding in _findings(check, around)]
+
+
+def worst(findings: Iterable[Finding]) -> int:
+    """The exit code that the findings amount to."""
+    return max((EXITS[finding.level] for finding in findings), default=0)
+
+
+def _findings(check: Check, around: Around) -> list[Finding]:
+    found: list[Finding] = []
+    try:
+        found.extend(check(around))
+    except Exception as error:  # noqa: BLE001 - it is told as a finding
+        name = check.__module__.rpartition(".")[2]
+        # An error that nobody foresaw may hold anything, a password too: only what kind it is of is told.
+        found.append(Finding("check-broken", name, f"the check of {name} failed with {type(error).__name__}"))
+    return found

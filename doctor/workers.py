@@ -1,0 +1,46 @@
+"""The workers of all hosts: whether they are there, and of which release."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib import metadata
+
+import msgspec
+
+from droveway import wire
+from droveway.clients.zookeeper import worker_path
+from droveway.doctor.findings import FINE, Around, Finding
+from droveway.errors import DrovewayError
+from droveway.persistence import catalog
+
+
+def check(around: Around) -> Iterator[Finding]:
+    """Each host that Nova knows; nothing where nobody can say, which other checks tell."""
+    if around.session is None:
+        return
+    try:
+        hosts = catalog.hosts(around.site.api, around.site.cell_databases)
+    except DrovewayError:
+        return
+    for host in sorted({each.name for each in hosts}):
+        found = around.session.get(worker_path(host))
+        if found is None:
+            yield Finding("worker-away", host, f"no worker of host {host} is registered")
+        else:
+            yield _registered(host, found[0])
+
+
+def _registered(host: str, data: bytes) -> Finding:
+    try:
+        registration = msgspec.json.decode(data, type=wire.Registration)
+    except msgspec.DecodeError:
+        return Finding("worker-lacks", host, f"what the worker of host {host} says of itself cannot be read")
+    wanted = {f"{action}@{wire.ACTION_VERSION}" for action in wire.ACTIONS}
+    if lacks := sorted(wanted - set(registration.actions)):
+        return Finding("worker-lacks", host, f"the worker of host {host} lacks {', '.join(lacks)}")
+    own = metadata.version("droveway")
+    if registration.version != own:
+        return Finding(
+            "worker-other", host, f"the worker of host {host} is of release {registration.version}, this is {own}"
+        )
+    return Finding(FINE, host, f"its worker is there ({registration.hypervisor})")

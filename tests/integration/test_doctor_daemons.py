@@ -1,0 +1,113 @@
+"""The doctor on a running installation: real ZooKeeper, services behind HTTP, daemons."""
+
+from __future__ import annotations
+
+import configparser
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from support import zookeeper_server
+from support.daemons import Installation, installation
+from support.small_lab import in_child, small_cloud, until
+
+from droveway.clients.zookeeper import ROOT, worker_path
+from droveway.lab import build, snapshot
+from droveway.lab.snapshot import Snapshot
+
+EXPECTED = {"zookeeper-alone", "zookeeper-open", "certificate-none"}
+"""What is found of any installation of these tests."""
+
+
+@pytest.fixture(scope="module", name="zookeeper")
+def fixture_zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[zookeeper_server.Server]:
+    with zookeeper_server.running_server(tmp_path_factory.mktemp("zookeeper")) as server:
+        yield server
+
+
+@pytest.fixture(scope="module", name="rest")
+def fixture_rest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Snapshot]:
+    folder = tmp_path_factory.mktemp("doctor")
+    in_child(lambda: build.create(folder / "lab", small_cloud("host1", "host2")).close())
+    yield snapshot.take(folder / "lab", folder / "kept")
+    build.destroy(folder / "lab")
+
+
+@pytest.fixture(name="site")
+def fixture_site(rest: Snapshot, zookeeper: zookeeper_server.Server, tmp_path: Path) -> Iterator[Installation]:
+    lab = rest.restore()
+    with installation(lab, tmp_path, zookeeper.hosts, None) as made:
+        yield made
+    lab.close()
+
+
+def findings(site: Installation, code: int) -> dict[tuple[str, str], str]:
+    """What the doctor found, with the detail; its exit code is asserted."""
+    ended, said, complained = site.droveway("doctor", "-f", "json")
+    assert ended == code, said + complained
+    rows = json.loads(said)
+    assert all(row["mend"] and row["detail"] for row in rows)
+    found = {(row["finding"], row["subject"]): row["detail"] for row in rows if row["level"] != "ok"}
+    assert {row["subject"] for row in rows} >= {
+        "journal",
+        "api",
+        "cell cell1",
+        "clock",
+        "placement",
+        "neutron",
+        "cinder",
+    }
+    return found
+
+
+def configure(site: Installation, group: str, **options: str) -> None:
+    """Change the configuration."""
+    written = configparser.ConfigParser(interpolation=None)
+    written.read(site.configuration)
+    if not written.has_section(group):
+        written.add_section(group)
+    written[group].update(options)
+    with site.configuration.open("w") as file:
+        written.write(file)
+
+
+def test_an_installation_that_runs_is_well_but_for_what_it_does_not_guard(site: Installation) -> None:
+    site.workers()
+    conductor = site.conductor()
+    until(lambda: site.session.get(ROOT), "the root")
+    assert {code for code, _ in findings(site, 1)} == EXPECTED
+    conductor.stop()
+
+
+def test_what_is_missing_is_named(site: Installation) -> None:
+    workers = site.workers()
+    workers["host2"].stop()
+    with site.lab.journal.write() as session:
+        session.execute(sa.text("UPDATE alembic_version SET version_num = '0001'"))
+    configure(site, "neutron", endpoint_override="http://127.0.0.1:1/")
+    found = findings(site, 2)
+    assert {
+        ("worker-away", "host2"),
+        ("schema-other", "journal"),
+        ("service-away", "neutron"),
+    } <= set(found)
+    assert "droveway db sync" in found["schema-other", "journal"]
+    assert {code for code, _ in found} == {*EXPECTED, "worker-away", "schema-other", "service-away"}
+
+
+def test_a_worker_that_cannot_do_what_moves_ask_is_named(site: Installation) -> None:
+    old = {"host": "host1", "version": "0.0.1", "hypervisor": "sandbox", "actions": ["start_guest@0"], "address": "x"}
+    site.session.create(worker_path("host1"), json.dumps(old).encode(), ephemeral=True)
+    site.session.create(worker_path("host2"), b"nonsense", ephemeral=True)
+    found = findings(site, 2)
+    assert "start_guest@1" in found["worker-lacks", "host1"]
+    assert ("worker-lacks", "host2") in found
+
+
+def test_a_server_of_the_ensemble_that_is_away_is_named(site: Installation, zookeeper: zookeeper_server.Server) -> None:
+    configure(site, "zookeeper", hosts=f"{zookeeper.hosts},127.0.0.1:1")
+    found = findings(site, 1)
+    assert ("zookeeper-member-away", "127.0.0.1:1") in found
+    assert "zookeeper-alone" not in {code for code, _ in found}

@@ -1,0 +1,141 @@
+"""The doctor's table, its exit codes, and the looks that need no servers."""
+
+from __future__ import annotations
+
+import ast
+import datetime as dt
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from oslo_config import cfg
+from support.certificates import Authority
+
+from droveway.cli.commands import COMMANDS
+from droveway.conf import settings
+from droveway.doctor import certificate, host, run
+from droveway.doctor.findings import FINE, MEANINGS, Around, Finding, Level
+from droveway.engines.installation import Installation
+
+DOCTOR = Path(__file__).parents[2] / "doctor"
+SECRET = "canary-doctor-55e1"
+
+
+@pytest.fixture(name="conf")
+def fixture_conf(tmp_path: Path) -> cfg.ConfigOpts:
+    """Nothing of it answers."""
+    path = tmp_path / "droveway.conf"
+    nowhere = "auth_type = none\nendpoint_override = http://127.0.0.1:9/\n"
+    url = f"postgresql+psycopg://droveway:{SECRET}@127.0.0.1:9/journal"
+    path.write_text(
+        "[zookeeper]\nhosts = 127.0.0.1:9\nsession_timeout = 1\n"
+        f"[journal]\nconnection = {url}\n[api_database]\nconnection = {url}\n"
+        f"[placement]\n{nowhere}[neutron]\n{nowhere}[cinder]\n{nowhere}"
+        f"[worker]\nhypervisor = sandbox\nstate_path = {tmp_path / 'state'}\ninstances_root = {tmp_path / 'root'}\n"
+    )
+    return settings.load_deployment(path)
+
+
+def around(conf: cfg.ConfigOpts) -> Around:
+    return Around(conf, Installation(conf), None)
+
+
+def test_every_code_that_a_check_gives_is_in_the_table_and_no_other() -> None:
+    used = {FINE}
+    for path in DOCTOR.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Finding":
+                used |= {each.value for each in ast.walk(node.args[0]) if isinstance(each, ast.Constant)}
+    assert used == set(MEANINGS)
+
+
+@pytest.mark.parametrize("code", MEANINGS)
+def test_a_finding_is_told_in_whole_sentences_with_commands_that_are_there(code: str) -> None:
+    meaning = MEANINGS[code]
+    for text in (meaning.means, meaning.mend):
+        assert re.fullmatch(r"[A-Z\[].*\.", text), text
+    for words in re.findall(r"droveway ([a-z]+(?: [a-z]+)*)", meaning.mend):
+        assert any(words == name or words.startswith(f"{name} ") for name in COMMANDS), words
+
+
+@pytest.mark.parametrize(
+    ("codes", "code"), [((), 0), ((FINE,), 0), ((FINE, "space-low"), 1), (("space-none", "space-low", FINE), 2)]
+)
+def test_the_worst_finding_is_the_exit_code(codes: tuple[str, ...], code: int) -> None:
+    assert run.worst(Finding(each, "it", "so it is") for each in codes) == code
+
+
+def test_a_check_that_breaks_ends_itself_alone_and_tells_no_secret(conf: cfg.ConfigOpts) -> None:
+    def half(_around: Around) -> Iterator[Finding]:
+        yield Finding(FINE, "one", "it answers")
+        raise ValueError(SECRET)
+
+    found = run.examine(conf, (half, lambda _around: [Finding(FINE, "two", "it answers")]))
+    assert [(each.code, each.subject) for each in found] == [
+        (FINE, "one"),
+        ("check-broken", "test_doctor"),
+        (FINE, "two"),
+    ]
+    assert SECRET not in repr(found)
+
+
+def test_all_that_does_not_answer_is_named_once(conf: cfg.ConfigOpts) -> None:
+    found = run.examine(conf)
+    assert {(each.code, each.subject) for each in found} == {
+        ("zookeeper-away", "zookeeper"),
+        ("database-away", "journal"),
+        ("database-away", "api"),
+        *(("service-away", group) for group in Installation.SERVICES),
+        ("certificate-none", "certificate"),
+    }
+    assert SECRET not in repr(found)
+    assert all("\n" not in each.detail for each in found)
+
+
+@pytest.mark.parametrize(("days", "code"), [(13, "certificate-expires"), (20, FINE), (-1, "certificate-wrong")])
+def test_a_certificate_is_told_before_it_ends(tmp_path: Path, days: int, code: str) -> None:
+    ends = dt.datetime.now(dt.UTC) + dt.timedelta(days=days, minutes=1)
+    files = Authority(tmp_path / "tls").issue("conductor", begins=ends - dt.timedelta(days=30), ends=ends)
+    path = tmp_path / "tls.conf"
+    path.write_text("[tls]\n" + "".join(f"{name} = {value}\n" for name, value in files.options().items()))
+    assert [each.code for each in certificate.check(around(settings.load_deployment(path)))] == [code]
+
+
+def test_a_machine_without_a_worker_has_nothing_to_look_at(conf: cfg.ConfigOpts) -> None:
+    assert list(host.check(around(conf))) == []
+
+
+def test_the_worker_of_this_machine_is_looked_at(
+    conf: cfg.ConfigOpts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state" / "worker.sqlite").touch()
+    nova = tmp_path / "nova.conf"
+    nova.write_text("[DEFAULT]\nresize_confirm_window = 60\n")
+    monkeypatch.setattr(host, "NOVA_CONF", nova)
+    codes = {each.subject: each.code for each in host.check(around(conf))}
+    assert codes["sandbox"] == FINE
+    assert codes[str(nova)] == "nova-confirms"
+    assert codes[str(tmp_path / "root")] == "space-none", "it is not there"
+    nova.write_text("[DEFAULT]\n")
+    assert {each.subject: each.code for each in host.check(around(conf))}[str(nova)] == FINE
+
+
+@pytest.mark.parametrize(
+    ("total", "free", "code"),
+    [(100 << 30, 50 << 30, FINE), (100 << 30, 9 << 30, "space-low"), (8 << 30, 1, "space-none")],
+)
+def test_room_is_told_before_it_ends(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, total: int, free: int, code: str
+) -> None:
+    class Usage:
+        def __init__(self) -> None:
+            self.total, self.free = total, free
+
+    monkeypatch.setattr(host.shutil, "disk_usage", lambda _path: Usage())
+    assert host._room(tmp_path).code == code
+
+
+def test_a_mend_belongs_to_its_level() -> None:
+    assert {meaning.level for meaning in MEANINGS.values()} == set(Level)
