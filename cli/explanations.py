@@ -122,6 +122,11 @@ EXPLANATIONS: Final[dict[str, Explanation]] = {
         "The step's next run stands below it in droveway move history MOVE.",
         "Nothing.",
     ),
+    "settled": Explanation(
+        "This run of a step was ended by droveway move settle: a person said what had become of the step.",
+        "As done: the move went on behind it. As not done: the step was entered again.",
+        "Nothing. Who said so, and why, stands below it in droveway move history MOVE.",
+    ),
     "fenced": Explanation(
         "A conductor or worker lost its claim on the move to another one.",
         "It wrote nothing more and took no further effect. The new claimant goes on from what was stored.",

@@ -21,13 +21,13 @@ _GOING_ON: Final = FORWARD | {State.CONFIRMING, State.REVERTING, State.DELETING}
 
 def confirm(session: orm.Session, move: Move, flow: FlowRef) -> None:
     """File the confirm flow; raises Refused unless the move waits for verification."""
-    _require(move, {State.VERIFYING}, "confirmed")
+    require(move, {State.VERIFYING}, "confirmed")
     moves.begin_flow(session, move, State.CONFIRMING, flow)
 
 
 def revert(session: orm.Session, move: Move, flow: FlowRef) -> None:
     """File the revert flow; raises Refused unless the move waits for verification, and when its server goes anyway."""
-    _require(move, {State.VERIFYING}, "reverted")
+    require(move, {State.VERIFYING}, "reverted")
     if move.delete_requested:
         raise Refused(_going(move, "reverted"))
     moves.begin_flow(session, move, State.REVERTING, flow)
@@ -42,7 +42,7 @@ def cancel(session: orm.Session, move: Move, beyond: frozenset[str]) -> None:
     if state not in ENDED and (move.kind == "delete" or move.delete_requested):
         raise Refused(_going(move, "cancelled"))
     if state not in FORWARD:
-        _require(move, FORWARD, "cancelled")
+        require(move, FORWARD, "cancelled")
     if move.step in beyond:
         raise Refused(
             f"move {move.id[:SHORT]} is past its point of no return (step {move.step}), so it can only go on: "
@@ -57,7 +57,7 @@ def cancel(session: orm.Session, move: Move, beyond: frozenset[str]) -> None:
 
 def pause(session: orm.Session, move: Move) -> None:
     """Hold the move at its next step boundary; raises Refused for one that has ended or rests anyway."""
-    _require(move, _GOING_ON, "paused")
+    require(move, _GOING_ON, "paused")
     move.hold = True
     move.updated_at = database_time(session)
 
@@ -65,19 +65,23 @@ def pause(session: orm.Session, move: Move) -> None:
 def resume(session: orm.Session, move: Move) -> None:
     """Lift a hold; nothing when there is none; raises Refused for a move that has ended."""
     if State(move.state) in ENDED:
-        _require(move, set(State) - ENDED, "resumed")
+        require(move, set(State) - ENDED, "resumed")
     move.hold = False
     move.updated_at = database_time(session)
 
 
 def retry(session: orm.Session, move: Move) -> None:
     """Enter the parked step again; its command gets a new key, so that no old answer is taken for the new one."""
-    _require(move, {State.NEEDS_OPERATOR}, "retried")
-    now = database_time(session)
+    require(move, {State.NEEDS_OPERATOR}, "retried")
+    go_on(session, move, "retried", "entered again by move retry")
+
+
+def go_on(session: orm.Session, move: Move, code: str, message: str) -> None:
+    """Leave needs-operator for the state before it; runs of steps that were left open end with this error."""
     session.execute(
         sa.update(MoveStep)
         .where(MoveStep.move_id == move.id, MoveStep.ended_at.is_(None))
-        .values(ended_at=now, error={"code": "retried", "message": "entered again by move retry", "host": ""})
+        .values(ended_at=database_time(session), error={"code": code, "message": message, "host": ""})
     )
     back = State(move.parked_from or State.RUNNING)
     moves.change_state(session, move, back, parked_from=None, error=None, error_code=None, hold=False)
@@ -118,7 +122,8 @@ def _effective(move: Move) -> State:
     return State(move.parked_from) if state is State.NEEDS_OPERATOR and move.parked_from else state
 
 
-def _require(move: Move, states: set[State] | frozenset[State], verb: str) -> None:
+def require(move: Move, states: set[State] | frozenset[State], verb: str) -> None:
+    """Raise Refused unless the move is in one of the states; ``verb`` is what cannot be done to it."""
     if State(move.state) in states:
         return
     wanted = " or ".join(sorted(state.value for state in states))

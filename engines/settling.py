@@ -1,0 +1,113 @@
+"""An operator says what became of the step at which a move rests: nobody but a person can know."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import sqlalchemy as sa
+from sqlalchemy import orm
+from taskflow import states
+
+from droveway.engines import details, fencing
+from droveway.errors import Refused
+from droveway.flows import registry
+from droveway.persistence import moves, requests
+from droveway.persistence.database import database_time
+from droveway.persistence.journal import Claim, Move, MoveStep
+from droveway.persistence.moves import SHORT
+from droveway.persistence.states import State
+
+DONE: Final = "done"
+NOT_DONE: Final = "not-done"
+
+SETTLED: Final = "settled"
+"""The code with which a run ends that was left open."""
+
+_BEGUN: Final = {states.RUNNING: "execute", states.REVERTING: "revert", states.REVERT_FAILURE: "revert"}
+_ENDED: Final[dict[str, dict[str, Any]]] = {
+    "execute": {"state": states.SUCCESS, "results": {}},
+    "revert": {"state": states.REVERTED, "revert_results": None, "revert_failure": None},
+}
+
+
+def settle(session: orm.Session, name: str, step: str, *, done: bool, who: str, reason: str) -> Move:
+    """Let the move go on from a step that is done, or enter it anew; written down with who says so, and why.
+
+    All of it is the caller's transaction.  Raises `droveway.errors.Refused` while a conductor may have the move, for
+    any step but the one at which it rests, and for a step whose result later ones need: that cannot be told.
+    """
+    if not reason.strip():
+        raise Refused("settling a step needs a reason: say with --reason what was found, and how")
+    found = moves.find(session, name)
+    # The claim first, as every fenced transaction locks it: a conductor is seen, or waits until this is over.
+    claim = session.scalar(sa.select(Claim).where(Claim.move_id == found.id).with_for_update())
+    move = moves.get(session, found.id, lock=True)
+    requests.require(move, {State.NEEDS_OPERATOR}, "settled")
+    short = move.id[:SHORT]
+    if claim is not None and claim.released_at is None:
+        raise Refused(
+            f"conductor {claim.owner} has not given move {short} back and may still be at it: let another take it over "
+            f"with droveway move retry {short}, and settle the step when it rests again"
+        )
+    atom = _require_rests_at(session, move, step)
+    direction = _BEGUN[atom.state]
+    if done:
+        if direction == "execute":
+            _require_no_reader(session, move, step)
+        session.execute(details.ATOMS.update().where(details.ATOMS.c.uuid == atom.uuid).values(**_ENDED[direction]))
+    _fence(session, claim, who)
+    now = database_time(session)
+    said = {SETTLED: DONE if done else NOT_DONE, "by": who, "reason": reason}
+    requests.go_on(session, move, SETTLED, f"{who} settled it as {said[SETTLED]}: {reason}")
+    flow = moves.flow_of(session, move.flow_uuid or "")
+    session.add(
+        MoveStep(
+            move_id=move.id,
+            flow_uuid=flow.uuid,
+            flow=flow.kind,
+            step=step,
+            direction=direction,
+            attempt=move.attempt,
+            started_at=now,
+            ended_at=now,
+            result=said,
+        )
+    )
+    return move
+
+
+def _require_rests_at(session: orm.Session, move: Move, step: str) -> Any:
+    """The row of the step in TaskFlow's table; raises unless the move rests there."""
+    query = sa.select(details.ATOMS).where(
+        details.ATOMS.c.parent_uuid == move.flow_uuid, details.ATOMS.c.state.in_(list(_BEGUN))
+    )
+    begun = [row for row in session.execute(query) if row.atom_type == "TASK_DETAIL"]
+    short = move.id[:SHORT]
+    if not begun:
+        raise Refused(f"move {short} rests between two steps, so none is to be settled: droveway move retry {short}")
+    for atom in begun:
+        if atom.name == step:
+            return atom
+    at = ", ".join(atom.name for atom in begun)
+    raise Refused(f"move {short} does not rest at step {step} but at {at}: settle that one")
+
+
+def _require_no_reader(session: orm.Session, move: Move, step: str) -> None:
+    flow = moves.flow_of(session, move.flow_uuid or "")
+    steps = list(registry.graph(flow.kind, flow.version).walk())
+    gives = next((each.gives for each in steps if each.step_name() == step), "")
+    readers = [each.step_name() for each in steps if gives and gives in each.needs]
+    if readers:
+        raise Refused(
+            f"step {readers[0]} reads what step {step} found, and nobody can tell that for it: mend what it met, then "
+            f"droveway move retry {move.id[:SHORT]}"
+        )
+
+
+def _fence(session: orm.Session, claim: Claim | None, who: str) -> None:
+    """Whoever had the move before writes nothing any more."""
+    if claim is not None:
+        claim.epoch = fencing.next_epoch(session.connection())
+        claim.owner = f"operator {who}"
+        claim.released_at = database_time(session)
+        claim.unclean = 0

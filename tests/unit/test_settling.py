@@ -1,0 +1,200 @@
+"""A person says what became of the step at which a move rests; and a failed undo is taken up again."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from support.engine_rig import Crash, Rig, embedded_rig, fault
+
+from droveway.engines import details, fencing, settling
+from droveway.errors import Fenced, Refused, StepError
+from droveway.flows.graph import Graph
+from droveway.flows.steps import host
+from droveway.persistence import moves, requests
+from droveway.persistence.journal import Claim, Move
+
+LOST = [StepError("the shelf fell over") for _ in range(1000)]
+
+
+@pytest.fixture(name="rig")
+def fixture_rig(tmp_path: Path) -> Iterator[Rig]:
+    with embedded_rig(tmp_path) as rig:
+        yield rig
+
+
+def parked(rig: Rig, mark: str) -> str:
+    """A move that rests since this run of a step fails again and again."""
+    move = rig.submit()
+    rig.post(move)
+    if mark.startswith("r "):
+        rig.world.fail("x copy", StepError("the disk is full"))
+    rig.world.fail(mark, *LOST)
+    rig.host().turn()
+    assert rig.move(move).state == "needs-operator"
+    rig.world.failures.clear()
+    rig.world.log.clear()
+    return move
+
+
+def settle(rig: Rig, move: str, step: str, *, done: bool, reason: str = "looked at the shelf") -> Move:
+    with rig.journal.write() as session:
+        return settling.settle(session, move, step, done=done, who="ann", reason=reason)
+
+
+def go_on(rig: Rig, move: str) -> str:
+    rig.post(move)
+    rig.host().turn()
+    return rig.move(move).state
+
+
+def claim_of(rig: Rig, move: str) -> Claim:
+    with rig.journal.read() as session:
+        return session.scalars(sa.select(Claim).where(Claim.move_id == move)).one()
+
+
+@pytest.mark.parametrize(("done", "ran"), [(True, []), (False, ["x finish"])])
+def test_a_step_is_skipped_as_done_or_entered_anew(rig: Rig, *, done: bool, ran: list[str]) -> None:
+    move = parked(rig, "x finish")
+    settle(rig, move, "finish", done=done)
+    assert go_on(rig, move) == "verifying"
+    assert rig.world.log == ran
+
+
+@pytest.mark.parametrize(("done", "ran"), [(True, ["r prepare"]), (False, ["r claim", "r prepare"])])
+def test_an_undo_is_skipped_as_done_or_entered_anew(rig: Rig, *, done: bool, ran: list[str]) -> None:
+    move = parked(rig, "r claim")
+    settle(rig, move, "claim", done=done)
+    assert go_on(rig, move) == "failed"
+    assert rig.world.log == ran
+
+
+def test_the_history_says_who_settled_what_and_why(rig: Rig) -> None:
+    move = parked(rig, "x finish")
+    settle(rig, move, "finish", done=True)
+    row = rig.history(move)[-1]
+    assert (row.step, row.direction, row.result, row.error) == (
+        "finish",
+        "execute",
+        {"settled": "done", "by": "ann", "reason": "looked at the shelf"},
+        None,
+    )
+    assert row.ended_at is not None
+    assert all(each.ended_at is not None for each in rig.history(move))
+
+
+@pytest.mark.parametrize(
+    ("step", "reason", "why"),
+    [
+        ("copy", "seen", "does not rest at step copy but at finish"),
+        ("nonsense", "seen", "does not rest at step nonsense but at finish"),
+        ("finish", " ", "needs a reason"),
+    ],
+)
+def test_what_cannot_be_settled_is_refused_and_changes_nothing(rig: Rig, step: str, reason: str, why: str) -> None:
+    move = parked(rig, "x finish")
+    before = len(rig.history(move))
+    with pytest.raises(Refused, match=why):
+        settle(rig, move, step, done=True, reason=reason)
+    assert (rig.move(move).state, len(rig.history(move))) == ("needs-operator", before)
+
+
+def test_a_move_that_runs_is_not_settled(rig: Rig) -> None:
+    move = rig.submit()
+    with pytest.raises(Refused, match="only a move that is needs-operator can be settled"):
+        settle(rig, move, "prepare", done=True)
+
+
+def test_a_step_is_not_settled_while_its_conductor_may_live(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that died between parking and giving the move back looks the same as one that is still at it."""
+
+    def die(*_facts: object) -> None:
+        raise Crash
+
+    move = rig.submit()
+    rig.post(move)
+    rig.world.fail("x finish", *LOST)
+    with monkeypatch.context() as patched:
+        patched.setattr(fencing, "release", die)
+        died = rig.host()
+        with pytest.raises(Crash):
+            died.turn()
+        died.die()
+    assert rig.move(move).state == "needs-operator"
+    with pytest.raises(Refused, match=f"droveway move retry {move[:8]}"):
+        settle(rig, move, "finish", done=True)
+    # What the sentence says mends it.
+    with rig.journal.write() as session:
+        requests.retry(session, moves.get(session, move, lock=True))
+    assert go_on(rig, move) == "needs-operator"
+    settle(rig, move, "finish", done=True)
+
+
+def test_whoever_had_the_move_before_is_fenced_off(rig: Rig) -> None:
+    move = parked(rig, "x finish")
+    before = claim_of(rig, move).epoch
+    settle(rig, move, "finish", done=True)
+    claim = claim_of(rig, move)
+    assert claim.epoch > before
+    assert claim.released_at is not None
+    with rig.journal.write() as session, pytest.raises(Fenced):
+        fencing.check(session, move, before)
+
+
+def test_settling_is_one_transaction(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    move = parked(rig, "x finish")
+
+    def states() -> list[str | None]:
+        with rig.journal.read() as session:
+            return [row.state for row in session.execute(sa.select(details.ATOMS).order_by(details.ATOMS.c.uuid))]
+
+    before = states(), claim_of(rig, move).epoch, len(rig.history(move))
+
+    def die(*_facts: object, **_others: object) -> None:
+        raise Crash
+
+    with monkeypatch.context() as patched:
+        patched.setattr(moves, "flow_of", die)
+        with pytest.raises(Crash):
+            settle(rig, move, "finish", done=False)
+    assert (states(), claim_of(rig, move).epoch, len(rig.history(move))) == before
+    assert rig.move(move).state == "needs-operator"
+
+
+def test_a_step_whose_result_is_read_later_is_not_settled_as_done(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a host has found cannot be told for it; entering it anew is no lie."""
+
+    class Finish(host.StartGuest):
+        title = "finish"
+        gives = "storage"
+
+    graph = Graph("migrate", 1, (Finish, host.SetAside, host.CopyDisks), host.CopyDisks)
+    assert any("storage" in step.needs for step in graph.walk())
+    move = parked(rig, "x finish")
+    monkeypatch.setattr(settling.registry, "graph", lambda _kind, _version: graph)
+    with pytest.raises(Refused, match=re.escape("reads what step finish found")):
+        settle(rig, move, "finish", done=True)
+    settle(rig, move, "finish", done=False)
+
+
+def test_a_failed_undo_is_retried(rig: Rig) -> None:
+    """The undo that failed runs again, and those before it."""
+    move = parked(rig, "r claim")
+    with rig.journal.write() as session:
+        requests.retry(session, moves.get(session, move, lock=True))
+    assert go_on(rig, move) == "failed"
+    assert rig.world.log == ["r claim", "r prepare"]
+    assert rig.world.held == set()
+
+
+def test_a_retried_undo_that_fails_again_rests_again(rig: Rig) -> None:
+    move = parked(rig, "r claim")
+    rig.world.fail("r claim", *[fault("still full") for _ in range(1000)])
+    with rig.journal.write() as session:
+        requests.retry(session, moves.get(session, move, lock=True))
+    assert go_on(rig, move) == "needs-operator"
+    assert set(rig.world.log) == {"r claim"}
+    assert "prepare" in rig.world.held
