@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 from droveway.cli import choice, marks
 from droveway.cli.base import Command, Lister, ShowOne
 from droveway.cli.columns import SHORT, Blank, Facts, Joined, Short, Time
+from droveway.cli.spans import seconds
 from droveway.errors import Refused
+from droveway.persistence.stuck import BOUND
 
 if TYPE_CHECKING:
     from droveway.engines.site import Site
@@ -21,6 +23,8 @@ TIMES: Final = ("created", "updated", "ended", "deadline", "progress_at", "claim
 GOING: Final = ("queued", "running", "confirming", "reverting", "undoing", "deleting")
 """States in which somebody has to run a move."""
 LISTED: Final = ("id", "kind", "server_name", "state", "step", "source", "destination", "created", "ended")
+
+STUCK: Final = (*LISTED, "why")
 
 
 class OfMove(Command):
@@ -41,22 +45,36 @@ class List(Lister):
         parser = super().get_parser(prog_name)
         parser.add_argument("--server", metavar="SERVER", help="only moves of this server (name or id)")
         parser.add_argument("--state", metavar="STATE", action="append", default=[], help="only moves in this state")
-        parser.add_argument("--stuck", action="store_true", help="only moves that need an operator")
+        parser.add_argument(
+            "--stuck", action="store_true", help="only moves that do not get on by themselves, with the reason (why)"
+        )
+        parser.add_argument(
+            "--for",
+            metavar="TIME",
+            type=seconds,
+            dest="bound",
+            default=BOUND,
+            help="with --stuck: so long without progress, as 90s or 2h (default 15min)",
+        )
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         """Rows by creation."""
-        from droveway.persistence import move_views
+        from droveway.persistence import move_views, stuck
         from droveway.persistence.states import State
 
         known = [state.value for state in State]
         for state in parsed_args.state:
             if state not in known:
                 raise Refused(f"there is no state {state}: the states are {', '.join(known)}")
-        found = move_views.listing(
-            self.site(parsed_args).journal, server=parsed_args.server, states=parsed_args.state, stuck=parsed_args.stuck
-        )
-        return LISTED, [[_cell(facts(move), name) for name in LISTED] for move in found]
+        journal = self.site(parsed_args).journal
+        found = move_views.listing(journal, server=parsed_args.server, states=parsed_args.state)
+        rows = [(move, [_cell(facts(move), name) for name in LISTED]) for move in found]
+        if not parsed_args.stuck:
+            return LISTED, [row for _, row in rows]
+        now = move_views.now(journal)
+        whys = [stuck.reason(move, now, parsed_args.bound) for move in found]
+        return STUCK, [[*row, why] for (_, row), why in zip(rows, whys, strict=True) if why]
 
     def produce_output(
         self, parsed_args: argparse.Namespace, column_names: Sequence[str], data: Iterable[Sequence[Any]]
@@ -74,7 +92,7 @@ class Show(ShowOne, OfMove):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         """Its facts."""
-        from droveway.persistence import debt_views, move_views
+        from droveway.persistence import debt_views, move_views, stuck
 
         site = self.site(parsed_args)
         move = move_views.find(site.journal, parsed_args.move)
@@ -94,6 +112,9 @@ class Show(ShowOne, OfMove):
             self._facts |= {"waits_for": frozen, "next": "it goes on by itself once that is thawed"}
         elif move.state in GOING and not move.hold and not site.is_run():
             self._facts["next"] = f"nobody runs this lab now: droveway move resume {move.id[:SHORT]}"
+        elif move.state in GOING and not site.runs_here:
+            why = stuck.reason(move, move_views.now(site.journal))
+            self._facts["next"] = f"{why}: droveway doctor tells what is missing" if why else self._facts["next"]
         return self.dict2columns({name: _cell(self._facts, name) for name in self._facts})
 
     def produce_output(self, parsed_args: argparse.Namespace, column_names: Sequence[str], data: Any) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import re
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
@@ -11,13 +10,12 @@ from typing import TYPE_CHECKING, Final
 from droveway.cli.base import Command
 from droveway.cli.columns import SHORT
 from droveway.cli.move import OfMove
+from droveway.cli.spans import seconds
 
 if TYPE_CHECKING:
     from droveway.engines.site import Site
     from droveway.engines.submit import Wish
     from droveway.persistence.journal import Move
-
-UNITS: Final = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 
 
 class Create(Command):
@@ -164,8 +162,6 @@ AT_REST: Final = ("verifying", "done", "reverted")
 KEPT: Final = ("verifying", "done")
 """What a new move comes to; one that its policy reverted has ended undone."""
 TIMED_OUT: Final = 124
-LONGEST: Final = 365 * 86400
-"""Seconds."""
 
 
 def add_policy(parser: argparse.ArgumentParser) -> None:
@@ -241,14 +237,3 @@ def sentence(move: Move) -> str:
     reason = shown["error"] or shown["waits_for"] or shown["health_reason"]
     why = f": {reason}" if reason else ""
     return f"move {move.id[:SHORT]}  {move.kind} {move.server_name}  {way}  {move.state}{why}\n  {shown['next']}"
-
-
-def seconds(text: str) -> int:
-    """A span of time as 90, 90s, 30min, 24h or 2d."""
-    match = re.fullmatch(r"(\d+) ?(s|m|min|h|d)?", text)
-    if match is None or not int(match[1]):
-        raise argparse.ArgumentTypeError(f"{text} is no time: write 90s, 30min, 24h or 2d")
-    span = int(match[1]) * UNITS[match[2] or "s"]
-    if span > LONGEST:
-        raise argparse.ArgumentTypeError(f"{text} is more than a year: write at most 365d")
-    return span

@@ -423,6 +423,7 @@ def printed() -> list[tuple[str, Sequence[str]]]:
     shown = [*move.facts(Move(id="0" * 8, state=State.QUEUED.value)), *move.owner(None), "debts", "left_out"]
     return [
         ("move list", move.LISTED),
+        ("move list --stuck", move.STUCK),
         ("move show", shown),
         ("move plan", plan_keys()),
         ("move history", move.HISTORY),

@@ -5,14 +5,14 @@ Speaks to the tables directly: mapping the journal's models takes longer than a 
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Sequence
 from typing import Any, Final
 
 import sqlalchemy as sa
 
 from droveway.errors import NotFound, Refused
-from droveway.persistence.database import Database
-from droveway.persistence.states import State
+from droveway.persistence.database import Database, database_time
 
 SHORT: Final = 8
 _MOST_NAMED: Final = 6
@@ -53,18 +53,21 @@ View = sa.Row[Any]
 """A row whose columns are attributes, named as those of `droveway.persistence.journal`."""
 
 
-def listing(
-    journal: Database, *, server: str | None = None, states: Sequence[str] = (), stuck: bool = False
-) -> list[View]:
-    """Moves, oldest first; ``server`` by id or name; ``stuck``: those that need an operator."""
+def listing(journal: Database, *, server: str | None = None, states: Sequence[str] = ()) -> list[View]:
+    """Moves, oldest first; ``server`` by id or name."""
     query = sa.select(_MOVES).order_by(_MOVES.c.created_at, _MOVES.c.id)
     if server:
         query = query.where(sa.or_(_MOVES.c.server == server, _MOVES.c.server_name == server))
     if states:
         query = query.where(_MOVES.c.state.in_(states))
-    if stuck:
-        query = query.where(_MOVES.c.state == State.NEEDS_OPERATOR.value)
     return _rows(journal, query)
+
+
+def now(journal: Database) -> dt.datetime:
+    """The clock by which the journal's times are."""
+    with journal.read() as session:
+        found: dt.datetime = database_time(session)
+        return found
 
 
 def find(journal: Database, name: str) -> View:

@@ -11,7 +11,7 @@ import pytest
 import sqlalchemy as sa
 from support import zookeeper_server
 from support.daemons import Installation, installation
-from support.small_lab import in_child, small_cloud, until
+from support.small_lab import file_flow, in_child, small_cloud, until
 
 from droveway.clients.zookeeper import ROOT, worker_path
 from droveway.lab import build, snapshot
@@ -111,3 +111,17 @@ def test_a_server_of_the_ensemble_that_is_away_is_named(site: Installation, zook
     found = findings(site, 1)
     assert ("zookeeper-member-away", "127.0.0.1:1") in found
     assert "zookeeper-alone" not in {code for code, _ in found}
+
+
+def test_a_move_that_nobody_runs_is_stuck_and_the_doctor_is_advised(site: Installation) -> None:
+    move = file_flow(site.lab, "resize")
+    assert site.droveway("move", "list", "--stuck", "-f", "json")[:2] == (0, "[]\n")
+    with site.lab.journal.write() as session:
+        session.execute(sa.text("UPDATE moves SET updated_at = '2026-01-01 00:00:00.000000'"))
+    code, said, _ = site.droveway("move", "list", "--stuck", "-f", "json")
+    (row,) = json.loads(said)
+    assert (code, row["id"]) == (0, move)
+    assert row["why"].startswith("no progress for ")
+    code, said, _ = site.droveway("move", "show", move, "-f", "value", "-c", "next")
+    assert said.endswith(" min: droveway doctor tells what is missing\n")
+    assert site.droveway("move", "list", "--stuck", "--for", "365d", "-f", "json")[:2] == (0, "[]\n")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from droveway.cli import main, request
+from droveway.cli import main, spans
 from droveway.cli.commands import COMMANDS
 from droveway.lab import build, cloud
 from droveway.persistence import migrate
@@ -306,13 +306,13 @@ def test_a_lab_of_which_nothing_may_be_written_is_refused(copy: Path, capsys: py
     ("text", "expected"), [("90", 90), ("90s", 90), ("30min", 1800), ("5 m", 300), ("24h", 86400), ("2d", 172800)]
 )
 def test_spans_of_time(text: str, expected: int) -> None:
-    assert request.seconds(text) == expected
+    assert spans.seconds(text) == expected
 
 
 @pytest.mark.parametrize("text", ["", "0", "-1", "1w", "h"])
 def test_what_is_no_span_of_time(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match="is no time"):
-        request.seconds(text)
+        spans.seconds(text)
 
 
 @pytest.mark.parametrize("kind", ["resize", "migrate", "confirm", "revert"])

@@ -13,7 +13,7 @@ import pytest
 import sqlalchemy as sa
 
 from droveway import wire
-from droveway.cli import request
+from droveway.cli import spans
 from droveway.engines import policies
 from droveway.engines.health import Standard, judge
 from droveway.engines.policies import ASK_EVERY, FRESH, Ask, PolicyAction, Settle, Wait, Waiting
@@ -187,7 +187,7 @@ def test_nothing_is_noted_on_a_move_that_waits_no_longer(stored: Stored) -> None
 
 
 def test_a_deadline_is_within_a_year() -> None:
-    assert request.seconds("5m") == 300
-    assert request.seconds("365d") == request.LONGEST
+    assert spans.seconds("5m") == 300
+    assert spans.seconds("365d") == spans.LONGEST
     with pytest.raises(argparse.ArgumentTypeError, match="at most 365d"):
-        request.seconds("366d")
+        spans.seconds("366d")

@@ -198,3 +198,19 @@ def test_a_retried_undo_that_fails_again_rests_again(rig: Rig) -> None:
     assert go_on(rig, move) == "needs-operator"
     assert set(rig.world.log) == {"r claim"}
     assert "prepare" in rig.world.held
+
+
+@pytest.mark.parametrize("settled", [True, False])
+def test_an_undo_that_taskflow_calls_failed_is_taken_up_again(rig: Rig, *, settled: bool) -> None:
+    """Left as it is, TaskFlow would call the flow undone, and leave what the undo should have removed."""
+    move = parked(rig, "r claim")
+    with rig.journal.begin() as connection:
+        failed = details.ATOMS.update().where(details.ATOMS.c.name == "claim").values(state="REVERT_FAILURE")
+        assert connection.execute(failed).rowcount == 1
+    if settled:
+        settle(rig, move, "claim", done=True)
+    else:
+        with rig.journal.write() as session:
+            requests.retry(session, moves.get(session, move, lock=True))
+    assert go_on(rig, move) == "failed"
+    assert rig.world.log == (["r prepare"] if settled else ["r claim", "r prepare"])
