@@ -82,6 +82,10 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True):
     same_host_cold_migrate: bool = False
     pid: int = 0
     """Of its process on the host; another one tells of a restart."""
+    epoch: int = 0
+    """The highest epoch that it has seen: a journal below it is older than what the host has done."""
+    step: int = 0
+    """The highest number of a step that a command of it had in its key."""
 
 
 def encode(record: msgspec.Struct) -> bytes:

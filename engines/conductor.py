@@ -17,13 +17,14 @@ from taskflow.types import timing
 
 from droveway import wire
 from droveway.clients.zookeeper import Coordination, epoch_path
-from droveway.engines import fencing
+from droveway.engines import fencing, incarnation
 from droveway.engines.backend import FlowBackend
 from droveway.engines.board import MoveBoard, MoveJob, Posting
 from droveway.engines.commands import Commands
 from droveway.engines.engine import MoveEngine
 from droveway.engines.fencing import Quarantined
 from droveway.engines.history import History
+from droveway.engines.incarnation import Restored
 from droveway.engines.run import MoveRun, Resources, Stop, begin_state
 from droveway.errors import CoordinationLost, Fenced, NotFound, Parked
 from droveway.flows.graph import Graph
@@ -116,7 +117,7 @@ class MoveConductor(impl_nonblocking.NonBlockingConductor):
         self._slots = slots
         self._reserved = reserved
         self._shunned: dict[str, tuple[float, float]] = {}
-        self._outage = Outage(LOG, "Flows that run here were given back and wait for a database")
+        self._outage = Outage(LOG, "Flows that run here were given back and wait for the databases")
         board.claimable = self._is_for_us
 
     def running(self) -> int:
@@ -154,7 +155,7 @@ class MoveConductor(impl_nonblocking.NonBlockingConductor):
             self._outage.over()
         except Exception as error:
             # An error here says nothing about the flow: it stays on the board and is never trashed.
-            why = str(error) if _is_outage(error) else absence(error)
+            why = str(error) if _is_outage(error) or isinstance(error, Restored) else absence(error)
             if why is None:
                 LOG.exception("Flow %s could not be run and is given back", job.posting.flow)
             else:
@@ -169,6 +170,7 @@ class MoveConductor(impl_nonblocking.NonBlockingConductor):
         return off_the_board
 
     def _carry(self, posting: Posting, job: MoveJob) -> bool:
+        incarnation.require(self._coordination, self._resources.journal)
         if not self._is_due(posting):
             self._clear_end(posting)
             return True
@@ -222,6 +224,7 @@ class MoveConductor(impl_nonblocking.NonBlockingConductor):
 
     def _run_claimed(self, posting: Posting, epoch: int) -> bool:
         journal = self._resources.journal
+        incarnation.raise_mark(self._coordination, incarnation.require(self._coordination, journal), epoch)
         version = fencing.mirror(self._coordination, posting.move, epoch)
         graph = self._find_graph(posting.kind, posting.version)
         with journal.write() as session:
@@ -364,6 +367,8 @@ class Conductor:
     ) -> None:
         """``name`` must be new for each process; ``slots`` run copies, ``reserved`` more only what must not queue."""
         self.name = name
+        self._coordination = coordination
+        self._journal = resources.journal
         self.board = MoveBoard(coordination)
         self._conductor = MoveConductor(
             name, self.board, coordination, resources, find_graph, slots=slots, reserved=reserved
@@ -374,6 +379,7 @@ class Conductor:
     def start(self) -> None:
         """Begin to claim and run flows."""
         wire.learn_types()
+        incarnation.begin(self._coordination, self._journal)
         self._conductor.connect()
         self._thread.start()
 

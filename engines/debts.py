@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 
 from droveway.clients.zookeeper import ROOT, Coordination, epoch_path
-from droveway.engines import fencing
+from droveway.engines import fencing, incarnation
 from droveway.engines.commands import Commands, Overdue, Unreachable
 from droveway.errors import CoordinationLost, Fenced
 from droveway.outages import Outage
@@ -71,7 +71,8 @@ class Collector:
         self._thread.join()
 
     def round(self) -> None:
-        """Settle what hosts that are up owe."""
+        """Settle what hosts that are up owe; raises as `droveway.engines.incarnation.require` does."""
+        incarnation.require(self._coordination, self._journal)
         with self._journal.read() as session:
             due = debts.collectable(session)
         # Whatever the host owes for the same move rests on what could not be settled.
@@ -95,7 +96,7 @@ class Collector:
             try:
                 self.round()
                 outage.over()
-            except (CoordinationLost, Fenced) as error:
+            except (CoordinationLost, Fenced, incarnation.Restored) as error:
                 LOG.info("Debts are left for later: %s", error)
             except Exception as error:
                 # A debt that was not settled stays one, and the next round begins anew.

@@ -17,12 +17,13 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from droveway.clients.zookeeper import BOARD, Coordination, worker_path
-from droveway.engines import policies, queue
+from droveway.engines import incarnation, policies, queue
 from droveway.engines.admission import Admission, Limits, Place, Racks, places
 from droveway.engines.board import MoveBoard, Posting, posting_of
 from droveway.engines.debts import Collector
 from droveway.engines.election import Election
 from droveway.engines.health import HealthChecks, Standard
+from droveway.engines.incarnation import Restored
 from droveway.engines.policies import Ask, PolicyAction, Settle, Wait, Waiting
 from droveway.errors import CoordinationLost, Refused
 from droveway.outages import Outage
@@ -116,11 +117,12 @@ def look(
     """The snapshot; the board is read first, so that a flow which ends in between is taken for wanted at worst.
 
     Of the queue it has what is offered and what there may be room for, with the oldest, which others may have to wait
-    for.
+    for.  Raises `droveway.engines.incarnation.Restored` for a journal that is older than what ran on it.
     """
     racks = racks or {}
-    posted = board.posted()
+    posted, mark = board.posted(), incarnation.read_mark(coordination)
     with journal.engine.connect() as connection:
+        incarnation.compare(mark, connection)
         now = database_time(connection)
         rows = open_flows.under_way(connection)
         offered = posted.keys() - {row.uuid for row in rows}
@@ -205,7 +207,7 @@ class Keeper:
         self._bell.set()
 
     def round(self) -> list[Action]:
-        """Decide and act once; returns what was decided."""
+        """Decide and act once; returns what was decided.  Raises as `look` does."""
         snapshot = self._look()
         if self._health.collect([seen.waiting for seen in snapshot.moves if seen.waiting], snapshot.now):
             snapshot = self._look()
@@ -231,7 +233,7 @@ class Keeper:
             try:
                 if self._turn(rang=rang):
                     outage.over()
-            except CoordinationLost as error:
+            except (CoordinationLost, Restored) as error:
                 outage.note(error)
             except Exception as error:
                 # Nothing is half done by an error here, and the next round begins anew.

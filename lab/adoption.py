@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import secrets
-
-import sqlalchemy as sa
-from sqlalchemy import orm
-
+from droveway.engines.adoption import park_all
+from droveway.engines.incarnation import new_incarnation
 from droveway.errors import Refused
 from droveway.lab import books, build, marks
 from droveway.lab.session import Lab
 from droveway.persistence import moves
-from droveway.persistence.database import database_time
-from droveway.persistence.journal import EPOCH, INCARNATION, Counter, Move, MoveStep
-from droveway.persistence.states import State
+from droveway.persistence.journal import EPOCH, INCARNATION, Counter, Move
 
 
 def adopt(lab: Lab) -> list[Move]:
@@ -36,46 +31,10 @@ def adopt(lab: Lab) -> list[Move]:
         epoch = max([known.epoch or 0 if known else 0, present.epoch or 0, *(mark.epoch for mark in seen)]) + 1
         step = max([known.step or 0 if known else 0, present.step or 0, *(mark.step for mark in seen)]) + 1
         with lab.journal.write() as session:
-            parked = moves.open_moves(session)
-            for number, move in enumerate(parked, step):
-                _park(session, move, number, said.get(move.id, []))
+            told = {move.id: said.get(move.id, []) for move in moves.open_moves(session)}
+            parked = park_all(session, step=step, what="the lab's databases were adopted as they are", said=told)
             session.merge(Counter(name=EPOCH, value=epoch))
             session.merge(Counter(name=INCARNATION, value=new_incarnation()))
         lab.layout.marks.unlink(missing_ok=True)
         marks.record(lab.layout, hosts)
         return parked
-
-
-def new_incarnation() -> int:
-    """A number that no other journal has."""
-    return secrets.randbits(62) + 1
-
-
-def _park(session: orm.Session, move: Move, number: int, findings: list[str]) -> None:
-    """The history's row keeps the numbers of steps above those that were given out after the copy was made."""
-    short, now = move.id[: moves.SHORT], database_time(session)
-    tell = f"droveway audit finds: {findings[0]}" if findings else "droveway audit finds nothing wrong with it"
-    why = f"the lab's databases were adopted as they are, so nobody knows how far move {short} really came; {tell}"
-    session.execute(
-        sa.update(MoveStep)
-        .where(MoveStep.move_id == move.id, MoveStep.ended_at.is_(None))
-        .values(ended_at=now, error={"code": "restored", "message": why, "host": ""})
-    )
-    session.add(
-        MoveStep(
-            seq=number,
-            move_id=move.id,
-            flow_uuid=move.flow_uuid or "",
-            flow="",
-            step="adopt",
-            direction="execute",
-            attempt=move.attempt,
-            started_at=now,
-            ended_at=now,
-            error={"code": "restored", "message": why, "host": ""},
-        )
-    )
-    if move.state == State.NEEDS_OPERATOR:
-        move.error, move.error_code = why, "restored"
-    else:
-        moves.park(session, move.id, "restored", why)

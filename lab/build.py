@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import secrets
 import shutil
 import tempfile
 import uuid
@@ -14,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 
+from droveway.engines.incarnation import new_incarnation
 from droveway.errors import Refused
 from droveway.lab import cloud, daemons, disks, layout, libvirt_hosts, marks, servers, topology
 from droveway.lab.layout import Identity, LabHost, Layout
@@ -208,7 +208,7 @@ def _make_databases(lab: Lab, spec: cloud.Cloud) -> None:
     journal = Database(sqlite_url(lab.layout.journal))
     migrate.sync(journal)
     with journal.write() as session:
-        session.add(Counter(name=INCARNATION, value=secrets.randbits(62) + 1))
+        session.add(Counter(name=INCARNATION, value=new_incarnation()))
     journal.close()
     owner = topology.Owner(lab.identity.project, lab.identity.user)
     with lab.api.write() as session:

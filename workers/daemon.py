@@ -83,6 +83,7 @@ class Worker:
         self.limits = limits or Limits()
         self.probe = probe
         self._bell = threading.Event()
+        self._seen = (0, 0)
         self._registered = False
         """False again as soon as the registration may have gone."""
         self._stopping = False
@@ -159,6 +160,19 @@ class Worker:
     def register(self) -> None:
         """Say that this host is up; a node that an earlier session, or somebody else, left is replaced."""
         path = worker_path(self.host)
+        data = self._registration()
+        owner = self.coordination.owner(path)
+        if owner is not None:
+            found = self.coordination.get(path)
+            if owner == self.coordination.session and found is not None and found[0] == data:
+                return
+            self.coordination.delete(path)
+        # How far it has seen is told anew with each node, and no reason for another one.
+        self._seen = self._journal.seen()
+        self.coordination.create(path, self._registration(), ephemeral=True)
+
+    def _registration(self) -> bytes:
+        epoch, step = self._seen
         record = wire.Registration(
             host=self.host,
             version=_release(),
@@ -167,15 +181,10 @@ class Worker:
             address=self.endpoint.address,
             same_host_cold_migrate=self.hypervisor.same_host_cold_migrate,
             pid=os.getpid(),
+            epoch=epoch,
+            step=step,
         )
-        data = wire.encode(record)
-        owner = self.coordination.owner(path)
-        if owner is not None:
-            found = self.coordination.get(path)
-            if owner == self.coordination.session and found is not None and found[0] == data:
-                return
-            self.coordination.delete(path)
-        self.coordination.create(path, data, ephemeral=True)
+        return wire.encode(record)
 
     def _check_registration(self) -> None:
         self._registered = False

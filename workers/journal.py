@@ -107,6 +107,13 @@ class WorkerJournal:
             )
         return True
 
+    def seen(self) -> tuple[int, int]:
+        """The highest epoch of any move, and the highest number of a step that a command had in its key."""
+        epoch = self._one("SELECT coalesce(max(epoch), 0) FROM moves")[0]
+        with self._lock:
+            keys = self._db.execute("SELECT key FROM commands").fetchall()
+        return epoch, max((int(key.split(".")[3]) for (key,) in keys), default=0)
+
     def put_offer(self, offer: Offer) -> None:
         """Let the peer fetch the server's disks; an earlier offer of the server ends."""
         with self._transaction() as db:

@@ -107,7 +107,7 @@ def test_the_registration_says_what_the_worker_can(site: Cloud, started: Callabl
 
 def test_a_new_session_replaces_the_registration_of_a_killed_one(site: Cloud, started: Callable[..., Worker]) -> None:
     ghost = site.worker("alpha")
-    ghost.register()
+    ghost.coordination.create(worker_path("alpha"), b"", ephemeral=True)
     worker = started()
     eventually(lambda: site.coordination.owner(worker_path("alpha")) == worker.coordination.session)
     assert ghost.coordination.session != worker.coordination.session

@@ -1,0 +1,110 @@
+"""Taking a journal as it is that is not the one which was used last: nothing is resumed by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import sqlalchemy as sa
+from sqlalchemy import orm
+
+from droveway.clients.zookeeper import ROOT, Coordination, epoch_path
+from droveway.engines import incarnation
+from droveway.persistence import moves
+from droveway.persistence.database import Database, database_time
+from droveway.persistence.journal import EPOCH, INCARNATION, Claim, Counter, Move, MoveStep
+from droveway.persistence.states import State
+
+GAP: Final = 1_000_000
+"""So many numbers of steps are passed over for what hosts may have seen whose workers are not there to say so."""
+
+_LOOK: Final = "droveway audit says what is wrong with it"
+
+
+def adopt(coordination: Coordination, journal: Database) -> list[Move]:
+    """Park every unfinished move of an installation, and begin a new incarnation; the moves.
+
+    Repeated after a crash: the same once more.  Raises `droveway.errors.CoordinationLost`.
+    """
+    mark = incarnation.read_mark(coordination)
+    workers = incarnation.workers(coordination)
+    epochs = [mark.epoch if mark is not None else 0, *(each.epoch for each in workers), *_mirrored(coordination)]
+    with journal.write() as session:
+        own = session.scalar(sa.select(Counter.value).where(Counter.name == EPOCH)) or 0
+        last = session.scalar(sa.select(sa.func.max(MoveStep.seq))) or 0
+        epoch = max(own, *epochs)
+        step = max([last, *(each.step for each in workers)]) + GAP
+        parked = park_all(session, step=step, what="the journal was adopted as it is", said={})
+        for move in parked:
+            epoch += 1
+            # Whoever runs the move by the newer journal writes nothing any more.
+            claimed = sa.update(Claim).where(Claim.move_id == move.id)
+            session.execute(claimed.values(epoch=epoch, released_at=database_time(session), unclean=0))
+        new = incarnation.new_incarnation()
+        session.merge(Counter(name=EPOCH, value=epoch + 1))
+        session.merge(Counter(name=INCARNATION, value=new))
+        _continue_numbers(session)
+    for move in parked:
+        # By the newer journal it may have ended, and then no claim on it would ever be mirrored again.
+        coordination.delete(epoch_path(move.id))
+    coordination.delete(incarnation.MARK)
+    incarnation.raise_mark(coordination, new, epoch + 1)
+    return parked
+
+
+def park_all(session: orm.Session, *, step: int, what: str, said: Mapping[str, Sequence[str]]) -> list[Move]:
+    """Park every unfinished move with what the audit has ``said`` of it; the numbers of steps go on from ``step``."""
+    parked = moves.open_moves(session)
+    for number, move in enumerate(parked, step):
+        _park(session, move, number, what, said.get(move.id))
+    return parked
+
+
+def _mirrored(coordination: Coordination) -> list[int]:
+    found = []
+    for move in coordination.children(f"{ROOT}/moves"):
+        node = coordination.get(epoch_path(move))
+        if node is not None and node[0].isdigit():
+            found.append(int(node[0]))
+    return found
+
+
+def _park(session: orm.Session, move: Move, number: int, what: str, findings: Sequence[str] | None) -> None:
+    """The history's row keeps the numbers of steps above those that were given out after the copy was made."""
+    short, now = move.id[: moves.SHORT], database_time(session)
+    tell = _LOOK
+    if findings is not None:
+        tell = f"droveway audit finds: {findings[0]}" if findings else "droveway audit finds nothing wrong with it"
+    why = f"{what}, so nobody knows how far move {short} really came; {tell}"
+    error = {"code": incarnation.Restored.code, "message": why, "host": ""}
+    session.execute(
+        sa.update(MoveStep)
+        .where(MoveStep.move_id == move.id, MoveStep.ended_at.is_(None))
+        .values(ended_at=now, error=error)
+    )
+    session.add(
+        MoveStep(
+            seq=number,
+            move_id=move.id,
+            flow_uuid=move.flow_uuid or "",
+            flow="",
+            step="adopt",
+            direction="execute",
+            attempt=move.attempt,
+            started_at=now,
+            ended_at=now,
+            error=error,
+        )
+    )
+    if move.state == State.NEEDS_OPERATOR:
+        move.error, move.error_code = why, incarnation.Restored.code
+    else:
+        moves.park(session, move.id, incarnation.Restored.code, why)
+
+
+def _continue_numbers(session: orm.Session) -> None:
+    """PostgreSQL does not count on from a number that was given to it."""
+    session.flush()
+    if session.get_bind().dialect.name == "postgresql":
+        last = sa.select(sa.func.max(MoveStep.seq)).scalar_subquery()
+        session.execute(sa.select(sa.func.setval(sa.func.pg_get_serial_sequence("move_steps", "seq"), last)))

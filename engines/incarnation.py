@@ -1,0 +1,118 @@
+"""Tells a journal that was restored from an older copy, or is another's, from the one that ZooKeeper and hosts know.
+
+What only ever grows, the journal's epoch, is mirrored in a node beside the incarnation, and each worker says how far it
+has seen it.  A journal that stands below either is older than what its daemons have done: nothing runs on it.
+"""
+
+from __future__ import annotations
+
+import secrets
+from typing import Final
+
+import msgspec
+import sqlalchemy as sa
+
+from droveway import wire
+from droveway.clients.zookeeper import ROOT, Coordination, worker_path
+from droveway.errors import Refused
+from droveway.persistence.database import Database, Executor
+from droveway.persistence.journal import EPOCH, INCARNATION, Counter
+
+MARK: Final = f"{ROOT}/journal"
+HOSTS: Final = f"{ROOT}/hosts"
+
+_COUNTERS: Final = sa.select(Counter.name, Counter.value)
+_MEND: Final = (
+    "so nothing runs: put the newest copy back, or take it as it is with  droveway db adopt, which parks every "
+    "unfinished move"
+)
+_OTHER: Final = f"the journal is another one than this ZooKeeper's daemons have used last, {_MEND}"
+
+
+class Restored(Refused):
+    """The journal is not the one that ZooKeeper and the workers know."""
+
+    code = "restored"
+
+
+class Mark(msgspec.Struct, frozen=True, kw_only=True):
+    """What ZooKeeper knows of the journal."""
+
+    incarnation: int
+    epoch: int
+
+
+def begin(coordination: Coordination, journal: Database) -> None:
+    """Give a new journal its incarnation, and ZooKeeper its mark; for a daemon that starts.
+
+    Raises `Restored` when the mark or a worker knows of a later journal.
+    """
+    with journal.write() as session:
+        counters = {row.name: row.value for row in session.execute(_COUNTERS)}
+        if INCARNATION not in counters:
+            session.add(Counter(name=INCARNATION, value=new_incarnation()))
+    incarnation = require(coordination, journal)
+    seen = max((each.epoch for each in workers(coordination)), default=0)
+    if seen > counters.get(EPOCH, 0):
+        raise _older(counters.get(EPOCH, 0), f"a worker has seen {seen}")
+    raise_mark(coordination, incarnation, counters.get(EPOCH, 0))
+
+
+def require(coordination: Coordination, journal: Database) -> int | None:
+    """The journal's incarnation, None for one that never had any; raises `Restored`."""
+    mark = read_mark(coordination)
+    with journal.engine.connect() as connection:
+        return compare(mark, connection)
+
+
+def compare(mark: Mark | None, connection: Executor) -> int | None:
+    """As `require`, over a mark that was read before ``connection`` began to read: what it says was there by then."""
+    counters = {row.name: row.value for row in connection.execute(_COUNTERS)}
+    incarnation = counters.get(INCARNATION)
+    if mark is not None and incarnation is not None:
+        if mark.incarnation != incarnation:
+            raise Restored(_OTHER)
+        if mark.epoch > counters.get(EPOCH, 0):
+            raise _older(counters.get(EPOCH, 0), f"ZooKeeper has seen {mark.epoch}")
+    return incarnation
+
+
+def raise_mark(coordination: Coordination, incarnation: int | None, epoch: int) -> None:
+    """Let the mark say that this epoch was given out; a higher one stays."""
+    if incarnation is None:
+        return
+    data = msgspec.json.encode(Mark(incarnation=incarnation, epoch=epoch))
+    while not coordination.create(MARK, data):
+        present = coordination.get(MARK, sync=True)
+        if present is None:
+            continue
+        mark = msgspec.json.decode(present[0], type=Mark)
+        if mark.incarnation != incarnation:
+            raise Restored(_OTHER)
+        if mark.epoch >= epoch or coordination.put(MARK, data, version=present[1]):
+            return
+
+
+def read_mark(coordination: Coordination) -> Mark | None:
+    """What ZooKeeper knows; None for one that is new or was wiped."""
+    found = coordination.get(MARK)
+    return None if found is None else msgspec.json.decode(found[0], type=Mark)
+
+
+def workers(coordination: Coordination) -> list[wire.Registration]:
+    """What the workers that are there say of themselves; one that says nothing that can be read is left out."""
+    found = []
+    for host in coordination.children(HOSTS):
+        node = coordination.get(worker_path(host))
+        if node is not None and node[0]:
+            found.append(msgspec.json.decode(node[0], type=wire.Registration))
+    return found
+
+
+def new_incarnation() -> int:
+    """A number that no other journal has."""
+    return secrets.randbits(62) + 1
+
+
+def _older(mine: int, theirs: str) -> Restored:
+    return Restored(f"the journal was restored from an older copy (its last epoch is {mine}, {theirs}), {_MEND}")
