@@ -50,6 +50,7 @@ COMMANDS: Final = {
     "flow graph": ("flow:Graph", "the steps of an operation, as text, mermaid or dot"),
     "audit": ("audit:Audit", "do the books balance?"),
     "doctor": ("doctor:Doctor", "has the installation what it needs?"),
+    "upgrade check": ("doctor:Upgrade", "can conductors of this release take over?"),
     "explain": ("explain:Explain", "what an error code means, and what to do"),
     "lab create": ("lab:Create", "build a cloud of its own in a directory"),
     "lab show": ("lab:Show", "what the lab holds"),
@@ -64,6 +65,8 @@ COMMANDS: Final = {
     "lab fault list": ("fault:List", "the armed faults"),
     "lab fault clear": ("fault:Clear", "disarm faults and release what they stall"),
     "db adopt": ("db:Adopt", "take restored databases as they are, park what is unfinished"),
+    "db check": ("db:Check", "does all hold that always holds in the databases?"),
+    "db purge": ("db:Purge", "remove moves that ended long ago"),
     "db sync": ("db:Sync", "bring the journal to this version's schema"),
 }
 """``noun verb`` → the module and class below droveway.cli, and the summary that the help shows."""

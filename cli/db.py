@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
 
-from droveway.cli.base import Command
+from droveway.cli.base import Command, Lister
+from droveway.cli.spans import seconds
 
 if TYPE_CHECKING:
     from droveway.engines.site import Site
     from droveway.persistence.journal import Move
+
+COLUMNS: Final = ("database", "subject", "detail", "mend")
+FOUND: Final = 3
 
 
 class Adopt(Command):
@@ -56,4 +61,55 @@ class Sync(Command):
         before, after = migrate.sync(database)
         database.close()
         print(f"journal: schema {after} (it was {before or 'empty'})")
+        return 0
+
+
+class Check(Lister):
+    """Look for what never should be in the journal, and for tables and columns of Nova's that are missing."""
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Any]:
+        """A row for each; exit 3 when there are any."""
+        from droveway.persistence import invariants
+
+        site = self.site(parsed_args)
+        with site.journal.read() as session:
+            found = [("journal", *each) for each in invariants.journal(session)]
+        found += [("api", *each) for each in invariants.columns(site.api, invariants.API)]
+        for name, database in sorted(site.cell_databases.items()):
+            found += [(f"cell {name}", *each) for each in invariants.columns(database, invariants.CELL)]
+        self._found = bool(found)
+        return COLUMNS, found
+
+    def run(self, parsed_args: argparse.Namespace) -> int:
+        """Look, print, and end by what was found."""
+        super().run(parsed_args)
+        return FOUND if self._found else 0
+
+
+class Purge(Command):
+    """Remove moves that ended long ago, with their history; never one for which a host owes something."""
+
+    strict = False
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """How long ago."""
+        parser = super().get_parser(prog_name)
+        parser.add_argument(
+            "--older-than",
+            metavar="TIME",
+            type=seconds,
+            required=True,
+            help="ended longer ago than this, as 30d or 12h",
+        )
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> int:
+        """Remove them, and say how many rows went."""
+        from droveway.persistence import purge
+
+        counted = purge.purge(self.site(parsed_args).journal, parsed_args.older_than)
+        for name, count in counted.items():
+            print(f"{count:>8}  {name}")
+        count = counted.get("moves", 0)
+        print(f"{count} move{'s' * (count != 1)} removed")
         return 0

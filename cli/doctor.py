@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 from droveway.cli.base import Lister
+
+if TYPE_CHECKING:
+    from droveway.doctor.run import Check
 
 COLUMNS = ("level", "finding", "subject", "detail", "mend")
 
@@ -18,11 +22,25 @@ class Doctor(Lister):
         """A row for each thing; exit 1 when one of them is a warning, 2 when one is a failure."""
         from droveway.doctor import run
 
-        found = run.examine(self.configuration(parsed_args))
+        found = run.examine(self.configuration(parsed_args), self.checks(run))
         self._worst = run.worst(found)
         return COLUMNS, [(str(each.level), each.code, each.subject, each.detail, each.mend) for each in found]
+
+    def checks(self, run: ModuleType) -> Iterable[Check]:
+        """What is looked at, of `droveway.doctor.run`."""
+        chosen: Iterable[Check] = run.CHECKS
+        return chosen
 
     def run(self, parsed_args: argparse.Namespace) -> int:
         """Look, print, and end by what was found."""
         super().run(parsed_args)
         return self._worst
+
+
+class Upgrade(Doctor):
+    """Tell whether conductors of this release can take over: the journal's schema, live flows, workers."""
+
+    def checks(self, run: ModuleType) -> Iterable[Check]:
+        """Only what differs between releases."""
+        chosen: Iterable[Check] = run.UPGRADE
+        return chosen

@@ -21,10 +21,11 @@ from oslo_config import cfg
 
 from droveway import errors
 from droveway.cli import audit as audit_command
-from droveway.cli import debt, doctor, explain, host, main, move, request, server
+from droveway.cli import db, debt, doctor, explain, host, main, move, request, server
 from droveway.cli.commands import COMMANDS
 from droveway.cli.explanations import EXPLANATIONS
 from droveway.conf import settings
+from droveway.doctor.findings import MEANINGS
 from droveway.engines import asking, plan
 from droveway.errors import IllegalTransition
 from droveway.flows import pictures, registry
@@ -48,6 +49,7 @@ def pages() -> Pages:
         "preconditions.rst": checks(),
         "states.rst": states(),
         "errors.rst": error_codes(),
+        "findings.rst": findings(),
         "output.rst": output(),
         "commands/index.rst": command_index(),
         "graphs/index.rst": graph_index(),
@@ -375,6 +377,19 @@ def error_codes() -> str:
     return "\n".join(parts)
 
 
+def findings() -> str:
+    """What the doctor finds."""
+    rows = [(f"``{code}``", str(each.level), each.means, each.mend) for code, each in MEANINGS.items()]
+    return "\n".join(
+        (
+            NOTE,
+            title("Findings"),
+            prose("What ``droveway doctor`` and ``droveway upgrade check`` find, and what to do about it."),
+            table(("Finding", "Level", "Means", "Mend"), rows, "20 10 35 35"),
+        )
+    )
+
+
 def output() -> str:
     """Exit codes, and the keys of what commands print."""
     return "\n".join(
@@ -400,9 +415,10 @@ def exit_codes() -> list[tuple[str, str]]:
     """Every exit code; the numbers are the code's own."""
     rows = {
         asking.DONE: "done; or accepted, or clean; or resting where it was asked to go, as at ``verifying``",
-        main.INTERNAL: "an error inside Droveway; the message says where its traceback is",
-        main.USAGE: "refused or bad usage: nothing was changed",
-        asking.UNDONE: "the move ended undone, or the audit found something",
+        main.INTERNAL: "an error inside Droveway; the message says where its traceback is. Of ``doctor`` and ``upgrade "
+        "check``: a warning",
+        main.USAGE: "refused or bad usage: nothing was changed. Of ``doctor`` and ``upgrade check``: a failure",
+        asking.UNDONE: "the move ended undone, or ``audit`` or ``db check`` found something",
         asking.NEEDS_OPERATOR: "a move needs an operator",
         request.TIMED_OUT: "``move wait --timeout`` ran out",
         main.INTERRUPTED: "Ctrl-C: the watching ended, not the move",
@@ -433,6 +449,8 @@ def printed() -> list[tuple[str, Sequence[str]]]:
         ("debt show", debt.SHOWN),
         ("audit", audit_command.COLUMNS),
         ("doctor", doctor.COLUMNS),
+        ("upgrade check", doctor.COLUMNS),
+        ("db check", db.COLUMNS),
         ("explain", explain.COLUMNS),
     ]
 

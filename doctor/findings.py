@@ -68,6 +68,11 @@ MEANINGS: Final[dict[str, Meaning]] = {
         "The journal has the schema of another release, so no daemon of this one starts.",
         "An older schema: droveway db sync. A newer one: install the release that made it.",
     ),
+    "flow-unknown": Meaning(
+        Level.FAILURE,
+        "Moves run by flows that this release does not have: its conductors leave them to those of the other release.",
+        "Keep a conductor of the release that has them until they have ended: droveway move list.",
+    ),
     "clock-off": Meaning(
         Level.FAILURE,
         "This machine's clock is off by more than five minutes from that of the journal's database.",

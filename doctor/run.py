@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
 from droveway.clients import zookeeper
-from droveway.doctor import certificate, databases, ensemble, host, services, workers
+from droveway.doctor import certificate, databases, ensemble, flows, host, services, workers
 from droveway.doctor.findings import Around, Finding, Level
 from droveway.engines.installation import Installation
 from droveway.errors import CoordinationLost
@@ -20,11 +20,15 @@ Check = Callable[[Around], Iterable[Finding]]
 CHECKS: Final[tuple[Check, ...]] = (
     ensemble.check,
     databases.check,
+    flows.check,
     services.check,
     certificate.check,
     workers.check,
     host.check,
 )
+
+UPGRADE: Final[tuple[Check, ...]] = (databases.check, flows.check, workers.check)
+"""What tells whether conductors of this release can take over."""
 
 EXITS: Final = {Level.OK: 0, Level.WARNING: 1, Level.FAILURE: 2}
 

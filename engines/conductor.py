@@ -117,6 +117,8 @@ class MoveConductor(impl_nonblocking.NonBlockingConductor):
         self._slots = slots
         self._reserved = reserved
         self._shunned: dict[str, tuple[float, float]] = {}
+        self._foreign: set[str] = set()
+        """Flows of another release, each of which is told once."""
         self._outage = Outage(LOG, "Flows that run here were given back and wait for the databases")
         board.claimable = self._is_for_us
 
@@ -130,7 +132,9 @@ class MoveConductor(impl_nonblocking.NonBlockingConductor):
         except NotFound:
             digest = "unknown"
         if digest != posting.digest:
-            LOG.warning("Flow %s is a %s@%d of another release", posting.flow, posting.kind, posting.version)
+            if posting.flow not in self._foreign:
+                self._foreign.add(posting.flow)
+                LOG.warning("Flow %s is a %s@%d of another release", posting.flow, posting.kind, posting.version)
             return False
         until, _pause = self._shunned.get(posting.flow, (0.0, 0.0))
         return time.monotonic() >= until and not self.stopping.wanted()

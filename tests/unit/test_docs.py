@@ -17,8 +17,10 @@ from oslo_config import cfg
 from support import console
 
 from droveway.cli.commands import COMMANDS
+from droveway.cli.explanations import EXPLANATIONS
 from droveway.cli.main import Droveway
 from droveway.conf import settings
+from droveway.doctor.findings import MEANINGS
 from droveway.errors import IllegalTransition
 from droveway.flows import registry
 from droveway.persistence.states import ENDED, State, check_transition
@@ -201,5 +203,23 @@ def test_commands_use_the_words_of_the_glossary() -> None:
 
 def test_the_glossary_has_every_noun_that_the_commands_have() -> None:
     terms = set(re.findall(r"^   (\w[\w ]*)$", (DOCS / "glossary.rst").read_text(encoding="utf-8"), re.MULTILINE))
-    nouns = {name.split()[0] for name in COMMANDS} - {"audit", "doctor", "explain", "db"}
+    nouns = {name.split()[0] for name in COMMANDS} - {"audit", "doctor", "explain", "db", "upgrade"}
     assert nouns <= terms
+
+
+# The runbook.
+
+
+def test_the_runbook_has_every_state_code_and_finding() -> None:
+    """docs/operate.rst leads to one page for each, and each page has all of them with what to do."""
+    runbook = (DOCS / "operate.rst").read_text(encoding="utf-8")
+    for page, names in {"states": set(State), "errors": set(EXPLANATIONS), "findings": set(MEANINGS)}.items():
+        assert f":doc:`reference/{page}`" in runbook
+        text = (DOCS / "reference" / f"{page}.rst").read_text(encoding="utf-8")
+        assert [name for name in names if f"``{name}``" not in text] == []
+
+
+def test_the_runbook_names_every_command_of_the_recovery() -> None:
+    named = {text for page, text in shown_commands() if page == "operate.rst"}
+    wanted = ("doctor", "move list --stuck", "move retry", "move settle", "db adopt", "db check", "db purge")
+    assert [each for each in (*wanted, "upgrade check") if not any(f"droveway {each}" in text for text in named)] == []

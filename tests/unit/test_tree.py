@@ -39,7 +39,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "engines": {"certificates", "clocks", "outages", "wire", "conf", "persistence", "clients", "scheduler", "flows"},
     "workers": {"certificates", "clocks", "outages", "wire", "conf", "clients.references", "clients.zookeeper"},
     "audit": {"conf", "persistence", "clients", "workers.hypervisors"},
-    "doctor": {"certificates", "clocks", "wire", "conf", "persistence", "clients", "engines", "workers"},
+    "doctor": {"certificates", "clocks", "wire", "conf", "persistence", "clients", "flows", "engines", "workers"},
     "lab": EVERY_LAYER,
     "cli": EVERY_LAYER,
 }

@@ -1,0 +1,93 @@
+"""Conductors of two releases side by side: real daemons, one of which has resize@2 instead of resize@1."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+import sqlalchemy as sa
+import support
+from support import zookeeper_server
+from support.daemons import Daemon, Installation, installation
+from support.small_lab import assert_balanced, in_child, read_move, small_cloud, until
+
+from droveway.lab import build, snapshot
+from droveway.lab.snapshot import Snapshot
+from droveway.persistence.journal import Claim, MoveFlow
+from droveway.persistence.states import State
+
+LATER: Final = str(Path(next(iter(support.__path__))) / "later_release")
+
+
+@pytest.fixture(name="site")
+def fixture_site(tmp_path: Path) -> Iterator[Installation]:
+    in_child(lambda: build.create(tmp_path / "lab", small_cloud("host1", "host2")).close())
+    rest: Snapshot = snapshot.take(tmp_path / "lab", tmp_path / "kept")
+    lab = rest.restore()
+    with (
+        zookeeper_server.running_server(tmp_path / "zookeeper") as server,
+        installation(lab, tmp_path, server.hosts, None) as made,
+    ):
+        yield made
+    lab.close()
+    build.destroy(tmp_path / "lab")
+
+
+def submit(site: Installation) -> str:
+    """A resize as the release of this environment files it; the move."""
+    code, _, complained = site.droveway("server", "resize", "web", "--flavor", "large")
+    assert code == 0, complained
+    with site.lab.journal.read() as session:
+        return session.scalars(sa.select(MoveFlow.move_id).where(MoveFlow.ended_at.is_(None))).one()
+
+
+def version_of(site: Installation, move: str) -> int:
+    with site.lab.journal.read() as session:
+        return session.scalars(sa.select(MoveFlow.version).where(MoveFlow.move_id == move)).first() or 0
+
+
+def ran(site: Installation, move: str, conductor: Daemon) -> bool:
+    """Whether it is this conductor that had the move last."""
+    with site.lab.journal.read() as session:
+        owner = session.scalars(sa.select(Claim.owner).where(Claim.move_id == move)).one()
+    return f"-{conductor.process.pid}-" in owner
+
+
+def check(site: Installation) -> tuple[int, dict[str, str]]:
+    """`upgrade check`: its exit code, and what is no mere warning."""
+    code, said, _ = site.droveway("upgrade", "check", "-f", "json")
+    return code, {row["finding"]: row["detail"] for row in json.loads(said) if row["level"] == "failure"}
+
+
+def test_each_flow_is_run_by_the_release_that_has_it(site: Installation, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other one leaves it alone without a claim, and says so once."""
+    site.workers()
+    present = site.conductor("present")
+    assert check(site)[1] == {}
+    with monkeypatch.context() as environment:
+        environment.setenv("PYTHONPATH", LATER)
+        move = submit(site)
+    assert version_of(site, move) == 2
+    until(lambda: "is a resize@2 of another release" in present.text(), "that the present release looks at it")
+    code, found = check(site)
+    assert code == 2
+    assert found == {"flow-unknown": "this release does not have resize@2, which live flows run by: 1"}
+    assert read_move(site.lab, move).state == State.QUEUED
+    with site.lab.journal.read() as session:
+        assert session.scalars(sa.select(Claim)).all() == [], "it was never claimed"
+    later = site.conductor("later", PYTHONPATH=LATER)
+    assert site.await_rest(move) == State.VERIFYING, later.text()
+    assert ran(site, move, later)
+    assert present.log.read_text().count("of another release") == 1
+    assert check(site)[1] == {}
+    assert site.droveway("move", "revert", move)[0] == 0
+    assert site.await_rest(move) == State.REVERTED
+    second = submit(site)
+    assert version_of(site, second) == 1
+    assert site.await_rest(second) == State.VERIFYING, present.text()
+    assert ran(site, second, present)
+    assert "Traceback" not in present.log.read_text() + later.log.read_text()
+    assert_balanced(site.lab)
