@@ -11,6 +11,7 @@ from kazoo import exceptions
 
 from droveway.clients.zookeeper import ROOT, Coordination
 from droveway.doctor.findings import FINE, Around, Finding
+from droveway.errors import Refused
 
 SUBJECT: Final = "zookeeper"
 PATIENCE: Final = 3.0
@@ -21,7 +22,8 @@ PORT: Final = 2181
 def check(around: Around) -> Iterator[Finding]:
     """The ensemble as a whole, each of its servers, and the access list of Droveway's root."""
     if around.session is None:
-        yield Finding("zookeeper-away", SUBJECT, around.why)
+        refused = isinstance(around.why, Refused)
+        yield Finding("zookeeper-refused" if refused else "zookeeper-away", SUBJECT, str(around.why))
         return
     around.session.get(ROOT, sync=True)
     yield Finding(FINE, SUBJECT, "it answers, and the session is alive")

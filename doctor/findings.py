@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
     from droveway.clients.zookeeper import Coordination
     from droveway.engines.installation import Installation
+    from droveway.errors import DrovewayError
 
 
 class Level(enum.StrEnum):
@@ -42,6 +43,11 @@ MEANINGS: Final[dict[str, Meaning]] = {
         Level.FAILURE,
         "No server of the ensemble answered this machine. Moves wait, and go on once one does.",
         "Start ZooKeeper, open the way to it, or correct [zookeeper] hosts.",
+    ),
+    "zookeeper-refused": Meaning(
+        Level.FAILURE,
+        "There is no session with ZooKeeper that would be protected as the configuration says: no daemon starts.",
+        "The detail names what is wrong with the certificate, an access list or [zookeeper], and the mend.",
     ),
     "zookeeper-member-away": Meaning(
         Level.WARNING,
@@ -171,5 +177,7 @@ class Around:
     site: Installation
     session: Coordination | None
     """With ZooKeeper; None when it does not answer."""
-    why: str = ""
+    why: DrovewayError | None = None
     """Why there is none."""
+    host: str = ""
+    """The host as whose worker the session was made, which sees no other; empty for a conductor's."""

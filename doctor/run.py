@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
-from droveway.clients import zookeeper
+from droveway.clients import access, zookeeper
 from droveway.doctor import certificate, databases, ensemble, flows, host, services, workers
 from droveway.doctor.findings import Around, Finding, Level
 from droveway.engines.installation import Installation
-from droveway.errors import CoordinationLost
+from droveway.errors import CoordinationLost, Refused
 
 if TYPE_CHECKING:
     from oslo_config import cfg
@@ -38,14 +39,31 @@ def examine(conf: cfg.ConfigOpts, checks: Iterable[Check] = CHECKS) -> list[Find
     with contextlib.ExitStack() as stack:
         site = Installation(conf)
         stack.callback(site.close)
-        session, why = None, ""
-        try:
-            session = zookeeper.connect(conf.zookeeper.hosts, timeout=conf.zookeeper.session_timeout)
-            stack.callback(session.close)
-        except CoordinationLost as error:
-            why = str(error)
-        around = Around(conf, site, session, why)
+        around = _around(conf, site)
+        if around.session is not None:
+            stack.callback(around.session.close)
         return [finding for check in checks for finding in _findings(check, around)]
+
+
+def _around(conf: cfg.ConfigOpts, site: Installation) -> Around:
+    """With a session as this machine's conductor has it, else as its worker, by what the certificate says."""
+    try:
+        protection, host = _protection(conf)
+        hosts, timeout = conf.zookeeper.hosts, conf.zookeeper.session_timeout
+        session = zookeeper.connect(hosts, timeout=timeout, protection=protection)
+    except (CoordinationLost, Refused) as error:
+        return Around(conf, site, None, error)
+    return Around(conf, site, session, host=host)
+
+
+def _protection(conf: cfg.ConfigOpts) -> tuple[access.Protection | None, str]:
+    try:
+        return access.protection(conf), ""
+    except Refused:
+        host = socket.gethostname()
+        with contextlib.suppress(Refused):
+            return access.protection(conf, host), host
+        raise
 
 
 def worst(findings: Iterable[Finding]) -> int:

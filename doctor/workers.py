@@ -19,15 +19,20 @@ def check(around: Around) -> Iterator[Finding]:
     if around.session is None:
         return
     try:
-        hosts = catalog.hosts(around.site.api, around.site.cell_databases)
+        # A host's certificate opens no other host's nodes.
+        known = {around.host} if around.host else _known(around)
     except DrovewayError:
         return
-    for host in sorted({each.name for each in hosts}):
+    for host in sorted(known):
         found = around.session.get(worker_path(host))
         if found is None:
             yield Finding("worker-away", host, f"no worker of host {host} is registered")
         else:
             yield _registered(host, found[0])
+
+
+def _known(around: Around) -> set[str]:
+    return {each.name for each in catalog.hosts(around.site.api, around.site.cell_databases)}
 
 
 def _registered(host: str, data: bytes) -> Finding:

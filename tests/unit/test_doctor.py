@@ -139,3 +139,12 @@ def test_room_is_told_before_it_ends(
 
 def test_a_mend_belongs_to_its_level() -> None:
     assert {meaning.level for meaning in MEANINGS.values()} == set(Level)
+
+
+def test_a_session_that_would_not_be_protected_is_named(tmp_path: Path, conf: cfg.ConfigOpts) -> None:
+    path = tmp_path / "beyond.conf"
+    path.write_text((tmp_path / "droveway.conf").read_text().replace("hosts = 127.0.0.1:9", "hosts = zk1.example:2181"))
+    assert conf.zookeeper.hosts == "127.0.0.1:9"
+    (found,) = [each for each in run.examine(settings.load_deployment(path)) if each.subject == "zookeeper"]
+    assert found.code == "zookeeper-refused"
+    assert "[tls] is empty and ZooKeeper at zk1.example is beyond this machine" in found.detail
