@@ -31,7 +31,7 @@ from droveway.engines.board import Posting
 from droveway.lab import build, snapshot
 from droveway.persistence.states import State
 
-DEEP: Final = 50_000
+DEEP: Final = 20_000
 
 MALFORMED: Final = {
     "nothing": b"",
@@ -126,8 +126,11 @@ def replays(site: Installation, host: str) -> dict[str, bytes]:
 
 def test_what_others_put_there_changes_nothing(site: Installation) -> None:
     """Forged, replayed, oversized and malformed, in every place that daemons read, while a move waits."""
-    workers, conductor = site.workers(), site.conductor()
+    workers = site.workers()
     move = file_flow(site.lab, "resize")
+    # Where its job belongs: it is removed, and the flow offered.
+    assert site.session.create(f"{BOARD}/{read_move(site.lab, move).flow_uuid}", MALFORMED["no-object"])
+    conductor = site.conductor()
     assert site.await_rest(move) == State.VERIFYING, conductor.text()
     old = replays(site, "host2")
     before = picture(site.lab.layout)
@@ -185,8 +188,10 @@ def move_on(site: Installation, move: str, daemons: list[Daemon]) -> None:
 
 def test_what_a_host_answers_wrongly_is_refused_until_it_answers_rightly(site: Installation) -> None:
     """The results, the progress and the registration of a step's own command, while the step waits for it."""
-    workers, conductor = site.workers(), site.conductor()
-    host = workers["host2"]
+    # A session that outlives its stop: a host that is away is not chosen.
+    host = site.worker("host2", OS_ZOOKEEPER__SESSION_TIMEOUT="60")
+    workers = {"host1": site.worker("host1"), "host2": host}
+    conductor = site.conductor()
     host.process.send_signal(signal.SIGSTOP)
     move = file_flow(site.lab, "resize")
     key = until(lambda: site.session.children(command_path("host2")), "a command for the host")[0]

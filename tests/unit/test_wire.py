@@ -1,0 +1,43 @@
+"""Records from nodes that others may have written."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from droveway import wire
+from droveway.errors import Refused
+
+RESULT = wire.Result(key="f.s.execute.1", epoch=1, value={"text": "x"})
+
+
+def data(**changes: object) -> bytes:
+    return wire.encode(msgspec.structs.replace(RESULT, **changes))
+
+
+def test_what_is_right_is_taken() -> None:
+    assert wire.decode_answer(data(), RESULT.key) == RESULT
+    largest = data(value={"text": "x" * (wire.MOST_BYTES - len(data(value={"text": ""})))})
+    assert len(largest) == wire.MOST_BYTES
+    assert wire.decode_result(largest)
+
+
+@pytest.mark.parametrize(
+    ("found", "why"),
+    [
+        (data(value={"text": "x" * wire.MOST_BYTES}), "bytes, more than a result may have"),
+        (data(value={"text": "a\0b"}), "holds a NUL character"),
+        (b'{"key": "f.s.execute.1", "epoch": 1, "value": {"a": "\xff"}}', "no valid result: 'utf-8' codec"),
+        (b'{"value": ' + b'{"a": ' * 20_000 + b"1" + b"}" * 20_000 + b"}", "no valid result: maximum recursion depth"),
+        (data(epoch=2**63), "no valid result: Expected `int` <= 9223372036854775807"),
+        (data(epoch=-1), "no valid result: Expected `int` >= 0"),
+        (data(key="f.s.execute.2"), "holds the result of f.s.execute.2"),
+        (data(error={"code": "x"}), "whose error has no code or no message"),
+        (data(error={"message": "x"}), "whose error has no code or no message"),
+    ],
+    ids=["large", "nul", "no-text", "deep", "high", "low", "another's", "no-message", "no-code"],
+)
+def test_what_is_wrong_is_named(found: bytes, why: str) -> None:
+    with pytest.raises(Refused) as told:
+        wire.decode_answer(found, RESULT.key)
+    assert why in str(told.value)
