@@ -41,8 +41,11 @@ class Endpoint(Protocol):
     def close(self) -> None:
         """Take away what `listen` has left behind."""
 
-    def welcome(self, stream: socket.socket) -> socket.socket:
-        """The stream to speak over with whoever has connected; raises Unwelcome or OSError."""
+    def wrap(self, stream: socket.socket) -> socket.socket:
+        """The stream to speak over with whoever has connected; nothing was said yet."""
+
+    def welcome(self, stream: socket.socket) -> None:
+        """Let the other end of a wrapped stream prove who it is; raises Unwelcome or OSError."""
 
     def vouches(self, stream: socket.socket, peer: str) -> bool:
         """Whether the other end of a stream that was made welcome is the worker of that host."""
@@ -69,12 +72,15 @@ class UnixEndpoint:
         """Remove the socket."""
         self._path.unlink(missing_ok=True)
 
-    def welcome(self, stream: socket.socket) -> socket.socket:
-        """The same stream, when it is of the user."""
+    def wrap(self, stream: socket.socket) -> socket.socket:
+        """The same stream."""
+        return stream
+
+    def welcome(self, stream: socket.socket) -> None:
+        """Raise Unwelcome unless it is of the user."""
         uid = _CREDENTIALS.unpack(stream.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))[1]
         if uid != self._uid:
             raise Unwelcome(f"a process of user {uid}")
-        return stream
 
     def vouches(self, stream: socket.socket, peer: str) -> bool:  # noqa: ARG002 - one user is every host's
         """Yes: who has this user's rights has those of each of this machine's workers."""
@@ -106,12 +112,17 @@ class TlsEndpoint:
     def close(self) -> None:
         """Nothing is left behind."""
 
-    def welcome(self, stream: socket.socket) -> socket.socket:
-        """The stream within TLS, once the peer has shown a certificate of the authority."""
-        stream.settimeout(HANDSHAKE)
+    def wrap(self, stream: socket.socket) -> socket.socket:
+        """The stream within TLS."""
         _keep_alive(stream)
+        # Who ends the connection has to reach it while the peer is mute, so that this is no part of the handshake.
+        return self._identity.server_context().wrap_socket(stream, server_side=True, do_handshake_on_connect=False)
+
+    def welcome(self, stream: socket.socket) -> None:
+        """Let the peer show a certificate of the authority."""
+        assert isinstance(stream, ssl.SSLSocket)  # noqa: S101 - of `wrap`
         try:
-            return self._identity.server_context().wrap_socket(stream, server_side=True)
+            stream.do_handshake()
         except ssl.SSLError as error:
             raise Unwelcome(f"{_peer_of(stream)}, whose certificate does not hold: {error.reason}") from None
 

@@ -21,6 +21,9 @@ LOG = logging.getLogger(__name__)
 Admit = Callable[[frames.Hello], LocalSource]
 """Opens what the hello may fetch; raises StepError or Fenced when it may not."""
 
+ACCEPT_AGAIN: Final = 1.0
+"""Seconds after which a worker that could let nobody in tries again."""
+
 MOST_CONNECTIONS: Final = 512
 """So many peers are served at once: 16 copies of 4 disks with 3 readers each come from a single host."""
 
@@ -41,9 +44,11 @@ class TransferServer:
         self._open: set[frames.FrameSocket] = set()
         self._listener: socket.socket | None = None
         self._threads: set[threading.Thread] = set()
+        self._stopping = threading.Event()
 
     def start(self) -> None:
         """Listen."""
+        self._stopping.clear()
         listener = self._endpoint.listen()
         self._listener = listener
         self._spawn(self._accept, listener)
@@ -53,6 +58,7 @@ class TransferServer:
         listener, self._listener = self._listener, None
         if listener is None:
             return
+        self._stopping.set()
         with contextlib.suppress(OSError):
             listener.shutdown(socket.SHUT_RDWR)
         listener.close()
@@ -74,8 +80,13 @@ class TransferServer:
         while self._listener is listener:
             try:
                 stream, _ = listener.accept()
-            except OSError:
-                return  # closed by stop
+            except OSError as error:
+                if self._listener is not listener:
+                    return
+                # Too many files are open, say. That ends, and the worker has to serve disks then.
+                self._turned_away.note(error)
+                self._stopping.wait(ACCEPT_AGAIN)
+                continue
             if len(self._open) < MOST_CONNECTIONS:
                 self._spawn(self._serve, stream)
             else:
@@ -91,7 +102,8 @@ class TransferServer:
             self._open.add(connection)
         try:
             stream.settimeout(HANDSHAKE)
-            connection.stream = self._endpoint.welcome(stream)
+            self._wrap(connection)
+            self._endpoint.welcome(connection.stream)
             hello, _ = connection.receive()
             connection.stream.settimeout(IDLE)
             self._answer(connection, hello)
@@ -103,6 +115,13 @@ class TransferServer:
             with self._lock:
                 self._open.discard(connection)
             connection.close()
+
+    def _wrap(self, connection: frames.FrameSocket) -> None:
+        try:
+            with self._lock:  # `stop` closes either the one or the other
+                connection.stream = self._endpoint.wrap(connection.stream)
+        except OSError as error:
+            raise Unwelcome(f"everybody: {error}") from None
 
     def _answer(self, connection: frames.FrameSocket, hello: frames.Frame) -> None:
         """Serve one peer until it hangs up, or until something is refused."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import socket
 import ssl
@@ -219,6 +220,49 @@ def test_no_more_peers_are_served_than_may_be(
         one_more.settimeout(20)
         assert one_more.recv(1) == b""
     assert "one peer more than 2" in turned_away(caplog)[0]
+
+
+def test_a_worker_that_stops_does_not_wait_for_a_mute_peer(site: Site) -> None:
+    with socket.create_connection(("127.0.0.1", port(site))):
+        server = site.cloud.servers["alpha"]
+        until(lambda: any(isinstance(each.stream, ssl.SSLSocket) for each in list(server._open)), "the handshake")
+        began = time.monotonic()
+        server.stop()
+        assert time.monotonic() - began < endpoints.HANDSHAKE / 2
+
+
+def test_a_worker_that_could_let_nobody_in_does_so_again(
+    site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Too many open files, for a moment."""
+    accept, left = socket.socket.accept, [1]
+
+    def failing(listener: socket.socket) -> tuple[socket.socket, object]:
+        if left[0]:
+            left[0] -= 1
+            raise OSError(errno.EMFILE, "Too many open files")
+        return accept(listener)
+
+    monkeypatch.setattr(socket.socket, "accept", failing)
+    monkeypatch.setattr(transfer_server, "ACCEPT_AGAIN", 0.1)
+    site.cloud.servers["alpha"].stop()
+    with caplog.at_level(logging.WARNING):
+        site.cloud.serve("alpha")
+        until(lambda: turned_away(caplog), "the line in the log")
+    assert site.copy()["bytes"] > 0
+
+
+def test_a_certificate_that_cannot_be_read_any_more_is_told(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+    """It is read for each connection, so that a renewed one is used at once."""
+    alpha = site.cloud.hosts["alpha"].identity
+    assert alpha is not None
+    kept = alpha.certificate.read_bytes()
+    alpha.certificate.write_text("half of a cert")
+    with caplog.at_level(logging.WARNING), pytest.raises(StepError):
+        site.remote(patience=0.0).offered()
+    assert "Turned away at the disk transfer of alpha: everybody" in turned_away(caplog)[0]
+    alpha.certificate.write_bytes(kept)
+    assert site.copy()["bytes"] > 0
 
 
 def test_a_cut_connection_costs_no_chunk_that_was_proved(site: Site) -> None:
