@@ -115,10 +115,15 @@ class FrameSocket:
             raise Malformed(f"no frame: {error}") from None
         return frame, self._exactly(into[:payload_length])
 
-    def close(self) -> None:
-        """End the connection, waking whoever waits in it."""
+    def end(self) -> None:
+        """End the connection from another thread: whoever waits in it wakes, and closes it."""
         with contextlib.suppress(OSError):  # the other side may have been faster
-            self.stream.shutdown(socket.SHUT_RDWR)
+            # Not TLS's own, which would forget its keys under the hands of who speaks.
+            socket.socket.shutdown(self.stream, socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """End the connection; for who speaks over it alone: its number may be another's at once."""
+        self.end()
         self.stream.close()
 
     def _exactly(self, view: memoryview) -> memoryview:

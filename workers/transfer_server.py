@@ -66,7 +66,7 @@ class TransferServer:
         with self._lock:
             connections, threads = list(self._open), list(self._threads)
         for connection in connections:
-            connection.close()
+            connection.end()
         for thread in threads:
             thread.join()
 

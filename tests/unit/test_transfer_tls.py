@@ -271,7 +271,7 @@ def test_a_cut_connection_costs_no_chunk_that_was_proved(site: Site) -> None:
 
     def cut() -> None:
         for connection in list(server._open):
-            connection.close()
+            connection.end()
 
     value = site.copy(probe=at("chunk", cut, count=3))
     assert site.same_bytes()
