@@ -104,9 +104,10 @@ class Run(Daemon):
         self, conf: cfg.ConfigOpts, parsed_args: argparse.Namespace, stack: contextlib.ExitStack
     ) -> Collection[Turned]:
         """The host's worker over a session of its own."""
-        from droveway import certificates
+        from droveway import certificates, clocks
         from droveway.clients.references import References
         from droveway.clients.volume import Volumes
+        from droveway.clients.zookeeper import progress_path
         from droveway.conf import services
         from droveway.workers.daemon import Worker
         from droveway.workers.hypervisors.configured import configured
@@ -121,6 +122,9 @@ class Run(Daemon):
         references = References(Volumes(services.Proxy(conf, "cinder")))
         session = connect(conf, host)
         stack.callback(session.close)
+        theirs = session.clock(progress_path(host))
+        if theirs is not None:
+            clocks.require(theirs, "ZooKeeper")
         state = Path(conf.worker.state_path)
         worker = Worker(
             host, state, hypervisor, references, session, endpoint=endpoint, identity=identity, limits=limits

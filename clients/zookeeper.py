@@ -6,6 +6,7 @@ ZooKeeper is a work list and a doorbell, never a record: whatever is lost here i
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
 import logging
 import socket
 import ssl
@@ -144,6 +145,23 @@ class Coordination:
             except exceptions.NodeExistsError:
                 return False
             return True
+
+    def clock(self, folder: str) -> dt.datetime | None:
+        """ZooKeeper's clock, UTC and naive, told by a node that is made in the folder for it; None where none may be.
+
+        Nobody may make one before a conductor has made the folder.
+        """
+        path = f"{folder}/clock"
+        with self._translated():
+            try:
+                self._create(path, b"", ephemeral=True)
+            except exceptions.NodeExistsError:  # of a process that was killed
+                self.client.retry(self.client.set, path, b"")
+            except (exceptions.NoAuthError, exceptions.NoNodeError):
+                return None
+            _, stat = self.client.retry(self.client.get, path)
+            self.client.retry(self.client.delete, path)
+        return dt.datetime.fromtimestamp(stat.mtime / 1000, dt.UTC).replace(tzinfo=None)
 
     def ensure(self, path: str) -> None:
         """Have the node and its parents, each with the access list that it should have."""

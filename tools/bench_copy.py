@@ -28,11 +28,12 @@ from typing import Any, Final
 import bench_figures as figures
 
 from droveway import wire
-from droveway.workers import extents, frames
+from droveway.certificates import Identity
+from droveway.workers import endpoints, extents, frames
 from droveway.workers.context import Context, Host
 from droveway.workers.copying import Tally, copy_disk, readers
 from droveway.workers.directories import Directories, Manifest, SetAsideDisk
-from droveway.workers.endpoints import UnixEndpoint
+from droveway.workers.endpoints import Endpoint, TlsEndpoint, UnixEndpoint
 from droveway.workers.sources import LocalSource
 from droveway.workers.transfer import RemoteSource
 from droveway.workers.transfer_server import TransferServer
@@ -42,6 +43,9 @@ ROUNDS: Final = 5
 DATA_MB: Final = 256
 SIZE_MB: Final = 1024
 SERVER: Final = "bench"
+SOURCE: Final = "localhost"
+"""The name of the host that the disk comes from, which its certificate has."""
+
 NAME: Final = f"{SERVER}_resize"
 OF_FLOOR: Final = 0.9
 SEND: Final = b"s"
@@ -123,9 +127,12 @@ def serving(target: Callable[..., None], *facts: Any) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def droveway(site: Site) -> Iterator[Copy]:
-    """The workers' own code at both ends."""
-    path = f"{site.folder}/socket"
+def droveway(site: Site, identity: Identity | None = None) -> Iterator[Copy]:
+    """The workers' own code at both ends; through TLS with an identity."""
+    endpoint: Endpoint = UnixEndpoint(f"{site.folder}/socket")
+    if identity is not None:
+        where = f"127.0.0.1:{free_port()}"
+        endpoint = TlsEndpoint(SOURCE, where, identity, told=where)
     status = site.disk.stat()
     disk = SetAsideDisk(
         name="disk",
@@ -152,26 +159,39 @@ def droveway(site: Site) -> Iterator[Copy]:
 
     def copy() -> None:
         context = Context(host, command)
-        hello = frames.Hello(peer="target", server=SERVER, move="move", epoch=1)
+        hello = frames.Hello(peer=SOURCE, server=SERVER, move="move", epoch=1)
         directory = os.open(site.target, os.O_RDONLY)
         try:
-            with readers(lambda: RemoteSource("source", f"unix:{path}", hello, pause=time.sleep)) as sources:
+            with readers(
+                lambda: RemoteSource(SOURCE, endpoint.address, hello, pause=time.sleep, identity=identity)
+            ) as sources:
                 copy_disk(context, sources, directory, disk, Tally(context))
             os.fsync(directory)
         finally:
             os.close(directory)
 
-    with serving(serve_disks, site.source, path, disk):
-        until(lambda: Path(path).exists())
+    with serving(serve_disks, site.source, endpoint, disk):
+        until(lambda: is_served(endpoint.address, identity))
         yield copy
 
 
-def serve_disks(folder: Path, path: str, disk: SetAsideDisk) -> None:
+def is_served(address: str, identity: Identity | None) -> bool:
+    """Whether the other process listens."""
+    try:
+        endpoints.connect(address, SOURCE, identity).close()
+    except OSError:
+        return False
+    return True
+
+
+def serve_disks(folder: Path, endpoint: Endpoint, disk: SetAsideDisk) -> None:
     """The source's worker, as far as it serves disks."""
     manifest = Manifest(move="move", epoch=1, server=SERVER, disks=[disk])
-    server = TransferServer(
-        "source", UnixEndpoint(path), lambda _: LocalSource("source", Directories(folder), NAME, manifest)
-    )
+
+    def admit(_: frames.Hello) -> LocalSource:
+        return LocalSource(SOURCE, Directories(folder), NAME, manifest)
+
+    server = TransferServer(SOURCE, endpoint, admit)
     server.start()
     while True:
         time.sleep(3600)
@@ -201,12 +221,15 @@ def rsync(site: Site) -> Iterator[Copy]:
 
 
 @contextlib.contextmanager
-def floor(site: Site, *, read_back: bool = False) -> Iterator[Copy]:
-    """A plain loop: read, hash, send; receive, hash, write; sync; with ``read_back`` the copy is read and hashed."""
+def floor(site: Site, identity: Identity | None = None, *, read_back: bool = False) -> Iterator[Copy]:
+    """A plain loop: read, hash, send; receive, hash, write; sync; with ``read_back`` the copy is read and hashed.
+
+    Through TLS with an identity.
+    """
     port = free_port()
 
     def copy() -> None:
-        with socket.create_connection(("127.0.0.1", port)) as stream, site.copy.open("wb") as file:
+        with reach(port, identity) as stream, site.copy.open("wb") as file:
             stream.sendall(SEND)
             file.truncate(site.disk.stat().st_size)
             sent = []
@@ -230,17 +253,27 @@ def floor(site: Site, *, read_back: bool = False) -> Iterator[Copy]:
                     if hashlib.sha256(os.pread(file.fileno(), length, offset)).digest() != digest:
                         raise RuntimeError("the floor is broken")
 
-    with serving(serve_plainly, site.disk, port):
+    with serving(serve_plainly, site.disk, port, identity):
         until(lambda: answers(port))
         yield copy
 
 
-def serve_plainly(disk: Path, port: int) -> None:
+def reach(port: int, identity: Identity | None) -> socket.socket:
+    """A stream to the port of loopback."""
+    stream = socket.create_connection(("127.0.0.1", port))
+    return stream if identity is None else identity.client_context().wrap_socket(stream, server_hostname=SOURCE)
+
+
+def serve_plainly(disk: Path, port: int, identity: Identity | None) -> None:
     """Send the disk to each who asks for it."""
     with socket.create_server(("127.0.0.1", port)) as listener, disk.open("rb") as file:
         while True:
-            stream, _ = listener.accept()
-            with stream, contextlib.suppress(ConnectionError):
+            plain, _ = listener.accept()
+            with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
+                stream: socket.socket = stack.enter_context(plain)
+                if identity is not None:
+                    context = identity.server_context()
+                    stream = stack.enter_context(context.wrap_socket(plain, server_side=True))
                 if stream.recv(1) != SEND:
                     continue  # it is only seen whether somebody answers
                 for offset, length in extents.chunks(extents.data_extents(file.fileno(), disk.stat().st_size)):

@@ -13,6 +13,7 @@ from support import mariadb_server, postgres_server, zookeeper_server
 from support.daemons import Installation, installation
 from support.small_lab import assert_balanced, file_flow, history, in_child, small_cloud, until
 
+from droveway.clients.zookeeper import progress_path
 from droveway.lab import build, snapshot
 from droveway.lab.snapshot import Snapshot
 from droveway.persistence import moves
@@ -159,7 +160,7 @@ def test_a_service_that_does_not_answer_is_named_before_anything_starts(
     assert said.splitlines()[-1].endswith(f"start it, or correct [{group}]")
 
 
-@pytest.mark.parametrize("site", list(SERVERS), indirect=True)
+@pytest.mark.parametrize("site", ["postgresql"], indirect=True)
 @pytest.mark.parametrize(("shift", "said"), [("+1h", "60 minutes ahead of"), ("-1h", "60 minutes behind")])
 def test_a_clock_that_is_off_is_named_before_anything_starts(
     site: Installation, monkeypatch: pytest.MonkeyPatch, shift: str, said: str
@@ -169,3 +170,7 @@ def test_a_clock_that_is_off_is_named_before_anything_starts(
     code, _, told = site.droveway("conductor", "run")
     assert code == 2
     assert f"this machine's clock is {said} that of the database of [journal]" in told.splitlines()[-1]
+    code, _, told = site.droveway("worker", "run", "--host", "host1")
+    assert code == 2
+    assert f"this machine's clock is {said} that of ZooKeeper" in told.splitlines()[-1]
+    assert site.session.children(progress_path("host1")) == []
