@@ -64,7 +64,8 @@ class Proxy:
 
     def request(self, url: str, method: str, **options: Any) -> Any:
         """As keystoneauth's adapters; raises nothing but its exceptions."""
-        return self._made.request(url, method, **options)
+        # keystoneauth logs whole answers at level debug, and one of Cinder may hold what opens a volume.
+        return self._made.request(url, method, log=self._group != "cinder", **options)
 
     @functools.cached_property
     def _made(self) -> Any:

@@ -105,7 +105,8 @@ class Installation:
         self.session.delete(ROOT)
         self.server: Server | None = None
         """Of its databases; none where they are files."""
-        self._running: list[Daemon] = []
+        self.daemons: list[Daemon] = []
+        """All that were started."""
         self._addresses: dict[str, str] = {}
         write(settings, self.configuration)
 
@@ -204,7 +205,7 @@ class Installation:
     def close(self) -> None:
         """Stop all that run."""
         try:
-            for daemon in reversed(self._running):
+            for daemon in reversed(self.daemons):
                 if daemon.process.poll() is None:
                     daemon.stop()
         finally:
@@ -215,7 +216,7 @@ class Installation:
     ) -> Daemon:
         file = configuration or self.configuration
         daemon = Daemon(name, [*words, "--config-file", str(file)], self.folder, environment)
-        self._running.append(daemon)
+        self.daemons.append(daemon)
         daemon.await_said("READY=1")
         return daemon
 
