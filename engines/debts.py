@@ -18,10 +18,11 @@ import msgspec
 from droveway.clients.zookeeper import ROOT, Coordination, epoch_path
 from droveway.engines import fencing, incarnation
 from droveway.engines.commands import Commands, Overdue, Unreachable
+from droveway.engines.rounds import one_round
 from droveway.errors import CoordinationLost, Fenced
 from droveway.outages import Outage
 from droveway.persistence import debts, freezes, moves
-from droveway.persistence.database import Database, absence, database_time
+from droveway.persistence.database import Database, database_time
 from droveway.persistence.journal import COLLECTOR, Debt
 from droveway.persistence.states import ENDED, State
 from droveway.wire import Command
@@ -93,17 +94,12 @@ class Collector:
     def _run(self) -> None:
         outage = Outage(LOG, "The collector of debts waits for a server")
         while not self._bell.wait(self._every):
-            try:
-                self.round()
-                outage.over()
-            except (CoordinationLost, Fenced, incarnation.Restored) as error:
-                LOG.info("Debts are left for later: %s", error)
-            except Exception as error:
-                # A debt that was not settled stays one, and the next round begins anew.
-                if (why := absence(error)) is None:
-                    LOG.exception("A round of the collector failed")
-                else:
-                    outage.note(why)
+            with one_round(outage, LOG, "A round of the collector failed"):
+                try:
+                    self.round()
+                    outage.over()
+                except (CoordinationLost, Fenced, incarnation.Restored) as error:
+                    LOG.info("Debts are left for later: %s", error)
 
     def _is_frozen(self, move_id: str) -> bool:
         with self._journal.engine.connect() as connection:

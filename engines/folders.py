@@ -11,10 +11,10 @@ import sqlalchemy as sa
 
 from droveway.clients.zookeeper import Coordination, command_path, progress_path, result_path, worker_path
 from droveway.engines.commands import HOSTS
-from droveway.errors import CoordinationLost
+from droveway.engines.rounds import one_round
 from droveway.outages import Outage
 from droveway.persistence.api import HostMapping
-from droveway.persistence.database import Database, absence
+from droveway.persistence.database import Database
 
 LOG = logging.getLogger(__name__)
 
@@ -63,16 +63,8 @@ class HostFolders:
     def _run(self) -> None:
         outage = Outage(LOG, "The folders of hosts wait for a server")
         while True:
-            try:
+            with one_round(outage, LOG, "The folders of hosts could not be looked at"):
                 self.round()
                 outage.over()
-            except CoordinationLost as error:
-                outage.note(error)
-            except Exception as error:
-                # Nothing but the next round would make them.
-                if (why := absence(error)) is None:
-                    LOG.exception("The folders of hosts could not be looked at")
-                else:
-                    outage.note(why)
             if self._stopped.wait(LOOK_EVERY):
                 return

@@ -23,12 +23,12 @@ from droveway.engines.board import MoveBoard, Posting, posting_of
 from droveway.engines.debts import Collector
 from droveway.engines.election import Election
 from droveway.engines.health import HealthChecks, Standard
-from droveway.engines.incarnation import Restored
 from droveway.engines.policies import Ask, PolicyAction, Settle, Wait, Waiting
-from droveway.errors import CoordinationLost, Refused
+from droveway.engines.rounds import one_round
+from droveway.errors import Refused
 from droveway.outages import Outage
 from droveway.persistence import moves, open_flows, requests
-from droveway.persistence.database import Database, absence, database_time
+from droveway.persistence.database import Database, database_time
 from droveway.persistence.moves import FlowRef
 from droveway.persistence.policies import Health, note_wait
 from droveway.persistence.states import State
@@ -230,17 +230,9 @@ class Keeper:
             self._turned = time.monotonic()
             rang = self._bell.is_set()
             self._bell.clear()
-            try:
+            with one_round(outage, LOG, "A round of the keeper failed"):
                 if self._turn(rang=rang):
                     outage.over()
-            except (CoordinationLost, Restored) as error:
-                outage.note(error)
-            except Exception as error:
-                # Nothing is half done by an error here, and the next round begins anew.
-                if (why := absence(error)) is None:
-                    LOG.exception("A round of the keeper failed")
-                else:
-                    outage.note(why)
             self._bell.wait(max(0.0, min(self._due - time.monotonic(), self._probe)))
 
     def _turn(self, *, rang: bool) -> bool:

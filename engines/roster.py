@@ -17,7 +17,7 @@ import sqlalchemy as sa
 
 from droveway.clients.zookeeper import Coordination
 from droveway.engines.commands import Commands
-from droveway.errors import CoordinationLost
+from droveway.engines.rounds import one_round
 from droveway.flows import registry
 from droveway.outages import Outage
 from droveway.persistence import daemons
@@ -105,17 +105,9 @@ class Roster:
         outage = Outage(LOG, "What is known of the daemons is not written")
         while not self._bell.wait(LOOK_EVERY):
             self._turned = time.monotonic()
-            try:
+            with one_round(outage, LOG, "A round of the roster failed"):
                 self.round()
                 outage.over()
-            except CoordinationLost as error:
-                outage.note(error)
-            except Exception as error:
-                # The next round begins anew; until then the rows say what was known before.
-                if (why := absence(error)) is None:
-                    LOG.exception("A round of the roster failed")
-                else:
-                    outage.note(why)
 
 
 def _told(host: str, found: Registration) -> Told:

@@ -1,12 +1,18 @@
 from __future__ import annotations
 
+import contextlib
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from support import mariadb_server, postgres_server, zookeeper_server
+from support.daemons import Installation, installation
+from support.small_lab import in_child, small_cloud
 
+from droveway.lab import build, snapshot
+from droveway.lab.cloud import Cloud
 from droveway.lab.libvirt_hosts import LibvirtHost, start_hosts
 
 pytest.register_assert_rewrite("hypervisor_contract")
@@ -114,3 +120,39 @@ def rig(libvirt_folder: Path, libvirt_hosts: list[LibvirtHost]) -> Iterator[Libv
         opened.close()
     for host in libvirt_hosts:
         shutil.rmtree(host.root / "instances", ignore_errors=True)
+
+
+@pytest.fixture(scope="module", name="zookeeper")
+def fixture_zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[zookeeper_server.Server]:
+    """The file's own ZooKeeper."""
+    with zookeeper_server.running_server(tmp_path_factory.mktemp("zookeeper")) as server:
+        yield server
+
+
+@pytest.fixture(scope="module", name="cloud")
+def fixture_cloud() -> Cloud:
+    """The cloud of `rest`; a file that needs another one says so by a fixture of this name."""
+    return small_cloud("host1", "host2", "host3")
+
+
+@pytest.fixture(scope="module", name="rest")
+def fixture_rest(tmp_path_factory: pytest.TempPathFactory, cloud: Cloud) -> Iterator[snapshot.Snapshot]:
+    """A lab, built once and put back for each test."""
+    folder = tmp_path_factory.mktemp("rest")
+    in_child(lambda: build.create(folder / "lab", cloud).close())
+    yield snapshot.take(folder / "lab", folder / "kept")
+    build.destroy(folder / "lab")
+
+
+@pytest.fixture(name="site")
+def fixture_site(
+    request: pytest.FixtureRequest, rest: snapshot.Snapshot, zookeeper: zookeeper_server.Server, tmp_path: Path
+) -> Iterator[Installation]:
+    """An installation over the lab's databases as they are, or on the server that the test is parametrized with."""
+    servers = {"postgresql": postgres_server, "mariadb": mariadb_server}
+    kind = getattr(request, "param", "sqlite")
+    lab = rest.restore()
+    with contextlib.ExitStack() as stack:
+        server = None if kind == "sqlite" else stack.enter_context(servers[kind].running_server())
+        yield stack.enter_context(installation(lab, tmp_path, zookeeper.hosts, server))
+    lab.close()

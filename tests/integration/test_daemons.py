@@ -4,57 +4,25 @@ from __future__ import annotations
 
 import configparser
 import signal
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Final
 
 import pytest
-from support import mariadb_server, postgres_server, zookeeper_server
-from support.daemons import Installation, installation
-from support.small_lab import assert_balanced, file_flow, history, in_child, small_cloud, until
+from support import mariadb_server, postgres_server
+from support.daemons import Installation
+from support.small_lab import assert_balanced, file_flow, history, until
 
 from droveway.clients.zookeeper import progress_path
-from droveway.lab import build, snapshot
-from droveway.lab.snapshot import Snapshot
 from droveway.persistence import moves
 from droveway.persistence.states import State
 
 FAKETIME: Final = "/usr/$LIB/faketime/libfaketimeMT.so.1"
 
-SERVERS: Final = {"postgresql": postgres_server, "mariadb": mariadb_server}
+SERVERS: Final = ("postgresql", "mariadb")
+
+EVERYWHERE: Final = pytest.mark.parametrize("site", ["sqlite", *SERVERS], indirect=True)
 
 
-@pytest.fixture(scope="module", name="zookeeper")
-def fixture_zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[zookeeper_server.Server]:
-    with zookeeper_server.running_server(tmp_path_factory.mktemp("zookeeper")) as server:
-        yield server
-
-
-@pytest.fixture(scope="module", name="rest")
-def fixture_rest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Snapshot]:
-    folder = tmp_path_factory.mktemp("daemons")
-    in_child(lambda: build.create(folder / "lab", small_cloud("host1", "host2", "host3")).close())
-    yield snapshot.take(folder / "lab", folder / "kept")
-    build.destroy(folder / "lab")
-
-
-@pytest.fixture(name="site", params=["sqlite", *SERVERS])
-def fixture_site(
-    request: pytest.FixtureRequest, rest: Snapshot, zookeeper: zookeeper_server.Server, tmp_path: Path
-) -> Iterator[Installation]:
-    lab = rest.restore()
-    if request.param == "sqlite":
-        with installation(lab, tmp_path, zookeeper.hosts, None) as made:
-            yield made
-    else:
-        with (
-            SERVERS[request.param].running_server() as server,
-            installation(lab, tmp_path, zookeeper.hosts, server) as made,
-        ):
-            yield made
-    lab.close()
-
-
+@EVERYWHERE
 def test_a_move_goes_there_and_back(site: Installation) -> None:
     """Workers carry out what conductors ask of them; SIGTERM ends each of them with 0."""
     workers = site.workers()
@@ -72,6 +40,7 @@ def test_a_move_goes_there_and_back(site: Installation) -> None:
         assert "Traceback" not in daemon.log.read_text(), daemon.text()
 
 
+@EVERYWHERE
 def test_an_operator_submits_and_follows_a_move(site: Installation) -> None:
     """R1-40: submitting returns at once; the move is waited for, confirmed and looked at by other commands."""
     site.workers()
@@ -95,6 +64,7 @@ def test_an_operator_submits_and_follows_a_move(site: Installation) -> None:
     assert_balanced(site.lab)
 
 
+@EVERYWHERE
 def test_another_conductor_goes_on_where_one_was_killed(site: Installation) -> None:
     site.workers()
     first = site.conductor("first")
@@ -106,7 +76,7 @@ def test_another_conductor_goes_on_where_one_was_killed(site: Installation) -> N
     assert_balanced(site.lab)
 
 
-@pytest.mark.parametrize("site", list(SERVERS), indirect=True)
+@pytest.mark.parametrize("site", SERVERS, indirect=True)
 @pytest.mark.parametrize("step", ["move_ports", "copy_disks", "switch_records"])
 def test_databases_that_go_away_in_the_middle_of_a_move_lose_nothing(site: Installation, step: str) -> None:
     """What was not known to be committed is looked up again; no error says how the server is reached."""
@@ -130,7 +100,6 @@ def test_databases_that_go_away_in_the_middle_of_a_move_lose_nothing(site: Insta
         assert site.places_of(secret) == []
 
 
-@pytest.mark.parametrize("site", ["sqlite"], indirect=True)
 def test_a_reload_takes_over_what_can_be_changed(site: Installation) -> None:
     """SIGHUP: the level of the log, as oslo.config's mutable options are; the process stays the same."""
     conductor = site.conductor()
@@ -142,7 +111,6 @@ def test_a_reload_takes_over_what_can_be_changed(site: Installation) -> None:
     assert conductor.process.poll() is None
 
 
-@pytest.mark.parametrize("site", ["sqlite"], indirect=True)
 @pytest.mark.parametrize(
     ("group", "option"),
     [("placement", "endpoint"), ("neutron", "endpoint_override"), ("cinder", "endpoint_override")],

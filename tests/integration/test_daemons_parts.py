@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import configparser
 import signal
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Final
 
 import pytest
 import sqlalchemy as sa
-from support import zookeeper_server
-from support.daemons import Installation, installation
-from support.small_lab import assert_balanced, history, in_child, read_move, until
+from support.daemons import Installation
+from support.small_lab import assert_balanced, history, read_move, until
 
 from droveway.clients.zookeeper import BOARD
 from droveway.engines import asking
 from droveway.engines.submit import Wish, submit
-from droveway.lab import build, cloud, snapshot
-from droveway.lab.snapshot import Snapshot
+from droveway.lab import cloud
 from droveway.persistence import debt_views
 from droveway.persistence.cell import Instance
 from droveway.persistence.journal import Claim
@@ -40,26 +36,9 @@ servers:
 LONG: Final = 60.0
 
 
-@pytest.fixture(scope="module", name="zookeeper")
-def fixture_zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[zookeeper_server.Server]:
-    with zookeeper_server.running_server(tmp_path_factory.mktemp("zookeeper")) as server:
-        yield server
-
-
-@pytest.fixture(scope="module", name="rest")
-def fixture_rest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Snapshot]:
-    folder = tmp_path_factory.mktemp("parts")
-    in_child(lambda: build.create(folder / "lab", cloud.parse_cloud(CLOUD, "parts")).close())
-    yield snapshot.take(folder / "lab", folder / "kept")
-    build.destroy(folder / "lab")
-
-
-@pytest.fixture(name="site")
-def fixture_site(rest: Snapshot, zookeeper: zookeeper_server.Server, tmp_path: Path) -> Iterator[Installation]:
-    lab = rest.restore()
-    with installation(lab, tmp_path, zookeeper.hosts, None) as made:
-        yield made
-    lab.close()
+@pytest.fixture(scope="module", name="cloud")
+def fixture_cloud() -> cloud.Cloud:
+    return cloud.parse_cloud(CLOUD, "parts")
 
 
 def to(site: Installation, server: str, host: str | None) -> str:

@@ -15,11 +15,11 @@ import sqlalchemy as sa
 from support import mariadb_server, postgres_server, zookeeper_server
 from support.daemons import Installation, Server, installation
 from support.proxy import Loss, Proxy, running_proxy
-from support.small_lab import assert_balanced, file_flow, history, in_child, is_released, until
+from support.small_lab import assert_balanced, file_flow, history, is_released, until
 
 from droveway.engines.submit import Wish, submit
 from droveway.flows import registry
-from droveway.lab import build, cloud, snapshot
+from droveway.lab import cloud
 from droveway.lab.session import Lab
 from droveway.lab.snapshot import Snapshot
 from droveway.persistence import moves, requests
@@ -79,18 +79,9 @@ class Spread:
         return lambda database: self._other.url_through(proxy.port, self._prefix + database)
 
 
-@pytest.fixture(scope="module", name="zookeeper")
-def fixture_zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[zookeeper_server.Server]:
-    with zookeeper_server.running_server(tmp_path_factory.mktemp("zookeeper")) as server:
-        yield server
-
-
-@pytest.fixture(scope="module", name="rest")
-def fixture_rest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Snapshot]:
-    folder = tmp_path_factory.mktemp("faults")
-    in_child(lambda: build.create(folder / "lab", cloud.parse_cloud(_CLOUD, "faults")).close())
-    yield snapshot.take(folder / "lab", folder / "kept")
-    build.destroy(folder / "lab")
+@pytest.fixture(scope="module", name="cloud")
+def fixture_cloud() -> cloud.Cloud:
+    return cloud.parse_cloud(_CLOUD, "faults")
 
 
 @pytest.fixture(scope="module", name="servers")

@@ -4,43 +4,23 @@ from __future__ import annotations
 
 import configparser
 import json
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
 from support import zookeeper_server
-from support.daemons import Installation, installation
-from support.small_lab import file_flow, in_child, small_cloud, until
+from support.daemons import Installation
+from support.small_lab import file_flow, small_cloud, until
 
 from droveway.clients.zookeeper import ROOT, worker_path
-from droveway.lab import build, snapshot
-from droveway.lab.snapshot import Snapshot
+from droveway.lab import cloud
 
 EXPECTED = {"zookeeper-alone", "zookeeper-open", "certificate-none"}
 """What is found of any installation of these tests."""
 
 
-@pytest.fixture(scope="module", name="zookeeper")
-def fixture_zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[zookeeper_server.Server]:
-    with zookeeper_server.running_server(tmp_path_factory.mktemp("zookeeper")) as server:
-        yield server
-
-
-@pytest.fixture(scope="module", name="rest")
-def fixture_rest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Snapshot]:
-    folder = tmp_path_factory.mktemp("doctor")
-    in_child(lambda: build.create(folder / "lab", small_cloud("host1", "host2")).close())
-    yield snapshot.take(folder / "lab", folder / "kept")
-    build.destroy(folder / "lab")
-
-
-@pytest.fixture(name="site")
-def fixture_site(rest: Snapshot, zookeeper: zookeeper_server.Server, tmp_path: Path) -> Iterator[Installation]:
-    lab = rest.restore()
-    with installation(lab, tmp_path, zookeeper.hosts, None) as made:
-        yield made
-    lab.close()
+@pytest.fixture(scope="module", name="cloud")
+def fixture_cloud() -> cloud.Cloud:
+    return small_cloud("host1", "host2")
 
 
 def findings(site: Installation, code: int) -> dict[tuple[str, str], str]:

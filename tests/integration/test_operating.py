@@ -2,60 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Final
 
 import pytest
 import sqlalchemy as sa
-from support import mariadb_server, postgres_server, zookeeper_server
-from support.daemons import LONG, Daemon, Installation, installation
-from support.small_lab import SERVER, assert_balanced, in_child, read_move, small_cloud, until
+from support import mariadb_server, postgres_server
+from support.daemons import LONG, Daemon, Installation
+from support.small_lab import SERVER, assert_balanced, read_move, until
 
 from droveway import wire
 from droveway.clients.zookeeper import BOARD, worker_path
 from droveway.engines import fitness
 from droveway.flows import registry
-from droveway.lab import build, snapshot
-from droveway.lab.snapshot import Snapshot
 from droveway.persistence import catalog, moves, requests
 from droveway.persistence.journal import Claim
 from droveway.persistence.states import State
 
 SERVERS: Final = {"postgresql": postgres_server, "mariadb": mariadb_server}
 SURE: Final = "power is off, ticket 4711"
-
-
-@pytest.fixture(scope="module", name="zookeeper")
-def fixture_zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[zookeeper_server.Server]:
-    with zookeeper_server.running_server(tmp_path_factory.mktemp("zookeeper")) as server:
-        yield server
-
-
-@pytest.fixture(scope="module", name="rest")
-def fixture_rest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Snapshot]:
-    folder = tmp_path_factory.mktemp("daemons")
-    in_child(lambda: build.create(folder / "lab", small_cloud("host1", "host2", "host3")).close())
-    yield snapshot.take(folder / "lab", folder / "kept")
-    build.destroy(folder / "lab")
-
-
-@pytest.fixture(name="site")
-def fixture_site(
-    request: pytest.FixtureRequest, rest: Snapshot, zookeeper: zookeeper_server.Server, tmp_path: Path
-) -> Iterator[Installation]:
-    lab = rest.restore()
-    kind = getattr(request, "param", "sqlite")
-    if kind == "sqlite":
-        with installation(lab, tmp_path, zookeeper.hosts, None) as made:
-            yield made
-    else:
-        with (
-            SERVERS[kind].running_server() as server,
-            installation(lab, tmp_path, zookeeper.hosts, server) as made,
-        ):
-            yield made
-    lab.close()
 
 
 def create(site: Installation, *options: str) -> str:

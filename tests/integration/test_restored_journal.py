@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, Final
 
 import pytest
 import sqlalchemy as sa
-from support import mariadb_server, postgres_server, zookeeper_server
-from support.daemons import Daemon, Installation, installation
-from support.small_lab import assert_balanced, file_flow, history, in_child, read_move, small_cloud, until
+from support import mariadb_server, postgres_server
+from support.daemons import Daemon, Installation
+from support.small_lab import assert_balanced, file_flow, history, read_move, small_cloud, until
 
 from droveway.clients.zookeeper import ROOT, epoch_path
 from droveway.engines import incarnation
-from droveway.lab import build, snapshot
-from droveway.lab.snapshot import Snapshot
+from droveway.lab import cloud
 from droveway.persistence.database import Database
 from droveway.persistence.journal import EPOCH, Counter, Move
 from droveway.persistence.states import State
@@ -26,35 +23,9 @@ REFUSES: Final = "the journal was restored from an older copy"
 Copy = dict[str, list[dict[str, Any]]]
 
 
-@pytest.fixture(scope="module", name="zookeeper")
-def fixture_zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[zookeeper_server.Server]:
-    with zookeeper_server.running_server(tmp_path_factory.mktemp("zookeeper")) as server:
-        yield server
-
-
-@pytest.fixture(scope="module", name="rest")
-def fixture_rest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Snapshot]:
-    folder = tmp_path_factory.mktemp("restored")
-    in_child(lambda: build.create(folder / "lab", small_cloud("host1", "host2")).close())
-    yield snapshot.take(folder / "lab", folder / "kept")
-    build.destroy(folder / "lab")
-
-
-@pytest.fixture(name="site", params=["sqlite"])
-def fixture_site(
-    request: pytest.FixtureRequest, rest: Snapshot, zookeeper: zookeeper_server.Server, tmp_path: Path
-) -> Iterator[Installation]:
-    lab = rest.restore()
-    if request.param == "sqlite":
-        with installation(lab, tmp_path, zookeeper.hosts, None) as made:
-            yield made
-    else:
-        with (
-            SERVERS[request.param].running_server() as server,
-            installation(lab, tmp_path, zookeeper.hosts, server) as made,
-        ):
-            yield made
-    lab.close()
+@pytest.fixture(scope="module", name="cloud")
+def fixture_cloud() -> cloud.Cloud:
+    return small_cloud("host1", "host2")
 
 
 def tables(journal: Database) -> sa.MetaData:
