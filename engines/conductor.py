@@ -196,6 +196,10 @@ class MoveConductor(impl_nonblocking.NonBlockingConductor):
         except Fenced:
             LOG.warning("The claim on flow %s was lost", posting.flow)
             fencing.mark_late(self._resources.journal, posting.move, epoch)
+            # Whoever sleeps between its claim and its fences may raise them when the flow has long ended elsewhere.
+            with self._resources.journal.read() as session:
+                move = moves.get(session, posting.move)
+            self._drop_fences(move, epoch)
             return False
         except Exception:
             # Noticed and given back: no unclean end, which would count towards quarantine.

@@ -63,7 +63,7 @@ def copied(site: Installation, move: str) -> int:
 @pytest.mark.parametrize("host", ["host1", "host2"], ids=["source", "destination"])
 def test_a_copy_over_tls_goes_on_where_it_was_when_either_end_died(site: Installation, host: str) -> None:
     """What the destination had synced is kept: `kept` is what the copy did not ask for again."""
-    limited = {"OS_WORKER__TRANSFER_LIMIT_EACH": "16"}
+    limited = {"OS_WORKER__TRANSFER_LIMIT_EACH": "6"}
     workers = {name: site.worker(name, **limited) for name in ("host1", "host2")}
     conductor = site.conductor()
     for name in workers:

@@ -14,6 +14,7 @@ from support.engine_rig import CONFIRM, MIGRATE, REMOTE, Rig, embedded_rig, refe
 from taskflow import exceptions as taskflow_errors
 
 from droveway.clients.zookeeper import BOARD, worker_path
+from droveway.engines import fencing
 from droveway.engines.board import MoveBoard
 from droveway.engines.conductor import Conductor
 from droveway.engines.keeper import Keeper
@@ -276,3 +277,19 @@ def test_the_board_says_nothing_that_the_journal_does_not_know(rig: Rig) -> None
     [job] = rig.host().jobs()
     assert set(job.details) == {"flow", "move", "kind", "version", "digest", "urgent", "filed"}
     assert job.posting.digest == REMOTE.digest() != MIGRATE.digest()
+
+
+def test_a_fence_that_is_raised_too_late_is_taken_away(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A conductor that slept between its claim and its fence: the flow may have ended elsewhere by then."""
+    move = rig.submit()
+    rig.post(move)
+    raise_fence = rig.cells.raise_fence
+
+    def late(cell: str, server: str, epoch: int) -> None:
+        fencing.claim(rig.journal, move, "another")
+        raise_fence(cell, server, epoch)
+
+    monkeypatch.setattr(rig.cells, "raise_fence", late)
+    rig.host().turn()
+    assert rig.move(move).state == "running"
+    assert rig.cells.fences == {}
