@@ -40,7 +40,7 @@ def test_a_move_goes_there_and_back(site: Installation) -> None:
         assert "Traceback" not in daemon.log.read_text(), daemon.text()
 
 
-@EVERYWHERE
+@pytest.mark.parametrize("site", ["postgresql"], indirect=True)
 def test_an_operator_submits_and_follows_a_move(site: Installation) -> None:
     """R1-40: submitting returns at once; the move is waited for, confirmed and looked at by other commands."""
     site.workers()
