@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
-from support import mariadb_server, postgres_server, served_cloud
+from support import mariadb_server, postgres_server, served_cloud, warm_commands
 from support.certificates import Authority, Files
 from support.small_lab import is_released, read_move, until
 from support.zookeeper_server import free_port
@@ -140,7 +140,7 @@ class Installation:
         """An operator's command: exit code, stdout and stderr."""
         inherited = {name: value for name, value in os.environ.items() if name != "DROVEWAY_LAB"}
         done = subprocess.run(
-            [sys.executable, "-m", "droveway.cli.main", *words, "--config-file", str(self.configuration)],
+            [warm_commands.of_operators(), *words, "--config-file", str(self.configuration)],
             env={**inherited, **environment},
             capture_output=True,
             text=True,

@@ -1,24 +1,43 @@
 """The `droveway` command as a process forked from one that has imported everything: three quarters of a command's time.
 
 `serve` is a program of its own.  What stands for ``droveway`` on the PATH hands it its words, directory, environment
-and open files, and ends as the forked command did, by the same signal if it was one.
+and open files, and ends as the forked command did, by the same signal if it was one.  Commands run one after another.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import functools
 import importlib
 import json
 import os
+import select
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Final
 
 from droveway.cli.main import main
 from droveway.lab.demo import WARM
+
+OPERATORS: Final = (
+    "droveway.audit.run",
+    "droveway.cli.debt",
+    "droveway.cli.freeze",
+    "droveway.cli.host",
+    "droveway.cli.plan",
+    "droveway.cli.request",
+    "droveway.cli.worker",
+    "droveway.engines.submit",
+    "cliff.formatters.json_format",
+    "cliff.formatters.table",
+    "openstack.connection",
+)
+"""What an operator's commands on an installation import."""
 
 _CLIENT: Final = """\
 #!{python} -IS
@@ -37,9 +56,19 @@ _REQUEST: Final = 1 << 17
 """Bytes that a request may have."""
 
 
+@functools.cache
+def of_operators() -> str:
+    """The path of such a command for installations, for as long as this process lives."""
+    stack = contextlib.ExitStack()
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+    stack.enter_context(on_path(folder, OPERATORS))
+    atexit.register(stack.close)
+    return str(folder / "droveway")
+
+
 @contextlib.contextmanager
-def on_path(folder: Path) -> Iterator[str]:
-    """A PATH on which ``droveway`` is such a command, for as long as the block takes."""
+def on_path(folder: Path, names: Sequence[str] = WARM) -> Iterator[str]:
+    """A PATH on which ``droveway`` is such a command, which needs ``names``, for as long as the block takes."""
     address, client = str(folder / "commands"), folder / "droveway"
     client.write_text(_CLIENT.format(python=sys.executable, address=address), encoding="utf-8")
     client.chmod(0o755)
@@ -47,20 +76,20 @@ def on_path(folder: Path) -> Iterator[str]:
         listening.bind(address)
         listening.listen()
         number = listening.fileno()
-        server = subprocess.Popen([sys.executable, __file__, str(number)], pass_fds=[number])
+        words = [sys.executable, __file__, str(number), *names]
+        server = subprocess.Popen(words, pass_fds=[number], stdin=subprocess.PIPE)
     # Only the server listens: once it is gone a command is refused instead of waiting for it.
     try:
         yield f"{folder}{os.pathsep}{os.environ['PATH']}"
     finally:
-        server.kill()
-        server.wait()
+        server.communicate()
 
 
-def serve(listening: socket.socket) -> NoReturn:
-    """Run one command after the other."""
-    for name in WARM:
+def serve(listening: socket.socket, names: Sequence[str]) -> None:
+    """Run one command after the other, for as long as somebody holds the other end of stdin."""
+    for name in names:
         importlib.import_module(name)
-    while True:
+    while sys.stdin not in select.select([listening, sys.stdin], [], [])[0]:
         connection, _address = listening.accept()
         with connection:
             request, files, _flags, _sender = socket.recv_fds(connection, _REQUEST, 3)
@@ -84,4 +113,4 @@ def _command(words: list[str], directory: str, environment: dict[str, str], file
 
 
 if __name__ == "__main__":
-    serve(socket.socket(fileno=int(sys.argv[1])))
+    serve(socket.socket(fileno=int(sys.argv[1])), sys.argv[2:])
