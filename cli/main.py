@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import atexit
 import errno
 import gc
 import importlib
@@ -208,6 +209,8 @@ def _unusable(error: Exception) -> str | None:
 def main(argv: Sequence[str] | None = None) -> int:
     """The console script."""
     gc.set_threshold(COLLECT_EVERY)
+    # A process gives back all of its memory at once: looking for cycles in it first takes a fifth of a command's time.
+    atexit.register(gc.freeze)
     return Droveway().run(list(sys.argv[1:] if argv is None else argv))
 
 
