@@ -25,6 +25,9 @@ Executor = orm.Session | sa.Connection
 BUSY_TIMEOUT = 30.0
 """Seconds that a SQLite transaction waits for another process's write."""
 
+IDLE_TRANSACTION = 10
+"""Seconds after which a server gives up the transaction of a process that stands still: others wait for its rows."""
+
 
 class DatabaseUnusable(DrovewayError):
     """A database file is missing, corrupt, read-only or of another schema."""
@@ -126,7 +129,10 @@ class Database:
 
     def _connect(self) -> sa.Engine:
         if self.dialect != "sqlite":
-            return sa.create_engine(self._url, pool_pre_ping=True)
+            engine = sa.create_engine(self._url, pool_pre_ping=True)
+            event.listen(engine, "connect", _bound_transactions)
+            event.listen(engine, "handle_error", _name_loss, retval=True)
+            return engine
         url = sa.make_url(self._url).set(drivername=f"sqlite+{_DRIVER}")
         engine = sa.create_engine(
             url, pool_use_lifo=True, connect_args={"timeout": BUSY_TIMEOUT, "check_same_thread": False}
@@ -179,6 +185,26 @@ def _prepare_sqlite(connection: Any, _record: object) -> None:
     for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
         cursor.execute(f"PRAGMA {pragma}")
     cursor.close()
+
+
+def _bound_transactions(connection: Any, _record: object) -> None:
+    """A process that is stopped in the middle of a transaction would else keep its rows for as long as it likes."""
+    if hasattr(connection, "get_server_info"):
+        # MySQL knows no bound for transactions alone; the pool replaces what the server closed.
+        idle = "idle_transaction_timeout" if "MariaDB" in connection.get_server_info() else "wait_timeout"
+        statement = f"SET SESSION {idle} = {IDLE_TRANSACTION}"
+    else:
+        statement = f"SET SESSION idle_in_transaction_session_timeout = '{IDLE_TRANSACTION}s'"
+    with connection.cursor() as cursor:
+        cursor.execute(statement)
+    connection.commit()
+
+
+def _name_loss(context: sa.ExceptionContext) -> BaseException | None:
+    """A connection that the server has ended is the same error, whatever its driver calls it."""
+    if context.is_disconnect and not isinstance(context.sqlalchemy_exception, sa.exc.OperationalError):
+        return sa.exc.OperationalError(context.statement, None, context.original_exception, connection_invalidated=True)
+    return None
 
 
 def _name_file(context: sa.ExceptionContext) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime as dt
 import itertools
@@ -17,9 +18,9 @@ from support import mariadb_server, postgres_server
 from droveway.engines import fencing
 from droveway.errors import Fenced, Refused
 from droveway.flows import registry
-from droveway.persistence import migrate, moves
+from droveway.persistence import database, migrate, moves
 from droveway.persistence.database import Database, database_time, sqlite_url
-from droveway.persistence.journal import Claim, JournalBase
+from droveway.persistence.journal import Claim, JournalBase, Move
 
 CONDUCTORS = 8
 CLAIMS = 10
@@ -101,6 +102,24 @@ def test_a_server_has_one_move_however_many_ask_at_once(journal: Database) -> No
     with futures.ThreadPoolExecutor(CONDUCTORS) as pool:
         told = list(pool.map(ask, range(CONDUCTORS)))
     assert sum(move is not None for move in told) == 1
+
+
+@pytest.mark.parametrize("server", ["postgresql", "mariadb"], indirect=True)
+def test_a_process_that_stands_still_keeps_no_row(journal: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server gives up the transaction of a conductor that is stopped in it; awake, the conductor learns that."""
+    move = submit(journal, "web")
+    monkeypatch.setattr(database, "IDLE_TRANSACTION", 1)
+    url = journal.engine.url.render_as_string(hide_password=False)
+    with contextlib.closing(Database(url)) as stopped, stopped.engine.connect() as connection:
+        connection.execute(sa.update(Move).where(Move.id == move).values(reason="of the one that slept"))
+        with journal.write() as session:
+            assert moves.get(session, move, lock=True).reason is None
+        with pytest.raises(sa.exc.OperationalError) as lost:
+            connection.execute(sa.select(Move.id))
+        assert database.absence(lost.value)
+        assert lost.value.connection_invalidated
+    with journal.read() as session:
+        assert moves.get(session, move).reason is None
 
 
 def test_claims_of_one_moment_follow_one_another(journal: Database) -> None:

@@ -78,6 +78,14 @@ class Daemon:
         assert self.process.wait(LONG) == 0, self.text()
         self._notify.close()
 
+    def end(self) -> None:
+        """Stop it, or kill it where it does not stop, which is an error."""
+        try:
+            self.stop()
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise AssertionError(f"{self.name} does not stop:\n{self.text()}") from None
+
     def kill(self) -> None:
         """A SIGKILL."""
         self.process.kill()
@@ -203,13 +211,12 @@ class Installation:
         return {f"OS_TLS__{option.upper()}": value for option, value in self.authority.issue(name).options().items()}
 
     def close(self) -> None:
-        """Stop all that run."""
-        try:
-            for daemon in reversed(self.daemons):
+        """Stop all that run; what does not stop is killed, so that it outlives no test, and told."""
+        with contextlib.ExitStack() as stack:
+            stack.callback(self.session.close)
+            for daemon in self.daemons:
                 if daemon.process.poll() is None:
-                    daemon.stop()
-        finally:
-            self.session.close()
+                    stack.callback(daemon.end)
 
     def _start(
         self, name: str, words: list[str], environment: dict[str, str], configuration: Path | None = None
