@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -154,5 +155,9 @@ def fixture_site(
     lab = rest.restore()
     with contextlib.ExitStack() as stack:
         server = None if kind == "sqlite" else stack.enter_context(servers[kind].running_server())
-        yield stack.enter_context(installation(lab, tmp_path, zookeeper.hosts, server))
+        site = stack.enter_context(installation(lab, tmp_path, zookeeper.hosts, server))
+        yield site
+    for daemon in site.daemons:
+        # Shown where a test failed, which is where it is wanted.
+        sys.stdout.write(f"{daemon.name}:\n{daemon.text()}\n")
     lab.close()

@@ -8,7 +8,7 @@ from typing import Final
 
 import pytest
 import sqlalchemy as sa
-from support.daemons import Installation
+from support.daemons import Daemon, Installation
 from support.small_lab import assert_balanced, history, read_move, until
 
 from droveway.clients.zookeeper import BOARD
@@ -52,6 +52,13 @@ def waits_for(site: Installation, move: str, host: str) -> bool:
     return bool(rows) and (rows[-1].host, rows[-1].ended_at) == (host, None)
 
 
+def unhurried(site: Installation, seconds: int) -> dict[str, Daemon]:
+    """A worker for every host, which is given up so long after it is stopped."""
+    return {
+        host: site.worker(host, OS_ZOOKEEPER__SESSION_TIMEOUT=str(seconds)) for host in sorted(site.lab.identity.hosts)
+    }
+
+
 def owner_of(site: Installation, move: str) -> str | None:
     """Who has claimed the move."""
     with site.lab.journal.read() as session:
@@ -80,7 +87,7 @@ def test_a_job_is_on_the_board_while_it_may_run_and_locked_while_it_is_claimed(s
 
 def test_only_the_steps_of_a_host_whose_worker_is_stopped_wait(site: Installation) -> None:
     """RC-04: workers carry out what is done on hosts, each on its own."""
-    workers = site.workers()
+    workers = unhurried(site, 60)
     site.conductor(OS_CONDUCTOR__HOST_AWAY="600")
     workers["host3"].process.send_signal(signal.SIGSTOP)
     blocked, free = to(site, "web", "host3"), to(site, "db", "host2")
@@ -112,8 +119,8 @@ def test_workers_need_neither_databases_nor_placement_nor_neutron(site: Installa
 
 def test_what_is_undone_says_why_and_leaves_what_others_have_changed(site: Installation) -> None:
     """R1-39: the move names its first error; a row is read again before an undo writes it."""
-    workers = site.workers()
-    site.conductor(OS_CONDUCTOR__HOST_AWAY="5")
+    workers = unhurried(site, 8)
+    site.conductor(OS_CONDUCTOR__HOST_AWAY="1")
     workers["host2"].process.send_signal(signal.SIGSTOP)
     move = to(site, "web", "host2")
     until(lambda: waits_for(site, move, "host2"), "the step that waits for host2", LONG)

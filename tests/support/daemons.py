@@ -80,6 +80,7 @@ class Daemon:
 
     def end(self) -> None:
         """Stop it, or kill it where it does not stop, which is an error."""
+        self.process.send_signal(signal.SIGCONT)
         try:
             self.stop()
         except subprocess.TimeoutExpired:

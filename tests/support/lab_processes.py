@@ -153,6 +153,9 @@ def processes(rest: Snapshot, hosts: str) -> Iterator[Processes]:
         yield made
     finally:
         made.close()
+        for log in sorted(rest.root.parent.glob("*.log")):
+            # Shown where a test failed, which is where it is wanted.
+            sys.stdout.write(f"{log.name}:\n{log.read_text()[-4000:]}\n")
 
 
 def runs_overlap(guests_log: Path) -> bool:
