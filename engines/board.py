@@ -109,7 +109,7 @@ class MoveBoard(impl_zookeeper.ZookeeperJobBoard):
         self._stale = True
         self._refused = Once(LOG)
         self._doubtful: set[str] = set()
-        """The locks of which nobody heard whether they were taken."""
+        """The locks that this session may hold for nothing."""
         self.claimable: Callable[[Posting], bool] = lambda _posting: True
         """Whether this session's conductor is able and willing to run such a job now."""
 
@@ -180,6 +180,11 @@ class MoveBoard(impl_zookeeper.ZookeeperJobBoard):
         except exceptions.JobFailure as error:
             self._doubtful.add(job.lock_path)
             raise exceptions.UnclaimableJob(f"nobody heard whether job {job.uuid} was claimed") from error
+
+    def doubt(self, job: MoveJob) -> None:
+        """The job is run by nobody here any more, though its claim may still be there."""
+        self._doubtful.add(job.lock_path)
+        self.bell()
 
     def _job(self, path: str, data: bytes) -> MoveJob:
         if len(data) > MOST_BYTES:

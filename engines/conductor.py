@@ -340,6 +340,7 @@ class MoveConductor(impl_nonblocking.NonBlockingConductor):
                 else:
                     self._moves.abandon(job, self._name)
             except taskflow_errors.NotFound:
+                self._moves.doubt(job)  # the keeper took the job away, or the board was wiped: the claim may be left
                 return
             except taskflow_errors.JobFailure:
                 if self._coordination.live():

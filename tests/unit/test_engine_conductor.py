@@ -271,6 +271,23 @@ def test_a_job_is_consumed_once_zookeeper_answers_again(rig: Rig, monkeypatch: p
     assert host.jobs() == []
 
 
+def test_a_job_that_is_taken_away_meanwhile_leaves_no_claim(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the keeper takes one away whose flow has ended, at the very moment in which a conductor claims it."""
+    move = rig.submit()
+    rig.post(move)
+    host = rig.host()
+    consume = MoveBoard.consume
+
+    def late(self: MoveBoard, job: Any, who: str) -> None:
+        assert host.coordination.delete(job.path)
+        consume(self, job, who)
+
+    monkeypatch.setattr(MoveBoard, "consume", late)
+    assert host.turn() == [True]
+    assert host.jobs() == []
+    assert host.coordination.children(BOARD) == []
+
+
 def test_the_board_says_nothing_that_the_journal_does_not_know(rig: Rig) -> None:
     move = rig.submit(REMOTE)
     rig.post(move)
