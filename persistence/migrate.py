@@ -22,10 +22,7 @@ def sync(database: Database) -> tuple[str | None, str]:
     from alembic.config import Config
 
     before = revision(database)
-    if before is not None and before > HEAD:
-        raise DatabaseUnusable(
-            f"the journal has schema {before} and this Droveway knows up to {HEAD}: use the later Droveway that made it"
-        )
+    _refuse_later(before)
     config = Config()
     config.set_main_option("script_location", str(Path(__file__).with_name("migrations")))
     with database.writing() as connection:
@@ -51,9 +48,17 @@ def revision(database: Database) -> str | None:
 def check(database: Database) -> None:
     """Raise `droveway.persistence.database.DatabaseUnusable` unless the journal has this version's schema."""
     found = revision(database)
+    _refuse_later(found)
     if found != HEAD:
         raise DatabaseUnusable(
             f"the journal has schema {found or 'none'} and this Droveway needs {HEAD}: droveway db sync brings it there"
+        )
+
+
+def _refuse_later(found: str | None) -> None:
+    if found is not None and found > HEAD:
+        raise DatabaseUnusable(
+            f"the journal has schema {found} and this Droveway knows up to {HEAD}: use the later Droveway that made it"
         )
 
 

@@ -10,12 +10,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 from support.daemons import in_place, write
 from support.small_lab import in_child, small_cloud
 
 from droveway.lab import build
 from droveway.lab.layout import Layout
-from droveway.persistence.database import sqlite_url
+from droveway.persistence.database import Database, sqlite_url
 
 SECRET = "canary-url-81c7"
 
@@ -126,6 +127,11 @@ def test_a_journal_of_another_schema_is_named(tmp_path: Path, settings: Settings
     ).stdout
     assert "it was empty" in said
     assert "no ZooKeeper answers" in sentence(tmp_path, settings, *CONDUCTOR)
+    with Database(settings["journal"]["connection"]).begin() as connection:
+        connection.execute(sa.text("UPDATE alembic_version SET version_num = '9999'"))
+    said = sentence(tmp_path, settings, *CONDUCTOR)
+    assert "the journal has schema 9999 and this Droveway knows up to" in said
+    assert "use the later Droveway that made it" in said
 
 
 @pytest.mark.parametrize("words", [CONDUCTOR, WORKER], ids=["conductor", "worker"])
