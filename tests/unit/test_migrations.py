@@ -61,7 +61,7 @@ def test_a_journal_of_a_later_version_is_left_alone(journal: Database) -> None:
     with journal.write() as session:
         session.execute(sa.text("UPDATE alembic_version SET version_num = '9999'"))
     for refuse in (migrate.sync, migrate.check):
-        with pytest.raises(DatabaseUnusable, match="has schema 9999.* later Droveway that made it"):
+        with pytest.raises(DatabaseUnusable, match=r"has schema 9999.* later Droveway that made it"):
             refuse(journal)
 
 
