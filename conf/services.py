@@ -17,6 +17,9 @@ GROUPS: Final = {"placement": "placement", "neutron": "network", "cinder": "bloc
 _VERSIONS: Final = {"neutron": "2", "cinder": "3"}
 """The major version of each API that is spoken, which the catalog's address may lack."""
 
+ANSWERS_WITHIN: Final = 60
+"""Seconds after which a request counts as lost, unless the group's ``timeout`` says otherwise."""
+
 
 def register(conf: cfg.ConfigOpts) -> None:
     """Register every service's options, those of the way in that is configured included.
@@ -25,6 +28,8 @@ def register(conf: cfg.ConfigOpts) -> None:
     """
     for group in GROUPS:
         loading.register_session_conf_options(conf, group)
+        # keystoneauth's own default is to wait for ever.
+        conf.set_default("timeout", ANSWERS_WITHIN, group)
         loading.register_auth_conf_options(conf, group)
         loading.register_adapter_conf_options(conf, group)
         kind = conf[group].auth_type
@@ -85,8 +90,10 @@ class Proxy:
 
 def list_opts() -> list[tuple[str, Sequence[cfg.Opt]]]:
     """The options by group, for the sample; those of an auth_type are keystoneauth's to tell."""
+    of_session = loading.get_session_conf_options()
+    cfg.set_defaults(of_session, timeout=ANSWERS_WITHIN)
     shared = [
-        *loading.get_session_conf_options(),
+        *of_session,
         *loading.get_auth_common_conf_options(),
         *loading.get_adapter_conf_options(),
     ]

@@ -28,6 +28,22 @@ BUSY_TIMEOUT = 30.0
 IDLE_TRANSACTION = 10
 """Seconds after which a server gives up the transaction of a process that stands still: others wait for its rows."""
 
+ANSWERS_WITHIN = 60
+"""Seconds after which a server whose machine or network is gone counts as lost, though nothing said so."""
+
+_GIVES_UP: Final = {
+    # The kernel asks the other side's whether the connection still stands: statements may take as long as they like.
+    "psycopg": {
+        "connect_timeout": 10,
+        "keepalives_idle": 20,
+        "keepalives_interval": 10,
+        "keepalives_count": 4,
+        "tcp_user_timeout": ANSWERS_WITHIN * 1000,
+    },
+    "pymysql": {"connect_timeout": 10, "read_timeout": ANSWERS_WITHIN, "write_timeout": ANSWERS_WITHIN},
+}
+"""What each driver is told; without that it waits for hours."""
+
 
 class DatabaseUnusable(DrovewayError):
     """A database file is missing, corrupt, read-only or of another schema."""
@@ -129,7 +145,13 @@ class Database:
 
     def _connect(self) -> sa.Engine:
         if self.dialect != "sqlite":
-            engine = sa.create_engine(self._url, pool_pre_ping=True)
+            url = sa.make_url(self._url)
+            told = _GIVES_UP.get(url.get_driver_name(), {})
+            engine = sa.create_engine(
+                url,
+                pool_pre_ping=True,
+                connect_args={name: value for name, value in told.items() if name not in url.query},
+            )
             event.listen(engine, "connect", _bound_transactions)
             event.listen(engine, "handle_error", _name_loss, retval=True)
             return engine

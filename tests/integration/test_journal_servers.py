@@ -6,14 +6,18 @@ import contextlib
 import dataclasses
 import datetime as dt
 import itertools
+import os
+import socket
 from collections.abc import Iterator
 from concurrent import futures
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
 from alembic import autogenerate
 from alembic.migration import MigrationContext
 from support import mariadb_server, postgres_server
+from support.proxy import running_proxy
 
 from droveway.engines import fencing
 from droveway.errors import Fenced, Refused
@@ -23,6 +27,10 @@ from droveway.persistence.database import Database, database_time, sqlite_url
 from droveway.persistence.journal import Claim, JournalBase, Move
 
 CONDUCTORS = 8
+
+ASKS = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT, socket.TCP_USER_TIMEOUT)
+"""By the kernel's names: seconds of silence, seconds between two questions, how many, milliseconds of what was sent."""
+
 CLAIMS = 10
 
 REQUEST = moves.Request(
@@ -120,6 +128,40 @@ def test_a_process_that_stands_still_keeps_no_row(journal: Database, monkeypatch
         assert lost.value.connection_invalidated
     with journal.read() as session:
         assert moves.get(session, move).reason is None
+
+
+@pytest.mark.parametrize("server", ["postgresql"], indirect=True)
+def test_the_kernel_asks_whether_a_silent_postgresql_is_still_there(journal: Database, server: tuple[str, Any]) -> None:
+    """Nobody tells that the machine of the server, or the way to it, is gone: by default that takes hours."""
+    name = journal.engine.url.database
+    with running_proxy(server[1].socket) as proxy:
+        through = Database(server[1].url_through(proxy.port, name))
+        with contextlib.closing(through), through.engine.connect() as connection:
+            number = os.dup(connection.connection.driver_connection.fileno())
+            with socket.socket(fileno=number) as seen:
+                asks = [seen.getsockopt(socket.IPPROTO_TCP, option) for option in ASKS]
+    idle, every, times, unheard = asks
+    assert idle + every * times <= database.ANSWERS_WITHIN
+    assert unheard == database.ANSWERS_WITHIN * 1000
+
+
+@pytest.mark.parametrize("server", ["mariadb"], indirect=True)
+def test_a_silent_mariadb_is_given_up(
+    journal: Database, server: tuple[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same, as its driver does it."""
+    name = journal.engine.url.database
+    told = database._GIVES_UP["pymysql"]
+    assert told["read_timeout"] == told["write_timeout"] == database.ANSWERS_WITHIN
+    monkeypatch.setitem(told, "read_timeout", 1)
+    with running_proxy(server[1].socket) as proxy:
+        through = Database(server[1].url_through(proxy.port, name))
+        with contextlib.closing(through), through.engine.connect() as connection:
+            proxy.stall()
+            with pytest.raises(sa.exc.OperationalError) as lost:
+                connection.execute(sa.select(Move.id))
+            proxy.heal()
+    assert database.absence(lost.value)
 
 
 def test_claims_of_one_moment_follow_one_another(journal: Database) -> None:

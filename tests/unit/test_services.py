@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import http.server
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from keystoneauth1 import exceptions
 
 from droveway.clients.network import Network
 from droveway.clients.volume import Volumes
@@ -92,6 +94,22 @@ def fixture_cloud() -> Iterator[Cloud]:
     cloud.shutdown()
     thread.join()
     cloud.server_close()
+
+
+@pytest.mark.parametrize("group", list(services.GROUPS))
+def test_a_service_that_never_answers_is_not_waited_for_without_end(group: str, tmp_path: Path) -> None:
+    """keystoneauth would wait for ever, and the step's deadline with it."""
+    path = tmp_path / "droveway.conf"
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        where = f"http://127.0.0.1:{mute.getsockname()[1]}"
+        way_in = f"[{group}]\nauth_type = none\nendpoint_override = {where}\n"
+        path.write_text(way_in)
+        unchanged = settings.load_deployment(path)
+        assert services.connect(unchanged, group)[0].timeout == services.ANSWERS_WITHIN
+        path.write_text(f"{way_in}timeout = 1\n")
+        session, options = services.connect(settings.load_deployment(path), group)
+        with pytest.raises(exceptions.ConnectTimeout):
+            session.get(options["endpoint_override"])
 
 
 def test_neutron_and_cinder_are_found_in_the_catalog(cloud: Cloud, tmp_path: Path) -> None:
