@@ -36,9 +36,9 @@ def fixture_site(tmp_path: Path) -> Iterator[Installation]:
     build.destroy(tmp_path / "lab")
 
 
-def submit(site: Installation) -> str:
+def submit(site: Installation, **environment: str) -> str:
     """A resize as the release of this environment files it; the move."""
-    code, _, complained = site.droveway("server", "resize", "web", "--flavor", "large")
+    code, _, complained = site.droveway("server", "resize", "web", "--flavor", "large", **environment)
     assert code == 0, complained
     with site.lab.journal.read() as session:
         return session.scalars(sa.select(MoveFlow.move_id).where(MoveFlow.ended_at.is_(None))).one()
@@ -62,14 +62,12 @@ def check(site: Installation) -> tuple[int, dict[str, str]]:
     return code, {row["finding"]: row["detail"] for row in json.loads(said) if row["level"] == "failure"}
 
 
-def test_each_flow_is_run_by_the_release_that_has_it(site: Installation, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_flow_is_run_by_the_release_that_has_it(site: Installation) -> None:
     """The other one leaves it alone without a claim, and says so once."""
     site.workers()
     present = site.conductor("present")
     assert check(site)[1] == {}
-    with monkeypatch.context() as environment:
-        environment.setenv("PYTHONPATH", LATER)
-        move = submit(site)
+    move = submit(site, PYTHONPATH=LATER)
     assert version_of(site, move) == 2
     until(lambda: "is a resize@2 of another release" in present.text(), "that the present release looks at it")
     code, found = check(site)

@@ -146,10 +146,14 @@ class Installation:
         return {host: self.worker(host) for host in sorted(self.lab.identity.hosts)}
 
     def droveway(self, *words: str, **environment: str) -> tuple[int, str, str]:
-        """An operator's command: exit code, stdout and stderr."""
+        """An operator's command: exit code, stdout and stderr.
+
+        With an environment it is a process of its own from the start: what is imported may depend on it.
+        """
         inherited = {name: value for name, value in os.environ.items() if name != "DROVEWAY_LAB"}
+        command = [sys.executable, "-m", "droveway.cli.main"] if environment else [warm_commands.of_operators()]
         done = subprocess.run(
-            [warm_commands.of_operators(), *words, "--config-file", str(self.configuration)],
+            [*command, *words, "--config-file", str(self.configuration)],
             env={**inherited, **environment},
             capture_output=True,
             text=True,
