@@ -157,7 +157,7 @@ def test_a_worker_may_do_what_it_has_to(connect: Callable[[str], Coordination]) 
     for path in (result_path("host1", "k"), progress_path("host1", "k"), worker_path("host1")):
         assert worker.create(path, b"one", ephemeral=path == worker_path("host1"))
         assert worker.put(path, b"two")
-        assert conductor.get(path) == (b"two", 1)
+        assert conductor.get(path, sync=True) == (b"two", 1)
         assert worker.delete(path)
         assert worker.create(path, b"three")
         assert conductor.delete(path), "conductors clear up what workers made"

@@ -148,10 +148,11 @@ class Installation:
     def droveway(self, *words: str, **environment: str) -> tuple[int, str, str]:
         """An operator's command: exit code, stdout and stderr.
 
-        With an environment it is a process of its own from the start: what is imported may depend on it.
+        A daemon, or one with an environment, on which its imports may depend, is a process of its own from the start.
         """
+        apart = bool(environment) or "run" in words
         inherited = {name: value for name, value in os.environ.items() if name != "DROVEWAY_LAB"}
-        command = [sys.executable, "-m", "droveway.cli.main"] if environment else [warm_commands.of_operators()]
+        command = [sys.executable, "-m", "droveway.cli.main"] if apart else [warm_commands.of_operators()]
         done = subprocess.run(
             [*command, *words, "--config-file", str(self.configuration)],
             env={**inherited, **environment},
