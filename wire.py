@@ -280,10 +280,16 @@ class GuestHealth(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DiscardSource(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Delete what was set aside, or with ``keep`` rename it; undefine the guest when the server lives elsewhere."""
+    """Delete what was set aside, or with ``keep`` rename it until `PurgeKept`; undefine what lives elsewhere."""
 
     undefine: bool
     keep: bool = False
+
+
+class PurgeKept(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Delete what the confirm of ``of_move`` kept; the command's own move is but the fence of the purge."""
+
+    of_move: Name
 
 
 class RestoreDisks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -324,6 +330,7 @@ ACTIONS: Final[dict[str, type[msgspec.Struct]]] = {
     "check_set_aside": NoDetails,
     "check_health": CheckHealth,
     "discard_source": DiscardSource,
+    "purge_kept": PurgeKept,
     "restore_disks": RestoreDisks,
     "prepare_source_guest": PrepareSourceGuest,
     "discard_destination": DiscardDestination,

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from droveway.audit.findings import Finding, Kind
-from droveway.audit.records import Directory, Store
+from droveway.audit.records import DebtRow, Directory, Store
 from droveway.audit.snapshot import Phase, Snapshot, Standing
 from droveway.persistence.states import State
 
@@ -19,9 +19,8 @@ _UNFINISHED: Final = re.compile(r".+\.part|\..+\.new")
 """A file that is written beside the one that it will replace."""
 _TEMPORARY: Final = re.compile(rf"\.(?:part|gone)-({_UUID})(?:-.*)?")
 _KEPT: Final = re.compile(rf"_keep-({_UUID})")
-"""A source's disks that were kept on purpose after confirm."""
+"""A source's disks that are kept for a time after confirm."""
 _PROBE: Final = re.compile(rf"\.*droveway-probe-({_UUID}).*")
-_KEEPS: Final = frozenset({State.CONFIRMING, State.DONE})
 _EPHEMERAL: Final = frozenset({"disk.eph0", "disk.local"})
 
 
@@ -57,12 +56,14 @@ def _probe(snapshot: Snapshot, store: Store, entry: Directory, move_id: str) -> 
 
 def _objection(snapshot: Snapshot, store: Store, entry: Directory, server: str, suffix: str) -> str:
     """Why the entry should not be there; empty when it may."""
+    if kept := _KEPT.fullmatch(suffix):
+        return _objection_to_kept(snapshot, store, server, kept[1])
+    purged = _TEMPORARY.fullmatch(suffix)
+    if purged and _keeping(snapshot, store, purged[1]) is not None:
+        return ""
     standing = snapshot.standings.get(server)
     if standing is None:
         return f"there is no server {server}"
-    if kept := _KEPT.fullmatch(suffix):
-        move = snapshot.move_by_id.get(kept[1])
-        return "" if move is not None and move.stage in _KEEPS else f"no confirmed move of {standing.name} kept it"
     if standing.phase is Phase.MOVING:
         return _objection_while_moving(standing, store, entry, suffix)
     if not suffix:
@@ -70,6 +71,27 @@ def _objection(snapshot: Snapshot, store: Store, entry: Directory, server: str, 
     if standing.phase is Phase.VERIFYING and suffix == SET_ASIDE:
         return _objection_to_set_aside(standing, store, entry)
     return f"no move of {standing.name} uses it now"
+
+
+def _objection_to_kept(snapshot: Snapshot, store: Store, server: str, move_id: str) -> str:
+    """Also a server that is gone may have a copy that is kept until its date."""
+    move = snapshot.move_by_id.get(move_id)
+    if move is None or move.server != server:
+        return "no move keeps it"
+    if move.stage is State.CONFIRMING:
+        return ""
+    owed = _keeping(snapshot, store, move_id)
+    if owed is None:
+        return f"the move {move.short} keeps it no more"
+    return f"the time for which the move {move.short} kept it is over" if owed.overdue else ""
+
+
+def _keeping(snapshot: Snapshot, store: Store, move_id: str) -> DebtRow | None:
+    """What says that it is kept; what was written off does while the host is off."""
+    for debt in snapshot.debts:
+        if debt.kept and debt.move == move_id and debt.host in store.hosts:
+            return debt if not debt.written_off or debt.host in snapshot.down else None
+    return None
 
 
 def _objection_while_moving(standing: Standing, store: Store, entry: Directory, suffix: str) -> str:
@@ -105,6 +127,10 @@ def _left(snapshot: Snapshot, store: Store, entry: Directory, server: str, why: 
 
 def _removal(snapshot: Snapshot, store: Store, entry: Directory, standing: Standing | None) -> str:
     """To remove it, unless the server's data may be nowhere else: the rows that speak against it may be wrong."""
+    kept = _KEPT.search(entry.name)
+    owed = _keeping(snapshot, store, kept[1]) if kept else None
+    if owed is not None:
+        return f"droveway debt show {owed.id}"
     if standing is not None:
         needed = entry.name == standing.server + SET_ASIDE and standing.phase is Phase.VERIFYING
         if needed or any(True for _ in _missing(snapshot, standing)):

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+import datetime as dt
+from typing import Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy import orm
 
 from droveway.audit.records import DebtRow, FlowRow, IntentRow, MoveRow, StepRow
 from droveway.persistence import objects
-from droveway.persistence.debts import WRITTEN_OFF
+from droveway.persistence.database import database_time
+from droveway.persistence.debts import PURGE, WRITTEN_OFF
 from droveway.persistence.journal import Debt, Intent, Move, MoveFlow, MoveStep
 from droveway.persistence.states import ENDED, State
+
+OVERDUE: Final = dt.timedelta(hours=1)
+"""After its date by which a host should have purged what it keeps."""
 
 
 def moves(session: orm.Session) -> tuple[MoveRow, ...]:
@@ -105,9 +110,18 @@ def intents(session: orm.Session) -> tuple[IntentRow, ...]:
 
 def debts(session: orm.Session) -> tuple[DebtRow, ...]:
     """Every clean-up that is still owed or was written off."""
+    long_ago = database_time(session) - OVERDUE
     rows = [(row, bool(row.details.get(WRITTEN_OFF))) for row in session.scalars(sa.select(Debt).order_by(Debt.id))]
     return tuple(
-        DebtRow(id=row.id, host=row.host, move=row.move_id, action=row.action, written_off=forgotten)
+        DebtRow(
+            id=row.id,
+            host=row.host,
+            move=row.move_id,
+            action=row.action,
+            written_off=forgotten,
+            kept=row.action == PURGE,
+            overdue=row.not_before is not None and row.not_before < long_ago,
+        )
         for row, forgotten in rows
         if row.settled_at is None or forgotten
     )

@@ -164,6 +164,10 @@ class DebtRow:
     move: str
     action: str
     written_off: bool = False
+    kept: bool = False
+    """Whether it is the end of what the host keeps of the move's source for a time."""
+    overdue: bool = False
+    """Whether that should have ended long ago."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -59,7 +59,11 @@ def audit(sources: Sources) -> Report:
 def judge(snapshot: Snapshot) -> Report:
     """What every check finds in the snapshot, with what debts explain set apart."""
     found = unique(finding for check in CHECKS for finding in check(snapshot))
-    owed = {(debt.host, debt.move) for debt in snapshot.debts if not debt.written_off or debt.host in snapshot.down}
+    owed = {
+        (debt.host, debt.move)
+        for debt in snapshot.debts
+        if not debt.kept and (not debt.written_off or debt.host in snapshot.down)
+    }
     explained = [each for each in found if _is_owed(each, owed)]
     findings = tuple(each for each in found if each not in explained)
     noted = unique(iter([*explained, *_debts(snapshot), *journal.late_calls(snapshot)]))
@@ -72,7 +76,7 @@ def _is_owed(finding: Finding, owed: set[tuple[str, str]]) -> bool:
 
 def _debts(snapshot: Snapshot) -> Iterator[Finding]:
     for debt in snapshot.debts:
-        if debt.written_off:
+        if debt.written_off or debt.kept:
             continue
         move = snapshot.move_by_id[debt.move]
         yield Finding(

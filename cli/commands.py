@@ -18,6 +18,7 @@ COMMANDS: Final = {
     "move pause": ("request:Pause", "hold a move at its next step"),
     "move resume": ("request:Resume", "lift a hold; without a move, carry on with all"),
     "move retry": ("request:Retry", "enter the parked step again"),
+    "move purge-kept": ("request:PurgeKept", "delete what is kept of the source of a move, before its time"),
     "move settle": ("settle:Settle", "say what became of the step at which a move rests"),
     "server list": ("server:List", "the servers"),
     "server show": ("server:Show", "one server"),

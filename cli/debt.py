@@ -1,4 +1,4 @@
-"""`droveway debt`: what hosts that were away still owe."""
+"""`droveway debt`: what hosts still owe, since they were away or for a time that is not over."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from droveway.cli.columns import SHORT, Blank, Short, Time
 if TYPE_CHECKING:
     from droveway.persistence.debt_views import DebtView
 
-LISTED: Final = ("id", "host", "state", "move", "server_name", "step", "error", "created", "settled")
+LISTED: Final = ("id", "host", "state", "move", "server_name", "step", "error", "created", "due", "settled")
 SHOWN: Final = (
     *("id", "host", "state", "move", "server", "server_name", "step", "action", "error", "written_off_by"),
-    *("created", "settled", "next"),
+    *("created", "due", "settled", "next"),
 )
 
 
@@ -61,7 +61,8 @@ class Show(ShowOne):
 
 def owed(debt: DebtView) -> str:
     """What is owed, in words."""
-    return f"the undo of {debt.step}, for the move {debt.move[:SHORT]} of {debt.server_name}"
+    what = "the purge of what is kept of the source" if debt.is_kept else f"the undo of {debt.step}"
+    return f"{what}, for the move {debt.move[:SHORT]} of {debt.server_name}"
 
 
 def _cells(debt: DebtView) -> dict[str, Any]:
@@ -77,6 +78,7 @@ def _cells(debt: DebtView) -> dict[str, Any]:
         "error": Blank(debt.error),
         "written_off_by": Blank(debt.written_off_by),
         "created": Time(debt.created),
+        "due": Time(debt.due),
         "settled": Time(debt.settled),
         "next": _next(debt),
     }
@@ -84,13 +86,18 @@ def _cells(debt: DebtView) -> dict[str, Any]:
 
 def _next(debt: DebtView) -> str:
     if debt.state == "settled":
-        return "nothing to do: the host has undone it"
+        return f"nothing to do: the host has {'purged' if debt.is_kept else 'undone'} it"
     if debt.state == "written-off":
         return f"nothing to do while {debt.host} is off; if it comes back, droveway audit tells what lies there"
     if debt.error:
         return (
             f"mend what the error names on {debt.host}; daemons try again within a minute, in a lab: "
             "droveway move resume"
+        )
+    if debt.is_kept:
+        return (
+            f"nothing to do: {debt.host} deletes it when it is due and its worker is there; before that: "
+            f"droveway move purge-kept {debt.move[:SHORT]}"
         )
     return (
         f"bring {debt.host} and its worker back, and it is undone by itself; when it is off for good: "

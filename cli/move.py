@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from droveway.persistence.move_views import View
 
 HISTORY: Final = ("seq", "flow", "step", "direction", "attempt", "host", "started", "ended", "result", "error")
-TIMES: Final = ("created", "updated", "ended", "deadline", "progress_at", "claimed")
+TIMES: Final = ("created", "updated", "ended", "deadline", "progress_at", "claimed", "kept_until")
 GOING: Final = ("queued", "running", "confirming", "reverting", "undoing", "deleting")
 """States in which somebody has to run a move."""
 LISTED: Final = ("id", "kind", "server_name", "state", "step", "source", "destination", "created", "ended")
@@ -97,10 +97,15 @@ class Show(ShowOne, OfMove):
         site = self.site(parsed_args)
         move = move_views.find(site.journal, parsed_args.move)
         self._facts = facts(move) | owner(move_views.claim(site.journal, move.id))
+        debts = debt_views.listing(site.journal, move=move.id, ended=True)
         self._facts["debts"] = [
             {"id": debt.id, "host": debt.host, "step": debt.step, "state": debt.state}
-            for debt in debt_views.listing(site.journal, move=move.id, ended=True)
+            for debt in debts
+            if not debt.is_kept
         ]
+        kept = next((debt for debt in debts if debt.is_kept and debt.state == debt_views.OWED), None)
+        self._facts["kept_as"] = None if kept is None else f"{kept.server}_keep-{kept.move}"
+        self._facts["kept_until"] = None if kept is None else kept.due
         self._facts["left_out"] = choice.left_out(move_views.history(site.journal, move.id))
         if move.state == "queued":
             from droveway.engines import admission, queue
@@ -186,6 +191,7 @@ def facts(move: Move | View) -> dict[str, Any]:
         "storage": move.storage,
         "policy": move.policy,
         "deadline": move.deadline,
+        "keep_source": move.keep_seconds,
         "health": move.health,
         "health_reason": move.health_reason,
         "waits_for": move.waits_for,

@@ -55,13 +55,16 @@ def _rest(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "progress", f"{done}, told {relative(facts['progress_at'])}"
     for debt in facts.get("debts", ()):
         yield "debt", f"{debt['id']}: {debt['host']}, the undo of {debt['step']}, {debt['state']}"
+    if facts.get("kept_until"):
+        yield "kept", f"{facts['source']}: {facts['kept_as']}, purged {relative(facts['kept_until'])}"
     for line in choice.named(facts.get("left_out", ())):
         yield "host", line
     if facts["storage"]:
         yield "storage", facts["storage"]
     if not facts["ended"]:
         when = f", {relative(facts['deadline'])}" if facts["deadline"] else ""
-        yield "confirm", f"{facts['policy']}{when}"
+        keeps = f", then the source is kept for {span(facts['keep_source'])}" if facts["keep_source"] else ""
+        yield "confirm", f"{facts['policy']}{when}{keeps}"
 
 
 def _since(moment: dt.datetime) -> float:

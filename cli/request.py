@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from droveway.cli.base import Command
 from droveway.cli.columns import SHORT
 from droveway.cli.move import OfMove
-from droveway.cli.spans import seconds
+from droveway.cli.spans import seconds, seconds_or_none
 
 if TYPE_CHECKING:
     from droveway.engines.site import Site
@@ -120,6 +120,30 @@ class Resume(Command):
         return max((finish(move, *AT_REST) for move in found), default=0)
 
 
+class PurgeKept(OfMove):
+    """Have what is kept of a move's source deleted before its time is over."""
+
+    def take_action(self, parsed_args: argparse.Namespace) -> int:
+        """Write it; the host does it, at once if its worker is up."""
+        from droveway.engines import asking
+        from droveway.lab import operations
+        from droveway.persistence import debts, requests
+
+        site = self.site(parsed_args)
+        move = asking.ask(site, parsed_args.move, requests.purge_kept)
+        if site.runs_here:
+            operations.carry_all(self.lab(parsed_args))
+        with site.journal.read() as session:
+            purged = debts.kept(session, move.id) is None
+        short = move.id[:SHORT]
+        print(
+            f"nothing is kept of the source of move {short} any more"
+            if purged
+            else f"host {move.source_host} purges it as soon as it can: droveway debt list --move {short}"
+        )
+        return 0
+
+
 class Retry(_Ask):
     """Enter again the step at which a move asked for an operator."""
 
@@ -174,6 +198,12 @@ def add_policy(parser: argparse.ArgumentParser) -> None:
         "healthy, or revert at the deadline (default 10min); default manual",
     )
     parser.add_argument("--deadline", metavar="TIME", type=seconds, help="when the policy acts, as 90s, 30min or 24h")
+    parser.add_argument(
+        "--keep-source",
+        metavar="TIME",
+        type=seconds_or_none,
+        help="keep the source's disks for this time after confirm, as 12h or 7d; 0: delete them; default as configured",
+    )
     parser.add_argument("--reason", metavar="TEXT", help="why; kept with the move")
     parser.add_argument("--wait", action="store_true", help="end with the move; a lab's commands always do")
 
@@ -214,6 +244,7 @@ def wish(parsed_args: argparse.Namespace, *, flavor: str | None, host: str | Non
         host=host,
         policy=parsed_args.confirm,
         confirm_seconds=parsed_args.deadline,
+        keep_seconds=parsed_args.keep_source,
         reason=parsed_args.reason,
         plan=getattr(parsed_args, "plan", None),
     )

@@ -20,3 +20,8 @@ def seconds(text: str) -> int:
     if span > LONGEST:
         raise argparse.ArgumentTypeError(f"{text} is more than a year: write at most 365d")
     return span
+
+
+def seconds_or_none(text: str) -> int:
+    """A span of time, or 0 for none."""
+    return 0 if text == "0" else seconds(text)

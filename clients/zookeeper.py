@@ -62,9 +62,14 @@ def worker_path(host: str) -> str:
     return f"{host_path(host)}/worker/registration"
 
 
+def move_path(move: str) -> str:
+    """The folder of what the hosts are told of a move."""
+    return f"{ROOT}/moves/{move}"
+
+
 def epoch_path(move: str) -> str:
     """The mirror of a move's epoch: a decimal number, or `TOMBSTONE` once the move has ended."""
-    return f"{ROOT}/moves/{move}/epoch"
+    return f"{move_path(move)}/epoch"
 
 
 TOMBSTONE: Final = b"ended"

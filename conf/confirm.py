@@ -30,6 +30,14 @@ OPTS = (
         max=86400.0,
         help="Seconds that a guest has to run without a break on its new host to be healthy.",
     ),
+    cfg.IntOpt(
+        "keep_source",
+        default=0,
+        min=0,
+        max=31536000,
+        help="Seconds for which the source's disks are kept, renamed, after a move was confirmed, and then deleted; 0: "
+        "they are deleted at once. `move create --keep-source` sets it for one move.",
+    ),
     cfg.FloatOpt(
         "probe_timeout",
         default=5.0,

@@ -436,7 +436,14 @@ def exit_codes() -> list[tuple[str, str]]:
 
 def printed() -> list[tuple[str, Sequence[str]]]:
     """The keys that commands print, by command."""
-    shown = [*move.facts(Move(id="0" * 8, state=State.QUEUED.value)), *move.owner(None), "debts", "left_out"]
+    shown = [
+        *move.facts(Move(id="0" * 8, state=State.QUEUED.value)),
+        *move.owner(None),
+        "debts",
+        "kept_as",
+        "kept_until",
+        "left_out",
+    ]
     return [
         ("move list", move.LISTED),
         ("move list --stuck", move.STUCK),

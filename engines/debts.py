@@ -1,4 +1,4 @@
-"""Collects debts: what a host owes since it was away is undone as soon as its worker is back.
+"""Collects debts: what a host owes since it was away is undone as soon as its worker is back, what it keeps is purged.
 
 Nobody runs the move meanwhile: the collector claims it as a conductor would, so that a worker takes its commands and a
 conductor that claims the move after it fences it off.
@@ -15,7 +15,7 @@ from typing import Final
 
 import msgspec
 
-from droveway.clients.zookeeper import ROOT, Coordination, epoch_path
+from droveway.clients.zookeeper import ROOT, Coordination, epoch_path, move_path
 from droveway.engines import fencing, incarnation
 from droveway.engines.commands import Commands, Overdue, Unreachable
 from droveway.engines.rounds import one_round
@@ -25,7 +25,7 @@ from droveway.persistence import debts, freezes, moves
 from droveway.persistence.database import Database, database_time
 from droveway.persistence.journal import COLLECTOR, Debt
 from droveway.persistence.states import ENDED, State
-from droveway.wire import Command
+from droveway.wire import Command, Direction
 
 LOG = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ TRY_AGAIN: Final = 60.0
 
 
 class Owed(msgspec.Struct, frozen=True, kw_only=True):
-    """A debt's details: which undo of which flow the host owes."""
+    """A debt's details: which undo of which flow the host owes, or which action a date later than its own."""
 
     flow: str
     step: str
@@ -48,6 +48,15 @@ class Owed(msgspec.Struct, frozen=True, kw_only=True):
     details: dict[str, object]
     deadline: float
     error: str = ""
+    direction: Direction = "revert"
+
+
+def _fence(debt: Debt) -> str:
+    """What the debt is settled under: its move, which has not ended for its hosts while it owes an undo.
+
+    For a purge it has, lest it be in the way of the server's other moves: the purge has a fence of its own.
+    """
+    return f"{debt.move_id}.kept" if debt.action == debts.PURGE else debt.move_id
 
 
 class Collector:
@@ -108,34 +117,34 @@ class Collector:
     def _settle(self, move_id: str, host: str, owed: list[Debt]) -> None:
         epoch = fencing.claim(self._journal, move_id, COLLECTOR, quarantine_after=sys.maxsize)
         try:
-            version = fencing.mirror(self._coordination, move_id, epoch)
             for debt in owed:
-                if not self._ask(debt, epoch, version):
+                if not self._ask(debt, epoch):
                     break
             self._bury(move_id, epoch)
         finally:
             fencing.release(self._journal, move_id, epoch)
-        LOG.info("Host %s has undone what it owed for move %s", host, move_id[:8])
+        LOG.info("Host %s was asked for what it owed for move %s", host, move_id[:8])
 
-    def _ask(self, debt: Debt, epoch: int, version: int) -> bool:
+    def _ask(self, debt: Debt, epoch: int) -> bool:
         """Have one debt settled; False when it was not: the later ones rest on it."""
-        owed = msgspec.convert(debt.details, type=Owed)
+        owed, fence = msgspec.convert(debt.details, type=Owed), _fence(debt)
+        version = fencing.mirror(self._coordination, fence, epoch)
         commands = Commands(
-            self._coordination, flow_uuid=owed.flow, epoch=epoch, guard=epoch_path(debt.move_id), version=version
+            self._coordination, flow_uuid=owed.flow, epoch=epoch, guard=epoch_path(fence), version=version
         )
         with self._journal.read() as session:
             server = moves.get(session, debt.move_id).server
-        key = f"{owed.flow}.{owed.step}.revert.{owed.sequence}.debt-{epoch}"
+        key = f"{owed.flow}.{owed.step}.{owed.direction}.{owed.sequence}.debt-{epoch}"
         commands.post(
             Command(
                 key=key,
                 host=debt.host,
-                move=debt.move_id,
+                move=fence,
                 server=server,
                 epoch=epoch,
                 step=owed.step,
                 action=debt.action,
-                direction="revert",
+                direction=owed.direction,
                 details=owed.details,
                 deadline=owed.deadline,
             )
@@ -150,6 +159,8 @@ class Collector:
         finally:
             commands.sweep([debt.host])
         self._note(debt, epoch, error)
+        if error is None and fence != debt.move_id:
+            self._coordination.delete(move_path(fence))
         return error is None
 
     def _look(self) -> None:

@@ -282,6 +282,20 @@ class MoveRun:
             debts.owe(session, move_id=self.move_id, host=host, action=action, details=msgspec.to_builtins(owed))
         LOG.warning("Host %s is away and owes the undo of %s for move %s", host, step, self.move_id[:8])
 
+    def keep(self, step: str, *, host: str, details: msgspec.Struct, deadline: float) -> None:
+        """Record that the host keeps the move's source, for as long as was asked."""
+        owed = Owed(
+            flow=self.flow_uuid,
+            step=step,
+            sequence=self.history.sequence(step, "execute"),
+            details=msgspec.to_builtins(details),
+            deadline=deadline,
+            direction="execute",
+        )
+        with self.write() as session:
+            seconds = moves.get(session, self.move_id).keep_seconds
+            debts.keep(session, move_id=self.move_id, host=host, seconds=seconds, details=msgspec.to_builtins(owed))
+
     def owes(self, host: str) -> bool:
         """Whether the host owes an undo of this move already and is still away."""
         with self.journal.read() as session:

@@ -35,6 +35,8 @@ class Wish:
     host: str | None = None
     policy: str = "manual"
     confirm_seconds: int | None = None
+    keep_seconds: int | None = None
+    """For how long the source's disks are kept after confirm; None: as configured."""
     reason: str | None = None
     plan: str | None = None
 
@@ -80,6 +82,7 @@ def submit(site: Site, wish: Wish) -> Move:
         target_host=facts.target.name if facts.target else None,
         policy=wish.policy,
         confirm_seconds=seconds,
+        keep_seconds=site.conf.confirm.keep_source if wish.keep_seconds is None else wish.keep_seconds,
         reason=wish.reason,
         asked_by=getpass.getuser(),
         project=facts.server.project,
@@ -138,6 +141,7 @@ def _planned(site: Site, wish: Wish) -> Wish:
         host=inputs["host"],
         policy=wish.policy,
         confirm_seconds=wish.confirm_seconds,
+        keep_seconds=wish.keep_seconds,
         reason=wish.reason,
     )
     given = (wish.flavor and catalog.find_flavor(site.api, wish.flavor).id, wish.host)

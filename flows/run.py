@@ -101,6 +101,9 @@ class Run(Protocol):
     def owe(self, step: str, *, host: str, action: str, details: msgspec.Struct, deadline: float) -> None:
         """Record a debt: the host, which is away, still has to carry out the action's undo."""
 
+    def keep(self, step: str, *, host: str, details: msgspec.Struct, deadline: float) -> None:
+        """Record that the host keeps the move's source, for as long as was asked, and is to purge it then."""
+
     def owes(self, host: str) -> bool:
         """Whether the host owes an undo of this move already and is still away."""
 

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from droveway.errors import NotFound
 from droveway.persistence.database import Database
-from droveway.persistence.debts import ERROR, WRITTEN_OFF
+from droveway.persistence.debts import ERROR, PURGE, WRITTEN_OFF
 
 OWED: Final = "owed"
 SETTLED: Final = "settled"
@@ -24,7 +24,7 @@ _DEBTS: Final = sa.table(
     sa.column("id", sa.Integer),
     *(sa.column(name, sa.String) for name in ("host", "move_id", "action")),
     sa.column("details", sa.JSON),
-    *(sa.column(name, sa.DateTime) for name in ("created_at", "settled_at")),
+    *(sa.column(name, sa.DateTime) for name in ("created_at", "not_before", "settled_at")),
 )
 _MOVES: Final = sa.table("moves", *(sa.column(name, sa.String) for name in ("id", "server", "server_name")))
 
@@ -47,8 +47,15 @@ class DebtView:
     """Why it could not be settled when that was last tried."""
     written_off_by: str | None
     created: dt.datetime
+    due: dt.datetime
+    """From when on it is settled; later than ``created`` for what is kept for a time."""
     settled: dt.datetime | None
     """When it was settled or written off."""
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether it is the end of what is kept of a move's source."""
+        return self.action == PURGE
 
 
 def listing(
@@ -90,5 +97,6 @@ def _view(row: Any) -> DebtView:
         error=row.details.get(ERROR),
         written_off_by=forgotten,
         created=row.created_at,
+        due=row.not_before or row.created_at,
         settled=row.settled_at,
     )

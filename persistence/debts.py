@@ -1,7 +1,11 @@
-"""What hosts that were away still owe: the undos that they could not be asked for."""
+"""What hosts still owe: the undos that they could not be asked for while they were away, and what is kept for a time.
+
+A debt with a date is no reason to wait: it keeps neither a move open nor a host from taking servers.
+"""
 
 from __future__ import annotations
 
+import datetime as dt
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -17,16 +21,27 @@ WRITTEN_OFF = "written_off"
 """The key under which it stands who wrote the debt off; such a debt counts as settled."""
 
 
+PURGE: Final = "purge_kept"
+"""The action of a debt whose host keeps a move's source until its date."""
+
 # Made once: to make a statement takes far longer than to carry it out.
-_OUTSTANDING: Final = sa.select(Debt.id).where(Debt.move_id == sa.bindparam("move"), Debt.settled_at.is_(None)).limit(1)
+_OUTSTANDING: Final = (
+    sa.select(Debt.id)
+    .where(Debt.move_id == sa.bindparam("move"), Debt.settled_at.is_(None), Debt.not_before.is_(None))
+    .limit(1)
+)
 _OUTSTANDING_OF_HOST: Final = _OUTSTANDING.where(Debt.host == sa.bindparam("host"))
-_OWING: Final = sa.select(Debt.host).where(Debt.settled_at.is_(None)).distinct()
+_OWING: Final = sa.select(Debt.host).where(Debt.settled_at.is_(None), Debt.not_before.is_(None)).distinct()
+_KEPT: Final = sa.select(Debt).where(
+    Debt.move_id == sa.bindparam("move"), Debt.action == PURGE, Debt.settled_at.is_(None)
+)
 _COLLECTABLE: Final = (
     sa.select(Debt)
     .join(Move, Move.id == Debt.move_id)
     .join(Claim, Claim.move_id == Debt.move_id)
     .where(
         Debt.settled_at.is_(None),
+        sa.or_(Debt.not_before.is_(None), Debt.not_before <= sa.func.utc_now()),
         Move.flow_uuid.is_(None),
         sa.or_(Claim.released_at.is_not(None), Claim.owner == COLLECTOR),
     )
@@ -45,8 +60,29 @@ def owe(session: orm.Session, *, move_id: str, host: str, action: str, details: 
         session.add(Debt(host=host, move_id=move_id, action=action, details=details, created_at=database_time(session)))
 
 
+def keep(session: orm.Session, *, move_id: str, host: str, seconds: int, details: dict[str, Any]) -> None:
+    """Record that the host keeps the move's source for so long from now; repeated: until the date that stands."""
+    if kept(session, move_id) is None:
+        now = database_time(session)
+        until = now + dt.timedelta(seconds=seconds)
+        session.add(Debt(host=host, move_id=move_id, action=PURGE, details=details, created_at=now, not_before=until))
+
+
+def kept(session: orm.Session, move_id: str) -> Debt | None:
+    """The debt by which a host keeps the move's source; None when nothing of it is kept."""
+    return session.scalar(_KEPT, {"move": move_id})
+
+
+def end_keeping(session: orm.Session, move_id: str) -> Debt | None:
+    """Let what is kept of the move's source be purged now; the debt, None when nothing is kept."""
+    debt = kept(session, move_id)
+    if debt is not None and debt.not_before is not None:
+        debt.not_before = min(debt.not_before, database_time(session))
+    return debt
+
+
 def outstanding(session: orm.Session, move_id: str, host: str | None = None) -> bool:
-    """Whether anything of the move is still owed, by that host or by any."""
+    """Whether anything of the move is owed that is due at once, by that host or by any."""
     unsettled = _OUTSTANDING if host is None else _OUTSTANDING_OF_HOST
     return session.scalar(unsettled, {"move": move_id, "host": host}) is not None
 

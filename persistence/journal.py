@@ -57,6 +57,8 @@ class Move(JournalBase):
     new_flavor: orm.Mapped[str] = orm.mapped_column(sa.String(255))
     policy: orm.Mapped[str] = orm.mapped_column(sa.String(16))
     confirm_seconds: orm.Mapped[int] = orm.mapped_column(default=86400)
+    keep_seconds: orm.Mapped[int] = orm.mapped_column(default=0)
+    """For how long after confirm the source's disks are kept; 0: not at all."""
     deadline: orm.Mapped[dt.datetime | None] = orm.mapped_column(Moment, index=True)
     """When the confirm policy acts, by the database's clock; set on entering verifying."""
     health: orm.Mapped[str | None] = orm.mapped_column(sa.String(16))
@@ -195,7 +197,7 @@ class Intent(JournalBase):
 
 
 class Debt(JournalBase):
-    """A clean-up that an unreachable host still owes."""
+    """A clean-up that a host still owes: it could not be reached, or the time has not come."""
 
     __tablename__ = "debts"
 
@@ -207,6 +209,8 @@ class Debt(JournalBase):
     action: orm.Mapped[str] = orm.mapped_column(sa.String(64))
     details: orm.Mapped[dict[str, Any]] = orm.mapped_column(Json)
     created_at: orm.Mapped[dt.datetime] = orm.mapped_column(Moment)
+    not_before: orm.Mapped[dt.datetime | None] = orm.mapped_column(Moment)
+    """When it falls due, by the database's clock: such a debt keeps nothing waiting.  NULL: at once."""
     settled_at: orm.Mapped[dt.datetime | None] = orm.mapped_column(Moment, index=True)
 
 

@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy import exc, orm
 
 from droveway.errors import Conflict, NotFound, Refused, ServerDeleted
+from droveway.persistence import debts
 from droveway.persistence.database import database_time
 from droveway.persistence.journal import COLLECTOR, Claim, Debt, Move, MoveFlow, MoveStep
 from droveway.persistence.states import ENDED, State, check_transition
@@ -66,6 +67,7 @@ class Request:
     target_host: str | None = None
     policy: str = "manual"
     confirm_seconds: int = 86400
+    keep_seconds: int = 0
     reason: str | None = None
     asked_by: str = ""
     project: str = ""
@@ -89,6 +91,7 @@ def submit(session: orm.Session, request: Request, flow: FlowRef) -> Move:
         new_flavor=request.new_flavor,
         policy=request.policy,
         confirm_seconds=request.confirm_seconds,
+        keep_seconds=request.keep_seconds,
         reason=request.reason,
         asked_by=request.asked_by,
         project=request.project,
@@ -170,7 +173,7 @@ def left_ends(session: orm.Session) -> list[tuple[Move, MoveFlow]]:
 def _left_ends() -> sa.Select[Move, MoveFlow]:
     newer = orm.aliased(MoveFlow)
     later = sa.select(newer.uuid).where(newer.move_id == Move.id, newer.ended_at > MoveFlow.ended_at)
-    owed = sa.select(Debt.id).where(Debt.move_id == Move.id, Debt.settled_at.is_(None))
+    owed = sa.select(Debt.id).where(Debt.move_id == Move.id, Debt.settled_at.is_(None), Debt.not_before.is_(None))
     return (
         sa.select(Move, MoveFlow)
         .join(Claim, Claim.move_id == Move.id)
@@ -255,6 +258,8 @@ def end_flow(session: orm.Session, move_id: str, flow_uuid: str, *, done: bool) 
     state = _state_after(session, flow.kind, move, error, done=done)
     if state in (State.DELETING, State.CANCELLED) and move.delete_requested:
         error = _DELETED
+    if state is State.DELETING:
+        debts.end_keeping(session, move_id)
     columns: dict[str, Any] = {
         "error": error["message"] if error else None,
         "error_code": error["code"] if error else None,

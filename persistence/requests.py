@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from sqlalchemy import orm
 
 from droveway.errors import Refused
-from droveway.persistence import moves
+from droveway.persistence import debts, moves
 from droveway.persistence.database import database_time
 from droveway.persistence.journal import Move, MoveStep
 from droveway.persistence.moves import SHORT, FlowRef
@@ -100,6 +100,15 @@ def delete(session: orm.Session, move: Move) -> None:
     move.updated_at = database_time(session)
     if move.state == State.VERIFYING:
         move.deadline = move.updated_at
+
+
+def purge_kept(session: orm.Session, move: Move) -> None:
+    """Let the host purge what it keeps of the move's source; raises Refused when it keeps nothing."""
+    if debts.end_keeping(session, move.id) is None:
+        raise Refused(
+            f"nothing is kept of the source of move {move.id[:SHORT]} of {move.server_name}: "
+            f"droveway debt list --all --move {move.id[:SHORT]} shows what was"
+        )
 
 
 def host_is_back(session: orm.Session, host: str) -> None:

@@ -46,6 +46,7 @@ ACTIONS: Final[dict[str, Action]] = {
     "check_set_aside": Action(checks.check_set_aside, nothing),
     "check_health": Action(checks.check_health, nothing),
     "discard_source": Action(disks.discard_source, nothing),
+    "purge_kept": Action(disks.purge_kept, disks.undo_purge_kept),
     "restore_disks": Action(disks.restore_disks, disks.undo_restore_disks),
     "prepare_source_guest": Action(guests.prepare_source_guest, guests.undo_prepare_source_guest),
     "discard_destination": Action(disks.discard_destination, nothing),

@@ -1,8 +1,8 @@
 """The servers' directories below one host's instances directory.
 
-Names are Nova's: ``<uuid>``, ``<uuid>_resize`` (set aside), ``<uuid>_del`` (a revert's, until its guest runs), and
-while they are made or removed ``<uuid>.part-<move>-<host>`` and ``<uuid>.gone-<move>``.  Nothing beneath the instances
-directory is reached through a link.  Two hosts may share it.
+Names are Nova's: ``<uuid>``, ``<uuid>_resize`` (set aside), ``<uuid>_del`` (a revert's, until its guest runs).  Ours
+are ``<uuid>_keep-<move>`` (kept after confirm), and while they are made or removed ``<uuid>.part-<move>-<host>`` and
+``<uuid>.gone-<move>``.  Nothing beneath the instances directory is reached through a link.  Two hosts may share it.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from droveway.wire import DiscardDestination, DiscardSource, NoDetails, RestoreDisks
+from droveway.wire import DiscardDestination, DiscardSource, NoDetails, PurgeKept, RestoreDisks
 from droveway.workers import bases
 from droveway.workers.context import Context
 from droveway.workers.directories import SWAP, BaseFile, Manifest, SetAsideDisk, open_file
@@ -17,6 +17,7 @@ from droveway.workers.ownership import (
     discard_copy,
     forget_manifest,
     hold_storage,
+    kept_name,
     own_copy,
     own_manifest,
     part_name,
@@ -113,21 +114,47 @@ def undo_restore_disks(ctx: Context, details: RestoreDisks) -> dict[str, Any]:
 
 def discard_source(ctx: Context, details: DiscardSource) -> dict[str, Any]:
     """Delete or keep what was set aside, and undefine the source's guest (Nova's confirm_migration)."""
-    name, kept = set_aside_name(ctx.server), f"{ctx.server}_keep-{ctx.move}"
+    name, kept = set_aside_name(ctx.server), kept_name(ctx.server, ctx.move)
     set_aside_here = ctx.directories.exists(name)
     if set_aside_here:
         own_manifest(ctx)
     ctx.journal.drop_offer(ctx.server, ctx.move)
     if details.undefine:
         _undefine_source(ctx)
-    if details.keep and set_aside_here:
+    if not details.keep:
+        discard(ctx, name)
+        # The server may have been deleted since the step was begun.
+        discard(ctx, kept)
+    elif set_aside_here:
+        hold_storage(ctx)
         ctx.effect("keep")
         ctx.fence()
         ctx.directories.rename(name, kept)
-    else:
-        discard(ctx, name)
     ctx.effect("discarded")
     return {"kept": kept if ctx.directories.exists(kept) else ""}
+
+
+def purge_kept(ctx: Context, details: PurgeKept) -> dict[str, Any]:
+    """Delete what a confirm has kept; done when it is not there."""
+    kept = kept_name(ctx.server, details.of_move)
+    require_storage(ctx)
+    if ctx.directories.exists(kept):
+        manifest = ctx.directories.manifest(kept)
+        if manifest is None or (manifest.move, manifest.server) != (details.of_move, ctx.server):
+            raise ctx.failed(
+                f"{ctx.directories.path(kept)} on {ctx.host.name} is not what move {details.of_move} kept: see what it "
+                "is and remove it",
+                code="foreign",
+            )
+    discard(ctx, kept, of_move=details.of_move)
+    ctx.effect("purged")
+    ctx.journal.forget(ctx.stem)
+    return {}
+
+
+def undo_purge_kept(ctx: Context, details: PurgeKept) -> dict[str, Any]:
+    """Refused: a conductor of a release that knows no dates asks for it before the time, as for any debt."""
+    raise ctx.failed(f"what move {details.of_move} kept is purged when its time is over", code="kept")
 
 
 def discard_destination(ctx: Context, details: DiscardDestination) -> dict[str, Any]:

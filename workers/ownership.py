@@ -21,14 +21,19 @@ def deleted_name(server: str) -> str:
     return f"{server}_del"
 
 
+def kept_name(server: str, move: str) -> str:
+    """The directory that a confirm keeps for a time instead of deleting what was set aside."""
+    return f"{server}_keep-{move}"
+
+
 def part_name(ctx: Context) -> str:
     """The directory in which this move makes its copy on this host, with which others may share their storage."""
     return f"{ctx.server}.part-{ctx.move}-{ctx.host.name}"
 
 
-def gone_name(ctx: Context) -> str:
-    """The name under which this move deletes: one that nobody takes for a server's directory."""
-    return f"{ctx.server}.gone-{ctx.move}"
+def gone_name(ctx: Context, move: str = "") -> str:
+    """The name under which this move, or the one given, deletes: one that nobody takes for a server's directory."""
+    return f"{ctx.server}.gone-{move or ctx.move}"
 
 
 def in_use(ctx: Context, disks: Iterable[str]) -> list[Path]:
@@ -55,9 +60,12 @@ def refuse_foreign(ctx: Context, guest: GuestRecord) -> None:
         )
 
 
-def discard(ctx: Context, name: str) -> None:
-    """Delete a directory, half deleted ones of this move too: first it loses its name, then what lies in it."""
-    gone = gone_name(ctx)
+def discard(ctx: Context, name: str, *, of_move: str = "") -> None:
+    """Delete a directory, half deleted ones too: first it loses its name, then what lies in it.
+
+    ``of_move``: whose the directory is, unless this move's own.
+    """
+    gone = gone_name(ctx, of_move)
     ctx.directories.remove(gone)
     if ctx.directories.exists(name):
         ctx.effect("discard")

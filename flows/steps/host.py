@@ -32,6 +32,11 @@ COPY_DEADLINE: Final = 24 * 3600.0
 NOTHING: Final = wire.Connections(volumes=[], ports=[])
 
 
+def has_disks(ctx: Context) -> bool:
+    """Whether the server has a disk on its host, not on a volume, that holds anything of its own."""
+    return any(disk.name != SWAP for disk in before(ctx.move).guest.disks)
+
+
 class CheckDestination(HostStep):
     """Proves that the destination can run the guest, before the source is touched."""
 
@@ -67,8 +72,7 @@ class FindStorage(HostStep):
             shared, variant = True, "same-host"
         else:
             shared = bool(self.command(ctx, wire.FindStorage(probe=probe_name(ctx)))["shared"])
-            local = any(disk.name != SWAP for disk in before(ctx.move).guest.disks)
-            apart = "copy" if local else "volume"
+            apart = "copy" if has_disks(ctx) else "volume"
             variant = "shared" if shared else apart
         with ctx.run.write() as session:
             session.get_one(type(ctx.move), ctx.move.id).storage = variant
@@ -331,12 +335,25 @@ class DiscardSource(HostStep):
 
     destroys = True
     where = Where.SOURCE
-    does = "delete the source's copy"
+    does = "delete the source's copy, or keep it for the time that was asked"
     no_undo = "the point of no return"
 
+    def perform(self, ctx: Context) -> dict[str, Any] | None:
+        """What is kept is owed from then on: the host purges it when its time is over."""
+        done = self.command(ctx, self.details(ctx))
+        if done.get("kept"):
+            purge = wire.PurgeKept(of_move=ctx.move.id)
+            ctx.run.keep(ctx.step, host=ctx.move.source_host, details=purge, deadline=self.deadline)
+        return done
+
     def details(self, ctx: Context) -> wire.DiscardSource:
-        """On another host the guest's old definition goes too."""
-        return wire.DiscardSource(undefine=not ctx.same_host)
+        """On another host the guest's old definition goes too.
+
+        Nothing is kept of a server that is deleted, nor of one without a disk of its own.
+        """
+        deleted = ctx.move.delete_requested or is_deleted(ctx)
+        keep = ctx.move.keep_seconds > 0 and not deleted and has_disks(ctx)
+        return wire.DiscardSource(undefine=not ctx.same_host, keep=keep)
 
 
 class RestoreDisks(HostStep):
