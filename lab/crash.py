@@ -63,10 +63,13 @@ class Outcome:
 class Bench:
     """One prepared lab with one server, put back before each point."""
 
-    def __init__(self, folder: Path, spec: cloud.Cloud, how: How = "asked", *, whole: bool = False) -> None:
+    def __init__(
+        self, folder: Path, spec: cloud.Cloud, how: How = "asked", *, whole: bool = False, keep: int = 0
+    ) -> None:
         """``folder`` is empty: the lab and what is kept of it are made there; ``how`` tells of its confirms.
 
-        ``whole``: every point is run to its end, whatever states it meets.
+        ``whole``: every point is run to its end, whatever states it meets.  ``keep``: seconds for which confirms keep
+        the source.
         """
         self._how = how
         self._whole = whole
@@ -80,7 +83,7 @@ class Bench:
         self._gaps: dict[str, Gaps] = {}
         self._checkpoints: dict[tuple[str, Way], Checkpoints] = {}
         self.alternates = len(list(spec.hosts())) > 2  # noqa: PLR2004 - the source and one more
-        crash_process.apart(lambda: _build(self._root, spec))
+        crash_process.apart(lambda: _build(self._root, spec, keep))
         self._rest = snapshot.take(self._root, self._kept / "rest")
         self._rest.restore()
         self._lab = crash_warm.open_lab(self._root, self._on_request)
@@ -295,11 +298,11 @@ class Bench:
             self._script.on_request(method, path)
 
 
-def _build(root: Path, spec: cloud.Cloud) -> None:
+def _build(root: Path, spec: cloud.Cloud, keep: int) -> None:
     lab = build.create(root, spec)
     # Nobody has to wait until a guest is old enough to be healthy.
     with lab.layout.configuration.open("a", encoding="utf-8") as file:
-        file.write("[confirm]\nhealthy_after = 0\n")
+        file.write(f"[confirm]\nhealthy_after = 0\nkeep_source = {keep}\n")
     lab.close()
 
 

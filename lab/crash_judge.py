@@ -146,6 +146,7 @@ def _request(lab: Lab, kind: str, server: str) -> moves.Request:
         host=instance.host or "",
         old_flavor=flavor,
         new_flavor=largest.name if kind == "resize" else flavor,
+        keep_seconds=lab.conf.confirm.keep_source,
     )
 
 

@@ -49,7 +49,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return matrix_full.run(options.jobs, choice, options.page, options.reports)
     folder = Path(tempfile.mkdtemp(prefix="droveway-matrix-", dir=scratch.place()))
     try:
-        bench = Bench(folder, matrix_clouds.spec(options.cloud), options.confirm, whole=options.whole)
+        bench = Bench(
+            folder, matrix_clouds.spec(options.cloud), options.confirm, whole=options.whole, keep=options.keep_source
+        )
         try:
             if len(options.points) not in range(1, FEW) or choices:
                 bench.warm()
@@ -90,6 +92,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--cloud", default="three-hosts", choices=matrix_clouds.CLOUDS, help="the hosts and the server")
     parser.add_argument(
         "--confirm", default="asked", choices=HOWS, help="kill confirms that are brought about like this"
+    )
+    parser.add_argument(
+        "--keep-source", type=int, default=0, metavar="SECONDS", help="let confirms keep the source for so long"
     )
     parser.add_argument("--whole", action="store_true", help="run each point to its end, whatever states it meets")
     parser.add_argument("--report", type=Path, help="write what became of each point to this file, one JSON line each")
@@ -195,7 +200,8 @@ def _run(bench: Bench, options: argparse.Namespace, point: Point) -> Outcome:
 
 def _where(options: argparse.Namespace) -> str:
     how = "" if options.confirm == "asked" else f" --confirm {options.confirm}"
-    return f"--cloud {options.cloud}{how}"
+    keeps = f" --keep-source {options.keep_source}" if options.keep_source else ""
+    return f"--cloud {options.cloud}{how}{keeps}"
 
 
 def _say(line: str) -> None:

@@ -24,6 +24,9 @@ WRITTEN_OFF = "written_off"
 PURGE: Final = "purge_kept"
 """The action of a debt whose host keeps a move's source until its date."""
 
+DUE: Final = sa.and_(Debt.settled_at.is_(None), sa.or_(Debt.not_before.is_(None), Debt.not_before <= sa.func.utc_now()))
+"""What a debt is that may be settled now."""
+
 # Made once: to make a statement takes far longer than to carry it out.
 _OUTSTANDING: Final = (
     sa.select(Debt.id)
@@ -40,8 +43,7 @@ _COLLECTABLE: Final = (
     .join(Move, Move.id == Debt.move_id)
     .join(Claim, Claim.move_id == Debt.move_id)
     .where(
-        Debt.settled_at.is_(None),
-        sa.or_(Debt.not_before.is_(None), Debt.not_before <= sa.func.utc_now()),
+        DUE,
         Move.flow_uuid.is_(None),
         sa.or_(Claim.released_at.is_not(None), Claim.owner == COLLECTOR),
     )

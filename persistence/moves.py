@@ -173,7 +173,7 @@ def left_ends(session: orm.Session) -> list[tuple[Move, MoveFlow]]:
 def _left_ends() -> sa.Select[Move, MoveFlow]:
     newer = orm.aliased(MoveFlow)
     later = sa.select(newer.uuid).where(newer.move_id == Move.id, newer.ended_at > MoveFlow.ended_at)
-    owed = sa.select(Debt.id).where(Debt.move_id == Move.id, Debt.settled_at.is_(None), Debt.not_before.is_(None))
+    owed = sa.select(Debt.id).where(Debt.move_id == Move.id, debts.DUE)
     return (
         sa.select(Move, MoveFlow)
         .join(Claim, Claim.move_id == Move.id)

@@ -10,11 +10,12 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 from support.audit_world import CLOUD, HYPERVISORS, SERVICE_CHECKS, World, about, planted, plants, reportable
 
 from droveway.audit import Kind
 from droveway.lab import daemons
-from droveway.persistence import servers
+from droveway.persistence import debts, servers
 from droveway.persistence.journal import Debt
 from droveway.persistence.states import State
 from droveway.workers.hypervisors import base, libvirt_connection
@@ -211,10 +212,23 @@ class TestDisks:
         world.make_directory("host1", name)
         assert about(world.only("disk"))[:3] == (f"instances/{name}", "host1", world.ids["web"])
 
-    def test_kept_on_purpose_is_no_finding(self, world: World) -> None:
+    @plants(Kind.DISK)
+    def test_kept_on_purpose_is_no_finding_until_it_is_settled(self, world: World) -> None:
+        """It explains nothing else of its move on that host."""
         ended = world.ended_move("web", State.DONE, status="confirmed")
-        world.make_directory("host2", f"{world.ids['web']}_keep-{ended}")
-        assert world.audit().clean
+        name = f"{world.ids['web']}_keep-{ended}"
+        world.make_directory("host2", name)
+        with world.lab.journal.write() as session:
+            debts.keep(session, move_id=ended, host="host2", seconds=60, details={})
+        report = world.audit()
+        assert report.clean
+        assert report.noted == ()
+        left = world.make_directory("host2", f"{world.ids['web']}_resize", droveway_manifest={"move": ended})
+        assert world.only("disk").subject == f"instances/{left.name}"
+        shutil.rmtree(left)
+        with world.lab.journal.write() as session:
+            session.execute(sa.update(Debt).values(settled_at=NOW))
+        assert world.only("disk").subject == f"instances/{name}"
 
     @plants(Kind.DISK)
     @pytest.mark.parametrize("name", ["disk.swap.part", ".droveway.json.new"])

@@ -42,9 +42,12 @@ def test_a_move_goes_there_and_back(site: Installation) -> None:
 
 @pytest.mark.parametrize("site", ["postgresql"], indirect=True)
 def test_an_operator_submits_and_follows_a_move(site: Installation) -> None:
-    """R1-40: submitting returns at once; the move is waited for, confirmed and looked at by other commands."""
+    """R1-40: submitting returns at once; the move is waited for, confirmed and looked at by other commands.
+
+    What it keeps of its source goes as soon as that is asked.
+    """
     site.workers()
-    code, said, complained = site.droveway("move", "create", "web", "--flavor", "large")
+    code, said, complained = site.droveway("move", "create", "web", "--flavor", "large", "--keep-source", "7d")
     assert (code, complained) == (0, ""), complained
     move = said.split()[1]
     assert f"follow it with  droveway move watch {move}" in said
@@ -61,6 +64,12 @@ def test_an_operator_submits_and_follows_a_move(site: Installation) -> None:
     code, said, complained = site.droveway("move", "show", move, "-f", "value", "-c", "state")
     assert (code, said, complained) == (0, "done\n", "")
     assert site.droveway("server", "show", "web", "-f", "value", "-c", "flavor") == (0, "large\n", "")
+    assert_balanced(site.lab)
+    shown = site.told("move", "show", move)
+    kept = site.lab.layout.host("host1") / "instances" / shown["kept_as"]
+    assert (kept / "disk").is_file()
+    assert "host host1 purges it" in site.droveway("move", "purge-kept", move)[1]
+    until(lambda: not kept.exists(), "the purge")
     assert_balanced(site.lab)
 
 

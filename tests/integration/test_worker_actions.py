@@ -128,6 +128,54 @@ def test_every_stage_of_a_confirm_survives_kills_and_repeats(site: Cloud, varian
     assert directories.exists(kept) == keep
     assert (site.hosts["alpha"].hypervisor.guest(SERVER) is None) == (there != "alpha")
     assert site.hosts[there].directories.marker(SERVER) is not None
+    wear_out(site, Stage("alpha", "purge_kept", wire.PurgeKept(of_move=MOVE), undone=False))
+    assert not directories.exists(kept)
+    assert site.hosts[there].directories.marker(SERVER) is not None
+
+
+def test_what_was_kept_goes_when_its_server_is_deleted_before_the_step_ends(pair: Cloud) -> None:
+    """The step is entered again, and finds what it had kept."""
+    pair.run("alpha", "set_aside")
+    keep = wire.DiscardSource(undefine=True, keep=True)
+    kept = pair.run("alpha", "discard_source", keep)["kept"]
+    assert pair.run("alpha", "discard_source", keep) == {"kept": kept}
+    assert pair.hosts["alpha"].directories.manifest(kept) is not None
+    assert pair.run("alpha", "discard_source", wire.DiscardSource(undefine=True)) == {"kept": ""}
+    assert not pair.hosts["alpha"].directories.exists(kept)
+
+
+def test_nothing_is_purged_that_the_move_did_not_keep(pair: Cloud) -> None:
+    """Nor before its time, where a conductor that knows no dates asks for it as for any debt; nor behind the fence."""
+    directories, purge = pair.hosts["alpha"].directories, wire.PurgeKept(of_move=MOVE)
+    pair.run("alpha", "set_aside")
+    kept = pair.run("alpha", "discard_source", wire.DiscardSource(undefine=True, keep=True))["kept"]
+    before = pair.snapshot()
+    with pytest.raises(StepError, match="purged when its time is over"):
+        pair.run("alpha", "purge_kept", purge, direction="revert")
+    pair.run("alpha", "purge_kept", wire.PurgeKept(of_move=OTHER_MOVE))
+    with pytest.raises(StepError, match="no plain file name"):
+        pair.run("alpha", "purge_kept", wire.PurgeKept(of_move="../x"))
+    pair.set_epoch(2)
+    with pytest.raises(Fenced):
+        pair.run("alpha", "purge_kept", purge)
+    pair.set_epoch(1)
+    assert pair.snapshot() == before
+    directories.write_record(kept, Manifest(move=OTHER_MOVE, epoch=1, server=SERVER, disks=[]))
+    before = pair.snapshot()
+    with pytest.raises(StepError, match="is not what move") as caught:
+        pair.run("alpha", "purge_kept", purge)
+    assert caught.value.error_code == "foreign"
+    assert pair.snapshot() == before
+
+
+def test_what_is_kept_is_not_taken_for_purged_while_its_file_system_is_away(pair: Cloud) -> None:
+    pair.run("alpha", "set_aside")
+    pair.run("alpha", "discard_source", wire.DiscardSource(undefine=True, keep=True), step="discard_source")
+    instances = pair.hosts["alpha"].directories.instances
+    instances.rename(pair.folder / "unmounted")
+    instances.mkdir()
+    with pytest.raises(StepError, match="mount it again"):
+        pair.run("alpha", "purge_kept", wire.PurgeKept(of_move=MOVE), step="discard_source")
 
 
 def test_every_stage_of_a_delete_survives_kills_and_repeats(pair: Cloud) -> None:

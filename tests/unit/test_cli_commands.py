@@ -315,6 +315,14 @@ def test_what_is_no_span_of_time(text: str) -> None:
         spans.seconds(text)
 
 
+def test_a_span_that_may_be_none() -> None:
+    assert (spans.seconds_or_none("0"), spans.seconds_or_none("7d")) == (0, 7 * 86400)
+    with pytest.raises(argparse.ArgumentTypeError, match="is more than a year"):
+        spans.seconds_or_none("366d")
+    with pytest.raises(argparse.ArgumentTypeError, match="is no time"):
+        spans.seconds_or_none("0h")
+
+
 @pytest.mark.parametrize("kind", ["resize", "migrate", "confirm", "revert"])
 def test_a_graph_is_text_with_one_point_of_no_return(cli: Cli, kind: str) -> None:
     lines = [line.split("\t") for line in cli("flow", "graph", kind, "-f", "text").splitlines()]

@@ -14,10 +14,11 @@ from support.engine_rig import CONFIRM, Rig, embedded_rig, reference
 from support.small_lab import small_cloud
 
 from droveway.cli import main
+from droveway.errors import Refused
 from droveway.lab import build
 from droveway.persistence import debts, invariants, moves, purge, requests
 from droveway.persistence.database import database_time
-from droveway.persistence.journal import Claim, Counter, Debt, Move, MoveFlow
+from droveway.persistence.journal import COLLECTOR, Claim, Counter, Debt, Move, MoveFlow
 
 MONTH = 30 * 86400
 
@@ -82,6 +83,37 @@ def test_a_move_with_a_debt_or_a_claim_stays(rig: Rig) -> None:
         session.execute(sa.update(Debt).values(settled_at=database_time(session)))
         session.execute(sa.update(Claim).values(released_at=database_time(session)))
     assert purge.purge(rig.journal, MONTH)["moves"] == 2
+
+
+def test_what_is_kept_for_a_time_keeps_nothing_waiting_but_its_move_s_rows(rig: Rig) -> None:
+    """It is due at its date, or as soon as that is asked; asked for twice it is one debt with one date."""
+    move = ended(rig, "kept", 99)
+
+    def due() -> list[str]:
+        with rig.journal.read() as session:
+            return [debt.action for debt in debts.collectable(session)]
+
+    for seconds in (3600, 7200):
+        with rig.journal.write() as session:
+            debts.keep(session, move_id=move, host="h1", seconds=seconds, details={})
+    with rig.journal.read() as session:
+        (owed,) = session.scalars(sa.select(Debt))
+        assert owed.not_before == owed.created_at + dt.timedelta(hours=1)
+        assert not debts.outstanding(session, move)
+        assert debts.owing(session) == {}
+        assert moves.left_ends(session) == []
+    assert due() == []
+    assert purge.purge(rig.journal, MONTH) == {}
+    with rig.journal.write() as session:
+        requests.purge_kept(session, moves.get(session, move))
+    assert due() == [debts.PURGE]
+    with rig.journal.write() as session:
+        session.execute(sa.update(Claim).values(owner=COLLECTOR, released_at=None))
+        assert moves.left_ends(session) == []
+        session.execute(sa.update(Debt).values(settled_at=database_time(session)))
+        assert [left.id for left, _ in moves.left_ends(session)] == [move]
+        with pytest.raises(Refused, match="nothing is kept of the source"):
+            requests.purge_kept(session, moves.get(session, move))
 
 
 def broken(rig: Rig) -> list[str]:
