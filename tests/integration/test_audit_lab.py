@@ -10,7 +10,6 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
-import sqlalchemy as sa
 from support.audit_world import CLOUD, HYPERVISORS, SERVICE_CHECKS, World, about, planted, plants, reportable
 
 from droveway.audit import Kind
@@ -213,11 +212,10 @@ class TestDisks:
         assert about(world.only("disk"))[:3] == (f"instances/{name}", "host1", world.ids["web"])
 
     @plants(Kind.DISK)
-    def test_kept_on_purpose_is_no_finding_until_it_is_settled(self, world: World) -> None:
+    def test_kept_on_purpose_is_no_finding(self, world: World) -> None:
         """It explains nothing else of its move on that host."""
         ended = world.ended_move("web", State.DONE, status="confirmed")
-        name = f"{world.ids['web']}_keep-{ended}"
-        world.make_directory("host2", name)
+        world.make_directory("host2", f"{world.ids['web']}_keep-{ended}")
         with world.lab.journal.write() as session:
             debts.keep(session, move_id=ended, host="host2", seconds=60, details={})
         report = world.audit()
@@ -225,10 +223,15 @@ class TestDisks:
         assert report.noted == ()
         left = world.make_directory("host2", f"{world.ids['web']}_resize", droveway_manifest={"move": ended})
         assert world.only("disk").subject == f"instances/{left.name}"
-        shutil.rmtree(left)
-        with world.lab.journal.write() as session:
-            session.execute(sa.update(Debt).values(settled_at=NOW))
-        assert world.only("disk").subject == f"instances/{name}"
+
+    @plants(Kind.DISK)
+    def test_kept_and_forgotten(self, world: World) -> None:
+        ended = world.ended_move("web", State.DONE, status="confirmed")
+        path = world.make_directory("host2", f"{world.ids['web']}_keep-{ended}")
+        finding = world.only("disk")
+        assert finding.subject == f"instances/{path.name}"
+        assert f"the move {ended[:8]} keeps it no more" in finding.detail
+        assert finding.mend == f"rm -r {path}"
 
     @plants(Kind.DISK)
     @pytest.mark.parametrize("name", ["disk.swap.part", ".droveway.json.new"])
