@@ -221,7 +221,9 @@ class TestDisks:
         report = world.audit()
         assert report.clean
         assert report.noted == ()
-        left = world.make_directory("host2", f"{world.ids['web']}_resize", droveway_manifest={"move": ended})
+        left = world.make_directory(
+            "host2", f"{world.ids['web']}_resize", droveway_manifest={"move": ended, "epoch": 3}
+        )
         assert world.only("disk").subject == f"instances/{left.name}"
 
     @plants(Kind.DISK)

@@ -17,6 +17,7 @@ from support.crash_points import assert_converged
 from support.operations import Stage, Workers, faults_cleared, stage
 from support.small_lab import until
 
+from droveway.audit import Finding
 from droveway.engines import asking
 from droveway.engines.submit import Wish, submit
 from droveway.errors import Parked
@@ -207,16 +208,19 @@ def test_the_audit_finds_what_nobody_keeps_any_more(lab: Stage) -> None:
 
 
 class Dying:
-    """The probe of a worker that dies before the named effect, once, and is back at once."""
+    """The probe of a worker that dies before the named effect, once, and is back at once; it audits what it leaves."""
 
-    def __init__(self, host: str, effect: str) -> None:
+    def __init__(self, lab: Stage, host: str, effect: str) -> None:
+        self.lab = lab
         self.host = host
         self.effect = effect
         self.workers: Workers
         self.dead = threading.Event()
+        self.found: tuple[Finding, ...] = ()
 
     def __call__(self, step: str, _direction: str, _phase: str, effect: str) -> None:
         if step == "discard_source" and effect == self.effect and not self.dead.is_set():
+            self.found = books.balance(self.lab.lab).findings
             self.dead.set()
             threading.Thread(target=self._again).start()
             raise Parked(f"{self.host} dies")
@@ -230,11 +234,12 @@ class Dying:
 def test_a_worker_that_dies_in_the_middle_of_a_purge_ends_it_when_it_is_back(lab: Stage, effect: str) -> None:
     """The server is on its way back to that host meanwhile."""
     move = migrate(lab, "web", "--keep-source", "1d")
-    probe = Dying(str(lab.move("web").source_host), effect)
+    probe = Dying(lab, str(lab.move("web").source_host), effect)
     let_pass(lab, 86400)
     with lab.running(workers={probe.host: probe}) as workers:
         probe.workers = workers
         assert probe.dead.wait(60)
+        assert probe.found == ()
         back = asking.carry(lab.lab, submit(lab.lab, Wish(server="web", host=probe.host, policy="auto")).id)
         until(lambda: not owes(lab, move), "the end of the purge")
     assert (back.state, back.dest_host) == ("done", probe.host)
