@@ -84,10 +84,7 @@ def _unanswered(site: Installation, host: str) -> list[str]:
     return [key for key in keys if site.session.get(result_path(host, key)) is None]
 
 
-def standing(site: Installation, conductor: Daemon) -> list[str] | None:
-    """The steps that a stopped conductor is in the middle of; None while it holds rows that others need."""
+def has_open_transactions(site: Installation) -> bool:
+    """Whether somebody holds rows that others need."""
     with site.lab.journal.engine.connect() as connection:
-        if connection.scalar(_HELD):
-            return None
-        rows = connection.execute(_OPEN).all()
-    return [row.step for row in rows if f"-{conductor.process.pid}-" in row.owner]
+        return bool(connection.scalar(_HELD))
