@@ -226,9 +226,12 @@ class Worker:
         """Start what may start, answer what was done, cancel what is being undone."""
         self._forget_ended()
         answered = set(self.coordination.children(result_path(self.host)))
+        keys = self.coordination.children(command_path(self.host))
+        for key in self._left.keys() - set(keys):
+            self._left.pop(key).unwatch()
         waiting = [
             command
-            for key in self.coordination.children(command_path(self.host))
+            for key in keys
             if key not in answered and (command := self._command(key)) is not None
         ]
         for command in sorted(waiting, key=lambda waits: parse_key(waits.key).attempt):

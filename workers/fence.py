@@ -15,7 +15,7 @@ def standing_epoch(coordination: Coordination, move: str) -> int | None:
 
 
 class Fence:
-    """Compares the epoch of one command with the one that stands."""
+    """Compares the epoch of one command with the one that stands, and looks whether it is still asked for."""
 
     def __init__(self, coordination: Coordination, journal: WorkerJournal, command: wire.Command) -> None:
         self._coordination = coordination
@@ -25,7 +25,7 @@ class Fence:
         """The epoch that the command has now: a conductor that adopts it raises it."""
 
     def check(self) -> None:
-        """Return while the command's epoch stands and the session lives.
+        """Return while the command stands, its epoch too, and the session lives.
 
         Raises `droveway.errors.Fenced` on any difference, and CoordinationLost when nobody can say.
         """
@@ -34,16 +34,21 @@ class Fence:
         standing = standing_epoch(self._coordination, self._command.move)
         if standing is None:
             raise Fenced(f"move {self._command.move} has ended or is not claimed: nothing more is done for it")
-        if standing != self.epoch:
-            self._adopt(standing)
+        self._require_asked(standing)
         if not self._journal.raise_epoch(self._command.move, self.epoch):
             raise Fenced(f"a higher epoch than {self.epoch} was seen for move {self._command.move}")
 
-    def _adopt(self, standing: int) -> None:
-        """The conductor that raised the epoch may have put it on the command while the action ran."""
-        found = self._coordination.get(command_path(self._command.host, self._command.key), sync=True)
+    def _require_asked(self, standing: int) -> None:
+        """Of a claim that goes on without this host the epoch stands, but it has taken its command back.
+
+        One that raised the epoch may have put it on the command while the action ran.
+        """
+        path = command_path(self._command.host, self._command.key)
+        found = self._coordination.get(path, sync=standing != self.epoch)
+        if found is None:
+            raise Fenced(f"{self._command.key} was taken back: nothing more is done for it")
         try:
-            stamped = wire.decode_command(found[0]).epoch if found is not None else self.epoch
+            stamped = wire.decode_command(found[0]).epoch
         except Refused as error:
             raise Fenced(str(error)) from None
         if stamped != standing:

@@ -1,17 +1,20 @@
-"""Workers that sleep beyond their sessions while their steps are given to others: awake, they do none of it any more."""
+"""Workers that sleep beyond their sessions while moves go on without them: awake, they do none of it any more."""
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
 import pytest
-from support import zookeeper_server
+from support import caught, zookeeper_server
 from support.daemons import LONG, Installation, installation
 from support.sleeper import Sleeper
 from support.small_lab import assert_balanced, in_child, is_released, picture, read_move, until
 
+from droveway.clients.zookeeper import BOARD
 from droveway.engines import asking, settling
 from droveway.engines.submit import Wish, submit
 from droveway.flows import registry
@@ -19,6 +22,7 @@ from droveway.flows.step import Where
 from droveway.lab import build, cloud
 from droveway.lab.session import Lab
 from droveway.persistence import catalog, debt_views, freezes, requests
+from droveway.persistence.journal import Daemon as DaemonRow
 from droveway.persistence.states import State
 from droveway.workers.hypervisors import guests_log
 
@@ -26,28 +30,37 @@ DESTINATION: Final = "host2"
 """The larger host, so that it is tried first of all."""
 
 SOURCE: Final = "host4"
-TO_IT: Final = tuple(f"a{number}" for number in range(40))
-FROM_IT: Final = tuple(f"b{number}" for number in range(20))
+TO_IT: Final = tuple(f"a{number}" for number in range(20))
+FROM_IT: Final = tuple(f"b{number}" for number in range(14))
 """Servers that move to the one, and from the other; the first of each shows the places at which a worker may sleep."""
 
-_HOST: Final = "{{vcpus: 99, memory_mb: {}, disk_gb: 900}}"
+CONDUCTOR: Final = {
+    "OS_CONDUCTOR__THREADS": str(len(TO_IT + FROM_IT)),
+    "OS_KEEPER__MAX_RUNNING": str(len(TO_IT + FROM_IT)),
+    "OS_CONDUCTOR__HOST_AWAY": "0.5",
+    "OS_CONDUCTOR__RETRY_FOR": "3",
+}
+
+_HOST: Final = "{{vcpus: {0}, memory_mb: {0}000, disk_gb: {0}0}}"
 _SERVER: Final = "flavor: small, image: base, ports: [{}], volumes: [{size_gb: 1}]"
 _CLOUD: Final = f"""
 hypervisor: sandbox
 cells:
   cell1:
     hosts:
-      host1: {_HOST.format(20000)}
-      {DESTINATION}: {_HOST.format(90000)}
-      host3: {_HOST.format(20000)}
-      {SOURCE}: {_HOST.format(20000)}
+      host1: {_HOST.format(99)}
+      {DESTINATION}: {_HOST.format(999)}
+      host3: {_HOST.format(99)}
+      {SOURCE}: {_HOST.format(99)}
 flavors:
   small: {{vcpus: 1, memory_mb: 64, root_gb: 1}}
   large: {{vcpus: 2, memory_mb: 128, root_gb: 1, swap_mb: 1}}
 images: {{base: {{size_mb: 1}}}}
 servers:
 """ + "".join(
-    f"  {name}: {{host: {host}, {_SERVER}}}\n" for names, host in ((TO_IT, "host1"), (FROM_IT, SOURCE)) for name in names
+    f"  {name}: {{host: {host}, {_SERVER}}}\n"
+    for names, host in ((TO_IT, "host1"), (FROM_IT, SOURCE))
+    for name in names
 )
 
 
@@ -69,52 +82,125 @@ def fixture_site(tmp_path: Path) -> Iterator[Installation]:
 def test_workers_that_slept_beyond_their_sessions_do_nothing_of_what_was_given_to_others(
     site: Installation, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
-    """They sleep before every effect of a move on its destination, and on its source."""
+    """They sleep right before each effect of a move, the one on its destination and the other on its source."""
     lab = site.lab
-    for host in ("host1", "host3"):
-        site.worker(host)
-    sleepers = {host: Sleeper("worker", tmp_path / f"sleeper-{host}") for host in (DESTINATION, SOURCE)}
-    for host, sleeper in sleepers.items():
-        sleeper.daemon = site.worker(host, **sleeper.environment)
-    conductor = site.conductor(
-        OS_CONDUCTOR__THREADS="99", OS_KEEPER__MAX_RUNNING="99", OS_CONDUCTOR__HOST_AWAY="0.5", OS_CONDUCTOR__RETRY_FOR="3"
-    )
-    ids: dict[str, str] = {}
-    places: dict[str, str] = {}
-    for sleeper, (pilot, *names), wish, where in (
-        (sleepers[DESTINATION], TO_IT, {"flavor": "large"}, Where.DESTINATION),
-        (sleepers[SOURCE], FROM_IT, {"host": "host3"}, Where.SOURCE),
-    ):
-        assert site.await_rest(submit(lab, Wish(server=pilot, **wish)).id) == State.VERIFYING
-        found = dict(zip(names, sleeper.passed(), strict=False))
-        assert len(found) == len(sleeper.passed()), "more servers are needed"
-        steps = {step.step_name() for step in registry.latest("resize").walk() if step.where is where}
-        assert {place.split()[0] for place in found.values()} >= steps
-        ids |= {name: catalog.find_server(lab.api, lab.cell_databases, name).id for name in found}
-        sleeper.want({ids[name]: place for name, place in found.items()})
-        places |= found
-    moves = {
-        name: submit(lab, Wish(server=name, **({"flavor": "large"} if name in TO_IT else {"host": "host3"}))).id
-        for name in places
-    }
-    for sleeper in sleepers.values():
-        sleeper.await_sleep()
-    until(lambda: all(is_released(lab, move) or read_move(lab, move).state == State.NEEDS_OPERATOR for move in moves.values()), "the end of the moves", LONG)
-    for name, move in moves.items():
-        row = read_move(lab, move)
-        print(name, places[name], row.state, row.dest_host, row.error_code, row.step)
-    record_property("figure", "x")
-    with lab.journal.write() as session:
-        freezes.freeze(session, "all", "", who="test", reason=None)
-    before = picture(lab.layout)
-    for host, sleeper in sleepers.items():
-        sleeper.wake()
-        site.await_worker(host)
-    after = picture(lab.layout)
-    for key in sorted({*before, *after}):
-        if before.get(key) != after.get(key):
-            if key == "guests":
-                print("GUESTS", after[key][len(before[key]):])
-            else:
-                print(key, str(before.get(key))[:300], "->", str(after.get(key))[:300])
-    assert 0
+    with contextlib.ExitStack() as stack:
+        sleepers = {host: Sleeper("worker", tmp_path / host) for host in (DESTINATION, SOURCE)}
+        for host in sorted(lab.identity.hosts):
+            environment = sleepers[host].environment if host in sleepers else {}
+            worker = site.worker(host, **environment)
+            if host in sleepers:
+                sleepers[host].daemon = worker
+                stack.callback(sleepers[host].close)
+        site.conductor(**CONDUCTOR)
+        there = _put_to_sleep(site, sleepers[DESTINATION], TO_IT, Where.DESTINATION)
+        here = _put_to_sleep(site, sleepers[SOURCE], FROM_IT, Where.SOURCE)
+        for sleeper in sleepers.values():
+            sleeper.await_sleep()
+        assert _refused_second_worker(site, DESTINATION).endswith("stop it first\n")
+        _go_on_without(site, there, here)
+        with lab.journal.write() as session:
+            freezes.freeze(session, "all", "", who="test", reason=None)
+        before = picture(lab.layout)
+        for host, sleeper in sleepers.items():
+            sleeper.wake()
+            site.await_worker(host)
+            until(lambda at=host: not caught.unanswered(site, at), "that it has answered whatever is asked now", LONG)
+        _assert_nothing_irreversible(site, before, picture(lab.layout))
+        with lab.journal.write() as session:
+            freezes.thaw(session, "all", "")
+        until(lambda: debt_views.listing(lab.journal) == [], "that what is owed is undone", LONG)
+        for ours in (there, here):
+            _end(site, ours)
+        assert_balanced(lab)
+        assert guests_log.overlaps(lab.layout.guests_log) == []
+    record_property("figure", f"split brain of workers: asleep at {len(there) + len(here)} places, 0 effects")
+
+
+@dataclasses.dataclass(frozen=True)
+class Asleep:
+    """A move in which a worker sleeps, at its place."""
+
+    move: str
+    place: str
+
+
+def _wish(name: str) -> Wish:
+    return Wish(server=name, flavor="large") if name in TO_IT else Wish(server=name, host="host3")
+
+
+def _put_to_sleep(site: Installation, sleeper: Sleeper, names: tuple[str, ...], where: Where) -> list[Asleep]:
+    """Learn the places from a move that nothing happens to, then begin one for each of them."""
+    lab = site.lab
+    pilot, *others = names
+    assert site.await_rest(submit(lab, _wish(pilot)).id) == State.VERIFYING
+    places = dict(zip(others, sleeper.passed(), strict=False))
+    assert len(places) == len(sleeper.passed()), "more servers are needed"
+    steps = {step.step_name() for step in registry.latest("resize").walk() if step.where is where}
+    assert {place.split()[0] for place in places.values()} >= steps
+    ids = {name: catalog.find_server(lab.api, lab.cell_databases, name).id for name in places}
+    sleeper.want({ids[name]: place for name, place in places.items()})
+    return [Asleep(submit(lab, _wish(name)).id, place) for name, place in places.items()]
+
+
+def _refused_second_worker(site: Installation, host: str) -> str:
+    """What is said to somebody who starts another worker of the host."""
+    root = str(site.lab.layout.host(host))
+    environment = {"OS_WORKER__STATE_PATH": root, "OS_WORKER__INSTANCES_ROOT": root}
+    code, _, complained = site.droveway("worker", "run", "--host", host, **environment)
+    assert code == 2, complained
+    return complained
+
+
+def _go_on_without(site: Installation, there: list[Asleep], here: list[Asleep]) -> None:
+    """No destination is waited for before its guest is to start: an operator says then that it did.  A source is."""
+    lab = site.lab
+
+    def rests(each: Asleep) -> bool:
+        return is_released(lab, each.move) or read_move(lab, each.move).state == State.NEEDS_OPERATOR
+
+    until(lambda: all(map(rests, there + here)), "that all moves rest", LONG)
+    for each in there:
+        if each.place.startswith("start_guest "):
+            with lab.journal.write() as session:
+                settling.settle(session, each.move, "start_guest", done=True, who="test", reason="it was looked at")
+    until(lambda: {read_move(lab, each.move).state for each in there} == {State.VERIFYING}, "that they go on", LONG)
+    assert {read_move(lab, each.move).state for each in here} <= {State.NEEDS_OPERATOR, State.FAILED}
+    for each in there:
+        elsewhere = not each.place.startswith("start_guest ")
+        assert (read_move(lab, each.move).dest_host != DESTINATION) == elsewhere
+    until(lambda: site.session.children(BOARD) == [], "an empty board", LONG)
+
+
+def _assert_nothing_irreversible(site: Installation, before: dict[str, object], after: dict[str, object]) -> None:
+    """No guest started or stopped, nothing renamed or deleted; what the undo on the source did was asked of it."""
+    lab = site.lab
+    changed = {key for key in {*before, *after} if before.get(key) != after.get(key)}
+    changed -= {f"journal.sqlite:{DaemonRow.__tablename__}", "guests"}
+    assert {key for key in changed if not key.startswith((f"hosts/{DESTINATION}/", f"hosts/{SOURCE}/"))} == set()
+    assert _directories(before, DESTINATION) == _directories(after, DESTINATION)
+    assert [name for name in _directories(after, SOURCE) - _directories(before, SOURCE) if "_" in name] == []
+    events = guests_log.events(lab.layout.guests_log)[str(before["guests"]).count("\n") :]
+    assert {(event.event, event.host) for event in events} <= {("start", SOURCE)}
+
+
+def _directories(seen: dict[str, object], host: str) -> set[str]:
+    """The names of all that lies among the host's servers, but for probes of its storage."""
+    folder = f"hosts/{host}/instances/"
+    return {key.removeprefix(folder).partition("/")[0] for key in seen if key.startswith(folder) and "/." not in key}
+
+
+def _end(site: Installation, asleep: list[Asleep]) -> None:
+    """Retry what rests for the want of its source, and revert what was said to be started."""
+    lab = site.lab
+    ends = {}
+    for each in asleep:
+        if read_move(lab, each.move).state == State.NEEDS_OPERATOR:
+            asking.ask(lab, each.move, requests.retry)
+            ends[each.move] = State.FAILED
+        elif each.place.startswith("start_guest "):
+            asking.ask(lab, each.move, asking.revert)
+            ends[each.move] = State.REVERTED
+    assert ends
+    until(lambda: all(is_released(lab, move) for move in ends), "the ends of the moves", LONG)
+    assert {move: read_move(lab, move).state for move in ends} == ends

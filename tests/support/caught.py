@@ -67,7 +67,7 @@ def stopped_in(site: Installation, daemon: Daemon, host: str = "") -> set[Spot]:
     if not host:
         ours = [row for row in rows if f"-{daemon.process.pid}-" in row.owner and row.direction == "execute"]
         return {Spot("conductor", row.flow, subject(row.flow, row.step)) for row in ours}
-    given = [key.split(".") for key in _unanswered(site, host)]
+    given = [key.split(".") for key in unanswered(site, host)]
     return {
         Spot("worker", row.flow, row.step) for row in rows if [row.step, row.direction] in (key[1:3] for key in given)
     }
@@ -78,7 +78,7 @@ def go_on(daemon: Daemon) -> None:
     daemon.process.send_signal(signal.SIGCONT)
 
 
-def _unanswered(site: Installation, host: str) -> list[str]:
+def unanswered(site: Installation, host: str) -> list[str]:
     """The keys of the host's commands that have no answer yet."""
     keys = site.session.children(command_path(host))
     return [key for key in keys if site.session.get(result_path(host, key)) is None]

@@ -28,6 +28,11 @@ class Sleeper:
         folder.mkdir()
         self.environment = {"PYTHONPATH": os.pathsep.join([str(HABITS / kind), str(HABITS)]), "SLEEPER": str(folder)}
 
+    def close(self) -> None:
+        """End it, asleep or not."""
+        if self.daemon.process.poll() is None:
+            self.daemon.kill()
+
     def passed(self) -> list[str]:
         """The places by which it came, each once, as long as none were wanted."""
         return list(dict.fromkeys(self._lines("passed")))

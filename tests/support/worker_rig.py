@@ -18,7 +18,7 @@ from support.zookeeper_server import free_port
 
 from droveway import certificates, wire
 from droveway.clients import zookeeper
-from droveway.clients.zookeeper import epoch_path
+from droveway.clients.zookeeper import command_path, epoch_path
 from droveway.workers import actions, copies
 from droveway.workers.context import Context, Host, Probe
 from droveway.workers.daemon import Worker
@@ -209,7 +209,19 @@ class Cloud:
     ) -> dict[str, Any]:
         """Carry the action out as the daemon would, without one."""
         command = self.command(host, action, details, **facts)
-        return actions.run(Context(self.hosts[host], command, probe=probe, tell=tell), wire.details_of(command))
+        context = Context(self.hosts[host], command, probe=probe, tell=tell)
+        with self.asked(command):
+            return actions.run(context, wire.details_of(command))
+
+    @contextlib.contextmanager
+    def asked(self, command: wire.Command) -> Iterator[None]:
+        """While the block runs, the command is asked for."""
+        path = command_path(command.host, command.key)
+        self.coordination.create(path, wire.encode(command))
+        try:
+            yield
+        finally:
+            self.coordination.delete(path)
 
     def worker(self, name: str, **parts: Any) -> Worker:
         """The daemon of a host, with a session of its own."""

@@ -147,7 +147,7 @@ def test_a_failure_is_an_answer_too_and_stays(site: Cloud, started: Callable[...
     error = result(site, command).error
     assert error is not None
     assert (error["code"], error["host"], error["fault"]) == ("foreign", "alpha", "move")
-    site.run("alpha", "set_aside")
+    assert result(site, post(site, site.command("alpha", "set_aside"))).error is None
     site.coordination.delete(result_path("alpha", command.key))
     assert result(site, command).error == error
 
@@ -297,6 +297,21 @@ def test_an_undo_cancels_and_joins_its_execute(site: Cloud, started: Callable[..
     assert (wire.decode_result(known).error or {})["code"] == "cancelled"
     post(site, execute)
     assert (result(site, execute).error or {})["code"] == "cancelled"
+
+
+def test_what_was_taken_back_goes_no_further_though_its_epoch_stands(
+    site: Cloud, started: Callable[..., Worker]
+) -> None:
+    """The move went on without this host, under the same claim, and its undo is a debt that is asked for later."""
+    stall = Stall("rename")
+    worker = started(probe=stall)
+    execute = post(site, site.command("alpha", "set_aside"))
+    assert stall.reached.wait(DEADLINE)
+    site.coordination.delete(command_path("alpha", execute.key))
+    stall.go.set()
+    eventually(lambda: worker._runs == {})
+    assert not site.hosts["alpha"].directories.exists(f"{SERVER}_resize")
+    assert worker._journal.result(execute.key) is None
 
 
 def test_an_execute_that_comes_with_its_undo_never_runs(site: Cloud, started: Callable[..., Worker]) -> None:

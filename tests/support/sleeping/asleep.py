@@ -49,9 +49,11 @@ def _note(name: str, line: str) -> None:
 
 def _sleep() -> None:
     """Until it may go on; woken up before that, it falls asleep again."""
-    while not (FOLDER / "awake").exists():
+    while True:
         # To this very thread: no other one gets the time to go on before the process stops.
         signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
+        if (FOLDER / "awake").exists():
+            return
         time.sleep(0.01)
 
 
