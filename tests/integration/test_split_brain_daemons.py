@@ -15,7 +15,7 @@ from support.sleeper import Sleeper
 from support.small_lab import assert_balanced, differences, in_child, is_released, picture, read_move, until
 
 from droveway.clients.volume import RESERVED
-from droveway.clients.zookeeper import BOARD
+from droveway.clients.zookeeper import BOARD, ROOT
 from droveway.engines.submit import Wish, submit
 from droveway.flows import registry
 from droveway.lab import books, build, cloud
@@ -84,13 +84,13 @@ def test_a_conductor_that_slept_beyond_its_session_changes_nothing(
     until(lambda: all(is_released(site.lab, move) for move in moves.values()), "the end of the moves", LONG)
     assert {read_move(site.lab, move).state for move in moves.values()} == {State.VERIFYING}, other.text()
     until(lambda: site.session.children(BOARD) == [], "that the other has cleared up", LONG)
-    before = until(lambda: _at_rest(site.lab), "that all is at rest", LONG)
+    before = until(lambda: _at_rest(site), "that all is at rest", LONG)
     assert_balanced(site.lab)
     sleeper.wake()
     sleeper.daemon.stop()
     late = [ids[name] for name, place in places.items() if place == LATE]
     _mend_late_attachments(site.lab, late)
-    assert differences(before, _all(site.lab)) == []
+    assert differences(before, _all(site)) == []
     assert_balanced(site.lab)
     assert guests_log.overlaps(site.lab.layout.guests_log) == []
     record_property("figure", f"split brain of daemons: a conductor slept at {len(places)} places, 0 effects")
@@ -111,18 +111,20 @@ def _mend_late_attachments(lab: Lab, servers: list[str]) -> None:
         lab.cloud.volumes.delete_attachment(extra.id)
 
 
-def _at_rest(lab: Lab) -> dict[str, object] | None:
+def _at_rest(site: Installation) -> dict[str, object] | None:
     """All that there is, once nothing of it changes any more."""
-    before = _all(lab)
+    before = _all(site)
     threading.Event().wait(0.5)
-    return before if differences(before, _all(lab)) == [] else None
+    return before if differences(before, _all(site)) == [] else None
 
 
-def _all(lab: Lab) -> dict[str, object]:
-    """Every row of every database and service, every file of the hosts; an intent that is open counts as late.
+def _all(site: Installation) -> dict[str, object]:
+    """Every row of every database and service, every file of the hosts, and what ZooKeeper has of moves and commands.
 
-    What daemons say of themselves is their own: that a conductor is up says nothing of a move.
+    An intent that is open counts as late.  What daemons say of themselves is their own: that a conductor is up says
+    nothing of a move.
     """
+    lab = site.lab
     seen = picture(lab.layout)
     for name, database in {"journal": lab.journal, "api": lab.api, **lab.cell_databases}.items():
         with database.engine.connect() as connection:
@@ -133,4 +135,7 @@ def _all(lab: Lab) -> dict[str, object]:
                     continue
                 rows = sorted(map(repr, connection.execute(sa.select(table))))
                 seen[f"{name}:{table.name}"] = [row.replace("'open'", "'late'") for row in rows]
+    for path in [*site.nodes(f"{ROOT}/moves"), *site.nodes(f"{ROOT}/hosts")]:
+        if "/worker" not in path:
+            seen[path] = site.session.get(path)
     return seen

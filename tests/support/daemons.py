@@ -198,17 +198,18 @@ class Installation:
     def places_of(self, secret: str) -> list[str]:
         """Where a secret is found that belongs into the configuration alone: logs, nodes, rows of the journal."""
         found = [str(path) for path in self.folder.glob("*.log") if secret in path.read_text()]
-        found += [path for path in self._nodes(ROOT) if secret.encode() in (self.session.get(path) or (b"", 0))[0]]
+        found += [path for path in self.nodes(ROOT) if secret.encode() in (self.session.get(path) or (b"", 0))[0]]
         with self.lab.journal.read() as session:
             for table in journal.JournalBase.metadata.sorted_tables:
                 rows = session.execute(sa.select(table)).all()
                 found += [table.name for row in rows if secret in repr(row)]
         return found
 
-    def _nodes(self, path: str) -> Iterator[str]:
+    def nodes(self, path: str) -> Iterator[str]:
+        """The path of every node of ZooKeeper from this one down."""
         yield path
         for name in self.session.children(path):
-            yield from self._nodes(f"{path}/{name}")
+            yield from self.nodes(f"{path}/{name}")
 
     def certified(self, name: str) -> dict[str, str]:
         """The environment of a daemon with this name in its certificate."""
