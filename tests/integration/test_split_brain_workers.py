@@ -11,8 +11,8 @@ from typing import Final
 import pytest
 from support import caught, zookeeper_server
 from support.daemons import LONG, Installation, installation
-from support.sleeper import Sleeper
-from support.small_lab import assert_balanced, in_child, is_released, picture, read_move, until
+from support.sleeper import PATIENCE, Sleeper
+from support.small_lab import assert_balanced, in_child, is_idle, picture, read_move, until
 
 from droveway.clients.zookeeper import BOARD
 from droveway.engines import asking, settling
@@ -79,6 +79,7 @@ def fixture_site(tmp_path: Path) -> Iterator[Installation]:
         build.destroy(tmp_path / "lab")
 
 
+@pytest.mark.timeout(600)
 def test_workers_that_slept_beyond_their_sessions_do_nothing_of_what_was_given_to_others(
     site: Installation, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
@@ -155,16 +156,13 @@ def _refused_second_worker(site: Installation, host: str) -> str:
 def _go_on_without(site: Installation, there: list[Asleep], here: list[Asleep]) -> None:
     """No destination is waited for before its guest is to start: an operator says then that it did.  A source is."""
     lab = site.lab
-
-    def rests(each: Asleep) -> bool:
-        return is_released(lab, each.move) or read_move(lab, each.move).state == State.NEEDS_OPERATOR
-
-    until(lambda: all(map(rests, there + here)), "that all moves rest", LONG)
+    until(lambda: is_idle(lab), "that all moves rest", PATIENCE)
     for each in there:
         if each.place.startswith("start_guest "):
             with lab.journal.write() as session:
                 settling.settle(session, each.move, "start_guest", done=True, who="test", reason="it was looked at")
-    until(lambda: {read_move(lab, each.move).state for each in there} == {State.VERIFYING}, "that they go on", LONG)
+    until(lambda: is_idle(lab), "that they go on", LONG)
+    assert {read_move(lab, each.move).state for each in there} == {State.VERIFYING}
     assert {read_move(lab, each.move).state for each in here} <= {State.NEEDS_OPERATOR, State.FAILED}
     for each in there:
         elsewhere = not each.place.startswith("start_guest ")
@@ -202,5 +200,5 @@ def _end(site: Installation, asleep: list[Asleep]) -> None:
             asking.ask(lab, each.move, asking.revert)
             ends[each.move] = State.REVERTED
     assert ends
-    until(lambda: all(is_released(lab, move) for move in ends), "the ends of the moves", LONG)
+    until(lambda: is_idle(lab), "the ends of the moves", LONG)
     assert {move: read_move(lab, move).state for move in ends} == ends

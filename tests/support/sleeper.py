@@ -14,6 +14,9 @@ import support
 from support.daemons import LONG, Daemon
 from support.small_lab import until
 
+PATIENCE: Final = 3 * LONG
+"""Seconds within which it has to come to all places, however busy the machine is."""
+
 HABITS: Final = Path(next(iter(support.__path__))) / "sleeping"
 
 
@@ -57,15 +60,17 @@ class Sleeper:
                 return False
             return True
 
-        until(lambda: not missing(), "that it comes to all places", LONG)
-        until(sleeps, "that it sleeps", LONG)
+        until(lambda: not missing(), "that it comes to all places", PATIENCE)
+        until(sleeps, "that it sleeps", PATIENCE)
 
     def wake(self) -> None:
         """Let it go on, and wait until it has come to an end with each of the servers."""
         assert self._state() == "T"
         (self._folder / "awake").touch()
         self.daemon.process.send_signal(signal.SIGCONT)
-        until(lambda: set(self._lines("given-up")) == set(self._places), "that it gives up all that it slept in", LONG)
+        until(
+            lambda: set(self._lines("given-up")) == set(self._places), "that it gives up all that it slept in", PATIENCE
+        )
 
     def _state(self) -> str:
         """As Linux tells it: T is stopped."""

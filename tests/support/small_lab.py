@@ -22,6 +22,7 @@ from droveway.lab.layout import Layout
 from droveway.lab.session import Lab
 from droveway.persistence import moves, requests
 from droveway.persistence.journal import Claim, Move, MoveStep
+from droveway.persistence.states import State
 
 SERVER: Final = "web"
 
@@ -72,6 +73,14 @@ def is_released(lab: Lab, move_id: str) -> bool:
     with lab.journal.read() as session:
         claim = session.scalar(sa.select(Claim).where(Claim.move_id == move_id))
         return moves.get(session, move_id).flow_uuid is None and claim is not None and claim.released_at is not None
+
+
+def is_idle(lab: Lab) -> bool:
+    """Whether nobody runs any move, and nobody is to."""
+    held = sa.select(Claim.move_id).where(Claim.released_at.is_(None))
+    wanted = sa.and_(Move.flow_uuid.is_not(None), Move.state != State.NEEDS_OPERATOR)
+    with lab.journal.engine.connect() as connection:
+        return connection.scalar(sa.select(Move.id).where(sa.or_(wanted, Move.id.in_(held))).limit(1)) is None
 
 
 def assert_balanced(lab: Lab) -> None:
