@@ -154,7 +154,7 @@ def purge_kept(ctx: Context, details: PurgeKept) -> dict[str, Any]:
 
 def undo_purge_kept(ctx: Context, details: PurgeKept) -> dict[str, Any]:
     """Refused: a conductor of a release that knows no dates asks for it before the time, as for any debt."""
-    raise ctx.failed(f"what move {details.of_move} kept is purged when its time is over", code="kept")
+    raise ctx.failed(f"what move {details.of_move} kept is purged when its time is over")
 
 
 def discard_destination(ctx: Context, details: DiscardDestination) -> dict[str, Any]:
