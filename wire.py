@@ -16,6 +16,13 @@ Direction = Literal["execute", "revert"]
 
 ACTION_VERSION: Final = 1
 
+LEVEL: Final = 2
+"""How much is spoken to workers: one more with each release that adds an action; it has all that lower ones have."""
+
+SINCE: Final = {"purge_kept": 2}
+"""The level that an action came with; those that are not named here came with the first."""
+
+
 MOST_BYTES: Final = 256 * 1024
 """Of a record; ZooKeeper itself takes four times as much."""
 

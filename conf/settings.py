@@ -20,6 +20,7 @@ from droveway.conf import (
     sandbox,
     scheduler,
     tls,
+    upgrade_levels,
     worker,
     zookeeper,
 )
@@ -37,6 +38,7 @@ MODULES: Final = (
     sandbox,
     scheduler,
     tls,
+    upgrade_levels,
     worker,
     zookeeper,
 )

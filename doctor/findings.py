@@ -119,6 +119,12 @@ MEANINGS: Final[dict[str, Meaning]] = {
         "The worker of a host is of another release than this machine's Droveway.",
         "Upgrade the older of both, then restart it.",
     ),
+    "level-pinned": Meaning(
+        Level.WARNING,
+        "Less is spoken to workers than all of them know, so that newer features are refused.",
+        "Take worker out of [upgrade_levels], on every conductor's machine, then: systemctl restart "
+        "droveway-conductor.",
+    ),
     "worker-lacks": Meaning(
         Level.FAILURE,
         "The worker of a host lacks actions that moves of this release ask of it.",

@@ -23,12 +23,18 @@ def check(around: Around) -> Iterator[Finding]:
         known = {around.host} if around.host else _known(around)
     except DrovewayError:
         return
+    findings = []
     for host in sorted(known):
-        found = around.session.get(worker_path(host))
-        if found is None:
-            yield Finding("worker-away", host, f"no worker of host {host} is registered")
+        registered = around.session.get(worker_path(host))
+        if registered is None:
+            findings.append(Finding("worker-away", host, f"no worker of host {host} is registered"))
         else:
-            yield _registered(host, found[0])
+            findings.append(_registered(host, registered[0]))
+    pinned = around.conf.upgrade_levels.worker
+    if pinned is not None and pinned < wire.LEVEL and not any(each.code == "worker-lacks" for each in findings):
+        detail = f"[upgrade_levels] worker is {pinned}, this release speaks {wire.LEVEL}, and no worker lacks anything"
+        findings.append(Finding("level-pinned", "upgrade_levels", detail))
+    yield from findings
 
 
 def _known(around: Around) -> set[str]:

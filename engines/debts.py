@@ -15,6 +15,7 @@ from typing import Final
 
 import msgspec
 
+from droveway import wire
 from droveway.clients.zookeeper import ROOT, Coordination, epoch_path, move_path
 from droveway.engines import fencing, incarnation
 from droveway.engines.commands import Commands, Overdue, Unreachable
@@ -62,11 +63,14 @@ def _fence(debt: Debt) -> str:
 class Collector:
     """Settles debts, in a thread of its own between `start` and `stop`, or one `round` at a time."""
 
-    def __init__(self, coordination: Coordination, journal: Database, *, every: float) -> None:
-        """``every``: seconds between two looks."""
+    def __init__(
+        self, coordination: Coordination, journal: Database, *, every: float, level: int | None = None
+    ) -> None:
+        """``every``: seconds between two looks; ``level`` of what may be spoken to workers, None: all."""
         self._coordination = coordination
         self._journal = journal
         self._every = every
+        self._level = level or wire.LEVEL
         self._bell = threading.Event()
         self._tried: dict[int, float] = {}
         self._thread = threading.Thread(target=self._run, name="debts", daemon=True)
@@ -87,7 +91,11 @@ class Collector:
             due = debts.collectable(session)
         # Whatever the host owes for the same move rests on what could not be settled.
         waits = {(debt.move_id, debt.host) for debt in due if time.monotonic() < self._tried.get(debt.id, 0.0)}
-        wanted = [debt for debt in due if (debt.move_id, debt.host) not in waits]
+        wanted = [
+            debt
+            for debt in due
+            if (debt.move_id, debt.host) not in waits and wire.SINCE.get(debt.action, 1) <= self._level
+        ]
         if not wanted:
             return
         if not self._coordination.create(COLLECTS, b"", ephemeral=True):

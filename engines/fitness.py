@@ -27,6 +27,22 @@ def lacking(worker: Daemon) -> str:
     return f"its worker ({worker.version}) does not know {', '.join(missing)}: upgrade it first"
 
 
+def unspoken(worker: Daemon | None, action: str, pinned: int | None) -> str:
+    """Why a host cannot be asked for an action that not every release has; empty when it can.
+
+    ``pinned``: the level that operators allow to be spoken while hosts are upgraded; None: this release's own.
+    """
+    since = wire.SINCE.get(action, 1)
+    if pinned is not None and pinned < since:
+        return (
+            f"{action} came with level {since} of what is spoken to workers, and [upgrade_levels] worker pins that to "
+            f"{pinned}: take the pin out once every worker is upgraded"
+        )
+    if worker is not None and f"{action}@{wire.ACTION_VERSION}" not in worker.knows:
+        return f"its worker ({worker.version}) does not know {action}@{wire.ACTION_VERSION}: upgrade it first"
+    return ""
+
+
 @functools.cache
 def needed() -> frozenset[str]:
     """``action@version`` of every action that a step of the newest flows asks a host for."""

@@ -155,11 +155,13 @@ class Keeper:
         every: float = ROUND,
         probe: float | None = None,
         standard: Standard | None = None,
+        level: int | None = None,
     ) -> None:
         """``flow_of`` is what a new flow of a kind begins with; ``standard``: what makes a guest healthy.
 
         ``every``: seconds between two rounds at rest; ``probe``: seconds after which it is asked, far more cheaply,
-        whether a flow was filed meanwhile, None: never.  ``racks`` is asked in each round.
+        whether a flow was filed meanwhile, None: never.  ``racks`` is asked in each round.  ``level``: how much may be
+        spoken to workers.
         """
         self._coordination = coordination
         self._journal = journal
@@ -183,7 +185,7 @@ class Keeper:
         self._unwatch: Callable[[], None] = lambda: None
         self._thread = threading.Thread(target=self._run, name="keeper", daemon=True)
         self._election = Election(coordination)
-        self._debts = Collector(coordination, journal, every=every)
+        self._debts = Collector(coordination, journal, every=every, level=level)
 
     def start(self) -> None:
         """Begin to keep."""

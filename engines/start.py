@@ -72,6 +72,7 @@ def keeper(site: Site, coordination: Coordination) -> Keeper:
         # What a lab's own commands ask for is there when its keeper starts.
         probe=None if site.runs_here else KEEPER_PROBE,
         standard=Standard(healthy_after=conf.healthy_after, probe_timeout=conf.probe_timeout),
+        level=site.conf.upgrade_levels.worker,
     )
     found.start()
     return found

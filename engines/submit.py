@@ -15,7 +15,7 @@ from droveway.engines import fitness
 from droveway.engines.site import Site
 from droveway.errors import Refused, StepError
 from droveway.flows import registry
-from droveway.persistence import catalog, daemons, moves, objects, servers
+from droveway.persistence import catalog, daemons, debts, moves, objects, servers
 from droveway.persistence.database import database_time
 from droveway.persistence.journal import Move, Plan
 from droveway.persistence.policies import HEALTHY
@@ -82,7 +82,7 @@ def submit(site: Site, wish: Wish) -> Move:
         target_host=facts.target.name if facts.target else None,
         policy=wish.policy,
         confirm_seconds=seconds,
-        keep_seconds=site.conf.confirm.keep_source if wish.keep_seconds is None else wish.keep_seconds,
+        keep_seconds=_keep_seconds(site, wish, str(facts.server.host)),
         reason=wish.reason,
         asked_by=getpass.getuser(),
         project=facts.server.project,
@@ -102,6 +102,18 @@ def _confirm_seconds(site: Site, wish: Wish) -> int:
             f"a guest is healthy once it has run for {conf.healthy_after:g} s ([confirm] healthy_after), which a "
             f"deadline of {seconds} s does not leave: give a longer --deadline"
         )
+    return seconds
+
+
+def _keep_seconds(site: Site, wish: Wish, source: str) -> int:
+    """Seconds for which the source's disks are kept after confirm; raises Refused where nobody could purge them."""
+    seconds = int(site.conf.confirm.keep_source if wish.keep_seconds is None else wish.keep_seconds)
+    if not seconds:
+        return seconds
+    with site.journal.read() as session:
+        worker = daemons.roster(session).workers.get(source)
+    if why := fitness.unspoken(worker, debts.PURGE, site.conf.upgrade_levels.worker):
+        raise Refused(f"host {source} cannot keep the server's disks: {why}, or move it with --keep-source 0")
     return seconds
 
 

@@ -229,11 +229,7 @@ class Worker:
         keys = self.coordination.children(command_path(self.host))
         for key in self._left.keys() - set(keys):
             self._left.pop(key).unwatch()
-        waiting = [
-            command
-            for key in keys
-            if key not in answered and (command := self._command(key)) is not None
-        ]
+        waiting = [command for key in keys if key not in answered and (command := self._command(key)) is not None]
         for command in sorted(waiting, key=lambda waits: parse_key(waits.key).attempt):
             if not self._stopping:
                 self._consider(command, waiting)

@@ -11,7 +11,7 @@ import pytest
 import sqlalchemy as sa
 import support
 from support import zookeeper_server
-from support.daemons import Daemon, Installation, installation
+from support.daemons import LONG, Daemon, Installation, installation
 from support.small_lab import assert_balanced, in_child, read_move, small_cloud, until
 
 from droveway.lab import build, snapshot
@@ -60,6 +60,23 @@ def check(site: Installation) -> tuple[int, dict[str, str]]:
     """`upgrade check`: its exit code, and what is no mere warning."""
     code, said, _ = site.droveway("upgrade", "check", "-f", "json")
     return code, {row["finding"]: row["detail"] for row in json.loads(said) if row["level"] == "failure"}
+
+
+def test_a_pin_refuses_what_came_after_it_though_every_worker_is_new(site: Installation) -> None:
+    """R4-17: what is spoken to workers counts too, not only what they know; the pin is told once nobody needs it."""
+    site.workers()
+    site.conductor()
+    until(lambda: len(site.told("worker", "list")) == 2, "what is known of the workers", LONG)
+    kept = ("move", "create", "web", "--flavor", "large", "--keep-source", "1d")
+    pinned = {"OS_UPGRADE_LEVELS__WORKER": "1"}
+    code, _, said = site.droveway(*kept, **pinned)
+    assert (code, "[upgrade_levels] worker pins that to 1: take the pin out" in said) == (2, True), said
+    assert site.told("move", "list") == []
+    code, said, _ = site.droveway("upgrade", "check", "-f", "json", **pinned)
+    assert (code, [row["finding"] for row in json.loads(said) if row["level"] == "warning"]) == (1, ["level-pinned"])
+    code, _, said = site.droveway("conductor", "run", OS_UPGRADE_LEVELS__WORKER="3")
+    assert (code, "Should be less than or equal to 2" in said) == (2, True), said
+    site.done(*kept)
 
 
 def test_each_flow_is_run_by_the_release_that_has_it(site: Installation) -> None:

@@ -1,0 +1,41 @@
+"""What hosts may be asked for while an installation is upgraded."""
+
+from __future__ import annotations
+
+import pytest
+
+from droveway import wire
+from droveway.conf import upgrade_levels
+from droveway.engines import fitness
+from droveway.persistence.journal import Daemon
+
+NEW = Daemon(name="host1", version="2.0", knows=[f"{action}@{wire.ACTION_VERSION}" for action in wire.ACTIONS])
+OLD = Daemon(name="host1", version="1.0", knows=[f"copy_disks@{wire.ACTION_VERSION}"])
+
+
+@pytest.mark.parametrize(
+    ("worker", "action", "pinned", "told"),
+    [
+        (NEW, "purge_kept", None, ""),
+        (NEW, "purge_kept", wire.LEVEL, ""),
+        (None, "purge_kept", None, ""),
+        (NEW, "copy_disks", 1, ""),
+        (NEW, "purge_kept", 1, "take the pin out"),
+        (None, "purge_kept", 1, "take the pin out"),
+        (OLD, "purge_kept", None, "its worker (1.0) does not know purge_kept@1: upgrade it first"),
+        (OLD, "copy_disks", 1, ""),
+    ],
+)
+def test_an_action_is_spoken_where_the_worker_and_the_pin_allow_it(
+    worker: Daemon | None, action: str, pinned: int | None, told: str
+) -> None:
+    """R4-16, R4-17."""
+    why = fitness.unspoken(worker, action, pinned)
+    assert told in why
+    assert bool(told) == bool(why)
+
+
+def test_levels_are_those_of_the_wire() -> None:
+    (option,) = upgrade_levels.OPTS
+    assert option.type.max == wire.LEVEL == max(wire.SINCE.values())
+    assert set(wire.SINCE) <= set(wire.ACTIONS)
