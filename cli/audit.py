@@ -3,71 +3,175 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 from droveway.cli.base import Lister
+from droveway.errors import Refused
 
 if TYPE_CHECKING:
     from droveway.audit.findings import Report
+    from droveway.audit.mending import Healing
+    from droveway.audit.sources import Sources
     from droveway.engines.site import Site
-    from droveway.lab.session import Lab
 
-COLUMNS = ("kind", "subject", "host", "server", "move", "detail", "mend")
-FOUND = 3
+COLUMNS: Final = ("kind", "subject", "host", "server", "move", "detail", "mend")
+PLANNED: Final = (*COLUMNS, "heal", "plan")
+FOUND: Final = 3
+
+OWED_SECONDS: Final = 60.0
+"""Seconds for which workers are waited for that have something to remove."""
+
+NAMED: Final = 5
+"""Of what is to be mended, how many are named in the question."""
 
 
 class Audit(Lister):
     """Compare Placement, the databases, ports, volumes and images with what the hosts really hold."""
 
+    _site: Site
+    _healing: Healing | None = None
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Whether to mend as well."""
+        parser = super().get_parser(prog_name)
+        parser.add_argument(
+            "--heal",
+            action="store_true",
+            help="show what would be done about each finding, and do it once you agreed: only what an ended move "
+            "provably left is taken away",
+        )
+        parser.add_argument("--yes", action="store_true", help="agree to all that --heal plans, without being asked")
+        return parser
+
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Any]:
-        """Findings as rows; exit 3 when there are any."""
-        site = self.site(parsed_args)
-        report = _of_lab(self.lab(parsed_args)) if site.runs_here else _of_installation(site)
+        """Findings as rows, with --heal and what would be done about them; exit 3 when there are any."""
+        if parsed_args.yes and not parsed_args.heal:
+            raise Refused("--yes agrees to what --heal plans: give both")
+        # Who is to change anything needs the databases that belong together.
+        self.strict = parsed_args.heal
+        site = self._site = self.site(parsed_args)
+        if not parsed_args.heal:
+            from droveway.audit import run
+
+            report = run.audit(_sources(site))
+            self._tell(site, report)
+            return COLUMNS, [[found.as_dict()[name] for name in COLUMNS] for found in report.findings]
+        from droveway.audit import mending
+
+        self._healing = mending.look(_sources(site), site.away())
+        self._tell(site, self._healing.report)
+        return PLANNED, [[mend.as_dict()[name] for name in PLANNED] for mend in self._healing.mends]
+
+    def produce_output(self, parsed_args: argparse.Namespace, column_names: Sequence[str], data: Any) -> int:
+        """Print the findings, in a table only when there are any; a plan as sentences, unless columns are asked for."""
+        self._found = bool(data)
+        if self._healing is not None and parsed_args.formatter == "table" and not parsed_args.columns:
+            self.app.stdout.writelines(_sentences(self._healing))
+        elif data or parsed_args.formatter != "table":
+            super().produce_output(parsed_args, column_names, data)
+        return 0
+
+    def run(self, parsed_args: argparse.Namespace) -> int:
+        """Audit, print, mend what was agreed to, and end by what is left."""
+        super().run(parsed_args)
+        if self._healing is not None and self._healing.able and self._agreed(parsed_args, self._healing):
+            return self._heal(self._site, self._healing)
+        return FOUND if self._found else 0
+
+    def _tell(self, site: Site, report: Report) -> None:
         counted = ", ".join(f"{count} {name}" for name, count in report.counted.items())
         self.app.stderr.write(f"checked {counted}\n")
         for noted in report.noted:
             self.app.stderr.write(f"noted: {noted.detail}\n")
         count = len(report.findings)
-        self.app.stderr.write(f"{count} finding{'s' * (count > 1)}\n" if count else "the books balance\n")
+        self.app.stderr.write(f"{_count(count)}\n" if count else "the books balance\n")
         if not site.runs_here:
             self.app.stderr.write(
                 "not compared: what lies on the hosts, which their workers alone can see, and images\n"
             )
-        return COLUMNS, [[found.as_dict()[name] for name in COLUMNS] for found in report.findings]
 
-    def produce_output(self, parsed_args: argparse.Namespace, column_names: Sequence[str], data: Any) -> int:
-        """Print the findings, in a table only when there are any."""
-        self._found = bool(data)
-        if data or parsed_args.formatter != "table":
-            super().produce_output(parsed_args, column_names, data)
-        return 0
+    def _agreed(self, parsed_args: argparse.Namespace, healing: Healing) -> bool:
+        if parsed_args.yes:
+            return True
+        count = len(healing.able)
+        if not sys.stdin.isatty():
+            self.app.stderr.write(f"nothing was changed: droveway audit --heal --yes does what is planned ({count})\n")
+            return False
+        subjects = [mend.finding.subject for mend in healing.able]
+        more = f" and {count - NAMED} more" if count > NAMED else ""
+        self.app.stderr.write(
+            f"To be taken away for good, of {_count(len(healing.mends))}: {', '.join(subjects[:NAMED])}{more}.\n"
+            f"Type yes to mend {count}: "
+        )
+        self.app.stderr.flush()
+        if sys.stdin.readline().strip() == "yes":
+            return True
+        self.app.stderr.write("nothing was changed\n")
+        return False
 
-    def run(self, parsed_args: argparse.Namespace) -> int:
-        """Audit, print, and end by what was found."""
-        super().run(parsed_args)
-        return FOUND if self._found else 0
+    def _heal(self, site: Site, healing: Healing) -> int:
+        import getpass
+
+        from droveway.audit import mending
+
+        sources, owed = _sources(site), set()
+        for mend, outcome in mending.heal(sources, healing, who=getpass.getuser(), away=site.away()):
+            self.app.stderr.write(f"{mend.finding.subject}: {outcome}\n")
+            if outcome == mending.OWED:
+                owed.add(mend.move)
+        if owed:
+            _await(site, owed)
+        left = mending.look(sources, site.away())
+        before, after = len(healing.mends), len(left.mends)
+        self.app.stderr.write(f"{_count(before)} before, {after} after\n")
+        for noted in left.report.noted:
+            self.app.stderr.write(f"noted: {noted.detail}\n")
+        return FOUND if left.mends else 0
 
 
-def _of_lab(lab: Lab) -> Report:
-    from droveway.lab import books
-
-    return books.balance(lab)
+def _count(count: int) -> str:
+    return f"{count} finding{'s' * (count != 1)}"
 
 
-def _of_installation(site: Site) -> Report:
-    from droveway.audit import run
+def _sentences(healing: Healing) -> Iterable[str]:
+    for mend in healing.mends:
+        where = f" on {mend.finding.host}" if mend.finding.host else ""
+        yield f"{mend.finding.kind}{where}: {mend.finding.detail}\n"
+        yield f"  {'mend: ' if mend.does else ''}{mend.does or mend.why}\n"
+
+
+def _await(site: Site, owed: set[str]) -> None:
+    """Wait for the workers that have something to remove; what they have not done by then stays owed."""
+    from droveway.persistence import debts
+
+    ends = time.monotonic() + OWED_SECONDS
+
+    def at_rest() -> bool:
+        with site.journal.read() as session:
+            return time.monotonic() >= ends or not any(debts.outstanding(session, move) for move in owed)
+
+    site.settle(at_rest)
+
+
+def _sources(site: Site) -> Sources:
     from droveway.audit.sources import Sources
 
-    return run.audit(
-        Sources(
-            api=site.api,
-            cells=site.cells,
-            journal=site.journal,
-            placement=site.placement,
-            network=site.cloud.network,
-            volumes=site.cloud.volumes,
-            images=None,
-            hypervisors={},
-        )
+    if site.runs_here:
+        from droveway.lab import books
+        from droveway.lab.session import Lab
+
+        assert isinstance(site, Lab)  # noqa: S101 - nothing else runs its moves itself
+        return books.sources(site)
+    return Sources(
+        api=site.api,
+        cells=site.cells,
+        journal=site.journal,
+        placement=site.placement,
+        network=site.cloud.network,
+        volumes=site.cloud.volumes,
+        images=None,
+        hypervisors={},
     )

@@ -8,7 +8,7 @@ import importlib
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from cliff import command, lister, show
 
@@ -43,7 +43,7 @@ class Command(command.Command, abc.ABC):
     """A command of the lab that `--lab` or DROVEWAY_LAB names, or of an installation."""
 
     app_dist_name = "droveway"
-    strict: ClassVar[bool] = True
+    strict: bool = True
     """Whether it is refused when a database of the lab is not the one that the lab used last."""
 
     def _load_hooks(self) -> None:

@@ -20,6 +20,7 @@ import preconditions
 from oslo_config import cfg
 
 from droveway import errors
+from droveway.audit.healing import ORPHANS
 from droveway.cli import audit as audit_command
 from droveway.cli import db, debt, doctor, explain, host, main, move, request, server
 from droveway.cli.commands import COMMANDS
@@ -378,7 +379,7 @@ def error_codes() -> str:
 
 
 def findings() -> str:
-    """What the doctor finds."""
+    """What the doctor finds, and what of the audit's findings can be mended."""
     rows = [(f"``{code}``", str(each.level), each.means, each.mend) for code, each in MEANINGS.items()]
     return "\n".join(
         (
@@ -386,6 +387,14 @@ def findings() -> str:
             title("Findings"),
             prose("What ``droveway doctor`` and ``droveway upgrade check`` find, and what to do about it."),
             table(("Finding", "Level", "Means", "Mend"), rows, "20 10 35 35"),
+            title("What an audit can mend", "-"),
+            prose(
+                "What ``droveway audit --heal`` takes away, provided that the journal names the move, the move is over "
+                "in every respect, and no other move holds its server. All else it leaves alone and says why."
+            ),
+            table(
+                ("Kind of finding", "Taken away"), ((f"``{kind}``", each) for kind, each in ORPHANS.items()), "20 80"
+            ),
         )
     )
 
@@ -455,6 +464,7 @@ def printed() -> list[tuple[str, Sequence[str]]]:
         ("debt list", debt.LISTED),
         ("debt show", debt.SHOWN),
         ("audit", audit_command.COLUMNS),
+        ("audit --heal", audit_command.PLANNED),
         ("doctor", doctor.COLUMNS),
         ("upgrade check", doctor.COLUMNS),
         ("db check", db.COLUMNS),

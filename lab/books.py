@@ -10,16 +10,19 @@ from droveway.lab.session import Lab
 
 def balance(lab: Lab) -> Report:
     """Compare all books of the lab; nothing is changed."""
-    return run.audit(
-        Sources(
-            api=lab.api,
-            cells=lab.cells,
-            journal=lab.journal,
-            placement=lab.placement,
-            network=lab.cloud.network,
-            volumes=lab.cloud.volumes,
-            images=lab.cloud.images,
-            hypervisors={host: lab.hypervisor(host) for host in lab.identity.hosts},
-            guests_log=lab.layout.guests_log if lab.identity.hypervisor == "sandbox" else None,
-        )
+    return run.audit(sources(lab))
+
+
+def sources(lab: Lab) -> Sources:
+    """All that there is to compare in a lab."""
+    return Sources(
+        api=lab.api,
+        cells=lab.cells,
+        journal=lab.journal,
+        placement=lab.placement,
+        network=lab.cloud.network,
+        volumes=lab.cloud.volumes,
+        images=lab.cloud.images,
+        hypervisors={host: lab.hypervisor(host) for host in lab.identity.hosts},
+        guests_log=lab.layout.guests_log if lab.identity.hypervisor == "sandbox" else None,
     )

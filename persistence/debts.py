@@ -89,6 +89,13 @@ def outstanding(session: orm.Session, move_id: str, host: str | None = None) -> 
     return session.scalar(unsettled, {"move": move_id, "host": host}) is not None
 
 
+def owes(session: orm.Session, move_id: str, host: str, action: str) -> bool:
+    """Whether the host still has to undo this action of the move."""
+    return (
+        session.scalar(_OUTSTANDING_OF_HOST.where(Debt.action == action), {"move": move_id, "host": host}) is not None
+    )
+
+
 def owing(session: orm.Session) -> dict[str, str]:
     """Why each host that owes something takes no servers: it settles that before it takes anything else."""
     why = "it still owes what is to be undone there: droveway debt list --host {host}"

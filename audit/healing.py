@@ -1,0 +1,310 @@
+"""What of an audit's findings can be taken away: only what an ended move of the journal provably left behind.
+
+A plan changes nothing.  Whatever cannot be proved is left alone, with the reason: a server's own things, what somebody
+else made, whatever a move holds or a host still owes, and disks that could be the last of their kind.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Final, NamedTuple
+
+from droveway.audit.bindings import ACTIVE
+from droveway.audit.findings import Finding, Kind, Report
+from droveway.audit.records import DebtRow, Directory, MoveRow, Store
+from droveway.audit.snapshot import Snapshot, Standing
+from droveway.clients.volume import RESERVED
+from droveway.persistence.vm_states import ENDED_MIGRATIONS
+
+_UUID: Final = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+_PROBE: Final = re.compile(rf"\.?droveway-probe-({_UUID})[A-Za-z0-9.-]*")
+_UNFINISHED: Final = re.compile(rf"{_UUID}\.(?:part|gone)-({_UUID})(?:-(.+))?")
+_COPY: Final = re.compile(_UUID)
+
+
+class Undo(NamedTuple):
+    """The undo of a step that the host's worker carries out as a debt: it may be repeated, and touches its own only."""
+
+    action: str
+    details: dict[str, object]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """What the journal knows beyond a snapshot."""
+
+    tried: Mapping[tuple[str, str], str] = dataclasses.field(default_factory=dict)
+    """(server, host) → the last ended move that went from or to the host, or tried to."""
+    reserved: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Attachment → the ended move that made it."""
+    away: frozenset[str] = frozenset()
+    """The hosts whose workers are away."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Mend:
+    """What is done about a finding; when ``does`` is empty it is left alone, and ``why`` says why."""
+
+    finding: Finding
+    move: str = ""
+    """The ended move that left it."""
+    does: str = ""
+    why: str = ""
+    undo: Undo | None = None
+    """What the finding's host undoes, when it lies on a host."""
+    debt: int | None = None
+    """The debt that was written off and is to stand again."""
+
+    def as_dict(self) -> dict[str, str]:
+        """The finding, and what is planned, with the keys that scripts rely on."""
+        planned = {"heal": "mend" if self.does else "leave", "plan": self.does or self.why}
+        return self.finding.as_dict() | planned
+
+
+class LeftAlone(Exception):
+    """This finding is none to be mended here."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Look:
+    """All that a rule may look at."""
+
+    snapshot: Snapshot
+    report: Report
+    evidence: Evidence
+
+    def ended(self, move_id: str, hosts: Iterable[str] = ()) -> MoveRow:
+        """The move, over and owed nothing by these hosts, of a server that no other move holds; raises `LeftAlone`."""
+        move = self.snapshot.move_by_id.get(move_id)
+        if move is None:
+            raise LeftAlone("the journal knows no move that left it, so nobody can tell whose it is")
+        if not move.ended or any(flow.move == move.id and not flow.ended for flow in self.snapshot.flows):
+            raise LeftAlone(f"the move {move.short} has not ended and clears it by itself")
+        for debt in self.snapshot.debts:
+            if debt.move == move.id and debt.host in hosts and not debt.written_off:
+                raise LeftAlone(f"{debt.host} still owes something for the move {move.short}: droveway debt list")
+        self.require_rest(move.server)
+        return move
+
+    def require_rest(self, server: str) -> None:
+        """Raise `LeftAlone` while a move holds the server."""
+        held = self.snapshot.open_moves.get(server)
+        if held is not None:
+            raise LeftAlone(f"the move {held.short} holds {held.server_name}: droveway move show {held.short}")
+
+    def quiet(self, server: str) -> Standing:
+        """The server, which lives on a host and of which nobody asks anything, Nova included; raises `LeftAlone`."""
+        self.require_rest(server)
+        standing = self.snapshot.standings.get(server)
+        if standing is None or standing.row is None or not standing.placed:
+            raise LeftAlone("its server lives on no host, so nobody can tell what it still needs")
+        under_way = any(row.server == server and row.status not in ENDED_MIGRATIONS for row in self.snapshot.migrations)
+        if standing.row.task_state is not None or under_way:
+            raise LeftAlone(f"something else is under way with {standing.name}: see openstack server show {server}")
+        return standing
+
+    def others(self, finding: Finding, *kinds: Kind) -> Iterator[Finding]:
+        """The other findings of these kinds about the same server."""
+        for other in self.report.findings:
+            if other is not finding and other.kind in kinds and other.server == finding.server:
+                yield other
+
+
+Rule = Callable[[Look, Finding], Mend]
+
+
+def _allocation(look: Look, finding: Finding) -> Mend:
+    if not finding.move or finding.subject != finding.move:
+        raise LeftAlone("it is a server's own, or nobody's that the journal knows")
+    move = look.ended(finding.move, look.snapshot.held(finding.move))
+    row = look.snapshot.migration_of.get(move.id)
+    if row is not None and row.status not in ENDED_MIGRATIONS:
+        raise LeftAlone(f"its migration is still {row.status} in cell {row.cell}")
+    for other in look.others(finding, Kind.ALLOCATION, Kind.DISK, Kind.GUEST):
+        if other.kind is Kind.ALLOCATION or set(other.host.split(",")) & look.snapshot.held(move.id).keys():
+            raise LeftAlone(f"it may stand for what is really held, until this is mended: {other.detail}")
+    return Mend(finding=finding, move=move.id, does=f"release what the ended move {move.short} still holds")
+
+
+def _binding(look: Look, finding: Finding) -> Mend:
+    standing = look.quiet(finding.server)
+    port = next(port for port in look.snapshot.ports if port.id == finding.subject)
+    if finding.host == standing.host or port.bindings.get(finding.host, ACTIVE) == ACTIVE:
+        raise LeftAlone("only an INACTIVE binding beside the server's own is left over for certain")
+    left_by = look.evidence.tried.get((finding.server, finding.host))
+    if left_by is None:
+        raise LeftAlone(f"no ended move of {standing.name} went from or to {finding.host}: Nova may have made it")
+    move = look.ended(left_by)
+    return Mend(
+        finding=finding,
+        move=move.id,
+        does=f"delete the port's INACTIVE binding on {finding.host}, of the ended move {move.short}",
+    )
+
+
+def _attachment(look: Look, finding: Finding) -> Mend:
+    found = next((each for each in look.snapshot.attachments if each.id == finding.subject), None)
+    if found is None:
+        raise LeftAlone("something is missing, which nobody can take away")
+    left_by = look.evidence.reserved.get(found.id)
+    if left_by is None:
+        raise LeftAlone("no ended move says in its history that it made this attachment")
+    standing = look.quiet(finding.server)
+    named = {device.attachment for device in standing.row.volumes} if standing.row is not None else set()
+    if found.status != RESERVED or found.host is not None or found.id in named:
+        raise LeftAlone(f"it is {found.status} and may be in use")
+    move = look.ended(left_by)
+    return Mend(
+        finding=finding,
+        move=move.id,
+        does=f"delete the attachment, which the ended move {move.short} reserved and never used",
+    )
+
+
+def _disk(look: Look, finding: Finding) -> Mend:
+    store, entry = _entry(look.snapshot, finding)
+    host = _one_host(look, store.hosts)
+    probe, unfinished = _PROBE.fullmatch(entry.name), _UNFINISHED.fullmatch(entry.name)
+    if probe is not None:
+        move = look.ended(probe[1], [host])
+        # The rest of the details is what the step asked about; its undo reads none of them.
+        details = {"definition": "", "vcpus": 0, "memory_mb": 0, "disk_bytes": 0, "probe": entry.name}
+        return _on_host(finding, move, host, "storage probe", Undo("check_destination", details))
+    if unfinished is not None:
+        move = look.ended(unfinished[1], [host])
+        if unfinished[2] not in (None, host) or finding.server != move.server:
+            raise LeftAlone(f"its name is none that the worker of {host} gives")
+        details = {"definition": "", "vcpus": 0, "memory_mb": 0, "disk_bytes": 0, "probe": f"droveway-probe-{move.id}"}
+        return _on_host(finding, move, host, "unfinished copy", Undo("check_destination", details))
+    if not _COPY.fullmatch(entry.name) or not entry.move:
+        raise LeftAlone("it may hold the only disks of something: only what a move copied or left unfinished goes")
+    move = look.ended(entry.move, [host])
+    _require_elsewhere(look, finding, host)
+    if not finding.mend.startswith("rm "):
+        raise LeftAlone("the server's own disks are not where they should be, and these may be the last")
+    details = {"variant": "local", "source": "", "address": "", "probe": ""}
+    return _on_host(finding, move, host, "copy of the disks", Undo("copy_disks", details))
+
+
+def _guest(look: Look, finding: Finding) -> Mend:
+    views = [view for view in look.snapshot.hosts if view.host == finding.host]
+    guest = next((guest for view in views for guest in view.guests if guest.server == finding.subject), None)
+    if guest is None or guest.mark is None:
+        raise LeftAlone("no move marked this guest as its own")
+    if guest.running:
+        raise LeftAlone("it runs: a guest that runs is stopped by a person only")
+    host = _one_host(look, (finding.host,))
+    move = look.ended(guest.mark.move, [host])
+    _require_elsewhere(look, finding, host)
+    details: dict[str, object] = {"definition": "", "vcpus": 0, "memory_mb": 0, "volumes": [], "ports": []}
+    return _on_host(finding, move, host, "definition of the guest", Undo("define_guest", details))
+
+
+RULES: Final[Mapping[Kind, Rule]] = {
+    Kind.GUEST: _guest,
+    Kind.DISK: _disk,
+    Kind.BINDING: _binding,
+    Kind.ATTACHMENT: _attachment,
+    Kind.ALLOCATION: _allocation,
+}
+"""Kind of finding → what proves an orphan of that kind, in the order in which they are mended."""
+
+ORPHANS: Final[Mapping[Kind, str]] = {
+    Kind.GUEST: "a guest that is off, marked with an ended move, on a host where its server does not live",
+    Kind.DISK: "a copy marked with an ended move while the server's own disks are where it lives; an ended move's "
+    "unfinished copy or storage probe",
+    Kind.BINDING: "an INACTIVE binding on a host of an ended move, beside the server's own ACTIVE one",
+    Kind.ATTACHMENT: "an attachment that an ended move reserved and that nothing names",
+    Kind.ALLOCATION: "what an ended move still holds in Placement",
+    Kind.HOST: "a debt that was written off although its host is back",
+}
+"""Kind → what of it is taken away; each other kind is left to a person."""
+
+
+def plan(snapshot: Snapshot, report: Report, evidence: Evidence) -> list[Mend]:
+    """What would be done about each finding, in the order in which it is done, and about debts that were written off.
+
+    Nothing is changed.
+    """
+    look = Look(snapshot, report, evidence)
+    again = list(_written_off(look))
+    covered = {(mend.finding.host, mend.move) for mend in again}
+    order = list(RULES)
+    found = sorted(report.findings, key=lambda each: order.index(each.kind) if each.kind in order else len(order))
+    return again + [_judge(look, finding, covered) for finding in found]
+
+
+def _judge(look: Look, finding: Finding, covered: set[tuple[str, str]]) -> Mend:
+    if (finding.host, finding.move) in covered and finding.kind in (Kind.DISK, Kind.GUEST):
+        return Mend(finding=finding, why=f"{finding.host} undoes it with what it owes: see its debts in this plan")
+    try:
+        return RULES.get(finding.kind, _nobody)(look, finding)
+    except LeftAlone as left:
+        return Mend(finding=finding, why=f"left alone: {left}; to mend it yourself: {finding.mend}")
+
+
+def _nobody(_: Look, finding: Finding) -> Mend:
+    raise LeftAlone(f"no finding of kind {finding.kind} is mended without a person")
+
+
+def _written_off(look: Look) -> Iterator[Mend]:
+    for debt in look.snapshot.debts:
+        if debt.written_off and debt.host not in look.snapshot.down | look.evidence.away:
+            yield _again(look, debt)
+
+
+def _again(look: Look, debt: DebtRow) -> Mend:
+    move = look.snapshot.move_by_id[debt.move]
+    finding = Finding(
+        Kind.HOST,
+        f"debt {debt.id}",
+        f"{debt.host} is back, and what it owed for the move {move.short} of {move.server_name} was written off "
+        f"({debt.action})",
+        "droveway audit --heal",
+        debt.host,
+        move.server,
+        move.id,
+    )
+    try:
+        look.ended(move.id)
+    except LeftAlone as left:
+        return Mend(finding=finding, why=f"left alone: {left}")
+    standing = look.snapshot.standings.get(move.server)
+    if standing is not None and standing.host == debt.host:
+        return Mend(finding=finding, why=f"left alone: {move.server_name} lives on {debt.host}")
+    does = f"let {debt.host} undo {debt.action} of the ended move {move.short} after all"
+    return Mend(finding=finding, move=move.id, does=does, debt=debt.id)
+
+
+def _entry(snapshot: Snapshot, finding: Finding) -> tuple[Store, Directory]:
+    for store, entry in snapshot.entries():
+        if f"instances/{entry.name}" == finding.subject and ",".join(store.hosts) == finding.host:
+            return store, entry
+    raise LeftAlone("it is missing, or lies among disks that are in use")
+
+
+def _one_host(look: Look, hosts: Iterable[str]) -> str:
+    names = list(hosts)
+    if len(names) > 1:
+        raise LeftAlone(f"{' and '.join(names)} share their storage, so nobody can tell which of them made it")
+    if names[0] in look.snapshot.down | look.evidence.away or names[0] not in look.snapshot.seen_hosts:
+        raise LeftAlone(f"{names[0]} is away")
+    return names[0]
+
+
+def _require_elsewhere(look: Look, finding: Finding, host: str) -> None:
+    standing = look.quiet(finding.server)
+    if standing.host == host:
+        raise LeftAlone(f"{standing.name} lives on {host}")
+    if standing.host not in look.snapshot.seen_hosts:
+        raise LeftAlone(f"nobody could look whether what {standing.name} needs is on {standing.host}")
+    home = [view for view in look.snapshot.hosts if view.host == standing.host]
+    if not any(guest.server == finding.server for view in home for guest in view.guests):
+        raise LeftAlone(f"the guest of {standing.name} is not on {standing.host}, where it lives")
+
+
+def _on_host(finding: Finding, move: MoveRow, host: str, what: str, undo: Undo) -> Mend:
+    does = f"let {host} remove the {what} that the ended move {move.short} left there"
+    return Mend(finding=finding, move=move.id, does=does, undo=undo)

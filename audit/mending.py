@@ -1,0 +1,190 @@
+"""Carrying a plan out: looked at once more right before each mend, while no move of the server can begin.
+
+What lies on a host is its worker's to remove: that is written down as a debt, which is carried out behind the fence
+like any other.  Killed at any point and run again it goes on; two at a time wait for each other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator
+from typing import Final
+
+from sqlalchemy import orm
+
+from droveway.audit import healing, run
+from droveway.audit.bindings import ACTIVE
+from droveway.audit.findings import Kind, Report
+from droveway.audit.healing import Evidence, Mend
+from droveway.audit.sources import Sources, take
+from droveway.clients.network import INACTIVE
+from droveway.clients.volume import RESERVED
+from droveway.errors import DrovewayError, NotFound
+from droveway.persistence import debts, orphans, servers
+from droveway.persistence.journal import Claim
+from droveway.persistence.orphans import Held, Hold
+
+DONE: Final = "done"
+OWED: Final = "owed"
+"""Its host's worker is to carry it out."""
+
+UNDO_SECONDS: Final = 600.0
+"""Seconds that a host may take for one of them."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Healing:
+    """A look at everything, and what would be done about it."""
+
+    report: Report
+    mends: list[Mend]
+
+    @property
+    def able(self) -> list[Mend]:
+        """Those that something is done about."""
+        return [mend for mend in self.mends if mend.does]
+
+
+def look(sources: Sources, away: frozenset[str]) -> Healing:
+    """Audit everything and plan; ``away``: the hosts without a worker.  Nothing is changed."""
+    report = run.audit(sources)
+    snapshot = take(sources)
+    return Healing(report, healing.plan(snapshot, report, _evidence(sources, report, away)))
+
+
+def heal(sources: Sources, planned: Healing, *, who: str, away: frozenset[str]) -> Iterator[tuple[Mend, str]]:
+    """Carry out what is planned and is still found; each mend with what became of it, a sentence unless it was done.
+
+    What a service refuses ends one mend, not the others.
+    """
+    still = look(sources, away)
+    for mend in planned.able:
+        if mend not in still.able:
+            yield mend, "left alone: it is not found any more, or something has changed since the plan was made"
+            continue
+        try:
+            yield mend, _carry_out(sources, mend, who)
+        except DrovewayError as error:
+            yield mend, f"left alone: {error}"
+
+
+def _evidence(sources: Sources, report: Report, away: frozenset[str]) -> Evidence:
+    concerned = {finding.server for finding in report.findings if finding.server}
+    with sources.journal.read() as session:
+        return Evidence(
+            tried=orphans.tried_hosts(session, concerned), reserved=orphans.reserved(session, concerned), away=away
+        )
+
+
+def _carry_out(sources: Sources, mend: Mend, who: str) -> str:
+    seq = orphans.note(sources.journal, mend.move, who=who, what=f"{mend.does} ({mend.finding.subject})")
+    try:
+        with orphans.hold(sources.journal, mend.move) as held:
+            outcome = _mend(sources, mend, held, seq)
+            orphans.conclude(held.session, seq, outcome)
+    except DrovewayError as error:
+        with sources.journal.write() as session:
+            orphans.conclude(session, seq, f"left alone: {error}")
+        raise
+    return outcome
+
+
+def _mend(sources: Sources, mend: Mend, held: Hold, seq: int) -> str:
+    finding = mend.finding
+    if mend.debt is not None:
+        orphans.owe_again(held.session, mend.debt)
+        return OWED
+    if mend.undo is not None:
+        _owe(mend, held, seq)
+        return OWED
+    if finding.kind is Kind.ALLOCATION:
+        _release(sources, held)
+    elif finding.kind is Kind.BINDING:
+        _unbind(sources, finding.subject, finding.host, held)
+    elif finding.kind is Kind.ATTACHMENT:
+        _detach(sources, finding.subject, held)
+    return DONE
+
+
+def _release(sources: Sources, held: Hold) -> None:
+    """The call carries the generation of what was found, so that one that comes late is refused."""
+    server = held.move.server
+    with _row(sources, server) as row:
+        if row is not None and not sources.placement.allocations(server).allocations:
+            raise Held("the server holds nothing of its own, so this may stand for it")
+        held.require()
+        sources.placement.release(held.move.id)
+
+
+def _unbind(sources: Sources, port: str, host: str, held: Hold) -> None:
+    server = held.move.server
+    with _row(sources, server) as row:
+        found = next((each for each in sources.network.ports(server) if each.id == port), None)
+        lives = row is not None and row.task_state is None and row.host != host
+        if not lives or row is None or found is None or found.bindings.get(str(row.host)) != ACTIVE:
+            raise Held(f"the server or its port {port} has changed meanwhile")
+        if found.bindings.get(host, INACTIVE) != INACTIVE:
+            raise Held(f"the binding of port {port} on {host} is active now")
+        held.require()
+        sources.network.delete_binding(port, host)
+
+
+def _detach(sources: Sources, attachment: str, held: Hold) -> None:
+    server = held.move.server
+    with _row(sources, server) as row:
+        found = next((each for each in sources.volumes.for_server(server) if each.id == attachment), None)
+        if row is None or row.task_state is not None or attachment in row.attachments:
+            raise Held(f"the server has changed meanwhile and may use the attachment {attachment}")
+        if found is not None and (found.status != RESERVED or found.host is not None):
+            raise Held(f"the attachment {attachment} is {found.status} now")
+        held.require()
+        sources.volumes.delete_attachment(attachment)
+
+
+def _owe(mend: Mend, held: Hold, seq: int) -> None:
+    assert mend.undo is not None  # noqa: S101 - the caller looked
+    session, move = held.session, held.move
+    if session.get(Claim, move.id) is None:
+        raise Held("nobody ever ran this move, so it made nothing on a host")
+    if debts.owes(session, move.id, mend.finding.host, mend.undo.action):
+        return
+    details = {
+        "flow": orphans.first_flow(session, move.id),
+        "step": mend.undo.action,
+        "sequence": seq,
+        "details": mend.undo.details,
+        "deadline": UNDO_SECONDS,
+        "error": "",
+    }
+    debts.owe(session, move_id=move.id, host=mend.finding.host, action=mend.undo.action, details=details)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Row:
+    host: str | None
+    task_state: str | None
+    attachments: frozenset[str]
+
+
+@contextlib.contextmanager
+def _row(sources: Sources, server: str) -> Iterator[_Row | None]:
+    """The server's row, locked as long as this lasts: Nova begins nothing with it meanwhile; None when it is gone."""
+    with contextlib.ExitStack() as stack:
+        for name in sources.cells.names():
+            session: orm.Session = stack.enter_context(sources.cells.database(name).write())
+            found = _locked(session, server)
+            if found is not None:
+                yield found
+                return
+        yield None
+
+
+def _locked(session: orm.Session, server: str) -> _Row | None:
+    try:
+        servers.find(session, server)
+    except NotFound:
+        return None
+    row = servers.live(session, server, deleting=True)
+    attachments = frozenset(str(each.attachment_id) for each in servers.volumes(session, server) if each.attachment_id)
+    return _Row(row.host, row.task_state, attachments)
