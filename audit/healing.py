@@ -118,20 +118,23 @@ Rule = Callable[[Look, Finding], Mend]
 def _allocation(look: Look, finding: Finding) -> Mend:
     if not finding.move or finding.subject != finding.move:
         raise LeftAlone("it is a server's own, or nobody's that the journal knows")
-    move = look.ended(finding.move, look.snapshot.held(finding.move))
+    move = look.ended(finding.move)
     row = look.snapshot.migration_of.get(move.id)
     if row is not None and row.status not in ENDED_MIGRATIONS:
         raise LeftAlone(f"its migration is still {row.status} in cell {row.cell}")
     for other in look.others(finding, Kind.ALLOCATION, Kind.DISK, Kind.GUEST):
         if other.kind is Kind.ALLOCATION or set(other.host.split(",")) & look.snapshot.held(move.id).keys():
             raise LeftAlone(f"it may stand for what is really held, until this is mended: {other.detail}")
+    for debt in look.snapshot.debts:
+        if debt.move == move.id and debt.host in look.snapshot.held(move.id):
+            raise LeftAlone(f"it stands for what {debt.host} owed for the move {move.short} and has not undone")
     return Mend(finding=finding, move=move.id, does=f"release what the ended move {move.short} still holds")
 
 
 def _binding(look: Look, finding: Finding) -> Mend:
     standing = look.quiet(finding.server)
-    port = next(port for port in look.snapshot.ports if port.id == finding.subject)
-    if finding.host == standing.host or port.bindings.get(finding.host, ACTIVE) == ACTIVE:
+    port = next((port for port in look.snapshot.ports if port.id == finding.subject), None)
+    if port is None or finding.host == standing.host or port.bindings.get(finding.host, ACTIVE) == ACTIVE:
         raise LeftAlone("only an INACTIVE binding beside the server's own is left over for certain")
     left_by = look.evidence.tried.get((finding.server, finding.host))
     if left_by is None:
@@ -203,13 +206,15 @@ def _guest(look: Look, finding: Finding) -> Mend:
 
 
 RULES: Final[Mapping[Kind, Rule]] = {
-    Kind.GUEST: _guest,
-    Kind.DISK: _disk,
     Kind.BINDING: _binding,
     Kind.ATTACHMENT: _attachment,
     Kind.ALLOCATION: _allocation,
+    Kind.GUEST: _guest,
+    Kind.DISK: _disk,
 }
-"""Kind of finding → what proves an orphan of that kind, in the order in which they are mended."""
+"""Kind of finding → what proves an orphan of that kind, in the order in which they are mended.
+
+Hosts come last: while one undoes something of a move, nothing else of that move is touched."""
 
 ORPHANS: Final[Mapping[Kind, str]] = {
     Kind.GUEST: "a guest that is off, marked with an ended move, on a host where its server does not live",
@@ -233,7 +238,7 @@ def plan(snapshot: Snapshot, report: Report, evidence: Evidence) -> list[Mend]:
     covered = {(mend.finding.host, mend.move) for mend in again}
     order = list(RULES)
     found = sorted(report.findings, key=lambda each: order.index(each.kind) if each.kind in order else len(order))
-    return again + [_judge(look, finding, covered) for finding in found]
+    return [*(_judge(look, finding, covered) for finding in found), *again]
 
 
 def _judge(look: Look, finding: Finding, covered: set[tuple[str, str]]) -> Mend:

@@ -21,7 +21,7 @@ COLUMNS: Final = ("kind", "subject", "host", "server", "move", "detail", "mend")
 PLANNED: Final = (*COLUMNS, "heal", "plan")
 FOUND: Final = 3
 
-OWED_SECONDS: Final = 60.0
+OWED_SECONDS: Final = 30.0
 """Seconds for which workers are waited for that have something to remove."""
 
 NAMED: Final = 5
@@ -145,13 +145,13 @@ def _sentences(healing: Healing) -> Iterable[str]:
 
 def _await(site: Site, owed: set[str]) -> None:
     """Wait for the workers that have something to remove; what they have not done by then stays owed."""
-    from droveway.persistence import debts
+    from droveway.persistence import orphans
 
     ends = time.monotonic() + OWED_SECONDS
 
     def at_rest() -> bool:
         with site.journal.read() as session:
-            return time.monotonic() >= ends or not any(debts.outstanding(session, move) for move in owed)
+            return time.monotonic() >= ends or all(orphans.is_over(session, move) for move in owed)
 
     site.settle(at_rest)
 

@@ -136,6 +136,8 @@ class Collector:
     def _ask(self, debt: Debt, epoch: int) -> bool:
         """Have one debt settled; False when it was not: the later ones rest on it."""
         owed, fence = msgspec.convert(debt.details, type=Owed), _fence(debt)
+        if fence == debt.move_id:
+            fencing.exhume(self._journal, self._coordination, debt.move_id, epoch)
         version = fencing.mirror(self._coordination, fence, epoch)
         commands = Commands(
             self._coordination, flow_uuid=owed.flow, epoch=epoch, guard=epoch_path(fence), version=version

@@ -194,6 +194,20 @@ def bury(coordination: Coordination, move_id: str, epoch: int) -> None:
             return
 
 
+def exhume(journal: Database, coordination: Coordination, move_id: str, epoch: int) -> None:
+    """Let commands of an ended move be taken under this epoch: a debt of it stands again that was written off.
+
+    Raises `droveway.errors.Fenced` unless the epoch stands in the journal, which nobody changes while the node is
+    written: a collector that lost its claim opens no grave.
+    """
+    path = epoch_path(move_id)
+    with journal.begin() as connection:
+        check(connection, move_id, epoch)
+        present = coordination.get(path, sync=True)
+        if present is not None and present[0] == TOMBSTONE:
+            coordination.put(path, str(epoch).encode(), version=present[1])
+
+
 def next_epoch(connection: sa.Connection) -> int:
     """Count the journal's one sequence on; whoever takes a claim, or ends one, does it under the number."""
     if connection.execute(_COUNT).rowcount == 0:

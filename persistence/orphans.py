@@ -68,13 +68,12 @@ def hold(journal: Database, move_id: str) -> Iterator[Hold]:
             raise Held(f"the move {short} has not ended")
         if claim is not None and claim.released_at is None:
             raise Held(f"{claim.owner} has not given the move {short} back")
+        under_way = f"a move of {move.server_name} is under way: droveway move list --server {move.server}"
         move.active_server = move.server
         try:
             session.flush()
         except exc.IntegrityError:
-            raise Held(
-                f"a move of {move.server_name} is under way: droveway move list --server {move.server}"
-            ) from None
+            raise Held(under_way) from None
         yield Hold(session, move)
         move.active_server = None
 
@@ -108,6 +107,12 @@ def conclude(session: orm.Session, seq: int, outcome: str) -> None:
     row = session.get_one(MoveStep, seq)
     row.result = {**(row.result or {}), "outcome": outcome}
     row.ended_at = database_time(session)
+
+
+def is_over(session: orm.Session, move_id: str) -> bool:
+    """Whether no host owes anything for the ended move, and nobody is at work on that."""
+    claim = session.get(Claim, move_id)
+    return not debts.outstanding(session, move_id) and (claim is None or claim.released_at is not None)
 
 
 def first_flow(session: orm.Session, move_id: str) -> str:

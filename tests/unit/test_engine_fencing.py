@@ -136,6 +136,23 @@ def test_the_mirror_only_rises_and_a_tombstone_is_the_end(rig: Rig) -> None:
         fencing.mirror(session, "m", 10)
 
 
+def test_only_the_claim_that_stands_opens_the_grave_of_a_move(rig: Rig) -> None:
+    move, session = rig.submit(), rig.session()
+    stale = fencing.claim(rig.journal, move, "stale")
+    epoch = fencing.claim(rig.journal, move, "collector")
+    fencing.exhume(rig.journal, session, move, epoch)
+    assert session.get(epoch_path(move)) is None
+    fencing.mirror(session, move, epoch)
+    fencing.bury(session, move, epoch)
+    with pytest.raises(Fenced):
+        fencing.exhume(rig.journal, session, move, stale)
+    present = session.get(epoch_path(move))
+    assert present is not None
+    assert present[0] == TOMBSTONE
+    fencing.exhume(rig.journal, session, move, epoch)
+    assert fencing.mirror(session, move, epoch) > present[1]
+
+
 def test_a_step_is_given_what_was_recorded_before_its_boundary(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     move = rig.submit()
     rig.post(move)
