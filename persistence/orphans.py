@@ -15,7 +15,7 @@ from typing import Final
 import sqlalchemy as sa
 from sqlalchemy import exc, orm
 
-from droveway.errors import DrovewayError
+from droveway.errors import Conflict
 from droveway.persistence import debts, moves
 from droveway.persistence.database import IDLE_TRANSACTION, Database, database_time
 from droveway.persistence.journal import Claim, Debt, Move, MoveAttempt, MoveFlow, MoveStep
@@ -32,11 +32,8 @@ RESERVES: Final = "reserve_volumes"
 """The step whose result names the attachments that a move made."""
 
 
-class Held(DrovewayError):
+class Held(Conflict):
     """What an ended move left is not to be touched now: somebody may still need it or be at work on it."""
-
-    code = "held"
-    exit_code = 2
 
 
 class Hold:
