@@ -83,7 +83,7 @@ class Look:
         if not move.ended or any(flow.move == move.id and not flow.ended for flow in self.snapshot.flows):
             raise LeftAlone(f"the move {move.short} has not ended and clears it by itself")
         for debt in self.snapshot.debts:
-            if debt.move == move.id and debt.host in hosts and not debt.written_off:
+            if debt.move == move.id and debt.host in hosts and not debt.written_off and not debt.kept:
                 raise LeftAlone(f"{debt.host} still owes something for the move {move.short}: droveway debt list")
         self.require_rest(move.server)
         return move
@@ -126,7 +126,7 @@ def _allocation(look: Look, finding: Finding) -> Mend:
         if other.kind is Kind.ALLOCATION or set(other.host.split(",")) & look.snapshot.held(move.id).keys():
             raise LeftAlone(f"it may stand for what is really held, until this is mended: {other.detail}")
     for debt in look.snapshot.debts:
-        if debt.move == move.id and debt.host in look.snapshot.held(move.id):
+        if debt.move == move.id and debt.host in look.snapshot.held(move.id) and not debt.kept:
             raise LeftAlone(f"it stands for what {debt.host} owed for the move {move.short} and has not undone")
     return Mend(finding=finding, move=move.id, does=f"release what the ended move {move.short} still holds")
 
@@ -256,7 +256,8 @@ def _nobody(_: Look, finding: Finding) -> Mend:
 
 def _written_off(look: Look) -> Iterator[Mend]:
     for debt in look.snapshot.debts:
-        if debt.written_off and debt.host not in look.snapshot.down | look.evidence.away:
+        # What was kept on purpose may be wanted yet.
+        if debt.written_off and not debt.kept and debt.host not in look.snapshot.down | look.evidence.away:
             yield _again(look, debt)
 
 

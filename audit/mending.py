@@ -45,6 +45,11 @@ class Healing:
         """Those that something is done about."""
         return [mend for mend in self.mends if mend.does]
 
+    @property
+    def clean(self) -> bool:
+        """Whether nothing was found and nothing is to be done."""
+        return self.report.clean and not self.able
+
 
 def look(sources: Sources, away: frozenset[str]) -> Healing:
     """Audit everything and plan; ``away``: the hosts without a worker.  Nothing is changed."""

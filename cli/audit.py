@@ -67,7 +67,7 @@ class Audit(Lister):
 
     def produce_output(self, parsed_args: argparse.Namespace, column_names: Sequence[str], data: Any) -> int:
         """Print the findings, in a table only when there are any; a plan as sentences, unless columns are asked for."""
-        self._found = bool(data)
+        self._found = bool(data) if self._healing is None else not self._healing.clean
         if self._healing is not None and parsed_args.formatter == "table" and not parsed_args.columns:
             self.app.stdout.writelines(_sentences(self._healing))
         elif data or parsed_args.formatter != "table":
@@ -129,7 +129,7 @@ class Audit(Lister):
         self.app.stderr.write(f"{_count(before)} before, {after} after\n")
         for noted in left.report.noted:
             self.app.stderr.write(f"noted: {noted.detail}\n")
-        return FOUND if left.mends else 0
+        return 0 if left.clean else FOUND
 
 
 def _count(count: int) -> str:
