@@ -221,7 +221,7 @@ class TestHosts:
         copy.mkdir()
         marker = json.loads((home / "droveway.json").read_text()) | {"host": "host1"}
         (copy / "droveway.json").write_text(json.dumps(marker))
-        (copy / "disk").write_bytes((home / "disk").read_bytes())
+        (copy / "disk").write_bytes(b"last")
         (home / "disk").rename(home / "lost")
         before = seen(lab)
         plan = json.loads(lab.cli("audit", "--heal", "--yes", "-f", "json", code=3))
