@@ -22,7 +22,7 @@ from support.proxy import running_proxy
 from droveway.engines import fencing
 from droveway.errors import Fenced, Refused
 from droveway.flows import registry
-from droveway.persistence import database, migrate, moves
+from droveway.persistence import database, debts, migrate, moves
 from droveway.persistence.database import Database, database_time, sqlite_url
 from droveway.persistence.journal import Claim, JournalBase, Move
 
@@ -98,6 +98,20 @@ def test_a_time_keeps_what_it_has_below_a_second(journal: Database) -> None:
     with journal.read() as session:
         assert moves.get(session, move).deadline == moment
         assert abs(database_time(session) - dt.datetime.now(dt.UTC).replace(tzinfo=None)) < dt.timedelta(minutes=1)
+
+
+def test_what_is_kept_falls_due_by_the_clock_of_the_database(journal: Database) -> None:
+    """Below a second too: what is due now is, and what is due in a minute is not."""
+    now, later = submit(journal, "now"), submit(journal, "later")
+    with journal.write() as session:
+        for move, seconds in ((now, 0), (later, 60)):
+            debts.keep(session, move_id=move, host="host1", seconds=seconds, details={})
+            claim = Claim(move_id=move, epoch=1, owner="anybody", claimed_at=database_time(session))
+            claim.released_at = claim.claimed_at
+            session.add(claim)
+        session.execute(sa.update(Move).values(flow_uuid=None))
+    with journal.read() as session:
+        assert [debt.move_id for debt in debts.collectable(session)] == [now]
 
 
 def test_a_server_has_one_move_however_many_ask_at_once(journal: Database) -> None:
