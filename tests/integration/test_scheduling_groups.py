@@ -47,17 +47,16 @@ def fixture_lab(built: Stage) -> Iterator[Stage]:
 
 
 class Meeting:
-    """The probe of a conductor: the moves wait for each other before ``step`` is first carried out."""
+    """The probe of a conductor: the moves wait for each other before each of the steps is first carried out."""
 
-    def __init__(self, step: str, parties: int) -> None:
-        self.step = step
-        self.barrier = threading.Barrier(parties, timeout=60)
-        self.met: set[str] = set()
+    def __init__(self, parties: int, *steps: str) -> None:
+        self.barriers = {step: threading.Barrier(parties, timeout=60) for step in steps}
+        self.met: set[tuple[str, str]] = set()
 
     def __call__(self, move: str, step: str, direction: str, phase: str) -> None:
-        if (step, direction, phase) == (self.step, "execute", "before") and move not in self.met:
-            self.met.add(move)
-            self.barrier.wait()
+        if step in self.barriers and (direction, phase) == ("execute", "before") and (move, step) not in self.met:
+            self.met.add((move, step))
+            self.barriers[step].wait()
 
 
 def left_out(lab: Stage, server: str) -> dict[str, tuple[str, str]]:
@@ -69,7 +68,7 @@ def left_out(lab: Stage, server: str) -> dict[str, tuple[str, str]]:
 def test_the_second_of_two_moves_that_meet_on_one_host_goes_elsewhere(lab: Stage) -> None:
     """Both claim host3, each scheduled before the other was seen: the group's policy is asked again there."""
     moves = {name: submit(lab.lab, Wish(server=name)).id for name in ("red", "blue")}
-    with lab.running(probe=Meeting("record_destination", 2)):
+    with lab.running(probe=Meeting(2, "claim", "record_destination")):
         ended = {name: asking.carry(lab.lab, move) for name, move in moves.items()}
     assert {move.state for move in ended.values()} == {"verifying"}
     assert sorted((move.attempt, move.dest_host) for move in ended.values()) == [(1, "host3"), (2, "host4")]

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 FIXED = 1
-OPERATIONS = 80
+OPERATIONS = 50
 
 RUN = """
 import sys
