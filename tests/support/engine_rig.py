@@ -24,7 +24,7 @@ from droveway.flows.graph import Graph
 from droveway.flows.run import MoveOptions
 from droveway.flows.step import Context, Step, Where
 from droveway.persistence import migrate, moves
-from droveway.persistence.database import Database, sqlite_url
+from droveway.persistence.database import Database, database_time, sqlite_url
 from droveway.persistence.journal import Move, MoveStep
 from droveway.persistence.moves import FlowRef, Request
 
@@ -285,7 +285,11 @@ class Rig:
             new_flavor="big",
         )
         with self.journal.write() as session:
-            return moves.submit(session, request, reference(graph)).id
+            move = moves.submit(session, request, reference(graph))
+        with self.journal.read() as session:
+            # SQLite's clock tells milliseconds apart: two moves of one would be in no order.
+            until(lambda: database_time(session) > move.created_at)
+        return move.id
 
     def post(self, move_id: str) -> None:
         """Offer the move's flow, as the keeper does."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
-import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,11 +16,8 @@ from droveway.engines.admission import Limits
 from droveway.engines.board import MoveBoard
 from droveway.engines.keeper import Keeper, Post, look
 from droveway.engines.queue import waits_for
-from droveway.persistence.journal import Move, MoveFlow
+from droveway.persistence.journal import Move
 from droveway.persistence.states import State
-
-BEGAN = dt.datetime(2026, 1, 1)  # noqa: DTZ001 - the journal's times are naive
-_numbers = itertools.count()
 
 RACKS = {"h1": {"r1"}, "h2": {"r1"}, "h3": {"r2"}}
 
@@ -40,15 +35,11 @@ def make_keeper(rig: Rig, limits: Limits) -> Keeper:
 
 
 def ask(rig: Rig, *sources: str, **columns: Any) -> list[str]:
-    """Ask for a move from each of these hosts, one after another; their ids."""
+    """Ask for a move from each of these hosts; their ids."""
     made = [rig.submit(server=f"s{number}-{source}-{columns}") for number, source in enumerate(sources)]
     with rig.journal.write() as session:
         for move, source in zip(made, sources, strict=True):
-            # Two of one millisecond, which is all that SQLite's clock tells apart, would be in no order.
-            asked = BEGAN + dt.timedelta(milliseconds=next(_numbers))
-            told = sa.update(Move).where(Move.id == move)
-            session.execute(told.values(source_host=source, created_at=asked, **columns))
-            session.execute(sa.update(MoveFlow).where(MoveFlow.move_id == move).values(created_at=asked))
+            session.execute(sa.update(Move).where(Move.id == move).values(source_host=source, **columns))
     return made
 
 
