@@ -12,7 +12,7 @@ from typing import Final
 import pytest
 from support.crash_points import EVERY, assert_converged
 
-PAIRS: Final = ("--pairs", "--kind", "resize", "--kind", "revert", "--sample", "25", "--seed", "1")
+PAIRS: Final = ("--pairs", "--kind", "resize", "--kind", "revert", "--sample", "15", "--seed", "1")
 """A failure and then a kill or a failure in an undo that follows; a kill, and a kill of who resumes."""
 
 
