@@ -25,7 +25,7 @@ from droveway.engines.history import History, Run
 from droveway.errors import DrovewayError, Fenced, Parked
 from droveway.persistence import moves
 from droveway.persistence.database import Database, Executor
-from droveway.persistence.journal import Intent, Move
+from droveway.persistence.journal import Intent, JournalBase, Move
 from droveway.persistence.states import State
 
 _BEGINS: Final = {states.RUNNING: "execute", states.REVERTING: "revert"}
@@ -45,8 +45,10 @@ _NEW_BOOK: Final = details.LOGBOOKS.insert()
 _NEW_FLOW: Final = details.FLOWS.insert()
 _NEW_ATOM: Final = details.ATOMS.insert()
 _NEW_INTENT: Final = sa.insert(Intent)
+_INTENTS: Final = JournalBase.metadata.tables[Intent.__tablename__]
+# The table's, not the class's: a session takes a list of parameters with that for a bulk update, which has no WHERE.
 _CALLED: Final = (
-    sa.update(Intent).where(Intent.id == sa.bindparam("intent"), Intent.state == "open").values(state="done")
+    sa.update(_INTENTS).where(_INTENTS.c.id == sa.bindparam("intent"), _INTENTS.c.state == "open").values(state="done")
 )
 
 

@@ -298,9 +298,11 @@ def test_a_call_that_returned_is_done_though_its_step_is_left(rig: Rig) -> None:
         ctx.run.leave("the database is away")  # type: ignore[attr-defined]
 
     rig.world.hooks["x claim"] = call
-    rig.host().turn()
+    assert rig.host().turn() == [False]
     with rig.journal.read() as session:
         assert [intent.state for intent in session.query(Intent)] == ["done"]
+    assert rig.move(move).state == "running"
+    assert rig.world.log[-1] == "x claim"
 
 
 def test_a_call_whose_return_cannot_be_stored_stays_open(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
