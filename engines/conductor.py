@@ -202,15 +202,21 @@ class MoveConductor(impl_nonblocking.NonBlockingConductor):
             self._drop_fences(move, epoch)
             return False
         except Exception:
-            # Noticed and given back: no unclean end, which would count towards quarantine.
-            fencing.release(self._resources.journal, posting.move, epoch)
+            # Noticed and given back: no unclean end, which would count towards quarantine.  But the end of the flow
+            # may be stored though nobody heard of it: the claim is what tells that it is still to be cleared up after.
+            if self._wanted(posting) is not None:
+                fencing.release(self._resources.journal, posting.move, epoch)
             raise
 
     def _is_due(self, posting: Posting) -> bool:
         """Whether the journal still wants this flow to run: the journal is the truth, the board a work list."""
-        with self._resources.journal.engine.connect() as connection:
-            wanted = connection.execute(_WANTED, {"move": posting.move, "flow": posting.flow}).first()
+        wanted = self._wanted(posting)
         return wanted is not None and not wanted.hold and wanted.state != State.NEEDS_OPERATOR
+
+    def _wanted(self, posting: Posting) -> Any:
+        """The move's ``hold`` and ``state`` while this flow is its flow and has not ended, else None."""
+        with self._resources.journal.engine.connect() as connection:
+            return connection.execute(_WANTED, {"move": posting.move, "flow": posting.flow}).first()
 
     def _clear_end(self, posting: Posting) -> None:
         """Do what is left to do after a flow's end, when whoever ended it did not live to do it."""
@@ -279,13 +285,15 @@ class MoveConductor(impl_nonblocking.NonBlockingConductor):
         """Give everything back, last of all the job; every part of it may have happened before."""
         with self._resources.journal.read() as session:
             move = moves.get(session, posting.move)
-        if backend.ended:
+        # The end may be stored though nobody heard of it.
+        ended = backend.ended or self._wanted(posting) is None
+        if ended:
             run.probe(END_OF_FLOW, "execute", "before")
             run.sweep()
             self._drop_fences(move, epoch)
             self._bury(move, epoch)
         fencing.release(self._resources.journal, move.id, epoch)
-        return backend.ended or move.hold or move.state == State.NEEDS_OPERATOR
+        return ended or move.hold or move.state == State.NEEDS_OPERATOR
 
     def _bury(self, move: Move, epoch: int) -> None:
         """No command of an ended move is taken again, but those by which its debts are settled."""

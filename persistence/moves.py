@@ -273,6 +273,14 @@ def end_flow(session: orm.Session, move_id: str, flow_uuid: str, *, done: bool) 
     change_state(session, move, state, **columns)
 
 
+def forgo_flow(session: orm.Session, move: Move) -> None:
+    """End the flow of a move that never began: a conductor that died with its claim on it has left an end to clear."""
+    if move.flow_uuid is not None:
+        flow = flow_of(session, move.flow_uuid)
+        flow.ended_at = database_time(session)
+        flow.outcome = "undone"
+
+
 def park(session: orm.Session, move_id: str, code: str, message: str) -> None:
     """Rest as needs-operator with this reason; `droveway.persistence.requests.retry` goes back from there."""
     move = get(session, move_id, lock=True)

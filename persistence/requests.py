@@ -49,6 +49,7 @@ def cancel(session: orm.Session, move: Move, beyond: frozenset[str]) -> None:
             f"wait for it, then droveway move revert {move.id[:SHORT]}"
         )
     if state is State.QUEUED and move.state == State.QUEUED:
+        moves.forgo_flow(session, move)
         moves.change_state(session, move, State.CANCELLED, cancel_requested=True)
         return
     move.cancel_requested = True

@@ -15,6 +15,7 @@ from taskflow import exceptions as taskflow_errors
 
 from droveway.clients.zookeeper import BOARD, worker_path
 from droveway.engines import fencing
+from droveway.engines.backend import FlowBackend
 from droveway.engines.board import MoveBoard
 from droveway.engines.conductor import Conductor
 from droveway.engines.keeper import Keeper
@@ -286,6 +287,52 @@ def test_a_job_that_is_taken_away_meanwhile_leaves_no_claim(rig: Rig, monkeypatc
     assert host.turn() == [True]
     assert host.jobs() == []
     assert host.coordination.children(BOARD) == []
+
+
+def test_an_end_that_nobody_heard_of_is_cleared_up_after(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The flow's end was committed, and the journal went away before it said so: the claim tells what is to be done."""
+    move = rig.submit()
+    rig.post(move)
+    store = FlowBackend.update_flow_details
+
+    def unheard(self: FlowBackend, flow_detail: Any, ignore_missing: bool = False) -> Any:
+        store(self, flow_detail, ignore_missing)
+        if self.ended:
+            self.ended = False
+            raise taskflow_errors.StorageFailure("the journal went away")
+        return flow_detail
+
+    with monkeypatch.context() as patched:
+        patched.setattr(FlowBackend, "update_flow_details", unheard)
+        assert rig.host().turn() == [False]
+    assert rig.move(move).state == "verifying"
+    assert rig.cells.fences != {}
+    with rig.journal.read() as session:
+        assert [left.id for left, _flow in moves.left_ends(session)] == [move]
+    assert rig.host().turn() == [True]
+    assert rig.cells.fences == {}
+    with rig.journal.read() as session:
+        assert moves.left_ends(session) == []
+
+
+def test_a_queued_move_that_is_cancelled_leaves_nothing_of_a_dead_conductor(rig: Rig) -> None:
+    """It had claimed the move and raised its fences, and died before it began."""
+    move = rig.submit()
+    rig.post(move)
+    first = rig.host()
+    [job] = first.jobs()
+    first.board.claim(job, first.conductor._name)
+    rig.cells.raise_fence("c1", "s1", fencing.claim(rig.journal, move, "dead"))
+    first.die()
+    with rig.journal.write() as session:
+        requests.cancel(session, moves.get(session, move), frozenset())
+    with rig.journal.read() as session:
+        assert [left.id for left, _flow in moves.left_ends(session)] == [move]
+    assert rig.host().turn() == [True]
+    assert rig.cells.fences == {}
+    with rig.journal.read() as session:
+        assert moves.left_ends(session) == []
+        assert [flow.outcome for flow in session.query(MoveFlow)] == ["undone"]
 
 
 def test_the_board_says_nothing_that_the_journal_does_not_know(rig: Rig) -> None:
