@@ -145,12 +145,13 @@ class Commands:
             self._remove(host, key)
         self._answered = kept
 
-    def sweep(self, hosts: Iterable[str]) -> None:
-        """Remove every node that this flow left on these hosts: its end is stored."""
+    def sweep(self, hosts: Iterable[str], flows: Iterable[str]) -> None:
+        """Remove every node that these flows left on these hosts: their ends are stored."""
+        ended = frozenset(flows)
         for host in hosts:
             for folder in (command_path, result_path, progress_path):
                 for key in self._coordination.children(folder(host)):
-                    if key.startswith(f"{self._flow}."):
+                    if key.partition(".")[0] in ended:
                         self._coordination.delete(folder(host, key))
 
     def workers(self) -> dict[str, Registration]:

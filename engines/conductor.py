@@ -223,8 +223,12 @@ class MoveConductor(impl_nonblocking.NonBlockingConductor):
         journal = self._resources.journal
         with journal.read() as session:
             ends = moves.left_ends(session)
-            left = [(move, attempts.hosts(session, move)) for move, flow in ends if flow.uuid == posting.flow]
-        for move, hosts in left:
+            left = [
+                (move, attempts.hosts(session, move), moves.ended_flows(session, move.id))
+                for move, flow in ends
+                if flow.uuid == posting.flow
+            ]
+        for move, hosts, ended in left:
             epoch = fencing.claim(journal, move.id, self._name, quarantine_after=sys.maxsize)
             # Raised first: a fence of any older epoch goes with it, and its conductor with the fence.
             self._raise_fences(move, epoch)
@@ -232,7 +236,7 @@ class MoveConductor(impl_nonblocking.NonBlockingConductor):
             commands = Commands(
                 self._coordination, flow_uuid=posting.flow, epoch=epoch, guard=epoch_path(move.id), version=0
             )
-            commands.sweep(hosts)
+            commands.sweep(hosts, ended)
             self._bury(move, epoch)
             fencing.release(journal, move.id, epoch)
 

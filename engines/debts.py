@@ -167,7 +167,7 @@ class Collector:
         except (Unreachable, Overdue):
             error = f"host {debt.host} did not answer"
         finally:
-            commands.sweep([debt.host])
+            commands.sweep([debt.host], [owed.flow])
         self._note(debt, epoch, error)
         if error is None and fence != debt.move_id:
             self._coordination.delete(move_path(fence))

@@ -327,8 +327,10 @@ class MoveRun:
             self._probe(self.move_id, step, direction, phase)
 
     def sweep(self) -> None:
-        """Remove what the flow's commands left in ZooKeeper, once its end is stored."""
-        self._commands.sweep(self._hosts())
+        """Remove what the commands of the move's ended flows left in ZooKeeper, this one's among them."""
+        with self.journal.read() as session:
+            ended = moves.ended_flows(session, self.move_id)
+        self._commands.sweep(self._hosts(), ended)
 
     def _look(self) -> None:
         self._require_going_on()

@@ -180,6 +180,10 @@ class _Remote(Coordination):
         """See `Coordination.create`."""
         return bool(self._ask("create", path, data, ephemeral=ephemeral))
 
+    def create_guarded(self, path: str, data: bytes, *, guard: str, version: int) -> bool:
+        """See `Coordination.create_guarded`."""
+        return bool(self._ask("create_guarded", path, data, guard=guard, version=version))
+
     def put(self, path: str, data: bytes, *, version: int = -1) -> bool:
         """See `Coordination.put`."""
         return bool(self._ask("put", path, data, version=version))

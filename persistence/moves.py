@@ -37,6 +37,9 @@ GONE: Final = {"server": "deleted"}
 _MOVE: Final = sa.select(Move).where(Move.id == sa.bindparam("move")).execution_options(populate_existing=True)
 _LOCKED_MOVE: Final = _MOVE.with_for_update()
 _FLOW: Final = sa.select(MoveFlow).where(MoveFlow.uuid == sa.bindparam("flow"))
+_ENDED_FLOWS: Final = sa.select(MoveFlow.uuid).where(
+    MoveFlow.move_id == sa.bindparam("move"), MoveFlow.ended_at.is_not(None)
+)
 OPEN: Final = (
     sa.select(Move).where(Move.state.not_in([state.value for state in ENDED])).order_by(Move.created_at, Move.id)
 )
@@ -160,6 +163,11 @@ def flow_of(session: orm.Session, flow_uuid: str) -> MoveFlow:
 def open_moves(session: orm.Session) -> list[Move]:
     """Every move that has not ended, oldest first."""
     return list(session.scalars(OPEN))
+
+
+def ended_flows(session: orm.Session, move_id: str) -> list[str]:
+    """The uuids of the move's flows that have ended."""
+    return list(session.scalars(_ENDED_FLOWS, {"move": move_id}))
 
 
 def left_ends(session: orm.Session) -> list[tuple[Move, MoveFlow]]:

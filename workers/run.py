@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 import threading
@@ -44,13 +45,18 @@ def parse_key(key: str) -> Key:
 
 
 def answer(coordination: Coordination, host: str, key: str, result: bytes) -> None:
-    """Put the result where the conductor waits for it; the first one stays.
-
-    A command that was taken back gets no answer: nobody would remove it.
-    """
-    if coordination.get(command_path(host, key), sync=True) is not None:
-        coordination.create(result_path(host, key), result)
+    """Put the result where the conductor waits for it; the first one stays."""
+    _put_beside(coordination, host, key, result_path(host, key), result)
     coordination.delete(progress_path(host, key))
+
+
+def _put_beside(coordination: Coordination, host: str, key: str, path: str, data: bytes) -> None:
+    """Create a node that goes with the command: not once that was taken back, since nobody would remove it."""
+    command = command_path(host, key)
+    while (present := coordination.get(command, sync=True)) is not None:
+        with contextlib.suppress(Fenced):  # it was stamped anew meanwhile, or taken back
+            coordination.create_guarded(path, data, guard=command, version=present[1])
+            return
 
 
 class Run:
@@ -138,7 +144,7 @@ class Run:
         path = progress_path(self.host.name, self.command.key)
         try:
             if not self.host.coordination.put(path, data):
-                self.host.coordination.create(path, data)
+                _put_beside(self.host.coordination, self.host.name, self.command.key, path, data)
         except DrovewayError as error:
             LOG.debug("How far %s is could not be told: %s", self.command.key, error)  # the next word replaces it
 

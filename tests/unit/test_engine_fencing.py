@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.engine_rig import MIGRATE, Crash, Rig, embedded_rig, until
+from support.engine_rig import CONFIRM, MIGRATE, Crash, Rig, embedded_rig, reference, until
 from taskflow.exceptions import StorageFailure
 
-from droveway.clients.zookeeper import TOMBSTONE, epoch_path
+from droveway.clients.zookeeper import TOMBSTONE, epoch_path, progress_path, result_path
 from droveway.engines import fencing
 from droveway.engines.backend import FlowBackend
 from droveway.engines.fencing import Quarantined
@@ -20,6 +20,7 @@ from droveway.flows.run import MoveOptions
 from droveway.flows.step import Context, Step
 from droveway.persistence import moves, requests
 from droveway.persistence.journal import Claim, Intent
+from droveway.persistence.states import State
 
 
 @pytest.fixture(name="rig")
@@ -80,6 +81,7 @@ def test_a_queued_move_that_is_cancelled_while_it_is_claimed_never_begins(
     host, claim = rig.host(), fencing.claim
 
     def cancelled_before(*claimed: Any, **options: Any) -> int:
+        monkeypatch.undo()
         with rig.journal.write() as session:
             requests.cancel(session, moves.get(session, move, lock=True), frozenset())
         return claim(*claimed, **options)
@@ -340,3 +342,24 @@ def test_a_stop_ends_the_pause_between_two_tries(rig: Rig) -> None:
     thread.join(4)
     assert outcome == [False]
     assert claim_of(rig, move).released_at is not None
+
+
+def test_the_end_of_a_flow_clears_what_came_late_for_the_flows_before(rig: Rig) -> None:
+    """A worker that slept may answer, or tell how far it is, when its flow has ended."""
+    move = rig.submit()
+    rig.post(move)
+    flow = rig.move(move).flow_uuid
+    host = rig.host()
+    host.turn()
+    assert rig.move(move).state == "verifying"
+    late = [result_path("h1", f"{flow}.copy.execute.1"), progress_path("h2", f"{flow}.copy.execute.1")]
+    another = result_path("h1", "11111111-77aa-4a63-8d4e-2a0f2a0c9b04.copy.execute.1")
+    for path in (*late, another):
+        host.coordination.create(path, b"{}")
+    with rig.journal.write() as session:
+        moves.begin_flow(session, moves.get(session, move), State.CONFIRMING, reference(CONFIRM))
+    rig.post(move)
+    host.turn()
+    assert rig.move(move).state == "done"
+    assert [host.coordination.get(path) for path in late] == [None, None]
+    assert host.coordination.get(another) is not None

@@ -13,12 +13,12 @@ import pytest
 from support.worker_rig import MIB, MOVE, PROBE, SERVER, Cloud, Killed, cloud
 
 from droveway import wire
-from droveway.clients.zookeeper import command_path, progress_path, result_path, worker_path
+from droveway.clients.zookeeper import Coordination, command_path, progress_path, result_path, worker_path
 from droveway.errors import CoordinationLost, Fenced, Refused, StepError
 from droveway.workers import actions, daemon
 from droveway.workers.context import Context
 from droveway.workers.daemon import JOURNAL, Worker
-from droveway.workers.run import Run, parse_key
+from droveway.workers.run import Run, answer, parse_key
 
 DEADLINE = 20.0
 FIND = wire.FindStorage(probe=PROBE)
@@ -312,6 +312,27 @@ def test_what_was_taken_back_goes_no_further_though_its_epoch_stands(
     eventually(lambda: worker._runs == {})
     assert not site.hosts["alpha"].directories.exists(f"{SERVER}_resize")
     assert worker._journal.result(execute.key) is None
+
+
+@pytest.mark.parametrize("stamped", [False, True])
+def test_an_answer_goes_only_where_its_command_stands(
+    site: Cloud, monkeypatch: pytest.MonkeyPatch, stamped: bool
+) -> None:
+    """Taken back, or stamped by the next conductor, between the worker's look at it and its answer."""
+    command = post(site, site.command("alpha", "describe_guest"))
+    path = command_path("alpha", command.key)
+    get = Coordination.get
+
+    def meanwhile(self: Coordination, asked: str, *, sync: bool = False) -> tuple[bytes, int] | None:
+        found = get(self, asked, sync=sync)
+        if asked == path:
+            monkeypatch.undo()
+            assert site.coordination.put(path, b"{}") if stamped else site.coordination.delete(path)
+        return found
+
+    monkeypatch.setattr(Coordination, "get", meanwhile)
+    answer(site.coordination, "alpha", command.key, b"done")
+    assert site.coordination.children(result_path("alpha")) == ([command.key] if stamped else [])
 
 
 def test_an_execute_that_comes_with_its_undo_never_runs(site: Cloud, started: Callable[..., Worker]) -> None:
