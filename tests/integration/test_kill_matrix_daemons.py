@@ -15,7 +15,7 @@ from typing import Final
 
 import pytest
 import sqlalchemy as sa
-from support import caught, postgres_server, zookeeper_server
+from support import caught, left_over, postgres_server, zookeeper_server
 from support.daemons import Daemon, Installation, installation
 from support.small_lab import assert_balanced, in_child, until
 
@@ -172,6 +172,7 @@ def test_daemons_killed_in_every_kind_of_step_leave_nothing(
     met = matrix.all - len(matrix.wanted)
     record_property("figure", f"kill matrix of daemons: {met} kinds of steps met by {matrix.kills} kills")
     assert sorted(matrix.wanted) == []
+    left_over.await_none(site.lab, site.session)
     assert_balanced(site.lab)
     assert guests_log.overlaps(site.lab.layout.guests_log) == []
     assert {name: found for name, uuid in matrix.deleted.items() if (found := leftovers.of(site.lab, uuid))} == {}

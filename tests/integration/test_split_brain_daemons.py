@@ -9,7 +9,7 @@ from typing import Final
 
 import pytest
 import sqlalchemy as sa
-from support import caught, postgres_server, zookeeper_server
+from support import caught, left_over, postgres_server, zookeeper_server
 from support.daemons import LONG, Installation, installation
 from support.sleeper import PATIENCE, Sleeper
 from support.small_lab import assert_balanced, differences, in_child, is_idle, picture, read_move, until
@@ -93,6 +93,7 @@ def test_a_conductor_that_slept_beyond_its_session_changes_nothing(
     late = [ids[name] for name, place in places.items() if place == LATE]
     _mend_late_attachments(site.lab, late)
     assert differences(before, _all(site)) == []
+    left_over.await_none(site.lab, site.session)
     assert_balanced(site.lab)
     assert guests_log.overlaps(site.lab.layout.guests_log) == []
     record_property("figure", f"split brain of daemons: a conductor slept at {len(places)} places, 0 effects")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from support import caught, zookeeper_server
+from support import caught, left_over, zookeeper_server
 from support.daemons import LONG, Installation, installation
 from support.sleeper import PATIENCE, Sleeper
 from support.small_lab import assert_balanced, in_child, is_idle, picture, read_move, until
@@ -113,6 +113,7 @@ def test_workers_that_slept_beyond_their_sessions_do_nothing_of_what_was_given_t
         until(lambda: debt_views.listing(lab.journal) == [], "that what is owed is undone", LONG)
         for ours in (there, here):
             _end(site, ours)
+        left_over.await_none(lab, site.session)
         assert_balanced(lab)
         assert guests_log.overlaps(lab.layout.guests_log) == []
     record_property("figure", f"split brain of workers: asleep at {len(there) + len(here)} places, 0 effects")

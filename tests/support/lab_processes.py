@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from support import left_over
 from support.lab_process import Spec
 from support.small_lab import is_released, read_move, until
 
 from droveway.clients import zookeeper
-from droveway.clients.zookeeper import BOARD, ROOT, Coordination, command_path, epoch_path, progress_path, result_path
+from droveway.clients.zookeeper import BOARD, ROOT, Coordination, epoch_path
 from droveway.errors import CoordinationLost
 from droveway.lab.session import Lab
 from droveway.lab.snapshot import Snapshot
@@ -121,13 +122,8 @@ class Processes:
         return True
 
     def left_over(self) -> list[str]:
-        """Every node of a command, an answer or a progress."""
-        return [
-            path
-            for host in self.lab.identity.hosts
-            for folder in (command_path, result_path, progress_path)
-            for path in self.session.children(folder(host))
-        ]
+        """Every node of a job, a command, an answer or a progress."""
+        return left_over.nodes(self.lab, self.session)
 
     def epoch(self, move: str) -> bytes | None:
         """What the move's epoch node says."""
