@@ -25,7 +25,7 @@ from droveway.errors import Refused
 from droveway.lab import build, cloud, leftovers, operations
 from droveway.lab.session import Lab
 from droveway.persistence import catalog, requests
-from droveway.persistence.journal import Move
+from droveway.persistence.journal import Move, MoveStep
 from droveway.persistence.states import ENDED, State
 from droveway.workers.hypervisors import guests_log
 
@@ -164,15 +164,31 @@ class Matrix:
         return all(State(move.state) in ENDED for move in found)
 
 
+def _repeated(lab: Lab) -> list[str]:
+    """Steps that ran anew, in one direction for one alternate of one flow, after they had been stored as done."""
+    done: set[tuple[str, str, str, int]] = set()
+    again = []
+    with lab.journal.read() as session:
+        for row in session.scalars(sa.select(MoveStep).order_by(MoveStep.seq)):
+            run = (row.flow_uuid, row.step, row.direction, row.attempt)
+            if run in done:
+                again.append(f"{row.flow} {row.step} {row.direction} of {row.move_id}")
+            if row.ended_at is not None and row.error is None:
+                done.add(run)
+    return again
+
+
 def test_daemons_killed_in_every_kind_of_step_leave_nothing(
     site: Installation, record_property: Callable[[str, object], None]
 ) -> None:
+    """RC-05: every flow goes on where it was, in another process, and no step runs again that was done."""
     matrix = Matrix(site)
     matrix.run()
     met = matrix.all - len(matrix.wanted)
     record_property("figure", f"kill matrix of daemons: {met} kinds of steps met by {matrix.kills} kills")
     assert sorted(matrix.wanted) == []
     left_over.await_none(site.lab, site.session)
+    assert _repeated(site.lab) == []
     assert_balanced(site.lab)
     assert guests_log.overlaps(site.lab.layout.guests_log) == []
     assert {name: found for name, uuid in matrix.deleted.items() if (found := leftovers.of(site.lab, uuid))} == {}
