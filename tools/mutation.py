@@ -1,6 +1,6 @@
 """Seeded defects: one at a time is planted in a copy of the tree, and what is run there has to find it.
 
-`tools/mutate` runs this; tools/mutants.yaml holds the defects.  A defect counts as caught only when a point of the
+`tools/mutate` runs this; tools/mutants/ holds the defects.  A defect counts as caught only when a point of the
 crash matrix did not converge, or a named test failed by an assertion: a tree that does not even run proves nothing.
 """
 
@@ -29,7 +29,7 @@ import yaml
 from droveway.lab import scratch
 
 ROOT: Final = Path(__file__).resolve().parents[1]
-MUTANTS: Final = ROOT / "tools" / "mutants.yaml"
+MUTANTS: Final = ROOT / "tools" / "mutants"
 PAGE: Final = ROOT / "docs" / "mutants.rst"
 
 SECONDS: Final = 900
@@ -106,15 +106,16 @@ class Found:
     words: str
 
 
-def load(path: Path = MUTANTS) -> list[Mutant]:
-    """The mutants in their order."""
-    return [_mutant(name, facts) for name, facts in yaml.safe_load(path.read_text(encoding="utf-8")).items()]
+def load(folder: Path = MUTANTS) -> list[Mutant]:
+    """The mutants of all files, in their order."""
+    files = [yaml.safe_load(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.yaml"))]
+    return [_mutant(name, facts) for file in files for name, facts in file.items()]
 
 
 def page(rows: Iterable[tuple[Mutant, Found]]) -> str:
     """The list of the mutants with what caught each."""
     lines = [
-        ".. Written by tools/mutate: change tools/mutants.yaml and run it again.",
+        ".. Written by tools/mutate: change tools/mutants/ and run it again.",
         "",
         "=======",
         "Mutants",
