@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from droveway.cli import choice, marks
 from droveway.cli.base import Command, Lister, ShowOne
 from droveway.cli.columns import SHORT, Blank, Facts, Joined, Short, Time
+from droveway.cli.explanations import EXPLANATIONS
 from droveway.cli.spans import seconds
 from droveway.errors import Refused
 from droveway.persistence.stuck import BOUND
@@ -237,6 +238,8 @@ def _advice(move: Move | View, advice: str) -> str:
         return f"it is held: droveway move resume {move.id[:SHORT]}"
     if move.state == "verifying" and move.delete_requested:
         return "its server is to be deleted: mend what the reason names, and it goes on by itself"
+    if move.state == "needs-operator" and move.error_code in EXPLANATIONS:
+        advice = advice.replace("names, ", f"names (droveway explain {move.error_code} says how), ")
     return advice.format(move=move.id[:SHORT])
 
 
