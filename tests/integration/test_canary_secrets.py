@@ -42,6 +42,8 @@ def fixture_site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[In
         postgres_server.running_server() as databases,
         installation(lab, tmp_path, zookeeper.hosts, databases, authority) as made,
     ):
+        # Their command lines are looked at too.
+        made.apart = True
         settings = configparser.ConfigParser(interpolation=None)
         settings.read(made.configuration)
         settings["DEFAULT"] = {"debug": "true", "default_log_levels": "kazoo=DEBUG,sqlalchemy=INFO,urllib3=DEBUG"}
@@ -68,6 +70,7 @@ def told(site: Installation, said: list[str]) -> dict[str, list[str]]:
     kept = [path for path in site.lab.layout.hosts.rglob("*") if path.is_file() and "instances" not in path.parts]
     running = [Path(f"/proc/{daemon.process.pid}/cmdline") for daemon in site.daemons if daemon.process.poll() is None]
     assert any(path.name == "worker.sqlite" for path in kept)
+    assert all(b"droveway.cli.main" in path.read_bytes() for path in running)
     assert running
     found = {}
     for secret in secrets(site):

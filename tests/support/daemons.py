@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
-from support import mariadb_server, postgres_server, served_cloud, warm_commands
+from support import mariadb_server, postgres_server, served_cloud, warm_commands, warm_daemons
 from support.certificates import Authority, Files
 from support.small_lab import is_released, read_move, until
 from support.zookeeper_server import free_port
@@ -45,7 +45,10 @@ Server = postgres_server.Server | mariadb_server.Server
 class Daemon:
     """One process of `droveway conductor run` or `droveway worker run`."""
 
-    def __init__(self, name: str, words: list[str], folder: Path, environment: dict[str, str]) -> None:
+    def __init__(
+        self, name: str, words: list[str], folder: Path, environment: dict[str, str], *, apart: bool = False
+    ) -> None:
+        """``apart``: it is a process of its own from the start, not one that was forked after its imports."""
         self.name = name
         self.log = folder / f"{name}.log"
         path = folder / f"{name}.notify"
@@ -53,13 +56,9 @@ class Daemon:
         self._notify = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._notify.bind(str(path))
         self._notify.settimeout(0.1)
+        start = warm_daemons.start_apart if apart else warm_daemons.start
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "droveway.cli.main", *words],
-                env={**os.environ, **environment, "NOTIFY_SOCKET": str(path)},
-                stdout=log,
-                stderr=log,
-            )
+            self.process = start(words, {**os.environ, **environment, "NOTIFY_SOCKET": str(path)}, log.fileno())
 
     def await_said(self, state: str) -> None:
         """Wait until it told the service manager so."""
@@ -116,6 +115,8 @@ class Installation:
         """Of its databases; none where they are files."""
         self.daemons: list[Daemon] = []
         """All that were started."""
+        self.apart = False
+        """Whether they are processes of their own from the start, with command lines of their own."""
         self._addresses: dict[str, str] = {}
         write(settings, self.configuration)
 
@@ -229,7 +230,7 @@ class Installation:
         self, name: str, words: list[str], environment: dict[str, str], configuration: Path | None = None
     ) -> Daemon:
         file = configuration or self.configuration
-        daemon = Daemon(name, [*words, "--config-file", str(file)], self.folder, environment)
+        daemon = Daemon(name, [*words, "--config-file", str(file)], self.folder, environment, apart=self.apart)
         self.daemons.append(daemon)
         daemon.await_said("READY=1")
         return daemon
