@@ -16,18 +16,29 @@ Direction = Literal["execute", "revert"]
 
 ACTION_VERSION: Final = 1
 
-LEVEL: Final = 2
+LEVEL: Final = 3
 """How much is spoken to workers: one more with each release that adds an action; it has all that lower ones have."""
 
-SINCE: Final = {"purge_kept": 2}
-"""The level that an action came with; those that are not named here came with the first."""
+SINCE: Final = {"purge_kept": 2, "list_guests": 3, "list_directories": 3}
+"""The level that an action or an inquiry came with; those that are not named here came with the first."""
 
 
 MOST_BYTES: Final = 256 * 1024
 """Of a record; ZooKeeper itself takes four times as much."""
 
+MOST_PAGES: Final = 64
+"""Of the answer to one inquiry."""
+
 Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.:-]{0,254}$")]
 """What may become the name of a file, a node or a column's value."""
+
+PRINTABLE: Final = r"[^\x00-\x1f\x7f-\x9f]"
+
+Text = Annotated[str, msgspec.Meta(pattern=rf"^{PRINTABLE}{{0,2000}}\Z")]
+"""What a terminal may be shown."""
+
+Owner = Annotated[str, msgspec.Meta(pattern=r"^([A-Za-z0-9_][A-Za-z0-9_.:-]{0,254})?\Z")]
+"""A `Name`, or nothing."""
 
 Number = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 """What a column holds."""
@@ -135,6 +146,25 @@ def decode_answer(data: bytes, key: str) -> Result:
     if result.key != key:
         raise Refused(f"the node holds the result of {result.key[:80]}")
     return result
+
+
+def decode_inquiry(data: bytes, host: str, number: str) -> Inquiry:
+    """The inquiry of this name to this host in a node; raises as `decode` does."""
+    inquiry = decode(data, Inquiry)
+    if (inquiry.id, inquiry.host) != (number, host):
+        raise Refused(f"the node holds the inquiry {inquiry.id[:80]} to host {inquiry.host[:80]}")
+    return inquiry
+
+
+def decode_page(data: bytes, inquiry: Inquiry, number: int) -> Page:
+    """The page of the answer to this inquiry in a node; raises as `decode` does."""
+    page = decode(data, Page)
+    if (page.id, page.host, page.number) != (inquiry.id, inquiry.host, number):
+        raise Refused(f"the node holds page {page.number} of {page.id[:80]} by host {page.host[:80]}")
+    for held in page.held:
+        if not isinstance(held, INQUIRIES[inquiry.question]):
+            raise Refused(f"the node holds a {type(held).__name__.lower()}, which is no answer to {inquiry.question}")
+    return page
 
 
 class VolumeRef(msgspec.Struct, frozen=True, kw_only=True):
@@ -318,6 +348,87 @@ class DiscardDestination(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     """Undefine the guest and delete its disks here; with ``same_directory`` only ``<uuid>_del`` goes."""
 
     same_directory: bool
+
+
+class Inquiry(msgspec.Struct, frozen=True, kw_only=True):
+    """What is asked of a worker about all that its host holds; its node's name is ``id``.
+
+    It stands under no move and changes nothing, so it needs no fence.  Its node goes with the session of who asks.
+    """
+
+    id: Name
+    host: str
+    question: Name
+    seconds: Seconds
+    """So long anybody waits for the answer, from when the worker finds the question."""
+    version: int = ACTION_VERSION
+
+
+class Guest(msgspec.Struct, frozen=True, kw_only=True, tag="guest"):
+    """A guest that is defined or runs on the host; memory in MiB."""
+
+    server: Name
+    name: Text
+    running: bool
+    defined: bool
+    vcpus: Number
+    memory_mb: Number
+    move: Owner = ""
+    """The move that it is marked with; empty when it has no mark."""
+
+
+class Connection(msgspec.Struct, frozen=True, kw_only=True, tag="connection"):
+    """A volume that is connected on the host."""
+
+    server: Name
+    volume: Name
+
+
+class Interface(msgspec.Struct, frozen=True, kw_only=True, tag="interface"):
+    """A port that is plugged on the host."""
+
+    server: Name
+    port: Name
+
+
+class StoreRef(msgspec.Struct, frozen=True, kw_only=True, tag="store"):
+    """The instances directory; hosts that name the same ``id`` share it."""
+
+    id: Name
+    path: Text
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True, tag="entry"):
+    """What lies right below the instances directory; one with many files comes in several of the same name."""
+
+    name: Text
+    directory: bool
+    files: list[Text] = []
+    """What lies in it, whatever it is."""
+    move: Owner = ""
+    """The move that its marker or manifest names; empty when it has none."""
+
+
+Held = Guest | Connection | Interface | StoreRef | Entry
+
+INQUIRIES: Final[dict[str, tuple[type[msgspec.Struct], ...]]] = {
+    "list_guests": (Guest, Connection, Interface),
+    "list_directories": (StoreRef, Entry),
+}
+"""Each question with what its answer is made of."""
+
+
+class Page(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of the answer to an inquiry, or why there is none; its node's name is ``<id>.<number>``."""
+
+    id: Name
+    host: str
+    reading: Name
+    """New for each time that the worker looked: pages of two readings make no answer."""
+    number: Annotated[int, msgspec.Meta(ge=0, lt=MOST_PAGES)]
+    pages: Annotated[int, msgspec.Meta(ge=1, le=MOST_PAGES)]
+    held: list[Held] = []
+    error: Text = ""
 
 
 ACTIONS: Final[dict[str, type[msgspec.Struct]]] = {

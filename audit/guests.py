@@ -9,7 +9,7 @@ from droveway.audit.findings import Finding, Kind
 from droveway.audit.records import HostView, ServerRow
 from droveway.audit.snapshot import Phase, Snapshot, Standing
 from droveway.persistence.vm_states import PowerState, VmState
-from droveway.workers.hypervisors.base import GuestRecord
+from droveway.wire import Guest
 from droveway.workers.hypervisors.guests_log import Overlap
 
 _RUNS: Final = frozenset({PowerState.RUNNING, PowerState.PAUSED})
@@ -19,7 +19,7 @@ def check(snapshot: Snapshot) -> Iterator[Finding]:
     """Guests of no server, on a wrong host, missing, running twice, or running when they should not and reverse."""
     for overlap in snapshot.overlaps:
         yield _overlap(snapshot, overlap)
-    here: dict[str, dict[str, GuestRecord]] = {}
+    here: dict[str, dict[str, Guest]] = {}
     for view in snapshot.hosts:
         for guest in view.guests:
             here.setdefault(guest.server, {})[view.host] = guest
@@ -44,18 +44,17 @@ def _overlap(snapshot: Snapshot, overlap: Overlap) -> Finding:
     )
 
 
-def _where(snapshot: Snapshot, view: HostView, guest: GuestRecord) -> Iterator[Finding]:
+def _where(snapshot: Snapshot, view: HostView, guest: Guest) -> Iterator[Finding]:
     standing = snapshot.standings.get(guest.server)
     state = "runs" if guest.running else "is defined"
     if standing is None:
-        marked = f", marked with the move {guest.mark.move[:8]}" if guest.mark is not None else ""
+        marked = f", marked with the move {guest.move[:8]}" if guest.move else ""
         detail = f"the guest {guest.name or guest.server}{marked} {state} on {view.host}, but its server does not exist"
     elif view.host in _allowed(standing, guest):
         return
     else:
         lives = standing.host or "no host"
         detail = f"the guest of {standing.name} {state} on {view.host}, but the server lives on {lives}"
-    move = guest.mark.move if guest.mark is not None else ""
     yield Finding(
         Kind.GUEST,
         guest.server,
@@ -63,11 +62,11 @@ def _where(snapshot: Snapshot, view: HostView, guest: GuestRecord) -> Iterator[F
         _undefine(guest),
         view.host,
         guest.server,
-        standing.move_id if standing is not None and standing.move_id else move,
+        standing.move_id if standing is not None and standing.move_id else guest.move,
     )
 
 
-def _allowed(standing: Standing, guest: GuestRecord) -> frozenset[str]:
+def _allowed(standing: Standing, guest: Guest) -> frozenset[str]:
     """The hosts that may have the guest in this state."""
     if standing.phase is Phase.MOVING:
         return standing.hosts
@@ -77,7 +76,7 @@ def _allowed(standing: Standing, guest: GuestRecord) -> frozenset[str]:
     return frozenset(host for host in hosts if host)
 
 
-def _twice(snapshot: Snapshot, server: str, guests: dict[str, GuestRecord]) -> Iterator[Finding]:
+def _twice(snapshot: Snapshot, server: str, guests: dict[str, Guest]) -> Iterator[Finding]:
     running = sorted(host for host, guest in guests.items() if guest.running)
     if len(running) > 1:
         standing = snapshot.standings.get(server)
@@ -93,7 +92,7 @@ def _twice(snapshot: Snapshot, server: str, guests: dict[str, GuestRecord]) -> I
         )
 
 
-def _as_recorded(snapshot: Snapshot, standing: Standing, guests: dict[str, GuestRecord]) -> Iterator[Finding]:
+def _as_recorded(snapshot: Snapshot, standing: Standing, guests: dict[str, Guest]) -> Iterator[Finding]:
     row = standing.row
     if row is None or standing.phase is Phase.MOVING or not standing.placed or row.host not in snapshot.seen_hosts:
         return
@@ -111,7 +110,7 @@ def _as_recorded(snapshot: Snapshot, standing: Standing, guests: dict[str, Guest
         text = f"the guest of {standing.name} {state} on {row.host}, but the server is recorded as {recorded}"
         yield _finding(standing, text, f"openstack server {verb} {standing.server}")
     flavor = row.flavors.get("cur")
-    if guest.definition and flavor is not None:
+    if guest.defined and flavor is not None:
         wanted, found = (flavor["vcpus"], flavor["memory_mb"]), (guest.vcpus, guest.memory_mb)
         if wanted != found:
             text = (
@@ -136,6 +135,6 @@ def _finding(standing: Standing, detail: str, mend: str) -> Finding:
     return Finding(Kind.GUEST, standing.server, detail, mend, host, standing.server, standing.move_id)
 
 
-def _undefine(guest: GuestRecord) -> str:
+def _undefine(guest: Guest) -> str:
     destroy = f"virsh destroy {guest.server}; " if guest.running else ""
     return f"{destroy}virsh undefine {guest.server}"

@@ -194,12 +194,12 @@ def _disk(look: Look, finding: Finding) -> Mend:
 def _guest(look: Look, finding: Finding) -> Mend:
     views = [view for view in look.snapshot.hosts if view.host == finding.host]
     guest = next((guest for view in views for guest in view.guests if guest.server == finding.subject), None)
-    if guest is None or guest.mark is None:
+    if guest is None or not guest.move:
         raise LeftAlone("no move marked this guest as its own")
     if guest.running:
         raise LeftAlone("it runs: a guest that runs is stopped by a person only")
     host = _one_host(look, (finding.host,))
-    move = look.ended(guest.mark.move, [host])
+    move = look.ended(guest.move, [host])
     _require_elsewhere(look, finding, host)
     details: dict[str, object] = {"definition": "", "vcpus": 0, "memory_mb": 0, "volumes": [], "ports": []}
     return _on_host(finding, move, host, "definition of the guest", Undo("define_guest", details))

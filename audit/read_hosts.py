@@ -2,44 +2,96 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
+import itertools
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Final
 
-import msgspec
-
-from droveway.audit.records import Directory, HostView, Store, Unseen
+from droveway import wire
+from droveway.audit.records import Directory, HostView, Looked, Store, Unseen
 from droveway.errors import DrovewayError
-from droveway.workers.hypervisors.base import Hypervisor, Mark
-
-MARKER: Final = "droveway.json"
-"""The file that says which move made a copy; it stays in the directory, through later moves too."""
-MANIFEST: Final = "droveway-manifest.json"
-"""The file that says which move set a directory aside."""
+from droveway.workers import holdings
+from droveway.workers.hypervisors.base import Hypervisor
 
 
-def look(hypervisors: Mapping[str, Hypervisor]) -> tuple[tuple[HostView, ...], tuple[Unseen, ...]]:
-    """What every host's hypervisor holds, and which hosts could not be asked."""
+def look(hypervisors: Mapping[str, Hypervisor]) -> Looked:
+    """What every host holds that is on this machine, and which could not be looked at."""
     views, unseen = [], []
     for host, hypervisor in sorted(hypervisors.items()):
         try:
-            views.append(
-                HostView(
-                    host=host,
-                    hypervisor=hypervisor.name,
-                    guests=tuple(hypervisor.guests()),
-                    connections=frozenset(hypervisor.connections()),
-                    plugged=frozenset(hypervisor.plugged()),
-                )
-            )
+            views.append(view(host, holdings.guests(hypervisor)))
         except (DrovewayError, OSError) as error:
             # An audit that cannot see a host must say so: a silent gap would read as clean.
             unseen.append(Unseen(host=host, why=str(error)))
-    return tuple(views), tuple(unseen)
+    stores, unread = _stores(hypervisors)
+    return Looked(hosts=tuple(views), stores=stores, unseen=(*unseen, *unread))
 
 
-def stores(hypervisors: Mapping[str, Hypervisor]) -> tuple[tuple[Store, ...], tuple[Unseen, ...]]:
+def answered(answers: Mapping[str, Iterable[wire.Held]], unseen: Mapping[str, str]) -> Looked:
+    """What the hosts' workers answered; ``unseen``: why the other hosts could not be looked at.
+
+    Hosts whose directories have the same id share storage.
+    """
+    views: list[HostView] = []
+    sharing: dict[str, dict[str, tuple[Directory, ...]]] = {}
+    paths: dict[str, str] = {}
+    gaps = dict(unseen)
+    for host, answer in sorted(answers.items()):
+        held = list(answer)
+        stores = [each for each in held if isinstance(each, wire.StoreRef)]
+        if len(stores) != 1:
+            gaps[host] = f"its worker told of {len(stores)} instances directories"
+            continue
+        views.append(view(host, held))
+        sharing.setdefault(stores[0].id, {})[host] = directories(held)
+        paths.setdefault(stores[0].id, stores[0].path)
+    return Looked(
+        hosts=tuple(views),
+        stores=tuple(
+            Store(hosts=tuple(own), path=paths[name], entries=_merged(itertools.chain(*own.values())), own=own)
+            for name, own in sharing.items()
+        ),
+        unseen=tuple(Unseen(host=host, why=why) for host, why in sorted(gaps.items())),
+    )
+
+
+def view(host: str, held: Iterable[wire.Held]) -> HostView:
+    """What of all this is in the host's hypervisor."""
+    found = list(held)
+    return HostView(
+        host=host,
+        guests=tuple(each for each in found if isinstance(each, wire.Guest)),
+        connections=frozenset((each.server, each.volume) for each in found if isinstance(each, wire.Connection)),
+        plugged=frozenset((each.server, each.port) for each in found if isinstance(each, wire.Interface)),
+    )
+
+
+def directories(held: Iterable[wire.Held]) -> tuple[Directory, ...]:
+    """What of all this lies below the instances directory, by name."""
+    entries = (each for each in held if isinstance(each, wire.Entry))
+    return _merged(
+        Directory(name=each.name, is_directory=each.directory, files=frozenset(each.files), move=each.move)
+        for each in entries
+    )
+
+
+def _merged(entries: Iterable[Directory]) -> tuple[Directory, ...]:
+    """Each of them once: of a shared directory, what hosts see that have not looked at the same instant."""
+    found: dict[str, Directory] = {}
+    for entry in entries:
+        found[entry.name] = _both(found[entry.name], entry) if entry.name in found else entry
+    return tuple(found[name] for name in sorted(found))
+
+
+def _both(one: Directory, other: Directory) -> Directory:
+    return Directory(
+        name=one.name,
+        is_directory=one.is_directory or other.is_directory,
+        files=one.files | other.files,
+        move=one.move or other.move,
+    )
+
+
+def _stores(hypervisors: Mapping[str, Hypervisor]) -> tuple[tuple[Store, ...], tuple[Unseen, ...]]:
     """What lies below the instances directories; hosts whose directory is the same one share storage."""
     sharing: dict[tuple[int, int], list[str]] = {}
     unseen = []
@@ -63,23 +115,4 @@ def stores(hypervisors: Mapping[str, Hypervisor]) -> tuple[tuple[Store, ...], tu
 
 
 def _store(hosts: tuple[str, ...], path: Path) -> Store:
-    with os.scandir(path) as listing:
-        entries = tuple(_directory(entry) for entry in sorted(listing, key=lambda entry: entry.name))
-    return Store(hosts=hosts, path=str(path), entries=entries)
-
-
-def _directory(entry: os.DirEntry[str]) -> Directory:
-    if not entry.is_dir(follow_symlinks=False):
-        return Directory(name=entry.name, is_directory=False, files=frozenset(), move="")
-    path = Path(entry.path)
-    files = frozenset(file.name for file in path.iterdir())
-    move = next((_move_named_in(path / name) for name in (MANIFEST, MARKER) if name in files), "")
-    return Directory(name=entry.name, is_directory=True, files=files, move=move)
-
-
-def _move_named_in(path: Path) -> str:
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=Mark).move
-    except (FileNotFoundError, msgspec.DecodeError):
-        # Gone since it was listed, or damaged: then nobody is named, and the directory is judged by its name alone.
-        return ""
+    return Store(hosts=hosts, path=str(path), entries=directories(holdings.entries(path)))

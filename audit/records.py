@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from droveway.persistence.states import ENDED, State
-from droveway.workers.hypervisors.base import GuestRecord
+from droveway.wire import Guest
 
 Flavors = Mapping[str, Mapping[str, Any] | None]
 """cur, old and new as fields of Nova's Flavor object."""
@@ -218,6 +218,9 @@ class Store:
     hosts: tuple[str, ...]
     path: str
     entries: tuple[Directory, ...]
+    """What any of the hosts sees in it."""
+    own: Mapping[str, tuple[Directory, ...]] = dataclasses.field(default_factory=dict)
+    """Host → what that host sees in it, where each was asked; else all see the same."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -225,8 +228,7 @@ class HostView:
     """What a host's hypervisor really holds."""
 
     host: str
-    hypervisor: str
-    guests: tuple[GuestRecord, ...]
+    guests: tuple[Guest, ...]
     connections: frozenset[tuple[str, str]]
     """(server, volume)."""
     plugged: frozenset[tuple[str, str]]
@@ -239,3 +241,12 @@ class Unseen:
 
     host: str
     why: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Looked:
+    """What was seen of the hosts, each of which is in ``hosts`` or in ``unseen``."""
+
+    hosts: tuple[HostView, ...] = ()
+    stores: tuple[Store, ...] = ()
+    unseen: tuple[Unseen, ...] = ()

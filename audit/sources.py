@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable
 from pathlib import Path
 
-from droveway.audit import read_hosts, read_journal, read_nova, read_services
-from droveway.audit.records import MigrationRow, Node, ServerRow
+from droveway.audit import read_journal, read_nova, read_services
+from droveway.audit.records import Looked, MigrationRow, Node, ServerRow
 from droveway.audit.snapshot import Snapshot
 from droveway.clients.image import Images
 from droveway.clients.network import Network
@@ -16,7 +16,6 @@ from droveway.clients.volume import Volumes
 from droveway.persistence.cells import Cells
 from droveway.persistence.database import Database
 from droveway.workers.hypervisors import guests_log
-from droveway.workers.hypervisors.base import Hypervisor
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -31,8 +30,10 @@ class Sources:
     volumes: Volumes
     images: Images | None
     """None where no image service is known: then images are not compared."""
-    hypervisors: Mapping[str, Hypervisor]
-    """Each host's, by the host's name; its directories are found from it."""
+    look: Callable[[], Looked]
+    """Looks at what the hosts hold, see `droveway.audit.read_hosts`."""
+    asks: bool = False
+    """Whether that is asked of others, so that moves may begin and end meanwhile."""
     guests_log: Path | None = None
     """The log of all sandbox guests, where there is one."""
 
@@ -63,8 +64,7 @@ def take(sources: Sources) -> Snapshot:
             nodes += read_nova.nodes(session, name)
             down |= read_nova.down(session)
     providers, allocations = read_services.placement(sources.placement)
-    hosts, unasked = read_hosts.look(sources.hypervisors)
-    stores, unread = read_hosts.stores(sources.hypervisors)
+    looked = sources.look()
     log = sources.guests_log
     return Snapshot(
         cells=tuple(sources.cells.names()),
@@ -84,9 +84,9 @@ def take(sources: Sources) -> Snapshot:
         ports=read_services.ports(sources.network),
         attachments=read_services.attachments(sources.volumes),
         images=() if sources.images is None else read_services.images(sources.images),
-        hosts=hosts,
-        stores=stores,
+        hosts=looked.hosts,
+        stores=looked.stores,
         overlaps=tuple(guests_log.overlaps(log)) if log is not None else (),
-        unseen=unasked + unread,
+        unseen=looked.unseen,
         down=down,
     )

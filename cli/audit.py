@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 import time
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from droveway.cli.base import Lister
-from droveway.errors import Refused
+from droveway.errors import CoordinationLost, Refused
 
 if TYPE_CHECKING:
     from droveway.audit.findings import Report
     from droveway.audit.mending import Healing
+    from droveway.audit.records import Looked
     from droveway.audit.sources import Sources
+    from droveway.clients.zookeeper import Coordination
+    from droveway.engines.installation import Installation
     from droveway.engines.site import Site
 
 COLUMNS: Final = ("kind", "subject", "host", "server", "move", "detail", "mend")
@@ -32,6 +36,7 @@ class Audit(Lister):
     """Compare Placement, the databases, ports, volumes and images with what the hosts really hold."""
 
     _site: Site
+    _sources: Sources
     _healing: Healing | None = None
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -53,15 +58,16 @@ class Audit(Lister):
         # Who is to change anything needs the databases that belong together.
         self.strict = parsed_args.heal
         site = self._site = self.site(parsed_args)
+        self._sources = _sources(site, self._stack)
         if not parsed_args.heal:
             from droveway.audit import run
 
-            report = run.audit(_sources(site))
+            report = run.audit(self._sources)
             self._tell(site, report)
             return COLUMNS, [[found.as_dict()[name] for name in COLUMNS] for found in report.findings]
         from droveway.audit import mending
 
-        self._healing = mending.look(_sources(site), site.away())
+        self._healing = mending.look(self._sources, site.away())
         self._tell(site, self._healing.report)
         return PLANNED, [[mend.as_dict()[name] for name in PLANNED] for mend in self._healing.mends]
 
@@ -76,10 +82,11 @@ class Audit(Lister):
 
     def run(self, parsed_args: argparse.Namespace) -> int:
         """Audit, print, mend what was agreed to, and end by what is left."""
-        super().run(parsed_args)
-        if self._healing is not None and self._healing.able and self._agreed(parsed_args, self._healing):
-            return self._heal(self._site, self._healing)
-        return FOUND if self._found else 0
+        with contextlib.ExitStack() as self._stack:
+            super().run(parsed_args)
+            if self._healing is not None and self._healing.able and self._agreed(parsed_args, self._healing):
+                return self._heal(self._site, self._healing)
+            return FOUND if self._found else 0
 
     def _tell(self, site: Site, report: Report) -> None:
         counted = ", ".join(f"{count} {name}" for name, count in report.counted.items())
@@ -89,9 +96,7 @@ class Audit(Lister):
         count = len(report.findings)
         self.app.stderr.write(f"{_count(count)}\n" if count else "the books balance\n")
         if not site.runs_here:
-            self.app.stderr.write(
-                "not compared: what lies on the hosts, which their workers alone can see, and images\n"
-            )
+            self.app.stderr.write("not compared: images\n")
 
     def _agreed(self, parsed_args: argparse.Namespace, healing: Healing) -> bool:
         if parsed_args.yes:
@@ -117,7 +122,7 @@ class Audit(Lister):
 
         from droveway.audit import mending
 
-        sources, owed = _sources(site), set()
+        sources, owed = self._sources, set()
         for mend, outcome in mending.heal(sources, healing, who=getpass.getuser(), away=site.away()):
             self.app.stderr.write(f"{mend.finding.subject}: {outcome}\n")
             if outcome == mending.OWED:
@@ -156,7 +161,8 @@ def _await(site: Site, owed: set[str]) -> None:
     site.settle(at_rest)
 
 
-def _sources(site: Site) -> Sources:
+def _sources(site: Site, stack: contextlib.ExitStack) -> Sources:
+    """What is compared; what it opens is left to the stack."""
     from droveway.audit.sources import Sources
 
     if site.runs_here:
@@ -165,6 +171,9 @@ def _sources(site: Site) -> Sources:
 
         assert isinstance(site, Lab)  # noqa: S101 - nothing else runs its moves itself
         return books.sources(site)
+    from droveway.engines.installation import Installation
+
+    assert isinstance(site, Installation)  # noqa: S101 - there is nothing else
     return Sources(
         api=site.api,
         cells=site.cells,
@@ -173,5 +182,36 @@ def _sources(site: Site) -> Sources:
         network=site.cloud.network,
         volumes=site.cloud.volumes,
         images=None,
-        hypervisors={},
+        look=_Workers(site, stack).look,
+        asks=True,
     )
+
+
+class _Workers:
+    """Looks at an installation's hosts by asking their workers, all over one session."""
+
+    def __init__(self, site: Installation, stack: contextlib.ExitStack) -> None:
+        self._site = site
+        self._stack = stack
+        self._session: Coordination | None = None
+
+    def look(self) -> Looked:
+        """What each host holds; where ZooKeeper or a worker does not answer, why nobody knows."""
+        from droveway.audit import read_hosts
+        from droveway.cli import daemon
+        from droveway.engines import inquiries
+        from droveway.persistence import catalog
+
+        site = self._site
+        hosts = {host.name for host in catalog.hosts(site.api, site.cell_databases)}
+        try:
+            if self._session is None:
+                self._session = daemon.connect(site.conf)
+                self._stack.callback(self._session.close)
+            answers = inquiries.ask(self._session, hosts, pinned=site.conf.upgrade_levels.worker)
+        except (CoordinationLost, Refused) as error:
+            return read_hosts.answered({}, dict.fromkeys(hosts, str(error)))
+        return read_hosts.answered(
+            {host: answer.held for host, answer in answers.items() if not answer.why},
+            {host: answer.why for host, answer in answers.items() if answer.why},
+        )

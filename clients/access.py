@@ -1,7 +1,8 @@
 """Who may do what in ZooKeeper: the access list of every node, by the subjects of certificates.
 
-A conductor may do everything.  The worker of a host reads its own commands, and makes and removes its own results,
-progress and registration.  Epochs, which every worker compares with its commands, may be read by everybody who gets in.
+A conductor may do everything.  The worker of a host reads its own commands and inquiries, and makes and removes its own
+results, progress, answers and registration.  Epochs, which every worker compares with its commands, may be read by
+everybody who gets in.
 """
 
 from __future__ import annotations
@@ -41,11 +42,11 @@ class Access:
         match path.strip("/").split("/"):
             case [_] | [_, "moves", _, "epoch"]:
                 entries.append(make_acl("world", "anyone", read=True))
-            case [_, "hosts", host, "commands", *_]:
+            case [_, "hosts", host, "commands" | "inquiries", *_]:
                 entries.append(make_acl("x509", self.worker_of(host), read=True))
-            case [_, "hosts", host, "results" | "progress" | "worker"]:
+            case [_, "hosts", host, "results" | "progress" | "answers" | "worker"]:
                 entries.append(make_acl("x509", self.worker_of(host), read=True, create=True, delete=True))
-            case [_, "hosts", host, "results" | "progress" | "worker", _]:
+            case [_, "hosts", host, "results" | "progress" | "answers" | "worker", _]:
                 entries.append(make_acl("x509", self.worker_of(host), read=True, write=True))
         return entries
 

@@ -46,7 +46,7 @@ def _registered(host: str, data: bytes) -> Finding:
         registration = msgspec.json.decode(data, type=wire.Registration)
     except msgspec.DecodeError:
         return Finding("worker-lacks", host, f"what the worker of host {host} says of itself cannot be read")
-    wanted = {f"{action}@{wire.ACTION_VERSION}" for action in wire.ACTIONS}
+    wanted = {f"{action}@{wire.ACTION_VERSION}" for action in (*wire.ACTIONS, *wire.INQUIRIES)}
     if lacks := sorted(wanted - set(registration.actions)):
         return Finding("worker-lacks", host, f"the worker of host {host} lacks {', '.join(lacks)}")
     own = metadata.version("droveway")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from sqlalchemy import orm
 
@@ -10,6 +12,13 @@ from droveway import wire
 from droveway.flows import registry
 from droveway.persistence import daemons, debts, freezes
 from droveway.persistence.journal import Daemon
+
+
+class Known(NamedTuple):
+    """A worker as it registered."""
+
+    version: str
+    knows: Sequence[str]
 
 
 def unfit(session: orm.Session) -> dict[str, str]:
@@ -27,7 +36,7 @@ def lacking(worker: Daemon) -> str:
     return f"its worker ({worker.version}) does not know {', '.join(missing)}: upgrade it first"
 
 
-def unspoken(worker: Daemon | None, action: str, pinned: int | None) -> str:
+def unspoken(worker: Daemon | Known | None, action: str, pinned: int | None) -> str:
     """Why a host cannot be asked for an action that not every release has; empty when it can.
 
     ``pinned``: the level that operators allow to be spoken while hosts are upgraded; None: this release's own.

@@ -9,7 +9,15 @@ from typing import Final
 
 import sqlalchemy as sa
 
-from droveway.clients.zookeeper import Coordination, command_path, progress_path, result_path, worker_path
+from droveway.clients.zookeeper import (
+    Coordination,
+    command_path,
+    inquiry_path,
+    page_path,
+    progress_path,
+    result_path,
+    worker_path,
+)
 from droveway.engines.commands import HOSTS
 from droveway.engines.rounds import one_round
 from droveway.outages import Outage
@@ -27,7 +35,8 @@ CHECK_EVERY: Final = 60.0
 
 def host_folders(host: str) -> list[str]:
     """The folders of one host; that of the commands comes last, the bell of a worker that waits for all of them."""
-    return [worker_path(host).rpartition("/")[0], result_path(host), progress_path(host), command_path(host)]
+    told = [result_path(host), progress_path(host), page_path(host)]
+    return [worker_path(host).rpartition("/")[0], *told, inquiry_path(host), command_path(host)]
 
 
 class HostFolders:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from droveway.audit import run
+from droveway.audit import read_hosts, run
 from droveway.audit.findings import Report
 from droveway.audit.sources import Sources
 from droveway.lab.session import Lab
@@ -23,6 +23,6 @@ def sources(lab: Lab) -> Sources:
         network=lab.cloud.network,
         volumes=lab.cloud.volumes,
         images=lab.cloud.images,
-        hypervisors={host: lab.hypervisor(host) for host in lab.identity.hosts},
+        look=lambda: read_hosts.look({host: lab.hypervisor(host) for host in lab.identity.hosts}),
         guests_log=lab.layout.guests_log if lab.identity.hypervisor == "sandbox" else None,
     )

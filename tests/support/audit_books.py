@@ -21,7 +21,7 @@ from droveway.audit.records import (
     Store,
 )
 from droveway.persistence.states import State
-from droveway.workers.hypervisors.base import GuestRecord
+from droveway.wire import Guest
 
 SERVER: Final = "11111111-1111-4111-8111-111111111111"
 MOVE: Final = "22222222-2222-4222-8222-222222222222"
@@ -50,25 +50,22 @@ def flavor(name: str, vcpus: int, memory_mb: int, root_gb: int) -> dict[str, Any
     }
 
 
-def guest(*, running: bool, vcpus: int = 1, memory_mb: int = 512) -> GuestRecord:
+def guest(*, running: bool, vcpus: int = 1, memory_mb: int = 512) -> Guest:
     """The server's guest."""
-    return GuestRecord(
+    return Guest(
         server=SERVER,
         name="instance-1",
         running=running,
-        starts=1,
         vcpus=vcpus,
         memory_mb=memory_mb,
-        definition="x",
-        mark=None,
+        defined=True,
     )
 
 
-def view(host: str, *guests: GuestRecord, volumes: tuple[str, ...] = (), ports: tuple[str, ...] = ()) -> HostView:
+def view(host: str, *guests: Guest, volumes: tuple[str, ...] = (), ports: tuple[str, ...] = ()) -> HostView:
     """What a host holds of the server."""
     return HostView(
         host=host,
-        hypervisor="sandbox",
         guests=guests,
         connections=frozenset((SERVER, volume) for volume in volumes),
         plugged=frozenset((SERVER, port) for port in ports),

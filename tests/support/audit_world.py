@@ -40,6 +40,7 @@ from droveway.audit import (
     images,
     journal,
     migrations,
+    read_hosts,
     rows,
     volumes,
 )
@@ -154,7 +155,7 @@ class World:
             network=lab.cloud.network,
             volumes=lab.cloud.volumes,
             images=lab.cloud.images,
-            hypervisors={host: lab.hypervisor(host) for host in lab.identity.hosts},
+            look=lambda: read_hosts.look({host: lab.hypervisor(host) for host in lab.identity.hosts}),
             guests_log=lab.layout.guests_log,
         )
 

@@ -13,7 +13,6 @@ from droveway.audit import Snapshot, judge
 from droveway.audit.healing import Evidence, Mend, plan
 from droveway.audit.records import DebtRow, FlowRow
 from droveway.persistence.states import State
-from droveway.workers.hypervisors.base import Mark
 
 LEFT = {SERVER: {"node-source": SMALL}, ENDED: {"node-third": SMALL}}
 
@@ -76,9 +75,9 @@ def test_a_consumer_that_the_journal_does_not_know_stays() -> None:
 class TestHosts:
     def test_a_guest_goes_only_when_it_is_off_and_marked(self) -> None:
         for found, why in (
-            (msgspec.structs.replace(guest(running=False), mark=Mark(move=ENDED, epoch=1)), ""),
+            (msgspec.structs.replace(guest(running=False), move=ENDED), ""),
             (
-                msgspec.structs.replace(guest(running=True), mark=Mark(move=ENDED, epoch=1)),
+                msgspec.structs.replace(guest(running=True), move=ENDED),
                 "a guest that runs is stopped by a person",
             ),
             (guest(running=False), "no move marked this guest"),

@@ -9,7 +9,8 @@ from droveway.conf import upgrade_levels
 from droveway.engines import fitness
 from droveway.persistence.journal import Daemon
 
-NEW = Daemon(name="host1", version="2.0", knows=[f"{action}@{wire.ACTION_VERSION}" for action in wire.ACTIONS])
+ALL = [f"{action}@{wire.ACTION_VERSION}" for action in (*wire.ACTIONS, *wire.INQUIRIES)]
+NEW = Daemon(name="host1", version="2.0", knows=ALL)
 OLD = Daemon(name="host1", version="1.0", knows=[f"copy_disks@{wire.ACTION_VERSION}"])
 
 
@@ -24,6 +25,9 @@ OLD = Daemon(name="host1", version="1.0", knows=[f"copy_disks@{wire.ACTION_VERSI
         (None, "purge_kept", 1, "take the pin out"),
         (OLD, "purge_kept", None, "its worker (1.0) does not know purge_kept@1: upgrade it first"),
         (OLD, "copy_disks", 1, ""),
+        (NEW, "list_guests", None, ""),
+        (NEW, "list_guests", 2, "list_guests came with level 3"),
+        (OLD, "list_directories", None, "its worker (1.0) does not know list_directories@1: upgrade it first"),
     ],
 )
 def test_an_action_is_spoken_where_the_worker_and_the_pin_allow_it(
@@ -38,4 +42,4 @@ def test_an_action_is_spoken_where_the_worker_and_the_pin_allow_it(
 def test_levels_are_those_of_the_wire() -> None:
     (option,) = upgrade_levels.OPTS
     assert option.type.max == wire.LEVEL == max(wire.SINCE.values())
-    assert set(wire.SINCE) <= set(wire.ACTIONS)
+    assert set(wire.SINCE) <= {*wire.ACTIONS, *wire.INQUIRIES}

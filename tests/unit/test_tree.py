@@ -38,7 +38,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "flows": {"wire", "conf", "persistence", "clients", "scheduler"},
     "engines": {"certificates", "clocks", "outages", "wire", "conf", "persistence", "clients", "scheduler", "flows"},
     "workers": {"certificates", "clocks", "outages", "wire", "conf", "clients.references", "clients.zookeeper"},
-    "audit": {"conf", "persistence", "clients", "workers.hypervisors"},
+    "audit": {"wire", "conf", "persistence", "clients", "workers.hypervisors", "workers.holdings"},
     "doctor": {"certificates", "clocks", "wire", "conf", "persistence", "clients", "flows", "engines", "workers"},
     "lab": EVERY_LAYER,
     "cli": EVERY_LAYER,

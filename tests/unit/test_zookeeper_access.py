@@ -9,7 +9,17 @@ from support.certificates import Authority
 
 from droveway.clients import access
 from droveway.clients.access import Access, Protection
-from droveway.clients.zookeeper import BOARD, ROOT, command_path, epoch_path, host_path, result_path, worker_path
+from droveway.clients.zookeeper import (
+    BOARD,
+    ROOT,
+    command_path,
+    epoch_path,
+    host_path,
+    inquiry_path,
+    page_path,
+    result_path,
+    worker_path,
+)
 from droveway.conf import settings
 from droveway.errors import Refused
 
@@ -83,6 +93,10 @@ def test_who_may_do_what() -> None:
         command_path("host1", "k"): [boss, f"{host1}:1"],
         result_path("host1"): [boss, f"{host1}:13"],
         result_path("host1", "k"): [boss, f"{host1}:3"],
+        inquiry_path("host1"): [boss, f"{host1}:1"],
+        inquiry_path("host1", "k"): [boss, f"{host1}:1"],
+        page_path("host1"): [boss, f"{host1}:13"],
+        page_path("host1", "k.0"): [boss, f"{host1}:3"],
         worker_path("host1"): [boss, f"{host1}:3"],
         f"{ROOT}/hosts/host1/other": [boss],
     }.items():

@@ -1,0 +1,307 @@
+"""What workers tell of their hosts when they are asked, and what is taken of it: real workers, real records."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from support.worker_rig import MOVE, PORT, SERVER, VOLUME, Cloud, cloud
+
+from droveway import wire
+from droveway.clients.zookeeper import inquiry_path, page_path, worker_path
+from droveway.engines import inquiries
+from droveway.engines.inquiries import Answer, ask
+from droveway.errors import Refused
+from droveway.workers import holdings
+from droveway.workers import inquiries as answering
+from droveway.workers.daemon import Worker
+
+SHORT = 0.5
+"""Seconds for an answer that never comes."""
+LONG = 20.0
+
+
+@pytest.fixture(name="site")
+def fixture_site(tmp_path: Path) -> Iterator[Cloud]:
+    with cloud(tmp_path) as made:
+        made.make_server()
+        yield made
+
+
+@pytest.fixture(name="started")
+def fixture_started(site: Cloud) -> Iterator[Callable[..., Worker]]:
+    workers: list[Worker] = []
+
+    def start(name: str = "alpha") -> Worker:
+        worker = site.worker(name)
+        worker.start()
+        workers.append(worker)
+        ready = threading.Event()
+        stop = site.coordination.watch(worker_path(name), ready.set)
+        while site.coordination.get(worker_path(name)) is None:
+            assert ready.wait(LONG)
+        stop()
+        return worker
+
+    yield start
+    for worker in workers:
+        worker.stop()
+        worker.coordination.close()
+
+
+def told(site: Cloud, host: str = "alpha", **options: Any) -> Answer:
+    return ask(site.coordination, [host], **{"seconds": LONG, **options})[host]
+
+
+def left(site: Cloud, host: str = "alpha") -> list[str]:
+    """What of inquiries stands in ZooKeeper."""
+    return [*site.coordination.children(inquiry_path(host)), *site.coordination.children(page_path(host))]
+
+
+class Hostile:
+    """A worker that registers and answers each inquiry with what it is told to."""
+
+    def __init__(self, site: Cloud, answer: Callable[[wire.Inquiry], dict[str, bytes]], **facts: Any) -> None:
+        self._coordination = site.coordination
+        self._answer = answer
+        known = [f"{name}@1" for name in (*wire.ACTIONS, *wire.INQUIRIES)]
+        record = wire.Registration(host="alpha", version="1", hypervisor="sandbox", actions=known, address="unix:/x")
+        data = wire.encode(msgspec.structs.replace(record, **facts))
+        assert site.coordination.create(worker_path("alpha"), data, ephemeral=True)
+        self._stop = site.coordination.watch(inquiry_path("alpha"), self._look)
+
+    def _look(self) -> None:
+        for name in self._coordination.children(inquiry_path("alpha")):
+            found = self._coordination.get(inquiry_path("alpha", name))
+            if found is not None:
+                for number, data in self._answer(wire.decode_inquiry(found[0], "alpha", name)).items():
+                    self._coordination.create(page_path("alpha", f"{name}.{number}"), data)
+
+
+def page(inquiry: wire.Inquiry, **facts: Any) -> wire.Page:
+    held: list[wire.Held] = [] if inquiry.question == "list_guests" else [wire.StoreRef(id="a", path="/a")]
+    standing = wire.Page(id=inquiry.id, host=inquiry.host, reading="r", number=0, pages=1, held=held)
+    return msgspec.structs.replace(standing, **facts)
+
+
+def guest(server: str = SERVER) -> wire.Guest:
+    return wire.Guest(server=server, name="web", running=True, defined=True, vcpus=1, memory_mb=1)
+
+
+def test_a_worker_tells_all_that_its_host_holds(site: Cloud, started: Callable[..., Worker]) -> None:
+    instances = site.hosts["alpha"].hypervisor.instances
+    (instances / f"{SERVER}_resize").mkdir()
+    (instances / f"{SERVER}_resize" / "droveway-manifest.json").write_text(f'{{"move": "{MOVE}", "epoch": 1}}')
+    (instances / "odd\x1b[2J\udcff").write_bytes(b"")
+    (instances / "link").symlink_to(instances / SERVER)
+    started()
+    answer = told(site)
+    assert answer.why == ""
+    by_kind = {kind: [each for each in answer.held if isinstance(each, kind)] for kind in wire.Held.__args__}
+    assert by_kind[wire.Guest] == [
+        wire.Guest(server=SERVER, name="web", running=False, defined=True, vcpus=1, memory_mb=64)
+    ]
+    assert by_kind[wire.Connection] == [wire.Connection(server=SERVER, volume=VOLUME.volume)]
+    assert by_kind[wire.Interface] == [wire.Interface(server=SERVER, port=PORT.port)]
+    (store,) = by_kind[wire.StoreRef]
+    assert store == wire.StoreRef(id=holdings.store(instances), path=str(instances))
+    entries = {each.name: each for each in by_kind[wire.Entry]}
+    assert {"disk", "disk.swap"} <= set(entries[SERVER].files)
+    assert entries[f"{SERVER}_resize"] == wire.Entry(
+        name=f"{SERVER}_resize", directory=True, files=["droveway-manifest.json"], move=MOVE
+    )
+    assert entries["odd\\x1b[2J\\udcff"] == wire.Entry(name="odd\\x1b[2J\\udcff", directory=False)
+    assert entries["link"] == wire.Entry(name="link", directory=False)
+    assert holdings.STORE not in entries
+    assert left(site) == []
+
+
+def test_a_large_answer_comes_in_pages_of_which_none_is_missing(site: Cloud, started: Callable[..., Worker]) -> None:
+    """Thousands of directories, and one with more files than one record has."""
+    instances = site.hosts["alpha"].hypervisor.instances
+    names = {f"{number:05}-{'x' * 200}" for number in range(3000)}
+    for name in names:
+        (instances / name).touch()
+    (instances / "many").mkdir()
+    files = {str(number) + "\x01" * 240 for number in range(2 * holdings.MOST_FILES + 1)}
+    for name in files:
+        (instances / "many" / name).touch()
+    started()
+    answer = told(site)
+    assert answer.why == ""
+    entries = [each for each in answer.held if isinstance(each, wire.Entry)]
+    assert names <= {entry.name for entry in entries}
+    many = [entry.files for entry in entries if entry.name == "many"]
+    assert [len(part) for part in many] == [100, 100, 1]
+    assert {name for part in many for name in part} == {name.replace("\x01", "\\x01") for name in files}
+    parts = list(answering.split(answer.held))
+    assert len(parts) > 2
+    assert [each for part in parts for each in part] == list(answer.held)
+
+
+def test_too_much_is_told_as_such_and_never_cut(
+    site: Cloud, started: Callable[..., Worker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(answering, "ROOM", 1)
+    monkeypatch.setattr(wire, "MOST_PAGES", 2)
+    started()
+    assert told(site) == Answer(why="the host holds too much to tell: 3 pages, and 2 are taken")
+
+
+def test_what_a_host_cannot_read_is_said(site: Cloud, started: Callable[..., Worker]) -> None:
+    instances = site.hosts["alpha"].hypervisor.instances
+    (instances / holdings.STORE).write_text("no id\n")
+    started()
+    assert "holds no id of the directory" in told(site).why
+    (instances / holdings.STORE).unlink()
+    assert told(site).why == ""
+
+
+def test_hosts_of_one_directory_name_one_store_however_many_write_it_at_once(tmp_path: Path) -> None:
+    """Whole and once: nobody reads half an id, and nothing beside it is left."""
+    found: list[str] = []
+    gate = threading.Barrier(8)
+
+    def read() -> None:
+        gate.wait()
+        found.append(holdings.store(tmp_path))
+
+    threads = [threading.Thread(target=read) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 8
+    assert len(set(found)) == 1
+    assert os.listdir(tmp_path) == [holdings.STORE]  # noqa: PTH208
+    assert (tmp_path / holdings.STORE).stat().st_mode & 0o777 == 0o644
+
+
+def test_a_host_without_a_worker_or_with_an_old_one_is_not_asked(site: Cloud) -> None:
+    assert told(site).why == "no worker of it is up"
+    old = [f"{name}@1" for name in wire.ACTIONS]
+    Hostile(site, lambda _: pytest.fail("it was asked"), version="0.9", actions=old)
+    assert told(site).why == "its worker (0.9) does not know list_guests@1: upgrade it first"
+    assert left(site) == []
+
+
+def test_nothing_is_asked_that_the_pin_forbids(site: Cloud, started: Callable[..., Worker]) -> None:
+    started()
+    assert "list_guests came with level 3" in told(site, pinned=2).why
+    assert told(site, pinned=3).why == ""
+
+
+def test_a_worker_that_is_mute_or_goes_away_is_waited_for_no_longer_than_that(site: Cloud) -> None:
+    Hostile(site, lambda _: {})
+    assert told(site, seconds=SHORT).why == "its worker is up and did not answer within 0 s"
+    site.coordination.delete(worker_path("alpha"))
+    assert left(site) == []
+
+    def leave(_: wire.Inquiry) -> dict[str, bytes]:
+        site.coordination.delete(worker_path("alpha"))
+        return {}
+
+    Hostile(site, leave)
+    assert told(site).why == "its worker went away before it answered"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        (lambda asked: b"{", "no valid page"),
+        (lambda asked: b"x" * (wire.MOST_BYTES + 1), "bytes, more than a page may have"),
+        (lambda asked: wire.encode(page(asked, host="beta")), "by host beta"),
+        (lambda asked: wire.encode(page(asked, id="other")), "page 0 of other"),
+        (lambda asked: wire.encode(page(asked, number=1)), "page 1 of"),
+        (lambda asked: wire.encode(page(asked, pages=wire.MOST_PAGES + 1)), "no valid page"),
+        (lambda asked: wire.encode(page(asked, pages=0)), "no valid page"),
+        (lambda asked: wire.encode(page(asked, held=[guest("../x")])), "no valid page"),
+        (lambda asked: wire.encode(page(asked, error="a\x1b[2J")), "no valid page"),
+        (lambda asked: wire.encode(page(asked, held=[wire.Entry(name="a\nb", directory=True)])), "no valid page"),
+        (lambda asked: wire.encode(page(asked, held=[wire.StoreRef(id="a", path="/a\x9b2J")])), "no valid page"),
+        (
+            lambda asked: wire.encode(page(asked, held=[wire.Entry(name="a", directory=True)])),
+            "a entry, which is no answer to list_guests",
+        ),
+    ],
+    ids=[
+        "malformed", "large", "another-host", "another-question", "another-number", "pages", "no-page", "server",
+        "terminal", "name", "path", "kind",
+    ],
+)  # fmt: skip
+def test_what_a_hostile_worker_answers_is_refused(
+    site: Cloud, wrong: Callable[[wire.Inquiry], bytes], why: str
+) -> None:
+    Hostile(site, lambda asked: {"0": wrong(asked)})
+    answer = told(site)
+    assert answer.held == ()
+    assert answer.why.startswith("what its worker answered is refused: ")
+    assert why in answer.why
+    assert left(site) == []
+
+
+def test_pages_of_two_readings_make_no_answer(site: Cloud) -> None:
+    """A worker that died in the middle of its answer: what the next one says begins anew."""
+    Hostile(
+        site,
+        lambda asked: {
+            "0": wire.encode(page(asked, pages=2)),
+            "1": wire.encode(page(asked, reading="later", number=1, pages=2)),
+        },
+    )
+    assert "did not answer" in told(site, seconds=SHORT).why
+
+
+def test_what_an_earlier_worker_was_about_to_answer_is_answered_anew(
+    site: Cloud, started: Callable[..., Worker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half an answer is removed by the worker that starts, which answers what still stands."""
+    asked = wire.Inquiry(id="i1", host="alpha", question="list_guests", seconds=LONG)
+    site.coordination.create(inquiry_path("alpha", "i1"), wire.encode(asked))
+    site.coordination.create(page_path("alpha", "i1.0"), wire.encode(page(asked, pages=2)))
+    site.coordination.create(page_path("alpha", "gone.0"), b"")
+    started()
+    monkeypatch.setattr(inquiries, "LOOK_EVERY", 0.01)
+    assert told(site).why == ""
+    node = site.coordination.get(page_path("alpha", "i1.0"))
+    assert node is not None
+    found = wire.decode_page(node[0], asked, 0)
+    assert (found.pages, [type(held) for held in found.held][:1]) == (1, [wire.Guest])
+    assert site.coordination.children(page_path("alpha")) == ["i1.0"]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"{",
+        wire.encode(wire.Inquiry(id="i2", host="beta", question="list_guests", seconds=1)),
+        wire.encode(wire.Inquiry(id="other", host="alpha", question="list_guests", seconds=1)),
+    ],
+    ids=["malformed", "another-host", "another-name"],
+)
+def test_an_inquiry_that_is_none_is_refused_and_others_are_answered(
+    site: Cloud, started: Callable[..., Worker], data: bytes
+) -> None:
+    site.coordination.create(inquiry_path("alpha", "i2"), data)
+    started()
+    assert told(site).why == ""
+    assert left(site) == ["i2"]
+    with pytest.raises(Refused):
+        wire.decode_inquiry(data, "alpha", "i2")
+
+
+def test_a_question_of_a_later_release_is_answered_with_a_refusal(site: Cloud, started: Callable[..., Worker]) -> None:
+    asked = wire.Inquiry(id="i3", host="alpha", question="list_moons", seconds=LONG)
+    site.coordination.create(inquiry_path("alpha", "i3"), wire.encode(asked))
+    started()
+    assert told(site).why == ""
+    node = site.coordination.get(page_path("alpha", "i3.0"))
+    assert node is not None
+    assert msgspec.json.decode(node[0], type=wire.Page).error == (
+        "this worker does not know the inquiry list_moons@1: upgrade it first"
+    )

@@ -1,0 +1,106 @@
+"""All that a host holds, as an audit wants to know it; nothing here changes anything but for `store`."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import tempfile
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from droveway import wire
+from droveway.errors import Refused
+from droveway.workers.directories import MANIFEST, MARKER
+from droveway.workers.hypervisors.base import Hypervisor, Mark
+
+STORE: Final = ".droveway-store"
+"""The file that names the instances directory by a random id: hosts that share the directory read the same."""
+
+MOST_FILES: Final = 100
+"""Of one record: a directory with more of them is told in several, each of which fits into a page for certain."""
+
+_OWNER: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,254}")
+_UUID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_UNPRINTABLE: Final = re.compile(rf"(?!{wire.PRINTABLE}).", re.DOTALL)
+
+
+def guests(hypervisor: Hypervisor) -> Iterator[wire.Guest | wire.Connection | wire.Interface]:
+    """Every guest, connected volume and plugged port of the host."""
+    for guest in hypervisor.guests():
+        yield wire.Guest(
+            server=guest.server,
+            name=printable(guest.name),
+            running=guest.running,
+            defined=bool(guest.definition),
+            vcpus=guest.vcpus,
+            memory_mb=guest.memory_mb,
+            move=guest.mark.move if guest.mark is not None and _OWNER.fullmatch(guest.mark.move) else "",
+        )
+    for server, volume in hypervisor.connections():
+        yield wire.Connection(server=server, volume=volume)
+    for server, port in hypervisor.plugged():
+        yield wire.Interface(server=server, port=port)
+
+
+def entries(instances: Path) -> Iterator[wire.Entry]:
+    """What lies right below the directory, by name; what goes away meanwhile is left out.
+
+    Raises OSError when something of it cannot be read.
+    """
+    with os.scandir(instances) as listing:
+        found = sorted(listing, key=lambda entry: entry.name)
+    for entry in found:
+        if entry.name == STORE:
+            continue
+        if not entry.is_dir(follow_symlinks=False):
+            yield wire.Entry(name=printable(entry.name), directory=False)
+            continue
+        try:
+            files = sorted(path.name for path in Path(entry.path).iterdir())
+        except FileNotFoundError:
+            continue
+        told = [printable(name) for name in files]
+        move = next((_move_named_in(Path(entry.path, name)) for name in (MANIFEST, MARKER) if name in files), "")
+        for start in range(0, max(1, len(told)), MOST_FILES):
+            part = told[start : start + MOST_FILES]
+            yield wire.Entry(name=printable(entry.name), directory=True, files=part, move=move)
+
+
+def store(instances: Path) -> str:
+    """The directory's random id, written when it has none; raises OSError, and Refused for a file that holds none.
+
+    Whoever comes first writes it, whole and once: two hosts that share the directory read the same.
+    """
+    path = instances / STORE
+    if not path.exists():
+        with tempfile.NamedTemporaryFile("w", dir=instances, prefix=f"{STORE}.") as file:
+            file.write(f"{uuid.uuid4()}\n")
+            file.flush()
+            os.fchmod(file.fileno(), 0o644)
+            os.fsync(file.fileno())
+            with contextlib.suppress(FileExistsError):
+                os.link(file.name, path)
+    found = path.read_bytes()[:64].decode("ascii", "replace").strip()
+    if not _UUID.fullmatch(found):
+        raise Refused(f"{path} holds no id of the directory: remove it, and the next audit has it written anew")
+    return found
+
+
+def printable(text: str) -> str:
+    """The text as a terminal may be shown it: everything else by its code."""
+    whole = text.encode("utf-8", "backslashreplace").decode()
+    return _UNPRINTABLE.sub(lambda found: f"\\x{ord(found[0]):02x}", whole)
+
+
+def _move_named_in(path: Path) -> str:
+    try:
+        move = msgspec.json.decode(path.read_bytes(), type=Mark).move
+    except (FileNotFoundError, msgspec.DecodeError):
+        # Gone since it was listed, or damaged: then nobody is named, and the directory is judged by its name alone.
+        return ""
+    return move if _OWNER.fullmatch(move) else ""

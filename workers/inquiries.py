@@ -1,0 +1,146 @@
+"""The worker's side of inquiries: answers what its host holds, a page a node, in a thread beside the commands.
+
+A directory that hangs keeps answers waiting, and no command.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
+
+from droveway import wire
+from droveway.clients.zookeeper import Coordination, inquiry_path, page_path
+from droveway.errors import CoordinationLost, DrovewayError, Refused
+from droveway.outages import Once, Outage
+from droveway.workers import holdings
+from droveway.workers.hypervisors.base import Hypervisor
+
+LOG = logging.getLogger(__name__)
+
+LOOK_EVERY: Final = 2.0
+"""Seconds after which inquiries are looked for though no bell rang."""
+
+ROOM: Final = wire.MOST_BYTES - 8192
+"""Bytes of a page for what is held; the rest is for the page itself, its error among it."""
+
+MOST_SAID: Final = 1000
+"""Characters of why there is no answer."""
+
+
+class Inquiries:
+    """Answers the inquiries to one host, between `start` and `stop`."""
+
+    def __init__(self, host: str, hypervisor: Hypervisor, coordination: Coordination) -> None:
+        self._host = host
+        self._hypervisor = hypervisor
+        self._coordination = coordination
+        self._bell = threading.Event()
+        self._stopping = False
+        self._swept = False
+        self._done: set[str] = set()
+        """Those that stand and need no answer any more."""
+        self._refused = Once(LOG)
+        self._thread = threading.Thread(target=self._serve, name=f"inquiries-{host}", daemon=True)
+
+    def start(self) -> None:
+        """Take inquiries."""
+        self._unwatch = self._coordination.watch(inquiry_path(self._host), self._bell.set)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Take no more; an answer that is being read is not waited for, since what it reads may hang."""
+        self._stopping = True
+        self._bell.set()
+        self._thread.join(LOOK_EVERY)
+        self._unwatch()
+
+    def _serve(self) -> None:
+        outage = Outage(LOG, f"Inquiries to {self._host} wait for ZooKeeper")
+        while not self._stopping:
+            try:
+                self._look()
+                outage.over()
+            except CoordinationLost as error:
+                outage.note(error)
+            except Exception:
+                # The host must not go deaf to all that are asked later.
+                LOG.exception("The worker of %s could not look at its inquiries", self._host)
+            self._bell.wait(LOOK_EVERY)
+            self._bell.clear()
+
+    def _look(self) -> None:
+        standing = self._coordination.children(inquiry_path(self._host))
+        self._done &= set(standing)
+        for name in self._coordination.children(page_path(self._host)):
+            # Nobody waits for it, or a worker before this one was in the middle of it.
+            if not self._swept or name.rpartition(".")[0] not in standing:
+                self._coordination.delete(page_path(self._host, name))
+        self._swept = True
+        for name in standing:
+            if name not in self._done and not self._stopping:
+                self._answer(name)
+                self._done.add(name)
+
+    def _answer(self, name: str) -> None:
+        began = time.monotonic()
+        found = self._coordination.get(inquiry_path(self._host, name))
+        if found is None:
+            return
+        try:
+            inquiry = wire.decode_inquiry(found[0], self._host, name)
+        except Refused as error:
+            self._refused.tell(f"The inquiry {name[:200]} to {self._host} is refused", error)
+            return
+        for page in self._pages(inquiry):
+            late = time.monotonic() - began > inquiry.seconds
+            if self._stopping or late or self._coordination.get(inquiry_path(self._host, name), sync=True) is None:
+                return
+            self._coordination.create(page_path(self._host, f"{name}.{page.number}"), wire.encode(page))
+
+    def _pages(self, inquiry: wire.Inquiry) -> list[wire.Page]:
+        question = QUESTIONS.get(inquiry.question)
+        reading = uuid.uuid4().hex
+        try:
+            if question is None or inquiry.version != wire.ACTION_VERSION:
+                known = f"{inquiry.question}@{inquiry.version}"
+                raise Refused(f"this worker does not know the inquiry {known}: upgrade it first")
+            parts = list(split(question(self._hypervisor)))
+            if len(parts) > wire.MOST_PAGES:
+                raise Refused(f"the host holds too much to tell: {len(parts)} pages, and {wire.MOST_PAGES} are taken")
+        except (DrovewayError, OSError) as error:
+            why = holdings.printable(" ".join(str(error).split()))[:MOST_SAID] or type(error).__name__
+            return [wire.Page(id=inquiry.id, host=self._host, reading=reading, number=0, pages=1, error=why)]
+        return [
+            wire.Page(id=inquiry.id, host=self._host, reading=reading, number=number, pages=len(parts), held=part)
+            for number, part in enumerate(parts)
+        ]
+
+
+def split(held: Iterable[wire.Held]) -> Iterator[list[wire.Held]]:
+    """What is held in parts that fit into a page each; one empty part of nothing."""
+    part: list[wire.Held] = []
+    size = 0
+    for each in held:
+        more = len(wire.encode(each)) + 1
+        if part and size + more > ROOM:
+            yield part
+            part, size = [], 0
+        part.append(each)
+        size += more
+    yield part
+
+
+def _directories(hypervisor: Hypervisor) -> Iterator[wire.Held]:
+    instances = hypervisor.instances
+    yield wire.StoreRef(id=holdings.store(instances), path=holdings.printable(str(instances)))
+    yield from holdings.entries(instances)
+
+
+QUESTIONS: Final[dict[str, Callable[[Hypervisor], Iterable[wire.Held]]]] = {
+    "list_guests": holdings.guests,
+    "list_directories": _directories,
+}
