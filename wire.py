@@ -29,7 +29,7 @@ MOST_BYTES: Final = 256 * 1024
 MOST_PAGES: Final = 64
 """Of the answer to one inquiry."""
 
-Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.:-]{0,254}$")]
+Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.:-]{0,254}\Z")]
 """What may become the name of a file, a node or a column's value."""
 
 PRINTABLE: Final = r"[^\x00-\x1f\x7f-\x9f]"

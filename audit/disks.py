@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
@@ -47,7 +48,7 @@ def _probe(snapshot: Snapshot, store: Store, entry: Directory, move_id: str) -> 
             Kind.DISK,
             f"instances/{entry.name}",
             f"the storage probe instances/{entry.name} was left by the move {move_id[:8]}",
-            f"rm {store.path}/{entry.name}",
+            f"rm {_path(store, entry.name)}",
             ",".join(store.hosts),
             move.server if move is not None else "",
             move_id,
@@ -135,7 +136,7 @@ def _removal(snapshot: Snapshot, store: Store, entry: Directory, standing: Stand
         needed = entry.name == standing.server + SET_ASIDE and standing.phase is Phase.VERIFYING
         if needed or any(True for _ in _missing(snapshot, standing)):
             return f"droveway server show {standing.server}, then put its disks where it lives and remove the rest"
-    return f"rm -r {store.path}/{entry.name}"
+    return f"rm -r {_path(store, entry.name)}"
 
 
 def _unfinished(snapshot: Snapshot, store: Store, entry: Directory, server: str) -> Iterator[Finding]:
@@ -149,7 +150,7 @@ def _unfinished(snapshot: Snapshot, store: Store, entry: Directory, server: str)
                 Kind.DISK,
                 f"instances/{entry.name}/{name}",
                 f"the unfinished file {name} was left among the disks of {standing.name}, and no move is under way",
-                f"rm {store.path}/{entry.name}/{name}",
+                f"rm {_path(store, entry.name, name)}",
                 ",".join(store.hosts),
                 server,
                 standing.move_id or entry.move,
@@ -214,3 +215,8 @@ def _files(snapshot: Snapshot, host: str, name: str) -> frozenset[str]:
     # What another host says is here proves nothing of this one.
     entries = store.own.get(host, store.entries) if store is not None else ()
     return next((entry.files for entry in entries if entry.name == name), frozenset())
+
+
+def _path(store: Store, *names: str) -> str:
+    """As a shell takes it: whoever made it has named it."""
+    return shlex.quote("/".join((store.path, *names)))

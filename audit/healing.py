@@ -125,6 +125,9 @@ def _allocation(look: Look, finding: Finding) -> Mend:
     for other in look.others(finding, Kind.ALLOCATION, Kind.DISK, Kind.GUEST):
         if other.kind is Kind.ALLOCATION or set(other.host.split(",")) & look.snapshot.held(move.id).keys():
             raise LeftAlone(f"it may stand for what is really held, until this is mended: {other.detail}")
+    for host in look.snapshot.held(move.id):
+        if host not in look.snapshot.seen_hosts | look.snapshot.down:
+            raise LeftAlone(f"nobody could look whether something of it is on {host}")
     for debt in look.snapshot.debts:
         if debt.move == move.id and debt.host in look.snapshot.held(move.id) and not debt.kept:
             raise LeftAlone(f"it stands for what {debt.host} owed for the move {move.short} and has not undone")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -9,11 +10,12 @@ from typing import Final
 import pytest
 from support import zookeeper_server
 from support.certificates import Authority
-from support.daemons import Installation, installation
+from support.daemons import CONDUCTOR, SESSION, Installation, installation, protection
 from support.small_lab import assert_balanced, file_flow, history, in_child, read_move, small_cloud, until
 
 from droveway import wire
-from droveway.clients.zookeeper import worker_path
+from droveway.clients.zookeeper import connect, inquiry_path, page_path, worker_path
+from droveway.errors import CoordinationLost
 from droveway.lab import build, snapshot
 from droveway.lab.snapshot import Snapshot
 from droveway.persistence.states import State
@@ -101,3 +103,33 @@ def test_a_worker_that_cannot_prove_who_it_is_does_not_listen(site: Installation
     code, _, said = site.droveway(*words, **site.certified("host1"), OS_WORKER__TRANSFER_LISTEN="4790")
     assert code == 2
     assert "'4790' is no NAME:PORT" in said.splitlines()[-1]
+
+
+def test_an_audit_asks_hosts_by_the_certificate_of_a_conductor_alone(
+    site: Installation, authority: Authority, zookeeper: zookeeper_server.Server
+) -> None:
+    """A worker finds what it is asked, and answers; it asks nobody, and answers for no other host."""
+    for host in ("host1", "host2"):
+        site.worker(host)
+    site.conductor()
+    for host in ("host1", "host2"):
+        site.await_worker(host)
+    code, said, complained = site.droveway("audit", **site.certified(CONDUCTOR))
+    assert (code, said, " 2 hosts," in complained) == (0, "", True), said + complained
+    code, said, complained = site.droveway("audit", "-f", "json", **site.certified("host1"))
+    told = {row["host"]: row["detail"] for row in json.loads(said)}
+    assert (code, set(told)) == (3, {"host1", "host2"}), complained
+    assert "[zookeeper] conductor_identity says CN=droveway-conductor" in told["host1"]
+
+    worker = connect(zookeeper.hosts, timeout=SESSION, protection=protection(authority.issue("host1")))
+    try:
+        assert worker.children(inquiry_path("host1")) == []
+        assert worker.create(page_path("host1", "x.0"), b"")
+        assert worker.delete(page_path("host1", "x.0"))
+        for path in (inquiry_path("host1", "x"), inquiry_path("host2", "x"), page_path("host2", "x.0")):
+            with pytest.raises(CoordinationLost, match="lets others do this"):
+                worker.create(path, b"")
+        with pytest.raises(CoordinationLost, match="lets others do this"):
+            worker.children(page_path("host2"))
+    finally:
+        worker.close()

@@ -221,6 +221,7 @@ def test_a_worker_that_is_mute_or_goes_away_is_waited_for_no_longer_than_that(si
         (lambda asked: wire.encode(page(asked, pages=wire.MOST_PAGES + 1)), "no valid page"),
         (lambda asked: wire.encode(page(asked, pages=0)), "no valid page"),
         (lambda asked: wire.encode(page(asked, held=[guest("../x")])), "no valid page"),
+        (lambda asked: wire.encode(page(asked, held=[guest("a\n")])), "no valid page"),
         (lambda asked: wire.encode(page(asked, error="a\x1b[2J")), "no valid page"),
         (lambda asked: wire.encode(page(asked, held=[wire.Entry(name="a\nb", directory=True)])), "no valid page"),
         (lambda asked: wire.encode(page(asked, held=[wire.StoreRef(id="a", path="/a\x9b2J")])), "no valid page"),
@@ -231,7 +232,7 @@ def test_a_worker_that_is_mute_or_goes_away_is_waited_for_no_longer_than_that(si
     ],
     ids=[
         "malformed", "large", "another-host", "another-question", "another-number", "pages", "no-page", "server",
-        "terminal", "name", "path", "kind",
+        "line", "terminal", "name", "path", "kind",
     ],
 )  # fmt: skip
 def test_what_a_hostile_worker_answers_is_refused(
