@@ -46,16 +46,20 @@ def audit(sources: Sources) -> Report:
 
     Raises what databases and services raise when they cannot be read.  While flows run, databases and hosts are not
     read at one instant: then a finding counts only when a second look finds it again.  Where hosts are asked, a flow
-    may begin while they answer, of which the journal that was read before knows nothing: there, too.
+    may begin while they answer, of which the journal that was read before knows nothing: there, too.  A host that one
+    of the looks could not see is told: what it holds was not compared twice.
     """
-    snapshot = take(sources)
-    report = judge(snapshot)
-    moving = any(standing.phase is Phase.MOVING for standing in snapshot.standings.values())
+    first = take(sources)
+    report = judge(first)
+    moving = any(standing.phase is Phase.MOVING for standing in first.standings.values())
     if report.clean or not (moving or sources.asks):
         return report
-    again = judge(take(sources))
-    stood = set(report.findings)
-    return Report(tuple(finding for finding in again.findings if finding in stood), again.noted, again.counted)
+    second = take(sources)
+    again = judge(second)
+    gaps = {gap.host: gap for look in (first, second) for gap in hosts.check(look)}
+    stood = set(report.findings) - set(hosts.check(first))
+    found = (finding for finding in again.findings if finding in stood)
+    return Report((*found, *gaps.values()), again.noted, again.counted)
 
 
 def judge(snapshot: Snapshot) -> Report:

@@ -111,6 +111,7 @@ class Run(Daemon):
         from droveway.conf import services
         from droveway.workers.daemon import Worker
         from droveway.workers.hypervisors.configured import configured
+        from droveway.workers.inquiries import Inquiries
         from droveway.workers.limits import MIB, Limits
 
         host = parsed_args.host
@@ -131,6 +132,9 @@ class Run(Daemon):
         )
         worker.start()
         stack.callback(worker.stop)
+        inquiries = Inquiries(host, hypervisor, session)
+        inquiries.start()
+        stack.callback(inquiries.stop)
         return [worker.turned]
 
 

@@ -25,7 +25,6 @@ from droveway.workers.directories import Directories
 from droveway.workers.endpoints import Endpoint
 from droveway.workers.fence import standing_epoch
 from droveway.workers.hypervisors.base import Hypervisor
-from droveway.workers.inquiries import Inquiries
 from droveway.workers.journal import WorkerJournal
 from droveway.workers.limits import Limits
 from droveway.workers.run import Run, answer, parse_key, superseded
@@ -124,8 +123,6 @@ class Worker:
             self.coordination.watch(command_path(self.host), self._bell.set),
             self.coordination.watch(worker_path(self.host), self._check_registration),
         ]
-        self._inquiries = Inquiries(self.host, self.hypervisor, self.coordination)
-        self._inquiries.start()
         self._bell.set()
         self._thread = threading.Thread(target=self._serve, name=f"worker-{self.host}", daemon=True)
         self._thread.start()
@@ -138,7 +135,6 @@ class Worker:
         self._bell.set()
         self._thread.join()
         self._thread = None
-        self._inquiries.stop()
         for run in self._runs.values():
             run.stop()
         self._transfer.stop()

@@ -34,6 +34,19 @@ def at_rest(looked: Looked, **changes: Any) -> Snapshot:
 
 
 OWN = (SERVER, ["disk"], "")
+NOTHING: Any = None
+NOWHERE = Sources(
+    api=NOTHING,
+    cells=NOTHING,
+    journal=NOTHING,
+    placement=NOTHING,
+    network=NOTHING,
+    volumes=NOTHING,
+    images=None,
+    look=lambda: answered({}, {}),
+    asks=True,
+)
+"""What is read of it is what a test says."""
 
 
 def test_hosts_with_one_id_share_one_directory() -> None:
@@ -98,19 +111,31 @@ def test_what_a_move_does_that_began_while_hosts_were_asked_is_none(
     settled = at_rest(answered({**honest, "dest": answer("b")}, {}))
     looks: Iterator[Snapshot] = iter([before, settled])
     monkeypatch.setattr(run, "take", lambda _: next(looks))
-    nothing: Any = None
-    sources = Sources(
-        api=nothing,
-        cells=nothing,
-        journal=nothing,
-        placement=nothing,
-        network=nothing,
-        volumes=nothing,
-        images=None,
-        look=lambda: looked,
-        asks=asks,
-    )
-    assert len(run.audit(sources).findings) == found
+    assert len(run.audit(replace(NOWHERE, asks=asks)).findings) == found
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "told"),
+    [
+        ("it went away", "it is away", "it is away"),
+        ("it is away", "", "it is away"),
+        ("", "it is away", "it is away"),
+    ],
+)
+def test_a_host_that_one_of_two_looks_could_not_see_is_named(
+    first: str, second: str, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever else was found of it was not found twice."""
+
+    def look(why: str) -> Snapshot:
+        held = {"third": answer("c", (ENDED, ["disk"], ""))}
+        rest = {"source": answer("a", OWN), "dest": answer("b")}
+        return at_rest(answered({**rest, **({} if why else held)}, {"third": why} if why else {}))
+
+    looks = iter([look(first), look(second)])
+    monkeypatch.setattr(run, "take", lambda _: next(looks))
+    (finding,) = run.audit(replace(NOWHERE, asks=True)).findings
+    assert (finding.host, finding.detail.endswith(f": {told}")) == ("third", True)
 
 
 def test_a_name_that_a_host_tells_runs_nothing_in_the_shell_of_who_mends() -> None:

@@ -20,6 +20,7 @@ from droveway.errors import Refused
 from droveway.workers import holdings
 from droveway.workers import inquiries as answering
 from droveway.workers.daemon import Worker
+from droveway.workers.inquiries import Inquiries
 
 SHORT = 0.5
 """Seconds for an answer that never comes."""
@@ -35,12 +36,14 @@ def fixture_site(tmp_path: Path) -> Iterator[Cloud]:
 
 @pytest.fixture(name="started")
 def fixture_started(site: Cloud) -> Iterator[Callable[..., Worker]]:
-    workers: list[Worker] = []
+    parts: list[Worker | Inquiries] = []
 
     def start(name: str = "alpha") -> Worker:
         worker = site.worker(name)
         worker.start()
-        workers.append(worker)
+        serving = Inquiries(name, worker.hypervisor, worker.coordination)
+        serving.start()
+        parts.extend((serving, worker))
         ready = threading.Event()
         stop = site.coordination.watch(worker_path(name), ready.set)
         while site.coordination.get(worker_path(name)) is None:
@@ -49,9 +52,10 @@ def fixture_started(site: Cloud) -> Iterator[Callable[..., Worker]]:
         return worker
 
     yield start
-    for worker in workers:
-        worker.stop()
-        worker.coordination.close()
+    for part in parts:
+        part.stop()
+        if isinstance(part, Worker):
+            part.coordination.close()
 
 
 def told(site: Cloud, host: str = "alpha", **options: Any) -> Answer:
