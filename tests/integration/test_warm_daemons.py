@@ -13,7 +13,7 @@ from typing import Final
 import pytest
 import support
 from support import warm_daemons
-from support.daemons import LONG, Installation
+from support.daemons import LONG, Ended, Installation
 from support.small_lab import until
 
 STARTER: Final = """
@@ -71,6 +71,12 @@ def test_its_end_is_told_as_it_was(site: Installation, tmp_path: Path) -> None:
         assert not Path(f"/proc/{process.pid}").exists()
         ends.append((process.returncode, process.poll(), process.wait(0)))
     assert ends == [(0, 0, 0), (-9, -9, -9), (2, 2, 2)]
+
+
+def test_a_start_in_vain_is_told_with_its_code(site: Installation, tmp_path: Path) -> None:
+    with pytest.raises(Ended, match=r"(?s)worker-host1 ended with 2:.*none\.conf is missing") as told:
+        site.worker("host1", configuration=tmp_path / "none.conf")
+    assert told.value.code == 2
 
 
 def test_a_sleeping_one_has_not_ended(site: Installation) -> None:

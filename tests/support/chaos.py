@@ -10,6 +10,7 @@ import secrets
 import signal
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,29 +18,47 @@ from typing import Final
 
 import sqlalchemy as sa
 from support import postgres_server, zookeeper_server
-from support.daemons import Daemon, Installation, installation
+from support.daemons import LONG, SESSION, Daemon, Ended, Installation, installation
 from support.proxy import Loss, Proxy, running_proxy
 from support.small_lab import in_child
 
+from droveway.audit.findings import Kind
+from droveway.cli.main import USAGE
+from droveway.clients.volume import RESERVED
 from droveway.engines import asking
 from droveway.engines.submit import Wish, submit
 from droveway.errors import Refused
 from droveway.lab import books, build, cloud
 from droveway.lab.session import Lab
 from droveway.persistence import moves, requests
-from droveway.persistence.journal import Claim, Move
+from droveway.persistence.journal import Claim, Intent, Move
 from droveway.persistence.states import ENDED, State
 from droveway.workers.hypervisors import guests_log
 
 HOSTS: Final = ("host1", "host2", "host3", "host4")
-SERVERS: Final = tuple(f"server{number}" for number in range(1, 9))
+SERVERS: Final = tuple(f"server{number}" for number in range(1, 17))
 CONDUCTORS: Final = ("conductor1", "conductor2")
 
 SETTLES_WITHIN: Final = 180.0
 """Seconds for all moves to end once nothing dies any more; the longest pause of a conductor's retries is 60."""
 
-_LONGEST_PAUSE: Final = 0.3
-"""Seconds between two turns."""
+MOVES: Final = 200
+"""So many are asked for at least."""
+
+MORE: Final = 420.0
+"""Seconds that may be added for them, on a machine that is busy with other things."""
+
+_LONGEST_PAUSE: Final = 0.1
+"""Seconds between two requests."""
+
+_LONGEST_CUT: Final = 0.3
+"""Seconds for which each new connection is broken too."""
+
+_LONGEST_CALM: Final = 2.0
+"""Seconds between two things that break."""
+
+_CANCELS: Final = 0.04
+"""How often a move that runs is cancelled when it is met."""
 
 _HOST: Final = "{vcpus: 16, memory_mb: 8192, disk_gb: 80}"
 
@@ -56,8 +75,53 @@ servers:
 """ + "".join(f"  {name}: {{host: {HOSTS[number % len(HOSTS)]}, {_SERVER}}}\n" for number, name in enumerate(SERVERS))
 
 
+class Asking(threading.Thread):
+    """Asks for moves and of moves, one thing after another, while others break what is to do them."""
+
+    def __init__(self, lab: Lab, seed: int) -> None:
+        super().__init__(name="asking")
+        self.done: collections.Counter[str] = collections.Counter()
+        self._lab = lab
+        self._chance = random.Random(f"{seed} asks")
+        self._over = threading.Event()
+        self._failed: BaseException | None = None
+
+    def run(self) -> None:
+        """Until `close`; what fails is kept for it."""
+        try:
+            while not self._over.wait(self._chance.uniform(0, _LONGEST_PAUSE)):
+                with contextlib.suppress(Refused, sa.exc.OperationalError):
+                    self._ask()
+        except BaseException as error:  # noqa: BLE001 - raised where this is closed
+            self._failed = error
+
+    def close(self) -> None:
+        """Ask for nothing more; raises what it has failed with."""
+        self._over.set()
+        self.join()
+        if self._failed is not None:
+            raise self._failed
+
+    def _ask(self) -> None:
+        """Ask for one thing that a server's state allows."""
+        name = self._chance.choice(SERVERS)
+        with self._lab.journal.read() as session:
+            move = session.scalar(sa.select(Move).where(Move.server_name == name, Move.active_server.is_not(None)))
+        if move is None:
+            flavor = self._chance.choice([None, "small", "large"])
+            submit(self._lab, Wish(server=name, flavor=flavor))
+            self.done["moves"] += 1
+        elif move.state == State.VERIFYING:
+            request = self._chance.choice([asking.confirm, asking.revert])
+            asking.ask(self._lab, move.id, request)
+            self.done[request.__name__] += 1
+        elif self._chance.random() < _CANCELS:
+            asking.ask(self._lab, move.id, asking.cancel)
+            self.done["cancel"] += 1
+
+
 class Chaos:
-    """One run, by one seed."""
+    """One run, by one seed: here things are broken, beside it moves are asked for."""
 
     def __init__(
         self,
@@ -72,10 +136,10 @@ class Chaos:
         self._ensemble = ensemble
         self._databases = databases
         self._proxy, self._zookeeper = proxies
-        self._chance = random.Random(seed)
+        self._asking = Asking(site.lab, seed)
+        self._chance = random.Random(f"{seed} breaks")
         self._daemons: dict[str, Daemon] = {}
         self._turns: dict[Callable[[], None], float] = {
-            self._ask: 60,
             self._kill_conductor: 10,
             self._kill_worker: 10,
             self._stop_worker: 4,
@@ -87,38 +151,37 @@ class Chaos:
         }
 
     def run(self, seconds: float) -> None:
-        """Let moves run and things die, then let all moves end."""
+        """Let things die for so long, and until `MOVES` moves were asked for; then let all moves end."""
         for name in (*HOSTS, *CONDUCTORS):
             self._start(name)
-        ends = time.monotonic() + seconds
-        while time.monotonic() < ends:
-            turn = self._chance.choices(list(self._turns), list(self._turns.values()))[0]
-            turn()
-            time.sleep(self._chance.uniform(0, _LONGEST_PAUSE))
+        began = time.monotonic()
+        self._asking.start()
+        try:
+            while (passed := time.monotonic() - began) < seconds or self._asking.done["moves"] < MOVES:
+                assert self._asking.is_alive()
+                assert passed < seconds + MORE, f"but {self._asking.done['moves']} moves in {passed:.0f} s"
+                turn = self._chance.choices(list(self._turns), list(self._turns.values()))[0]
+                turn()
+                time.sleep(self._chance.uniform(0, _LONGEST_CALM))
+        finally:
+            self._asking.close()
+        self.done += self._asking.done
         self._proxy.lose_none()
         self._settle()
 
     def _start(self, name: str) -> None:
-        self._daemons[name] = self.site.worker(name) if name in HOSTS else self.site.conductor(name)
-
-    def _ask(self) -> None:
-        """Ask for one thing that a server's state allows."""
-        name = self._chance.choice(SERVERS)
-        lab = self.site.lab
-        with contextlib.suppress(Refused, sa.exc.OperationalError):
-            with lab.journal.read() as session:
-                move = session.scalar(sa.select(Move).where(Move.server_name == name, Move.active_server.is_not(None)))
-            if move is None:
-                flavor = self._chance.choice([None, "small", "large"])
-                submit(lab, Wish(server=name, flavor=flavor))
-                self.done["moves"] += 1
-            elif move.state == State.VERIFYING:
-                request = self._chance.choice([asking.confirm, asking.revert])
-                asking.ask(lab, move.id, request)
-                self.done[request.__name__] += 1
-            elif self._chance.random() < 0.1:
-                asking.ask(lab, move.id, asking.cancel)
-                self.done["cancel"] += 1
+        """As systemd's Restart=on-failure does: again when it ends over a server that is away."""
+        ends = time.monotonic() + LONG
+        start = self.site.worker if name in HOSTS else self.site.conductor
+        while True:
+            try:
+                self._daemons[name] = start(name)
+            except Ended as ended:
+                if ended.code != USAGE or time.monotonic() > ends:
+                    raise
+                self.done["starts in vain"] += 1
+            else:
+                return
 
     def _kill_conductor(self) -> None:
         self._kill(self._chance.choice(CONDUCTORS))
@@ -141,10 +204,7 @@ class Chaos:
         """Let one sleep until its session is gone, and wake up in the middle of what others do now."""
         daemon = self._daemons[self._chance.choice(CONDUCTORS)]
         daemon.process.send_signal(signal.SIGSTOP)
-        until = time.monotonic() + 4.0
-        while time.monotonic() < until:
-            self._ask()
-            time.sleep(0.2)
+        time.sleep(2 * SESSION)
         daemon.process.send_signal(signal.SIGCONT)
         self.done["freezes"] += 1
 
@@ -164,7 +224,7 @@ class Chaos:
         """Break every connection to the databases or to a ZooKeeper server, and for a moment each new one."""
         proxy = self._chance.choice([self._proxy, self._zookeeper])
         proxy.cut()
-        time.sleep(self._chance.uniform(0, _LONGEST_PAUSE))
+        time.sleep(self._chance.uniform(0, _LONGEST_CUT))
         proxy.heal()
         self.done["cuts"] += 1
 
@@ -190,8 +250,25 @@ class Chaos:
                         self.done["retries"] += 1
             time.sleep(0.2)
         while kept := self._kept_claims():
-            assert time.monotonic() < ends, f"claims were never given back: {kept}"
+            assert time.monotonic() < ends, f"claims were never given back: {kept}\n{self._logs()}"
             time.sleep(0.2)
+
+    def mend_late_calls(self) -> None:
+        """Delete, as the audit says, the attachments of calls that landed late: nobody promises that none does.
+
+        Cinder has no generations by which a call could be refused whose conductor lost its claim meanwhile.
+        """
+        lab = self.site.lab
+        with lab.journal.read() as session:
+            calls = sa.select(Move.server, Intent.call).join(Intent, Intent.move_id == Move.id)
+            late = {(row.server, row.call) for row in session.execute(calls.where(Intent.state == "late"))}
+        extra = {each.id: each for each in lab.cloud.volumes.all_attachments() if each.status == RESERVED}
+        for finding in books.balance(lab).findings:
+            found = extra.get(finding.subject) if finding.kind is Kind.ATTACHMENT else None
+            if found is not None and not late.isdisjoint((found.server, call) for call in _reserving(found.volume)):
+                assert finding.mend == f"openstack volume attachment delete {found.id}"
+                lab.cloud.volumes.delete_attachment(found.id)
+                self.done["late calls"] += 1
 
     def _kept_claims(self) -> list[tuple[str, ...]]:
         with self.site.lab.journal.read() as session:
@@ -205,8 +282,15 @@ class Chaos:
 
     def _told(self, found: Sequence[Move]) -> str:
         rests = "; ".join(f"{move.id[:8]} {move.kind} {move.state} at {move.step}: {move.error}" for move in found)
-        logs = "\n".join(daemon.text()[-2000:] for daemon in self._daemons.values())
-        return f"moves that did not end: {rests}\n{logs}"
+        return f"moves that did not end: {rests}\n{self._logs()}"
+
+    def _logs(self) -> str:
+        return "\n".join(daemon.text()[-2000:] for daemon in self._daemons.values())
+
+
+def _reserving(volume: str) -> tuple[str, str]:
+    """The calls of moves that make an attachment of the volume."""
+    return f"reserve {volume}", f"attach {volume} as before"
 
 
 def run(folder: Path, seconds: float, seed: int) -> str:
@@ -229,6 +313,7 @@ def run(folder: Path, seconds: float, seed: int) -> str:
         ):
             chaos = Chaos(site, ensemble, databases, (to_databases, to_zookeeper), seed)
             chaos.run(seconds)
+            chaos.mend_late_calls()
             report = books.balance(lab)
             assert report.clean, "; ".join(f"{each.kind}: {each.detail}" for each in report.findings)
             overlaps = guests_log.overlaps(lab.layout.guests_log)
@@ -244,7 +329,12 @@ def run(folder: Path, seconds: float, seed: int) -> str:
 def main(words: Sequence[str] | None = None) -> int:
     """The program of `tools/chaos`."""
     parser = argparse.ArgumentParser(prog="tools/chaos", description=__doc__)
-    parser.add_argument("--minutes", type=float, default=3.0, help="how long things die (default 3)")
+    parser.add_argument(
+        "--minutes",
+        type=float,
+        default=3.0,
+        help=f"how long things die, or longer, for {MOVES} moves (default 3)",
+    )
     parser.add_argument("--seed", type=int, help="what is done, in which order; when is the machine's to say")
     options = parser.parse_args(words)
     seed = secrets.randbelow(10**6) if options.seed is None else options.seed

@@ -42,6 +42,14 @@ CONDUCTOR = "droveway-conductor"
 Server = postgres_server.Server | mariadb_server.Server
 
 
+class Ended(Exception):
+    """A daemon's process has ended where it should have run."""
+
+    def __init__(self, daemon: Daemon, code: int) -> None:
+        super().__init__(f"{daemon.name} ended with {code}:\n{daemon.text()}")
+        self.code = code
+
+
 class Daemon:
     """One process of `droveway conductor run` or `droveway worker run`."""
 
@@ -61,14 +69,16 @@ class Daemon:
             self.process = start(words, {**os.environ, **environment, "NOTIFY_SOCKET": str(path)}, log.fileno())
 
     def await_said(self, state: str) -> None:
-        """Wait until it told the service manager so."""
+        """Wait until it told the service manager so; raises `Ended` when its process ends instead."""
         ends = time.monotonic() + LONG
         said = ""
         while said != state:
             try:
                 said = self._notify.recv(4096).decode()
             except TimeoutError:
-                assert self.process.poll() is None, f"{self.name} ended:\n{self.text()}"
+                if (code := self.process.poll()) is not None:
+                    self._notify.close()
+                    raise Ended(self, code) from None
                 assert time.monotonic() < ends, f"{self.name} never said {state}:\n{self.text()}"
 
     def stop(self) -> None:
