@@ -1,8 +1,12 @@
-"""What a daemon says of servers that are away and of records that it refuses: once, however often it meets them."""
+"""What a daemon says of servers that are away, of records that it refuses and of strangers that it turns away.
+
+Once, or once a minute, however often it meets them.
+"""
 
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from typing import Final
 
@@ -10,7 +14,10 @@ MOST_TOLD: Final = 1000
 """So many refused things are remembered as told; of more than that, the oldest would be told again."""
 
 AGAIN: Final = 60.0
-"""Seconds between two lines on the same outage."""
+"""Seconds between two lines on the same outage, and between two of the same complaint."""
+
+LONGEST: Final = 400
+"""So much of a complaint is said, in characters: some of it may be a stranger's words."""
 
 
 class Outage:
@@ -52,3 +59,38 @@ class Once:
         if len(self._told) > MOST_TOLD:
             del self._told[next(iter(self._told))]
         self._log.log(self._level, "%s: %s", what, text)
+
+
+class Seldom:
+    """Complaints that strangers cause as often as they like: each kind is said once a minute; for any thread."""
+
+    def __init__(self, log: logging.Logger, what: str) -> None:
+        """``what`` says who complains."""
+        self._log = log
+        self._what = what
+        self._lock = threading.Lock()
+        self._said: dict[str, float] = {}
+        self._left_out: dict[str, int] = {}
+
+    def tell(self, kind: str, why: object, *, trace: bool = False) -> None:
+        """``kind`` is one of a few, never a stranger's word; of one kind those in between are counted.
+
+        ``trace``: with the exception that is being handled.
+        """
+        now = time.monotonic()
+        with self._lock:
+            said = self._said.get(kind)
+            if said is not None and now - said < AGAIN:
+                self._left_out[kind] = self._left_out.get(kind, 0) + 1
+                return
+            self._said[kind] = now
+            more = self._left_out.pop(kind, 0)
+        since = f" (and {more} more like it since the last line)" if more else ""
+        self._log.warning("%s: %s%s", self._what, _harmless(why), since, exc_info=trace)
+
+
+def _harmless(words: object) -> str:
+    """In one line of bounded length, with nothing in it that a terminal would obey."""
+    text = " ".join(str(words)[: 4 * LONGEST].split())
+    shown = "".join(each if each.isprintable() else "?" for each in text)
+    return shown if len(shown) <= LONGEST else f"{shown[:LONGEST]}..."

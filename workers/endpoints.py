@@ -26,7 +26,14 @@ _CREDENTIALS: Final = struct.Struct("3i")
 
 
 class Unwelcome(Exception):
-    """Somebody has connected who may not; what it says is for the log alone."""
+    """Somebody has connected who may not; what it says is for the log alone.
+
+    ``kind`` is one of a few: who connects must not choose how many lines the log gets.
+    """
+
+    def __init__(self, kind: str, who: str) -> None:
+        super().__init__(who)
+        self.kind = kind
 
 
 class Endpoint(Protocol):
@@ -80,7 +87,7 @@ class UnixEndpoint:
         """Raise Unwelcome unless it is of the user."""
         uid = _CREDENTIALS.unpack(stream.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))[1]
         if uid != self._uid:
-            raise Unwelcome(f"a process of user {uid}")
+            raise Unwelcome("user", f"a process of user {uid}")
 
     def vouches(self, stream: socket.socket, peer: str) -> bool:  # noqa: ARG002 - one user is every host's
         """Yes: who has this user's rights has those of each of this machine's workers."""
@@ -124,11 +131,28 @@ class TlsEndpoint:
         try:
             stream.do_handshake()
         except ssl.SSLError as error:
-            raise Unwelcome(f"{_peer_of(stream)}, whose certificate does not hold: {error.reason}") from None
+            kind = error.reason or "TLS"
+            raise Unwelcome(kind, f"{address_of(stream)}, which does not prove who it is: {kind}") from None
 
     def vouches(self, stream: socket.socket, peer: str) -> bool:
         """Whether the peer's certificate names that host."""
         return isinstance(stream, ssl.SSLSocket) and peer in peer_names(stream)
+
+
+def address_of(stream: socket.socket) -> str:
+    """Where the other end is, as far as that is known."""
+    try:
+        found = stream.getpeername()
+    except OSError:
+        return "a peer that has gone"
+    return str(found[0]) if isinstance(found, tuple) else "a process of this machine"
+
+
+def peer_of(stream: socket.socket) -> str:
+    """Who is at the other end of a stream that was made welcome: its address, and the names that it has proved."""
+    names = peer_names(stream) if isinstance(stream, ssl.SSLSocket) else frozenset()
+    where = address_of(stream)
+    return f"{where} ({', '.join(sorted(names))})" if names else where
 
 
 def split(text: str) -> tuple[str, int]:
@@ -202,10 +226,3 @@ def _keep_alive(stream: socket.socket) -> None:
     stream.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, int(SILENCE))
     stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-
-
-def _peer_of(stream: socket.socket) -> str:
-    try:
-        return str(stream.getpeername()[0])
-    except OSError:
-        return "a peer that has gone"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import struct
+import time
 from typing import Final
 
 import msgspec
@@ -19,6 +20,9 @@ from droveway.workers.sources import DiskMap
 _LENGTHS: Final = struct.Struct("!II")
 LONGEST_HEADER: Final = 16 << 20
 """Bytes: the map of a disk with a million extents."""
+
+LONGEST_QUESTION: Final = 64 << 10
+"""Bytes: a question names a disk or a server at most, and who asks is not to choose how much memory it takes."""
 
 
 class Hello(msgspec.Struct, frozen=True, kw_only=True, tag="hello"):
@@ -104,16 +108,23 @@ class FrameSocket:
         if payload:
             self.stream.sendall(payload)
 
-    def receive(self, into: memoryview = NOWHERE) -> tuple[Frame, memoryview]:
-        """The next frame, its bytes in ``into``; raises FrameError."""
-        header_length, payload_length = _LENGTHS.unpack(self._exactly(memoryview(bytearray(_LENGTHS.size))))
-        if header_length > LONGEST_HEADER or payload_length > len(into):
+    def receive(
+        self, into: memoryview = NOWHERE, *, longest: int = LONGEST_HEADER, within: float | None = None
+    ) -> tuple[Frame, memoryview]:
+        """The next frame, whose header has at most ``longest`` bytes, its own bytes in ``into``.
+
+        Raises FrameError, and TimeoutError when it is not there whole ``within`` so many seconds; else each part of it
+        has the stream's own timeout.
+        """
+        ends = None if within is None else time.monotonic() + within
+        header_length, payload_length = _LENGTHS.unpack(self._exactly(memoryview(bytearray(_LENGTHS.size)), ends))
+        if header_length > longest or payload_length > len(into):
             raise Malformed(f"a frame of {header_length} + {payload_length} bytes is too long")
         try:
-            frame = _DECODER.decode(self._exactly(memoryview(bytearray(header_length))))
+            frame = _DECODER.decode(self._exactly(memoryview(bytearray(header_length)), ends))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise Malformed(f"no frame: {error}") from None
-        return frame, self._exactly(into[:payload_length])
+        return frame, self._exactly(into[:payload_length], ends)
 
     def end(self) -> None:
         """End the connection from another thread: whoever waits in it wakes, and closes it."""
@@ -126,9 +137,15 @@ class FrameSocket:
         self.end()
         self.stream.close()
 
-    def _exactly(self, view: memoryview) -> memoryview:
+    def _exactly(self, view: memoryview, ends: float | None) -> memoryview:
         got = 0
         while got < len(view):
+            if ends is not None:
+                # Who sends a byte now and then would never run into a timeout of the stream's own.
+                left = ends - time.monotonic()
+                if left <= 0:
+                    raise TimeoutError("it was too slow")
+                self.stream.settimeout(left)
             count = self.stream.recv_into(view[got:])
             if not count:
                 raise FrameError("the other side broke off")

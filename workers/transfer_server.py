@@ -10,9 +10,9 @@ from collections.abc import Callable
 from typing import Final
 
 from droveway.errors import DrovewayError, StepError
-from droveway.outages import Outage
+from droveway.outages import Seldom
 from droveway.workers import extents, frames
-from droveway.workers.endpoints import HANDSHAKE, IDLE, Endpoint, Unwelcome
+from droveway.workers.endpoints import HANDSHAKE, IDLE, Endpoint, Unwelcome, address_of, peer_of
 from droveway.workers.limits import Bucket
 from droveway.workers.sources import LocalSource
 
@@ -27,6 +27,9 @@ ACCEPT_AGAIN: Final = 1.0
 MOST_CONNECTIONS: Final = 512
 """So many peers are served at once: 16 copies of 4 disks with 3 readers each come from a single host."""
 
+FARTHEST: Final = 1 << 62
+"""No file is that long, in bytes; what lies much further off the system has no number for."""
+
 
 class TransferServer:
     """Listens at its endpoint from `start` to `stop`; a thread for each connection.
@@ -39,9 +42,10 @@ class TransferServer:
         self._endpoint = endpoint
         self._admit = admit
         self._limit = limit or Bucket(0)
-        self._turned_away = Outage(LOG, f"Turned away at the disk transfer of {host}")
+        self._turned_away = Seldom(LOG, f"Turned away at the disk transfer of {host}")
         self._lock = threading.Lock()
-        self._open: set[frames.FrameSocket] = set()
+        self._open: dict[frames.FrameSocket, bool] = {}
+        """All connections, oldest first, and whether their peers were admitted."""
         self._listener: socket.socket | None = None
         self._threads: set[threading.Thread] = set()
         self._stopping = threading.Event()
@@ -51,7 +55,8 @@ class TransferServer:
         self._stopping.clear()
         listener = self._endpoint.listen()
         self._listener = listener
-        self._spawn(self._accept, listener)
+        with self._lock:
+            self._spawn(self._accept, listener)
 
     def stop(self) -> None:
         """End all connections and stop listening."""
@@ -64,17 +69,17 @@ class TransferServer:
         listener.close()
         self._endpoint.close()
         with self._lock:
-            connections, threads = list(self._open), list(self._threads)
-        for connection in connections:
-            connection.end()
+            threads = list(self._threads)
+            for connection in self._open:
+                connection.end()
+            self._open.clear()
         for thread in threads:
             thread.join()
 
     def _spawn(self, target: Callable[..., None], *arguments: object) -> None:
         thread = threading.Thread(target=target, args=arguments, name=f"transfer-{self.host}", daemon=True)
-        with self._lock:
-            self._threads = {known for known in self._threads if known.is_alive()} | {thread}
-            thread.start()
+        self._threads = {known for known in self._threads if known.is_alive()} | {thread}
+        thread.start()
 
     def _accept(self, listener: socket.socket) -> None:
         while self._listener is listener:
@@ -84,71 +89,106 @@ class TransferServer:
                 if self._listener is not listener:
                     return
                 # Too many files are open, say. That ends, and the worker has to serve disks then.
-                self._turned_away.note(error)
+                self._turned_away.tell("accept", f"everybody: {error}")
                 self._stopping.wait(ACCEPT_AGAIN)
                 continue
-            if len(self._open) < MOST_CONNECTIONS:
-                self._spawn(self._serve, stream)
-            else:
-                self._turned_away.note(f"one peer more than {MOST_CONNECTIONS}")
-                stream.close()
+            self._enter(frames.FrameSocket(stream))
 
-    def _serve(self, stream: socket.socket) -> None:
-        connection = frames.FrameSocket(stream)
+    def _enter(self, connection: frames.FrameSocket) -> None:
+        """Begin to serve a peer, if need be in place of one that has not proved who it is."""
         with self._lock:
-            if self._listener is None:
-                connection.close()  # `stop` has ended all that it knew of
-                return
-            self._open.add(connection)
+            if self._listener is not None and self._has_room():
+                self._open[connection] = False
+                try:
+                    self._spawn(self._serve, connection)
+                except RuntimeError as error:  # this machine has no thread left, for now
+                    del self._open[connection]
+                    self._turned_away.tell("thread", f"everybody: {error}")
+                else:
+                    return
+        connection.close()
+
+    def _has_room(self) -> bool:
+        if len(self._open) < MOST_CONNECTIONS:
+            return True
+        mute = next((connection for connection, admitted in self._open.items() if not admitted), None)
+        if mute is None:
+            self._turned_away.tell("full", f"one peer more than {MOST_CONNECTIONS}")
+            return False
+        # Else whoever can connect could keep all others out, without proof of anything.
+        self._turned_away.tell(
+            "full", f"{address_of(mute.stream)}, which had asked for nothing while there were {MOST_CONNECTIONS} peers"
+        )
+        del self._open[mute]
+        mute.end()
+        return True
+
+    def _serve(self, connection: frames.FrameSocket) -> None:
+        who = address_of(connection.stream)
         try:
-            stream.settimeout(HANDSHAKE)
             self._wrap(connection)
             self._endpoint.welcome(connection.stream)
-            hello, _ = connection.receive()
+            who = peer_of(connection.stream)
+            hello, _ = connection.receive(longest=frames.LONGEST_QUESTION, within=HANDSHAKE)
             connection.stream.settimeout(IDLE)
-            self._answer(connection, hello)
-        except (Unwelcome, frames.Malformed) as error:
-            self._turned_away.note(error)
+            self._answer(connection, hello, who)
+        except Unwelcome as error:
+            if connection in self._open:  # else it was ended here, and said no more
+                self._turned_away.tell(error.kind, error)
+        except frames.Malformed as error:
+            self._turned_away.tell("malformed", f"{who}: {error}")
         except OSError as error:
-            LOG.debug("A disk transfer from %s broke off: %s", self.host, error)
+            if isinstance(error, TimeoutError) and self._open.get(connection) is False:
+                self._turned_away.tell("mute", f"{who}, which had asked for nothing within {HANDSHAKE:g} s")
+            LOG.debug("A disk transfer from %s broke off: %s", who, error)
+        except Exception as error:  # noqa: BLE001 - told with all that is known, and no peer fills the log with it
+            self._turned_away.tell("failed", f"{who}, which could not be answered: {error!r}", trace=True)
         finally:
             with self._lock:
-                self._open.discard(connection)
+                self._open.pop(connection, None)
             connection.close()
 
     def _wrap(self, connection: frames.FrameSocket) -> None:
         try:
-            with self._lock:  # `stop` closes either the one or the other
+            with self._lock:  # who ends it ends either the one or the other
+                connection.stream.settimeout(HANDSHAKE)
                 connection.stream = self._endpoint.wrap(connection.stream)
         except OSError as error:
-            raise Unwelcome(f"everybody: {error}") from None
+            raise Unwelcome("own", f"everybody: {error}") from None
 
-    def _answer(self, connection: frames.FrameSocket, hello: frames.Frame) -> None:
+    def _answer(self, connection: frames.FrameSocket, hello: frames.Frame, who: str) -> None:
         """Serve one peer until it hangs up, or until something is refused."""
         try:
             with contextlib.closing(self._admitted(connection, hello)) as source:
                 connection.send(frames.Welcome(disks=source.manifest.disks, bases=source.manifest.bases))
                 memory = extents.memory()
                 while True:
-                    request, _ = connection.receive()
+                    request, _ = connection.receive(longest=frames.LONGEST_QUESTION)
                     connection.send(*self._answered(source, request, memory))
         except StepError as error:
             refused = StepError(error.message, code=error.error_code, host=error.host or self.host)
-            connection.send(frames.Refusal(error=refused.as_dict()))
+            self._refuse(connection, who, refused.as_dict())
         except DrovewayError as error:
-            connection.send(frames.Refusal(error={"code": error.code, "message": str(error), "host": self.host}))
+            self._refuse(connection, who, {"code": error.code, "message": str(error), "host": self.host})
+
+    def _refuse(self, connection: frames.FrameSocket, who: str, error: dict[str, str]) -> None:
+        self._turned_away.tell(error["code"], f"{who}: {error['message']}")
+        connection.send(frames.Refusal(error=error))
 
     def _admitted(self, connection: frames.FrameSocket, hello: frames.Frame) -> LocalSource:
         if not isinstance(hello, frames.Hello):
             raise StepError("a transfer begins with a hello", code="protocol", host=self.host)
         if not self._endpoint.vouches(connection.stream, hello.peer):
-            self._turned_away.note(f"a peer that says it is {hello.peer}, which its certificate does not")
             raise StepError(
-                f"who asks for the disks of server {hello.server} does not prove to be {hello.peer}",
+                f"who asks for the disks of server {hello.server} says it is {hello.peer} and does not prove it",
                 code="certificate",
                 host=self.host,
             )
-        return self._admit(hello)
+        source = self._admit(hello)
+        with self._lock:
+            if connection in self._open:
+                self._open[connection] = True
+        return source
 
     def _answered(
         self, source: LocalSource, request: frames.Frame, memory: memoryview
@@ -156,7 +196,11 @@ class TransferServer:
         """The answer to one question; the bytes in it lie in ``memory``."""
         if isinstance(request, frames.AskMap):
             return frames.MapFrame(map=source.disk_map(request.disk)), b""
-        if isinstance(request, frames.AskChunk) and request.offset >= 0 and 0 < request.length <= extents.CHUNK:
+        if (
+            isinstance(request, frames.AskChunk)
+            and 0 <= request.offset < FARTHEST
+            and 0 < request.length <= extents.CHUNK
+        ):
             if seconds := self._limit.take(request.length):
                 return frames.LaterFrame(seconds=seconds), b""
             data, checksum = source.read(request.disk, request.offset, request.length, memory)

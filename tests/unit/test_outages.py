@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from droveway import outages
-from droveway.outages import Outage
+from droveway.outages import LONGEST, Outage, Seldom
 
 LOG = logging.getLogger("test")
 
@@ -33,4 +33,31 @@ def test_its_end_is_said_once(clock: list[float], caplog: pytest.LogCaptureFixtu
     outage.over()
     outage.note("gone again")
     assert caplog.messages == ["It waits: gone", "It waits no longer: it answers again", "It waits: gone again"]
+    assert clock == [100.0]
+
+
+def test_a_complaint_is_a_line_a_minute_and_counts_what_is_left_out(
+    clock: list[float], caplog: pytest.LogCaptureFixture
+) -> None:
+    """A stranger who knocks again and again fills no log, and hides no other one's knock."""
+    seldom = Seldom(LOG, "Turned away")
+    for second in range(70):
+        seldom.tell("peer", f"one of {second}")
+        clock[0] += 1
+    seldom.tell("noise", "another")
+    assert caplog.messages == [
+        "Turned away: one of 0",
+        "Turned away: one of 60 (and 59 more like it since the last line)",
+        "Turned away: another",
+    ]
+
+
+def test_a_strangers_words_are_one_short_line_that_no_terminal_obeys(
+    clock: list[float], caplog: pytest.LogCaptureFixture
+) -> None:
+    seldom = Seldom(LOG, "Turned away")
+    seldom.tell("peer", "a\nWARNING b\x1b[2J\u202e\0" + "c" * (1 << 20))
+    [line] = caplog.messages
+    assert line.startswith("Turned away: a WARNING b?[2J??ccc")
+    assert len(line) < LONGEST + 40
     assert clock == [100.0]

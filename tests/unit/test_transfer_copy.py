@@ -327,10 +327,9 @@ def test_who_connects_while_a_server_stops_is_turned_away(site: Site) -> None:
     ours, theirs = socket.socketpair()
     with ours:
         ours.settimeout(20)
-        serving = threading.Thread(target=server._serve, args=(theirs,))
-        serving.start()
+        server._enter(frames.FrameSocket(theirs))
         assert ours.recv(1) == b""
-    serving.join()
+    assert not server._open
 
 
 def test_a_cancel_ends_a_copy_at_its_next_chunk(site: Site) -> None:
@@ -430,10 +429,15 @@ def test_only_disks_that_were_set_aside_are_served(site: Site, disk: str) -> Non
         site.remote().disk_map(disk)
 
 
-@pytest.mark.parametrize(("offset", "length"), [(0, extents.CHUNK + 1), (-1, 10), (0, 0), (0, -5), (1 << 40, 10)])
+@pytest.mark.parametrize(
+    ("offset", "length"),
+    [(0, extents.CHUNK + 1), (-1, 10), (0, 0), (0, -5), (1 << 40, 10), (1 << 63, 10), (1 << 70, 1)],
+)
 def test_only_chunks_of_the_disk_are_served(site: Site, offset: int, length: int) -> None:
-    with pytest.raises(StepError):
+    with pytest.raises(StepError) as caught:
         site.remote().read("disk", offset, length, extents.memory())
+    wanted = "source-changed" if offset == 1 << 40 else "protocol"
+    assert caught.value.error_code == wanted, "answered, not hung up on"
     assert site.served == []
 
 

@@ -16,7 +16,7 @@ import pytest
 from support.certificates import Authority, Files
 from support.small_lab import until
 from support.transfer_site import Site, at, flip, set_aside
-from support.worker_rig import MIB, SERVER
+from support.worker_rig import MIB, MOVE, SERVER
 
 from droveway import certificates
 from droveway.errors import Fenced, Refused, StepError
@@ -103,12 +103,13 @@ def turned_away(caplog: pytest.LogCaptureFixture) -> list[str]:
 def test_the_worker_of_another_host_gets_nothing(site: Site, caplog: pytest.LogCaptureFixture) -> None:
     """Neither as itself, which nothing is offered to, nor as the one that something is offered to."""
     gamma = authority(site).issue("gamma", names=("gamma",))
-    assert refused(site, gamma, caplog, peer="gamma").error_code == "not-offered"
-    assert turned_away(caplog) == []
     for _ in range(3):
+        assert refused(site, gamma, caplog, peer="gamma").error_code == "not-offered"
         assert refused(site, gamma, caplog, peer="beta").error_code == "certificate"
-    assert len(turned_away(caplog)) == 1
-    assert "says it is beta" in turned_away(caplog)[0]
+    offers, proof = turned_away(caplog)
+    assert "127.0.0.1 (gamma): host alpha offers no disks" in offers
+    assert "127.0.0.1 (gamma): who asks" in proof
+    assert "says it is beta and does not prove it" in proof
     assert site.copy()["bytes"] > 0
 
 
@@ -119,7 +120,7 @@ def test_a_certificate_of_another_authority_gets_nothing(
     own = Files(stranger.certificate, stranger.key, authority(site).path)
     assert refused(site, own, caplog).error_code == "source-unreachable"
     until(lambda: turned_away(caplog), "the line in the log")
-    assert "whose certificate does not hold" in turned_away(caplog)[0]
+    assert "127.0.0.1, which does not prove who it is: CERTIFICATE_VERIFY_FAILED" in turned_away(caplog)[0]
     assert site.copy()["bytes"] > 0
 
 
@@ -214,12 +215,94 @@ def test_no_more_peers_are_served_than_may_be(
     monkeypatch.setattr(transfer_server, "MOST_CONNECTIONS", 2)
     with contextlib.ExitStack() as stack, caplog.at_level(logging.WARNING):
         for _ in range(2):
-            stack.enter_context(socket.create_connection(("127.0.0.1", port(site))))
-        until(lambda: len(site.cloud.servers["alpha"]._open) == 2, "the peers")
+            stack.enter_context(contextlib.closing(site.remote())).offered()
         one_more = stack.enter_context(socket.create_connection(("127.0.0.1", port(site))))
         one_more.settimeout(20)
         assert one_more.recv(1) == b""
     assert "one peer more than 2" in turned_away(caplog)[0]
+
+
+def test_who_has_proved_nothing_makes_room_for_others(
+    site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The one that has been here longest; none that was let in."""
+    monkeypatch.setattr(transfer_server, "MOST_CONNECTIONS", 3)
+    server = site.cloud.servers["alpha"]
+    with contextlib.ExitStack() as stack, caplog.at_level(logging.WARNING):
+        proved = stack.enter_context(contextlib.closing(site.remote()))
+        proved.offered()
+        mute = []
+        for number in range(2):
+            mute.append(stack.enter_context(socket.create_connection(("127.0.0.1", port(site)))))
+            until(lambda number=number: len(server._open) == number + 2, "the peer")
+        another = stack.enter_context(contextlib.closing(site.remote(patience=0.0)))
+        assert another.offered().disks
+        mute[0].settimeout(20)
+        assert mute[0].recv(1) == b""
+        kept = proved._connection
+        assert proved.disk_map("disk").extents
+        assert proved._connection is kept
+        assert len(server._open) == 3
+    [line] = turned_away(caplog)
+    assert "127.0.0.1, which had asked for nothing while there were 3 peers" in line
+
+
+def test_a_hello_that_trickles_in_is_not_waited_for(
+    site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(transfer_server, "HANDSHAKE", 1.0)
+    alpha = site.cloud.hosts["alpha"].transfer_address
+    beta = site.cloud.hosts["beta"].identity
+    with caplog.at_level(logging.WARNING), endpoints.connect(alpha, "alpha", beta) as slow:
+        slow.settimeout(0.2)
+        slow.sendall(b"\0\0\x40\0\0\0\0\0")
+        began = time.monotonic()
+        with contextlib.suppress(ConnectionError, ssl.SSLEOFError):
+            while time.monotonic() - began < 20:
+                slow.sendall(b" ")
+                with contextlib.suppress(TimeoutError):
+                    if slow.recv(1) == b"":
+                        break
+        assert time.monotonic() - began < 10
+    until(lambda: turned_away(caplog), "the line in the log")
+    assert "127.0.0.1 (beta), which had asked for nothing within 1 s" in turned_away(caplog)[0]
+
+
+def test_a_question_takes_no_more_memory_than_one_needs(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+    """Refused by what it says of its own length; the answers may be longer."""
+    alpha, beta = (site.cloud.hosts[name] for name in ("alpha", "beta"))
+    long = "x" * frames.LONGEST_QUESTION
+    with caplog.at_level(logging.WARNING), contextlib.closing(site.remote()) as remote:
+        remote.offered()
+        welcome = remote._connection
+        assert welcome is not None
+        stranger = frames.FrameSocket(endpoints.connect(alpha.transfer_address, "alpha", beta.identity))
+        hello = frames.Hello(peer="beta", server=long, move=MOVE, epoch=1)
+        for peer, question in ((stranger, hello), (welcome, frames.AskMap(disk=long))):
+            with contextlib.closing(peer):
+                peer.send(question)
+                with pytest.raises((ConnectionError, ssl.SSLError)):
+                    peer.receive()
+    until(lambda: turned_away(caplog), "the line in the log")
+    assert "bytes is too long" in turned_away(caplog)[0]
+    assert site.copy()["bytes"] > 0
+
+
+def test_what_fails_behind_a_question_is_told_and_ends_that_peer_alone(
+    site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(_hello: frames.Hello) -> None:
+        raise ValueError("of some \x1b[31mkind")
+
+    with caplog.at_level(logging.WARNING), monkeypatch.context() as patched:
+        patched.setattr(site.cloud.servers["alpha"], "_admit", broken)
+        for _ in range(3):
+            with pytest.raises(StepError, match="broke off"):
+                site.remote(patience=0.0).offered()
+    [line] = turned_away(caplog)
+    assert "which could not be answered: ValueError" in line
+    assert "\x1b" not in line
+    assert site.copy()["bytes"] > 0
 
 
 def test_a_worker_that_stops_does_not_wait_for_a_mute_peer(site: Site) -> None:
