@@ -114,6 +114,9 @@ def is_digest(name: str) -> bool:
 
 def open_file(directory: int, name: str, flags: int = os.O_RDONLY) -> int:
     """Open a regular file of an open directory; raises StepError (``link``) when it is anything else."""
+    if "/" in name:
+        # It may come from a manifest, which on shared storage another host could have written.
+        raise StepError(f"{name!r} leads elsewhere: only plain files are opened", code="link")
     try:
         file = os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, 0o640, dir_fd=directory)
     except OSError as error:

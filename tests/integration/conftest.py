@@ -49,6 +49,7 @@ LONGEST = (
     "test_libvirt_move",
     "test_restored_journal",
     "test_quarantine_daemons",
+    "test_hostile_peers",
     "test_daemons_tls",
     "test_zookeeper_tls",
     "test_daemons_parts",
