@@ -74,8 +74,11 @@ class Signals:
 
     def __init__(self, *numbers: signal.Signals) -> None:
         self._reading, writing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        # The system may give a signal to any thread, and does so to a process that was just continued. A handler runs
+        # in the main thread alone, which would sleep on; this is written by whichever thread is hit.
+        signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
         for number in numbers:
-            signal.signal(number, lambda number, _frame: os.write(writing, bytes([number])))
+            signal.signal(number, lambda _number, _frame: None)
 
     def wait(self, seconds: float | None) -> int | None:
         """The next of them; None when none came in time."""

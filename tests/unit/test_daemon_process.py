@@ -29,7 +29,18 @@ def fixture_manager(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
 def fixture_signals() -> Iterator[daemon.Signals]:
     kept = signal.getsignal(signal.SIGUSR1)
     yield daemon.Signals(signal.SIGUSR1)
+    signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGUSR1, kept)
+
+
+def test_a_signal_that_another_thread_gets_wakes_the_one_that_waits(signals: daemon.Signals) -> None:
+    """As after a SIGCONT, when the system gives it to any thread: no handler runs until this one wakes."""
+    other = threading.Timer(0.3, lambda: signal.pthread_kill(threading.get_ident(), signal.SIGUSR1))
+    other.start()
+    began = time.monotonic()
+    assert signals.wait(20) == signal.SIGUSR1
+    assert time.monotonic() - began < 10
+    other.join()
 
 
 def test_what_is_said_reaches_the_manager(manager: socket.socket) -> None:
