@@ -172,8 +172,11 @@ class History(Lister, OfMove):
 
 def facts(move: Move | View) -> dict[str, Any]:
     """The keys of `move show`; times as columns have them."""
+    from droveway.cli import rate
     from droveway.persistence.states import ADVICE, State
 
+    told = rate.told(move)
+    speed, left = rate.rate(told), rate.left(told)
     return {
         "id": move.id,
         "kind": move.kind,
@@ -208,6 +211,8 @@ def facts(move: Move | View) -> dict[str, Any]:
         "progress_total": move.progress_total,
         "progress_kept": move.progress_kept,
         "progress_at": move.progress_at,
+        "progress_rate": None if speed is None else round(speed),
+        "progress_left": None if left is None else round(left, 1),
     }
 
 

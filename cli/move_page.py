@@ -50,8 +50,7 @@ def _rest(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if facts["progress_total"] and not facts["ended"]:
         kept = f", resumed at {size(facts['progress_kept'])}" if facts["progress_kept"] else ""
         share = 100 * facts["progress_done"] // facts["progress_total"]
-        all_there = ", all there, being proved" if facts["progress_done"] >= facts["progress_total"] else ""
-        done = f"{part(facts['progress_done'], facts['progress_total'])} ({share} %){kept}{all_there}"
+        done = f"{part(facts['progress_done'], facts['progress_total'])} ({share} %){kept}{_speed(facts)}"
         yield "progress", f"{done}, told {relative(facts['progress_at'])}"
     for debt in facts.get("debts", ()):
         yield "debt", f"{debt['id']}: {debt['host']}, the undo of {debt['step']}, {debt['state']}"
@@ -65,6 +64,14 @@ def _rest(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         when = f", {relative(facts['deadline'])}" if facts["deadline"] else ""
         keeps = f", then the source is kept for {span(facts['keep_source'])}" if facts["keep_source"] else ""
         yield "confirm", f"{facts['policy']}{when}{keeps}"
+
+
+def _speed(facts: Mapping[str, Any]) -> str:
+    if facts["progress_done"] >= facts["progress_total"]:
+        return ", all there, being proved"
+    if facts["progress_rate"] is None:
+        return ""
+    return f", {size(facts['progress_rate'])}/s, {span(facts['progress_left'])} left to copy"
 
 
 def _since(moment: dt.datetime) -> float:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from droveway.cli import rate
 from droveway.cli.columns import SHORT, part, size, span
 from droveway.cli.marks import DONE, FAILED, RUNNING
-from droveway.cli.rate import Sample, Series
+from droveway.cli.rate import Series
 
 if TYPE_CHECKING:
     from droveway.engines.site import Site
@@ -141,14 +141,12 @@ class Watcher:
         )
 
     def _listen(self, move: Move) -> None:
-        if move.progress_done is None or move.progress_total is None:
+        if not (told := rate.told(move)):
             self._series.clear()
             self._told = None
         elif move.progress_at != self._told:
             self._told, self._heard = move.progress_at, time.monotonic()
-            self._series.add(
-                Sample(move.progress_seconds or 0.0, move.progress_done, move.progress_total, move.progress_kept or 0)
-            )
+            self._series.add(*told)
 
     def _is_carried(self) -> bool:
         if time.monotonic() - self._checked >= _RUN_CHECK:

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from droveway.persistence.journal import Move
+    from droveway.persistence.move_views import View
 
 SHORTEST_WINDOW: Final = 30.0
 """Seconds that a rate looks back over at least, once there are so many: a disk's rate jumps from second to second."""
@@ -26,6 +30,13 @@ class Sample:
     def made(self) -> int:
         """The bytes of this run."""
         return self.done - self.kept
+
+
+def told(move: Move | View) -> list[Sample]:
+    """The last word of the running step's host, which stands for the run so far; none when it told none."""
+    if move.progress_done is None or move.progress_total is None:
+        return []
+    return [Sample(move.progress_seconds or 0.0, move.progress_done, move.progress_total, move.progress_kept or 0)]
 
 
 class Series:

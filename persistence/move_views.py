@@ -24,6 +24,7 @@ _MOVES: Final = sa.table(
     "moves",
     *(sa.column(name, sa.DateTime) for name in _TIMES),
     *(sa.column(name, sa.Boolean) for name in _MOVE_FLAGS),
+    sa.column("progress_seconds", sa.Double),
     *(sa.column(name, sa.Integer) for name in ("step_number", "step_count", "attempt", "keep_seconds", *_BYTES)),
     *(
         sa.column(name, sa.String)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from support import mariadb_server, postgres_server, zookeeper_server
+from support.certificates import Authority
 from support.daemons import Installation, installation
 from support.small_lab import in_child, small_cloud
 
@@ -50,6 +51,7 @@ LONGEST = (
     "test_restored_journal",
     "test_quarantine_daemons",
     "test_hostile_peers",
+    "test_several_disks",
     "test_daemons_tls",
     "test_zookeeper_tls",
     "test_daemons_parts",
@@ -140,6 +142,22 @@ def rig(libvirt_folder: Path, libvirt_hosts: list[LibvirtHost]) -> Iterator[Libv
 def fixture_zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[zookeeper_server.Server]:
     """The file's own ZooKeeper."""
     with zookeeper_server.running_server(tmp_path_factory.mktemp("zookeeper")) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    """The file's own certificate authority."""
+    return Authority(tmp_path_factory.mktemp("pki"))
+
+
+@pytest.fixture(scope="module")
+def protected_zookeeper(
+    tmp_path_factory: pytest.TempPathFactory, authority: Authority
+) -> Iterator[zookeeper_server.Server]:
+    """The same behind TLS, with a certificate of `authority`."""
+    folder = tmp_path_factory.mktemp("zookeeper")
+    with zookeeper_server.running_server(folder, authority.issue("zookeeper")) as server:
         yield server
 
 

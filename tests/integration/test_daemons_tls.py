@@ -25,19 +25,6 @@ IMAGE_MB: Final = 768
 """A sixteenth of it is data."""
 
 
-@pytest.fixture(scope="module", name="authority")
-def fixture_authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("pki"))
-
-
-@pytest.fixture(scope="module", name="zookeeper")
-def fixture_zookeeper(
-    tmp_path_factory: pytest.TempPathFactory, authority: Authority
-) -> Iterator[zookeeper_server.Server]:
-    with zookeeper_server.running_server(tmp_path_factory.mktemp("zookeeper"), authority.issue("zookeeper")) as server:
-        yield server
-
-
 @pytest.fixture(scope="module", name="rest")
 def fixture_rest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Snapshot]:
     folder = tmp_path_factory.mktemp("daemons")
@@ -48,10 +35,10 @@ def fixture_rest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Snapshot]
 
 @pytest.fixture(name="site")
 def fixture_site(
-    rest: Snapshot, zookeeper: zookeeper_server.Server, authority: Authority, tmp_path: Path
+    rest: Snapshot, protected_zookeeper: zookeeper_server.Server, authority: Authority, tmp_path: Path
 ) -> Iterator[Installation]:
     lab = rest.restore()
-    with installation(lab, tmp_path, zookeeper.hosts, None, authority) as made:
+    with installation(lab, tmp_path, protected_zookeeper.hosts, None, authority) as made:
         yield made
     lab.close()
 

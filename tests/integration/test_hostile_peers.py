@@ -66,19 +66,6 @@ LIMITED: Final = {"OS_WORKER__TRANSFER_LIMIT_EACH": "2"}
 """MiB a second: the copy takes a quarter of a minute."""
 
 
-@pytest.fixture(scope="module", name="authority")
-def fixture_authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("pki"))
-
-
-@pytest.fixture(scope="module", name="zookeeper")
-def fixture_zookeeper(
-    tmp_path_factory: pytest.TempPathFactory, authority: Authority
-) -> Iterator[zookeeper_server.Server]:
-    with zookeeper_server.running_server(tmp_path_factory.mktemp("zookeeper"), authority.issue("zookeeper")) as server:
-        yield server
-
-
 @pytest.fixture(scope="module", name="rest")
 def fixture_rest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Snapshot]:
     folder = tmp_path_factory.mktemp("daemons")
@@ -206,10 +193,10 @@ class Besieged:
 
 @pytest.fixture(name="besieged")
 def fixture_besieged(
-    rest: Snapshot, zookeeper: zookeeper_server.Server, authority: Authority, tmp_path: Path
+    rest: Snapshot, protected_zookeeper: zookeeper_server.Server, authority: Authority, tmp_path: Path
 ) -> Iterator[Besieged]:
     lab = rest.restore()
-    with installation(lab, tmp_path, zookeeper.hosts, None, authority) as site:
+    with installation(lab, tmp_path, protected_zookeeper.hosts, None, authority) as site:
         yield Besieged(site, authority)
     lab.close()
 

@@ -228,6 +228,21 @@ def test_the_page_of_a_running_move() -> None:
     assert page["next"] == "nothing to do"
 
 
+def test_the_page_tells_how_fast_the_bytes_come_and_when_all_are_there() -> None:
+    """Of this run: what is kept of an earlier one took no time."""
+    now = dt.datetime.now(dt.UTC).replace(tzinfo=None)
+    known = PROGRESS | {"progress_kept": 2 * GIB, "progress_seconds": 60.0, "progress_at": now, "updated_at": now}
+    of = move(**known)
+    assert (facts(of)["progress_rate"], facts(of)["progress_left"]) == (6 * GIB // 60, 80.0)
+    said = "8.0 of 16.0 GiB (50 %), resumed at 2.0 GiB, 102.4 MiB/s, 1 min 20 s left to copy, told 0 s ago"
+    assert shown(of)["progress"] == said
+    proved = move(**known | {"progress_done": 16 * GIB})
+    assert (
+        shown(proved)["progress"]
+        == "16.0 of 16.0 GiB (100 %), resumed at 2.0 GiB, all there, being proved, told 0 s ago"
+    )
+
+
 def test_the_page_of_an_ended_move_has_no_owner_and_no_progress() -> None:
     page = shown(move(state="failed", error="host3 is full", ended_at=BEGAN, new_flavor="large", **PROGRESS))
     assert set(page) == {"move", "asked", "state", "why", "next"}
