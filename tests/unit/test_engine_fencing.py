@@ -307,6 +307,24 @@ def test_a_call_that_returned_is_done_though_its_step_is_left(rig: Rig) -> None:
     assert rig.world.log[-1] == "x claim"
 
 
+def test_a_step_that_rests_for_an_operator_after_its_calls_has_them_done(rig: Rig) -> None:
+    rig.options = MoveOptions(retry_for=0.0)
+    move = rig.submit()
+    rig.post(move)
+
+    def call(ctx: object) -> None:
+        for number in range(2):
+            with ctx.run.intent("placement", f"POST {number}"):  # type: ignore[attr-defined]
+                pass
+        raise StepError("no answer", code="placement-overdue")
+
+    rig.world.hooks["x finish"] = call
+    rig.host().turn()
+    assert (rig.move(move).state, rig.move(move).error_code) == ("needs-operator", "placement-overdue")
+    with rig.journal.read() as session:
+        assert [intent.state for intent in session.query(Intent)] == ["done", "done"]
+
+
 def test_a_call_whose_return_cannot_be_stored_stays_open(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     move = rig.submit()
     rig.post(move)
