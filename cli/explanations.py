@@ -194,6 +194,14 @@ EXPLANATIONS: Final[dict[str, Explanation]] = {
         for service in ("Placement", "network", "volume", "image")
     },
     **{
+        f"{service.lower()}-overdue": Explanation(
+            f"The step's deadline passed while it asked the {service} service, which was silent or too slow.",
+            f"{_UNDONE} What it was asked for last may still be done: each try looks first at what stands.",
+            f"Look at the service and its log; [conductor] step_deadline says how long a step may take. {_RETRY}",
+        )
+        for service in ("Placement", "network", "volume", "image")
+    },
+    **{
         f"{service.lower()}-failed": Explanation(
             f"The {service} service refused a request that should have been right; the message holds its answer.",
             _UNDONE,

@@ -8,10 +8,11 @@ from typing import Any, Final, Protocol, TypeVar
 import tenacity
 from keystoneauth1 import exceptions
 
+from droveway import deadlines
 from droveway.errors import StepError
 
 ATTEMPTS: Final = 5
-_LONGEST_WAIT: Final = 2.0
+_PAUSES: Final = tenacity.wait_random_exponential(multiplier=0.05, max=2.0)
 _FIRST_SERVER_ERROR: Final = 500
 
 _Answer = TypeVar("_Answer")
@@ -29,7 +30,10 @@ class TryAgainError(Exception):
 
 
 class Rest:
-    """One service. Errors are `droveway.errors.StepError` with the codes ``NAME-unavailable`` and ``NAME-failed``."""
+    """One service. Errors are `droveway.errors.StepError` with the codes ``NAME-unavailable`` and ``NAME-failed``.
+
+    It is ``NAME-overdue`` once the running step's deadline has passed, which is asked before and after each request.
+    """
 
     def __init__(self, adapter: Adapter, name: str, on_request: Callable[[str, str], None] | None = None) -> None:
         self._adapter = adapter
@@ -41,13 +45,16 @@ class Rest:
 
         Statuses in ``final`` are answers even where they are server errors.
         """
+        self._require_time()
         if self._on_request is not None:
             self._on_request(method, path)
         try:
             response = self._adapter.request(path, method, raise_exc=False, **options)
         except exceptions.ConnectionError as error:
+            self._require_time()
             raise TryAgainError(str(error)) from None
         except exceptions.ClientException as error:
+            self._require_time()
             raise StepError(
                 f"the {self._name} service cannot be asked: {error}", code=self._code("unavailable")
             ) from None
@@ -77,7 +84,7 @@ class Rest:
         """Call until there is an answer, a few times within some seconds."""
         retrying = tenacity.Retrying(
             stop=tenacity.stop_after_attempt(ATTEMPTS),
-            wait=tenacity.wait_random_exponential(multiplier=0.05, max=_LONGEST_WAIT),
+            wait=_pause,
             retry=tenacity.retry_if_exception_type(TryAgainError),
             reraise=True,
         )
@@ -89,8 +96,18 @@ class Rest:
                 code=self._code("unavailable"),
             ) from None
 
+    def _require_time(self) -> None:
+        deadlines.require_time(self._name, code=self._code("overdue"))
+
     def _code(self, what: str) -> str:
         return f"{self._name.lower()}-{what}"
+
+
+def _pause(state: tenacity.RetryCallState) -> float:
+    """Seconds before the next try, which is made in time to notice that the step's deadline has passed."""
+    pause = _PAUSES(state)
+    left = deadlines.left()
+    return pause if left is None else max(0.0, min(pause, left))
 
 
 def detail_of(response: Any) -> str:

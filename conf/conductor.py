@@ -36,4 +36,13 @@ OPTS = (
         max=5.0,
         help="Seconds before the first of these tries; the pause doubles up to 5 s.",
     ),
+    cfg.FloatOpt(
+        "step_deadline",
+        default=600.0,
+        min=1.0,
+        max=86400.0,
+        help="Seconds that one try of a step may take for what it asks Placement, Neutron and Cinder, tries again "
+        "included. Then it has failed, whether the service is silent or answers too slowly. What a worker is waited "
+        "for does not count: its commands have deadlines of their own.",
+    ),
 )

@@ -9,6 +9,7 @@ from typing import Any, Final
 from keystoneauth1 import exceptions, loading, session
 from oslo_config import cfg
 
+from droveway.conf import transport
 from droveway.errors import Refused
 
 GROUPS: Final = {"placement": "placement", "neutron": "network", "cinder": "block-storage"}
@@ -18,7 +19,7 @@ _VERSIONS: Final = {"neutron": "2", "cinder": "3"}
 """The major version of each API that is spoken, which the catalog's address may lack."""
 
 ANSWERS_WITHIN: Final = 60
-"""Seconds after which a request counts as lost, unless the group's ``timeout`` says otherwise."""
+"""Seconds after which a request counts as lost, its answer whole or not, unless the group's ``timeout`` says others."""
 
 
 def register(conf: cfg.ConfigOpts) -> None:
@@ -51,7 +52,10 @@ def connect(conf: cfg.ConfigOpts, group: str) -> tuple[session.Session, dict[str
         auth = loading.load_auth_from_conf_options(conf, group)
         if auth is None:
             raise Refused(f"[{group}] auth_type is missing: name one that keystoneauth knows, like v3password")
-        found: session.Session = loading.load_session_from_conf_options(conf, group, auth=auth)
+        options = {name: conf[group][name] for name in ("tls_ciphers", "tls_min_version")}
+        found: session.Session = loading.load_session_from_conf_options(
+            conf, group, auth=auth, session=transport.Session(**options)
+        )
         where: dict[str, Any] = {}
         loading.adapter.process_conf_options(conf[group], where)
     except (exceptions.ClientException, TypeError, ValueError) as error:

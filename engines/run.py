@@ -15,6 +15,7 @@ import msgspec
 import sqlalchemy as sa
 from sqlalchemy import orm
 
+from droveway import deadlines
 from droveway.engines import fencing, fitness
 from droveway.engines.backend import FlowBackend
 from droveway.engines.commands import Commands, Overdue, Unreachable, value_of
@@ -241,7 +242,7 @@ class MoveRun:
         try:
             self.probe(step, direction, "during")
             away = min(self._host_away, deadline)
-            with self._stop.bell() as bell:
+            with self._stop.bell() as bell, deadlines.paused():
                 result = self._commands.wait(
                     host, command.key, deadline=deadline + GRACE, away=away, look=look, bell=bell
                 )

@@ -48,6 +48,7 @@ def conductor(site: Site, coordination: Coordination, *, name: str, probe: Probe
             shutdown_timeout=conf.worker.shutdown_timeout,
             retry_for=conf.conductor.retry_for,
             retry_pause=conf.conductor.retry_pause,
+            step_deadline=conf.conductor.step_deadline,
             rules=rules(conf.scheduler),
         ),
         host_away=conf.conductor.host_away,

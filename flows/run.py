@@ -35,6 +35,8 @@ class MoveOptions:
     """How long an undo, or a step beyond the point of no return, is tried again before the move is parked."""
     retry_pause: float = 0.2
     """The first pause between two such tries; it doubles up to 5 s."""
+    step_deadline: float = 600.0
+    """How long one try of a step may wait for the cloud's services, all its requests together."""
     rules: Rules = dataclasses.field(default_factory=Rules)
     """What is configured of the choice of a destination."""
 

@@ -18,6 +18,7 @@ from sqlalchemy import exc
 from taskflow import exceptions, task
 from taskflow.types import sets
 
+from droveway import deadlines
 from droveway.errors import (
     Cancelled,
     CoordinationLost,
@@ -201,7 +202,8 @@ def guarded(
         try:
             run.boundary(name, direction, cancellable=not must_go_on)
             run.probe(name, direction, "before")
-            value = body()
+            with deadlines.running(name, run.options.step_deadline):
+                value = body()
             run.probe(name, direction, "after")
         except (Parked, Fenced):
             raise

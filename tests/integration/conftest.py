@@ -40,6 +40,7 @@ LONGEST = (
     "test_alternates",
     "test_split_brain_daemons",
     "test_kept_sources",
+    "test_silent_services",
     "test_cli_moves",
     "test_split_brain_workers",
     "test_bad_input_labs",

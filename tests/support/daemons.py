@@ -123,6 +123,8 @@ class Installation:
         self.session.delete(ROOT)
         self.server: Server | None = None
         """Of its databases; none where they are files."""
+        self.cloud: served_cloud.Server
+        """Its services."""
         self.daemons: list[Daemon] = []
         """All that were started."""
         self.apart = False
@@ -265,7 +267,7 @@ def installation(
         settings = settings_of(lab, hosts, urls, cloud, folder / "run")
         settings["zookeeper"]["tls"] = str(authority is not None)
         made = Installation(lab, folder, settings, authority)
-        made.server = server
+        made.server, made.cloud = server, cloud
         try:
             yield made
         finally:

@@ -1,4 +1,4 @@
-"""A TCP proxy between daemons and a server: it cuts connections, stalls them, and loses commits."""
+"""A TCP proxy between daemons and a server: it cuts connections, stalls them, falls silent, and loses commits."""
 
 from __future__ import annotations
 
@@ -28,13 +28,18 @@ class Proxy:
         self.port: int = self._listener.getsockname()[1]
         self.lost = 0
         """Commits that were lost."""
-        self._passing = threading.Event()
-        self._passing.set()
+        self.unanswered = 0
+        """Requests since it fell silent, the one that it fell silent at among them."""
+        self._asking = threading.Event()
+        self._answering = threading.Event()
+        self._pass_on()
         self._cut = False
         self._closed = False
         self._generation = 0
         self._lock = threading.Lock()
         self._loses: tuple[Callable[[int], bool], Loss] | None = None
+        self._silent_at: tuple[bytes, bool] | None = None
+        self._silent = False
         self._commits = 0
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -46,11 +51,22 @@ class Proxy:
     def heal(self) -> None:
         """Pass everything on again."""
         self._cut = False
-        self._passing.set()
+        with self._lock:
+            self._silent_at, self._silent = None, False
+        self._pass_on()
 
     def stall(self) -> None:
         """Keep the connections, take new ones, and pass nothing on until `heal`."""
-        self._passing.clear()
+        self._asking.clear()
+        self._answering.clear()
+
+    def fall_silent(self, at: bytes, *, heard: bool) -> None:
+        """Answer nothing any more from the next request on that holds ``at``, until `heal`.
+
+        What is ``heard`` reaches the server, whose answers are kept back; else the requests are.
+        """
+        with self._lock:
+            self._silent_at, self.unanswered = (at, heard), 0
 
     def lose_commits(self, which: Callable[[int], bool], loss: Loss) -> None:
         """Lose those whose number, counted from 1 on, ``which`` says, and their connections with them."""
@@ -65,8 +81,24 @@ class Proxy:
         """Break all and listen no more."""
         self._closed = True
         self.cut()
-        self._passing.set()
+        self._pass_on()
         self._listener.close()
+
+    def _pass_on(self) -> None:
+        self._asking.set()
+        self._answering.set()
+
+    def _note(self, request: bytes) -> None:
+        with self._lock:
+            if self._silent_at is None:
+                return
+            at, heard = self._silent_at
+            if not self._silent and at in request:
+                self._silent = True
+                self._answering.clear()
+                if not heard:
+                    self._asking.clear()
+            self.unanswered += self._silent and bool(request)
 
     def _accept(self) -> None:
         while not self._closed:
@@ -83,7 +115,9 @@ class Proxy:
                 ready, _, _ = select.select([client, server], [], [], _LOOKS)
                 for source in ready:
                     data = source.recv(65536)
-                    self._passing.wait()
+                    if source is client:
+                        self._note(data)
+                    (self._asking if source is client else self._answering).wait()
                     loss = self._loss(data) if source is client else None
                     if not data or loss == "before" or generation != self._generation:
                         return

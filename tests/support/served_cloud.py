@@ -65,7 +65,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             )
             self._say(found.status_code, found.content, dict(found.headers))
         elif not path:
-            link = {"rel": "self", "href": self.server.url(service)}
+            link = {"rel": "self", "href": f"http://{self.headers['Host']}/{service}"}
             body = json.dumps({"versions": [{"id": _VERSIONS[service], "status": "CURRENT", "links": [link]}]}).encode()
             self._say(200, body, {"Content-Type": "application/json"})
         else:

@@ -22,27 +22,31 @@ MADE = re.compile(r"\.(?!ci$).*|__pycache__|.*\.egg-info|build|dist")
 
 # Who may import whom. Every module may also import its own layer, its parent packages and droveway.errors.
 EVERY_LAYER = {
-    "certificates", "clocks", "outages", "wire",
+    "certificates", "clocks", "deadlines", "outages", "wire",
     "conf", "persistence", "clients", "scheduler", "flows", "engines", "workers", "audit", "doctor", "lab",
 }  # fmt: skip
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "certificates": set(),
     "clocks": set(),
+    "deadlines": set(),
     "outages": set(),
     "wire": set(),
-    "conf": set(),
+    "conf": {"deadlines"},
     "persistence": {"conf"},
-    "clients": {"certificates", "conf"},
+    "clients": {"certificates", "deadlines", "conf"},
     "scheduler": {"conf", "persistence", "clients"},
-    "flows": {"wire", "conf", "persistence", "clients", "scheduler"},
-    "engines": {"certificates", "clocks", "outages", "wire", "conf", "persistence", "clients", "scheduler", "flows"},
+    "flows": {"deadlines", "wire", "conf", "persistence", "clients", "scheduler"},
+    "engines": {
+        "certificates", "clocks", "deadlines", "outages", "wire",
+        "conf", "persistence", "clients", "scheduler", "flows",
+    },
     "workers": {"certificates", "clocks", "outages", "wire", "conf", "clients.references", "clients.zookeeper"},
     "audit": {"wire", "conf", "persistence", "clients", "workers.hypervisors", "workers.holdings"},
     "doctor": {"certificates", "clocks", "wire", "conf", "persistence", "clients", "flows", "engines", "workers"},
     "lab": EVERY_LAYER,
     "cli": EVERY_LAYER,
-}
+}  # fmt: skip
 MAY_NOT_IMPORT = {"cli": {"flows.steps"}}
 
 # Hosts that a file may name; anything else is a machine, a mirror or a registry that a reader cannot rely on.

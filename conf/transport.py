@@ -1,0 +1,101 @@
+"""HTTP that ends in time: each request as a whole, however slowly its answer comes.
+
+requests' own time-out is between two bytes: who sends one now and then is waited for without end.
+"""
+
+from __future__ import annotations
+
+import http.client
+import io
+import socket
+from typing import TYPE_CHECKING, Any, Final
+
+import requests
+from keystoneauth1.session import TCPKeepAliveAdapter
+from urllib3.connection import HTTPConnection, HTTPSConnection
+from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
+
+from droveway import deadlines
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+
+class Session(requests.Session):
+    """A session whose ``timeout`` is that of a whole request; what is left of the running step's deadline bounds it."""
+
+    def __init__(self, **options: Any) -> None:
+        """``options``: as those of keystoneauth's `TCPKeepAliveAdapter`."""
+        super().__init__()
+        for scheme in list(self.adapters):
+            self.mount(scheme, _Adapter(**options))
+
+    def send(self, request: requests.PreparedRequest, **options: Any) -> requests.Response:
+        """As the base class's, body included; out of time it raises `requests.RequestException`."""
+        with deadlines.within(options.get("timeout")):
+            left = deadlines.left()
+            if left is not None and left <= 0:
+                raise requests.Timeout("no time is left for it")
+            options["timeout"] = left
+            return super().send(request, **options)
+
+
+class _Raw(io.RawIOBase):
+    """What a connection receives, each time for no longer than is left."""
+
+    def __init__(self, connection: socket.socket, received: io.RawIOBase) -> None:
+        self._connection = connection
+        self._received = received
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Buffer) -> int | None:
+        left = deadlines.left()
+        if left is not None:
+            if left <= 0:
+                raise TimeoutError("the answer took too long")
+            # urllib3 sets it anew for each request.
+            self._connection.settimeout(left)
+        return self._received.readinto(buffer)
+
+    def close(self) -> None:
+        self._received.close()
+        super().close()
+
+
+class _Response(http.client.HTTPResponse):
+    def __init__(self, sock: socket.socket, *arguments: Any, **options: Any) -> None:
+        super().__init__(sock, *arguments, **options)
+        raw: Any = self.fp
+        self.fp = io.BufferedReader(_Raw(sock, raw.detach()))
+
+
+class _Connection(HTTPConnection):
+    response_class = _Response
+
+
+class _SecureConnection(HTTPSConnection):
+    response_class = _Response
+
+
+class _Pool(HTTPConnectionPool):
+    ConnectionCls = _Connection
+
+
+class _SecurePool(HTTPSConnectionPool):
+    ConnectionCls = _SecureConnection
+
+
+_POOLS: Final = {"http": _Pool, "https": _SecurePool}
+
+
+class _Adapter(TCPKeepAliveAdapter):
+    def init_poolmanager(self, *arguments: Any, **options: Any) -> None:
+        super().init_poolmanager(*arguments, **options)
+        self.poolmanager.pool_classes_by_scheme = _POOLS
+
+    def proxy_manager_for(self, *arguments: Any, **options: Any) -> Any:
+        manager = super().proxy_manager_for(*arguments, **options)
+        manager.pool_classes_by_scheme = _POOLS
+        return manager

@@ -1,0 +1,82 @@
+"""When the step that runs in this thread has to have ended, for whoever waits for a server on its behalf.
+
+A server may fall silent, or answer a byte at a time, which no time-out between two bytes ever ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import time
+from collections.abc import Iterator
+from typing import Final
+
+from droveway.errors import StepError
+
+
+class Deadline:
+    """One try of a step and the moment at which it is to have ended."""
+
+    def __init__(self, step: str, seconds: float) -> None:
+        """``seconds`` from now on."""
+        self.step = step
+        self.seconds = seconds
+        self.ends = time.monotonic() + seconds
+
+    def passed(self) -> bool:
+        """Whether that moment is over."""
+        return time.monotonic() >= self.ends
+
+
+_STEP: Final[contextvars.ContextVar[Deadline | None]] = contextvars.ContextVar("step", default=None)
+_CALL: Final[contextvars.ContextVar[float | None]] = contextvars.ContextVar("call", default=None)
+"""When the request that is under way counts as lost, by the monotonic clock."""
+
+
+@contextlib.contextmanager
+def running(step: str, seconds: float) -> Iterator[None]:
+    """A try of the step, which may take so many seconds of this thread, those under `paused` aside."""
+    token = _STEP.set(Deadline(step, seconds))
+    try:
+        yield
+    finally:
+        _STEP.reset(token)
+
+
+@contextlib.contextmanager
+def paused() -> Iterator[None]:
+    """What a host is waited for is not the step's time: a command has a deadline of its own."""
+    deadline, began = _STEP.get(), time.monotonic()
+    try:
+        yield
+    finally:
+        if deadline is not None:
+            deadline.ends += time.monotonic() - began
+
+
+@contextlib.contextmanager
+def within(seconds: float | None) -> Iterator[None]:
+    """One request, which counts as lost after so many seconds; None for as long as its step may take."""
+    token = _CALL.set(None if seconds is None else time.monotonic() + seconds)
+    try:
+        yield
+    finally:
+        _CALL.reset(token)
+
+
+def left() -> float | None:
+    """Seconds that may still be waited for a server here, 0 or less when none are left; None without a bound."""
+    deadline, call = _STEP.get(), _CALL.get()
+    ends = [each for each in (deadline.ends if deadline is not None else None, call) if each is not None]
+    return min(ends) - time.monotonic() if ends else None
+
+
+def require_time(service: str, *, code: str) -> None:
+    """Raise `droveway.errors.StepError` with this code once the step's deadline has passed over this service."""
+    deadline = _STEP.get()
+    if deadline is not None and deadline.passed():
+        raise StepError(
+            f"step {deadline.step} waited for the {service} service until its deadline of {deadline.seconds:g} s had "
+            "passed: look at that service's log",
+            code=code,
+        )
