@@ -20,7 +20,7 @@ from droveway.clients.zookeeper import ROOT, Coordination, epoch_path, move_path
 from droveway.engines import fencing, incarnation
 from droveway.engines.commands import Commands, Overdue, Unreachable
 from droveway.engines.rounds import one_round
-from droveway.errors import CoordinationLost, Fenced
+from droveway.errors import Fenced
 from droveway.outages import Outage
 from droveway.persistence import debts, freezes, moves
 from droveway.persistence.database import Database, database_time
@@ -114,9 +114,9 @@ class Collector:
             with one_round(outage, LOG, "A round of the collector failed"):
                 try:
                     self.round()
-                    outage.over()
-                except (CoordinationLost, Fenced, incarnation.Restored) as error:
+                except Fenced as error:
                     LOG.info("Debts are left for later: %s", error)
+                outage.over()
 
     def _is_frozen(self, move_id: str) -> bool:
         with self._journal.engine.connect() as connection:

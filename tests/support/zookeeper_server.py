@@ -24,15 +24,23 @@ NETTY = "handler codec resolver common buffer transport transport-native-unix-co
 TICK = 0.2
 """Seconds; a session may last from 2 to 20 of them."""
 STARTS_WITHIN = 60.0
+_LOCAL_SESSIONS = "localSessionsEnabled=true\nlocalSessionsUpgradingEnabled=true\n"
+"""Without them a server alone refuses those who want but to read too: it can tell nobody of their sessions."""
 
 
 class Server:
     """A running server: ``hosts`` is what a client connects to."""
 
-    def __init__(self, folder: Path, number: int = 0, files: Files | None = None) -> None:
-        """``number``: of a member of an `Ensemble`; 0 stands alone.  ``files``: it speaks TLS alone, to all sides."""
+    def __init__(
+        self, folder: Path, number: int = 0, files: Files | None = None, *, serves_readers: bool = False
+    ) -> None:
+        """``number``: of a member of an `Ensemble`; 0 stands alone.  ``files``: it speaks TLS alone, to all sides.
+
+        ``serves_readers``: without most of its ensemble it has sessions that only read.
+        """
         self._folder = folder
         self._files = files
+        self._serves_readers = serves_readers
         self._number = number
         self._port = free_port()
         self.member = "" if not number else f"server.{number}={self._name()}:{free_port()}:{free_port()}"
@@ -57,7 +65,9 @@ class Server:
         config = self._folder / "zoo.cfg"
         config.write_text(
             f"tickTime={int(TICK * 1000)}\ndataDir={data}\n{self._ports()}admin.enableServer=false\nmaxClientCnxns=0\n"
-            "maxSessionTimeout=60000\ninitLimit=50\nsyncLimit=25\n" + "".join(f"{each}\n" for each in self.members)
+            "maxSessionTimeout=60000\ninitLimit=50\nsyncLimit=25\n"
+            + (_LOCAL_SESSIONS if self._serves_readers else "")
+            + "".join(f"{each}\n" for each in self.members)
         )
         with (self._folder / "server.log").open("ab") as log:
             self._process = subprocess.Popen(
@@ -65,6 +75,7 @@ class Server:
                     "java",
                     "-Xmx128m",
                     "-XX:TieredStopAtLevel=1",
+                    f"-Dreadonlymode.enabled={str(self._serves_readers).lower()}",
                     "-cp",
                     ":".join([str(JARS), *(str(JARS.with_name(f"netty-{part}.jar")) for part in NETTY.split())]),
                     "org.apache.zookeeper.server.quorum.QuorumPeerMain",
@@ -134,6 +145,10 @@ class Server:
         """Whether it leads its ensemble now."""
         return b"Mode: leader" in self._told()
 
+    def only_reads(self) -> bool:
+        """Whether it has lost most of its ensemble, and serves those who but read."""
+        return b"Mode: read-only" in self._told()
+
     def _answers(self) -> bool:
         if self._told().startswith(b"Zookeeper"):
             return True
@@ -162,18 +177,21 @@ class Server:
 class Ensemble:
     """Three servers that stand in for one another."""
 
-    def __init__(self, folder: Path, authority: Authority | None = None) -> None:
+    def __init__(self, folder: Path, authority: Authority | None = None, *, serves_readers: bool = False) -> None:
         files = [authority and authority.issue(f"zookeeper{number}") for number in (1, 2, 3)]
-        self.servers = [Server(folder / str(number), number, files[number - 1]) for number in (1, 2, 3)]
+        self.servers = [
+            Server(folder / str(number), number, files[number - 1], serves_readers=serves_readers)
+            for number in (1, 2, 3)
+        ]
         for server in self.servers:
             server.members = tuple(each.member for each in self.servers)
         self.hosts = ",".join(server.hosts for server in self.servers)
 
-    def start(self) -> None:
-        """Start them; all of them answer when this returns."""
-        for server in self.servers:
+    def start(self, *members: Server) -> None:
+        """Start them, or those that are named; all of these answer when this returns."""
+        for server in members or self.servers:
             server.begin()
-        for server in self.servers:
+        for server in members or self.servers:
             server.await_answer()
 
     def hosts_but_for(self, first: str) -> str:
@@ -191,9 +209,11 @@ class Ensemble:
 
 
 @contextlib.contextmanager
-def running_ensemble(folder: Path, authority: Authority | None = None) -> Iterator[Ensemble]:
-    """``authority``: they speak TLS alone, with certificates that it issues."""
-    ensemble = Ensemble(folder, authority)
+def running_ensemble(
+    folder: Path, authority: Authority | None = None, *, serves_readers: bool = False
+) -> Iterator[Ensemble]:
+    """``authority``: they speak TLS alone, with certificates that it issues; ``serves_readers`` as of `Server`."""
+    ensemble = Ensemble(folder, authority, serves_readers=serves_readers)
     ensemble.start()
     try:
         yield ensemble
