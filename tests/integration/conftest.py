@@ -53,6 +53,7 @@ LONGEST = (
     "test_quarantine_daemons",
     "test_hostile_peers",
     "test_several_disks",
+    "test_audit_hosts_daemons",
     "test_daemons_tls",
     "test_zookeeper_tls",
     "test_daemons_parts",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,11 @@ import pytest
 from support.worker_rig import MOVE, PORT, SERVER, VOLUME, Cloud, cloud
 
 from droveway import wire
-from droveway.clients.zookeeper import inquiry_path, page_path, worker_path
+from droveway.clients import zookeeper
+from droveway.clients.zookeeper import command_path, inquiry_path, page_path, result_path, worker_path
 from droveway.engines import inquiries
 from droveway.engines.inquiries import Answer, ask
-from droveway.errors import Refused
+from droveway.errors import CoordinationLost, Refused
 from droveway.workers import holdings
 from droveway.workers import inquiries as answering
 from droveway.workers.daemon import Worker
@@ -44,11 +46,7 @@ def fixture_started(site: Cloud) -> Iterator[Callable[..., Worker]]:
         serving = Inquiries(name, worker.hypervisor, worker.coordination)
         serving.start()
         parts.extend((serving, worker))
-        ready = threading.Event()
-        stop = site.coordination.watch(worker_path(name), ready.set)
-        while site.coordination.get(worker_path(name)) is None:
-            assert ready.wait(LONG)
-        stop()
+        eventually(lambda: site.coordination.get(worker_path(name)))
         return worker
 
     yield start
@@ -60,6 +58,14 @@ def fixture_started(site: Cloud) -> Iterator[Callable[..., Worker]]:
 
 def told(site: Cloud, host: str = "alpha", **options: Any) -> Answer:
     return ask(site.coordination, [host], **{"seconds": LONG, **options})[host]
+
+
+def eventually(condition: Callable[[], Any]) -> None:
+    """Wait until it is so."""
+    ends, bell = time.monotonic() + LONG, threading.Event()
+    while not condition():
+        assert time.monotonic() < ends
+        bell.wait(0.005)
 
 
 def left(site: Cloud, host: str = "alpha") -> list[str]:
@@ -310,3 +316,71 @@ def test_a_question_of_a_later_release_is_answered_with_a_refusal(site: Cloud, s
     assert msgspec.json.decode(node[0], type=wire.Page).error == (
         "this worker does not know the inquiry list_moons@1: upgrade it first"
     )
+
+
+def test_an_inquiry_ends_with_the_session_of_who_asked(site: Cloud) -> None:
+    """Nobody is left to take it back when the command that asked was killed."""
+    Hostile(site, lambda _: {})
+    session = zookeeper.connect_embedded(site.store)
+    ended: list[str] = []
+
+    def wait() -> None:
+        try:
+            ask(session, ["alpha"], seconds=LONG)
+        except CoordinationLost as error:
+            ended.append(str(error))
+
+    asking = threading.Thread(target=wait)
+    asking.start()
+    eventually(lambda: len(left(site)) == len(wire.INQUIRIES))
+    session.close()
+    eventually(lambda: left(site) == [])
+    asking.join()
+    assert ended != []
+
+
+@pytest.mark.parametrize("why", ["taken back", "late"])
+def test_what_nobody_waits_for_any_more_is_not_answered(
+    site: Cloud, started: Callable[..., Worker], monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    """A directory that hung while it was read: the inquiry was taken back, or its time is over."""
+    reads, goes_on = threading.Event(), threading.Event()
+
+    def hang(_: Any) -> Iterator[wire.Held]:
+        reads.set()
+        assert goes_on.wait(LONG)
+        yield guest()
+
+    monkeypatch.setitem(answering.QUESTIONS, "list_guests", hang)
+    started()
+    asked = wire.Inquiry(id="i4", host="alpha", question="list_guests", seconds=0.0 if why == "late" else LONG)
+    site.coordination.create(inquiry_path("alpha", "i4"), wire.encode(asked))
+    assert reads.wait(LONG)
+    if why == "taken back":
+        site.coordination.delete(inquiry_path("alpha", "i4"))
+    goes_on.set()
+    # It takes the next one when it is done with this one.
+    assert told(site).why == ""
+    assert site.coordination.children(page_path("alpha")) == []
+
+
+def test_commands_go_on_while_an_answer_hangs(
+    site: Cloud, started: Callable[..., Worker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads, goes_on = threading.Event(), threading.Event()
+
+    def hang(_: Any) -> Iterator[wire.Held]:
+        reads.set()
+        assert goes_on.wait(LONG)
+        yield guest()
+
+    monkeypatch.setitem(answering.QUESTIONS, "list_guests", hang)
+    started()
+    try:
+        assert "did not answer" in told(site, seconds=SHORT).why
+        assert reads.is_set()
+        command = site.command("alpha", "describe_guest")
+        site.coordination.create(command_path("alpha", command.key), wire.encode(command))
+        eventually(lambda: site.coordination.get(result_path("alpha", command.key)))
+    finally:
+        goes_on.set()
