@@ -150,6 +150,10 @@ def _not_covered(snapshot: Snapshot, standing: Standing, move: MoveRow) -> Itera
 def _really_on(snapshot: Snapshot, server: str) -> set[str]:
     """The hosts that have the server's guest or a directory of it; who wrote into a shared directory, nobody sees."""
     found = {view.host for view in snapshot.hosts if any(guest.server == server for guest in view.guests)}
+    standing = snapshot.standings.get(server)
+    if standing is not None and any(map(snapshot.unread, standing.hosts)):
+        # One of them may share any directory that others told of.
+        return found
     for store, entry in snapshot.entries():
         if len(store.hosts) == 1 and entry.name.startswith(server):
             found |= set(store.hosts)

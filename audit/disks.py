@@ -66,11 +66,13 @@ def _objection(snapshot: Snapshot, store: Store, entry: Directory, server: str, 
     if standing is None:
         return f"there is no server {server}"
     if standing.phase is Phase.MOVING:
-        return _objection_while_moving(standing, store, entry, suffix)
+        return _objection_while_moving(snapshot, standing, store, entry, suffix)
     if not suffix:
-        return "" if standing.host in store.hosts else f"{standing.name} lives on {standing.host or 'no host'}"
+        return (
+            "" if snapshot.may_use(standing.host, store) else f"{standing.name} lives on {standing.host or 'no host'}"
+        )
     if standing.phase is Phase.VERIFYING and suffix == SET_ASIDE:
-        return _objection_to_set_aside(standing, store, entry)
+        return _objection_to_set_aside(snapshot, standing, store, entry)
     return f"no move of {standing.name} uses it now"
 
 
@@ -90,22 +92,22 @@ def _objection_to_kept(snapshot: Snapshot, store: Store, server: str, move_id: s
 def _keeping(snapshot: Snapshot, store: Store, move_id: str) -> DebtRow | None:
     """What says that it is kept; what was written off does while the host is off."""
     for debt in snapshot.debts:
-        if debt.kept and debt.move == move_id and debt.host in store.hosts:
+        if debt.kept and debt.move == move_id and snapshot.may_use(debt.host, store):
             return debt if not debt.written_off or debt.host in snapshot.down else None
     return None
 
 
-def _objection_while_moving(standing: Standing, store: Store, entry: Directory, suffix: str) -> str:
-    if not standing.hosts & set(store.hosts):
+def _objection_while_moving(snapshot: Snapshot, standing: Standing, store: Store, entry: Directory, suffix: str) -> str:
+    if not any(snapshot.may_use(host, store) for host in standing.hosts):
         return f"no move of {standing.name} goes to this host"
     temporary = _TEMPORARY.fullmatch(suffix)
     whose = temporary[1] if temporary else entry.move if suffix == SET_ASIDE else ""
     return f"it belongs to the move {whose[:8]}, which has ended" if whose and whose != standing.move_id else ""
 
 
-def _objection_to_set_aside(standing: Standing, store: Store, entry: Directory) -> str:
+def _objection_to_set_aside(snapshot: Snapshot, standing: Standing, store: Store, entry: Directory) -> str:
     move = standing.move
-    if move is None or move.source_host not in store.hosts:
+    if move is None or not snapshot.may_use(move.source_host, store):
         return f"the move of {standing.name} has another source"
     return f"it was set aside by another move, {entry.move[:8]}" if entry.move not in ("", move.id) else ""
 

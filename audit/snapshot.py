@@ -194,6 +194,14 @@ class Snapshot:
         """The host's instances directory, unless it could not be looked at."""
         return next((store for store in self.stores if host in store.hosts), None)
 
+    def unread(self, host: str | None) -> bool:
+        """Whether nobody could look which instances directory the host uses: it may share any."""
+        return bool(host) and host not in self.seen_hosts and self.store_of(str(host)) is None
+
+    def may_use(self, host: str | None, store: Store) -> bool:
+        """Whether the host uses this instances directory, for all that could be seen."""
+        return host in store.hosts or self.unread(host)
+
     def counted(self) -> dict[str, int]:
         """How many of each were compared."""
         return {

@@ -7,13 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from support.audit_books import ENDED, SERVER, SMALL, books, directory, guest, view
+from support.audit_books import ENDED, MOVE, SERVER, SMALL, books, directory, guest, view
 
 from droveway import wire
 from droveway.audit import Snapshot, judge, run
 from droveway.audit.healing import Evidence, plan
 from droveway.audit.read_hosts import answered
-from droveway.audit.records import Looked, Unseen
+from droveway.audit.records import DebtRow, Looked, Unseen
 from droveway.audit.sources import Sources
 from droveway.persistence.states import State
 
@@ -85,6 +85,31 @@ def test_a_host_that_says_it_shares_another_s_directory_proves_nothing_about_it(
     honest = answered({"source": answer("a", OWN), "dest": answer("b"), "third": answer("c", copy)}, {})
     (mend,) = plan(at_rest(honest), judge(at_rest(honest)), Evidence())
     assert mend.does.startswith("let third remove the copy of the disks")
+
+
+def test_what_lies_in_a_directory_that_a_host_which_was_not_seen_may_share_is_no_finding() -> None:
+    """To remove it would be to remove the disks of a server that lives on the other host."""
+    kept = f"{SERVER}_keep-{ENDED}"
+    debt = DebtRow(id=1, host="source", move=ENDED, action="purge_kept", kept=True)
+    shared = answer("a", OWN, (kept, ["disk"], ENDED))
+    hosts = (view("dest"), view("third"))
+    looked = answered({"dest": shared, "third": answer("c")}, {"source": "it is away"})
+    found = judge(at_rest(looked, hosts=hosts, debts=(debt,))).findings
+    assert {(finding.kind, finding.host) for finding in found} == {("host", "source")}
+    looked = answered({"dest": shared, "third": answer("c"), "source": answer("d", OWN)}, {})
+    found = judge(at_rest(looked, debts=(debt,))).findings
+    subjects = {f"instances/{SERVER}", f"instances/{kept}"}
+    assert {(finding.subject, finding.host) for finding in found} == {(subject, "dest") for subject in subjects}
+
+
+@pytest.mark.parametrize("state", [State.VERIFYING, State.RUNNING])
+def test_what_a_move_has_there_is_none_either(state: State) -> None:
+    """Its source is away, and the destination of another move tells of the directory that both use."""
+    shared = answer("a", (SERVER, ["disk"], ""), (f"{SERVER}_resize", ["disk"], MOVE))
+    looked = answered({"third": shared}, {"source": "it is away", "dest": "it is away"})
+    snapshot = books(state, stores=looked.stores, unseen=looked.unseen, hosts=(view("third"),))
+    assert [finding for finding in judge(snapshot).findings if finding.kind == "disk"] == []
+    assert "holds something" not in " ".join(finding.detail for finding in judge(snapshot).findings)
 
 
 def test_what_a_move_holds_stays_while_its_host_was_not_seen() -> None:
