@@ -46,20 +46,20 @@ def audit(sources: Sources) -> Report:
 
     Raises what databases and services raise when they cannot be read.  While flows run, databases and hosts are not
     read at one instant: then a finding counts only when a second look finds it again.  Where hosts are asked, a flow
-    may begin while they answer, of which the journal that was read before knows nothing: there, too.  A host that one
-    of the looks could not see is told: what it holds was not compared twice.
+    may begin while they answer, of which the journal that was read before knows nothing: there, too.
     """
-    first = take(sources)
-    report = judge(first)
-    moving = any(standing.phase is Phase.MOVING for standing in first.standings.values())
+    snapshot = take(sources)
+    report = judge(snapshot)
+    moving = any(standing.phase is Phase.MOVING for standing in snapshot.standings.values())
     if report.clean or not (moving or sources.asks):
         return report
-    second = take(sources)
-    again = judge(second)
-    gaps = {gap.host: gap for look in (first, second) for gap in hosts.check(look)}
-    stood = set(report.findings) - set(hosts.check(first))
-    found = (finding for finding in again.findings if finding in stood)
-    return Report((*found, *gaps.values()), again.noted, again.counted)
+    later = take(sources)
+    again = judge(later)
+    stood = set(report.findings)
+    # What could not be looked at twice was not compared, whatever kept either look from it.
+    gaps = {gap.host: gap for each in (snapshot, later) for gap in hosts.check(each)}
+    found = [finding for finding in again.findings if finding in stood]
+    return Report(unique(iter({*found, *gaps.values()})), again.noted, again.counted)
 
 
 def judge(snapshot: Snapshot) -> Report:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +9,7 @@ import pytest
 from support.audit_books import ENDED, MOVE, SERVER, SMALL, books, directory, guest, view
 
 from droveway import wire
-from droveway.audit import Snapshot, judge, run
+from droveway.audit import Finding, Snapshot, judge, run
 from droveway.audit.healing import Evidence, plan
 from droveway.audit.read_hosts import answered
 from droveway.audit.records import DebtRow, Looked, Unseen
@@ -34,19 +33,6 @@ def at_rest(looked: Looked, **changes: Any) -> Snapshot:
 
 
 OWN = (SERVER, ["disk"], "")
-NOTHING: Any = None
-NOWHERE = Sources(
-    api=NOTHING,
-    cells=NOTHING,
-    journal=NOTHING,
-    placement=NOTHING,
-    network=NOTHING,
-    volumes=NOTHING,
-    images=None,
-    look=lambda: answered({}, {}),
-    asks=True,
-)
-"""What is read of it is what a test says."""
 
 
 def test_hosts_with_one_id_share_one_directory() -> None:
@@ -125,42 +111,49 @@ def test_what_a_move_holds_stays_while_its_host_was_not_seen() -> None:
     assert plans[ENDED].does.startswith("release what the ended move")
 
 
+def audited(asks: bool, monkeypatch: pytest.MonkeyPatch, *looks: Looked) -> list[Finding]:
+    """What is found by an audit that sees these, one after the other."""
+    seen = iter([at_rest(looked) for looked in looks])
+    monkeypatch.setattr(run, "take", lambda _: next(seen))
+    nothing: Any = None
+    sources = Sources(
+        api=nothing,
+        cells=nothing,
+        journal=nothing,
+        placement=nothing,
+        network=nothing,
+        volumes=nothing,
+        images=None,
+        look=nothing,
+        asks=asks,
+    )
+    return list(run.audit(sources).findings)
+
+
 @pytest.mark.parametrize(("asks", "found"), [(True, 0), (False, 1)])
 def test_what_a_move_does_that_began_while_hosts_were_asked_is_none(
     asks: bool, found: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The journal that was read before knows nothing of it; the second look does."""
     honest = {"source": answer("a", OWN), "third": answer("c")}
-    looked = answered({**honest, "dest": answer("b", (f"{SERVER}.part-{ENDED}-dest", [], ""))}, {})
-    before = at_rest(looked)
-    settled = at_rest(answered({**honest, "dest": answer("b")}, {}))
-    looks: Iterator[Snapshot] = iter([before, settled])
-    monkeypatch.setattr(run, "take", lambda _: next(looks))
-    assert len(run.audit(replace(NOWHERE, asks=asks)).findings) == found
+    before = answered({**honest, "dest": answer("b", (f"{SERVER}.part-{ENDED}-dest", [], ""))}, {})
+    assert len(audited(asks, monkeypatch, before, answered({**honest, "dest": answer("b")}, {}))) == found
 
 
-@pytest.mark.parametrize(
-    ("first", "second", "told"),
-    [
-        ("it went away", "it is away", "it is away"),
-        ("it is away", "", "it is away"),
-        ("", "it is away", "it is away"),
-    ],
-)
-def test_a_host_that_one_of_two_looks_could_not_see_is_named(
-    first: str, second: str, told: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("later", "why"), [({"dest": "it is away"}, "it is away"), ({}, "it went away")])
+def test_a_host_that_either_look_could_not_see_is_named(
+    later: dict[str, str], why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever else was found of it was not found twice."""
-
-    def look(why: str) -> Snapshot:
-        held = {"third": answer("c", (ENDED, ["disk"], ""))}
-        rest = {"source": answer("a", OWN), "dest": answer("b")}
-        return at_rest(answered({**rest, **({} if why else held)}, {"third": why} if why else {}))
-
-    looks = iter([look(first), look(second)])
-    monkeypatch.setattr(run, "take", lambda _: next(looks))
-    (finding,) = run.audit(replace(NOWHERE, asks=True)).findings
-    assert (finding.host, finding.detail.endswith(f": {told}")) == ("third", True)
+    """Whatever the other one saw there was seen once only; two reasons are no reason to call the host clean."""
+    both = {"source": answer("a", OWN), "third": answer("c")}
+    second = both if later else {**both, "dest": answer("b", (f"{SERVER}_resize", [], ""))}
+    (found,) = audited(
+        True,
+        monkeypatch,
+        answered(both, {"dest": "it went away"}),
+        answered(second, later),
+    )
+    assert (found.kind, found.host, found.detail.rpartition(": ")[2]) == ("host", "dest", why)
 
 
 def test_a_name_that_a_host_tells_runs_nothing_in_the_shell_of_who_mends() -> None:
