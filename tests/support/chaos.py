@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 import sqlalchemy as sa
-from support import postgres_server, zookeeper_server
+from support import left_over, postgres_server, zookeeper_server
 from support.daemons import LONG, SESSION, Daemon, Ended, Installation, installation
 from support.proxy import Loss, Proxy, running_proxy
 from support.small_lab import in_child
@@ -31,7 +31,7 @@ from droveway.errors import Refused
 from droveway.lab import books, build, cloud
 from droveway.lab.session import Lab
 from droveway.persistence import moves, requests
-from droveway.persistence.journal import Claim, Intent, Move
+from droveway.persistence.journal import Intent, Move
 from droveway.persistence.states import ENDED, State
 from droveway.workers.hypervisors import guests_log
 
@@ -249,9 +249,10 @@ class Chaos:
                         asking.ask(lab, move.id, requests.retry)
                         self.done["retries"] += 1
             time.sleep(0.2)
-        while kept := self._kept_claims():
-            assert time.monotonic() < ends, f"claims were never given back: {kept}\n{self._logs()}"
-            time.sleep(0.2)
+        try:
+            left_over.await_none(lab, self.site.session, ends - time.monotonic())
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{self._logs()}") from None
 
     def mend_late_calls(self) -> None:
         """Delete, as the audit says, the attachments of calls that landed late: nobody promises that none does.
@@ -269,12 +270,6 @@ class Chaos:
                 assert finding.mend == f"openstack volume attachment delete {found.id}"
                 lab.cloud.volumes.delete_attachment(found.id)
                 self.done["late calls"] += 1
-
-    def _kept_claims(self) -> list[tuple[str, ...]]:
-        with self.site.lab.journal.read() as session:
-            claims = sa.select(Move.id, Move.state, Move.flow_uuid, Claim.owner, Claim.epoch)
-            kept = claims.join(Claim, Claim.move_id == Move.id).where(Claim.released_at.is_(None))
-            return [tuple(map(str, row)) for row in session.execute(kept)]
 
     def _open(self) -> list[Move]:
         with self.site.lab.journal.read() as session:
