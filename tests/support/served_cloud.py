@@ -52,7 +52,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         parts = urllib.parse.urlsplit(self.path)
         _, service, path = f"{parts.path}/".split("/", 2)
         path = path.removesuffix("/")
-        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        length = int(self.headers.get("Content-Length", 0))
+        body = self.rfile.read(length)
+        if len(body) < length:
+            raise ConnectionAbortedError("the client was gone before it had said all")
         if service == "placement":
             found = self.server.placement.request(
                 f"/{path}?{parts.query}",
