@@ -9,9 +9,10 @@ from typing import Final
 import pytest
 import sqlalchemy as sa
 from support.daemons import Daemon, Installation
-from support.small_lab import assert_balanced, history, read_move, until
+from support.small_lab import assert_balanced, differences, history, picture, read_move, until
 
-from droveway.clients.zookeeper import BOARD
+from droveway import wire
+from droveway.clients.zookeeper import BOARD, command_path, epoch_in, epoch_path, worker_path
 from droveway.engines import asking
 from droveway.engines.submit import Wish, submit
 from droveway.lab import cloud
@@ -140,3 +141,98 @@ def test_what_is_undone_says_why_and_leaves_what_others_have_changed(site: Insta
     assert (row.host, row.vm_state, row.task_state) == ("host1", "active", None)
     until(lambda: not debt_views.listing(site.lab.journal), "what host2 owed", LONG)
     assert_balanced(site.lab)
+
+
+@pytest.mark.parametrize("taken", [True, False], ids=["taken", "free"])
+def test_a_conductor_that_is_told_to_stop_while_it_sleeps_beyond_its_session_ends_in_order(
+    site: Installation, taken: bool
+) -> None:
+    """It awakes to its end: what others have taken is left to them, and what nobody has taken can be taken at once."""
+    workers = unhurried(site, 120)
+    sleeper = site.conductor("sleeper")
+    workers["host2"].process.send_signal(signal.SIGSTOP)
+    move = to(site, "web", "host2")
+    until(lambda: waits_for(site, move, "host2"), "the step that waits for host2", LONG)
+    owner, lock = owner_of(site, move), f"{BOARD}/{read_move(site.lab, move).flow_uuid}.lock"
+    first = until(lambda: asked_under(site, "host2"), "its command", LONG)
+    put_to_sleep(sleeper)
+    until(lambda: site.session.get(lock) is None, "the end of its session", LONG)
+    others = [site.conductor("other", OS_ZOOKEEPER__SESSION_TIMEOUT="120")] if taken else []
+    if taken:
+        until(lambda: asked_under(site, "host2") not in (None, first), "the command under the other's claim", LONG)
+    for other in others:
+        other.process.send_signal(signal.SIGSTOP)
+    before, epoch = seen(site), epoch_of(site, move)
+    sleeper.process.send_signal(signal.SIGCONT)
+    assert sleeper.process.wait(LONG) == 0, sleeper.text()
+    assert " ERROR droveway" not in sleeper.log.read_text()
+    assert changed_since(site, before) <= {"journal.sqlite"}, "it has had no effect on a host or on Nova's rows"
+    if taken:
+        assert epoch_of(site, move) == epoch
+        assert owner_of(site, move) != owner
+    assert (site.session.get(lock) is not None) == taken, "it holds nothing, whatever it took up when it awoke"
+    for other in others:
+        other.process.send_signal(signal.SIGCONT)
+    if not taken:
+        site.conductor("other")
+    workers["host2"].process.send_signal(signal.SIGCONT)
+    assert site.await_rest(move) == State.VERIFYING
+    assert_balanced(site.lab)
+
+
+def test_a_worker_that_is_told_to_stop_while_it_sleeps_beyond_its_session_ends_in_order(site: Installation) -> None:
+    """What it was in the middle of has gone on without it: it has no further effect, and the next one settles it."""
+    workers = {host: site.worker(host) for host in sorted(site.lab.identity.hosts)}
+    site.conductor(OS_CONDUCTOR__HOST_AWAY="1")
+    move = to(site, "web", "host2")
+    until(lambda: waits_for(site, move, "host2"), "a step of host2", LONG)
+    put_to_sleep(workers["host2"])
+    until(lambda: State(read_move(site.lab, move).state) in ENDED, "the end of the move without it", LONG)
+    site.await_rest(move)
+    until(lambda: site.session.get(worker_path("host2")) is None, "the end of its session", LONG)
+    before = seen(site)
+    workers["host2"].process.send_signal(signal.SIGCONT)
+    assert workers["host2"].process.wait(LONG) == 0, workers["host2"].text()
+    assert " ERROR droveway" not in workers["host2"].log.read_text()
+    # The folder of its own journal has other files when that is closed.
+    assert changed_since(site, before) <= {"journal.sqlite", "hosts/host2"}, "what it slept over is as it was"
+    assert site.session.get(worker_path("host2")) is None
+    site.worker("host2")
+    until(lambda: not debt_views.listing(site.lab.journal), "what host2 owed", LONG)
+    assert read_move(site.lab, move).state == State.FAILED
+    assert_balanced(site.lab)
+
+
+def seen(site: Installation) -> dict[str, object]:
+    """All of the lab, but for fences: who gives a move up takes its own one away."""
+    found = picture(site.lab.layout)
+    return {
+        key: [row for row in rows if "'droveway_epoch'" not in row] if isinstance(rows, list) else rows
+        for key, rows in found.items()
+    }
+
+
+def changed_since(site: Installation, before: dict[str, object]) -> set[str]:
+    """The databases and files of the lab that are no longer as they were."""
+    return {line.partition(":")[0] for line in differences(before, seen(site))}
+
+
+def asked_under(site: Installation, host: str) -> int | None:
+    """The epoch of what the host is asked for; None when it is asked for nothing."""
+    for key in site.session.children(command_path(host)):
+        found = site.session.get(command_path(host, key))
+        if found is not None:
+            return wire.decode_command(found[0]).epoch
+    return None
+
+
+def put_to_sleep(daemon: Daemon) -> None:
+    """Stop it in its tracks, and tell it to end, which it hears when it awakes."""
+    daemon.process.send_signal(signal.SIGSTOP)
+    daemon.process.terminate()
+
+
+def epoch_of(site: Installation, move: str) -> int | None:
+    """The epoch that the move stands at in ZooKeeper."""
+    found = site.session.get(epoch_path(move))
+    return None if found is None else epoch_in(found[0])
