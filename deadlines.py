@@ -71,12 +71,16 @@ def left() -> float | None:
     return min(ends) - time.monotonic() if ends else None
 
 
+def overdue(server: str) -> str | None:
+    """The sentence that the step's deadline passed while this server was waited for; None while it has not."""
+    deadline = _STEP.get()
+    if deadline is None or not deadline.passed():
+        return None
+    return f"step {deadline.step} waited for {server} until its deadline of {deadline.seconds:g} s had passed"
+
+
 def require_time(service: str, *, code: str) -> None:
     """Raise `droveway.errors.StepError` with this code once the step's deadline has passed over this service."""
-    deadline = _STEP.get()
-    if deadline is not None and deadline.passed():
-        raise StepError(
-            f"step {deadline.step} waited for the {service} service until its deadline of {deadline.seconds:g} s had "
-            "passed: look at that service's log",
-            code=code,
-        )
+    why = overdue(f"the {service} service")
+    if why is not None:
+        raise StepError(f"{why}: look at that service's log", code=code)

@@ -42,7 +42,8 @@ OPTS = (
         min=1.0,
         max=86400.0,
         help="Seconds that one try of a step may take for what it asks Placement, Neutron and Cinder, tries again "
-        "included. Then it has failed, whether the service is silent or answers too slowly. What a worker is waited "
-        "for does not count: its commands have deadlines of their own.",
+        "included. Then it has failed, whether the service is silent or answers too slowly. A database server that is "
+        "silent for so long counts as away. What a worker is waited for is no part of it: its commands have deadlines "
+        "of their own.",
     ),
 )

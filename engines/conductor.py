@@ -15,7 +15,7 @@ from taskflow import exceptions as taskflow_errors
 from taskflow.conductors.backends import impl_nonblocking
 from taskflow.types import timing
 
-from droveway import wire
+from droveway import deadlines, wire
 from droveway.clients.zookeeper import Coordination, epoch_path
 from droveway.engines import fencing, incarnation
 from droveway.engines.backend import FlowBackend
@@ -326,12 +326,14 @@ class MoveConductor(impl_nonblocking.NonBlockingConductor):
         )
 
     def _raise_fences(self, move: Move, epoch: int) -> None:
-        for cell in _cells(move):
-            self._resources.cells.raise_fence(cell, move.server, epoch)
+        with deadlines.running("raise_fences", self._resources.options.step_deadline):
+            for cell in _cells(move):
+                self._resources.cells.raise_fence(cell, move.server, epoch)
 
     def _drop_fences(self, move: Move, epoch: int) -> None:
-        for cell in _cells(move):
-            self._resources.cells.drop_fence(cell, move.server, epoch)
+        with deadlines.running("drop_fences", self._resources.options.step_deadline):
+            for cell in _cells(move):
+                self._resources.cells.drop_fence(cell, move.server, epoch)
 
     def _on_job_done(self, job: MoveJob, future: Any) -> None:
         """TaskFlow's entry: consume or abandon until it worked, or until the session took the claim with it."""

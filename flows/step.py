@@ -29,6 +29,7 @@ from droveway.errors import (
     ServerDeleted,
     StepError,
 )
+from droveway.persistence.database import absence
 from droveway.persistence.moves import GONE, RELEASING_KINDS
 
 if TYPE_CHECKING:
@@ -233,7 +234,8 @@ def _park(run: Run, name: str, direction: Direction, failure: StepError) -> NoRe
 
 
 def _leave(run: Run, name: str, error: Exception) -> NoReturn:
-    run.leave(f"step {name} of move {run.move_id[:8]} lost what it writes to: {type(error).__name__}")
+    why = " ".join((absence(error) or type(error).__name__).split())
+    run.leave(f"step {name} of move {run.move_id[:8]} lost what it writes to: {why}")
 
 
 def _proved_undone(failure: StepError) -> bool:

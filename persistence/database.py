@@ -18,6 +18,7 @@ from sqlalchemy.dialects.sqlite import pysqlite
 from sqlalchemy.ext.compiler import compiles
 
 from droveway.errors import DrovewayError
+from droveway.persistence import bounded
 
 Executor = orm.Session | sa.Connection
 """Whatever carries a statement out in the caller's transaction."""
@@ -152,6 +153,7 @@ class Database:
                 pool_pre_ping=True,
                 connect_args={name: value for name, value in told.items() if name not in url.query},
             )
+            event.listen(engine, "do_connect", bounded.connect)
             event.listen(engine, "connect", _bound_transactions)
             event.listen(engine, "handle_error", _name_loss, retval=True)
             return engine

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import itertools
+import re
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -208,6 +209,41 @@ def test_a_server_that_is_away_for_longer_than_steps_try_again(proxied: tuple[In
     assert end == State.VERIFYING, errors_of(site.lab, move)
     assert_told_once(site.lab, move)
     assert_balanced(site.lab)
+
+
+@pytest.mark.parametrize(("kind", "heard"), [("postgresql", True), ("mariadb", False)], indirect=["kind"])
+def test_a_step_is_left_when_its_cells_database_falls_silent(
+    kind: str, servers: dict[str, Server], lab: Lab, zookeeper: zookeeper_server.Server, tmp_path: Path, heard: bool
+) -> None:
+    """The server is there and says nothing: so is the next claim given up, and nothing is undone for it."""
+    spread = Spread(servers[kind])
+    with contextlib.ExitStack() as stack:
+        proxy = stack.enter_context(running_proxy(servers[kind].socket))
+
+        def reached(database: str) -> str:
+            return spread.through(proxy)(database) if database.startswith("cell-") else spread.url(database)
+
+        site = stack.enter_context(installation(lab, tmp_path, zookeeper.hosts, spread, reached=reached))
+        for host in ("host1", "host2"):
+            site.worker(host)
+        conductor = site.conductor(OS_CONDUCTOR__STEP_DEADLINE="1")
+        proxy.fall_silent(b"UPDATE instances SET", heard=heard)
+        move = file_flow(site.lab, "resize")
+        for said in (
+            r"step [a-z_]+ waited for a database until its deadline of 1 s had passed",
+            "Flows that run here were given back and wait for the databases",
+        ):
+            until(lambda said=said: re.search(said, conductor.log.read_text()), said)
+        with lab.journal.read() as session:
+            assert moves.get(session, move).state == State.RUNNING
+        if not heard:
+            proxy.cut()
+        proxy.heal()
+        end = site.await_rest(move)
+        assert end == State.VERIFYING, errors_of(site.lab, move)
+        assert_told_once(site.lab, move)
+        assert "Traceback" not in conductor.log.read_text(), conductor.text()
+        assert_balanced(site.lab)
 
 
 def test_databases_of_one_installation_lie_on_servers_of_both_makes(

@@ -33,7 +33,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "outages": set(),
     "wire": set(),
     "conf": {"deadlines"},
-    "persistence": {"conf"},
+    "persistence": {"deadlines", "conf"},
     "clients": {"certificates", "deadlines", "conf"},
     "scheduler": {"conf", "persistence", "clients"},
     "flows": {"deadlines", "wire", "conf", "persistence", "clients", "scheduler"},
