@@ -41,7 +41,8 @@ install_locked() {
     [[ -f $stamp && $(<"$stamp") == "$key" ]] && return
     echo "Installing droveway${extra:+[$extra]} in .venv"
     # What is never imported need not be compiled: that takes a third of the time.
-    .venv/bin/pip install --quiet --disable-pip-version-check --no-compile --editable ".${extra:+[$extra]}" </dev/null
+    .venv/bin/pip install --quiet --disable-pip-version-check --no-compile --editable ".${extra:+[$extra]}" </dev/null ||
+        die "droveway could not be installed: see what pip says above"
     echo "$key" >"$stamp"
 }
 
