@@ -93,7 +93,7 @@ def test_a_worker_that_cannot_prove_who_it_is_does_not_listen(site: Installation
 
 
 def test_an_audit_asks_hosts_by_the_certificate_of_a_conductor_alone(
-    site: Installation, authority: Authority, zookeeper: zookeeper_server.Server
+    site: Installation, authority: Authority, protected_zookeeper: zookeeper_server.Server
 ) -> None:
     """A worker finds what it is asked, and answers; it asks nobody, and answers for no other host."""
     for host in ("host1", "host2"):
@@ -108,7 +108,7 @@ def test_an_audit_asks_hosts_by_the_certificate_of_a_conductor_alone(
     assert (code, set(told)) == (3, {"host1", "host2"}), complained
     assert "[zookeeper] conductor_identity says CN=droveway-conductor" in told["host1"]
 
-    worker = connect(zookeeper.hosts, timeout=SESSION, protection=protection(authority.issue("host1")))
+    worker = connect(protected_zookeeper.hosts, timeout=SESSION, protection=protection(authority.issue("host1")))
     try:
         assert worker.children(inquiry_path("host1")) == []
         assert worker.create(page_path("host1", "x.0"), b"")

@@ -8,7 +8,7 @@ from typing import Final
 from support import unit_site
 from support.console import blocks
 from support.daemons import write
-from support.small_lab import assert_balanced
+from support.small_lab import assert_balanced, until
 from support.unit_site import CONDUCTOR, ETC, WORKERS
 
 from droveway.conf import services, settings
@@ -46,6 +46,9 @@ def test_who_follows_the_page_has_an_installation_that_moves_servers() -> None:
         )
         there.machine.run("systemctl", "daemon-reload")
         there.machine.start(WORKERS["host2"])
+        # Conductors write into the journal whom they see, every second.
+        listed = ("droveway", "worker", "list", "-f", "value", "-c", "state")
+        until(lambda: there.machine.run(*listed).split() == ["up", "up"], "both workers")
         said = there.machine.run("droveway", "move", "create", "web", "--flavor", "large", "--wait")
         assert "host1 → host2" in said
         assert_balanced(there.lab)

@@ -13,6 +13,7 @@ from support.systemd_machine import Machine
 from support.unit_site import CONDUCTOR, CONFIGURATION, ETC, WORKERS
 
 from droveway.lab.session import Lab
+from droveway.persistence import daemons
 from droveway.persistence.states import State
 
 LONG: Final = 60.0
@@ -27,11 +28,16 @@ class Site:
         self.zookeeper = zookeeper
 
     def begin(self) -> str:
-        """A resize that copies disks."""
+        """A resize that copies disks, once a conductor has seen the workers: no host that is down is chosen."""
+        until(lambda: self._is_up() == {"host1": True, "host2": True}, "both workers", LONG)
         # Not by a command: the copy may be over by the time that its process has ended.
         move = file_flow(self.lab, "resize")
         until(lambda: read_move(self.lab, move).step == "copy_disks", "the copy", LONG)
         return move
+
+    def _is_up(self) -> dict[str, bool]:
+        with self.lab.journal.read() as session:
+            return {worker.name: up for worker, up in daemons.listing(session, daemons.WORKER)}
 
     def end(self, move: str) -> None:
         """It comes to its end there, and the server back to where it was; the books balance."""
