@@ -21,8 +21,11 @@ from droveway.workers.hypervisors.base import Hypervisor
 
 LOG = logging.getLogger(__name__)
 
-LOOK_EVERY: Final = 2.0
-"""Seconds after which inquiries are looked for though no bell rang."""
+LOOK_EVERY: Final = 10.0
+"""Seconds after which inquiries are looked for though no bell rang: an answer may take three times as long."""
+
+STOPS_WITHIN: Final = 2.0
+"""Seconds that a stop waits for what is being read."""
 
 ROOM: Final = wire.MOST_BYTES - 8192
 """Bytes of a page for what is held; the rest is for the page itself, its error among it."""
@@ -55,7 +58,7 @@ class Inquiries:
         """Take no more; an answer that is being read is not waited for, since what it reads may hang."""
         self._stopping = True
         self._bell.set()
-        self._thread.join(LOOK_EVERY)
+        self._thread.join(STOPS_WITHIN)
         self._unwatch()
 
     def _serve(self) -> None:

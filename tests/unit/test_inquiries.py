@@ -339,11 +339,8 @@ def test_an_inquiry_ends_with_the_session_of_who_asked(site: Cloud) -> None:
     assert ended != []
 
 
-@pytest.mark.parametrize("why", ["taken back", "late"])
-def test_what_nobody_waits_for_any_more_is_not_answered(
-    site: Cloud, started: Callable[..., Worker], monkeypatch: pytest.MonkeyPatch, why: str
-) -> None:
-    """A directory that hung while it was read: the inquiry was taken back, or its time is over."""
+def hanging(monkeypatch: pytest.MonkeyPatch) -> tuple[threading.Event, threading.Event]:
+    """Let the hypervisor be read without end: set once it is read, and what lets the reading go on."""
     reads, goes_on = threading.Event(), threading.Event()
 
     def hang(_: Any) -> Iterator[wire.Held]:
@@ -352,6 +349,15 @@ def test_what_nobody_waits_for_any_more_is_not_answered(
         yield guest()
 
     monkeypatch.setitem(answering.QUESTIONS, "list_guests", hang)
+    return reads, goes_on
+
+
+@pytest.mark.parametrize("why", ["taken back", "late"])
+def test_what_nobody_waits_for_any_more_is_not_answered(
+    site: Cloud, started: Callable[..., Worker], monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    """A directory that hung while it was read: the inquiry was taken back, or its time is over."""
+    reads, goes_on = hanging(monkeypatch)
     worker, made = started(), list[str]()
     create = worker.coordination.create
     monkeypatch.setattr(
@@ -372,14 +378,7 @@ def test_what_nobody_waits_for_any_more_is_not_answered(
 def test_commands_go_on_while_an_answer_hangs(
     site: Cloud, started: Callable[..., Worker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reads, goes_on = threading.Event(), threading.Event()
-
-    def hang(_: Any) -> Iterator[wire.Held]:
-        reads.set()
-        assert goes_on.wait(LONG)
-        yield guest()
-
-    monkeypatch.setitem(answering.QUESTIONS, "list_guests", hang)
+    reads, goes_on = hanging(monkeypatch)
     started()
     try:
         assert "did not answer" in told(site, seconds=SHORT).why
