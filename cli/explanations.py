@@ -224,6 +224,11 @@ EXPLANATIONS: Final[dict[str, Explanation]] = {
         _UNDONE,
         "Ask for the move again once the server has the volumes that it should have.",
     ),
+    "changed": Explanation(
+        "A volume or a port of the server was changed while its move began, before the move could mark the server.",
+        "The move ended; nothing of the server was touched.",
+        "Ask for the move again.",
+    ),
     "connect-refused": Explanation(
         "The destination cannot reach the volume's storage.",
         _ALTERNATE,

@@ -62,12 +62,16 @@ def begin(session: orm.Session, ref: ActionRef, name: str, *, user_id: str | Non
 
 
 def fail(session: orm.Session, ref: ActionRef, why: str | None) -> bool:
-    """Mark the action as failed and close what is open of it with Error and the reason; False when there is none."""
+    """Mark the action as failed and close what is open of it with Error and the reason.
+
+    Returns False, and changes nothing, when there is no such action or it has failed already.
+    """
     action = _find(session, ref)
     if action is None:
         return False
     connection = session.connection()
-    connection.execute(_FAIL, {"row": action})
+    if not connection.execute(_FAIL, {"row": action}).rowcount:
+        return False
     connection.execute(_CLOSE_ALL, {"row": action, "now": utcnow(), "outcome": ERROR, "why": why})
     return True
 

@@ -125,14 +125,19 @@ class Transition(NamedTuple):
 # In the rows below "a" is active or stopped, the same on both sides; where a resized server becomes "a", either may
 # follow. A row: the step, from, to, and whether its undo leads back; "undo" in front: the undo leads elsewhere.
 _SAME_CELL: Final[tuple[tuple[str, str, str, bool], ...]] = (
-    ("accept", "a - -", "a resize_prep -", True),
+    # The first mark is one that a restarting nova-compute leaves alone: it clears resize_prep and starts what is off.
+    ("accept", "a - -", "a resize_migrated -", True),
+    ("record_migration", "a resize_migrated -", "a resize_migrated pre-migrating", False),
+    ("undo record_migration", "a resize_migrated pre-migrating", "a resize_migrated error", False),
+    ("undo accept", "a resize_migrated error", "a - error", False),
+    ("mark_migrating", "a resize_migrated pre-migrating", "a resize_migrated migrating", True),
+    # Flows that an earlier release began have marked their servers with Nova's own first state.
+    ("accept", "a resize_prep -", "a resize_migrated -", False),
+    ("undo accept", "a resize_prep -", "a - -", False),
     ("record_migration", "a resize_prep -", "a resize_prep pre-migrating", False),
     ("undo record_migration", "a resize_prep pre-migrating", "a resize_prep error", False),
     ("undo accept", "a resize_prep error", "a - error", False),
-    # Both are written while the guest runs: off and not yet resize_migrated, a restarting nova-compute would start it.
-    ("mark_migrating", "a resize_prep pre-migrating", "a resize_migrating migrating", True),
-    ("mark_migrating", "a resize_migrating migrating", "a resize_migrated migrating", False),
-    ("undo mark_migrating", "a resize_migrated migrating", "a resize_prep pre-migrating", False),
+    ("mark_migrating", "a resize_prep pre-migrating", "a resize_migrated migrating", False),
     ("switch_records", "a resize_migrated migrating", "a resize_finish post-migrating", True),
     ("finish_records", "a resize_finish post-migrating", "resized - finished", False),
     ("mark_confirming", "resized - finished", "resized - confirming", True),
@@ -145,10 +150,12 @@ _SAME_CELL: Final[tuple[tuple[str, str, str, bool], ...]] = (
     ("delete", "a - error", "a deleting error", False),
     ("delete", "a - confirmed", "a deleting confirmed", False),
     ("delete", "a - reverted", "a deleting reverted", False),
+    ("delete", "a resize_migrated -", "a deleting -", False),
+    ("delete", "a resize_migrated pre-migrating", "a deleting pre-migrating", False),
+    ("delete", "a resize_migrated error", "a deleting error", False),
     ("delete", "a resize_prep -", "a deleting -", False),
     ("delete", "a resize_prep pre-migrating", "a deleting pre-migrating", False),
     ("delete", "a resize_prep error", "a deleting error", False),
-    ("delete", "a resize_migrating migrating", "a deleting migrating", False),
     ("delete", "a resize_migrated migrating", "a deleting migrating", False),
     ("delete", "a resize_finish post-migrating", "a deleting post-migrating", False),
     ("delete", "resized - finished", "resized deleting finished", False),

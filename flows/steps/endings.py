@@ -17,6 +17,7 @@ from droveway.flows.steps.rows import (
     fail_action,
     fail_event,
     failure,
+    power_state,
     request_spec_after,
     source_place,
     switch,
@@ -49,8 +50,8 @@ class MarkConfirming(Step):
         """Status `finished`."""
         fault = failure(ctx)
         with cell_rows(ctx) as rows:
-            swap(rows.session, rows.migration(ctx), status=(MigrationStatus.CONFIRMING, MigrationStatus.FINISHED))
-            fail_action(rows, fault)
+            if fail_action(rows, fault):
+                swap(rows.session, rows.migration(ctx), status=(MigrationStatus.CONFIRMING, MigrationStatus.FINISHED))
 
 
 class SettleConfirmed(Step):
@@ -90,13 +91,17 @@ class MarkReverting(Step):
     undoes = "let it wait for confirm or revert again"
 
     def perform(self, ctx: Context) -> dict[str, Any]:
-        """`resize_reverting`, status `reverting`, the source's zone, action revertResize (Nova's `revert_resize`)."""
+        """`resize_reverting`, status `reverting`, the source's zone, action revertResize (Nova's `revert_resize`).
+
+        power_state 4 keeps a nova-compute that resumes guests on boot from starting the guest that is stopped next.
+        """
         record = before(ctx.move)
         with cell_rows(ctx) as rows:
             swap(
                 rows.session,
                 rows.instance,
                 task_state=task(rows, None, TaskState.RESIZE_REVERTING),
+                power_state=(OneOf((rows.instance.power_state,)), PowerState.SHUTDOWN),
                 availability_zone=(OneOf((rows.instance.availability_zone,)), record.availability_zone),
             )
             swap(rows.session, rows.migration(ctx), status=(MigrationStatus.FINISHED, MigrationStatus.REVERTING))
@@ -105,20 +110,22 @@ class MarkReverting(Step):
         return {}
 
     def undo(self, ctx: Context) -> None:
-        """task_state NULL, status `finished`, the destination's zone."""
+        """task_state NULL, status `finished`, the destination's zone, power_state as `finish_records` wrote it."""
         fault = failure(ctx)
         with cell_rows(ctx) as rows:
+            if not fail_action(rows, fault):
+                return
             swap(
                 rows.session,
                 rows.instance,
                 task_state=task(rows, TaskState.RESIZE_REVERTING, None),
+                power_state=(OneOf((rows.instance.power_state,)), power_state(before(ctx.move))),
                 availability_zone=(
                     OneOf((rows.instance.availability_zone,)),
                     availability_zone(ctx, ctx.destination.host),
                 ),
             )
             swap(rows.session, rows.migration(ctx), status=(MigrationStatus.REVERTING, MigrationStatus.FINISHED))
-            fail_action(rows, fault)
 
 
 class SwitchBack(Step):
@@ -196,16 +203,12 @@ class SettleReverted(Step):
             swap(rows.session, rows.migration(ctx), status=(MigrationStatus.REVERTING, MigrationStatus.REVERTED))
             _clear_traces(rows, ctx)
             if rows.instance.vm_state == VmState.RESIZED:
-                running = record.powered_on
                 swap(
                     rows.session,
                     rows.instance,
                     vm_state=(VmState.RESIZED, record.vm_state),
                     task_state=task(rows, TaskState.RESIZE_REVERTING, None),
-                    power_state=(
-                        OneOf((rows.instance.power_state,)),
-                        PowerState.RUNNING if running else PowerState.SHUTDOWN,
-                    ),
+                    power_state=(OneOf((rows.instance.power_state,)), power_state(record)),
                     launched_at=(OneOf((rows.instance.launched_at,)), utcnow()),
                 )
             usage.recompute(rows.session, ctx.move.source_host, ctx.destination.host)

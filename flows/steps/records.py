@@ -8,10 +8,12 @@ from typing import Any, ClassVar, Final
 import msgspec
 import sqlalchemy as sa
 
+from droveway.errors import StepError
 from droveway.flows.before import Before, PortBefore, VolumeBefore, as_json, before
 from droveway.flows.step import Context, Step
 from droveway.flows.steps.rows import (
     Place,
+    Rows,
     api_rows,
     availability_zone,
     begin_action,
@@ -21,6 +23,7 @@ from droveway.flows.steps.rows import (
     fail_action,
     fail_event,
     failure,
+    power_state,
     request_spec_after,
     same_or_encoded,
     source_place,
@@ -34,11 +37,14 @@ from droveway.persistence.cell_hosts import ComputeNode
 from droveway.persistence.journal import MoveAttempt
 from droveway.persistence.swap import OneOf, swap
 from droveway.persistence.times import to_json, utcnow
-from droveway.persistence.vm_states import MigrationStatus, TaskState, VmState
+from droveway.persistence.vm_states import MigrationStatus, PowerState, TaskState, VmState
 from droveway.wire import GuestState, NoDetails
 
 _TRIED: Final = sa.select(MoveAttempt.host, MoveAttempt.node).where(MoveAttempt.move_id == sa.bindparam("move"))
 _NODES: Final = sa.select(ComputeNode.id).where(ComputeNode.host.in_(sa.bindparam("hosts", expanding=True)))
+
+_ACCEPTED: Final = OneOf((TaskState.RESIZE_MIGRATED, TaskState.RESIZE_PREP))
+"""The task_states of an accepted move; an earlier release wrote `resize_prep`, as nova-api does."""
 
 CONDUCTOR_EVENTS = ("conductor_migrate_server", "cold_migrate")
 PREP_EVENT = "compute_prep_resize"
@@ -119,23 +125,55 @@ class Accept(Step):
     undoes = "clear the mark; the action ends with Error"
 
     def perform(self, ctx: Context) -> dict[str, Any]:
-        """task_state NULL becomes `resize_prep`; the action and its first events open (Nova's `API.resize`)."""
+        """task_state NULL becomes `resize_migrated`; the action and its first events open (Nova's `API.resize`).
+
+        A nova-compute that restarts clears Nova's own first state, `resize_prep`, and leaves this one alone.  What
+        `record_before` found must still hold now that others see the move; raises `droveway.errors.Conflict` or
+        StepError when somebody changed the server in between.
+        """
         record = before(ctx.move)
         with cell_rows(ctx) as rows:
-            swap(rows.session, rows.instance, task_state=(None, TaskState.RESIZE_PREP), progress=(OneOf((None, 0)), 0))
+            _require_recorded(rows, record)
+            swap(
+                rows.session,
+                rows.instance,
+                vm_state=(record.vm_state, record.vm_state),
+                task_state=(OneOf((None, TaskState.RESIZE_PREP)), TaskState.RESIZE_MIGRATED),
+                progress=(OneOf((None, 0)), 0),
+            )
             if record.image_ref:
                 servers.set_system_metadata(rows.session, ctx.move.server, "image_base_image_ref", record.image_ref)
             begin_action(rows, record, ctx.move.kind)
             for event in CONDUCTOR_EVENTS:
                 actions.open_event(rows.session, rows.action, event, platform.node())
+        known = {port.port for port in record.ports}
+        for port in ctx.run.network.ports(ctx.move.server):
+            if port.id not in known:
+                raise _changed(ctx.move.server, f"port {port.id} was attached")
         return {}
 
     def undo(self, ctx: Context) -> None:
         """task_state back to NULL."""
         fault = failure(ctx)
         with cell_rows(ctx) as rows:
-            swap(rows.session, rows.instance, task_state=task(rows, TaskState.RESIZE_PREP, None))
-            fail_action(rows, fault)
+            if fail_action(rows, fault):
+                swap(rows.session, rows.instance, task_state=task(rows, _ACCEPTED, None))
+
+
+def _require_recorded(rows: Rows, record: Before) -> None:
+    """Raise StepError (``changed``) unless the server's volumes are those that `record_before` found."""
+    found = {
+        (bdm.volume_id or "", bdm.attachment_id or "") for bdm in servers.volumes(rows.session, rows.instance.uuid)
+    }
+    if found != {(volume.volume, volume.attachment) for volume in record.volumes}:
+        raise _changed(rows.instance.uuid, "its volumes were changed")
+
+
+def _changed(server: str, what: str) -> StepError:
+    return StepError(
+        f"{what} while the move of server {server} began: nothing was touched, so ask for the move again",
+        code="changed",
+    )
 
 
 class RecordMigration(Step):
@@ -248,28 +286,39 @@ class RecordDestination(Step):
 
 
 class MarkMigrating(Step):
-    """Both task states are written while the guest runs, so that a restarting nova-compute leaves it alone."""
+    """Tells everybody that the guest is about to be off, before it is, so that no restarting nova-compute starts it."""
 
     does = "mark the guest as about to be shut down"
     undoes = "back to preparing"
 
     def perform(self, ctx: Context) -> dict[str, Any]:
-        """Status `migrating`; task_state `resize_migrating`, then `resize_migrated`."""
+        """Status `migrating`; power_state 4, which a nova-compute that resumes guests on boot leaves off.
+
+        A flow that an earlier release began may still stand at `resize_prep`.
+        """
         with cell_rows(ctx) as rows:
             swap(rows.session, rows.migration(ctx), status=(MigrationStatus.PRE_MIGRATING, MigrationStatus.MIGRATING))
-            if rows.instance.task_state != TaskState.RESIZE_MIGRATED:
-                swap(rows.session, rows.instance, task_state=(TaskState.RESIZE_PREP, TaskState.RESIZE_MIGRATING))
-                swap(rows.session, rows.instance, task_state=(TaskState.RESIZE_MIGRATING, TaskState.RESIZE_MIGRATED))
+            swap(
+                rows.session,
+                rows.instance,
+                task_state=(_ACCEPTED, TaskState.RESIZE_MIGRATED),
+                power_state=(OneOf((rows.instance.power_state,)), PowerState.SHUTDOWN),
+            )
             actions.close_event(rows.session, rows.action, PREP_EVENT)
             actions.open_event(rows.session, rows.action, RESIZE_EVENT, ctx.move.source_host)
         return {}
 
     def undo(self, ctx: Context) -> None:
-        """Status `pre-migrating`, task_state `resize_prep`."""
+        """Status `pre-migrating`, power_state as it was before the move."""
         fault = failure(ctx)
         with cell_rows(ctx) as rows:
             swap(rows.session, rows.migration(ctx), status=(MigrationStatus.MIGRATING, MigrationStatus.PRE_MIGRATING))
-            swap(rows.session, rows.instance, task_state=task(rows, TaskState.RESIZE_MIGRATED, TaskState.RESIZE_PREP))
+            swap(
+                rows.session,
+                rows.instance,
+                task_state=task(rows, _ACCEPTED, TaskState.RESIZE_MIGRATED),
+                power_state=(OneOf((rows.instance.power_state,)), before(ctx.move).power_state),
+            )
             fail_event(rows, RESIZE_EVENT, fault)
 
 
@@ -339,7 +388,7 @@ class FinishRecords(Step):
     no_undo = "past the point of no return"
 
     def perform(self, ctx: Context) -> dict[str, Any]:
-        """Status `finished`, vm_state `resized`, task_state NULL."""
+        """Status `finished`, vm_state `resized`, task_state NULL, power_state as the guest runs."""
         with cell_rows(ctx) as rows:
             swap(rows.session, rows.migration(ctx), status=(MigrationStatus.POST_MIGRATING, MigrationStatus.FINISHED))
             if rows.instance.vm_state != VmState.RESIZED:
@@ -348,6 +397,7 @@ class FinishRecords(Step):
                     rows.instance,
                     vm_state=(before(ctx.move).vm_state, VmState.RESIZED),
                     task_state=task(rows, TaskState.RESIZE_FINISH, None),
+                    power_state=(OneOf((rows.instance.power_state,)), power_state(before(ctx.move))),
                     launched_at=(OneOf((rows.instance.launched_at,)), utcnow()),
                 )
             usage.recompute(rows.session, ctx.move.source_host, ctx.destination.host)

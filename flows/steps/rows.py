@@ -19,7 +19,7 @@ from droveway.persistence.cell import Instance, InstanceExtra, Migration
 from droveway.persistence.cell_hosts import ComputeNode
 from droveway.persistence.moves import FORWARD_KINDS
 from droveway.persistence.swap import OneOf, swap
-from droveway.persistence.vm_states import TaskState
+from droveway.persistence.vm_states import PowerState, TaskState
 from droveway.scheduler.hosts import zone_of
 
 if TYPE_CHECKING:
@@ -61,10 +61,15 @@ def cell_rows(ctx: Context) -> Iterator[Rows]:
         yield Rows(session, instance, action)
 
 
-def task(rows: Rows, old: str | None, new: str | None) -> tuple[str | None, str | None]:
+def task(rows: Rows, old: str | OneOf | None, new: str | None) -> tuple[str | OneOf | None, str | None]:
     """The change of task_state for `swap`; a delete that has taken it over is left in it."""
     deleting = rows.instance.task_state == TaskState.DELETING
     return (TaskState.DELETING, TaskState.DELETING) if deleting else (old, new)
+
+
+def power_state(record: Before) -> int:
+    """Return the power_state of the server while its guest is as it was before the move: on, or stopped."""
+    return PowerState.RUNNING if record.powered_on else PowerState.SHUTDOWN
 
 
 def is_deleted(ctx: Context) -> bool:
@@ -101,11 +106,16 @@ def failure(ctx: Context) -> faults.Fault | None:
     )
 
 
-def fail_action(rows: Rows, fault: faults.Fault | None) -> None:
-    """The flow's action has failed, and the server shows why; nothing for an action that never began."""
+def fail_action(rows: Rows, fault: faults.Fault | None) -> bool:
+    """End the flow's action with Error and let the server show why.
+
+    Returns False when the action never began or has failed already.  The step that begins an action marks the server
+    in the same transaction, so there is then no mark to take back, and what the rows hold is somebody else's.
+    """
     began = actions.fail(rows.session, rows.action, fault.message if fault else None)
     if began and fault is not None:
         faults.record(rows.session, rows.instance.uuid, fault)
+    return began
 
 
 def fail_event(rows: Rows, event: str, fault: faults.Fault | None) -> None:

@@ -127,7 +127,7 @@ def test_what_is_undone_says_why_and_leaves_what_others_have_changed(site: Insta
     until(lambda: waits_for(site, move, "host2"), "the step that waits for host2", LONG)
     with site.lab.cell_databases["cell1"].write() as session:
         row = session.scalars(sa.select(Instance).where(Instance.display_name == "web")).one()
-        assert row.task_state == TaskState.RESIZE_PREP
+        assert row.task_state == TaskState.RESIZE_MIGRATED
         row.display_name = "renamed"
     until(lambda: State(read_move(site.lab, move).state) in ENDED, "the end of the move", LONG)
     workers["host2"].process.send_signal(signal.SIGCONT)

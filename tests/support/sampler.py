@@ -47,7 +47,11 @@ _ALLOCATIONS: Final = """
 """
 
 
-_ACTIVE: Final = "SELECT uuid, task_state FROM instances WHERE vm_state = 'active' AND deleted = 0"
+_LIVE: Final = """
+    SELECT uuid, vm_state, task_state, power_state FROM instances
+     WHERE vm_state IN ('active', 'resized') AND deleted = 0 AND (task_state IS NULL OR task_state != 'deleting')
+"""
+_RUNNING: Final = 1
 _TOUCHED: Final = (None, "resize_prep", "resize_migrating")
 
 
@@ -101,12 +105,16 @@ class Sampler:
             self.wrong += [f"after {write}: {text}" for text in self._touchable()]
 
     def _touchable(self) -> Iterator[str]:
-        """Servers that a restarting nova-compute would start: active by their rows, about no move, and off."""
+        """Servers that a restarting nova-compute would start: off, and active without a move, or on by power_state."""
         running = {guest.server for host in self._hosts.values() for guest in host.guests() if guest.running}
         for cell in self._lab.cells.names():
-            for server, task_state in _rows(self._lab.layout.cell(cell), _ACTIVE):
-                if server not in running and task_state in _TOUCHED:
+            for server, vm_state, task_state, power_state in _rows(self._lab.layout.cell(cell), _LIVE):
+                if server in running:
+                    continue
+                if vm_state == "active" and task_state in _TOUCHED:
                     yield f"the guest of server {server} is off while its task_state is {task_state}"
+                if power_state == _RUNNING:
+                    yield f"the guest of server {server} is off while its rows say that it runs"
 
     def _not_covered(self, allocations: dict[str, dict[str, Amounts]]) -> Iterator[str]:
         """What hosts hold of a server beyond the allocations there of the server and its migrations."""

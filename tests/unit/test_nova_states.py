@@ -25,9 +25,8 @@ def state(text: str) -> ServerState:
 
 FORWARD = (
     "- -",
-    "resize_prep -",
-    "resize_prep pre-migrating",
-    "resize_migrating migrating",
+    "resize_migrated -",
+    "resize_migrated pre-migrating",
     "resize_migrated migrating",
     "resize_finish post-migrating",
 )
@@ -39,7 +38,7 @@ PATHS = {
     "reverted": [f"stopped {rest}" for rest in FORWARD]
     + ["resized - finished", "resized resize_reverting reverting", "stopped - reverted"],
     "undone by an alternate and then ended": [f"active {rest}" for rest in FORWARD]
-    + ["active resize_migrated migrating", "active resize_prep pre-migrating", "active resize_prep error"]
+    + ["active resize_migrated migrating", "active resize_migrated pre-migrating", "active resize_migrated error"]
     + ["active - error"],
     "confirm undone": ["resized - finished", "resized - confirming", "resized - finished"],
     "revert undone": ["resized - finished", "resized resize_reverting reverting", "resized - finished"],
@@ -49,6 +48,12 @@ PATHS = {
         "resized deleting confirming",
         "active deleting confirmed",
         "deleted - confirmed",
+    ],
+    "begun by an earlier release": ["active resize_prep pre-migrating", "active resize_migrated migrating"],
+    "begun by an earlier release and undone": [
+        "active resize_prep pre-migrating",
+        "active resize_prep error",
+        "active - error",
     ],
     "deleted while moving": [
         "active resize_migrated migrating",
