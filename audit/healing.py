@@ -16,6 +16,7 @@ from droveway.audit.findings import Finding, Kind, Report
 from droveway.audit.records import DebtRow, Directory, MoveRow, Store
 from droveway.audit.snapshot import Snapshot, Standing
 from droveway.clients.volume import RESERVED
+from droveway.persistence.states import State
 from droveway.persistence.vm_states import ENDED_MIGRATIONS
 
 _UUID: Final = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
@@ -187,6 +188,9 @@ def _disk(look: Look, finding: Finding) -> Mend:
     if not _COPY.fullmatch(entry.name) or not entry.move:
         raise LeftAlone("it may hold the only disks of something: only what a move copied or left unfinished goes")
     move = look.ended(entry.move, [host])
+    if move.state is State.DONE and move.dest_host == host:
+        # Nova may have evacuated the server since: nobody can tell how long it lived on these disks before that.
+        raise LeftAlone(f"they have been the server's own disks since the move {move.short} was confirmed")
     _require_elsewhere(look, finding, host)
     if not finding.mend.startswith("rm "):
         raise LeftAlone("the server's own disks are not where they should be, and these may be the last")

@@ -229,6 +229,12 @@ EXPLANATIONS: Final[dict[str, Explanation]] = {
         "The move ended; nothing of the server was touched.",
         "Ask for the move again.",
     ),
+    "last-copy": Explanation(
+        "The source does not hold the disks that it set aside, so the destination's copy may be the only one.",
+        "The copy was kept, and the move rests.",
+        "Look at the server's directories on both hosts. Are the source's disks back: droveway move retry MOVE. Is "
+        "the copy the server's only one: keep it, and say so with droveway move settle MOVE copy_disks --as done.",
+    ),
     "connect-refused": Explanation(
         "The destination cannot reach the volume's storage.",
         _ALTERNATE,

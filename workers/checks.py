@@ -20,7 +20,15 @@ from droveway.wire import (
 from droveway.workers import bases
 from droveway.workers.context import Context
 from droveway.workers.directories import SWAP
-from droveway.workers.ownership import base_of, discard_parts, own_copy, own_manifest, refuse_foreign, set_aside_name
+from droveway.workers.ownership import (
+    base_of,
+    discard_parts,
+    own_copy,
+    own_manifest,
+    refuse_foreign,
+    require_storage,
+    set_aside_name,
+)
 from droveway.workers.sources import LocalSource
 
 
@@ -104,6 +112,7 @@ def check_copy(ctx: Context, details: CheckCopy) -> dict[str, Any]:
 
 def check_set_aside(ctx: Context, _: NoDetails) -> dict[str, Any]:
     """Is what was set aside this move's and complete by its manifest?  The value has the connector for a revert."""
+    require_storage(ctx, stem=f"{ctx.command.key.partition('.')[0]}.set_aside")
     manifest = own_manifest(ctx)
     source = LocalSource(ctx.host.name, ctx.directories, set_aside_name(ctx.server), manifest)
     try:

@@ -145,10 +145,13 @@ def hold_storage(ctx: Context) -> None:
         raise _storage_away(ctx)
 
 
-def require_storage(ctx: Context) -> None:
-    """For an undo: raises StepError unless the instances directory is the one that its step worked in, if it did."""
+def require_storage(ctx: Context, *, stem: str = "") -> None:
+    """For an undo: raises StepError unless the instances directory is the one that its step worked in, if it did.
+
+    ``stem``: of the step that worked there, unless it is this one (`Context.stem`).
+    """
     present = ctx.directories.identity()
-    if ctx.journal.noted(ctx.stem, "storage", present) != present:
+    if ctx.journal.noted(stem or ctx.stem, "storage", present) != present:
         raise _storage_away(ctx)
 
 

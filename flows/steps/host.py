@@ -27,6 +27,8 @@ GIB: Final = 1024**3
 MIB: Final = 1024**2
 SWAP: Final = "disk.swap"
 """Made anew on the destination, never copied."""
+_NOT_WHOLE: Final = frozenset({"foreign", "missing", "damaged", "link", "source-changed"})
+"""What a source answers that does not hold the disks that it set aside, or not as they were."""
 COPY_DEADLINE: Final = 24 * 3600.0
 """Seconds that copying a server's disks may take."""
 NOTHING: Final = wire.Connections(volumes=[], ports=[])
@@ -200,7 +202,13 @@ class CopyDisks(HostStep):
         return copied
 
     def undo(self, ctx: Context) -> None:
-        """Withdraw the offer, delete the copy."""
+        """Withdraw the offer, delete the copy, once the source has shown the disks that it was made of.
+
+        A journal that was put back from an older copy may undo a move that was confirmed since: then the source has
+        nothing any more, and this copy is the server's only one.  Nobody needs the disks of a deleted server.
+        """
+        if not is_deleted(ctx):
+            self._require_source(ctx)
         super().undo(ctx)
         if self.details(ctx).variant == "pull":
             self._offer(ctx, "revert")
@@ -213,6 +221,32 @@ class CopyDisks(HostStep):
             address="",
             probe=probe_name(ctx),
         )
+
+    def _require_source(self, ctx: Context) -> None:
+        """Raise StepError (``last-copy``) unless the source shows, now, what it set aside for this move, whole."""
+        try:
+            ctx.run.command(
+                ctx.step,
+                ctx.direction,
+                host=ctx.move.source_host,
+                action="check_set_aside",
+                details=wire.NoDetails(),
+                deadline=60.0,
+                command_direction="execute",
+                part="source",
+            )
+        except StepError as error:
+            if error.error_code == "source-changed" and ctx.result is None:
+                # The copy was never proved, so that what the source has is all that there is.
+                return
+            if error.error_code not in _NOT_WHOLE:
+                raise
+            raise StepError(
+                f"host {ctx.move.source_host} does not hold the disks of server {ctx.move.server_name} whole, so the "
+                f"copy on {ctx.destination.host} is not deleted: it may be the only one ({error.message})",
+                code="last-copy",
+                host=ctx.move.source_host,
+            ) from None
 
     def _offer(self, ctx: Context, direction: Any) -> dict[str, Any]:
         return ctx.run.command(

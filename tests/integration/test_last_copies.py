@@ -1,0 +1,117 @@
+"""A copy of a server's disks is deleted only after the other one was shown, and never once it is the server's own."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from support.operations import Stage, stage
+
+from droveway.persistence.cell import Instance
+
+CLOUD = """
+cells: {cell1: {hosts: {host1: {}, host2: {}, host3: {}}}}
+flavors: {small: {vcpus: 1, memory_mb: 256, root_gb: 1}}
+images: {base: {size_mb: 1}}
+servers: {web: {flavor: small, host: host1, image: base}}
+"""
+
+
+@pytest.fixture(name="lab")
+def fixture_lab(tmp_path: Path) -> Iterator[Stage]:
+    with stage(tmp_path / "lab", CLOUD) as made:
+        with made.lab.layout.configuration.open("a") as file:
+            file.write("[conductor]\nretry_for = 0.2\n")
+        yield made
+
+
+def once(step: str, phase: str, then: Callable[[], None]) -> Callable[[str, str, str, str], None]:
+    """A probe that does something the first time that an undo of the step is there."""
+    todo = [then]
+
+    def probe(_move: str, at: str, direction: str, when: str) -> None:
+        if (at, direction, when) == (step, "revert", phase) and todo:
+            todo.pop()()
+
+    return probe
+
+
+def test_a_copy_stays_while_its_source_shows_nothing(lab: Stage, tmp_path: Path) -> None:
+    """As after a confirm that the journal's copy does not know of: what was set aside is gone."""
+    before, aside = lab.standing("web"), lab.directory("host1", "web", "_resize")
+    hidden = tmp_path / "hidden"
+    with lab.running(probe=_failing("move_ports", once("copy_disks", "before", lambda: _move(aside, hidden)))):
+        lab.cli("server", "migrate", "web", "--host", "host2", code=4)
+    move = lab.move("web")
+    assert (move.state, move.error_code) == ("needs-operator", "last-copy")
+    assert "it may be the only one" in str(move.error)
+    copy = lab.directory("host2", "web")
+    assert (copy / "disk").stat().st_size == 2**30
+    _move(hidden, aside)
+    lab.cli("move", "retry", move.id, code=3)
+    assert lab.standing("web") == before
+    lab.assert_balanced()
+
+
+def test_a_copy_stays_while_its_source_is_cut_short(lab: Stage) -> None:
+    aside = lab.directory("host1", "web", "_resize")
+    kept: list[bytes] = []
+
+    def cut() -> None:
+        kept.append((aside / "disk").read_bytes()[:4096])
+        (aside / "disk").write_bytes(b"")
+
+    with lab.running(probe=_failing("move_ports", once("copy_disks", "before", cut))):
+        lab.cli("server", "migrate", "web", "--host", "host2", code=4)
+    assert lab.move("web").error_code == "last-copy"
+    assert (lab.directory("host2", "web") / "disk").read_bytes()[:4096] == kept[0]
+
+
+def test_what_was_confirmed_is_no_copy_to_be_healed_away(lab: Stage) -> None:
+    """Nova evacuates the server from the host that its move brought it to, and that host comes back."""
+    lab.cli("server", "migrate", "web", "--host", "host2")
+    lab.cli("server", "confirm", "web")
+    own = lab.directory("host2", "web")
+    elsewhere = lab.directory("host3", "web")
+    shutil.copytree(own, elsewhere)
+    (elsewhere / "droveway.json").unlink()
+    _evacuate(lab, "web", "host2", "host3")
+    lab.cli("audit", "--heal", "--yes", code=3)
+    assert (own / "disk").stat().st_size == 2**30
+
+
+def _evacuate(lab: Stage, name: str, old: str, new: str) -> None:
+    """Let rows and guest be on the new host, as Nova's evacuation leaves them."""
+    server = lab.id_of(name)
+    lab.cli("lab", "server", "stop", name)
+    guest = lab.lab.hypervisor(old).guest(server)
+    assert guest is not None
+    lab.lab.hypervisor(old).undefine(server)
+    lab.lab.hypervisor(new).define(
+        server,
+        guest.definition,
+        vcpus=None,
+        memory_mb=None,
+        disks=[lab.directory(new, name) / "disk"],
+        volumes=[],
+        ports=[],
+        mark=None,
+    )
+    with lab.lab.cell_databases["cell1"].write() as session:
+        session.execute(sa.update(Instance).where(Instance.uuid == server).values(host=new, node=new))
+
+
+def _failing(step: str, probe: Callable[[str, str, str, str], None]) -> Callable[[str, str, str, str], None]:
+    def both(move: str, at: str, direction: str, when: str) -> None:
+        probe(move, at, direction, when)
+        if (at, direction, when) == (step, "execute", "before"):
+            raise RuntimeError("it broke")
+
+    return both
+
+
+def _move(old: Path, new: Path) -> None:
+    old.rename(new)
