@@ -198,11 +198,29 @@ class Directories:
             os.fsync(top)
 
     def remove(self, name: str) -> None:
-        """Delete the directory with all in it; done when it is not there; follows no link."""
+        """Delete the directory with all in it, its marker and manifest last; done when it is not there.
+
+        Whoever is killed in it finds whose the directory is for as long as anything else lies in it.  No link is
+        followed.
+        """
         if self.exists(name):
+            with self.open(name) as directory:
+                for entry in os.listdir(directory):  # noqa: PTH208 - as below
+                    if entry in (MARKER, MANIFEST):
+                        continue
+                    if stat.S_ISDIR(os.stat(entry, dir_fd=directory, follow_symlinks=False).st_mode):
+                        shutil.rmtree(entry, dir_fd=directory)
+                    else:
+                        os.unlink(entry, dir_fd=directory)
+                os.fsync(directory)
             with self.top() as top:
                 shutil.rmtree(name, dir_fd=top)
                 os.fsync(top)
+
+    def is_empty(self, name: str) -> bool:
+        """Whether nothing lies in the directory; raises StepError (``missing``) when it is not there."""
+        with self.open(name) as directory:
+            return not os.listdir(directory)  # noqa: PTH208 - as below
 
     def disks(self, name: str) -> list[str]:
         """The names of the disks in a directory: the root disk, then the others in the order of their names."""

@@ -17,6 +17,8 @@ from droveway.workers.ownership import (
     discard_copy,
     forget_manifest,
     hold_storage,
+    is_copy,
+    is_set_aside,
     kept_name,
     own_copy,
     own_manifest,
@@ -122,9 +124,9 @@ def discard_source(ctx: Context, details: DiscardSource) -> dict[str, Any]:
     if details.undefine:
         _undefine_source(ctx)
     if not details.keep:
-        discard(ctx, name)
+        discard(ctx, name, is_set_aside(ctx))
         # The server may have been deleted since the step was begun.
-        discard(ctx, kept)
+        discard(ctx, kept, is_set_aside(ctx))
     elif set_aside_here:
         hold_storage(ctx)
         ctx.effect("keep")
@@ -146,7 +148,7 @@ def purge_kept(ctx: Context, details: PurgeKept) -> dict[str, Any]:
                 "is and remove it",
                 code="foreign",
             )
-    discard(ctx, kept, of_move=details.of_move)
+    discard(ctx, kept, is_set_aside(ctx, details.of_move), of_move=details.of_move)
     ctx.effect("purged")
     ctx.journal.forget(ctx.stem)
     return {}
@@ -164,11 +166,11 @@ def discard_destination(ctx: Context, details: DiscardDestination) -> dict[str, 
     """
     undefine_own(ctx)
     if details.same_directory:
-        discard(ctx, deleted_name(ctx.server))
+        discard(ctx, deleted_name(ctx.server), is_copy(ctx, of_any_host=True))
     else:
         if ctx.directories.exists(ctx.server):
             own_copy(ctx)
-        discard(ctx, ctx.server)
+        discard(ctx, ctx.server, is_copy(ctx, of_any_host=True))
     ctx.directories.remove(part_name(ctx))
     ctx.effect("discarded")
     return {}

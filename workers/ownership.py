@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from droveway.errors import StepError
 from droveway.workers.context import Context
 from droveway.workers.directories import BASES, MANIFEST, CopiedDisk, Manifest
 from droveway.workers.hypervisors.base import GuestRecord
+
+Proof = Callable[[str], bool]
+"""Tells of the name of a directory whether what lies there may be deleted."""
 
 
 def set_aside_name(server: str) -> str:
@@ -60,19 +63,61 @@ def refuse_foreign(ctx: Context, guest: GuestRecord) -> None:
         )
 
 
-def discard(ctx: Context, name: str, *, of_move: str = "") -> None:
+def discard(ctx: Context, name: str, is_ours: Proof, *, of_move: str = "") -> None:
     """Delete a directory, half deleted ones too: first it loses its name, then what lies in it.
 
-    ``of_move``: whose the directory is, unless this move's own.
+    ``is_ours`` looks at it under the name that it has lost: a rename that waited in the kernel, for a server of files
+    that was away, may take another directory than the one that was looked at before.  ``of_move``: whose the directory
+    is, unless this move's own.  Raises StepError (``foreign``) for one that is not ours, which gets its name back.
     """
     gone = gone_name(ctx, of_move)
-    ctx.directories.remove(gone)
+    _delete(ctx, gone, name, is_ours)
     if ctx.directories.exists(name):
         ctx.effect("discard")
         ctx.fence()
         ctx.directories.rename(name, gone)
         ctx.effect("delete")
-        ctx.directories.remove(gone)
+        _delete(ctx, gone, name, is_ours)
+
+
+def _delete(ctx: Context, gone: str, name: str, is_ours: Proof) -> None:
+    if not ctx.directories.exists(gone):
+        return
+    if not (ctx.directories.is_empty(gone) or is_ours(gone)):
+        if not ctx.directories.exists(name):
+            ctx.directories.rename(gone, name)
+            gone = name
+        raise ctx.failed(
+            f"{ctx.directories.path(gone)} on {ctx.host.name} is not what move {ctx.move} wanted to delete: it is "
+            "left alone",
+            code="foreign",
+        )
+    ctx.directories.remove(gone)
+
+
+def is_copy(ctx: Context, *, of_any_host: bool = False) -> Proof:
+    """Return the proof that a directory is the copy that this host, or any, made for this move."""
+
+    def proof(name: str) -> bool:
+        marker = ctx.directories.marker(name)
+        return marker is not None and marker.move == ctx.move and (of_any_host or marker.host == ctx.host.name)
+
+    return proof
+
+
+def is_set_aside(ctx: Context, move: str = "") -> Proof:
+    """Return the proof that a directory is what this move, or the one given, set aside."""
+
+    def proof(name: str) -> bool:
+        manifest = ctx.directories.manifest(name)
+        return manifest is not None and (manifest.move, manifest.server) == (move or ctx.move, ctx.server)
+
+    return proof
+
+
+def is_whatever(_name: str) -> bool:
+    """Prove nothing: a server that was deleted needs none of its directories."""
+    return True
 
 
 def discard_copy(ctx: Context, *, of_any_host: bool = False) -> None:
@@ -80,16 +125,16 @@ def discard_copy(ctx: Context, *, of_any_host: bool = False) -> None:
 
     With ``of_any_host`` also another host's.  The server's own directory has no marker of the move.
     """
-    marker = ctx.directories.marker(ctx.server)
-    if marker is not None and marker.move == ctx.move and (of_any_host or marker.host == ctx.host.name):
+    is_ours = is_copy(ctx, of_any_host=of_any_host)
+    if is_ours(ctx.server):
         refuse_running(ctx, "its copy is deleted")
-        discard(ctx, ctx.server)
+        discard(ctx, ctx.server, is_ours)
 
 
 def discard_parts(ctx: Context) -> None:
     """Delete what this move left unfinished."""
     ctx.effect("discard_parts")
-    ctx.directories.remove(gone_name(ctx))
+    _delete(ctx, gone_name(ctx), ctx.server, is_copy(ctx, of_any_host=True))
     ctx.directories.remove(part_name(ctx))
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from droveway.wire import NoDetails
 from droveway.workers.context import Context
-from droveway.workers.ownership import discard, discard_parts, refuse_foreign, refuse_running
+from droveway.workers.ownership import discard, discard_parts, is_whatever, refuse_foreign, refuse_running
 
 
 def remove_guest(ctx: Context, _: NoDetails) -> dict[str, Any]:
@@ -21,7 +21,7 @@ def remove_guest(ctx: Context, _: NoDetails) -> dict[str, Any]:
         ctx.effect("undefine")
         ctx.fence()
         ctx.hypervisor.undefine(ctx.server)
-    discard(ctx, ctx.server)
+    discard(ctx, ctx.server, is_whatever)
     discard_parts(ctx)
     ctx.effect("removed")
     return {}

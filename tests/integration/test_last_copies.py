@@ -11,12 +11,15 @@ import sqlalchemy as sa
 from support.operations import Stage, stage
 
 from droveway.persistence.cell import Instance
+from droveway.workers.directories import Directories
 
 CLOUD = """
-cells: {cell1: {hosts: {host1: {}, host2: {}, host3: {}}}}
+cells: {cell1: {hosts: {host1: {}, host2: {}, host3: {}, host4: {shared: nfs1}, host5: {shared: nfs1}}}}
 flavors: {small: {vcpus: 1, memory_mb: 256, root_gb: 1}}
 images: {base: {size_mb: 1}}
-servers: {web: {flavor: small, host: host1, image: base}}
+servers:
+  web: {flavor: small, host: host1, image: base}
+  mail: {flavor: small, host: host4, image: base}
 """
 
 
@@ -81,6 +84,33 @@ def test_what_was_confirmed_is_no_copy_to_be_healed_away(lab: Stage) -> None:
     _evacuate(lab, "web", "host2", "host3")
     lab.cli("audit", "--heal", "--yes", code=3)
     assert (own / "disk").stat().st_size == 2**30
+
+
+def test_a_rename_that_lands_late_deletes_no_disks_that_are_in_use_again(
+    lab: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On shared storage it may wait in the kernel until the server has its own directory again."""
+    before, own, aside = lab.standing("mail"), lab.directory("host4", "mail"), lab.directory("host4", "mail", "_resize")
+    copy, todo, rename = tmp_path / "copy", ["once"], Directories.rename
+
+    def late(self: Directories, old: str, new: str) -> None:
+        if ".gone-" in new and todo:
+            todo.pop()
+            own.rename(copy)
+            shutil.copytree(aside, own)
+            (own / "droveway-manifest.json").unlink()
+        rename(self, old, new)
+
+    monkeypatch.setattr(Directories, "rename", late)
+    with lab.running(probe=_failing("move_ports", lambda *_: None)):
+        lab.cli("server", "migrate", "mail", "--host", "host5", code=4)
+        assert (lab.move("mail").error_code, todo) == ("foreign", [])
+        assert (own / "disk").read_bytes()[:4096] == (aside / "disk").read_bytes()[:4096]
+        shutil.rmtree(own)
+        copy.rename(own)
+        lab.cli("move", "retry", lab.move("mail").id, code=3)
+    assert lab.standing("mail") == before
+    lab.assert_balanced()
 
 
 def _evacuate(lab: Stage, name: str, old: str, new: str) -> None:
