@@ -7,9 +7,10 @@ from typing import Any, ClassVar, Final
 import msgspec
 
 from droveway import wire
-from droveway.errors import StepError
+from droveway.errors import ServerDeleted, StepError
 from droveway.flows.before import before
 from droveway.flows.step import Context, Where
+from droveway.flows.steps import starting
 from droveway.flows.steps.command import (
     HostStep,
     describe,
@@ -85,6 +86,7 @@ class StopGuest(HostStep):
     title: ClassVar[str] = "stop_guest"
     where = Where.SOURCE
     deadline = 180.0
+    states = starting.FORWARD_UNDO
     does = "shut the guest down"
     undoes = "start it if it ran and the destination is proved off"
 
@@ -101,9 +103,9 @@ class StopGuest(HostStep):
         return wire.StopGuest(grace=ctx.run.options.shutdown_timeout, restart=self.ran(ctx))
 
     def undo(self, ctx: Context) -> None:
-        """Never start one guest while the other may run, nor one whose server is deleted."""
+        """Never start one guest while the other may run, nor one whose server is deleted or is not this move's."""
         if is_deleted(ctx):
-            self.command(ctx, wire.StopGuest(grace=ctx.run.options.shutdown_timeout, restart=False))
+            self._leave_off(ctx)
             return
         if self.ran(ctx) and not ctx.same_host and not (never_started(ctx) and ctx.run.owes(self.other(ctx))):
             other = describe(ctx, self.other(ctx), part="proof")
@@ -114,13 +116,20 @@ class StopGuest(HostStep):
                     code="runs-elsewhere",
                     host=self.other(ctx),
                 )
+        if self.ran(ctx) and not starting.may_start(ctx, self.host(ctx), self.states):
+            self._leave_off(ctx)
+            return
         super().undo(ctx)
+
+    def _leave_off(self, ctx: Context) -> None:
+        self.command(ctx, wire.StopGuest(grace=ctx.run.options.shutdown_timeout, restart=False))
 
 
 class StopDestinationGuest(StopGuest):
     """Revert's: the guest on the destination goes off."""
 
     where = Where.DESTINATION
+    states = starting.REVERT_UNDO
     undoes = "start it if it ran and the source is proved off"
     needs = ("source_check",)
 
@@ -272,6 +281,15 @@ class StartGuest(HostStep):
     deadline = 120.0
     does = "start the guest"
     undoes = "only if it was proved never started: leave it off"
+    states = starting.FORWARD
+
+    def perform(self, ctx: Context) -> dict[str, Any] | None:
+        """The rows are read last before the command is sent; the guest of a server that goes stays off."""
+        try:
+            starts = starting.may_start(ctx, self.host(ctx), self.states)
+        except ServerDeleted:
+            starts = False
+        return self.command(ctx, self.details(ctx) if starts else wire.StartGuest(power_on=False))
 
     def details(self, ctx: Context) -> wire.StartGuest:
         """A server that was stopped has nothing to start, and passes the same point."""
@@ -282,6 +300,7 @@ class StartSourceGuest(StartGuest):
     """Revert's: the source's guest."""
 
     where = Where.SOURCE
+    states = starting.REVERT
 
 
 class CheckDestinationCopy(HostStep):
