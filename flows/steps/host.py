@@ -9,6 +9,7 @@ import msgspec
 from droveway import wire
 from droveway.errors import ServerDeleted, StepError
 from droveway.flows.before import before
+from droveway.flows.run import UNREACHABLE
 from droveway.flows.step import Context, Where
 from droveway.flows.steps import starting
 from droveway.flows.steps.command import (
@@ -107,19 +108,31 @@ class StopGuest(HostStep):
         if is_deleted(ctx):
             self._leave_off(ctx)
             return
-        if self.ran(ctx) and not ctx.same_host and not (never_started(ctx) and ctx.run.owes(self.other(ctx))):
-            other = describe(ctx, self.other(ctx), part="proof")
-            if other.running:
-                raise StepError(
-                    f"the guest of {ctx.move.server_name} runs on {self.other(ctx)}, so it is not started on "
-                    f"{self.host(ctx)}",
-                    code="runs-elsewhere",
-                    host=self.other(ctx),
-                )
+        if self.ran(ctx) and not ctx.same_host:
+            self._prove_off(ctx)
         if self.ran(ctx) and not starting.may_start(ctx, self.host(ctx), self.states):
             self._leave_off(ctx)
             return
         super().undo(ctx)
+
+    def _prove_off(self, ctx: Context) -> None:
+        """The other host says that it is off, or is away and nobody ever asked it to start the guest."""
+        never = never_started(ctx)
+        if never and self.other(ctx) not in ctx.run.workers():
+            return
+        try:
+            other = describe(ctx, self.other(ctx), part="proof")
+        except StepError as error:
+            if never and error.error_code == UNREACHABLE:
+                return
+            raise
+        if other.running:
+            raise StepError(
+                f"the guest of {ctx.move.server_name} runs on {self.other(ctx)}, so it is not started on "
+                f"{self.host(ctx)}",
+                code="runs-elsewhere",
+                host=self.other(ctx),
+            )
 
     def _leave_off(self, ctx: Context) -> None:
         self.command(ctx, wire.StopGuest(grace=ctx.run.options.shutdown_timeout, restart=False))
