@@ -44,7 +44,7 @@ EXPLANATIONS: Final[dict[str, Explanation]] = {
         "The sentence names the thing, the rule and the mend. Do that, then ask again.",
     ),
     "not-begun": Explanation(
-        "The step that cannot be undone proved that it had not begun.",
+        "A step proved that it had not begun: the one that cannot be undone, or one whose worker cannot journal it.",
         "The move was undone, as if the step had failed before its point of no return.",
         "The sentence says why it could not begin. Mend that, then ask again.",
     ),
