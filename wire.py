@@ -104,6 +104,8 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True):
     """The highest epoch that it has seen: a journal below it is older than what the host has done."""
     step: int = 0
     """The highest number of a step that a command of it had in its key."""
+    boot: str = ""
+    """Of the machine: two workers of one host name with different ones are on two machines."""
 
 
 def encode(record: msgspec.Struct) -> bytes:

@@ -44,7 +44,7 @@ EXPLANATIONS: Final[dict[str, Explanation]] = {
         "The sentence names the thing, the rule and the mend. Do that, then ask again.",
     ),
     "not-begun": Explanation(
-        "The step that cannot be undone proved that it had not begun.",
+        "A step proved that it had not begun: the one that cannot be undone, or one whose worker cannot journal it.",
         "The move was undone, as if the step had failed before its point of no return.",
         "The sentence says why it could not begin. Mend that, then ask again.",
     ),
@@ -370,6 +370,19 @@ EXPLANATIONS: Final[dict[str, Explanation]] = {
         "It was not started a second time. The undo is tried again for [conductor] retry_for seconds; then the move "
         "rests as needs-operator.",
         "See who started it there. Stop it on the host that the message names, then droveway move retry MOVE.",
+    ),
+    "evacuated": Explanation(
+        "Nova evacuated the server to another host while this move was under way.",
+        "Nova's evacuation wins: the move started no guest. It is tried again for [conductor] retry_for seconds; then "
+        "the move rests as needs-operator.",
+        "See that the server runs where its rows name it. Then end the move with droveway move settle MOVE.",
+    ),
+    "not-this-moves": Explanation(
+        "The server's rows name another host, or a task or a status of the migration that this move did not leave.",
+        "Its guest was not started. The step is tried again for [conductor] retry_for seconds; then the move rests as "
+        "needs-operator.",
+        "See who changed the rows, and whether the server runs anywhere. Once they are as the move left them: droveway "
+        "move retry MOVE.",
     ),
     "guest-runs": Explanation(
         "A guest runs whose disks were to be moved, copied or removed.",

@@ -10,6 +10,7 @@ from sqlalchemy import orm
 
 from droveway.clients.zookeeper import ROOT, Coordination, epoch_path
 from droveway.engines import incarnation
+from droveway.flows.steps.command import ADOPTED
 from droveway.persistence import moves
 from droveway.persistence.database import Database, database_time
 from droveway.persistence.journal import EPOCH, INCARNATION, Claim, Counter, Move, MoveStep
@@ -88,7 +89,7 @@ def _park(session: orm.Session, move: Move, number: int, what: str, findings: Se
             move_id=move.id,
             flow_uuid=move.flow_uuid or "",
             flow="",
-            step="adopt",
+            step=ADOPTED,
             direction="execute",
             attempt=move.attempt,
             started_at=now,

@@ -158,7 +158,10 @@ class Worker:
         return self._turned
 
     def register(self) -> None:
-        """Say that this host is up; a node that an earlier session, or somebody else, left is replaced."""
+        """Say that this host is up; a node that an earlier session, or somebody else, left is replaced.
+
+        Raises Refused while a worker of the same name lives on another machine: both would carry out each command.
+        """
         path = worker_path(self.host)
         data = self._registration()
         owner = self.coordination.owner(path)
@@ -166,10 +169,23 @@ class Worker:
             found = self.coordination.get(path)
             if owner == self.coordination.session and found is not None and found[0] == data:
                 return
+            if owner not in (0, self.coordination.session) and found is not None:
+                self._refuse_namesake(found[0])
             self.coordination.delete(path)
         # How far it has seen is told anew with each node, and no reason for another one.
         self._seen = self._journal.seen()
         self.coordination.create(path, self._registration(), ephemeral=True)
+
+    def _refuse_namesake(self, data: bytes) -> None:
+        try:
+            other = wire.decode(data, wire.Registration)
+        except Refused:
+            return  # what cannot be read is no worker's
+        if other.boot and other.boot != _boot():
+            raise Refused(
+                f"another machine has a live worker of host {self.host} (process {other.pid}), so this one takes no "
+                "commands: stop one of the two, and give each machine a name of its own"
+            )
 
     def _registration(self) -> bytes:
         epoch, step = self._seen
@@ -183,6 +199,7 @@ class Worker:
             pid=os.getpid(),
             epoch=epoch,
             step=step,
+            boot=_boot(),
         )
         return wire.encode(record)
 
@@ -218,6 +235,9 @@ class Worker:
             except CoordinationLost as error:
                 self._registered = False
                 outage.note(error)
+            except Refused as error:
+                self._registered = False
+                self._refused.tell(f"The worker of {self.host} is refused", error)
             except Exception:
                 # A host that is registered must not go deaf: what failed is looked at again.
                 LOG.exception("The worker of %s could not look at its commands", self.host)
@@ -308,6 +328,12 @@ class Worker:
 def _release() -> str:
     """Droveway's version; to find it takes longer than all else that a worker does to register."""
     return metadata.version("droveway")
+
+
+@functools.cache
+def _boot() -> str:
+    """This machine's boot: a clone shares every other id, and a restart of the worker keeps it."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
 
 
 def _slot(command: wire.Command) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
+import sqlite3
 import threading
 from typing import Any, Final, NamedTuple
 
@@ -17,6 +18,11 @@ from droveway.workers.context import Context, Host, Probe
 LOG = logging.getLogger(__name__)
 
 _KEY: Final = re.compile(r"([\w-]+)\.(\w+)\.(execute|revert)\.([0-9]{1,18})(?:\.[\w-]+)?", re.ASCII)
+
+_DESTINATIONS: Final = frozenset(
+    {"check_destination", "copy_disks", "fit_disks", "connect", "define_guest", "start_guest"}
+)
+"""What a move asks of its destination: another host may be able to do it."""
 
 
 class Key(NamedTuple):
@@ -104,6 +110,8 @@ class Run:
             answer(self.host.coordination, self.host.name, key, result)
         except (Fenced, CoordinationLost, Parked) as error:
             self.why = str(error)
+        except sqlite3.Error as error:
+            self.why = self._unwritten(error)
         finally:
             self._done.set()
 
@@ -114,14 +122,26 @@ class Run:
             details = wire.details_of(self.command)
         except Refused as error:
             return self._encoded(None, self._context.failed(str(error), code=error.code))
-        # Before anything is noted of it: a forged epoch in the journal would bar all that come after it.
-        self._context.fence()
+        begun = self.command.key in journal.begun()
+        try:
+            # Before anything is noted of it: a forged epoch in the journal would bar all that come after it.
+            self._context.fence()
+            if self.command.action not in wire.QUESTIONS:
+                journal.begin(self.command)
+        except sqlite3.Error as error:
+            if begun:
+                raise  # an earlier run of it may have done something
+            why = f"{self._unwritten(error)}: nothing of {self.command.action} was begun, make room there"
+            error_of = self._context.fault if self.command.action in _DESTINATIONS else self._context.failed
+            return self._encoded(None, error_of(why, code="not-begun"))
         if self.command.action in wire.QUESTIONS:
             return self._attempted(details)
-        journal.begin(self.command)
         result = self._attempted(details)
         journal.finish(self.command.key, result)
         return result
+
+    def _unwritten(self, error: sqlite3.Error) -> str:
+        return f"the worker of host {self.host.name} cannot write its journal ({error})"
 
     def _attempted(self, details: Any) -> bytes:
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import msgspec
 import sqlalchemy as sa
@@ -14,6 +14,9 @@ from droveway.flows.step import Context, Step, Where
 from droveway.persistence import moves, objects, servers
 from droveway.persistence.journal import MoveStep
 from droveway.wire import GuestState, NoDetails, PortRef, VolumeRef
+
+ADOPTED: Final = "adopt"
+"""The history's row of a move that was unfinished when the journal was adopted as it is."""
 
 
 class HostStep(Step):
@@ -68,16 +71,20 @@ class HostStep(Step):
 
 
 def never_started(ctx: Context) -> bool:
-    """Whether the forward flow never came to starting the guest on this alternate: so nobody can have started it."""
+    """Whether the forward flow never came to starting the guest on this alternate: so nobody can have started it.
+
+    In a journal that was adopted as it is, what is not there proves nothing of the moves that were under way.
+    """
     if ctx.run.kind not in moves.FORWARD_KINDS or ctx.same_host:
         return False
+    asked = sa.and_(
+        MoveStep.flow_uuid == ctx.run.flow_uuid,
+        MoveStep.step == "start_guest",
+        MoveStep.attempt == ctx.move.attempt,
+    )
+    adopted = sa.and_(MoveStep.move_id == ctx.move.id, MoveStep.step == ADOPTED)
     with ctx.run.journal.read() as session:
-        begun = sa.select(MoveStep.seq).where(
-            MoveStep.flow_uuid == ctx.run.flow_uuid,
-            MoveStep.step == "start_guest",
-            MoveStep.attempt == ctx.move.attempt,
-        )
-        return session.scalar(begun.limit(1)) is None
+        return session.scalar(sa.select(MoveStep.seq).where(sa.or_(asked, adopted)).limit(1)) is None
 
 
 def describe(ctx: Context, host: str, *, part: str) -> GuestState:

@@ -7,9 +7,11 @@ from typing import Any, ClassVar, Final
 import msgspec
 
 from droveway import wire
-from droveway.errors import StepError
+from droveway.errors import ServerDeleted, StepError
 from droveway.flows.before import before
+from droveway.flows.run import UNREACHABLE
 from droveway.flows.step import Context, Where
+from droveway.flows.steps import starting
 from droveway.flows.steps.command import (
     HostStep,
     describe,
@@ -87,6 +89,7 @@ class StopGuest(HostStep):
     title: ClassVar[str] = "stop_guest"
     where = Where.SOURCE
     deadline = 180.0
+    states = starting.FORWARD_UNDO
     does = "shut the guest down"
     undoes = "start it if it ran and the destination is proved off"
 
@@ -103,26 +106,45 @@ class StopGuest(HostStep):
         return wire.StopGuest(grace=ctx.run.options.shutdown_timeout, restart=self.ran(ctx))
 
     def undo(self, ctx: Context) -> None:
-        """Never start one guest while the other may run, nor one whose server is deleted."""
+        """Never start one guest while the other may run, nor one whose server is deleted or is not this move's."""
         if is_deleted(ctx):
-            self.command(ctx, wire.StopGuest(grace=ctx.run.options.shutdown_timeout, restart=False))
+            self._leave_off(ctx)
             return
-        if self.ran(ctx) and not ctx.same_host and not (never_started(ctx) and ctx.run.owes(self.other(ctx))):
-            other = describe(ctx, self.other(ctx), part="proof")
-            if other.running:
-                raise StepError(
-                    f"the guest of {ctx.move.server_name} runs on {self.other(ctx)}, so it is not started on "
-                    f"{self.host(ctx)}",
-                    code="runs-elsewhere",
-                    host=self.other(ctx),
-                )
+        if self.ran(ctx) and not ctx.same_host:
+            self._prove_off(ctx)
+        if self.ran(ctx) and not starting.may_start(ctx, self.host(ctx), self.states):
+            self._leave_off(ctx)
+            return
         super().undo(ctx)
+
+    def _prove_off(self, ctx: Context) -> None:
+        """The other host says that it is off, or is away and nobody ever asked it to start the guest."""
+        never = never_started(ctx)
+        if never and self.other(ctx) not in ctx.run.workers():
+            return
+        try:
+            other = describe(ctx, self.other(ctx), part="proof")
+        except StepError as error:
+            if never and error.error_code == UNREACHABLE:
+                return
+            raise
+        if other.running:
+            raise StepError(
+                f"the guest of {ctx.move.server_name} runs on {self.other(ctx)}, so it is not started on "
+                f"{self.host(ctx)}",
+                code="runs-elsewhere",
+                host=self.other(ctx),
+            )
+
+    def _leave_off(self, ctx: Context) -> None:
+        self.command(ctx, wire.StopGuest(grace=ctx.run.options.shutdown_timeout, restart=False))
 
 
 class StopDestinationGuest(StopGuest):
     """Revert's: the guest on the destination goes off."""
 
     where = Where.DESTINATION
+    states = starting.REVERT_UNDO
     undoes = "start it if it ran and the source is proved off"
     needs = ("source_check",)
 
@@ -306,6 +328,15 @@ class StartGuest(HostStep):
     deadline = 120.0
     does = "start the guest"
     undoes = "only if it was proved never started: leave it off"
+    states = starting.FORWARD
+
+    def perform(self, ctx: Context) -> dict[str, Any] | None:
+        """The rows are read last before the command is sent; the guest of a server that goes stays off."""
+        try:
+            starts = starting.may_start(ctx, self.host(ctx), self.states)
+        except ServerDeleted:
+            starts = False
+        return self.command(ctx, self.details(ctx) if starts else wire.StartGuest(power_on=False))
 
     def details(self, ctx: Context) -> wire.StartGuest:
         """A server that was stopped has nothing to start, and passes the same point."""
@@ -316,6 +347,7 @@ class StartSourceGuest(StartGuest):
     """Revert's: the source's guest."""
 
     where = Where.SOURCE
+    states = starting.REVERT
 
 
 class CheckDestinationCopy(HostStep):

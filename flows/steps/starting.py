@@ -1,0 +1,85 @@
+"""Whether a guest may be started: the server's rows say so, read behind the fence right before the command is sent.
+
+A guest starts only where its server is still this move's.  Nova evacuates a server whatever its task, and its
+evacuation wins: the flow then starts nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import sqlalchemy as sa
+
+from droveway.errors import StepError
+from droveway.flows.steps.rows import cell_rows
+from droveway.persistence.cell import Instance, Migration
+from droveway.persistence.vm_states import MigrationStatus, TaskState
+
+if TYPE_CHECKING:
+    from sqlalchemy import orm
+
+    from droveway.flows.step import Context
+
+States = frozenset[tuple[str | None, str]]
+
+_EVACUATIONS: Final = sa.select(Migration.id).where(
+    Migration.instance_uuid == sa.bindparam("server"),
+    Migration.migration_type == "evacuation",
+    Migration.status.in_(("accepted", MigrationStatus.PRE_MIGRATING, "done")),
+    Migration.deleted == 0,
+    Migration.id > sa.bindparam("after"),
+)
+_REBUILDING: Final = "rebuild"
+"""How each task of an evacuation begins."""
+
+FORWARD: Final[States] = frozenset(
+    {(TaskState.RESIZE_FINISH, MigrationStatus.POST_MIGRATING), (None, MigrationStatus.FINISHED)}
+)
+"""Task and migration's status when the destination's guest starts; the second of a flow whose journal was put back."""
+FORWARD_UNDO: Final[States] = frozenset(
+    {
+        (TaskState.RESIZE_MIGRATED, MigrationStatus.MIGRATING),
+        (TaskState.RESIZE_PREP, MigrationStatus.PRE_MIGRATING),
+    }
+)
+"""The same when the source's guest is brought back; the second likewise."""
+REVERT: Final[States] = frozenset(
+    {(TaskState.RESIZE_REVERTING, MigrationStatus.REVERTING), (None, MigrationStatus.REVERTED)}
+)
+"""When a revert starts the source's guest."""
+REVERT_UNDO: Final[States] = frozenset(
+    {(TaskState.RESIZE_REVERTING, MigrationStatus.REVERTING), (None, MigrationStatus.FINISHED)}
+)
+"""When a revert that is undone brings the destination's guest back."""
+
+
+def may_start(ctx: Context, host: str, states: States) -> bool:
+    """Whether the guest is to be started on the host: not when its server is deleted, or is being deleted.
+
+    Raises StepError: ``evacuated`` when Nova has taken the server, ``not-this-moves`` when its rows name another host,
+    or a state that this move did not leave.
+    """
+    with cell_rows(ctx) as rows:
+        row, migration = rows.instance, rows.migration(ctx)
+        if _evacuated(rows.session, row, migration):
+            raise StepError(
+                f"Nova evacuated server {ctx.move.server_name} during its move, so its guest is not started on {host}: "
+                f"its rows name {row.host or 'no host'} in task {row.task_state or 'none'}",
+                code="evacuated",
+            )
+        deleting = row.task_state == TaskState.DELETING
+        if row.host != host or not (deleting or (row.task_state, migration.status) in states):
+            raise StepError(
+                f"the rows of server {ctx.move.server_name} are not as this move left them, so its guest is not "
+                f"started on {host}: they name {row.host or 'no host'} in task {row.task_state or 'none'}, and the "
+                f"move's migration is {migration.status}",
+                code="not-this-moves",
+            )
+        return not deleting
+
+
+def _evacuated(session: orm.Session, row: Instance, migration: Migration) -> bool:
+    if (row.task_state or "").startswith(_REBUILDING):
+        return True
+    found = session.scalar(_EVACUATIONS.limit(1), {"server": row.uuid, "after": migration.id})
+    return found is not None
