@@ -39,8 +39,11 @@ class MarkConfirming(Step):
     undoes = "mark it as finished again"
 
     def perform(self, ctx: Context) -> dict[str, Any]:
-        """Status `confirming`, action confirmResize."""
+        """Status `confirming`, action confirmResize; a server that no longer waits for it keeps both copies."""
         with cell_rows(ctx) as rows:
+            if not ctx.move.delete_requested:
+                waits = (VmState.RESIZED, VmState.RESIZED)
+                swap(rows.session, rows.instance, vm_state=waits, task_state=task(rows, None, None))
             swap(rows.session, rows.migration(ctx), status=(MigrationStatus.FINISHED, MigrationStatus.CONFIRMING))
             begin_action(rows, before(ctx.move), "confirmResize")
             actions.open_event(rows.session, rows.action, CONFIRM_EVENT, ctx.move.source_host)
