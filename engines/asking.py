@@ -36,11 +36,10 @@ def can_go_on(move: Move | sa.Row[Any], now: Any, away: Collection[str] = ()) ->
     if state is not State.VERIFYING:
         return True
     due = move.deadline is not None and move.deadline <= now
-    if move.delete_requested:
-        return due
-    needed = {move.source_host, move.dest_host} if move.policy == HEALTHY else {move.source_host}
+    asks = move.policy == HEALTHY and not move.delete_requested
+    needed = {move.source_host, move.dest_host} if asks else {move.source_host}
     told = any(host in needed and host in (move.waits_for or "") for host in away)
-    return (due or move.policy == HEALTHY) and not told
+    return (due or asks) and not told
 
 
 def carry(site: Site, move_id: str) -> Move:

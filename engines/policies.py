@@ -81,13 +81,11 @@ def hosts(waiting: Waiting, now: dt.datetime) -> set[str]:
 def act(waiting: Waiting, up: frozenset[str], now: dt.datetime) -> list[PolicyAction]:
     """What is to be done for the move; ``up`` are the hosts whose workers are there."""
     due = _is_due(waiting, now)
-    if waiting.deleting:
-        return [_settle(waiting, "confirm")] if due else []
-    if waiting.policy != HEALTHY and not due:
+    if (waiting.deleting or waiting.policy != HEALTHY) and not due:
         return []
     if waiting.source not in up:
         return _wait(waiting, _away(waiting.source, "its copy of the server is needed to confirm and to revert"))
-    if waiting.policy != HEALTHY:
+    if waiting.deleting or waiting.policy != HEALTHY:
         return [_settle(waiting, "confirm")]
     if waiting.destination not in up:
         return _wait(waiting, _away(waiting.destination, "whether the guest is healthy cannot be asked there"))

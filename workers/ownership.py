@@ -152,8 +152,17 @@ def undefine_own(ctx: Context) -> None:
 
 
 def own_manifest(ctx: Context) -> Manifest:
-    """The manifest of what this move set aside; raises StepError (``foreign``) when another move did it."""
+    """The manifest of what this move set aside; raises StepError.
+
+    Its code is ``foreign`` when another move did it, ``missing`` when nothing is there: a host that was installed anew
+    has nothing that anybody could remove.
+    """
     name = set_aside_name(ctx.server)
+    if not ctx.directories.exists(name):
+        raise ctx.failed(
+            f"nothing of server {ctx.server} is set aside on {ctx.host.name}: there is no {ctx.directories.path(name)}",
+            code="missing",
+        )
     manifest = ctx.directories.manifest(name)
     if manifest is None or manifest.move != ctx.move or manifest.server != ctx.server:
         owner = "nobody knows whom" if manifest is None else f"move {manifest.move}"

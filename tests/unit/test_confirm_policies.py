@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from droveway import wire
 from droveway.cli import spans
-from droveway.engines import policies
+from droveway.engines import asking, policies
 from droveway.engines.health import Standard, judge
 from droveway.engines.policies import ASK_EVERY, FRESH, Ask, PolicyAction, Settle, Wait, Waiting
 from droveway.persistence import migrate, moves
@@ -57,8 +57,30 @@ def test_a_confirm_that_is_due_waits_for_the_source_and_says_so_once(policy: str
 
 
 def test_a_server_that_is_to_be_deleted_is_confirmed_first_whatever_its_policy() -> None:
-    assert acts("healthy", PAST, frozenset(), deleting=True) == settle("confirm", PAST)
+    assert acts("healthy", PAST, frozenset({"host1"}), deleting=True) == settle("confirm", PAST)
     assert acts("healthy", SOON, deleting=True) == []
+
+
+@pytest.mark.parametrize("policy", ["manual", "auto", "healthy"])
+def test_no_confirm_of_a_server_that_is_to_be_deleted_is_filed_while_its_source_is_away(policy: str) -> None:
+    """Each would fail, and the next one would be filed at once."""
+    (wait,) = acts(policy, PAST, frozenset({"host2"}), deleting=True)
+    assert isinstance(wait, Wait)
+    assert wait.why is not None
+    assert wait.why.startswith("the worker of host host1 is away")
+    assert acts(policy, PAST, frozenset({"host2"}), deleting=True, waits_for=wait.why) == []
+    assert acts(policy, PAST, frozenset({"host1"}), deleting=True, waits_for=wait.why) == settle("confirm", PAST)
+
+
+def test_a_delete_that_has_said_what_it_waits_for_is_not_waited_for() -> None:
+    """Whoever asked for it is told, and does not wait for a host that somebody has to start."""
+    going = Move(
+        state="verifying", hold=False, policy="manual", deadline=PAST, delete_requested=True, source_host="host1"
+    )
+    assert asking.can_go_on(going, NOW, {"host1"})
+    going.waits_for = "the worker of host host1 is away"
+    assert asking.can_go_on(going, NOW)
+    assert not asking.can_go_on(going, NOW, {"host1"})
 
 
 def test_a_healthy_guest_is_confirmed_before_and_after_its_deadline() -> None:

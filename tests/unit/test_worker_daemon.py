@@ -146,7 +146,7 @@ def test_a_failure_is_an_answer_too_and_stays(site: Cloud, started: Callable[...
     command = post(site, site.command("alpha", "check_set_aside"))
     error = result(site, command).error
     assert error is not None
-    assert (error["code"], error["host"], error["fault"]) == ("foreign", "alpha", "move")
+    assert (error["code"], error["host"], error["fault"]) == ("missing", "alpha", "move")
     assert result(site, post(site, site.command("alpha", "set_aside"))).error is None
     site.coordination.delete(result_path("alpha", command.key))
     assert result(site, command).error == error
