@@ -39,10 +39,11 @@ FORWARD: Final[States] = frozenset(
 FORWARD_UNDO: Final[States] = frozenset(
     {
         (TaskState.RESIZE_MIGRATED, MigrationStatus.MIGRATING),
+        (TaskState.RESIZE_MIGRATED, MigrationStatus.PRE_MIGRATING),
         (TaskState.RESIZE_PREP, MigrationStatus.PRE_MIGRATING),
     }
 )
-"""The same when the source's guest is brought back; the second likewise."""
+"""The same when the source's guest is brought back; the second likewise, the third as an earlier release marked."""
 REVERT: Final[States] = frozenset(
     {(TaskState.RESIZE_REVERTING, MigrationStatus.REVERTING), (None, MigrationStatus.REVERTED)}
 )
