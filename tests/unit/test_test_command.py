@@ -1,0 +1,67 @@
+"""The command ``tools/test``: each of its parts runs whatever became of the others."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+TOOLS = Path(__file__).parents[2] / "tools"
+LIB = """
+die() { echo "${0##*/}: $*" >&2; exit 1; }
+need_debian() { :; }
+install_droveway() { :; }
+"""
+PYTHON = """#!/bin/bash
+echo "ran $*"
+[[ $* != *"$FAILS"* ]]
+"""
+
+
+@pytest.fixture(name="checkout")
+def fixture_checkout(tmp_path: Path) -> Path:
+    """A checkout whose tools say what they are asked, and fail where they are told to."""
+    tools, programs = tmp_path / "tools", tmp_path / ".venv" / "bin"
+    tools.mkdir()
+    programs.mkdir(parents=True)
+    shutil.copy(TOOLS / "test", tools / "test")
+    (tools / "lib.sh").write_text(LIB)
+    (tools / "debian-packages").write_text("")
+    for name in ("python", "ruff", "mypy"):
+        (programs / name).write_text(PYTHON)
+        (programs / name).chmod(0o755)
+    return tmp_path
+
+
+def run(checkout: Path, fails: str) -> tuple[int, list[str]]:
+    """The command's exit status and the lines that it printed."""
+    found = subprocess.run(
+        [checkout / "tools" / "test"],
+        check=False,
+        env={"PATH": "/usr/bin:/bin", "FAILS": fails},
+        capture_output=True,
+        text=True,
+    )
+    return found.returncode, found.stdout.splitlines()
+
+
+@pytest.mark.parametrize("fails", ["tests/unit", "check --quiet", "tests/integration"])
+def test_a_part_that_fails_keeps_no_other_from_running(checkout: Path, fails: str) -> None:
+    code, lines = run(checkout, fails)
+    assert code == 1
+    assert any(line.startswith("ran -m pytest tests/integration") for line in lines)
+    assert any(line.startswith("ran tools/requirements") for line in lines)
+    verdicts = [line.partition(" in ")[0] for line in lines if line.startswith("tools/test: ")]
+    failed, passed = ("integration", "unit") if "integration" in fails else ("unit", "integration")
+    assert sorted(verdicts) == sorted([f"tools/test: {failed} failed (exit 1)", f"tools/test: {passed} passed"])
+
+
+def test_all_parts_that_pass_end_well(checkout: Path) -> None:
+    code, lines = run(checkout, "nothing fails")
+    assert code == 0
+    assert [line.partition(" in ")[0] for line in lines if line.startswith("tools/test: ")] == [
+        "tools/test: unit passed",
+        "tools/test: integration passed",
+    ]
