@@ -20,6 +20,8 @@ from droveway.errors import DestinationFault, StepError
 MICROVERSION: Final = "1.38"
 SERVER: Final = "INSTANCE"
 MIGRATION: Final = "MIGRATION"
+_NO_TYPE: Final = "unknown"
+"""What Placement answers for a consumer without a type, and refuses to be sent."""
 
 _BAD_REQUEST: Final = 400
 _CONFLICT: Final = 409
@@ -107,7 +109,7 @@ class Placement:
             generation=answer.get("consumer_generation"),
             project_id=answer.get("project_id", ""),
             user_id=answer.get("user_id", ""),
-            consumer_type=answer.get("consumer_type", SERVER),
+            consumer_type=_type_of(answer),
         )
 
     def claim_move(
@@ -367,6 +369,12 @@ def _entry(
         "consumer_type": consumer_type,
         "consumer_generation": generation,
     }
+
+
+def _type_of(answer: Any) -> str:
+    """Return the consumer's type, a server's for one without: Nova gives none, and Placement refuses its own word."""
+    told = answer.get("consumer_type", _NO_TYPE)
+    return SERVER if told == _NO_TYPE else str(told)
 
 
 def _emptied(held: Allocations) -> dict[str, Any]:

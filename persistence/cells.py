@@ -27,6 +27,7 @@ _OF_SERVER: Final = (
 _STANDS: Final = (*_OF_SERVER, models.InstanceSystemMetadata.deleted == 0)
 _FENCE: Final = sa.select(models.InstanceSystemMetadata).where(*_STANDS).with_for_update()
 _FENCE_VALUE: Final = sa.select(models.InstanceSystemMetadata.value).where(*_STANDS).with_for_update()
+_SERVER: Final = sa.select(models.Instance.id).where(models.Instance.uuid == sa.bindparam("server")).with_for_update()
 _DROP_FENCE: Final = sa.delete(models.InstanceSystemMetadata).where(
     *_OF_SERVER,
     sa.or_(models.InstanceSystemMetadata.value == sa.bindparam("epoch"), models.InstanceSystemMetadata.deleted != 0),
@@ -67,6 +68,10 @@ class Cells:
         """Let only ``epoch`` write from now on; raises Fenced when a higher one stands already."""
         with self.database(cell).write() as session:
             present = session.scalar(_FENCE, {"server": server})
+            if present is None:
+                # Of a row that is not there nothing is locked: two claims could each insert one, and one would stay.
+                session.execute(_SERVER, {"server": server})
+                present = session.scalar(_FENCE, {"server": server})
             if present is None:
                 session.add(
                     models.InstanceSystemMetadata(key=FENCE_KEY, value=str(epoch), instance_uuid=server, deleted=0)

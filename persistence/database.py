@@ -32,6 +32,11 @@ IDLE_TRANSACTION = 10
 ANSWERS_WITHIN = 60
 """Seconds after which a server whose machine or network is gone counts as lost, though nothing said so."""
 
+_ISOLATION: Final = "ISOLATION LEVEL READ COMMITTED"
+
+_AWAY: Final = ("08", "57P", "25006")
+"""How the SQLSTATE of a server begins that is away, goes down or only reads."""
+
 _GIVES_UP: Final = {
     # The kernel asks the other side's whether the connection still stands: statements may take as long as they like.
     "psycopg": {
@@ -212,20 +217,32 @@ def _prepare_sqlite(connection: Any, _record: object) -> None:
 
 
 def _bound_transactions(connection: Any, _record: object) -> None:
-    """A process that is stopped in the middle of a transaction would else keep its rows for as long as it likes."""
+    """Bound and isolate transactions alike on every server, whatever it is configured to do by itself.
+
+    A process that is stopped in the middle of a transaction would else keep its rows for as long as it likes.  Each
+    statement reads what is committed when it begins: what is summed up behind the lock of a row has all that whoever
+    held the lock before has written.
+    """
     if hasattr(connection, "get_server_info"):
         # MySQL knows no bound for transactions alone; the pool replaces what the server closed.
         idle = "idle_transaction_timeout" if "MariaDB" in connection.get_server_info() else "wait_timeout"
-        statement = f"SET SESSION {idle} = {IDLE_TRANSACTION}"
+        statements = [f"SET SESSION {idle} = {IDLE_TRANSACTION}", f"SET SESSION TRANSACTION {_ISOLATION}"]
     else:
-        statement = f"SET SESSION idle_in_transaction_session_timeout = '{IDLE_TRANSACTION}s'"
+        statements = [
+            f"SET SESSION idle_in_transaction_session_timeout = '{IDLE_TRANSACTION}s'",
+            f"SET SESSION CHARACTERISTICS AS TRANSACTION {_ISOLATION}",
+        ]
     with connection.cursor() as cursor:
-        cursor.execute(statement)
+        for statement in statements:
+            cursor.execute(statement)
     connection.commit()
 
 
 def _name_loss(context: sa.ExceptionContext) -> BaseException | None:
-    """A connection that the server has ended is the same error, whatever its driver calls it."""
+    """Let a server that is away, or that only reads, be the same error whatever its driver calls it."""
+    if (getattr(context.original_exception, "sqlstate", None) or "").startswith(_AWAY):
+        # One that only reads has lost its place to another, to which a new connection leads.
+        context.is_disconnect = True
     if context.is_disconnect and not isinstance(context.sqlalchemy_exception, sa.exc.OperationalError):
         return sa.exc.OperationalError(context.statement, None, context.original_exception, connection_invalidated=True)
     return None
