@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Final
 import msgspec
 
 from droveway import wire
-from droveway.errors import ServerDeleted, StepError
+from droveway.errors import DestinationFault, ServerDeleted, StepError
 from droveway.flows.before import before
 from droveway.flows.run import UNREACHABLE
 from droveway.flows.step import Context, Where
@@ -329,6 +329,8 @@ class StartGuest(HostStep):
     does = "start the guest"
     undoes = "only if it was proved never started: leave it off"
     states = starting.FORWARD
+    defined_by: ClassVar[str] = DefineGuest.step_name()
+    """The step that told how often the guest had been started on the host before."""
 
     def perform(self, ctx: Context) -> dict[str, Any] | None:
         """The rows are read last before the command is sent; the guest of a server that goes stays off."""
@@ -336,7 +338,18 @@ class StartGuest(HostStep):
             starts = starting.may_start(ctx, self.host(ctx), self.states)
         except ServerDeleted:
             starts = False
-        return self.command(ctx, self.details(ctx) if starts else wire.StartGuest(power_on=False))
+        try:
+            return self.command(ctx, self.details(ctx) if starts else wire.StartGuest(power_on=False))
+        except StepError as error:
+            # What lets the start be undone rests on the worker's own notes, and those may be newer than the start.
+            if isinstance(error, DestinationFault) or error.error_code == "not-begun":
+                starting.require_never_started(ctx, self.host(ctx), self.defined_by)
+            raise
+
+    def undo(self, ctx: Context) -> None:
+        """Compare the starts here too: a cancel comes without the worker's word."""
+        starting.require_never_started(ctx, self.host(ctx), self.defined_by)
+        super().undo(ctx)
 
     def details(self, ctx: Context) -> wire.StartGuest:
         """A server that was stopped has nothing to start, and passes the same point."""
@@ -348,6 +361,7 @@ class StartSourceGuest(StartGuest):
 
     where = Where.SOURCE
     states = starting.REVERT
+    defined_by = "prepare_source_guest"
 
 
 class CheckDestinationCopy(HostStep):

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Final
 import sqlalchemy as sa
 
 from droveway.errors import StepError
+from droveway.flows.steps.command import describe
 from droveway.flows.steps.rows import cell_rows
 from droveway.persistence.cell import Instance, Migration
+from droveway.persistence.journal import MoveStep
 from droveway.persistence.vm_states import MigrationStatus, TaskState
 
 if TYPE_CHECKING:
@@ -77,6 +79,33 @@ def may_start(ctx: Context, host: str, states: States) -> bool:
                 code="not-this-moves",
             )
         return not deleting
+
+
+def require_never_started(ctx: Context, host: str, defined_by: str) -> None:
+    """Raise StepError (``start-unknown``) when the host's guest was started since it was defined for this start.
+
+    The count of its starts is compared with the one that the conductor was told when ``defined_by`` had run: what the
+    worker has noted itself is as new as its journal, which may have been lost with the start in it.
+    """
+    told = sa.select(MoveStep.result).where(
+        MoveStep.flow_uuid == ctx.run.flow_uuid,
+        MoveStep.step == defined_by,
+        MoveStep.direction == "execute",
+        MoveStep.attempt == ctx.move.attempt,
+        MoveStep.result.is_not(None),
+    )
+    with ctx.run.journal.read() as session:
+        before = session.scalar(told.order_by(MoveStep.seq.desc()).limit(1))
+    guest = describe(ctx, host, part="starts")
+    if before is None or "starts" not in before or not guest.defined:
+        return
+    if guest.running or guest.starts != before["starts"]:
+        raise StepError(
+            f"the guest of server {ctx.move.server_name} was started on {host} since it was defined there "
+            f"({guest.starts} starts, {before['starts']} before), so its start is not undone",
+            code="start-unknown",
+            host=host,
+        )
 
 
 def _evacuated(session: orm.Session, row: Instance, migration: Migration) -> bool:
