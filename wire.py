@@ -6,6 +6,7 @@ attachment's id and the worker resolves it with its own service credential.
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
@@ -26,6 +27,12 @@ SINCE: Final = {"purge_kept": 2, "list_guests": 3, "list_directories": 3}
 MOST_BYTES: Final = 256 * 1024
 """Of a record; ZooKeeper itself takes four times as much."""
 
+MOST_ACTIONS: Final = 200
+"""Of one worker."""
+
+LONGEST_ERROR: Final = 2000
+"""Characters of one value of an error: it is stored in rows and shown to operators."""
+
 MOST_PAGES: Final = 64
 """Of the answer to one inquiry."""
 
@@ -44,6 +51,8 @@ Number = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 """What a column holds."""
 
 Seconds = Annotated[float, msgspec.Meta(ge=0.0, le=1e9)]
+
+_UNPRINTABLE: Final = re.compile(rf"(?!{PRINTABLE}).", re.DOTALL)
 
 _Record = TypeVar("_Record", bound=msgspec.Struct)
 
@@ -90,19 +99,19 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
 class Registration(msgspec.Struct, frozen=True, kw_only=True):
     """What a worker says of itself in an ephemeral node: it is up while the node stands."""
 
-    host: str
-    version: str
-    hypervisor: str
-    actions: list[str]
+    host: Text
+    version: Text
+    hypervisor: Text
+    actions: Annotated[list[Text], msgspec.Meta(max_length=MOST_ACTIONS)]
     """``action@version`` of everything that it can do."""
-    address: str
+    address: Text
     """Where other workers reach its disk transfer, e.g. ``unix:/path``."""
     same_host_cold_migrate: bool = False
-    pid: int = 0
+    pid: Number = 0
     """Of its process on the host; another one tells of a restart."""
-    epoch: int = 0
+    epoch: Number = 0
     """The highest epoch that it has seen: a journal below it is older than what the host has done."""
-    step: int = 0
+    step: Number = 0
     """The highest number of a step that a command of it had in its key."""
     boot: str = ""
     """Of the machine: two workers of one host name with different ones are on two machines."""
@@ -139,7 +148,21 @@ def decode_result(data: bytes) -> Result:
     result = decode(data, Result)
     if result.error is not None and not {"code", "message"} <= result.error.keys():
         raise Refused("the node holds a result whose error has no code or no message")
+    if result.error is not None:
+        return msgspec.structs.replace(result, error={key: harmless(text) for key, text in result.error.items()})
     return result
+
+
+def harmless(text: str) -> str:
+    """Return a host's words as they may be stored and shown: in one line, bounded, and `printable`."""
+    shown = printable(" ".join(text[:LONGEST_ERROR].split()))
+    return shown if len(text) <= LONGEST_ERROR else f"{shown}..."
+
+
+def printable(text: str) -> str:
+    """Return the text as a terminal may be shown it: everything else by its code."""
+    whole = text.encode("utf-8", "backslashreplace").decode()
+    return _UNPRINTABLE.sub(lambda found: f"\\x{ord(found[0]):02x}", whole)
 
 
 def decode_answer(data: bytes, key: str) -> Result:

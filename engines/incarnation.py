@@ -6,6 +6,7 @@ has seen it.  A journal that stands below either is older than what its daemons 
 
 from __future__ import annotations
 
+import logging
 import secrets
 from typing import Final
 
@@ -15,11 +16,15 @@ import sqlalchemy as sa
 from droveway import wire
 from droveway.clients.zookeeper import ROOT, Coordination, worker_path
 from droveway.errors import Refused
+from droveway.outages import Once
 from droveway.persistence.database import Database, Executor
 from droveway.persistence.journal import EPOCH, INCARNATION, Counter
 
 MARK: Final = f"{ROOT}/journal"
 HOSTS: Final = f"{ROOT}/hosts"
+
+REFUSED: Final = Once(logging.getLogger(__name__))
+"""What hosts have written that is refused."""
 
 _COUNTERS: Final = sa.select(Counter.name, Counter.value)
 _MEND: Final = (
@@ -52,9 +57,9 @@ def begin(coordination: Coordination, journal: Database) -> None:
         if INCARNATION not in counters:
             session.add(Counter(name=INCARNATION, value=new_incarnation()))
     incarnation = require(coordination, journal)
-    seen = max((each.epoch for each in workers(coordination)), default=0)
-    if seen > counters.get(EPOCH, 0):
-        raise _older(counters.get(EPOCH, 0), f"a worker has seen {seen}")
+    seen = max(workers(coordination), key=lambda each: each.epoch, default=None)
+    if seen is not None and seen.epoch > counters.get(EPOCH, 0):
+        raise _older(counters.get(EPOCH, 0), f"the worker of host {seen.host} has seen {seen.epoch}")
     raise_mark(coordination, incarnation, counters.get(EPOCH, 0))
 
 
@@ -104,8 +109,15 @@ def workers(coordination: Coordination) -> list[wire.Registration]:
     found = []
     for host in coordination.children(HOSTS):
         node = coordination.get(worker_path(host))
-        if node is not None and node[0]:
-            found.append(msgspec.json.decode(node[0], type=wire.Registration))
+        if node is None or not node[0]:
+            continue
+        try:
+            registration = wire.decode(node[0], wire.Registration)
+        except Refused as error:
+            REFUSED.tell(f"The registration of host {host} is refused", error)
+            continue
+        if registration.host == host:
+            found.append(registration)
     return found
 
 

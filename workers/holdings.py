@@ -26,7 +26,6 @@ MOST_FILES: Final = 100
 
 _OWNER: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,254}")
 _UUID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-_UNPRINTABLE: Final = re.compile(rf"(?!{wire.PRINTABLE}).", re.DOTALL)
 
 
 def guests(hypervisor: Hypervisor) -> Iterator[wire.Guest | wire.Connection | wire.Interface]:
@@ -34,7 +33,7 @@ def guests(hypervisor: Hypervisor) -> Iterator[wire.Guest | wire.Connection | wi
     for guest in hypervisor.guests():
         yield wire.Guest(
             server=guest.server,
-            name=printable(guest.name),
+            name=wire.printable(guest.name),
             running=guest.running,
             defined=bool(guest.definition),
             vcpus=guest.vcpus,
@@ -58,17 +57,17 @@ def entries(instances: Path) -> Iterator[wire.Entry]:
         if entry.name == STORE:
             continue
         if not entry.is_dir(follow_symlinks=False):
-            yield wire.Entry(name=printable(entry.name), directory=False)
+            yield wire.Entry(name=wire.printable(entry.name), directory=False)
             continue
         try:
             files = sorted(path.name for path in Path(entry.path).iterdir())
         except FileNotFoundError:
             continue
-        told = [printable(name) for name in files]
+        told = [wire.printable(name) for name in files]
         move = next((_move_named_in(Path(entry.path, name)) for name in (MANIFEST, MARKER) if name in files), "")
         for start in range(0, max(1, len(told)), MOST_FILES):
             part = told[start : start + MOST_FILES]
-            yield wire.Entry(name=printable(entry.name), directory=True, files=part, move=move)
+            yield wire.Entry(name=wire.printable(entry.name), directory=True, files=part, move=move)
 
 
 def store(instances: Path) -> str:
@@ -89,12 +88,6 @@ def store(instances: Path) -> str:
     if not _UUID.fullmatch(found):
         raise Refused(f"{path} holds no id of the directory: remove it, and the next audit has it written anew")
     return found
-
-
-def printable(text: str) -> str:
-    """The text as a terminal may be shown it: everything else by its code."""
-    whole = text.encode("utf-8", "backslashreplace").decode()
-    return _UNPRINTABLE.sub(lambda found: f"\\x{ord(found[0]):02x}", whole)
 
 
 def _move_named_in(path: Path) -> str:

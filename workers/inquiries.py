@@ -115,7 +115,7 @@ class Inquiries:
             if len(parts) > wire.MOST_PAGES:
                 raise Refused(f"the host holds too much to tell: {len(parts)} pages, and {wire.MOST_PAGES} are taken")
         except (DrovewayError, OSError) as error:
-            why = holdings.printable(" ".join(str(error).split()))[:MOST_SAID] or type(error).__name__
+            why = wire.printable(" ".join(str(error).split()))[:MOST_SAID] or type(error).__name__
             return [wire.Page(id=inquiry.id, host=self._host, reading=reading, number=0, pages=1, error=why)]
         return [
             wire.Page(id=inquiry.id, host=self._host, reading=reading, number=number, pages=len(parts), held=part)
@@ -139,7 +139,7 @@ def split(held: Iterable[wire.Held]) -> Iterator[list[wire.Held]]:
 
 def _directories(hypervisor: Hypervisor) -> Iterator[wire.Held]:
     instances = hypervisor.instances
-    yield wire.StoreRef(id=holdings.store(instances), path=holdings.printable(str(instances)))
+    yield wire.StoreRef(id=holdings.store(instances), path=wire.printable(str(instances)))
     yield from holdings.entries(instances)
 
 

@@ -21,6 +21,7 @@ from droveway.persistence.moves import FORWARD_KINDS
 from droveway.persistence.swap import OneOf, swap
 from droveway.persistence.vm_states import PowerState, TaskState
 from droveway.scheduler.hosts import zone_of
+from droveway.wire import LONGEST_ERROR
 
 if TYPE_CHECKING:
     from sqlalchemy import orm
@@ -98,7 +99,8 @@ def failure(ctx: Context) -> faults.Fault | None:
         failed = moves.failure(session, ctx.run.flow_uuid)
     if failed is None or failed.error is None or failed.error["code"] in (Cancelled.code, ServerDeleted.code):
         return None
-    message, tried = failed.error["message"], f", attempt {failed.attempt}" if failed.attempt else ""
+    # Nova's columns are bounded, and a row that cannot be written would keep the undo from ever ending.
+    message, tried = failed.error["message"][:LONGEST_ERROR], f", attempt {failed.attempt}" if failed.attempt else ""
     return faults.Fault(
         message=message,
         details=f"{failed.flow} of move {ctx.move.id}{tried}, step {failed.step}: {message}",

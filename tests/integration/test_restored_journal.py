@@ -131,7 +131,7 @@ def test_workers_know_a_restored_journal_when_zookeeper_is_new(site: Installatio
     site.workers()
     code, _, said = site.droveway("conductor", "run")
     assert code == 2
-    assert "a worker has seen" in said.splitlines()[-1]
+    assert "the worker of host" in said.splitlines()[-1]
     with site.lab.journal.read() as session:
         before = session.get(Counter, EPOCH)
     assert site.droveway("db", "adopt")[0] == 0
