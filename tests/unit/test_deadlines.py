@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 import requests
 from support.certificates import Authority
+from support.small_lab import until
 
 from droveway import deadlines
 from droveway.clients.network import Network
@@ -191,13 +192,19 @@ def fixture_kept(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tup
     server.server_close()
 
 
+def quick(session: transport.Session, root: str, authority: Path) -> requests.Response | None:
+    """The answer to a request that has less time than a slow one takes; None when this machine took longer."""
+    with contextlib.suppress(requests.RequestException), deadlines.running("claim_destination", 0.4):
+        return session.post(f"{root}/quick", verify=str(authority), timeout=60)
+    return None
+
+
 def test_a_kept_connection_serves_requests_that_have_more_time(kept: tuple[str, Path]) -> None:
     root, authority = kept
     with transport.Session() as session:
         # More than a connection takes that nobody reads from.
         post = functools.partial(session.post, verify=str(authority), data=bytes(20_000_000))
-        with deadlines.running("claim_destination", 0.4):
-            first = session.post(f"{root}/quick", verify=str(authority), timeout=60)
+        first = until(lambda: quick(session, root, authority), "a request that a busy machine ends in its short time")
         second = post(f"{root}/slow", timeout=60)
         third = post(f"{root}/slow")
         assert first.headers["X-Port"] == second.headers["X-Port"] == third.headers["X-Port"]

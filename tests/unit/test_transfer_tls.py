@@ -130,14 +130,14 @@ def test_who_shows_no_certificate_gets_nothing(site: Site) -> None:
     context.verify_mode = ssl.CERT_NONE
     with (
         socket.create_connection(("127.0.0.1", port(site))) as stream,
-        pytest.raises(ssl.SSLError),
+        pytest.raises((ssl.SSLError, ConnectionError)),
         context.wrap_socket(stream) as wrapped,
     ):
         frames.FrameSocket(wrapped).receive()
     with socket.create_connection(("127.0.0.1", port(site))) as plain:
-        plain.sendall(b"\0\0\0\2\0\0\0\0{}")
         plain.settimeout(20)
-        with contextlib.suppress(ConnectionResetError):
+        with contextlib.suppress(ConnectionError):
+            plain.sendall(b"\0\0\0\2\0\0\0\0{}")
             while plain.recv(4096):
                 pass
     assert site.copy()["bytes"] > 0
@@ -192,8 +192,9 @@ def test_noise_within_tls_harms_nobody(site: Site, noise: bytes, caplog: pytest.
             site.cloud.hosts["alpha"].transfer_address, "alpha", site.cloud.hosts["beta"].identity
         )
         with stream:
-            stream.sendall(noise)
+            # Whether the server closes before the noise is sent whole is nobody's matter.
             with contextlib.suppress(OSError):
+                stream.sendall(noise)
                 assert stream.recv(1) == b""
         until(lambda: turned_away(caplog), "the line in the log")
     assert site.copy()["bytes"] > 0
