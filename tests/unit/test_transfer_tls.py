@@ -191,11 +191,10 @@ def test_noise_within_tls_harms_nobody(site: Site, noise: bytes, caplog: pytest.
         stream = endpoints.connect(
             site.cloud.hosts["alpha"].transfer_address, "alpha", site.cloud.hosts["beta"].identity
         )
-        with stream:
-            # Whether the server closes before the noise is sent whole is nobody's matter.
-            with contextlib.suppress(OSError):
-                stream.sendall(noise)
-                assert stream.recv(1) == b""
+        # Whether the server closes before the noise is sent whole is nobody's matter.
+        with stream, contextlib.suppress(OSError):
+            stream.sendall(noise)
+            assert stream.recv(1) == b""
         until(lambda: turned_away(caplog), "the line in the log")
     assert site.copy()["bytes"] > 0
 
