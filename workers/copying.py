@@ -124,7 +124,10 @@ def copy_disk(ctx: Context, sources: Sequence[Source], directory: int, disk: Set
     """
     source = sources[0]
     where = source.disk_map(disk.name)
-    tally.expect(sum(length for _, length in where.extents))
+    data = sum(length for _, length in where.extents)
+    if not isinstance(source, LocalSource):
+        _require_room(ctx, directory, disk.name, data)
+    tally.expect(data)
     with (
         _copy_file(directory, disk.name, where.identity) as (file, log),
         Proof(ctx, source.host, directory, disk.name, log) as proof,
@@ -155,6 +158,23 @@ def copy_disk(ctx: Context, sources: Sequence[Source], directory: int, disk: Set
         backing=disk.backing,
         backing_format=disk.backing_format,
     )
+
+
+def _require_room(ctx: Context, directory: int, disk: str, data: int) -> None:
+    """Raise DestinationFault (``disk-full``) for more than there is room for, whatever the other host says of it.
+
+    What an earlier run has written of the disk counts as room.
+    """
+    room = os.fstatvfs(directory)
+    kept = 0
+    with contextlib.suppress(FileNotFoundError):
+        kept = os.stat(disk, dir_fd=directory, follow_symlinks=False).st_blocks * 512
+    if data > room.f_bavail * room.f_frsize + kept:
+        raise ctx.fault(
+            f"{disk} of server {ctx.server} has {data} bytes, and {ctx.host.name} has room for "
+            f"{room.f_bavail * room.f_frsize + kept}: make room",
+            code="disk-full",
+        )
 
 
 def _require_unchanged(ctx: Context, source: Source, disk: str, where: DiskMap) -> None:

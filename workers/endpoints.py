@@ -180,6 +180,14 @@ def connect(address: str, host: str, identity: Identity | None) -> socket.socket
     """
     kind, _, where = address.partition(":")
     if kind != "tcp":
+        if identity is not None:
+            # The address is the other host's own word: it could name any socket of this machine.
+            raise StepError(
+                f"the worker of {host} names {address[:200]!r}, and with [tls] disks are fetched from tcp:HOST:PORT "
+                f"alone: set [worker] transfer_address of {host}",
+                code="address",
+                host=host,
+            )
         return _connect_here(socket_path(address))
     if identity is None:
         raise StepError(

@@ -56,7 +56,22 @@ class RemoteSource:
     def disk_map(self, disk: str) -> DiskMap:
         """Where the disk's data lies."""
         found: DiskMap = self._asked(lambda peer: self._ask(peer, frames.AskMap(disk=disk), frames.MapFrame)[0].map)
+        sizes = {offered.name: offered.size for offered in self._offered.disks}
+        if disk in sizes and found.identity.size != sizes[disk]:
+            raise self._unsound(disk, f"it has {found.identity.size} bytes, and {sizes[disk]} were set aside")
+        end = 0
+        for offset, length in found.extents:
+            if offset < end or length <= 0 or offset + length > found.identity.size:
+                raise self._unsound(disk, f"({offset}, {length}) is out of order, or not within it")
+            end = offset + length
         return found
+
+    def _unsound(self, disk: str, why: str) -> StepError:
+        return StepError(
+            f"host {self.host} says wrongly where the data of {disk} of server {self._hello.server} lies: {why}",
+            code="protocol",
+            host=self.host,
+        )
 
     def read(self, disk: str, offset: int, length: int, into: memoryview) -> tuple[memoryview, str]:
         """One chunk, in ``into``, and the checksum that the source made of it."""
