@@ -70,9 +70,10 @@ def delete_server(lab: Lab, name: str) -> None:
     move = carry(lab, ask_to_delete(lab, name))
     if State(move.state) not in ENDED:
         short, server = move.id[: moves.SHORT], move.server_name
+        why = move.error or move.waits_for or "no reason was recorded"
         raise StillMoving(
-            f"server {server} is not deleted yet: its move {short} is {move.state} "
-            f"({move.error or 'no reason was recorded'}); mend that, then  droveway lab server delete {server}"
+            f"server {server} is not deleted yet: its move {short} is {move.state} ({why}); mend that, then  "
+            f"droveway lab server delete {server}"
         )
 
 

@@ -109,8 +109,9 @@ def test_its_source_is_away_so_the_delete_waits(lab: Stage, server: str) -> None
         assert "host1" in lab.error
         assert f"droveway lab server delete {server}" in lab.error
         waiting = lab.json("move", "show", move)
-        assert (waiting["state"], waiting["error_code"]) == ("verifying", "host-unreachable")
-        assert "host1" in waiting["error"]
+        assert (waiting["state"], waiting["error"]) == ("verifying", None)
+        assert "the worker of host host1 is away" in waiting["waits_for"]
+        assert [row for row in lab.history(move) if row.flow == "confirm"] == []
         assert "is to be deleted" in waiting["next"]
         assert lab.server(server).task_state == TaskState.DELETING
         assert lab.directory("host1", server, "_resize").exists()
