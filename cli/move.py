@@ -243,9 +243,24 @@ def _advice(move: Move | View, advice: str) -> str:
         return f"it is held: droveway move resume {move.id[:SHORT]}"
     if move.state == "verifying" and move.delete_requested:
         return "its server is to be deleted: mend what the reason names, and it goes on by itself"
+    if move.state == "verifying":
+        advice += _unattended(move)
     if move.state == "needs-operator" and move.error_code in EXPLANATIONS:
         advice = advice.replace("names, ", f"names (droveway explain {move.error_code} says how), ")
     return advice.format(move=move.id[:SHORT])
+
+
+def _unattended(move: Move | View) -> str:
+    """What becomes of a move that waits for verification when nobody does anything."""
+    from droveway.persistence.policies import HEALTHY, MANUAL
+
+    if move.deadline is None:
+        return "; it waits for that as long as it takes" if move.policy == MANUAL else ""
+    moment = f"{move.deadline:%Y-%m-%d %H:%M:%S} UTC"
+    if move.policy == HEALTHY:
+        return f"; without either it is confirmed once the guest is healthy, or reverted at {moment}"
+    kept = "" if move.keep_seconds else ", and the source's disks are deleted"
+    return f"; without either it is confirmed at {moment}{kept}"
 
 
 def _cell(found: dict[str, Any], name: str) -> Any:

@@ -26,6 +26,7 @@ SILENCE: Final = 5.0
 _NAMED: Final = 3
 _RUN_CHECK: Final = 1.0
 _POLICIES: Final = {
+    "deadline": "then it waits for your confirm or revert until its deadline, and is confirmed",
     "manual": "then it waits for your confirm or revert",
     "auto": "then it is confirmed",
     "healthy": "then it is confirmed once the guest is healthy",

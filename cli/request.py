@@ -192,10 +192,11 @@ def add_policy(parser: argparse.ArgumentParser) -> None:
     """The options that every submitting command has."""
     parser.add_argument(
         "--confirm",
-        choices=("manual", "auto", "healthy"),
-        default="manual",
-        help="manual: a person, else the deadline (default 24h); auto: at once; healthy: as soon as the guest is "
-        "healthy, or revert at the deadline (default 10min); default manual",
+        choices=("deadline", "auto", "healthy", "manual"),
+        default="deadline",
+        help="deadline (the default): waits for confirm or revert, and is confirmed after --deadline (24h), which "
+        "deletes the source's disks; auto: confirmed at once; healthy: as soon as the guest is healthy, or reverted at "
+        "the deadline (10min); manual: waits for confirm or revert for as long as it takes",
     )
     parser.add_argument("--deadline", metavar="TIME", type=seconds, help="when the policy acts, as 90s, 30min or 24h")
     parser.add_argument(

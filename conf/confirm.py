@@ -12,7 +12,7 @@ OPTS = (
         default=86400,
         min=1,
         max=31536000,
-        help="Seconds that a move under the manual policy waits for a person before it is confirmed; "
+        help="Seconds that a move under the policy deadline waits for a person before it is confirmed; "
         "`move create --deadline` sets it for one move.",
     ),
     cfg.IntOpt(

@@ -35,8 +35,9 @@ BEFORE_A_MOVE: Final = (
     "what this version does not handle yet. ``droveway move plan`` asks the same."
 )
 BEFORE_AN_END: Final = (
-    "Of a confirm or a revert that somebody asks for. What a policy does at a move's deadline, and the confirm before "
-    "a delete, is not refused: it waits until it can be done."
+    "Of a confirm or a revert, whether somebody asks for it or a policy does. A person is refused; a policy waits, "
+    "says for what in ``waits_for``, and goes on once that is mended. The confirm before a delete waits for the "
+    "source's worker alone: whoever deletes a server asked for its disks to go."
 )
 WHILE_VERIFYING: Final = (
     "While a move waits for its confirm or revert, another resize or migration of the server is refused by the first "

@@ -3,43 +3,54 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable, Collection
 from typing import Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy import orm
 
-from droveway.engines import facts
+from droveway.engines import facts, policies
 from droveway.engines.site import Site
-from droveway.errors import NotFound, Refused
+from droveway.errors import DrovewayError, NotFound, Refused
 from droveway.flows import registry
 from droveway.persistence import catalog, moves, requests
-from droveway.persistence.database import database_time
+from droveway.persistence.database import absence, database_time
 from droveway.persistence.journal import Move
-from droveway.persistence.policies import HEALTHY
+from droveway.persistence.policies import HEALTHY, MANUAL
 from droveway.persistence.states import ENDED, State
 from droveway.scheduler import preconditions
+
+LOG = logging.getLogger(__name__)
 
 DONE: Final = 0
 UNDONE: Final = 3
 NEEDS_OPERATOR: Final = 4
 
+_DONE: Final = {"confirm": "confirmed", "revert": "reverted"}
+
 
 def can_go_on(move: Move | sa.Row[Any], now: Any, away: Collection[str] = ()) -> bool:
     """Whether the move goes on without a person; ``now`` is the database's clock.
 
-    A confirm policy waits for hosts that are ``away``, which somebody has to start, once it has said so.
+    A confirm policy waits for hosts that are ``away``, which somebody has to start, once it has said so; and for
+    what else it says that somebody has to mend, until it is asked to look again.
     """
     state = State(move.state)
     if state in ENDED or move.hold or state is State.NEEDS_OPERATOR:
         return False
     if state is not State.VERIFYING:
         return True
-    due = move.deadline is not None and move.deadline <= now
+    due = move.deadline is not None and move.deadline <= now and (move.policy != MANUAL or move.delete_requested)
     asks = move.policy == HEALTHY and not move.delete_requested
     needed = {move.source_host, move.dest_host} if asks else {move.source_host}
     told = any(host in needed and host in (move.waits_for or "") for host in away)
-    return (due or asks) and not told
+    return (due or asks) and not told and not _is_refused(move)
+
+
+def _is_refused(move: Move | sa.Row[Any]) -> bool:
+    """Whether its policy waits for something that no host's return ends."""
+    return move.waits_for is not None and not policies.is_for_host(move.waits_for)
 
 
 def carry(site: Site, move_id: str) -> Move:
@@ -85,7 +96,8 @@ def cancel(session: orm.Session, move: Move) -> None:
 def require_end(site: Site, name: str, kind: str) -> None:
     """Raise `droveway.errors.Refused` naming the first rule that a confirm or revert (``kind``) of the move breaks.
 
-    Nothing for a move that does not wait for it, or whose server is gone: the request itself says what becomes of it.
+    Asked before a person's and before a policy's.  Nothing for a move that does not wait for it, or whose server is
+    gone: the request itself says what becomes of it.
     """
     move = find_move(site, name)
     if move.state != State.VERIFYING:
@@ -97,6 +109,26 @@ def require_end(site: Site, name: str, kind: str) -> None:
         # What was found may be the first writes of a confirm or revert that somebody else has asked for meanwhile.
         if read_move(site, move.id).state == State.VERIFYING:
             raise
+
+
+def may_end(site: Site, move_id: str, kind: str) -> str | None:
+    """Why a person's confirm or revert (``kind``) of the move would be refused now; None when it would not.
+
+    What cannot be found out is a reason too.
+    """
+    try:
+        require_end(site, move_id, kind)
+    except DrovewayError as error:
+        return str(error)
+    except Exception as error:
+        if (why := absence(error)) is not None:
+            return f"whether it may be {_DONE[kind]} cannot be told: {why}"
+        LOG.exception("Whether move %s may be %s cannot be told", move_id, _DONE[kind])
+        return (
+            f"whether it may be {_DONE[kind]} cannot be told ({type(error).__name__}; the log of the conductor that "
+            f"leads has the traceback): droveway move {kind} {move_id[: moves.SHORT]} tries it by hand"
+        )
+    return None
 
 
 def read_move(site: Site, move_id: str) -> Move:

@@ -6,6 +6,7 @@ conductor that claims the move after it fences it off.
 
 from __future__ import annotations
 
+import datetime as dt
 import itertools
 import logging
 import sys
@@ -17,6 +18,7 @@ import msgspec
 
 from droveway import wire
 from droveway.clients.zookeeper import ROOT, Coordination, epoch_path, move_path
+from droveway.clocks import Steady
 from droveway.engines import fencing, incarnation
 from droveway.engines.commands import Commands, Overdue, Unreachable
 from droveway.engines.rounds import one_round
@@ -64,13 +66,23 @@ class Collector:
     """Settles debts, in a thread of its own between `start` and `stop`, or one `round` at a time."""
 
     def __init__(
-        self, coordination: Coordination, journal: Database, *, every: float, level: int | None = None
+        self,
+        coordination: Coordination,
+        journal: Database,
+        *,
+        every: float,
+        level: int | None = None,
+        steady: Steady | None = None,
     ) -> None:
-        """``every``: seconds between two looks; ``level`` of what may be spoken to workers, None: all."""
+        """``every``: seconds between two looks; ``level`` of what may be spoken to workers, None: all.
+
+        ``steady`` knows how far the journal's clock is to be believed where a date has come.
+        """
         self._coordination = coordination
         self._journal = journal
         self._every = every
         self._level = level or wire.LEVEL
+        self._steady = steady or Steady()
         self._bell = threading.Event()
         self._tried: dict[int, float] = {}
         self._thread = threading.Thread(target=self._run, name="debts", daemon=True)
@@ -88,7 +100,10 @@ class Collector:
         """Settle what hosts that are up owe; raises as `droveway.engines.incarnation.require` does."""
         incarnation.require(self._coordination, self._journal)
         with self._journal.read() as session:
-            due = debts.collectable(session)
+            asked = time.monotonic()
+            now = database_time(session)
+            self._steady.observe(now, asked)
+            due = [debt for debt in debts.collectable(session) if self._is_due(debt, now)]
         # Whatever the host owes for the same move rests on what could not be settled.
         waits = {(debt.move_id, debt.host) for debt in due if time.monotonic() < self._tried.get(debt.id, 0.0)}
         wanted = [
@@ -117,6 +132,9 @@ class Collector:
                 except Fenced as error:
                     LOG.info("Debts are left for later: %s", error)
                 outage.over()
+
+    def _is_due(self, debt: Debt, now: dt.datetime) -> bool:
+        return debt.not_before is None or self._steady.passed(debt.not_before, debt.created_at, now)
 
     def _is_frozen(self, move_id: str) -> bool:
         with self._journal.engine.connect() as connection:

@@ -12,11 +12,12 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Container, Iterable, Mapping
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import sqlalchemy as sa
 
 from droveway.clients.zookeeper import BOARD, Coordination, worker_path
+from droveway.clocks import Steady
 from droveway.engines import incarnation, policies, queue
 from droveway.engines.admission import Admission, Limits, Place, Racks, places
 from droveway.engines.board import MoveBoard, Posting, posting_of
@@ -34,6 +35,12 @@ from droveway.persistence.policies import Health, note_wait
 from droveway.persistence.states import State
 
 LOG = logging.getLogger(__name__)
+
+MayEnd = Callable[[str, Literal["confirm", "revert"]], str | None]
+"""Why the move may not be confirmed or reverted now, by its id; None when it may."""
+
+ASK_AGAIN: Final = 2.0
+"""Seconds after which it is asked again whether a policy may do what it could not."""
 
 ROUND: Final = 1.0
 """Seconds between two looks at the journal when nothing rang."""
@@ -67,6 +74,14 @@ class Snapshot:
     now: dt.datetime
     up: frozenset[str] = frozenset()
     """The hosts whose workers are there."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Refusal:
+    """Why a policy may not act on a move, and when that is asked again, by the monotonic clock."""
+
+    why: str
+    again: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -156,12 +171,13 @@ class Keeper:
         probe: float | None = None,
         standard: Standard | None = None,
         level: int | None = None,
+        may_end: MayEnd = lambda _move, _kind: None,
     ) -> None:
         """``flow_of`` is what a new flow of a kind begins with; ``standard``: what makes a guest healthy.
 
         ``every``: seconds between two rounds at rest; ``probe``: seconds after which it is asked, far more cheaply,
         whether a flow was filed meanwhile, None: never.  ``racks`` is asked in each round.  ``level``: how much may be
-        spoken to workers.
+        spoken to workers.  ``may_end`` says why a person could not confirm or revert a move now.
         """
         self._coordination = coordination
         self._journal = journal
@@ -170,6 +186,9 @@ class Keeper:
         self._health = HealthChecks(coordination, journal, standard or Standard())
         self._limits = limits or Limits()
         self._racks = racks
+        self._may_end = may_end
+        self._refusals: dict[str, Refusal] = {}
+        self._steady = Steady()
         self._every = every
         self._probe = every if probe is None else probe
         self._newest: dt.datetime | None = None
@@ -185,7 +204,7 @@ class Keeper:
         self._unwatch: Callable[[], None] = lambda: None
         self._thread = threading.Thread(target=self._run, name="keeper", daemon=True)
         self._election = Election(coordination)
-        self._debts = Collector(coordination, journal, every=every, level=level)
+        self._debts = Collector(coordination, journal, every=every, level=level, steady=self._steady)
 
     def start(self) -> None:
         """Begin to keep."""
@@ -220,7 +239,21 @@ class Keeper:
         return actions
 
     def _look(self) -> Snapshot:
-        return look(self._journal, self._board, self._coordination, self._limits, self._racks())
+        asked = time.monotonic()
+        snapshot = look(self._journal, self._board, self._coordination, self._limits, self._racks())
+        self._steady.observe(snapshot.now, asked)
+        waiting = {seen.move for seen in snapshot.moves if seen.waiting is not None}
+        self._refusals = {move: refusal for move, refusal in self._refusals.items() if move in waiting}
+        return dataclasses.replace(snapshot, moves=tuple(self._known(seen, snapshot.now) for seen in snapshot.moves))
+
+    def _known(self, seen: Seen, now: dt.datetime) -> Seen:
+        """With what this keeper alone knows of the move's wait."""
+        if (waiting := seen.waiting) is None:
+            return seen
+        since, deadline, refusal = waiting.since, waiting.deadline, self._refusals.get(seen.move)
+        early = since is not None and deadline is not None and not self._steady.passed(deadline, since, now)
+        known = dataclasses.replace(waiting, early=early, refused=refusal.why if refusal else None)
+        return dataclasses.replace(seen, waiting=known)
 
     def turned(self) -> float:
         """When its loop last turned, by the monotonic clock; it does every few seconds."""
@@ -285,7 +318,9 @@ class Keeper:
                 self.ring()
 
     def _settle(self, action: Settle) -> None:
-        """Confirm or revert, unless the move has left that wait: another one has another deadline."""
+        """Confirm or revert, unless a person may not, or the move has left that wait: another has another deadline."""
+        if not self._is_allowed(action):
+            return
         try:
             with self._journal.write() as session:
                 move = moves.get(session, action.move, lock=True)
@@ -297,6 +332,24 @@ class Keeper:
             LOG.info("Move %s was not settled by its policy (%s): %s", action.move, action.kind, error)
         else:
             self.ring()
+
+    def _is_allowed(self, action: Settle) -> bool:
+        """Whether a person may do that to the move; what is refused is asked about again after a while."""
+        if action.unasked:
+            return True
+        last = self._refusals.get(action.move)
+        if last is not None and time.monotonic() < last.again:
+            return False
+        why = self._may_end(action.move, action.kind)
+        if why is None:
+            self._refusals.pop(action.move, None)
+            return True
+        self._refusals[action.move] = Refusal(why, time.monotonic() + ASK_AGAIN)
+        if last is None or last.why != why:
+            LOG.info("Move %s waits: its policy may not %s it now: %s", action.move, action.kind, why)
+            with self._journal.write() as session:
+                note_wait(session, action.move, why)
+        return False
 
 
 def _seen(row: sa.Row[Any], racks: Racks) -> Seen:
@@ -346,4 +399,5 @@ def _waiting(move: sa.Row[Any]) -> Waiting | None:
         asked=move.health_asked,
         waits_for=move.waits_for,
         deleting=move.delete_requested,
+        since=policies.since(move.policy, move.deadline, move.confirm_seconds, deleting=move.delete_requested),
     )

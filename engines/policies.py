@@ -1,16 +1,20 @@
 """What a move's confirm policy does while the move waits for verification: a pure function of what is known.
 
-`manual` and `auto` confirm at their deadline, which `auto` has at once.  `healthy` confirms as soon as the destination
-says that the guest is healthy, and reverts at its deadline when the destination says that it is not.
+`deadline` and `auto` confirm at their deadline, which `auto` has at once.  `healthy` confirms as soon as the
+destination says that the guest is healthy, and reverts at its deadline when the destination says that it is not.
+`manual` waits for a person.
 
-No policy acts on what nobody can know, and none begins a flow that must fail:
+No policy acts on what nobody can know, none begins a flow that must fail, and none does what a person may not:
 
 - While the destination does not answer, a `healthy` move is neither confirmed nor reverted, not even at its deadline:
   its guest may well run and serve, and to revert it, the destination would have to prove it off.
 - While the source is away, nothing is confirmed or reverted, and nobody asked how the guest is: both need it.
+- While a confirm or revert that a person asks for would be refused, so is the policy's.
 
-The move then goes on waiting, says for what (`waits_for`), and what is due is done when the host is back; a person may
+The move then goes on waiting, says for what (`waits_for`), and what is due is done once that is over; a person may
 still confirm or revert.  An answer is acted on while it is fresh: whoever comes back late asks again first.
+
+What deletes is due when two clocks say so, the database's and the keeper's own that no one sets (`early`).
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ import dataclasses
 import datetime as dt
 from typing import Final, Literal
 
-from droveway.persistence.policies import HEALTHY, Health
+from droveway.persistence.policies import DEADLINE, HEALTHY, MANUAL, Health
 
 ASK_EVERY: Final = dt.timedelta(seconds=1)
 FRESH: Final = dt.timedelta(seconds=15)
@@ -42,6 +46,12 @@ class Waiting:
     waits_for: str | None = None
     deleting: bool = False
     """Whether its server is to be deleted, which confirms it first."""
+    since: dt.datetime | None = None
+    """When its deadline was set, as far as its policy tells; None when nobody has to wait for it by a clock."""
+    early: bool = False
+    """Whether the database's clock has passed the deadline and the time until then has not."""
+    refused: str | None = None
+    """Why its policy may not confirm or revert it, as far as it was asked; None when it may."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,6 +61,8 @@ class Settle:
     move: str
     kind: Literal["confirm", "revert"]
     deadline: dt.datetime | None
+    unasked: bool = False
+    """Whether it is a delete's, which a person asked for whatever state the server is in."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,32 +98,53 @@ def act(waiting: Waiting, up: frozenset[str], now: dt.datetime) -> list[PolicyAc
     if waiting.source not in up:
         return _wait(waiting, _away(waiting.source, "its copy of the server is needed to confirm and to revert"))
     if waiting.deleting or waiting.policy != HEALTHY:
-        return [_settle(waiting, "confirm")]
+        return _settle(waiting, "confirm")
     if waiting.destination not in up:
         return _wait(waiting, _away(waiting.destination, "whether the guest is healthy cannot be asked there"))
     if _is_fresh(waiting, now):
         if waiting.health is Health.PASSED:
-            return [_settle(waiting, "confirm")]
+            return _settle(waiting, "confirm")
         if due and _is_later(waiting.asked, waiting.deadline):
-            return [_settle(waiting, "revert")]
+            return _settle(waiting, "revert")
     asks: list[PolicyAction] = [Ask(waiting.move)] if _is_later(now - ASK_EVERY, waiting.asked) else []
-    return [*asks, *_wait(waiting, None)]
+    return [*asks, *_wait(waiting, waiting.refused)]
 
 
-def _settle(waiting: Waiting, kind: Literal["confirm", "revert"]) -> Settle:
-    return Settle(waiting.move, kind, waiting.deadline)
+def since(policy: str, deadline: dt.datetime | None, seconds: int, *, deleting: bool) -> dt.datetime | None:
+    """When the deadline of a move was set that has ``seconds`` until its policy acts.
+
+    None where a person asked for what is due now: a delete, or `auto`.
+    """
+    if deadline is None or deleting or policy not in (DEADLINE, HEALTHY):
+        return None
+    return deadline - dt.timedelta(seconds=seconds)
+
+
+def _settle(waiting: Waiting, kind: Literal["confirm", "revert"]) -> list[PolicyAction]:
+    settle = Settle(waiting.move, kind, waiting.deadline, unasked=waiting.deleting)
+    return [settle] if waiting.refused is None else [settle, *_wait(waiting, waiting.refused)]
 
 
 def _wait(waiting: Waiting, why: str | None) -> list[PolicyAction]:
     return [Wait(waiting.move, why)] if why != waiting.waits_for else []
 
 
+_HOST: Final = "the worker of host "
+
+
+def is_for_host(why: str) -> bool:
+    """Whether that is waited for is a host's return."""
+    return why.startswith(_HOST)
+
+
 def _away(host: str, what: str) -> str:
-    return f"the worker of host {host} is away, and {what}: start it"
+    return f"{_HOST}{host} is away, and {what}: start it"
 
 
 def _is_due(waiting: Waiting, now: dt.datetime) -> bool:
-    return waiting.deadline is not None and waiting.deadline <= now
+    if waiting.deadline is None or waiting.early or (waiting.policy == MANUAL and not waiting.deleting):
+        return False
+    return waiting.deadline <= now
 
 
 def _is_fresh(waiting: Waiting, now: dt.datetime) -> bool:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable
 from importlib import metadata
 from typing import Final
 
 from droveway.clients.zookeeper import Coordination
-from droveway.engines import admission, queue
+from droveway.engines import admission, asking, queue
 from droveway.engines.admission import Racks
 from droveway.engines.board import MoveBoard
 from droveway.engines.conductor import Conductor
@@ -74,6 +75,7 @@ def keeper(site: Site, coordination: Coordination) -> Keeper:
         probe=None if site.runs_here else KEEPER_PROBE,
         standard=Standard(healthy_after=conf.healthy_after, probe_timeout=conf.probe_timeout),
         level=site.conf.upgrade_levels.worker,
+        may_end=functools.partial(asking.may_end, site),
     )
     found.start()
     return found

@@ -18,7 +18,7 @@ from droveway.flows import registry
 from droveway.persistence import catalog, daemons, debts, moves, objects, servers
 from droveway.persistence.database import database_time
 from droveway.persistence.journal import Move, Plan
-from droveway.persistence.policies import HEALTHY
+from droveway.persistence.policies import DEADLINE, HEALTHY, LONGEST, MANUAL
 from droveway.scheduler import candidates, preconditions
 from droveway.scheduler.facts import RESIZE, Facts
 from droveway.scheduler.hosts import host_states
@@ -33,7 +33,7 @@ class Wish:
     server: str
     flavor: str | None = None
     host: str | None = None
-    policy: str = "manual"
+    policy: str = DEADLINE
     confirm_seconds: int | None = None
     keep_seconds: int | None = None
     """For how long the source's disks are kept after confirm; None: as configured."""
@@ -94,6 +94,13 @@ def submit(site: Site, wish: Wish) -> Move:
 def _confirm_seconds(site: Site, wish: Wish) -> int:
     """Seconds until the policy's deadline; raises Refused for one that no guest can meet."""
     conf = site.conf.confirm
+    if wish.policy == MANUAL:
+        if wish.confirm_seconds is not None:
+            raise Refused(
+                "the policy manual waits for a person and has no deadline: leave --deadline out, or give "
+                "--confirm deadline"
+            )
+        return LONGEST
     if wish.policy != HEALTHY:
         return int(wish.confirm_seconds or conf.deadline)
     seconds = int(wish.confirm_seconds or conf.healthy_deadline)

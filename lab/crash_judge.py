@@ -29,7 +29,7 @@ def carry(
         running.settle()
 
 
-def submit(lab: Lab, kind: str, server: str, policy: str = "manual") -> None:
+def submit(lab: Lab, kind: str, server: str, policy: str = "deadline") -> None:
     """Ask for a flow of this kind: of the only open move, or of a new one of the server, with this confirm policy."""
     if kind == "delete":
         operations.ask_to_delete(lab, server)

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from droveway.persistence.database import Database, DatabaseUnusable, file_of
 
-HEAD: Final = "0006"
+HEAD: Final = "0007"
 """The revision of this version's schema."""
 
 

@@ -16,6 +16,7 @@ from droveway.errors import Conflict, NotFound, Refused, ServerDeleted
 from droveway.persistence import debts
 from droveway.persistence.database import database_time
 from droveway.persistence.journal import COLLECTOR, Claim, Debt, Move, MoveFlow, MoveStep
+from droveway.persistence.policies import AUTO, DEADLINE, MANUAL
 from droveway.persistence.states import ENDED, State, check_transition
 
 SHORT = 8
@@ -68,7 +69,7 @@ class Request:
     old_flavor: str
     new_flavor: str
     target_host: str | None = None
-    policy: str = "manual"
+    policy: str = DEADLINE
     confirm_seconds: int = 86400
     keep_seconds: int = 0
     reason: str | None = None
@@ -232,7 +233,7 @@ def begin_flow(session: orm.Session, move: Move, state: State, flow: FlowRef) ->
     A cancel that came too late for the flow before is no wish to end this one.
     """
     now = database_time(session)
-    change_state(session, move, state, error=None, error_code=None, cancel_requested=False)
+    change_state(session, move, state, error=None, error_code=None, cancel_requested=False, waits_for=None)
     return _add_flow(session, move, flow, now)
 
 
@@ -277,7 +278,8 @@ def end_flow(session: orm.Session, move_id: str, flow_uuid: str, *, done: bool) 
     if state is State.VERIFYING:
         columns |= {"health": None, "health_reason": None, "health_asked": None, "waits_for": None}
         columns["updated_at"] = now
-        columns["deadline"] = now + dt.timedelta(seconds=_confirm_after(move, flow.kind, done=done))
+        seconds = _confirm_after(move, flow.kind, done=done)
+        columns["deadline"] = None if seconds is None else now + dt.timedelta(seconds=seconds)
     change_state(session, move, state, **columns)
 
 
@@ -341,14 +343,16 @@ def _was_kept(session: orm.Session, move: Move) -> bool:
     return _was_confirmed(session, move) and GONE not in list(results)
 
 
-def _confirm_after(move: Move, kind: str, *, done: bool) -> int:
-    """Seconds until the policy acts, or a delete does, which confirms first.
+def _confirm_after(move: Move, kind: str, *, done: bool) -> int | None:
+    """Seconds until the policy acts, None for one that never does, or a delete does, which confirms first.
 
     After a confirm or revert that was undone the policy's whole time begins again.
     """
     if move.delete_requested:
         return CONFIRM_AGAIN if kind == "confirm" else 0
-    return 0 if done and move.policy == "auto" else move.confirm_seconds
+    if move.policy == MANUAL:
+        return None
+    return 0 if done and move.policy == AUTO else move.confirm_seconds
 
 
 def failure(session: orm.Session, flow_uuid: str) -> MoveStep | None:

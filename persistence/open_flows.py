@@ -25,6 +25,7 @@ _DECIDED_OVER: Final[tuple[Any, ...]] = (
     Move.delete_requested,
     Move.policy,
     Move.deadline,
+    Move.confirm_seconds,
     Move.source_cell,
     Move.source_host,
     Move.dest_cell,

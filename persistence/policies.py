@@ -12,7 +12,16 @@ from sqlalchemy import orm
 from droveway.persistence.journal import Claim, Move
 from droveway.persistence.states import State
 
+DEADLINE: Final = "deadline"
+"""Confirms when its time is over, which is Nova's `resize_confirm_window`."""
+MANUAL: Final = "manual"
+"""Waits for a person, for ever if need be."""
+AUTO: Final = "auto"
 HEALTHY: Final = "healthy"
+POLICIES: Final = (DEADLINE, AUTO, HEALTHY, MANUAL)
+
+LONGEST: Final = 31536000
+"""Seconds that a release which knows no `manual` but with a deadline lets such a move wait: the most that it can."""
 
 
 class Health(enum.StrEnum):

@@ -64,11 +64,21 @@ def pause(session: orm.Session, move: Move) -> None:
 
 
 def resume(session: orm.Session, move: Move) -> None:
-    """Lift a hold; nothing when there is none; raises Refused for a move that has ended."""
+    """Lift a hold, if there is one, and let the confirm policy look again whether it has to wait.
+
+    Raises Refused for a move that has ended.
+    """
     if State(move.state) in ENDED:
         require(move, set(State) - ENDED, "resumed")
     move.hold = False
+    move.waits_for = None
     move.updated_at = database_time(session)
+
+
+def look_again(session: orm.Session) -> None:
+    """Let every confirm policy that waits for something look whether it still has to."""
+    waiting = sa.update(Move).where(Move.state == State.VERIFYING, Move.waits_for.is_not(None))
+    session.execute(waiting.values(waits_for=None).execution_options(synchronize_session=False))
 
 
 def retry(session: orm.Session, move: Move) -> None:
@@ -98,6 +108,7 @@ def delete(session: orm.Session, move: Move) -> None:
         retry(session, move)
     move.delete_requested = True
     move.hold = False
+    move.waits_for = None
     move.updated_at = database_time(session)
     if move.state == State.VERIFYING:
         move.deadline = move.updated_at

@@ -100,7 +100,7 @@ END_RULES: Final[tuple[Rule[EndFacts], ...]] = (
     Rule((4,), server.source_can_clean_up, (CONFIRM,)),
     Rule((5,), flavor.revert_keeps_the_quotas, (REVERT,)),
 )
-"""Of a confirm or a revert that somebody asks for; what a policy does by itself is not asked."""
+"""Of a confirm or a revert, whether somebody asks for it or a policy does."""
 
 END_NOT_HERE: Final = {1: NOT_HERE[6]}
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from support import database_clock
 from support.operations import Stage, stage
 from support.small_lab import until
 
@@ -30,6 +31,7 @@ from droveway.lab import faults
 from droveway.persistence import moves
 from droveway.persistence.database import database_time
 from droveway.persistence.journal import Move, MoveFlow
+from droveway.persistence.policies import note_wait
 from droveway.workers.hypervisors import guests_log
 
 CLOUD = """
@@ -294,7 +296,9 @@ def test_a_killed_command_is_taken_up_by_the_next_one(lab: Stage) -> None:
     assert flows(lab, move) == CONFIRMED
 
 
-@pytest.mark.parametrize(("policy", "away"), [("healthy", "destination"), ("healthy", "source"), ("manual", "source")])
+@pytest.mark.parametrize(
+    ("policy", "away"), [("healthy", "destination"), ("healthy", "source"), ("deadline", "source")]
+)
 def test_a_host_that_is_away_is_waited_for_visibly(lab: Stage, policy: str, away: str) -> None:
     """R2-10: neither confirmed nor reverted blindly, not even a day after the deadline; reason and mend are shown."""
     lab.cli("server", "migrate", "web")
@@ -312,6 +316,113 @@ def test_a_host_that_is_away_is_waited_for_visibly(lab: Stage, policy: str, away
     lab.cli("move", "resume")
     assert read(lab, move).state in ("done", "reverted")
     assert len(flows(lab, move)) == 2
+
+
+@pytest.mark.parametrize(
+    ("planted", "mended", "said"),
+    [
+        ("vm_state='error'", "vm_state='resized'", "is ERROR (state error)"),
+        ("vm_state='active'", "vm_state='resized'", "state active"),
+        ("task_state='powering-off'", "task_state=NULL", "task powering-off"),
+        ("task_state='deleting'", "task_state=NULL", "task deleting"),
+    ],
+)
+def test_a_policy_acts_only_where_a_person_may(lab: Stage, planted: str, mended: str, said: str) -> None:
+    """D1: the confirm at the deadline waits, says for what, files nothing, and is done once that is mended."""
+    lab.cli("server", "migrate", "web")
+    move = lab.move("web").id
+    kept = lab.lab.layout.host(str(read(lab, move).source_host)) / "instances" / f"{lab.id_of('web')}_resize"
+    change(lab, planted)
+    let_pass(lab, move)
+    refused = lab.refused("server", "confirm", "web")
+    for _ in range(2):
+        lab.cli("move", "resume")
+        shown = lab.json("move", "show", move)
+        assert (shown["state"], flows(lab, move)) == ("verifying", [("migrate", "done")])
+        assert said in shown["waits_for"]
+        assert shown["waits_for"] in refused
+        assert kept.is_dir()
+    change(lab, mended)
+    lab.cli("move", "resume")
+    assert flows(lab, move) == CONFIRMED
+
+
+def test_a_keeper_asks_again_after_a_while_and_writes_once(lab: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is mended meanwhile is found by the keeper that runs, without a command."""
+    lab.cli("server", "migrate", "web")
+    move = lab.move("web").id
+    change(lab, "vm_state='error'")
+    let_pass(lab, move)
+    written: list[str | None] = []
+
+    def note(session: Any, moved: str, why: str | None) -> bool:
+        written.append(why)
+        return note_wait(session, moved, why)
+
+    monkeypatch.setattr(keeping, "note_wait", note)
+    monkeypatch.setattr(keeping, "ASK_AGAIN", 0.1)
+    with lab.running():
+        until(lambda: read(lab, move).waits_for, "a reason")
+        assert flows(lab, move) == [("migrate", "done")]
+        change(lab, "vm_state='resized'")
+        await_state(lab, move, "done")
+    assert len(written) == 1
+    assert flows(lab, move) == CONFIRMED
+
+
+def test_a_server_in_error_that_is_deleted_goes_whatever_a_confirm_asks(lab: Stage) -> None:
+    """Whoever deletes a server asked for its disks to go; nothing waits for a state that no one will mend."""
+    lab.cli("lab", "server", "create", "gone", "--flavor", "small", "--host", "host1", "--image", "base")
+    lab.cli("server", "migrate", "gone")
+    change(lab, "vm_state='error'", "gone")
+    lab.cli("lab", "server", "delete", "gone")
+    assert {each["name"] for each in lab.json("server", "list", "-c", "name")} == {"db", "web"}
+
+
+def test_manual_waits_for_a_person_whatever_the_time(lab: Stage) -> None:
+    lab.cli("server", "migrate", "web", "--confirm", "manual")
+    move = lab.move("web")
+    assert (move.policy, move.deadline) == ("manual", None)
+    assert "it waits for that as long as it takes" in lab.json("move", "show", move.id)["next"]
+    # As a conductor of an older release would write it.
+    let_pass(lab, move.id)
+    lab.cli("move", "resume")
+    assert flows(lab, move.id) == [("migrate", "done")]
+    lab.cli("server", "revert", "web")
+    assert "has no deadline" in lab.refused("server", "migrate", "web", "--confirm", "manual", "--deadline", "1h")
+
+
+def test_a_jump_of_the_clock_confirms_nothing(lab: Stage) -> None:
+    """The database's clock is set a day ahead while a keeper leads: the source's disks stay until time has passed."""
+    lab.cli("server", "migrate", "web", "--deadline", "2h")
+    move = lab.move("web").id
+    with database_clock.settable(lab.lab.journal) as set_ahead, keepers(lab) as (keeper, new):
+        keeper.round()
+        set_ahead(A_DAY)
+        assert settled(keeper.round()) == settled(keeper.round()) == []
+        assert flows(lab, move) == [("migrate", "done")]
+        # The clock as it is now is all that a keeper has to go by that starts after the jump.
+        assert settled(new.round()) == [(move, "confirm")]
+    lab.cli("move", "resume")
+    assert flows(lab, move) == CONFIRMED
+
+
+def settled(actions: list[keeping.Action]) -> list[tuple[str, str]]:
+    return [(action.move, action.kind) for action in actions if isinstance(action, keeping.Settle)]
+
+
+def test_the_line_after_a_move_tells_when_it_is_confirmed(lab: Stage) -> None:
+    """U2: who goes home on Friday knows what is gone on Monday."""
+    said = lab.cli("server", "migrate", "web", "--deadline", "2h")
+    deadline = read(lab, lab.move("web").id).deadline
+    assert deadline is not None
+    assert f"without either it is confirmed at {deadline:%Y-%m-%d %H:%M:%S} UTC, and the source's disks are" in said
+    lab.cli("server", "revert", "web")
+
+
+def change(lab: Stage, column: str, server: str = "web") -> None:
+    with sqlite3.connect(lab.lab.layout.cell("cell1")) as cell:
+        cell.execute(f"UPDATE instances SET {column} WHERE uuid = '{lab.id_of(server)}'")
 
 
 def test_a_deadline_that_no_guest_can_meet_is_refused(lab: Stage) -> None:

@@ -16,7 +16,7 @@ import pytest
 import sqlalchemy as sa
 from alembic import autogenerate
 from alembic.migration import MigrationContext
-from support import mariadb_server, postgres_server
+from support import journal_policies, mariadb_server, postgres_server
 from support.proxy import running_proxy
 
 from droveway.engines import fencing
@@ -205,3 +205,7 @@ def test_claims_of_one_moment_follow_one_another(journal: Database) -> None:
             else:
                 with pytest.raises(Fenced):
                     fencing.check(session, move, epoch)
+
+
+def test_policies_get_the_names_that_say_what_they_do(empty: Database) -> None:
+    journal_policies.check(empty)

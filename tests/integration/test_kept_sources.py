@@ -13,12 +13,16 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
+from support import database_clock
 from support.crash_points import assert_converged
 from support.operations import Stage, Workers, faults_cleared, stage
 from support.small_lab import until
 
 from droveway.audit import Finding
+from droveway.clients.zookeeper import connect_embedded, embedded_store
 from droveway.engines import asking
+from droveway.engines.commands import Commands
+from droveway.engines.debts import Collector
 from droveway.engines.submit import Wish, submit
 from droveway.errors import Parked
 from droveway.lab import books, stopped
@@ -103,7 +107,7 @@ def test_what_the_server_had_is_kept_until_its_time_is_over(lab: Stage, name: st
     """Also on shared storage; the host goes on taking servers, and this one may come back to it meanwhile."""
     home = str(lab.server(name).host)
     had = contents(lab.directory(home, name))
-    move = migrate(lab, name, "--confirm", "manual", "--keep-source", "7d")
+    move = migrate(lab, name, "--confirm", "deadline", "--keep-source", "7d")
     shown = lab.json("move", "show", move)
     assert (shown["keep_source"], shown["kept_as"], shown["kept_until"]) == (WEEK, None, None)
     assert "then the source is kept for 7 d" in lab.cli("move", "show", move)
@@ -175,7 +179,7 @@ def test_a_server_that_is_deleted_while_it_is_verified_leaves_nothing(lab: Stage
     """One that is deleted later leaves what is kept, until its time is over."""
     for name in ("early", "late"):
         lab.cli("lab", "server", "create", name, "--flavor", "small", "--host", "host1", "--image", "base")
-    early = migrate(lab, "early", "--confirm", "manual", "--keep-source", "1d")
+    early = migrate(lab, "early", "--confirm", "deadline", "--keep-source", "1d")
     late = migrate(lab, "late", "--keep-source", "1d")
     places = [kept(lab, move) for move in (early, late)]
     for name in ("early", "late"):
@@ -265,3 +269,25 @@ def test_whatever_happens_while_the_source_is_kept_converges(record_property: Ca
     """The points of the one step that a kept source changes; those of a deleted source are the crash matrix's."""
     step = ("--kind", "confirm", "--direction", "execute", "--step", "discard_source")
     assert_converged(record_property, "--keep-source", "3600", *step, "--each", "1", "--seed", "1")
+
+
+def test_a_jump_of_the_clock_purges_nothing(lab: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The database's clock is set a week ahead while somebody collects; who asks for the purge waits for no clock."""
+    move = migrate(lab, "web", "--keep-source", "2d")
+    session = connect_embedded(embedded_store())
+    monkeypatch.setattr(Commands, "workers", lambda _self: set(BESIDE))
+    asked: list[str] = []
+    with database_clock.settable(lab.lab.journal) as set_ahead:
+        collector = Collector(session, lab.lab.journal, every=1.0)
+        collector._settle = lambda moved, _host, _owed: asked.append(moved)  # type: ignore[method-assign]
+        collector.round()
+        set_ahead(dt.timedelta(seconds=WEEK))
+        collector.round()
+        assert asked == []
+        with lab.lab.journal.write() as journal:
+            debts.end_keeping(journal, move)
+        collector.round()
+    session.close()
+    assert asked == [move]
+    lab.cli("move", "resume")
+    assert not owes(lab, move)

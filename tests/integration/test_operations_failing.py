@@ -282,7 +282,7 @@ def test_a_queued_move_is_held_before_it_begins(lab: Stage) -> None:
 
 
 def test_a_passed_deadline_is_acted_on_by_the_next_writing_command(lab: Stage) -> None:
-    """R2-10: under the policy manual no move waits for a person longer than until its deadline."""
+    """R2-10: under the policy deadline no move waits for a person longer than until its deadline."""
     lab.cli("server", "migrate", "db", "--deadline", "1h")
     move = lab.move("db")
     assert move.deadline is not None

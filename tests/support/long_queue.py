@@ -15,7 +15,13 @@ from droveway.persistence.database import Database, database_time
 from droveway.persistence.journal import Claim, Move, MoveFlow
 from droveway.persistence.states import ENDED, State
 
-_OF_ALL = {"kind": "migrate", "source_cell": "cell1", "old_flavor": "small", "new_flavor": "small", "policy": "manual"}
+_OF_ALL = {
+    "kind": "migrate",
+    "source_cell": "cell1",
+    "old_flavor": "small",
+    "new_flavor": "small",
+    "policy": "deadline",
+}
 
 
 def fill(

@@ -34,11 +34,11 @@ def acts(policy: str, deadline: dt.datetime | None, up: frozenset[str] = UP, **f
     return policies.act(waiting, up, NOW)
 
 
-def settle(kind: Any, deadline: dt.datetime) -> list[PolicyAction]:
-    return [Settle("m", kind, deadline)]
+def settle(kind: Any, deadline: dt.datetime, *, unasked: bool = False) -> list[PolicyAction]:
+    return [Settle("m", kind, deadline, unasked=unasked)]
 
 
-@pytest.mark.parametrize("policy", ["manual", "auto"])
+@pytest.mark.parametrize("policy", ["deadline", "auto"])
 def test_a_deadline_confirms_once_it_has_come(policy: str) -> None:
     assert acts(policy, SOON) == []
     assert acts(policy, None) == []
@@ -46,7 +46,7 @@ def test_a_deadline_confirms_once_it_has_come(policy: str) -> None:
     assert acts(policy, PAST, frozenset({"host1"})) == settle("confirm", PAST)
 
 
-@pytest.mark.parametrize("policy", ["manual", "auto"])
+@pytest.mark.parametrize("policy", ["deadline", "auto"])
 def test_a_confirm_that_is_due_waits_for_the_source_and_says_so_once(policy: str) -> None:
     (wait,) = acts(policy, PAST, frozenset({"host2"}))
     assert isinstance(wait, Wait)
@@ -57,11 +57,12 @@ def test_a_confirm_that_is_due_waits_for_the_source_and_says_so_once(policy: str
 
 
 def test_a_server_that_is_to_be_deleted_is_confirmed_first_whatever_its_policy() -> None:
-    assert acts("healthy", PAST, frozenset({"host1"}), deleting=True) == settle("confirm", PAST)
-    assert acts("healthy", SOON, deleting=True) == []
+    for policy in ("healthy", "manual"):
+        assert acts(policy, PAST, frozenset({"host1"}), deleting=True) == settle("confirm", PAST, unasked=True)
+        assert acts(policy, SOON, deleting=True) == []
 
 
-@pytest.mark.parametrize("policy", ["manual", "auto", "healthy"])
+@pytest.mark.parametrize("policy", ["deadline", "auto", "healthy", "manual"])
 def test_no_confirm_of_a_server_that_is_to_be_deleted_is_filed_while_its_source_is_away(policy: str) -> None:
     """Each would fail, and the next one would be filed at once."""
     (wait,) = acts(policy, PAST, frozenset({"host2"}), deleting=True)
@@ -69,13 +70,51 @@ def test_no_confirm_of_a_server_that_is_to_be_deleted_is_filed_while_its_source_
     assert wait.why is not None
     assert wait.why.startswith("the worker of host host1 is away")
     assert acts(policy, PAST, frozenset({"host2"}), deleting=True, waits_for=wait.why) == []
-    assert acts(policy, PAST, frozenset({"host1"}), deleting=True, waits_for=wait.why) == settle("confirm", PAST)
+    assert acts(policy, PAST, frozenset({"host1"}), deleting=True, waits_for=wait.why) == settle(
+        "confirm", PAST, unasked=True
+    )
+
+
+def test_manual_waits_for_a_person_whatever_stands_in_the_journal() -> None:
+    for deadline in (None, PAST):
+        assert acts("manual", deadline) == []
+        waits = Move(state="verifying", hold=False, policy="manual", deadline=deadline, delete_requested=False)
+        assert not asking.can_go_on(waits, NOW)
+
+
+def test_what_a_policy_may_not_do_is_shown_and_waited_for_by_no_command() -> None:
+    why = "server web is ERROR"
+    assert acts("deadline", PAST, refused=why) == [*settle("confirm", PAST), Wait("m", why)]
+    assert acts("deadline", PAST, refused=why, waits_for=why) == settle("confirm", PAST)
+    assert acts("healthy", SOON, health=Health.FAILING, asked=NOW, refused=why, waits_for=why) == []
+    move = Move(state="verifying", hold=False, policy="deadline", deadline=PAST, delete_requested=False)
+    move.source_host = "host1"
+    assert asking.can_go_on(move, NOW)
+    move.waits_for = why
+    assert not asking.can_go_on(move, NOW)
+    move.waits_for = "the worker of host host1 is away, and its copy is needed: start it"
+    assert asking.can_go_on(move, NOW)
+
+
+@pytest.mark.parametrize("policy", ["deadline", "healthy"])
+def test_a_deadline_that_came_by_a_jump_of_the_clock_is_none_yet(policy: str) -> None:
+    failing: dict[str, Any] = {"health": Health.FAILING, "asked": NOW} if policy == "healthy" else {}
+    assert acts(policy, PAST, early=True, **failing) == []
+    assert acts(policy, PAST, **failing) != []
+
+
+def test_only_what_is_waited_for_by_a_clock_has_a_beginning() -> None:
+    assert policies.since("deadline", NOW, 60, deleting=False) == NOW - 60 * SECOND
+    assert policies.since("healthy", NOW, 60, deleting=False) == NOW - 60 * SECOND
+    assert policies.since("deadline", NOW, 60, deleting=True) is None
+    assert policies.since("auto", NOW, 60, deleting=False) is None
+    assert policies.since("manual", None, 60, deleting=False) is None
 
 
 def test_a_delete_that_has_said_what_it_waits_for_is_not_waited_for() -> None:
     """Whoever asked for it is told, and does not wait for a host that somebody has to start."""
     going = Move(
-        state="verifying", hold=False, policy="manual", deadline=PAST, delete_requested=True, source_host="host1"
+        state="verifying", hold=False, policy="deadline", deadline=PAST, delete_requested=True, source_host="host1"
     )
     assert asking.can_go_on(going, NOW, {"host1"})
     going.waits_for = "the worker of host host1 is away"
@@ -128,7 +167,7 @@ def test_neither_confirm_nor_revert_begins_without_the_source(health: Health | N
 
 
 def test_only_hosts_that_matter_are_looked_at() -> None:
-    waiting = Waiting(move="m", policy="manual", deadline=SOON, source="host1", destination="host2")
+    waiting = Waiting(move="m", policy="deadline", deadline=SOON, source="host1", destination="host2")
     assert policies.hosts(waiting, NOW) == set()
     assert policies.hosts(waiting, SOON) == {"host1"}
     assert policies.hosts(Waiting(**(vars(waiting) | {"policy": "healthy"})), NOW) == UP

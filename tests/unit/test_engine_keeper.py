@@ -89,7 +89,7 @@ def test_nothing_is_done_for_a_move_that_needs_an_operator() -> None:
 
 def test_the_policy_of_a_move_acts_unless_the_move_is_held() -> None:
     overdue = NOW - dt.timedelta(days=1)
-    waiting = Waiting(move="m", policy="manual", deadline=overdue, source="host1", destination="host2")
+    waiting = Waiting(move="m", policy="deadline", deadline=overdue, source="host1", destination="host2")
     assert decided(seen(state=State.VERIFYING, waiting=waiting)) == [Settle("m", "confirm", overdue)]
     assert decided(seen(state=State.VERIFYING, waiting=waiting, hold=True)) == []
     assert decided(seen(state=State.RUNNING)) == []

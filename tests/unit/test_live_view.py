@@ -47,7 +47,7 @@ def move(**others: Any) -> Move:
         "dest_host": "host3",
         "old_flavor": "small",
         "new_flavor": "small",
-        "policy": "manual",
+        "policy": "deadline",
         "asked_by": "ana",
         "delete_requested": False,
         "created_at": BEGAN,
@@ -143,7 +143,8 @@ def test_ahead_is_the_rest_of_the_graph_and_what_the_policy_does() -> None:
     names = ahead(move(), COPYING)
     assert names[0] == "fit_disks"
     assert "start_guest" in names
-    assert names[-1] == "then it waits for your confirm or revert"
+    assert names[-1] == "then it waits for your confirm or revert until its deadline, and is confirmed"
+    assert ahead(move(policy="manual"), COPYING)[-1] == "then it waits for your confirm or revert"
     assert ahead(move(), [step("copy_disks", 0, None, direction="revert")]) == []
     assert ahead(move(state="queued"), [])[0] == "record_before"
 

@@ -7,6 +7,7 @@ import sqlalchemy as sa
 from alembic import autogenerate
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
+from support import journal_policies
 from taskflow.persistence.backends.sqlalchemy import tables
 
 import droveway.persistence.migrations
@@ -84,3 +85,7 @@ def test_downgrading_leaves_no_table(journal: Database) -> None:
         command.downgrade(config, "base")
         connection.commit()
         assert sa.inspect(connection).get_table_names() == ["alembic_version"]
+
+
+def test_policies_get_the_names_that_say_what_they_do(journal: Database) -> None:
+    journal_policies.check(journal)
