@@ -112,8 +112,11 @@ def load(folder: Path = MUTANTS) -> list[Mutant]:
     return [_mutant(name, facts) for file in files for name, facts in file.items()]
 
 
-def page(rows: Iterable[tuple[Mutant, Found]]) -> str:
-    """The list of the mutants with what caught each."""
+def page(rows: Iterable[tuple[Mutant, Found]], order: Iterable[Mutant] = (), before: str = "") -> str:
+    """The list of the mutants with what caught each; of those in ``order`` that were not run, as it was ``before``."""
+    known = dict(re.findall(r"^(   \* - \*\*([^*]+)\*\*:.*\n(?:     .*\n)*)", before, re.MULTILINE))
+    known = {name: text for text, name in known.items()} | {mutant.name: _row(mutant, found) for mutant, found in rows}
+    names = [mutant.name for mutant in order] or list(known)
     lines = [
         ".. Written by tools/mutate: change tools/mutants/ and run it again.",
         "",
@@ -133,12 +136,14 @@ def page(rows: Iterable[tuple[Mutant, Found]]) -> str:
         "   * - Defect",
         "     - Caught by",
     ]
-    for mutant, found in rows:
-        files = ", ".join(f"``{file}``" for file in dict.fromkeys(edit.file for edit in mutant.edits))
-        quoted = found.words.replace("`", "'")
-        lines += [f"   * - **{mutant.name}**: {mutant.what}.", f"       In {files}."]
-        lines += [f"     - ``{found.by}``:", f"       ``{quoted}``"]
-    return "\n".join([*lines, ""])
+    return "\n".join([*lines, ""]) + "".join(known.get(name, "") for name in names)
+
+
+def _row(mutant: Mutant, found: Found) -> str:
+    files = ", ".join(f"``{file}``" for file in dict.fromkeys(edit.file for edit in mutant.edits))
+    quoted = found.words.replace("`", "'")
+    lines = [f"   * - **{mutant.name}**: {mutant.what}.", f"       In {files}."]
+    return "\n".join([*lines, f"     - ``{found.by}``:", f"       ``{quoted}``", ""])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -183,8 +188,9 @@ def _judge(folder: Path, mutants: list[Mutant], jobs: int, *, whole: bool) -> in
         print(f"without any defect {len(sound)} runs find nothing", flush=True)
         rows = list(pool.map(lambda mutant: (mutant, _hunt(base, folder / mutant.name, mutant)), mutants))
     caught = [row for row in rows if row[1].by]
-    if whole and len(caught) == len(rows):
-        PAGE.write_text(page(rows), encoding="utf-8")
+    if len(caught) == len(rows):
+        before = "" if whole else PAGE.read_text(encoding="utf-8")
+        PAGE.write_text(page(rows, load(), before), encoding="utf-8")
     print(f"mutants: {len(caught)} of {len(rows)} caught")
     return int(len(caught) != len(rows))
 

@@ -62,7 +62,7 @@ def test_what_has_to_find_a_defect_is_there(name: str) -> None:
 
 def test_there_are_enough_of_every_layer() -> None:
     assert len(MUTANTS) >= 20
-    assert {edit.file.partition("/")[0] for mutant in MUTANTS.values() for edit in mutant.edits} == LAYERS
+    assert {edit.file.partition("/")[0] for mutant in MUTANTS.values() for edit in mutant.edits} >= LAYERS
 
 
 def test_the_page_names_each() -> None:
