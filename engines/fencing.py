@@ -67,6 +67,10 @@ _ENDED_STEP: Final = (
     )
     .limit(1)
 )
+_CAME_FARTHER: Final = sa.select(Move.id).where(
+    Move.id == sa.bindparam("move"), Move.progress_at > sa.bindparam("claimed_at")
+)
+"""By the database's clock, both: a host told of more than the claim before had kept."""
 
 
 class Quarantined(DrovewayError):
@@ -221,7 +225,9 @@ def next_epoch(connection: sa.Connection) -> int:
 def _in_vain(connection: sa.Connection, last: Any) -> bool:
     if last.released_at is not None:
         return False
-    return connection.scalar(_ENDED_STEP, {"move": last.move_id, "claimed": last.epoch}) is None
+    if connection.scalar(_ENDED_STEP, {"move": last.move_id, "claimed": last.epoch}) is not None:
+        return False
+    return connection.scalar(_CAME_FARTHER, {"move": last.move_id, "claimed_at": last.claimed_at}) is None
 
 
 def now() -> dt.datetime:

@@ -12,7 +12,6 @@ import sqlalchemy as sa
 from sqlalchemy import orm
 from taskflow import exceptions as taskflow_errors
 
-from droveway.engines.fencing import now
 from droveway.persistence.journal import Move
 from droveway.wire import Progress
 
@@ -23,6 +22,8 @@ NOTE_EVERY: Final = 1.0
 
 FIRST_AFTER: Final = 0.4
 """Seconds after which a command counts as long: most are answered sooner."""
+
+_NOW: Final = sa.func.utc_now()
 
 NOTHING_TOLD: Final = dict.fromkeys(
     ("progress_done", "progress_total", "progress_kept", "progress_seconds", "progress_at")
@@ -59,12 +60,14 @@ class ProgressNote:
                 session.execute(
                     sa.update(Move)
                     .where(Move.id == self._move)
-                    .values(
-                        progress_done=told.done,
-                        progress_total=told.total,
-                        progress_kept=told.kept,
-                        progress_seconds=told.seconds,
-                        progress_at=now(),
+                    .ordered_values(
+                        # What an earlier claim has kept already is no progress of this one.  It comes first: MariaDB
+                        # compares with what was assigned before it.
+                        (Move.progress_at, sa.case((Move.progress_done == told.done, Move.progress_at), else_=_NOW)),
+                        (Move.progress_done, told.done),
+                        (Move.progress_total, told.total),
+                        (Move.progress_kept, told.kept),
+                        (Move.progress_seconds, told.seconds),
                     )
                     .execution_options(synchronize_session=False)
                 )

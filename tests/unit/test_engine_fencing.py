@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,14 +12,17 @@ import pytest
 from support.engine_rig import CONFIRM, MIGRATE, Crash, Rig, embedded_rig, reference, until
 from taskflow.exceptions import StorageFailure
 
+from droveway import wire
 from droveway.clients.zookeeper import TOMBSTONE, epoch_path, progress_path, result_path
-from droveway.engines import fencing
+from droveway.engines import fencing, progress
 from droveway.engines.backend import FlowBackend
 from droveway.engines.fencing import Quarantined
+from droveway.engines.progress import ProgressNote
 from droveway.errors import Fenced, StepError
 from droveway.flows.run import MoveOptions
 from droveway.flows.step import Context, Step
 from droveway.persistence import moves, requests
+from droveway.persistence.database import database_time
 from droveway.persistence.journal import Claim, Intent
 from droveway.persistence.states import State
 
@@ -71,6 +75,38 @@ def test_only_unclean_claims_without_progress_lead_to_quarantine(rig: Rig) -> No
     with pytest.raises(Quarantined):
         fencing.claim(rig.journal, move, "me", quarantine_after=3)
     assert fencing.claim(rig.journal, move, "me", quarantine_after=3) > 0
+
+
+def tell(rig: Rig, move: str, epoch: int, done: int) -> None:
+    """Keep what a host tells of a long step, as the holder of the claim does; a fresh conductor has kept nothing."""
+
+    @contextlib.contextmanager
+    def write() -> Iterator[Any]:
+        with rig.journal.write() as session:
+            fencing.check(session, move, epoch)
+            yield session
+
+    claimed = claim_of(rig, move).claimed_at
+    with rig.journal.read() as session:
+        until(lambda: database_time(session) > claimed)
+    note = ProgressNote(move, lambda: wire.Progress(key="k", done=done, total=99, seconds=float(epoch)), write)
+    note.update()
+
+
+def test_a_copy_that_goes_on_is_never_given_up(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Claims expire in the middle of it, one after another; one in which it comes no farther counts as vain."""
+    monkeypatch.setattr(progress, "FIRST_AFTER", 0.0)
+    move = rig.submit()
+    epoch = fencing.claim(rig.journal, move, "me", quarantine_after=2)
+    for done in range(1, 7):
+        tell(rig, move, epoch, done)
+        epoch = fencing.claim(rig.journal, move, "me", quarantine_after=2)
+        assert claim_of(rig, move).unclean == 0
+    tell(rig, move, epoch, 6)
+    fencing.claim(rig.journal, move, "me", quarantine_after=2)
+    assert claim_of(rig, move).unclean == 1
+    with pytest.raises(Quarantined):
+        fencing.claim(rig.journal, move, "me", quarantine_after=2)
 
 
 def test_a_queued_move_that_is_cancelled_while_it_is_claimed_never_begins(
