@@ -27,6 +27,12 @@ def placement(client: Placement) -> tuple[dict[str, str | None], dict[str, dict[
     return providers, held
 
 
+def reserved(client: Placement, provider: str) -> dict[str, int]:
+    """Resource class → what the provider's host keeps for itself."""
+    inventories = client.provider_inventories(provider)
+    return {name: int(each["reserved"]) for name, each in inventories.items() if each.get("reserved")}
+
+
 def ports(client: Network) -> tuple[PortView, ...]:
     """The ports that belong to servers; those of routers and DHCP agents are none of ours."""
     return tuple(

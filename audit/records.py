@@ -75,6 +75,8 @@ class Node:
     """vcpus_used, memory_mb_used, local_gb_used, free_ram_mb, free_disk_gb, running_vms."""
     memory_mb: int
     local_gb: int
+    reserved: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    """Resource class → what the host keeps for itself, by its inventories in Placement."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

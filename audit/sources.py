@@ -70,7 +70,12 @@ def take(sources: Sources) -> Snapshot:
         cells=tuple(sources.cells.names()),
         servers=tuple(servers),
         migrations=tuple(migrations),
-        nodes=tuple(nodes),
+        nodes=tuple(
+            dataclasses.replace(node, reserved=read_services.reserved(sources.placement, node.uuid))
+            if node.uuid in providers
+            else node
+            for node in nodes
+        ),
         mappings=mappings,
         requests=requests,
         moves=moves,

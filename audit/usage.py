@@ -1,53 +1,75 @@
-"""What compute_nodes says that hosts use, against what the servers' and migrations' rows add up to."""
+"""What compute_nodes says that hosts use, against what servers' and migrations' rows and Placement add up to.
+
+The sum is the audit's own, made as Nova's resource tracker makes it: nothing of what writes the columns is used here.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
 
 from droveway.audit.findings import Finding, Kind, update
-from droveway.audit.records import Node
+from droveway.audit.records import MigrationRow, Node, ServerRow
 from droveway.audit.snapshot import Snapshot
-from droveway.persistence.usage import Held, Usage, usage_of
 from droveway.persistence.vm_states import ENDED_MIGRATIONS
+
+_CLASSES: Final = {"VCPU": "vcpus", "MEMORY_MB": "memory_mb", "DISK_GB": "disk_gb"}
+"""Resource classes of which a host may keep something for itself."""
 
 
 def check(snapshot: Snapshot) -> Iterator[Finding]:
     """Wrong sums; a cell with an unreadable row is left to the finding about that row."""
-    for cell in snapshot.cells:
-        if any(row.broken for row in snapshot.servers if row.cell == cell):
-            continue
-        held = _held(snapshot, cell)
-        for node in snapshot.nodes:
-            if node.cell == cell:
-                yield from _compare(node, usage_of(node.host, held))
-
-
-def _held(snapshot: Snapshot, cell: str) -> list[Held]:
-    in_progress = {
-        row.server: row for row in snapshot.migrations if row.cell == cell and row.status not in ENDED_MIGRATIONS
-    }
-    found = []
+    unreadable = {row.cell for row in snapshot.servers if row.broken}
+    carried: dict[tuple[str, str], Counter[str]] = {}
     for row in snapshot.servers:
-        if row.cell != cell:
-            continue
-        migration = in_progress.get(row.uuid)
-        flavors = {
-            slot: dict(flavor) if flavor is not None else None
-            for slot, flavor in ((slot, row.flavors.get(slot)) for slot in ("cur", "old", "new"))
-        }
-        source = migration.source if migration is not None else None
-        found.append(Held(row.host, flavors, source, migration.destination if migration is not None else None))
-    return found
+        for host, amounts in _carried(row, _open_migration(snapshot, row)):
+            carried.setdefault((row.cell, host), Counter()).update(amounts)
+    for node in snapshot.nodes:
+        if node.cell not in unreadable:
+            total = Counter(carried.get((node.cell, node.host), Counter()))
+            total.update({_CLASSES[name]: kept for name, kept in node.reserved.items() if name in _CLASSES})
+            yield from _compare(node, total)
 
 
-def _compare(node: Node, usage: Usage) -> Iterator[Finding]:
+def _open_migration(snapshot: Snapshot, row: ServerRow) -> MigrationRow | None:
+    found = [each for each in snapshot.migrations if (each.cell, each.server) == (row.cell, row.uuid)]
+    return next((each for each in reversed(found) if each.status not in ENDED_MIGRATIONS), None)
+
+
+def _carried(row: ServerRow, migration: MigrationRow | None) -> Iterator[tuple[str, dict[str, int]]]:
+    """What the server counts for, host by host: where it lives, and at the other end of a migration under way."""
+    current, old, new = (row.flavors.get(slot) for slot in ("cur", "old", "new"))
+    if row.host and current is not None:
+        yield row.host, {**_tracked(current, row), "servers": 1}
+    if migration is None:
+        return
+    if migration.source == migration.destination:
+        # Both flavors count on the one host: the server's own is either of them.
+        other = old if current == new else new
+        if migration.source and other is not None:
+            yield migration.source, _tracked(other, row)
+        return
+    for host, flavor in ((migration.source, old), (migration.destination, new)):
+        if host and host != row.host and flavor is not None:
+            yield host, _tracked(flavor, row)
+
+
+def _tracked(flavor: Mapping[str, Any], row: ServerRow) -> dict[str, int]:
+    """Nova's `_get_usage_dict` and `_update_usage`: no root on a volume; swap in MiB, of which whole GiB count."""
+    disk = flavor["ephemeral_gb"] + int(flavor.get("swap") or 0) // 1024
+    disk += 0 if row.from_volume else flavor["root_gb"]
+    return {"vcpus": flavor["vcpus"], "memory_mb": flavor["memory_mb"], "disk_gb": disk}
+
+
+def _compare(node: Node, total: Mapping[str, int]) -> Iterator[Finding]:
     wanted = {
-        "vcpus_used": usage.vcpus,
-        "memory_mb_used": usage.memory_mb,
-        "local_gb_used": usage.disk_gb,
-        "free_ram_mb": node.memory_mb - usage.memory_mb,
-        "free_disk_gb": node.local_gb - usage.disk_gb,
-        "running_vms": usage.servers,
+        "vcpus_used": total["vcpus"],
+        "memory_mb_used": total["memory_mb"],
+        "local_gb_used": total["disk_gb"],
+        "free_ram_mb": node.memory_mb - total["memory_mb"],
+        "free_disk_gb": node.local_gb - total["disk_gb"],
+        "running_vms": total["servers"],
     }
     wrong = {column: value for column, value in wanted.items() if node.used[column] != value}
     if wrong:

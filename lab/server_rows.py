@@ -13,6 +13,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 from sqlalchemy import orm
 
+from droveway.clients.placement import Placement
 from droveway.lab.topology import Owner
 from droveway.persistence import actions, api, cell, devices, objects, usage
 from droveway.persistence.times import to_json, utcnow
@@ -123,7 +124,7 @@ def add_to_api(session: orm.Session, server: NewServer, cell_name: str) -> None:
     row.spec = objects.encode(objects.request_spec(request))
 
 
-def add_to_cell(session: orm.Session, server: NewServer) -> None:
+def add_to_cell(session: orm.Session, server: NewServer, placement: Placement) -> None:
     """Write all that the cell keeps of the server, and what its host now uses."""
     node = session.scalars(
         sa.select(cell.ComputeNode).where(cell.ComputeNode.host == server.host, cell.ComputeNode.deleted == 0)
@@ -152,7 +153,8 @@ def add_to_cell(session: orm.Session, server: NewServer) -> None:
     actions.begin(session, request, "create", user_id=server.owner.user, project_id=server.owner.project)
     actions.open_event(session, request, _BUILD_EVENT, server.host)
     actions.close_event(session, request, _BUILD_EVENT)
-    usage.recompute(session, server.host)
+    reserved = usage.reserved_of(placement.provider_inventories(str(node.uuid)))
+    usage.recompute(session, server.host, reserved={server.host: reserved})
 
 
 def _instance(server: NewServer, node: cell.ComputeNode, now: datetime) -> cell.Instance:

@@ -51,7 +51,7 @@ def create(lab: Lab, name: str, spec: cloud.Server) -> str:
         _claim(lab, new, undo)
         _build_guest(lab, new, undo)
         with lab.cells.database(cell_name).write() as session:
-            server_rows.add_to_cell(session, new)
+            server_rows.add_to_cell(session, new, lab.placement)
         with lab.api.write() as session:
             server_rows.add_to_api(session, new, cell_name)
         undo.pop_all()

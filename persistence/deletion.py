@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -25,10 +26,10 @@ _DEPENDENTS: Final[tuple[Any, ...]] = (
 )
 
 
-def remove_from_cell(session: orm.Session, server: str) -> None:
+def remove_from_cell(session: orm.Session, server: str, reserved: Mapping[str, usage.Usage] | None = None) -> None:
     """Soft-delete the server's rows as Nova does, and settle what its host uses; done when it is so.
 
-    The fence of the flow that does this stays: whoever raised it drops it.
+    The fence of the flow that does this stays: whoever raised it drops it.  ``reserved`` as in `usage.recompute`.
     """
     row = session.scalar(sa.select(cell.Instance).where(cell.Instance.uuid == server, cell.Instance.deleted == 0))
     if row is None:
@@ -44,7 +45,7 @@ def remove_from_cell(session: orm.Session, server: str) -> None:
         for dependent in session.scalars(query):
             dependent.deleted, dependent.deleted_at = dependent.id, now
     session.execute(sa.delete(cell.ConsoleAuthToken).where(cell.ConsoleAuthToken.instance_uuid == server))
-    usage.recompute(session, row.host)
+    usage.recompute(session, row.host, reserved=reserved)
 
 
 def remove_from_api(session: orm.Session, server: str) -> None:

@@ -1,21 +1,22 @@
 """What the servers on a host use, recomputed from rows, never incremented, as Nova's resource tracker does.
 
-Follows semantics of Nova's `update_available_resource`: a server counts where it lives with the flavor it has; a move
-that has not ended counts besides: its new flavor on the destination, its old one on the source, wherever the server
-itself is not.
+Follows Nova's resource tracker (`_update_usage`): a server counts where it lives with the flavor it has; a move that
+has not ended counts besides: its new flavor on the destination, its old one on the source, wherever the server itself
+is not.  A root disk that is a volume takes nothing of the host, of swap only whole GiB count, and what the host keeps
+for itself (`reserved_host_cpus`, `reserved_host_memory_mb`, `reserved_host_disk_mb`) counts as used.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy import orm
 
 from droveway.persistence import objects
-from droveway.persistence.cell import Instance, InstanceExtra, Migration
+from droveway.persistence.cell import BlockDeviceMapping, Instance, InstanceExtra, Migration
 from droveway.persistence.cell_hosts import ComputeNode
 from droveway.persistence.vm_states import ENDED_MIGRATIONS
 
@@ -36,8 +37,18 @@ _STORE: Final = (
     .where(ComputeNode.id == sa.bindparam("node"))
     .values({column: sa.bindparam(f"new_{column}") for column in _USED})
 )
+_FROM_VOLUME: Final = (
+    sa.exists()
+    .where(
+        BlockDeviceMapping.instance_uuid == Instance.uuid,
+        BlockDeviceMapping.deleted == 0,
+        BlockDeviceMapping.boot_index == 0,
+        BlockDeviceMapping.destination_type == "volume",
+    )
+    .correlate(Instance)
+)
 _HELD: Final = (
-    sa.select(Instance.host, InstanceExtra.flavor, Migration.source_compute, Migration.dest_compute)
+    sa.select(Instance.host, InstanceExtra.flavor, Migration.source_compute, Migration.dest_compute, _FROM_VOLUME)
     .join(InstanceExtra, sa.and_(InstanceExtra.instance_uuid == Instance.uuid, InstanceExtra.deleted == 0))
     .outerjoin(
         Migration,
@@ -64,15 +75,20 @@ class Usage:
     disk_gb: int = 0
     servers: int = 0
 
-    def plus(self, flavor: dict[str, Any], *, servers: int) -> Usage:
+    def plus(self, flavor: dict[str, Any], *, servers: int, from_volume: bool = False) -> Usage:
         """This and one flavor (fields of Nova's Flavor object) more."""
-        swap = -(-int(flavor.get("swap") or 0) // 1024)
+        root = 0 if from_volume else flavor["root_gb"]
+        # Nova adds the fraction to a column of integers, which drops it for each server.
+        swap = int(flavor.get("swap") or 0) // 1024
         return Usage(
             self.vcpus + flavor["vcpus"],
             self.memory_mb + flavor["memory_mb"],
-            self.disk_gb + flavor["root_gb"] + flavor["ephemeral_gb"] + swap,
+            self.disk_gb + root + flavor["ephemeral_gb"] + swap,
             self.servers + servers,
         )
+
+
+NOTHING: Final = Usage()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,18 +100,20 @@ class Held:
     """cur, old and new as fields of Nova's Flavor object."""
     source: str | None = None
     destination: str | None = None
+    from_volume: bool = False
+    """Whether its root disk is a volume."""
 
 
-def usage_of(host: str, servers: Iterable[Held]) -> Usage:
-    """What the host carries."""
-    total = Usage()
+def usage_of(host: str, servers: Iterable[Held], reserved: Usage = NOTHING) -> Usage:
+    """What the host carries besides what it keeps for itself."""
+    total = reserved
     for held in servers:
         current = held.flavors["cur"]
         if held.host == host and current is not None:
-            total = total.plus(current, servers=1)
+            total = total.plus(current, servers=1, from_volume=held.from_volume)
         other = _besides(host, held)
         if other is not None:
-            total = total.plus(other, servers=0)
+            total = total.plus(other, servers=0, from_volume=held.from_volume)
     return total
 
 
@@ -111,14 +129,25 @@ def _besides(host: str, held: Held) -> dict[str, Any] | None:
     return held.flavors["old"] if host == held.source else held.flavors["new"]
 
 
-def recompute(session: orm.Session, *hosts: str | None) -> None:
-    """Write what these hosts of the cell use into their compute_nodes rows; others' rows are left alone."""
+def recompute(session: orm.Session, *hosts: str | None, reserved: Mapping[str, Usage] | None = None) -> None:
+    """Write what these hosts of the cell use into their compute_nodes rows; others' rows are left alone.
+
+    ``reserved``: what each host keeps for itself.
+    """
     session.flush()
     connection = session.connection()
     for host in sorted({host for host in hosts if host}):
         node = connection.execute(_NODE, {"host": host}).first()
         if node is not None:
-            _store(connection, node, usage_of(host, _held(connection, host)))
+            _store(connection, node, usage_of(host, _held(connection, host), (reserved or {}).get(host, NOTHING)))
+
+
+def reserved_of(inventories: Mapping[str, Mapping[str, Any]]) -> Usage:
+    """What a host keeps for itself, as its nova-compute told Placement: ``reserved`` of the host's own inventories."""
+    vcpus, memory_mb, disk_gb = (
+        int(inventories.get(name, {}).get("reserved") or 0) for name in ("VCPU", "MEMORY_MB", "DISK_GB")
+    )
+    return Usage(vcpus, memory_mb, disk_gb)
 
 
 def _store(connection: sa.Connection, node: sa.Row[Any], usage: Usage) -> None:
@@ -137,8 +166,8 @@ def _store(connection: sa.Connection, node: sa.Row[Any], usage: Usage) -> None:
 def _held(connection: sa.Connection, host: str) -> list[Held]:
     """Every server that lives on the host or has an open move from or to it."""
     return [
-        Held(home, _flavor_fields(flavor), source, destination)
-        for home, flavor, source, destination in connection.execute(_HELD, {"host": host})
+        Held(home, _flavor_fields(flavor), source, destination, bool(from_volume))
+        for home, flavor, source, destination, from_volume in connection.execute(_HELD, {"host": host})
     ]
 
 

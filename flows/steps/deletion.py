@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from droveway import wire
 from droveway.flows.step import Context, Step, Where
 from droveway.flows.steps.command import HostStep, volume_refs
-from droveway.flows.steps.rows import api_rows, request_id
+from droveway.flows.steps.rows import api_rows, request_id, reserved_on
 from droveway.persistence import actions, deletion, moves, servers, usage
 from droveway.persistence.actions import ActionRef
 from droveway.persistence.cell import Instance
@@ -161,10 +161,10 @@ class SettleDeleted(Step):
 
     def perform(self, ctx: Context) -> dict[str, Any]:
         """As Nova's `instance_destroy`, with the host's usage and the action's end."""
-        move, run = ctx.move, ctx.run
+        move, run, reserved = ctx.move, ctx.run, reserved_on(ctx)
         with run.cells.transaction(move.source_cell, move.server, run.epoch) as session:
-            deletion.remove_from_cell(session, move.server)
-            usage.recompute(session, move.source_host, move.dest_host)
+            deletion.remove_from_cell(session, move.server, reserved)
+            usage.recompute(session, move.source_host, move.dest_host, reserved=reserved)
             actions.close_event(session, ActionRef(move.server, request_id(ctx)), DELETE_EVENT)
         return {}
 

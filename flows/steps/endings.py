@@ -19,6 +19,7 @@ from droveway.flows.steps.rows import (
     failure,
     power_state,
     request_spec_after,
+    reserved_on,
     source_place,
     switch,
     task,
@@ -68,6 +69,7 @@ class SettleConfirmed(Step):
     def perform(self, ctx: Context) -> dict[str, Any]:
         """Status `confirmed`; what the host saw decides active or stopped; the move's traces go (Nova's confirm)."""
         running = bool(ctx.inputs["destination_guest"]["running"])
+        reserved = reserved_on(ctx, ctx.destination.host)
         with cell_rows(ctx) as rows:
             migration = rows.migration(ctx)
             swap(rows.session, migration, status=(MigrationStatus.CONFIRMING, MigrationStatus.CONFIRMED))
@@ -82,7 +84,7 @@ class SettleConfirmed(Step):
                         PowerState.RUNNING if running else PowerState.SHUTDOWN,
                     ),
                 )
-            usage.recompute(rows.session, ctx.move.source_host, ctx.destination.host)
+            usage.recompute(rows.session, ctx.move.source_host, ctx.destination.host, reserved=reserved)
             actions.close_event(rows.session, rows.action, CONFIRM_EVENT)
         return {}
 
@@ -141,6 +143,7 @@ class SwitchBack(Step):
     def perform(self, ctx: Context) -> dict[str, Any]:
         """Host, node and the old flavor."""
         record = before(ctx.move)
+        reserved = reserved_on(ctx, ctx.destination.host)
         with cell_rows(ctx) as rows:
             switch(
                 rows,
@@ -151,7 +154,7 @@ class SwitchBack(Step):
                 record.old_flavor,
             )
             changed_flavors(rows, cur=record.old_flavor)
-            usage.recompute(rows.session, ctx.move.source_host, ctx.destination.host)
+            usage.recompute(rows.session, ctx.move.source_host, ctx.destination.host, reserved=reserved)
             actions.close_event(rows.session, rows.action, REVERT_EVENTS[0])
             actions.open_event(rows.session, rows.action, REVERT_EVENTS[1], ctx.move.source_host)
         return {}
@@ -160,6 +163,7 @@ class SwitchBack(Step):
         """Host, node and flavor of the destination; the zone stays the source's until `mark_reverting` is undone."""
         record = before(ctx.move)
         fault = failure(ctx)
+        reserved = reserved_on(ctx, ctx.destination.host)
         with cell_rows(ctx) as rows:
             switch(
                 rows,
@@ -170,7 +174,7 @@ class SwitchBack(Step):
                 record.new_flavor,
             )
             changed_flavors(rows, cur=record.new_flavor)
-            usage.recompute(rows.session, ctx.move.source_host, ctx.destination.host)
+            usage.recompute(rows.session, ctx.move.source_host, ctx.destination.host, reserved=reserved)
             fail_event(rows, REVERT_EVENTS[1], fault)
 
     def _destination(self, ctx: Context, compute_id: int) -> Place:
@@ -202,6 +206,7 @@ class SettleReverted(Step):
     def perform(self, ctx: Context) -> dict[str, Any]:
         """Status `reverted`, the old vm_state, the move's traces gone."""
         record = before(ctx.move)
+        reserved = reserved_on(ctx, ctx.destination.host)
         with cell_rows(ctx) as rows:
             swap(rows.session, rows.migration(ctx), status=(MigrationStatus.REVERTING, MigrationStatus.REVERTED))
             _clear_traces(rows, ctx)
@@ -214,7 +219,7 @@ class SettleReverted(Step):
                     power_state=(OneOf((rows.instance.power_state,)), power_state(record)),
                     launched_at=(OneOf((rows.instance.launched_at,)), utcnow()),
                 )
-            usage.recompute(rows.session, ctx.move.source_host, ctx.destination.host)
+            usage.recompute(rows.session, ctx.move.source_host, ctx.destination.host, reserved=reserved)
             for event in REVERT_EVENTS:
                 actions.close_event(rows.session, rows.action, event)
         return {}

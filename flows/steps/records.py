@@ -25,6 +25,7 @@ from droveway.flows.steps.rows import (
     failure,
     power_state,
     request_spec_after,
+    reserved_on,
     same_or_encoded,
     source_place,
     switch,
@@ -208,11 +209,12 @@ class RecordMigration(Step):
 
     def undo(self, ctx: Context) -> None:
         """The status becomes `error`."""
+        reserved = reserved_on(ctx)
         with cell_rows(ctx) as rows:
             row = servers.migration(rows.session, ctx.move.id)
             if row is not None:
                 swap(rows.session, row, status=(MigrationStatus.PRE_MIGRATING, MigrationStatus.ERROR))
-                usage.recompute(rows.session, row.source_compute, row.dest_compute)
+                usage.recompute(rows.session, row.source_compute, row.dest_compute, reserved=reserved)
 
 
 class RecordDestination(Step):
@@ -228,6 +230,7 @@ class RecordDestination(Step):
         are what the next move to this host counts. A policy that is broken by now is the destination's fault.
         """
         record, chosen = before(ctx.move), ctx.destination
+        reserved = reserved_on(ctx, chosen.host)
         with cell_rows(ctx) as rows:
             check_group(ctx, rows.session)
             migration = rows.migration(ctx)
@@ -251,7 +254,7 @@ class RecordDestination(Step):
                 migration_context=(None, same_or_encoded(rows.extra.migration_context, context)),
             )
             servers.set_system_metadata(rows.session, ctx.move.server, "old_vm_state", record.vm_state)
-            usage.recompute(rows.session, chosen.host)
+            usage.recompute(rows.session, chosen.host, reserved=reserved)
             for event in CONDUCTOR_EVENTS:
                 actions.close_event(rows.session, rows.action, event)
             actions.open_event(rows.session, rows.action, PREP_EVENT, chosen.host)
@@ -260,6 +263,7 @@ class RecordDestination(Step):
     def undo(self, ctx: Context) -> None:
         """All back but the migration's dest columns."""
         fault = failure(ctx)
+        reserved = reserved_on(ctx, ctx.destination.host)
         with cell_rows(ctx) as rows:
             cleared = objects.change_server_flavors(servers.flavors(rows.extra), {"new": None})
             swap(
@@ -269,7 +273,7 @@ class RecordDestination(Step):
                 migration_context=(OneOf((rows.extra.migration_context,)), None),
             )
             servers.set_system_metadata(rows.session, ctx.move.server, "old_vm_state", None)
-            usage.recompute(rows.session, ctx.destination.host)
+            usage.recompute(rows.session, ctx.destination.host, reserved=reserved)
             fail_event(rows, PREP_EVENT, fault)
 
     def _earlier(self, ctx: Context) -> dict[str, OneOf]:
@@ -332,6 +336,7 @@ class SwitchRecords(Step):
     def perform(self, ctx: Context) -> dict[str, Any]:
         """host, node and flavor of the destination, `post-migrating`, `resize_finish`."""
         record, chosen = before(ctx.move), ctx.destination
+        reserved = reserved_on(ctx, chosen.host)
         with cell_rows(ctx) as rows:
             node = compute_node(rows.session, chosen.host)
             place = Place(chosen.host, chosen.node, node.id, availability_zone(ctx, chosen.host))
@@ -343,7 +348,7 @@ class SwitchRecords(Step):
                 rows.migration(ctx),
                 status=(MigrationStatus.MIGRATING, MigrationStatus.POST_MIGRATING),
             )
-            usage.recompute(rows.session, ctx.move.source_host, chosen.host)
+            usage.recompute(rows.session, ctx.move.source_host, chosen.host, reserved=reserved)
             actions.close_event(rows.session, rows.action, RESIZE_EVENT)
             actions.open_event(rows.session, rows.action, FINISH_EVENT, chosen.host)
         return {}
@@ -352,6 +357,7 @@ class SwitchRecords(Step):
         """All back to the source."""
         record, chosen = before(ctx.move), ctx.destination
         fault = failure(ctx)
+        reserved = reserved_on(ctx, chosen.host)
         with cell_rows(ctx) as rows:
             node = compute_node(rows.session, chosen.host)
             place = Place(chosen.host, chosen.node, node.id, availability_zone(ctx, chosen.host))
@@ -363,7 +369,7 @@ class SwitchRecords(Step):
                 rows.migration(ctx),
                 status=(MigrationStatus.POST_MIGRATING, MigrationStatus.MIGRATING),
             )
-            usage.recompute(rows.session, ctx.move.source_host, chosen.host)
+            usage.recompute(rows.session, ctx.move.source_host, chosen.host, reserved=reserved)
             fail_event(rows, FINISH_EVENT, fault)
 
 
@@ -389,6 +395,7 @@ class FinishRecords(Step):
 
     def perform(self, ctx: Context) -> dict[str, Any]:
         """Status `finished`, vm_state `resized`, task_state NULL, power_state as the guest runs."""
+        reserved = reserved_on(ctx, ctx.destination.host)
         with cell_rows(ctx) as rows:
             swap(rows.session, rows.migration(ctx), status=(MigrationStatus.POST_MIGRATING, MigrationStatus.FINISHED))
             if rows.instance.vm_state != VmState.RESIZED:
@@ -400,6 +407,6 @@ class FinishRecords(Step):
                     power_state=(OneOf((rows.instance.power_state,)), power_state(before(ctx.move))),
                     launched_at=(OneOf((rows.instance.launched_at,)), utcnow()),
                 )
-            usage.recompute(rows.session, ctx.move.source_host, ctx.destination.host)
+            usage.recompute(rows.session, ctx.move.source_host, ctx.destination.host, reserved=reserved)
             actions.close_event(rows.session, rows.action, FINISH_EVENT)
         return {}

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import platform
+import weakref
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,8 +14,9 @@ import sqlalchemy as sa
 
 from droveway.errors import Cancelled, DestinationFault, ServerDeleted
 from droveway.flows.before import Before, before
+from droveway.flows.run import Run
 from droveway.flows.step import Context
-from droveway.persistence import actions, faults, moves, objects, servers, swap_devices
+from droveway.persistence import actions, faults, moves, objects, servers, swap_devices, usage
 from droveway.persistence.cell import Instance, InstanceExtra, Migration
 from droveway.persistence.cell_hosts import ComputeNode
 from droveway.persistence.moves import FORWARD_KINDS
@@ -28,6 +30,9 @@ if TYPE_CHECKING:
 
 
 _NODE: Final = sa.select(ComputeNode).where(ComputeNode.host == sa.bindparam("host"), ComputeNode.deleted == 0)
+_NODE_IDS: Final = sa.select(ComputeNode.host, ComputeNode.uuid).where(
+    ComputeNode.host.in_(sa.bindparam("hosts", expanding=True)), ComputeNode.deleted == 0
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,6 +65,29 @@ def cell_rows(ctx: Context) -> Iterator[Rows]:
         action = actions.ActionRef(move.server, request_id(ctx))
         instance = servers.live(session, move.server, deleting=deleting)
         yield Rows(session, instance, action)
+
+
+_KEPT: Final[weakref.WeakKeyDictionary[Run, dict[str, usage.Usage]]] = weakref.WeakKeyDictionary()
+"""Run → host → what it keeps for itself, as it was asked for the first time in that run."""
+
+
+def reserved_on(ctx: Context, *hosts: str) -> dict[str, usage.Usage]:
+    """What these and the migration's hosts keep for themselves, by Placement.
+
+    It is asked for before any row is locked, and once for each run.
+    """
+    run, move = ctx.run, ctx.move
+    known = _KEPT.setdefault(run, {})
+    with run.cells.database(move.source_cell).read() as session:
+        row = servers.migration(session, move.id)
+        named = {move.source_host, move.dest_host, *hosts}
+        named |= {row.source_compute, row.dest_compute} if row is not None else set()
+        wanted = {host for host in named if host} - known.keys()
+        nodes = {each.host: each.uuid for each in session.execute(_NODE_IDS, {"hosts": list(wanted)})} if wanted else {}
+    for host in wanted:
+        node = nodes.get(host)
+        known[host] = usage.reserved_of(run.placement.provider_inventories(node)) if node else usage.NOTHING
+    return known
 
 
 def task(rows: Rows, old: str | OneOf | None, new: str | None) -> tuple[str | OneOf | None, str | None]:

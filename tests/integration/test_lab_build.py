@@ -156,7 +156,7 @@ def test_hosts_are_described_in_placement_and_in_the_cell_alike(lab: Lab) -> Non
     assert {provider.name: provider.uuid for provider in lab.placement.providers()} == {
         name: host.node for name, host in hosts.items()
     }
-    assert (hosts["host1"].vcpus_used, hosts["host1"].memory_mb_used, hosts["host1"].disk_gb_used) == (1, 512, 3)
+    assert (hosts["host1"].vcpus_used, hosts["host1"].memory_mb_used, hosts["host1"].disk_gb_used) == (1, 512, 2)
     assert "CUSTOM_X" in lab.placement.provider_traits(hosts["host1"].node)
     assert "COMPUTE_STATUS_DISABLED" in lab.placement.provider_traits(hosts["host2"].node)
     assert lab.placement.provider_inventories(hosts["host1"].node)["VCPU"]["allocation_ratio"] == 4.0
