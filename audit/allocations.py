@@ -144,6 +144,7 @@ def _not_covered(snapshot: Snapshot, standing: Standing, move: MoveRow) -> Itera
             host=host,
             server=standing.server,
             move=move.id,
+            owable=True,
         )
 
 
@@ -209,5 +210,7 @@ def _mend_of(standing: Standing) -> str:
     return f"nova-manage placement heal_allocations --instance {standing.server} --force"
 
 
-def _finding(subject: str, detail: str, *, mend: str, host: str = "", server: str = "", move: str = "") -> Finding:
-    return Finding(Kind.ALLOCATION, subject, detail, mend, host, server, move)
+def _finding(
+    subject: str, detail: str, *, mend: str, host: str = "", server: str = "", move: str = "", owable: bool = False
+) -> Finding:
+    return Finding(Kind.ALLOCATION, subject, detail, mend, host, server, move, owable=owable)

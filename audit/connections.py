@@ -77,4 +77,5 @@ def _finding(snapshot: Snapshot, view: HostView, sort: _Sort, server: str, name:
         view.host,
         server,
         standing.move_id if standing is not None else "",
+        owable=True,
     )

@@ -52,6 +52,7 @@ def _probe(snapshot: Snapshot, store: Store, entry: Directory, move_id: str) -> 
             ",".join(store.hosts),
             move.server if move is not None else "",
             move_id,
+            owable=True,
         )
 
 
@@ -125,6 +126,7 @@ def _left(snapshot: Snapshot, store: Store, entry: Directory, server: str, why: 
         ",".join(store.hosts),
         server,
         move_id or (standing.move_id if standing is not None else ""),
+        owable=True,
     )
 
 
@@ -156,6 +158,7 @@ def _unfinished(snapshot: Snapshot, store: Store, entry: Directory, server: str)
                 ",".join(store.hosts),
                 server,
                 standing.move_id or entry.move,
+                owable=True,
             )
 
 

@@ -50,6 +50,8 @@ class Finding:
     host: str = NOBODY
     server: str = NOBODY
     move: str = NOBODY
+    owable: bool = dataclasses.field(default=False, compare=False)
+    """Whether it is something that lies on its host, so that the host may owe to take it away."""
 
     def as_dict(self) -> dict[str, str]:
         """The finding with the keys that scripts rely on."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from droveway.audit.findings import Finding, Kind
+from droveway.audit.findings import Finding, Kind, update
 from droveway.audit.records import HostView, ServerRow
 from droveway.audit.snapshot import Phase, Snapshot, Standing
 from droveway.persistence.vm_states import PowerState, VmState
@@ -63,6 +63,7 @@ def _where(snapshot: Snapshot, view: HostView, guest: Guest) -> Iterator[Finding
         view.host,
         guest.server,
         standing.move_id if standing is not None and standing.move_id else guest.move,
+        owable=not guest.running,
     )
 
 
@@ -102,6 +103,8 @@ def _as_recorded(snapshot: Snapshot, standing: Standing, guests: dict[str, Guest
             text = f"{standing.name} is {row.vm_state} on {row.host}, but no guest of it is defined there"
             yield _finding(standing, text, f"openstack server reboot --hard {standing.server}")
         return
+    if (wrong := _power_state(standing, row, guest)) is not None:
+        yield wrong
     should_run = _should_run(row)
     if should_run is not None and should_run != guest.running:
         recorded = row.old_vm_state if row.vm_state == VmState.RESIZED else row.vm_state
@@ -127,12 +130,34 @@ def _should_run(row: ServerRow) -> bool | None:
     state = row.old_vm_state if row.vm_state == VmState.RESIZED else row.vm_state
     if state == VmState.STOPPED:
         return False
-    return row.power_state in _RUNS if state == VmState.ACTIVE else None
+    # Nova stops a server by itself whose user has shut it down from within, once it has noted that.
+    return True if state == VmState.ACTIVE and row.power_state in _RUNS else None
+
+
+def _power_state(standing: Standing, row: ServerRow, guest: Guest) -> Finding | None:
+    """The row's power_state says whether the guest runs; nothing where a guest is off, or on, that should not be."""
+    should_run = _should_run(row)
+    if row.task_state is not None or (should_run is not None and should_run != guest.running):
+        return None
+    if guest.running == (row.power_state in _RUNS):
+        return None
+    wanted = PowerState.RUNNING if guest.running else PowerState.SHUTDOWN
+    state = "runs" if guest.running else "is off"
+    return Finding(
+        Kind.ROW,
+        "power_state",
+        f"the guest of {standing.name} {state} on {row.host}, but its power_state is {row.power_state}",
+        update("instances", {"uuid": row.uuid}, {"power_state": int(wanted)}),
+        standing.host or "",
+        standing.server,
+        standing.move_id,
+    )
 
 
 def _finding(standing: Standing, detail: str, mend: str) -> Finding:
     host = standing.host or ""
-    return Finding(Kind.GUEST, standing.server, detail, mend, host, standing.server, standing.move_id)
+    off = " is off on " in detail
+    return Finding(Kind.GUEST, standing.server, detail, mend, host, standing.server, standing.move_id, owable=off)
 
 
 def _undefine(guest: Guest) -> str:

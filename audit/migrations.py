@@ -42,7 +42,7 @@ def check(snapshot: Snapshot) -> Iterator[Finding]:
         elif not _agrees(move, row.status):
             wanted = " or ".join(sorted(_EXPECTED.get(move.stage, {MigrationStatus.MIGRATING})))
             text = f"is {row.status}, but the move is {move.state}, so it should be {wanted}"
-            yield _finding(row, text, min(_EXPECTED.get(move.stage, {MigrationStatus.MIGRATING})))
+            yield _finding(row, text, None if not move.ended else min(_EXPECTED[move.stage]))
     for standing in snapshot.standings.values():
         move = standing.move
         if move is None or standing.phase is not Phase.VERIFYING or move.id in snapshot.migration_of:
@@ -65,12 +65,15 @@ def _agrees(move: MoveRow, status: str) -> bool:
     return status in expected if expected is not None else status not in _NOT_FORWARD
 
 
-def _finding(row: MigrationRow, text: str, status: str) -> Finding:
+def _finding(row: MigrationRow, text: str, status: str | None) -> Finding:
+    """``status``: what the row should say; None while a move is under way, which compares it with what it left."""
     return Finding(
         Kind.MIGRATION,
         row.uuid,
         f"migration {row.id} ({row.uuid}) in cell {row.cell} {text}",
-        update("migrations", {"uuid": row.uuid}, {"status": status}),
+        update("migrations", {"uuid": row.uuid}, {"status": status})
+        if status
+        else f"droveway move show {row.uuid[:8]}",
         row.source or "",
         row.server,
         row.uuid,

@@ -31,6 +31,8 @@ def check(snapshot: Snapshot) -> Iterator[Finding]:
             continue
         yield from _copied_columns(standing, row)
         yield from _request(snapshot, standing, row)
+        if row.vm_state == VmState.ERROR and not standing.going:
+            yield _in_error(snapshot, standing, row)
         if standing.phase is Phase.REST:
             yield from _at_rest(standing, row)
         elif standing.phase is Phase.VERIFYING:
@@ -158,12 +160,32 @@ def _at_rest(standing: Standing, row: ServerRow) -> Iterator[Finding]:
         yield _finding(Kind.FLAVOR, standing, "old_vm_state", text, _delete_metadata(row, "old_vm_state"))
 
 
+def _in_error(snapshot: Snapshot, standing: Standing, row: ServerRow) -> Finding:
+    """Nobody moves, confirms or reverts it until somebody has looked; what brings it back depends on what is there."""
+    runs = any(
+        guest.running
+        for view in snapshot.hosts
+        if view.host == row.host
+        for guest in view.guests
+        if guest.server == standing.server
+    )
+    if standing.phase is not Phase.REST:
+        mend = f"droveway server show {standing.server}, then droveway move show {standing.move_id[:8]}"
+    elif not standing.placed:
+        mend = f"openstack server show {standing.server}"
+    elif runs:
+        mend = f"openstack server set --state active {standing.server}"
+    else:
+        mend = f"openstack server reboot --hard {standing.server}"
+    return _finding(Kind.TASK, standing, "vm_state", f"{standing.name} is in ERROR on {row.host or 'no host'}", mend)
+
+
 def _verifying(snapshot: Snapshot, standing: Standing, row: ServerRow) -> Iterator[Finding]:
     """Exactly what Nova has in VERIFY_RESIZE."""
     if standing.going or standing.move is None:
         return
     retry = f"droveway move show {standing.move.short}"
-    if row.vm_state != VmState.RESIZED or row.task_state is not None:
+    if row.vm_state not in (VmState.RESIZED, VmState.ERROR) or row.task_state is not None:
         text = f"{standing.name} waits for confirm or revert, but is {row.vm_state}/{row.task_state or 'NULL'}"
         yield _finding(Kind.TASK, standing, "vm_state", text, retry)
     for slot in ("old", "new"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from typing import Final
 
 from droveway.audit import (
@@ -20,6 +20,7 @@ from droveway.audit import (
     volumes,
 )
 from droveway.audit.findings import Finding, Kind, Report, unique
+from droveway.audit.gently import gently
 from droveway.audit.snapshot import Phase, Snapshot
 from droveway.audit.sources import Sources, take
 
@@ -41,6 +42,26 @@ CHECKS: Final[tuple[Check, ...]] = (
 )
 
 
+ON_HOST: Final = frozenset({Kind.DISK, Kind.GUEST, Kind.CONNECTION, Kind.INTERFACE, Kind.ALLOCATION})
+"""What a debt may undo of which nothing else is known; of allocations only that they do not cover what is there."""
+_DISKS: Final = frozenset({Kind.DISK, Kind.ALLOCATION})
+_WIRES: Final = frozenset({Kind.CONNECTION, Kind.INTERFACE})
+UNDONE: Final[dict[str, frozenset[Kind]]] = {
+    "check_destination": _DISKS,
+    "set_aside": _DISKS,
+    "offer_disks": _DISKS,
+    "copy_disks": _DISKS,
+    "fit_disks": _DISKS,
+    "restore_disks": _DISKS,
+    "connect": _WIRES,
+    "disconnect": _WIRES,
+    "define_guest": frozenset({Kind.GUEST, Kind.ALLOCATION}),
+    "start_guest": frozenset({Kind.GUEST, Kind.ALLOCATION}),
+    "stop_guest": frozenset({Kind.GUEST}),
+}
+"""Action that a host owes → the kinds of finding that it takes away."""
+
+
 def audit(sources: Sources) -> Report:
     """Compare all books and say what contradicts; nothing is changed.
 
@@ -55,20 +76,27 @@ def audit(sources: Sources) -> Report:
         return report
     later = take(sources)
     again = judge(later)
-    stood = set(report.findings)
+    stood = {_again(finding) for finding in report.findings}
     # What could not be looked at twice was not compared, whatever kept either look from it.
     gaps = {gap.host: gap for each in (snapshot, later) for gap in hosts.check(each)}
-    found = [finding for finding in again.findings if finding in stood]
+    found = [finding for finding in again.findings if _again(finding) in stood]
     return Report(unique(iter({*found, *gaps.values()})), again.noted, again.counted)
+
+
+def _again(finding: Finding) -> Hashable:
+    """By what a second look knows it: of a guest that runs twice by nothing that a move changes meanwhile."""
+    twice = finding.kind is Kind.GUEST and "," in finding.host
+    return (finding.subject, finding.host) if twice else finding
 
 
 def judge(snapshot: Snapshot) -> Report:
     """What every check finds in the snapshot, with what debts explain set apart."""
-    found = unique(finding for check in CHECKS for finding in check(snapshot))
+    found = unique(gently(snapshot, finding) for check in CHECKS for finding in check(snapshot))
     owed = {
-        (debt.host, debt.move)
+        (debt.host, debt.move, kind)
         for debt in snapshot.debts
         if not debt.kept and (not debt.written_off or debt.host in snapshot.down)
+        for kind in UNDONE.get(debt.action, ON_HOST)
     }
     explained = [each for each in found if _is_owed(each, owed)]
     findings = tuple(each for each in found if each not in explained)
@@ -76,8 +104,9 @@ def judge(snapshot: Snapshot) -> Report:
     return Report(findings, noted, snapshot.counted())
 
 
-def _is_owed(finding: Finding, owed: set[tuple[str, str]]) -> bool:
-    return any((host, finding.move) in owed for host in finding.host.split(","))
+def _is_owed(finding: Finding, owed: set[tuple[str, str, Kind]]) -> bool:
+    """A debt explains what it undoes on its host, and never a guest that runs."""
+    return finding.owable and any((host, finding.move, finding.kind) in owed for host in finding.host.split(","))
 
 
 def _debts(snapshot: Snapshot) -> Iterator[Finding]:

@@ -333,6 +333,15 @@ class TestGuests:
         world.start("host2", "idle")
         assert "runs on host2, but the server is recorded as stopped" in world.only("guest").detail
 
+    @plants(Kind.ROW)
+    @pytest.mark.parametrize(("name", "wrong"), [("idle", 1), ("web", 4)])
+    def test_power_state_is_not_what_the_guest_does(self, world: World, name: str, wrong: int) -> None:
+        with world.rows() as session:
+            world.instance(session, name).power_state = wrong
+        finding = world.only("row")
+        assert about(finding)[::2] == ("power_state", world.ids[name])
+        assert f"but its power_state is {wrong}" in finding.detail
+
     @plants(Kind.GUEST)
     def test_missing(self, world: World) -> None:
         hypervisor, server = world.lab.hypervisor("host2"), world.ids["idle"]
@@ -366,6 +375,12 @@ class TestGuests:
         assert ("guest", "host1,host3") in kinds
         texts = [finding.detail for finding in world.audit().findings]
         assert any("runs on host1 and host3 at once" in text for text in texts)
+        with world.lab.journal.write() as session:
+            owing = {"move_id": world.move, "action": "remove_guest", "details": {}, "created_at": NOW}
+            session.add_all(Debt(host=host, **owing) for host in ("host1", "host3"))
+        report = world.audit()
+        assert not report.clean
+        assert ("guest", "host1,host3") in {(finding.kind, finding.host) for finding in report.findings}
         # Only guests of the sandbox write a log.
         assert any("the log of all guests shows" in text for text in texts) == (world.hypervisor == "sandbox")
 

@@ -213,6 +213,18 @@ class TestRows:
             row.spec = objects.encode(objects.change_request_spec(objects.decode(row.spec), changed))
         assert about(world.only("request")) == ("request_specs", "host1", world.ids["web"], "")
 
+    @plants(Kind.TASK)
+    @pytest.mark.parametrize(
+        ("name", "mend"),
+        [("web", "openstack server set --state active"), ("idle", "openstack server reboot --hard")],
+    )
+    def test_in_error(self, world: World, name: str, mend: str) -> None:
+        with world.rows() as session:
+            world.instance(session, name).vm_state = "error"
+        finding = world.only("task")
+        assert about(finding)[::2] == ("vm_state", world.ids[name])
+        assert finding.mend == f"{mend} {world.ids[name]}"
+
     @plants(Kind.USAGE)
     def test_usage_wrong(self, world: World) -> None:
         with world.rows() as session:

@@ -1,0 +1,40 @@
+"""Mends that break no right row: where Nova itself moves a server, or has ended its move, what differs may be right."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Final
+
+from droveway.audit.findings import Finding, Kind
+from droveway.audit.snapshot import Phase, Snapshot, Standing
+from droveway.persistence.vm_states import ENDED_MIGRATIONS, RESIZING, VmState
+
+_HOSTS: Final = frozenset({Kind.HOST, Kind.USAGE})
+"""What is no server's."""
+_LOOKS: Final = ("droveway move ", "droveway debt ")
+"""Commands that change no row by themselves, or only by a flow that compares them."""
+
+
+def gently(snapshot: Snapshot, finding: Finding) -> Finding:
+    """The finding; its mend looks and changes nothing while the rows that it goes by may be in Nova's hands."""
+    standing = snapshot.standings.get(finding.server)
+    if standing is None or finding.kind in _HOSTS or finding.mend.startswith(_LOOKS):
+        return finding
+    if (move := standing.move) is not None:
+        row = snapshot.migration_of.get(move.id)
+        if standing.phase is Phase.VERIFYING and (row is None or row.status in ENDED_MIGRATIONS):
+            return dataclasses.replace(finding, mend=f"droveway move show {move.short}")
+        return finding
+    if moved_by_nova(snapshot, standing):
+        return dataclasses.replace(finding, mend=f"openstack server show {standing.server}, and let Nova end its move")
+    return finding
+
+
+def moved_by_nova(snapshot: Snapshot, standing: Standing) -> bool:
+    """Whether a migration that no move of the journal owns is under way, and the server's row says so too."""
+    row = standing.row
+    if row is None or standing.move is not None:
+        return False
+    own = [each for each in snapshot.migrations if each.server == standing.server]
+    under_way = any(each.status not in ENDED_MIGRATIONS and each.uuid not in snapshot.move_by_id for each in own)
+    return under_way and (row.vm_state == VmState.RESIZED or row.task_state in RESIZING)
