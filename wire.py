@@ -17,10 +17,10 @@ Direction = Literal["execute", "revert"]
 
 ACTION_VERSION: Final = 1
 
-LEVEL: Final = 3
+LEVEL: Final = 4
 """How much is spoken to workers: one more with each release that adds an action; it has all that lower ones have."""
 
-SINCE: Final = {"purge_kept": 2, "list_guests": 3, "list_directories": 3}
+SINCE: Final = {"purge_kept": 2, "list_guests": 3, "list_directories": 3, "check_guest": 4}
 """The level that an action or an inquiry came with; those that are not named here came with the first."""
 
 
@@ -321,23 +321,23 @@ class CheckCopy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     memory_mb: int
 
 
-class CheckHealth(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Find out how the guest is; it has ``probe_seconds`` to answer, and is not asked with 0."""
+class CheckGuest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Find out how the guest is; its agent has ``probe_seconds`` to answer, and is not asked with 0."""
 
     probe_seconds: float
 
 
 class GuestHealth(msgspec.Struct, frozen=True, kw_only=True):
-    """How a guest is: the answer of `check_health`."""
+    """How a guest is: the answer of `check_guest`."""
 
     running: bool
-    starts: int
+    starts: Number
     """As in `GuestState`."""
-    running_for: float
-    """Seconds since its last start, by the host's own clock; a reboot from within is no start."""
+    running_for: Seconds
+    """Since its last start, by the host's own clock; a reboot from within is no start."""
     answers: bool | None
-    """Whether it answered; None when it was not asked."""
-    why: str = ""
+    """Whether its agent answered; None when it has none, or was not asked."""
+    why: Text = ""
     """Why it did not answer."""
 
 
@@ -471,7 +471,8 @@ ACTIONS: Final[dict[str, type[msgspec.Struct]]] = {
     "start_guest": StartGuest,
     "check_copy": CheckCopy,
     "check_set_aside": NoDetails,
-    "check_health": CheckHealth,
+    "check_guest": CheckGuest,
+    "check_health": CheckGuest,
     "discard_source": DiscardSource,
     "purge_kept": PurgeKept,
     "restore_disks": RestoreDisks,
@@ -480,8 +481,12 @@ ACTIONS: Final[dict[str, type[msgspec.Struct]]] = {
     "remove_guest": NoDetails,
 }
 
-QUESTIONS: Final = frozenset({"check_health"})
-"""Actions that only look and whose answers age: none is kept for a second asking, and none waits for a command."""
+QUESTIONS: Final = frozenset({"check_guest", "check_health"})
+"""Actions that only look and whose answers age: none is kept for a second asking, and none waits for a command.
+
+Releases before level 4 ask ``check_health``, and their workers type that question at the guest's serial line: it is
+answered as ``check_guest`` is, and asked of nobody.
+"""
 
 
 def details_of(command: Command) -> Any:

@@ -43,7 +43,8 @@ OPTS = (
         default=5.0,
         min=0.0,
         max=60.0,
-        help="Seconds that a guest has to answer when it is asked whether it is healthy (a libvirt guest on its serial "
-        "line). With 0 guests are not asked, for images that do not answer there: to run is then enough.",
+        help="Seconds that the QEMU guest agent has to answer guest-ping, where a server's definition has a channel "
+        "for one (org.qemu.guest_agent.0, which Nova adds for the image property hw_qemu_guest_agent=yes). Of a server "
+        "without such a channel, and with 0 of every server, it is enough that it runs.",
     ),
 )

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
+import sqlalchemy as sa
 from sqlalchemy import orm
 
 from droveway import wire
+from droveway.engines.policies import QUESTION
 from droveway.flows import registry
 from droveway.persistence import daemons, debts, freezes
+from droveway.persistence.database import Executor
 from droveway.persistence.journal import Daemon
 
 
@@ -52,8 +55,17 @@ def unspoken(worker: Daemon | Known | None, action: str, pinned: int | None) -> 
     return ""
 
 
+def unasked(connection: Executor, hosts: Collection[str]) -> dict[str, str]:
+    """The reason against each of the hosts that cannot be asked how a guest is."""
+    told = sa.select(Daemon.name, Daemon.version, Daemon.knows).where(
+        Daemon.kind == daemons.WORKER, Daemon.name.in_(hosts)
+    )
+    reasons = {row.name: unspoken(Known(row.version, row.knows), QUESTION, None) for row in connection.execute(told)}
+    return {host: why for host, why in reasons.items() if why}
+
+
 @functools.cache
 def needed() -> frozenset[str]:
-    """``action@version`` of every action that a step of the newest flows asks a host for."""
+    """``action@version`` of every action that the newest flows, or the policies of moves, ask a host for."""
     named = {step.action_name() for kind in registry.kinds() for step in registry.latest(kind).walk()}
-    return frozenset(f"{action}@{wire.ACTION_VERSION}" for action in named if action)
+    return frozenset(f"{action}@{wire.ACTION_VERSION}" for action in (*named, QUESTION) if action)

@@ -22,7 +22,7 @@ from droveway import wire
 from droveway.clients.zookeeper import Coordination, command_path, epoch_path, progress_path, result_path
 from droveway.engines import fencing
 from droveway.engines.commands import HOSTS, REFUSED
-from droveway.engines.policies import Waiting
+from droveway.engines.policies import QUESTION, Waiting
 from droveway.errors import Fenced, Refused
 from droveway.flows.before import before
 from droveway.persistence import moves, policies
@@ -32,6 +32,8 @@ from droveway.persistence.policies import HEALTHY, Health
 LOG = logging.getLogger(__name__)
 
 STEP: Final = "check_health"
+"""Of the questions' keys."""
+
 ANSWER_SECONDS: Final = 5.0
 """How much longer than the guest's own answer a worker's may take, before it counts as none."""
 
@@ -47,7 +49,7 @@ class Standard:
     healthy_after: float = 30.0
     """For how long it must have run without a break."""
     probe_timeout: float = 5.0
-    """How long it has to answer; 0: guests are not asked."""
+    """How long a guest agent has to answer; 0: none is asked."""
 
 
 class _Question(NamedTuple):
@@ -109,9 +111,9 @@ class HealthChecks:
             server=move.server,
             epoch=epoch,
             step=STEP,
-            action=STEP,
+            action=QUESTION,
             direction="execute",
-            details=msgspec.to_builtins(wire.CheckHealth(probe_seconds=probe)),
+            details=msgspec.to_builtins(wire.CheckGuest(probe_seconds=probe)),
             deadline=probe + ANSWER_SECONDS,
         )
         try:
@@ -192,5 +194,6 @@ def judge(result: wire.Result, standard: Standard, *, meant_to_run: bool) -> tup
         )
     if found.answers is False:
         return Health.FAILING, f"the guest runs but fails its probe: {found.why}"
-    told = "answers" if found.answers else "is not asked"
+    silent = "has no agent to ask" if standard.probe_timeout else "its agent is not asked"
+    told = "answers" if found.answers else silent
     return Health.PASSED, f"the guest has run without a break for {found.running_for:.0f} s and {told}"

@@ -18,7 +18,7 @@ import sqlalchemy as sa
 
 from droveway.clients.zookeeper import BOARD, Coordination, worker_path
 from droveway.clocks import Steady
-from droveway.engines import incarnation, policies, queue
+from droveway.engines import fitness, incarnation, policies, queue
 from droveway.engines.admission import Admission, Limits, Place, Racks, places
 from droveway.engines.board import MoveBoard, Posting, posting_of
 from droveway.engines.debts import Collector
@@ -31,7 +31,7 @@ from droveway.outages import Outage
 from droveway.persistence import moves, open_flows, requests
 from droveway.persistence.database import Database, database_time
 from droveway.persistence.moves import FlowRef
-from droveway.persistence.policies import Health, note_wait
+from droveway.persistence.policies import HEALTHY, Health, note_wait
 from droveway.persistence.states import State
 
 LOG = logging.getLogger(__name__)
@@ -74,6 +74,8 @@ class Snapshot:
     now: dt.datetime
     up: frozenset[str] = frozenset()
     """The hosts whose workers are there."""
+    unasked: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Why hosts cannot be asked how a guest is."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,7 +123,7 @@ def decide(snapshot: Snapshot, limits: Limits) -> list[Action]:
     actions += map(Post, _offer(line, snapshot.posted, _admission(line, snapshot.posted, limits)))
     for seen in snapshot.moves:
         if seen.waiting is not None and not seen.hold:
-            actions += policies.act(seen.waiting, snapshot.up, snapshot.now)
+            actions += policies.act(seen.waiting, snapshot.up, snapshot.now, snapshot.unasked)
     actions += [Delete(seen.move) for seen in snapshot.moves if seen.state is State.DELETING and seen.posting is None]
     return actions
 
@@ -146,13 +148,17 @@ def look(
         admission = _admission(line, posted, limits)
         _offer(line, posted, admission)
         seen += [_seen(row, racks) for row in queue.head(connection, offered, admission, racks)]
+        destinations = {
+            each.waiting.destination for each in seen if each.waiting is not None and each.waiting.policy == HEALTHY
+        }
+        unasked = fitness.unasked(connection, destinations) if destinations else {}
         seen += [
             Seen(row.id, State(row.state), hold=False, posting=posting_of(row, row), cleared=False)
             for row in open_flows.left(connection)
         ]
     needed = {host for each in seen if each.waiting is not None for host in policies.hosts(each.waiting, now)}
     up = frozenset(host for host in needed if coordination.get(worker_path(host)) is not None)
-    return Snapshot(tuple(seen), posted, now, up)
+    return Snapshot(tuple(seen), posted, now, up, unasked)
 
 
 class Keeper:

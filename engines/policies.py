@@ -8,6 +8,7 @@ No policy acts on what nobody can know, none begins a flow that must fail, and n
 
 - While the destination does not answer, a `healthy` move is neither confirmed nor reverted, not even at its deadline:
   its guest may well run and serve, and to revert it, the destination would have to prove it off.
+  The same goes for a destination whose worker is of a release that asks guests in another way.
 - While the source is away, nothing is confirmed or reverted, and nobody asked how the guest is: both need it.
 - While a confirm or revert that a person asks for would be refused, so is the policy's.
 
@@ -21,9 +22,14 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Final, Literal
 
 from droveway.persistence.policies import DEADLINE, HEALTHY, MANUAL, Health
+
+QUESTION: Final = "check_guest"
+"""The action by which a destination is asked."""
 
 ASK_EVERY: Final = dt.timedelta(seconds=1)
 FRESH: Final = dt.timedelta(seconds=15)
@@ -90,8 +96,13 @@ def hosts(waiting: Waiting, now: dt.datetime) -> set[str]:
     return {waiting.source} if _is_due(waiting, now) else set()
 
 
-def act(waiting: Waiting, up: frozenset[str], now: dt.datetime) -> list[PolicyAction]:
-    """What is to be done for the move; ``up`` are the hosts whose workers are there."""
+def act(
+    waiting: Waiting, up: frozenset[str], now: dt.datetime, unasked: Mapping[str, str] = MappingProxyType({})
+) -> list[PolicyAction]:
+    """What is to be done for the move; ``up`` are the hosts whose workers are there.
+
+    ``unasked`` says of hosts why they cannot be asked how a guest is, though their workers are there.
+    """
     due = _is_due(waiting, now)
     if (waiting.deleting or waiting.policy != HEALTHY) and not due:
         return []
@@ -101,6 +112,8 @@ def act(waiting: Waiting, up: frozenset[str], now: dt.datetime) -> list[PolicyAc
         return _settle(waiting, "confirm")
     if waiting.destination not in up:
         return _wait(waiting, _away(waiting.destination, "whether the guest is healthy cannot be asked there"))
+    if why := unasked.get(waiting.destination):
+        return _wait(waiting, f"host {waiting.destination} cannot be asked whether the guest is healthy: {why}")
     if _is_fresh(waiting, now):
         if waiting.health is Health.PASSED:
             return _settle(waiting, "confirm")

@@ -12,6 +12,7 @@ import sqlalchemy as sa
 
 from droveway.engines import facts as lab_facts
 from droveway.engines import fitness
+from droveway.engines.policies import QUESTION
 from droveway.engines.site import Site
 from droveway.errors import Refused, StepError
 from droveway.flows import registry
@@ -92,7 +93,7 @@ def submit(site: Site, wish: Wish) -> Move:
 
 
 def _confirm_seconds(site: Site, wish: Wish) -> int:
-    """Seconds until the policy's deadline; raises Refused for one that no guest can meet."""
+    """Seconds until the policy's deadline; raises Refused for one that no guest can meet, or nobody may ask after."""
     conf = site.conf.confirm
     if wish.policy == MANUAL:
         if wish.confirm_seconds is not None:
@@ -103,6 +104,8 @@ def _confirm_seconds(site: Site, wish: Wish) -> int:
         return LONGEST
     if wish.policy != HEALTHY:
         return int(wish.confirm_seconds or conf.deadline)
+    if why := fitness.unspoken(None, QUESTION, site.conf.upgrade_levels.worker):
+        raise Refused(f"no host can be asked whether a guest is healthy: {why}, or move it under another policy")
     seconds = int(wish.confirm_seconds or conf.healthy_deadline)
     if seconds <= conf.healthy_after:
         raise Refused(

@@ -11,9 +11,9 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
+from droveway.lab.boot_guests import BootGuests
 from droveway.lab.layout import Identity, Layout
 from droveway.lab.libvirt_hosts import LibvirtHost, start_hosts
-from droveway.workers.hypervisors.libvirt import Libvirt
 
 
 def start(files: Layout, identity: Identity) -> None:
@@ -28,11 +28,11 @@ def stop(files: Layout, identity: Identity) -> int:
     return sum(host.stop() for host in _hosts(files, identity))
 
 
-def hypervisor(files: Layout, identity: Identity, name: str) -> Libvirt:
+def hypervisor(files: Layout, identity: Identity, name: str) -> BootGuests:
     """The host's hypervisor; its daemon is started again when it has died."""
     daemon = host(files, identity, name)
     daemon.start()
-    return Libvirt(
+    return BootGuests(
         name,
         daemon.root,
         uri=daemon.uri,

@@ -17,8 +17,12 @@ if TYPE_CHECKING:
 
     from droveway.clients.embedded.cloud import EmbeddedCloud
     from droveway.clients.placement import Placement
+    from droveway.lab.boot_guests import BootGuests
     from droveway.persistence.cells import Cells
-    from droveway.workers.hypervisors.base import Hypervisor
+    from droveway.workers.hypervisors.sandbox import Sandbox
+
+    Guests = Sandbox | BootGuests
+    """Hypervisors whose guests tell a lab who they are (`probe_guest`) and keep a mark for it (`write_mark`)."""
 
 
 class Lab:
@@ -29,7 +33,7 @@ class Lab:
     def __init__(self, layout: Layout, identity: Identity) -> None:
         self.layout = layout
         self.identity = identity
-        self._hypervisors: dict[str, Hypervisor] = {}
+        self._hypervisors: dict[str, Guests] = {}
 
     @classmethod
     def open(cls, root: Path) -> Lab:
@@ -136,13 +140,13 @@ class Lab:
             raise NotFound(f"host {name} is unknown: droveway host list shows the hosts")
         return self.identity.hosts[name]
 
-    def hypervisor(self, host: str) -> Hypervisor:
+    def hypervisor(self, host: str) -> Guests:
         """The host's hypervisor."""
         if host not in self._hypervisors:
             self._hypervisors[host] = self._open_hypervisor(host, self.host(host))
         return self._hypervisors[host]
 
-    def _open_hypervisor(self, name: str, host: LabHost) -> Hypervisor:
+    def _open_hypervisor(self, name: str, host: LabHost) -> Guests:
         if self.identity.hypervisor == "libvirt":
             from droveway.lab import daemons
 

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from droveway.errors import DrovewayError, StepError
+from droveway.lab.boot_guests import BootGuests
+from droveway.lab.console import MARK_BYTES, Console, Status
 from droveway.lab.session import Lab
 from droveway.persistence import catalog, moves
 from droveway.persistence.journal import MoveStep
-from droveway.workers.hypervisors.libvirt import Libvirt
-from droveway.workers.hypervisors.libvirt_console import MARK_BYTES, Console, Status
 
 FIRST_SECTOR: Final = 4096
 SECTORS: Final = 256
@@ -112,7 +112,7 @@ def _console(lab: Lab, server: catalog.Server) -> Console:
         where = " and ".join(running) or "nowhere"
         raise StepError(f"server {server.name} lives on {server.host}, and its guest runs on {where}", host=where)
     hypervisor = lab.hypervisor(running[0])
-    if not isinstance(hypervisor, Libvirt):
+    if not isinstance(hypervisor, BootGuests):
         raise StepError(f"host {running[0]} has no guests with a serial line: the lab's hypervisor is no libvirt")
     return hypervisor.console(server.id)
 

@@ -21,7 +21,9 @@ from typing import Any
 import pytest
 
 from droveway.errors import DestinationFault, Fenced, StepError
+from droveway.lab.boot_guests import BootGuests
 from droveway.workers.hypervisors.base import Hypervisor, Mark, Port, Volume
+from droveway.workers.hypervisors.sandbox import Sandbox
 
 MARK = Mark(move="6c1f0d5e-0000-4000-8000-000000000001", epoch=7)
 MEMORY_MB = 32
@@ -52,11 +54,14 @@ def wait_for(condition: Callable[[], object], what: str) -> None:
         threading.Event().wait(0.002)
 
 
+Guests = Sandbox | BootGuests
+
+
 class Rig(abc.ABC):
     """Two hosts of one kind of hypervisor, and what a test does to them from outside."""
 
-    host: Hypervisor
-    peer: Hypervisor
+    host: Guests
+    peer: Guests
     volumes: Path
     least_memory_of_a_giant_mb: int
 
@@ -69,7 +74,7 @@ class Rig(abc.ABC):
         """A volume from which a guest boots."""
 
     @abc.abstractmethod
-    def reopen(self) -> Hypervisor:
+    def reopen(self) -> Guests:
         """The first host as another worker's process sees it."""
 
     @abc.abstractmethod

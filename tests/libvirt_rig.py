@@ -11,8 +11,8 @@ from pathlib import Path
 from hypervisor_contract import Rig
 
 from droveway.lab import boot_image
+from droveway.lab.boot_guests import BootGuests
 from droveway.lab.libvirt_hosts import LibvirtHost
-from droveway.workers.hypervisors.libvirt import Libvirt
 
 DISK_BYTES = 64 << 20
 
@@ -33,11 +33,11 @@ class LibvirtRig(Rig):
         self.volumes = folder / "volumes"
         self.volumes.mkdir(exist_ok=True)
         self.daemon = hosts[0]
-        self.opened: list[Libvirt] = []
+        self.opened: list[BootGuests] = []
         self.host, self.peer = (self._open(host) for host in hosts)
 
-    def _open(self, host: LibvirtHost) -> Libvirt:
-        made = Libvirt(host.name, host.root, uri=host.uri, run_dir=host.consoles, volumes=self.volumes)
+    def _open(self, host: LibvirtHost) -> BootGuests:
+        made = BootGuests(host.name, host.root, uri=host.uri, run_dir=host.consoles, volumes=self.volumes)
         self.opened.append(made)
         return made
 
@@ -47,7 +47,7 @@ class LibvirtRig(Rig):
     def make_volume(self, path: Path) -> None:
         path.write_bytes(boot_image.assemble().ljust(1 << 20, b"\0"))
 
-    def reopen(self) -> Libvirt:
+    def reopen(self) -> BootGuests:
         return self._open(self.daemon)
 
     def guest_pid(self, server: str) -> int:

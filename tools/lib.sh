@@ -1,6 +1,7 @@
 # Shared by the scripts beside it, which source it from the checkout's root:
 #   install_droveway [EXTRA]  the virtual environment .venv, with this checkout installed in it
 #   need_debian PACKAGE...    the Debian packages, installed when root, else an error that names the missing ones
+#   unpack_debian PACKAGE...  the Debian packages, unpacked below .venv/debian and not installed
 # shellcheck shell=bash
 
 # Whole processes are started by the hundred: none of them should compile the package anew.
@@ -22,6 +23,25 @@ need_debian() {
     export DEBIAN_FRONTEND=noninteractive
     apt-get -qq update </dev/null
     apt-get -qq -o DPkg::Lock::Timeout=300 install --yes --no-install-recommends "${missing[@]}" </dev/null >/dev/null
+}
+
+# A package that stands for the newest of a kind, as linux-image-cloud-amd64 does, has its files in one it depends on.
+unpack_debian() {
+    local package name folder
+    for package in "$@"; do
+        folder=$PWD/.venv/debian/$package
+        [[ -d $folder ]] && continue
+        echo "Unpacking Debian package: $package"
+        name=$(apt-cache depends "$package" | sed -n 's/^  Depends: \(linux-image-.*\)/\1/p' | head -n 1)
+        rm -rf "$folder.part"
+        mkdir -p "$folder.part/files"
+        # Without a sandbox: apt's own user need not be able to write here.
+        (cd "$folder.part" && apt-get -qq -o APT::Sandbox::User=root download "${name:-$package}" </dev/null) ||
+            die "the Debian package ${name:-$package} cannot be had: run apt-get update"
+        dpkg -x "$folder.part"/*.deb "$folder.part/files"
+        mv -T "$folder.part/files" "$folder"
+        rm -rf "$folder.part"
+    done
 }
 
 make_venv() {

@@ -10,12 +10,13 @@ from droveway.errors import StepError
 from droveway.wire import (
     CheckCopy,
     CheckDestination,
-    CheckHealth,
+    CheckGuest,
     DiskInfo,
     FindStorage,
     GuestHealth,
     GuestState,
     NoDetails,
+    harmless,
 )
 from droveway.workers import bases
 from droveway.workers.context import Context
@@ -126,8 +127,8 @@ def check_set_aside(ctx: Context, _: NoDetails) -> dict[str, Any]:
     }
 
 
-def check_health(ctx: Context, details: CheckHealth) -> dict[str, Any]:
-    """Does the guest run, since when, and does it answer?  The value is a `droveway.wire.GuestHealth`."""
+def check_guest(ctx: Context, details: CheckGuest) -> dict[str, Any]:
+    """Does the guest run, since when, and does its agent answer?  The value is a `droveway.wire.GuestHealth`."""
     guest = ctx.hypervisor.guest(ctx.server)
     if guest is None:
         raise ctx.failed(f"{ctx.host.name} has no guest of server {ctx.server}", code="missing")
@@ -150,10 +151,9 @@ def _answers(ctx: Context, seconds: float) -> tuple[bool | None, str]:
         return None, ""
     ctx.effect("probe")
     try:
-        ctx.hypervisor.probe_guest(ctx.server, seconds=seconds)
+        return (True if ctx.hypervisor.ask_agent(ctx.server, seconds=seconds) else None), ""
     except StepError as error:
-        return False, error.message
-    return True, ""
+        return False, harmless(error.message)
 
 
 def _disks(ctx: Context) -> list[DiskInfo]:

@@ -133,7 +133,7 @@ def pid(lab: Stage, name: str = "web") -> int:
 
 def questions(lab: Stage, host: str) -> int:
     with contextlib.closing(sqlite3.connect(lab.lab.layout.host(host) / "worker.sqlite")) as journal:
-        found: int = journal.execute("SELECT count(*) FROM commands WHERE action = 'check_health'").fetchone()[0]
+        found: int = journal.execute("SELECT count(*) FROM commands WHERE action = 'check_guest'").fetchone()[0]
         return found
 
 

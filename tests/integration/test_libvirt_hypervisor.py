@@ -25,9 +25,9 @@ from droveway.workers.hypervisors.libvirt_connection import Connection
 STARTER = """
 import sys
 from pathlib import Path
-from droveway.workers.hypervisors.libvirt import Libvirt
+from droveway.lab.boot_guests import BootGuests
 root, uri, consoles, volumes, server = sys.argv[1:]
-hypervisor = Libvirt("host1", Path(root), uri=uri, run_dir=Path(consoles), volumes=Path(volumes))
+hypervisor = BootGuests("host1", Path(root), uri=uri, run_dir=Path(consoles), volumes=Path(volumes))
 hypervisor.start(server, lambda: None)
 """
 

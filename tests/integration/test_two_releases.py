@@ -14,6 +14,7 @@ from support import zookeeper_server
 from support.daemons import LONG, Daemon, Installation, installation
 from support.small_lab import assert_balanced, in_child, read_move, small_cloud, until
 
+from droveway import wire
 from droveway.lab import build, snapshot
 from droveway.lab.snapshot import Snapshot
 from droveway.persistence.journal import Claim, MoveFlow
@@ -71,11 +72,14 @@ def test_a_pin_refuses_what_came_after_it_though_every_worker_is_new(site: Insta
     pinned = {"OS_UPGRADE_LEVELS__WORKER": "1"}
     code, _, said = site.droveway(*kept, **pinned)
     assert (code, "[upgrade_levels] worker pins that to 1: take the pin out" in said) == (2, True), said
+    healthy = ("move", "create", "web", "--flavor", "large", "--confirm", "healthy")
+    code, _, said = site.droveway(*healthy, OS_UPGRADE_LEVELS__WORKER="3")
+    assert (code, "check_guest came with level 4" in said) == (2, True), said
     assert site.told("move", "list") == []
     code, said, _ = site.droveway("upgrade", "check", "-f", "json", **pinned)
     assert (code, [row["finding"] for row in json.loads(said) if row["level"] == "warning"]) == (1, ["level-pinned"])
-    code, _, said = site.droveway("conductor", "run", OS_UPGRADE_LEVELS__WORKER="4")
-    assert (code, "Should be less than or equal to 3" in said) == (2, True), said
+    code, _, said = site.droveway("conductor", "run", OS_UPGRADE_LEVELS__WORKER=str(wire.LEVEL + 1))
+    assert (code, f"Should be less than or equal to {wire.LEVEL}" in said) == (2, True), said
     site.done(*kept)
 
 

@@ -166,6 +166,19 @@ def test_neither_confirm_nor_revert_begins_without_the_source(health: Health | N
     assert acts("healthy", deadline, waits_for=wait.why) == [ASK, Wait("m", None)]
 
 
+@pytest.mark.parametrize("health", [None, *Health])
+@pytest.mark.parametrize("deadline", [SOON, PAST])
+def test_a_worker_that_asks_in_another_way_is_not_asked(health: Health | None, deadline: dt.datetime) -> None:
+    """Rule 10: one of an older release types into the guest's serial line."""
+    waiting = Waiting(
+        move="m", policy="healthy", deadline=deadline, source="host1", destination="host2", health=health, asked=NOW
+    )
+    why = "host host2 cannot be asked whether the guest is healthy: upgrade it"
+    assert policies.act(waiting, UP, NOW, {"host2": "upgrade it"}) == [Wait("m", why)]
+    asked = policies.act(waiting, UP, NOW, {"host3": "upgrade it"})
+    assert not any(isinstance(action, Wait) for action in asked)
+
+
 def test_only_hosts_that_matter_are_looked_at() -> None:
     waiting = Waiting(move="m", policy="deadline", deadline=SOON, source="host1", destination="host2")
     assert policies.hosts(waiting, NOW) == set()
@@ -182,7 +195,7 @@ def answer(**facts: Any) -> wire.Result:
     ("facts", "meant_to_run", "health", "said"),
     [
         ({}, True, Health.PASSED, "for 31 s and answers"),
-        ({"answers": None}, True, Health.PASSED, "is not asked"),
+        ({"answers": None}, True, Health.PASSED, "has no agent to ask"),
         ({"answers": False, "why": "it is mute"}, True, Health.FAILING, "fails its probe: it is mute"),
         ({"running_for": 29.0}, True, Health.FAILING, "29 s of 30 s"),
         ({"running": False, "answers": None}, True, Health.FAILING, "does not run"),

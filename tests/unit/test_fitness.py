@@ -25,6 +25,8 @@ OLD = Daemon(name="host1", version="1.0", knows=[f"copy_disks@{wire.ACTION_VERSI
         (None, "purge_kept", 1, "take the pin out"),
         (OLD, "purge_kept", None, "its worker (1.0) does not know purge_kept@1: upgrade it first"),
         (OLD, "copy_disks", 1, ""),
+        (NEW, "check_guest", None, ""),
+        (OLD, "check_guest", None, "its worker (1.0) does not know check_guest@1: upgrade it first"),
         (NEW, "list_guests", None, ""),
         (NEW, "list_guests", 2, "list_guests came with level 3"),
         (OLD, "list_directories", None, "its worker (1.0) does not know list_directories@1: upgrade it first"),

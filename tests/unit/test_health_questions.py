@@ -24,7 +24,7 @@ from droveway.engines.board import MoveBoard
 from droveway.engines.health import HealthChecks, Standard
 from droveway.engines.keeper import look
 from droveway.flows.before import Before, as_json
-from droveway.persistence import migrate, moves
+from droveway.persistence import daemons, migrate, moves
 from droveway.persistence.database import Database, database_time, sqlite_url
 from droveway.persistence.journal import Claim, Move
 
@@ -119,8 +119,8 @@ def test_any_keeper_takes_the_one_answer(site: Site) -> None:
     node = site.coordination.get(command_path("host2", key))
     assert node is not None
     command = wire.decode_command(node[0])
-    assert (command.epoch, command.action, command.server) == (EPOCH, "check_health", "s")
-    assert wire.details_of(command) == wire.CheckHealth(probe_seconds=5.0)
+    assert (command.epoch, command.action, command.server) == (EPOCH, "check_guest", "s")
+    assert wire.details_of(command) == wire.CheckGuest(probe_seconds=5.0)
     assert not site.collect(second)
     assert site.nodes() == [key]
     site.answer()
@@ -182,6 +182,21 @@ def test_no_answer_in_time_is_none(site: Site) -> None:
         "failing",
         "host host2 did not say within 10 s how the guest is",
     )
+
+
+@pytest.mark.parametrize(
+    ("knows", "unasked"), [(["check_health@1"], True), (["check_health@1", "check_guest@1"], False)]
+)
+def test_a_keeper_sees_which_worker_would_ask_in_another_way(site: Site, knows: list[str], unasked: bool) -> None:
+    with site.journal.write() as session:
+        told = daemons.Told(name="host2", host="host2", pid=1, version="0.1", knows=tuple(knows))
+        daemons.mirror(session, {"host2": told})
+    seen = look(site.journal, MoveBoard(site.coordination), site.coordination, Limits())
+    why = {"host2": "its worker (0.1) does not know check_guest@1: upgrade it first"}
+    assert dict(seen.unasked) == (why if unasked else {})
+    if unasked:
+        site.set(policy="deadline")
+        assert not look(site.journal, MoveBoard(site.coordination), site.coordination, Limits()).unasked
 
 
 def test_a_stopped_server_needs_no_guest(site: Site) -> None:

@@ -11,10 +11,10 @@ from lxml import etree
 
 from droveway.errors import Refused, StepError
 from droveway.lab import libvirt_hosts
+from droveway.lab.boot_guests import BootGuests
 from droveway.workers.hypervisors import libvirt_errors, libvirt_xml
 from droveway.workers.hypervisors.attached import LocalVolume
 from droveway.workers.hypervisors.base import Mark, Port
-from droveway.workers.hypervisors.libvirt import Libvirt
 from droveway.workers.hypervisors.libvirt_connection import within
 from droveway.workers.hypervisors.libvirt_starts import Power, Starts
 from droveway.workers.hypervisors.libvirt_xml import Domain
@@ -91,14 +91,11 @@ def test_sizes_that_are_not_given_stay(domain: Domain) -> None:
 
 def test_nothing_of_the_source_host_is_left(domain: Domain) -> None:
     domain.set_disks([Path("/here/disk")], "qcow2", [])
-    domain.settle_here(Path("/here/con"), Path("/here/log"))
+    domain.settle_here(Path("/here"))
     text = domain.text()
     assert "/source" not in text
-    for gone in ("cputune", "numatune", "emulator", "<console"):
+    for gone in ("cputune", "numatune", "emulator"):
         assert gone not in text
-    assert attribute(domain, "devices/serial/source", "path") == "/here/con"
-    assert attribute(domain, "devices/serial/log", "file") == "/here/log"
-    assert attribute(domain, "devices/serial/target", "port") == "0"
 
 
 def test_a_disk_that_stays_keeps_its_place_and_options(domain: Domain) -> None:
@@ -236,7 +233,7 @@ def test_a_call_without_a_limit_of_its_own_is_given_up() -> None:
 
 def test_a_console_directory_that_is_too_long_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Refused, match="107"):
-        Libvirt("host1", tmp_path, uri="qemu:///system", run_dir=tmp_path / ("x" * 80))
+        BootGuests("host1", tmp_path, uri="qemu:///system", run_dir=tmp_path / ("x" * 80))
 
 
 def test_every_missing_package_is_named_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ TOOLS = Path(__file__).parents[2] / "tools"
 LIB = """
 die() { echo "${0##*/}: $*" >&2; exit 1; }
 need_debian() { :; }
+unpack_debian() { :; }
 install_droveway() { :; }
 """
 PYTHON = """#!/bin/bash
@@ -29,6 +30,7 @@ def fixture_checkout(tmp_path: Path) -> Path:
     shutil.copy(TOOLS / "test", tools / "test")
     (tools / "lib.sh").write_text(LIB)
     (tools / "debian-packages").write_text("")
+    (tools / "debian-unpacked").write_text("")
     for name in ("python", "ruff", "mypy"):
         (programs / name).write_text(PYTHON)
         (programs / name).chmod(0o755)

@@ -170,15 +170,11 @@ class Hypervisor(abc.ABC):
         """Let an overlay rest on the same content at another path; done when it does."""
 
     @abc.abstractmethod
-    def probe_guest(self, server: str, *, seconds: float | None = None) -> dict[str, Any]:
-        """Ask a running guest who it is: ``{"boots", "mark", "vcpus", "memory_mb"}``.
+    def ask_agent(self, server: str, *, seconds: float) -> bool:
+        """Ask the running guest's agent whether it is there; False when the guest has no channel for one.
 
-        Raises StepError when it does not answer within ``seconds`` (None: as long as is usual for its kind).
+        Raises StepError when there is one and no answer of it within ``seconds``.
         """
-
-    @abc.abstractmethod
-    def write_mark(self, server: str, text: str) -> None:
-        """Let the running guest write ``text`` (at most 15 characters) into its own disk."""
 
     @abc.abstractmethod
     def close(self) -> None:

@@ -20,4 +20,4 @@ def configured(conf: cfg.ConfigOpts, host: str) -> Hypervisor:
         return Sandbox(host, root, guests_log=Path(guests_log), volumes=volumes)
     from droveway.workers.hypervisors.libvirt import Libvirt
 
-    return Libvirt(host, root, uri=conf.libvirt.uri, run_dir=Path(conf.worker.run_path) / "consoles")
+    return Libvirt(host, root, uri=conf.libvirt.uri)

@@ -18,25 +18,22 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from droveway.errors import Refused, StepError
+from droveway.errors import StepError
 from droveway.wire import DiskInfo
-from droveway.workers.hypervisors import durable, libvirt_files, libvirt_xml, processes, qcow2
+from droveway.workers.hypervisors import libvirt_agent, libvirt_files, libvirt_lines, libvirt_xml, processes, qcow2
 from droveway.workers.hypervisors.attached import AttachingHypervisor
 from droveway.workers.hypervisors.base import Fence, GuestRecord, Mark, Port, Volume
 from droveway.workers.hypervisors.libvirt_connection import Connection, library, within
-from droveway.workers.hypervisors.libvirt_console import ANSWER_SECONDS, Console
 from droveway.workers.hypervisors.libvirt_errors import Code, is_code, is_lost, text_of
 from droveway.workers.hypervisors.libvirt_starts import Power, Starts
 from droveway.workers.hypervisors.libvirt_xml import Domain
 
 T = TypeVar("T")
 
-_LONGEST = "0" * 36
 START_SECONDS = 60.0
 DESTROY_SECONDS = 30.0
 PRESS_AGAIN_SECONDS = 1.0
 POLL_SECONDS = 0.02
-SOCKET_PATH_BYTES = 107
 # virDomainUndefineFlags: managed save, snapshots' metadata, NVRAM, checkpoints' metadata.
 UNDEFINE_ALL = 1 | 2 | 4 | 16
 INACTIVE = 2
@@ -51,8 +48,7 @@ SHUTOFF_FAILED = 6
 class Libvirt(AttachingHypervisor):
     """One host's libvirt daemon at ``uri``.
 
-    ``run_dir`` takes the sockets of the guests' consoles; `droveway.errors.Refused` when its path is too long.  A
-    session daemon of root runs as the user ``qemu_user``, who is given the files of a guest before it starts.
+    A session daemon of root runs as the user ``qemu_user``, who is given the files of a guest before it starts.
     """
 
     name = "libvirt"
@@ -65,7 +61,6 @@ class Libvirt(AttachingHypervisor):
         root: Path,
         *,
         uri: str,
-        run_dir: Path,
         volumes: Path | None = None,
         memory_mb: int | None = None,
         kind: str = "qemu",
@@ -75,10 +70,6 @@ class Libvirt(AttachingHypervisor):
         self.volumes_root = volumes
         self.memory_mb = memory_mb
         self._kind = kind
-        self._consoles = run_dir.absolute()
-        if len(os.fsencode(self._console(_LONGEST))) > SOCKET_PATH_BYTES:
-            raise Refused(f"{run_dir} is too long for sockets: a socket's path has at most {SOCKET_PATH_BYTES} bytes")
-        self._logs = self.root / "consoles"
         self._connection = Connection(uri, host)
         self._owner = pwd.getpwnam(qemu_user) if os.geteuid() == 0 and "/session" in uri else None
 
@@ -165,7 +156,7 @@ class Libvirt(AttachingHypervisor):
         placed = [msgspec.structs.replace(volume, path=str(self.volume_file(volume))) for volume in local]
         wanted.set_disks(disks, self.disk_format, placed)
         wanted.set_metadata(mark, ports)
-        wanted.settle_here(self._console(server), self._logs / f"{server}.log")
+        self._settle(wanted, server)
         power, present = self._power(server), self._text(server)
         if power is not None and power.running:
             if present is None or Domain(present).facts() != wanted.facts():
@@ -196,7 +187,6 @@ class Libvirt(AttachingHypervisor):
                     ) from None
             self._refuse_running(server)
             self._starts(server).forget()
-            durable.remove(self._logs / f"{server}.log")
 
     def start(self, server: str, fence: Fence) -> None:
         """Start the guest unless it runs; DestinationFault when it is proved that it never started."""
@@ -273,18 +263,27 @@ class Libvirt(AttachingHypervisor):
         """Let an overlay rest on the same content at another path."""
         qcow2.rebase(path, disk_format, backing, backing_format)
 
-    def probe_guest(self, server: str, *, seconds: float | None = None) -> dict[str, Any]:
-        """Ask the boot guest who it is, over its serial line."""
-        told = self.console(server).status(seconds or ANSWER_SECONDS)
-        return {"boots": told.boots, "mark": told.mark, "vcpus": told.vcpus, "memory_mb": told.memory_mb}
+    def ask_agent(self, server: str, *, seconds: float) -> bool:
+        """Ask the agent of the guest that runs, if it has a channel for one."""
+        text = self._look(lambda connection: str(connection.lookupByUUIDString(server).XMLDesc(0)))
+        if text is None or not libvirt_lines.has_agent(Domain(text).root.find("devices")):
+            return False
 
-    def write_mark(self, server: str, text: str) -> None:
-        """Let the boot guest write ``text`` into its own disk."""
-        self.console(server).mark(text)
+        def ping() -> None:
+            libvirt_agent.ping(self._connection.get().lookupByUUIDString(server), seconds)
 
-    def console(self, server: str) -> Console:
-        """The serial line of a server's boot guest."""
-        return Console(self._console(server), server, self.host, lambda: self._running(server))
+        try:
+            # libvirt first makes sure of the agent in a time of its own.
+            within(seconds, ping)
+        except TimeoutError:
+            why = f"it says nothing within {seconds:g} s"
+        except libvirt_agent.Mute as error:
+            why = str(error)
+        except library().libvirtError as error:
+            raise StepError(f"libvirt of host {self.host} fails: {text_of(error)}", host=self.host) from None
+        else:
+            return True
+        raise StepError(f"the guest agent of server {server} on {self.host} does not answer: {why}", host=self.host)
 
     def close(self) -> None:
         """Give back the connection; guests go on."""
@@ -355,19 +354,18 @@ class Libvirt(AttachingHypervisor):
         domain = Domain(self._text(server) or "")
         volumes = [serial for _, _, serial in domain.sources if serial]
         self.require_attached(server, volumes, [port.port for port in domain.ports])
-        self._logs.mkdir(exist_ok=True)
         if self._owner is not None:
-            self._consoles.mkdir(exist_ok=True)
             disks = [Path(source) for _, source, _ in domain.sources]
-            libvirt_files.hand_over(self._owner, [self._logs, self._logs / f"{server}.log", self._consoles, *disks])
+            libvirt_files.hand_over(self._owner, disks)
             local = [Path(source) for _, source, serial in domain.sources if not serial]
             libvirt_files.let_reach(local, self.disk_format)
 
     def _starts(self, server: str) -> Starts:
         return Starts(self.root / "starts", server)
 
-    def _console(self, server: str) -> Path:
-        return self._consoles / f"{server}.con"
+    def _settle(self, wanted: Domain, server: str) -> None:
+        """Give the guest what belongs to this host."""
+        wanted.settle_here(self.instances / server)
 
     def _parse(self, definition: str) -> Domain:
         try:

@@ -1,7 +1,8 @@
 """Domain XML: written for a new guest, and edited so that another host can run it.
 
 What makes the guest the same machine stays as it was: uuid, name, machine type, CPU model and the PCI addresses of
-what it keeps.  What belongs to a host is made anew: paths, emulator, console, pinning.  Ports have no interface, since
+what it keeps.  What belongs to a host is made anew: paths, emulator, pinning, and what stands behind its lines
+(`droveway.workers.hypervisors.libvirt_lines`).  Ports have no interface, since
 an unprivileged libvirt has no network; they stand in the metadata, beside the mark.
 """
 
@@ -13,6 +14,7 @@ from typing import Any
 
 from lxml import etree
 
+from droveway.workers.hypervisors import libvirt_lines
 from droveway.workers.hypervisors.attached import LocalVolume
 from droveway.workers.hypervisors.base import Mark, Port
 
@@ -30,7 +32,7 @@ _NEW = """<domain type='{kind}'>
   <on_poweroff>destroy</on_poweroff><on_reboot>restart</on_reboot><on_crash>destroy</on_crash>
   <devices>
     <controller type='usb' model='none'/>
-    <serial type='unix'/>
+    <serial type='pty'/>
     <memballoon model='none'/>
   </devices>
 </domain>"""
@@ -138,18 +140,11 @@ class Domain:
             element.text = str(memory_mb * 1024)
             self._drop("currentMemory")
 
-    def settle_here(self, console: Path, log: Path) -> None:
-        """Drop what belongs to another host; the serial line is a socket at ``console`` and is kept in ``log``."""
-        for part in ("cputune", "numatune", "seclabel", "resource", "devices/emulator", "devices/console"):
+    def settle_here(self, directory: Path) -> None:
+        """Drop what belongs to another host; ``directory`` is the server's own here."""
+        for part in ("cputune", "numatune", "seclabel", "resource", "devices/emulator"):
             self._drop(part)
-        serial = self.root.find("devices/serial")
-        if serial is None:
-            serial = etree.SubElement(self.root.find("devices"), "serial")
-        for child in [*serial.iterchildren("source"), *serial.iterchildren("log")]:
-            serial.remove(child)
-        serial.set("type", "unix")
-        serial.insert(0, etree.Element("source", mode="bind", path=str(console)))
-        serial.insert(1, etree.Element("log", file=str(log), append="on"))
+        libvirt_lines.settle(self.root.find("devices"), directory)
 
     def set_disks(self, disks: Sequence[Path], disk_format: str, volumes: Sequence[LocalVolume]) -> None:
         """Let the guest have exactly these local disks (known by file name) and volumes (known by serial)."""

@@ -256,6 +256,11 @@ class Sandbox(AttachingHypervisor):
         """Refused: a raw disk rests on nothing."""
         raise StepError(f"{path} is raw and rests on no other file", host=self.host)
 
+    def ask_agent(self, server: str, *, seconds: float) -> bool:
+        """Ask the guest, which is its own agent."""
+        self.probe_guest(server, seconds=seconds)
+        return True
+
     def probe_guest(self, server: str, *, seconds: float | None = None) -> dict[str, Any]:
         """Ask a running guest who it is."""
         return self._run(server).ask(None, seconds or ANSWER_SECONDS)

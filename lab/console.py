@@ -20,8 +20,10 @@ from droveway.errors import StepError
 ANSWER_SECONDS: Final = 30.0
 ASK_AGAIN_SECONDS: Final = 0.5
 MARK_BYTES: Final = 15
+LONGEST_LINE: Final = 1024
 _STATUS: Final = re.compile(
-    rb"SMV1 status boots=(\d+) mark=(\S*) vcpus=(\d+) mem_kib=(\d+) disk_sectors=(\d+) uuid=([0-9a-f]{32})\r\n"
+    rb"SMV1 status boots=(\d{1,10}) mark=([!-~]{0,15}) vcpus=(\d{1,10}) mem_kib=(\d{1,10}) "
+    rb"disk_sectors=(\d{1,10}) uuid=([0-9a-f]{32})\r\n"
 )
 _FILLED: Final = re.compile(rb"SMV1 (ok)\r\n")
 _SUM: Final = re.compile(rb"SMV1 sum ([0-9a-f]{8})\r\n")
@@ -110,8 +112,12 @@ def _hear(line: socket.socket, answer: re.Pattern[bytes], seconds: float) -> re.
         if not part:
             return None
         heard += part
-        if found := answer.search(heard):
-            return found
+        if part == b"\n":
+            if found := answer.search(heard):
+                return found
+            heard = b""
+        elif len(heard) > LONGEST_LINE:
+            heard = b""
     return None
 
 

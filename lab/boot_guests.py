@@ -1,0 +1,76 @@
+"""libvirt hosts whose guests are boot guests: their serial line is a socket, over which a lab talks to them.
+
+No other server has such a line: what `droveway.workers.hypervisors.libvirt` makes of a definition is what a guest of
+anybody else gets, and here its serial line alone is changed.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from lxml import etree
+
+from droveway.errors import Refused
+from droveway.lab.console import ANSWER_SECONDS, Console
+from droveway.workers.hypervisors import durable, libvirt_files
+from droveway.workers.hypervisors.libvirt import Libvirt
+from droveway.workers.hypervisors.libvirt_xml import Domain
+
+_LONGEST = "0" * 36
+SOCKET_PATH_BYTES = 107
+
+
+class BootGuests(Libvirt):
+    """One host; ``run_dir`` takes the sockets; `droveway.errors.Refused` when its path is too long for them."""
+
+    def __init__(self, host: str, root: Path, *, run_dir: Path, **options: Any) -> None:
+        super().__init__(host, root, **options)
+        self._consoles = run_dir.absolute()
+        if len(os.fsencode(self._console(_LONGEST))) > SOCKET_PATH_BYTES:
+            raise Refused(f"{run_dir} is too long for sockets: a socket's path has at most {SOCKET_PATH_BYTES} bytes")
+        self._logs = self.root / "consoles"
+
+    def undefine(self, server: str) -> None:
+        """As for every guest; what it wrote to its serial line goes with it."""
+        super().undefine(server)
+        durable.remove(self._logs / f"{server}.log")
+
+    def probe_guest(self, server: str, *, seconds: float | None = None) -> dict[str, Any]:
+        """Ask the boot guest who it is; raises StepError when it does not answer in time."""
+        told = self.console(server).status(seconds or ANSWER_SECONDS)
+        return {"boots": told.boots, "mark": told.mark, "vcpus": told.vcpus, "memory_mb": told.memory_mb}
+
+    def write_mark(self, server: str, text: str) -> None:
+        """Let the boot guest write ``text`` into its own disk."""
+        self.console(server).mark(text)
+
+    def console(self, server: str) -> Console:
+        """The serial line of a server's boot guest."""
+        return Console(self._console(server), server, self.host, lambda: self._running(server))
+
+    def _settle(self, wanted: Domain, server: str) -> None:
+        super()._settle(wanted, server)
+        devices = wanted.root.find("devices")
+        serial = devices.find("serial")
+        if serial is None:
+            serial = etree.SubElement(devices, "serial")
+        for child in [*serial.iterchildren("source"), *serial.iterchildren("log")]:
+            serial.remove(child)
+        serial.set("type", "unix")
+        serial.insert(0, etree.Element("source", mode="bind", path=str(self._console(server))))
+        serial.insert(1, etree.Element("log", file=str(self._logs / f"{server}.log"), append="on"))
+        # libvirt makes the console of the serial line, and refuses one that differs from it.
+        for console in devices.findall("console"):
+            devices.remove(console)
+
+    def _make_startable(self, server: str) -> None:
+        super()._make_startable(server)
+        self._logs.mkdir(exist_ok=True)
+        if self._owner is not None:
+            self._consoles.mkdir(exist_ok=True)
+            libvirt_files.hand_over(self._owner, [self._logs, self._logs / f"{server}.log", self._consoles])
+
+    def _console(self, server: str) -> Path:
+        return self._consoles / f"{server}.con"

@@ -1,0 +1,66 @@
+"""Asks a QEMU guest agent, through libvirt, whether it is there.
+
+libvirt holds the agent's channel.  What comes out of it is a tenant's: an answer counts when it is short, comes in
+time, and answers the very question that was asked, which a number that nobody can guess tells.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+import time
+from typing import Any, Final
+
+import msgspec
+
+from droveway.wire import harmless
+from droveway.workers.hypervisors.libvirt_connection import library
+from droveway.workers.hypervisors.libvirt_errors import text_of
+
+MOST_BYTES: Final = 1024
+"""Of an answer; an honest one has a fiftieth."""
+
+
+class Mute(Exception):
+    """The agent did not answer; ``str()`` says why, in words that may be shown."""
+
+
+class _Synced(msgspec.Struct, frozen=True):
+    number: int = msgspec.field(name="return")
+
+
+class _Pinged(msgspec.Struct, frozen=True):
+    nothing: dict[str, None] = msgspec.field(name="return")
+
+
+def ping(domain: Any, seconds: float) -> None:
+    """Raise `Mute` unless the agent of the domain answers within ``seconds``, as far as libvirt keeps to them."""
+    deadline = time.monotonic() + seconds
+    number = secrets.randbits(62)
+    question = {"execute": "guest-sync", "arguments": {"id": number}}
+    if _ask(domain, question, _Synced, deadline).number != number:
+        raise Mute("it answers another question than it was asked")
+    if _ask(domain, {"execute": "guest-ping"}, _Pinged, deadline).nothing:
+        raise Mute("it answers guest-ping with more than nothing")
+
+
+def _ask(domain: Any, question: dict[str, Any], kind: type[Any], deadline: float) -> Any:
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise Mute("it takes too long")
+    try:
+        told = _command(domain, msgspec.json.encode(question).decode(), math.ceil(left), 0)
+    except library().libvirtError as error:
+        raise Mute(harmless(text_of(error))) from None
+    if len(told) > MOST_BYTES:
+        raise Mute(f"it answers {question['execute']} with {len(told)} characters")
+    try:
+        return msgspec.json.decode(told, type=kind)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        raise Mute(f"what it answers to {question['execute']} is no answer to it") from None
+
+
+def _command(domain: Any, text: str, seconds: int, flags: int) -> str:
+    import libvirt_qemu
+
+    return str(libvirt_qemu.qemuAgentCommand(domain, text, seconds, flags))
