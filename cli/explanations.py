@@ -276,6 +276,18 @@ EXPLANATIONS: Final[dict[str, Explanation]] = {
         f"If it is the destination: {_ALTERNATE[0].lower()}{_ALTERNATE[1:]}",
         "Make room on the host, or disable it: droveway host disable HOST.",
     ),
+    "disk-format": Explanation(
+        "A disk is not raw or qcow2, its format was recorded nowhere, or it keeps its data in another file.",
+        f"No tool was let at it. {_UNDONE}",
+        "Convert the disk while the server is off, with qemu-img convert -f FORMAT -O qcow2, and record its format in "
+        f"disk.info beside it. {_RETRY}",
+    ),
+    "definition": Explanation(
+        "The guest has a part that no host takes over from another one: a file or a device of its host, a network of "
+        "its host, or an argument for QEMU.",
+        f"It was refused before the guest was touched. {_UNDONE}",
+        f"Take the part that is named out of the guest, with virsh edit or by its flavor, and start it anew. {_RETRY}",
+    ),
     "storage-away": Explanation(
         "A host's directory of servers is not there, or not the one that the move worked in: its mount went away.",
         f"Nothing was written in its place. {_UNDONE}",

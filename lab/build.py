@@ -23,6 +23,7 @@ from droveway.persistence.api import ApiBase
 from droveway.persistence.cell import CellBase
 from droveway.persistence.database import Database, sqlite_url
 from droveway.persistence.journal import INCARNATION, Counter
+from droveway.workers.directories import Directories
 
 
 def create(root: Path, spec: cloud.Cloud) -> Lab:
@@ -181,12 +182,11 @@ def _make_directories(lab: Lab) -> None:
     for name, host in lab.identity.hosts.items():
         files.host(name).mkdir()
         instances = files.host(name) / "instances"
-        if host.shared is None:
-            instances.mkdir()
-            continue
-        (files.shared / host.shared).mkdir(exist_ok=True)
-        # Relative, so that the lab may be moved or copied.
-        instances.symlink_to(os.path.relpath(files.shared / host.shared, files.host(name)))
+        if host.shared is not None:
+            (files.shared / host.shared).mkdir(exist_ok=True)
+            # Relative, so that the lab may be moved or copied.
+            instances.symlink_to(os.path.relpath(files.shared / host.shared, files.host(name)))
+        Directories(instances).ensure()
 
 
 def _write_configuration(lab: Lab, spec: cloud.Cloud) -> None:

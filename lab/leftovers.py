@@ -11,6 +11,7 @@ from droveway.persistence.api import InstanceMapping
 from droveway.persistence.cell import BlockDeviceMapping, Instance, InstanceExtra, InstanceSystemMetadata, Migration
 from droveway.persistence.cells import FENCE_KEY
 from droveway.persistence.journal import Move
+from droveway.workers.stores import STORE
 
 
 def of(lab: Lab, server: str) -> list[str]:
@@ -59,4 +60,5 @@ def _hosts(lab: Lab, server: str) -> Iterator[str]:
         yield from (f"volume {volume} on {host}" for owner, volume in hypervisor.connections() if owner == server)
         yield from (f"port {port} on {host}" for owner, port in hypervisor.plugged() if owner == server)
         yield from (str(path) for path in sorted(hypervisor.instances.glob(f"{server}*")))
-        yield from (str(path) for path in sorted(hypervisor.instances.glob(".droveway-*")))
+        left = sorted(hypervisor.instances.glob(".droveway-*"))
+        yield from (str(path) for path in left if path.name != STORE)

@@ -223,7 +223,15 @@ def _build_guest(lab: Lab, new: NewServer, undo: contextlib.ExitStack) -> None:
         **sizes,
     )
     hypervisor.define(
-        new.uuid, definition, vcpus=None, memory_mb=None, disks=made, volumes=volumes, ports=ports, mark=None
+        new.uuid,
+        definition,
+        vcpus=None,
+        memory_mb=None,
+        disks=made,
+        formats={path.name: hypervisor.disk_format for path in made},
+        volumes=volumes,
+        ports=ports,
+        mark=None,
     )
     if new.active:
         hypervisor.start(new.uuid, _unfenced)

@@ -120,6 +120,7 @@ class Server:
             "vcpus": None,
             "memory_mb": None,
             "disks": [self.disk],
+            "formats": dict.fromkeys(("disk", "disk.eph0", "disk.swap"), self.rig.host.disk_format),
             "volumes": [],
             "ports": [],
             "mark": MARK,

@@ -14,10 +14,10 @@ from typing import Final
 import msgspec
 
 from droveway.wire import DiskInfo
-from droveway.workers import extents
+from droveway.workers import extents, names
 from droveway.workers.context import Context
 from droveway.workers.copying import Tally, copy_disk, log_name, readers
-from droveway.workers.directories import BASES, BaseFile, CopiedDisk, SetAsideDisk, is_digest, open_file
+from droveway.workers.directories import BASES, BaseFile, CopiedDisk, Directory, SetAsideDisk, is_digest, open_file
 from droveway.workers.sources import Source, base_name
 
 _CODE: Final = "backing-file"
@@ -64,7 +64,7 @@ def describe(ctx: Context, disk: DiskInfo) -> BaseFile:
 
 def fetch(
     ctx: Context,
-    part: str,
+    own: Directory,
     bases: list[BaseFile],
     source: Callable[[], Source],
     tally: Tally,
@@ -75,7 +75,7 @@ def fetch(
     for base in bases:
         if not _is_here(ctx, base.digest):
             with readers(source) as sources:
-                copied.append(_fetch(ctx, part, base, sources, tally))
+                copied.append(_fetch(ctx, own, base, sources, tally))
     return copied
 
 
@@ -94,23 +94,33 @@ def _is_here(ctx: Context, digest: str) -> bool:
     return True
 
 
-def _fetch(ctx: Context, part: str, base: BaseFile, sources: list[Source], tally: Tally) -> CopiedDisk:
+def _fetch(ctx: Context, own: Directory, base: BaseFile, sources: list[Source], tally: Tally) -> CopiedDisk:
     """Copy and prove a base in the move's own directory, then give it its name among the bases."""
     name = base_name(base.digest)
     facts = SetAsideDisk(
         name=name, format=base.format, size=base.size, allocated=0, mtime_ns=base.mtime_ns, inode=base.inode
     )
-    with ctx.directories.open(part) as directory, ctx.directories.open(BASES) as bases:
-        copied = copy_disk(ctx, sources, directory, facts, tally)
-        found = extents.digest(directory, name, ctx.check)
+    with ctx.directories.open(BASES) as bases:
+        copied = copy_disk(ctx, sources, own.file, facts, tally)
+        found = extents.digest(own.file, name, ctx.check)
         if found != base.digest:
             raise ctx.failed(
                 f"the base {base.file} of server {ctx.server} was changed on {sources[0].host} after it was set aside",
                 code=_CODE,
             )
-        ctx.effect("base")
-        os.rename(name, base.digest, src_dir_fd=directory, dst_dir_fd=bases)
+        if ctx.hypervisor.disk_info(own.path(name), base.format).backing:
+            raise ctx.failed(
+                f"the base {base.file} of server {ctx.server} rests on a further file: flatten the disk first",
+                code=_CODE,
+            )
+        ctx.replacing("base")
+        try:
+            names.rename(own.file, name, bases, base.digest)
+        except FileExistsError:
+            # Another move has fetched it meanwhile: guests may rest on that one already.
+            _is_here(ctx, base.digest)
+            own.unlink(name)
         os.fsync(bases)
-        os.fsync(directory)
-    ctx.directories.unlink(part, log_name(name))
+        os.fsync(own.file)
+    own.unlink(log_name(name))
     return msgspec.structs.replace(copied, checksum=found, source_checksum=base.digest)

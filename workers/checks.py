@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -24,6 +24,7 @@ from droveway.workers.directories import SWAP
 from droveway.workers.ownership import (
     base_of,
     discard_parts,
+    hold_storage,
     own_copy,
     own_manifest,
     refuse_foreign,
@@ -32,10 +33,15 @@ from droveway.workers.ownership import (
 )
 from droveway.workers.sources import LocalSource
 
+_BEFORE: Final = "record_before"
+"""The step that looks at a server before its move touches it: what cannot go along is refused here."""
+
 
 def describe_guest(ctx: Context, _: NoDetails) -> dict[str, Any]:
     """What this host really holds of the server: a `droveway.wire.GuestState`."""
     guest = ctx.hypervisor.guest(ctx.server)
+    if guest is not None and ctx.command.step == _BEFORE:
+        ctx.hypervisor.require_movable(guest.definition)
     state = GuestState(
         defined=guest is not None and bool(guest.definition),
         running=guest is not None and guest.running,
@@ -62,6 +68,7 @@ def check_destination(ctx: Context, details: CheckDestination) -> dict[str, Any]
             f"host {ctx.host.name} has {free} bytes free, the disks of server {ctx.server} need {details.disk_bytes}",
             code="disk-full",
         )
+    hold_storage(ctx)
     ctx.effect("probe")
     ctx.directories.write_probe(details.probe, ctx.move)
     ctx.effect("probed")
@@ -70,9 +77,11 @@ def check_destination(ctx: Context, details: CheckDestination) -> dict[str, Any]
 
 def undo_check_destination(ctx: Context, details: CheckDestination) -> dict[str, Any]:
     """Remove the probe and what this move left unfinished."""
+    require_storage(ctx)
     ctx.effect("probe")
     ctx.directories.remove_probe(details.probe)
     discard_parts(ctx)
+    ctx.journal.forget(ctx.stem)
     return {}
 
 
@@ -104,7 +113,7 @@ def check_copy(ctx: Context, details: CheckCopy) -> dict[str, Any]:
     disks = {disk.name: disk for disk in _disks(ctx)}
     for copied in marker.disks if marker is not None else []:
         found = disks.get(copied.name)
-        if found is None or found.backing != base_of(ctx, copied):
+        if found is None or (found.format, found.backing) != (copied.format, base_of(ctx, copied)):
             raise ctx.failed(
                 f"{copied.name} of server {ctx.server} on {ctx.host.name} is gone or not whole", code="damaged"
             )
@@ -157,8 +166,7 @@ def _answers(ctx: Context, seconds: float) -> tuple[bool | None, str]:
 
 
 def _disks(ctx: Context) -> list[DiskInfo]:
-    formats = ctx.directories.formats(ctx.server)
     return [
-        ctx.hypervisor.disk_info(ctx.directories.path(ctx.server, disk), formats.get(disk, ctx.hypervisor.disk_format))
-        for disk in ctx.directories.disks(ctx.server)
+        ctx.hypervisor.disk_info(ctx.directories.path(ctx.server, disk), disk_format)
+        for disk, disk_format in ctx.directories.formats(ctx.server).items()
     ]

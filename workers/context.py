@@ -98,6 +98,12 @@ class Context:
         if self._probe is not None:
             self._probe(self.command.step, self.command.direction, "during", name)
 
+    def replacing(self, name: str) -> None:
+        """The same before an effect that replaces something, which nobody does who has slept: see `fence`."""
+        self.effect(name)
+        self.check()
+        self.fence()
+
     def check(self) -> None:
         """Raise Parked when the worker stops, Cancelled for an undo, StepError past the deadline."""
         if self._cancelled.is_set():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,15 +16,26 @@ from droveway.wire import CopyDisks, FitDisks, OfferDisks
 from droveway.workers import bases, frames
 from droveway.workers.context import Context, Host
 from droveway.workers.copying import Tally, copy_disk, log_name, readers
-from droveway.workers.directories import SWAP, BaseFile, CopiedDisk, Marker, SetAsideDisk, is_digest, is_disk
+from droveway.workers.directories import (
+    DISK_INFO,
+    SWAP,
+    BaseFile,
+    CopiedDisk,
+    Directory,
+    Marker,
+    SetAsideDisk,
+    is_digest,
+    is_disk,
+)
 from droveway.workers.fence import standing_epoch
+from droveway.workers.hypervisors import headers
 from droveway.workers.journal import Offer
 from droveway.workers.ownership import (
     base_of,
     discard_copy,
     discard_parts,
     hold_storage,
-    own_copy,
+    own_copy_opened,
     own_manifest,
     part_name,
     refuse_running,
@@ -129,49 +140,45 @@ def undo_copy_disks(ctx: Context, _: CopyDisks) -> dict[str, Any]:
 def fit_disks(ctx: Context, details: FitDisks) -> dict[str, Any]:
     """Rest overlays on this host's bases, grow root and ephemeral to the flavor, make swap anew; shrinks no disk.
 
-    Nova's finish_migration.
+    Nova's finish_migration.  All is written through the directory that was opened and proved at the start: whoever
+    slept meanwhile finds that one, and never what has its name by now.
     """
-    own_copy(ctx)
-    refuse_running(ctx, "its disks are grown")
-    formats = ctx.directories.formats(ctx.server)
-    _rebase(ctx)
-    present = ctx.directories.disks(ctx.server)
-    default = ctx.hypervisor.disk_format
-    if details.root_bytes:
-        if "disk" not in present:
-            raise ctx.failed(f"server {ctx.server} has no root disk on {ctx.host.name} to grow", code="missing")
-        _grow(ctx, "disk", formats.get("disk", default), details.root_bytes)
-    wanted = {EPHEMERAL: (details.ephemeral_bytes, "ephemeral"), SWAP: (details.swap_bytes, "swap")}
-    for disk, (size, kind) in wanted.items():
-        if size and disk in present:
-            _grow(ctx, disk, formats.get(disk, default), size)
-        elif size:
-            ctx.effect(f"create_{kind}")
-            ctx.hypervisor.create_disk(ctx.directories.path(ctx.server, disk), size=size, kind=kind)
-    names = ctx.directories.disks(ctx.server)
-    ctx.effect("disk_info")
-    ctx.directories.write_formats(ctx.server, ctx.server, {name: formats.get(name, default) for name in names})
-    infos = [
-        ctx.hypervisor.disk_info(ctx.directories.path(ctx.server, name), formats.get(name, default)) for name in names
-    ]
+    with own_copy_opened(ctx) as (copy, marker):
+        refuse_running(ctx, "its disks are grown")
+        _rebase(ctx, copy, marker)
+        formats = {disk.name: disk.format for disk in marker.disks}
+        if details.root_bytes:
+            if "disk" not in formats:
+                raise ctx.failed(f"server {ctx.server} has no root disk on {ctx.host.name} to grow", code="missing")
+            _grow(ctx, copy, "disk", formats["disk"], details.root_bytes)
+        wanted = {EPHEMERAL: (details.ephemeral_bytes, "ephemeral"), SWAP: (details.swap_bytes, "swap")}
+        made = {disk: ctx.hypervisor.disk_format for disk, (size, _) in wanted.items() if size and disk not in formats}
+        ctx.replacing("disk_info")
+        # Before they are made: a disk without a recorded format is none that anybody opens.
+        copy.write(DISK_INFO, ctx.directories.format_record(ctx.server, formats | made))
+        present = copy.disks()
+        for disk, (size, kind) in wanted.items():
+            if size and disk in present:
+                _grow(ctx, copy, disk, (formats | made)[disk], size)
+            elif size:
+                ctx.replacing(f"create_{kind}")
+                ctx.hypervisor.create_disk(copy.path(disk), size=size, kind=kind)
+        infos = [ctx.hypervisor.disk_info(copy.path(disk), known) for disk, known in copy.formats().items()]
     return {"disks": [msgspec.to_builtins(info) for info in infos]}
 
 
-def _rebase(ctx: Context) -> None:
-    marker = ctx.directories.marker(ctx.server)
-    for disk in marker.disks if marker is not None else []:
+def _rebase(ctx: Context, copy: Directory, marker: Marker) -> None:
+    for disk in marker.disks:
         if disk.backing:
-            ctx.effect("rebase")
+            ctx.replacing("rebase")
             base = Path(base_of(ctx, disk))
-            path = ctx.directories.path(ctx.server, disk.name)
-            ctx.hypervisor.rebase_disk(path, disk.format, base, disk.backing_format)
+            ctx.hypervisor.rebase_disk(copy.path(disk.name), disk.format, base, disk.backing_format)
 
 
-def _grow(ctx: Context, disk: str, disk_format: str, size: int) -> None:
-    path = ctx.directories.path(ctx.server, disk)
-    if ctx.hypervisor.disk_info(path, disk_format).virtual_size < size:
-        ctx.effect("grow")
-        ctx.hypervisor.grow_disk(path, disk_format, size)
+def _grow(ctx: Context, copy: Directory, disk: str, disk_format: str, size: int) -> None:
+    if ctx.hypervisor.disk_info(copy.path(disk), disk_format).virtual_size < size:
+        ctx.replacing("grow")
+        ctx.hypervisor.grow_disk(copy.path(disk), disk_format, size)
 
 
 def _clear_the_way(ctx: Context) -> None:
@@ -192,37 +199,45 @@ def _clear_the_way(ctx: Context) -> None:
 def _fill(ctx: Context, details: CopyDisks, part: str) -> None:
     """Make the copies in the move's own directory; its marker comes last and says that they were proved."""
     ctx.directories.create(part)
-    copied, fetched = _copy_local(ctx, part) if details.variant == "local" else _pull(ctx, details, part)
-    formats = {disk.name: disk.format for disk in copied}
-    for disk in copied:
-        found = ctx.hypervisor.disk_info(ctx.directories.path(part, disk.name), disk.format)
-        if bool(found.backing) != bool(disk.backing):
-            raise ctx.failed(
-                f"{disk.name} of server {ctx.server} rests on {found.backing or 'nothing'}, which is not what was set "
-                "aside",
-                code="backing-file",
+    with ctx.directories.opened(part) as own:
+        copied, fetched = _copy_local(ctx, own) if details.variant == "local" else _pull(ctx, details, own)
+        formats = {disk.name: disk.format for disk in copied}
+        for disk in copied:
+            found = ctx.hypervisor.disk_info(own.path(disk.name), disk.format)
+            if bool(found.backing) != bool(disk.backing):
+                raise ctx.failed(
+                    f"{disk.name} of server {ctx.server} rests on {found.backing or 'nothing'}, which is not what was "
+                    "set aside",
+                    code="backing-file",
+                )
+        ctx.effect("disk_info")
+        own.write(DISK_INFO, ctx.directories.format_record(ctx.server, formats))
+        for disk in copied:
+            own.unlink(log_name(disk.name))
+        ctx.effect("marker")
+        own.write_record(
+            Marker(
+                move=ctx.move,
+                epoch=ctx.epoch,
+                server=ctx.server,
+                host=ctx.host.name,
+                disks=copied,
+                bases=fetched,
             )
-    ctx.effect("disk_info")
-    ctx.directories.write_formats(part, ctx.server, formats)
-    for disk in copied:
-        ctx.directories.unlink(part, log_name(disk.name))
-    ctx.effect("marker")
-    ctx.directories.write_record(
-        part, Marker(move=ctx.move, epoch=ctx.epoch, server=ctx.server, host=ctx.host.name, disks=copied, bases=fetched)
-    )
+        )
 
 
-def _copy_local(ctx: Context, part: str) -> tuple[list[CopiedDisk], list[CopiedDisk]]:
+def _copy_local(ctx: Context, own: Directory) -> tuple[list[CopiedDisk], list[CopiedDisk]]:
     manifest = own_manifest(ctx)
     refuse_running(ctx, "its disks are copied")
 
     def source() -> LocalSource:
         return LocalSource(ctx.host.name, ctx.directories, set_aside_name(ctx.server), manifest)
 
-    return _copy(ctx, part, manifest.disks, manifest.bases, source)
+    return _copy(ctx, own, manifest.disks, manifest.bases, source)
 
 
-def _pull(ctx: Context, details: CopyDisks, part: str) -> tuple[list[CopiedDisk], list[CopiedDisk]]:
+def _pull(ctx: Context, details: CopyDisks, own: Directory) -> tuple[list[CopiedDisk], list[CopiedDisk]]:
     limits = ctx.host.limits.of_transfer()
 
     def source() -> RemoteSource:
@@ -233,39 +248,50 @@ def _pull(ctx: Context, details: CopyDisks, part: str) -> tuple[list[CopiedDisk]
 
     with contextlib.closing(source()) as first:
         offered = first.offered()
-    return _copy(ctx, part, offered.disks, offered.bases, source)
+    return _copy(ctx, own, offered.disks, offered.bases, source)
 
 
 def _copy(
-    ctx: Context, part: str, disks: list[SetAsideDisk], wanted: list[BaseFile], source: Callable[[], Source]
+    ctx: Context, own: Directory, disks: list[SetAsideDisk], wanted: list[BaseFile], source: Callable[[], Source]
 ) -> tuple[list[CopiedDisk], list[CopiedDisk]]:
     """The disks, and the bases that had to be fetched for them."""
     for digest in {*(base.digest for base in wanted), *(disk.backing for disk in disks if disk.backing)}:
         if not is_digest(digest):
             raise ctx.failed(f"the source offers {digest!r}, which is no digest of a base", code="protocol")
+    for name, disk_format in _formats_in(disks, wanted):
+        headers.require_format(disk_format, f"{name} of server {ctx.server}")
     tally = Tally(ctx)
-    fetched = bases.fetch(ctx, part, wanted, source, tally) if wanted else []
+    fetched = bases.fetch(ctx, own, wanted, source, tally) if wanted else []
 
     def copy(disk: SetAsideDisk, directory: int) -> CopiedDisk:
         with readers(source) as sources:
             return copy_disk(ctx, sources, directory, disk, tally)
 
-    return _side_by_side(ctx, part, disks, copy), fetched
+    return _side_by_side(ctx, own, disks, copy), fetched
 
 
 def _side_by_side(
-    ctx: Context, part: str, disks: list[SetAsideDisk], copy: Callable[[SetAsideDisk, int], CopiedDisk]
+    ctx: Context, own: Directory, disks: list[SetAsideDisk], copy: Callable[[SetAsideDisk, int], CopiedDisk]
 ) -> list[CopiedDisk]:
     """Copy several disks at once; the first error ends them all once each has stopped."""
     wanted = [disk for disk in disks if disk.name != SWAP]
     for disk in wanted:
         if not is_disk(disk.name):
             raise ctx.failed(f"the source offers {disk.name!r}, which is no disk's name", code="protocol")
-    with ctx.directories.open(part) as directory:
-        if len(wanted) <= 1:
-            copied = [copy(disk, directory) for disk in wanted]
-        else:
-            with concurrent.futures.ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
-                copied = [future.result() for future in [pool.submit(copy, d, directory) for d in wanted]]
-        os.fsync(directory)
+    if len(wanted) <= 1:
+        copied = [copy(disk, own.file) for disk in wanted]
+    else:
+        with concurrent.futures.ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
+            copied = [future.result() for future in [pool.submit(copy, d, own.file) for d in wanted]]
+    os.fsync(own.file)
     return copied
+
+
+def _formats_in(disks: list[SetAsideDisk], wanted: list[BaseFile]) -> Iterator[tuple[str, str]]:
+    """Every format that the source speaks of, with the name of what is said to have it."""
+    for disk in disks:
+        yield disk.name, disk.format
+        if disk.backing:
+            yield f"the base of {disk.name}", disk.backing_format
+    for base in wanted:
+        yield f"the base {base.digest[:12]}", base.format

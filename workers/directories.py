@@ -20,14 +20,16 @@ from typing import Final, TypeVar
 import msgspec
 
 from droveway.errors import Refused, StepError
+from droveway.workers import names, stores
+from droveway.workers.hypervisors import base, headers
 
 MARKER: Final = "droveway.json"
 MANIFEST: Final = "droveway-manifest.json"
 DISK_INFO: Final = "disk.info"
 SWAP: Final = "disk.swap"
 """Made anew on the destination, never copied."""
-BASES: Final = "_base"
-"""Nova's directory of the files that overlays rest on."""
+CONFIG: Final = base.CONFIG
+BASES: Final = base.BASES
 
 _DISK: Final = re.compile(r"disk(\.(?!info$)[a-z0-9]+)?")
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
@@ -129,6 +131,103 @@ def open_file(directory: int, name: str, flags: int = os.O_RDONLY) -> int:
     return file
 
 
+class Directory:
+    """One directory, opened once: what is read of it and written to it is this one, whatever has its name by now."""
+
+    def __init__(self, file: int, where: Path) -> None:
+        """``file`` is the directory, which stays the caller's; ``where`` is its path, for words alone."""
+        self.file = file
+        self.where = where
+
+    def path(self, name: str) -> Path:
+        """A path to a file of this directory that no rename leads elsewhere; holds where `file` is open."""
+        return Path(f"/proc/self/fd/{self.file}", _plain(name))
+
+    def entries(self) -> list[str]:
+        """The names of all that lies in it."""
+        return os.listdir(self.file)  # noqa: PTH208 - pathlib lists no open directory
+
+    def disks(self) -> list[str]:
+        """The names of its disks: the root disk, then the others in the order of their names."""
+        return sorted(entry for entry in self.entries() if is_disk(entry))
+
+    def recorded(self) -> dict[str, str]:
+        """What ``disk.info`` says of the disks' formats, by file name; empty when there is none."""
+        data = self.read(DISK_INFO)
+        if data is None:
+            return {}
+        try:
+            known = msgspec.json.decode(data, type=dict[str, str])
+        except msgspec.DecodeError as error:
+            raise StepError(f"{self.where / DISK_INFO} is damaged: {error}", code="damaged") from None
+        return {path.rpartition("/")[2]: disk_format for path, disk_format in known.items()}
+
+    def formats(self) -> dict[str, str]:
+        """The format of every disk that lies here, as it was recorded.
+
+        Raises StepError (``disk-format``) for a disk of which nothing was recorded, and for all but raw and qcow2: a
+        format that is found out from a disk's bytes is the choice of whoever wrote them.
+        """
+        known = {CONFIG: headers.RAW, **self.recorded()}
+        found = {}
+        for disk in self.disks():
+            if disk not in known:
+                raise StepError(
+                    f"the format of {self.where / disk} is recorded nowhere: say in {self.where / DISK_INFO} whether "
+                    "it is raw or qcow2",
+                    code=headers.CODE,
+                )
+            headers.require_format(known[disk], str(self.where / disk))
+            found[disk] = known[disk]
+        return found
+
+    def marker(self) -> Marker | None:
+        """Whose copy it is; None when it is nobody's."""
+        return self._record(MARKER, Marker)
+
+    def manifest(self) -> Manifest | None:
+        """What was set aside here; None when nothing was."""
+        return self._record(MANIFEST, Manifest)
+
+    def write(self, file: str, data: bytes) -> None:
+        """Replace a file, durably."""
+        _write_file(self.file, file, data)
+
+    def write_record(self, record: Marker | Manifest) -> None:
+        """Write the marker or the manifest, durably."""
+        self.write(MARKER if isinstance(record, Marker) else MANIFEST, msgspec.json.encode(record))
+
+    def unlink(self, file: str) -> None:
+        """Delete a file and what a killed write of it has left; done when neither is there."""
+        found = False
+        for name in (file, _unfinished(file)):
+            try:
+                os.unlink(name, dir_fd=self.file)
+            except FileNotFoundError:
+                continue
+            found = True
+        if found:
+            os.fsync(self.file)
+
+    def read(self, file: str) -> bytes | None:
+        """What a file holds; None when it is not there."""
+        try:
+            opened = open_file(self.file, file)
+        except FileNotFoundError:
+            return None
+        with os.fdopen(opened, "rb") as stream:
+            return stream.read()
+
+    def _record(self, file: str, kind: type[Record]) -> Record | None:
+        data = self.read(file)
+        if data is None:
+            return None
+        try:
+            return msgspec.json.decode(data, type=kind)
+        except msgspec.DecodeError as error:
+            raise StepError(f"{self.where / file} is damaged: {error}", code="damaged") from None
+
+
 class Directories:
     """The directories below ``instances``."""
 
@@ -136,9 +235,11 @@ class Directories:
         self.instances = instances
 
     def ensure(self) -> None:
-        """Make the instances directory of a new host; done when it is there."""
+        """Make the instances directory of a new host and give it its id; done when it has both."""
         if not self.instances.is_symlink():
             self.instances.mkdir(parents=True, exist_ok=True)
+        with self.top() as top:
+            stores.begin(top, self.instances)
 
     def path(self, name: str, *parts: str) -> Path:
         """The path of a server's directory, for those who need one."""
@@ -168,6 +269,12 @@ class Directories:
         finally:
             os.close(directory)
 
+    @contextlib.contextmanager
+    def opened(self, name: str) -> Iterator[Directory]:
+        """A directory, opened once for all that is done to it; raises StepError like `open`."""
+        with self.open(name) as file:
+            yield Directory(file, self.path(name))
+
     def exists(self, name: str) -> bool:
         """Whether the directory is there; raises StepError when something else has its name."""
         try:
@@ -182,19 +289,27 @@ class Directories:
         """Make the directory, durably; done when it is there."""
         with self.top() as top:
             try:
-                os.mkdir(_plain(name), 0o755, dir_fd=top)
+                os.mkdir(_plain(name), 0o750, dir_fd=top)
             except FileExistsError:
                 os.close(self._open(top, name))
                 return
+            owner = os.fstat(top)
+            if os.geteuid() == 0 != owner.st_uid:
+                # Nova's own user goes on to read what lies in it, and its group is not everybody.
+                os.chown(name, owner.st_uid, owner.st_gid, dir_fd=top, follow_symlinks=False)
             os.fsync(top)
 
     def rename(self, old: str, new: str) -> None:
         """Give the directory another name, durably; raises StepError (``in-the-way``) when that is taken."""
+        taken = StepError(f"{self.path(new)} is in the way of {old}: see whose it is", code="in-the-way")
         if self.exists(new):
-            raise StepError(f"{self.path(new)} is in the way of {old}: see whose it is", code="in-the-way")
+            raise taken
         with self.top() as top:
             os.close(self._open(top, old))
-            os.rename(old, new, src_dir_fd=top, dst_dir_fd=top)
+            try:
+                names.rename(top, old, top, _plain(new))
+            except FileExistsError:
+                raise taken from None
             os.fsync(top)
 
     def remove(self, name: str) -> None:
@@ -219,47 +334,53 @@ class Directories:
 
     def is_empty(self, name: str) -> bool:
         """Whether nothing lies in the directory; raises StepError (``missing``) when it is not there."""
-        with self.open(name) as directory:
-            return not os.listdir(directory)  # noqa: PTH208 - as below
+        with self.opened(name) as directory:
+            return not directory.entries()
 
     def disks(self, name: str) -> list[str]:
         """The names of the disks in a directory: the root disk, then the others in the order of their names."""
-        with self.open(name) as directory:
-            return sorted(entry for entry in os.listdir(directory) if is_disk(entry))  # noqa: PTH208 - as below
+        with self.opened(name) as directory:
+            return directory.disks()
 
     def formats(self, name: str) -> dict[str, str]:
-        """What ``disk.info`` says of the disks' formats, by file name; empty when there is none."""
-        data = self._read(name, DISK_INFO)
-        if data is None:
-            return {}
-        try:
-            known = msgspec.json.decode(data, type=dict[str, str])
-        except msgspec.DecodeError as error:
-            raise StepError(f"{self.path(name, DISK_INFO)} is damaged: {error}", code="damaged") from None
-        return {path.rpartition("/")[2]: disk_format for path, disk_format in known.items()}
+        """The format of every disk in a directory; see `Directory.formats`."""
+        with self.opened(name) as directory:
+            return directory.formats()
+
+    def format_record(self, server: str, formats: dict[str, str]) -> bytes:
+        """A ``disk.info`` as Nova has it: the path that each disk has in use, and its format."""
+        known = {str(self.path(server, disk)): disk_format for disk, disk_format in sorted(formats.items())}
+        return msgspec.json.encode(known)
 
     def write_formats(self, name: str, server: str, formats: dict[str, str]) -> None:
-        """Write ``disk.info`` as Nova has it: the path that each disk has in use, and its format."""
-        known = {str(self.path(server, disk)): disk_format for disk, disk_format in sorted(formats.items())}
-        self._write(name, DISK_INFO, msgspec.json.encode(known))
+        """Write the ``disk.info`` of a directory, durably."""
+        with self.opened(name) as directory:
+            directory.write(DISK_INFO, self.format_record(server, formats))
 
     def marker(self, name: str) -> Marker | None:
         """Whose copy the directory is; None when it is nobody's or not there."""
-        return self._record(name, MARKER, Marker)
+        if not self.exists(name):
+            return None
+        with self.opened(name) as directory:
+            return directory.marker()
 
     def manifest(self, name: str) -> Manifest | None:
         """What was set aside in the directory; None when nothing was or it is not there."""
-        return self._record(name, MANIFEST, Manifest)
+        if not self.exists(name):
+            return None
+        with self.opened(name) as directory:
+            return directory.manifest()
 
     def write_record(self, name: str, record: Marker | Manifest) -> None:
         """Write the marker or the manifest of a directory, durably."""
-        self._write(name, MARKER if isinstance(record, Marker) else MANIFEST, msgspec.json.encode(record))
+        with self.opened(name) as directory:
+            directory.write_record(record)
 
     def unlink(self, name: str, file: str) -> None:
         """Delete one file of a directory; done when it or the directory is not there."""
         if self.exists(name):
-            with self.open(name) as directory:
-                self._unlink(directory, file)
+            with self.opened(name) as directory:
+                directory.unlink(file)
 
     def write_probe(self, probe: str, text: str) -> None:
         """Write the file by which another host sees that it shares this directory."""
@@ -275,12 +396,20 @@ class Directories:
     def remove_probe(self, probe: str) -> None:
         """Delete the file; done when it is not there."""
         with self.top() as top:
-            self._unlink(top, _plain(probe))
+            Directory(top, self.instances).unlink(_plain(probe))
 
-    def identity(self) -> int:
-        """Tells the instances directory from another one in its place, as an unmounted file system leaves it."""
+    def identity(self) -> str:
+        """The random id of the instances directory, written once into it; see `droveway.workers.stores`.
+
+        Never the inode: another file system in its place has a root with the same one.
+        """
         with self.top() as top:
-            return os.fstat(top).st_ino
+            return stores.identify(top, self.instances)
+
+    def known_identity(self) -> str:
+        """The same, and empty when none was written: nothing is."""
+        with self.top() as top:
+            return stores.known(top, self.instances)
 
     def free_bytes(self) -> int:
         """What an ordinary process may still write here."""
@@ -297,42 +426,6 @@ class Directories:
             if error.errno in _LINK:
                 raise StepError(f"{self.path(name)} is no directory: links are not followed", code="link") from None
             raise
-
-    def _unlink(self, directory: int, file: str) -> None:
-        found = False
-        # A write that was killed has left its own.
-        for name in (file, _unfinished(file)):
-            try:
-                os.unlink(name, dir_fd=directory)
-            except FileNotFoundError:
-                continue
-            found = True
-        if found:
-            os.fsync(directory)
-
-    def _record(self, name: str, file: str, kind: type[Record]) -> Record | None:
-        data = self._read(name, file)
-        if data is None:
-            return None
-        try:
-            return msgspec.json.decode(data, type=kind)
-        except msgspec.DecodeError as error:
-            raise StepError(f"{self.path(name, file)} is damaged: {error}", code="damaged") from None
-
-    def _read(self, name: str, file: str) -> bytes | None:
-        if not self.exists(name):
-            return None
-        with self.open(name) as directory:
-            try:
-                opened = open_file(directory, file)
-            except FileNotFoundError:
-                return None
-            with os.fdopen(opened, "rb") as stream:
-                return stream.read()
-
-    def _write(self, name: str, file: str, data: bytes) -> None:
-        with self.open(name) as directory:
-            _write_file(directory, file, data)
 
 
 def _plain(name: str) -> str:

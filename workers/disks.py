@@ -10,7 +10,7 @@ import msgspec
 from droveway.wire import DiscardDestination, DiscardSource, NoDetails, PurgeKept, RestoreDisks
 from droveway.workers import bases
 from droveway.workers.context import Context
-from droveway.workers.directories import SWAP, BaseFile, Manifest, SetAsideDisk, open_file
+from droveway.workers.directories import SWAP, BaseFile, Directory, Manifest, SetAsideDisk, open_file
 from droveway.workers.ownership import (
     deleted_name,
     discard,
@@ -44,9 +44,10 @@ def set_aside(ctx: Context, _: NoDetails) -> dict[str, Any]:
             "its disks cannot be set aside",
             code="missing",
         )
-    manifest = _manifest(ctx)
-    ctx.effect("manifest")
-    ctx.directories.write_record(ctx.server, manifest)
+    with ctx.directories.opened(ctx.server) as directory:
+        manifest = _manifest(ctx, directory)
+        ctx.replacing("manifest")
+        directory.write_record(manifest)
     ctx.effect("rename")
     ctx.fence()
     ctx.directories.rename(ctx.server, name)
@@ -117,6 +118,7 @@ def undo_restore_disks(ctx: Context, details: RestoreDisks) -> dict[str, Any]:
 def discard_source(ctx: Context, details: DiscardSource) -> dict[str, Any]:
     """Delete or keep what was set aside, and undefine the source's guest (Nova's confirm_migration)."""
     name, kept = set_aside_name(ctx.server), kept_name(ctx.server, ctx.move)
+    require_storage(ctx, stem=ctx.move)
     set_aside_here = ctx.directories.exists(name)
     if set_aside_here:
         own_manifest(ctx)
@@ -139,7 +141,7 @@ def discard_source(ctx: Context, details: DiscardSource) -> dict[str, Any]:
 def purge_kept(ctx: Context, details: PurgeKept) -> dict[str, Any]:
     """Delete what a confirm has kept; done when it is not there."""
     kept = kept_name(ctx.server, details.of_move)
-    require_storage(ctx)
+    require_storage(ctx, stem=details.of_move)
     if ctx.directories.exists(kept):
         manifest = ctx.directories.manifest(kept)
         if manifest is None or (manifest.move, manifest.server) != (details.of_move, ctx.server):
@@ -164,6 +166,7 @@ def discard_destination(ctx: Context, details: DiscardDestination) -> dict[str, 
 
     Only a guest that is marked with this move goes: on the same host it is the source's again, and unmarked.
     """
+    require_storage(ctx, stem=ctx.move)
     undefine_own(ctx)
     if details.same_directory:
         discard(ctx, deleted_name(ctx.server), is_copy(ctx, of_any_host=True))
@@ -197,14 +200,9 @@ def _undefine_source(ctx: Context) -> None:
     ctx.hypervisor.undefine(ctx.server)
 
 
-def _manifest(ctx: Context) -> Manifest:
-    formats = ctx.directories.formats(ctx.server)
+def _manifest(ctx: Context, directory: Directory) -> Manifest:
     found: dict[str, BaseFile] = {}
-    with ctx.directories.open(ctx.server) as directory:
-        disks = [
-            _facts(ctx, directory, disk, formats.get(disk, ctx.hypervisor.disk_format), found)
-            for disk in ctx.directories.disks(ctx.server)
-        ]
+    disks = [_facts(ctx, directory, disk, known, found) for disk, known in directory.formats().items()]
     return Manifest(
         move=ctx.move, epoch=ctx.epoch, server=ctx.server, disks=disks, bases=sorted(found.values(), key=_digest)
     )
@@ -214,14 +212,14 @@ def _digest(base: BaseFile) -> str:
     return base.digest
 
 
-def _facts(ctx: Context, directory: int, disk: str, disk_format: str, found: dict[str, BaseFile]) -> SetAsideDisk:
-    file = open_file(directory, disk)
+def _facts(ctx: Context, directory: Directory, disk: str, disk_format: str, found: dict[str, BaseFile]) -> SetAsideDisk:
+    file = open_file(directory.file, disk)
     try:
         os.fsync(file)
         status = os.fstat(file)
     finally:
         os.close(file)
-    info = ctx.hypervisor.disk_info(ctx.directories.path(ctx.server, disk), disk_format)
+    info = ctx.hypervisor.disk_info(directory.path(disk), disk_format)
     backing = info.backing if disk != SWAP else ""
     if backing and backing not in found:
         found[backing] = bases.describe(ctx, info)

@@ -50,13 +50,15 @@ def define_guest(ctx: Context, details: DefineGuest) -> dict[str, Any]:
     _known(ctx)
     own_copy(ctx)
     volumes = ctx.volumes(details.volumes)
+    formats = ctx.directories.formats(ctx.server)
     ctx.effect("define")
     ctx.hypervisor.define(
         ctx.server,
         details.definition,
         vcpus=details.vcpus,
         memory_mb=details.memory_mb,
-        disks=in_use(ctx, ctx.directories.disks(ctx.server)),
+        disks=in_use(ctx, formats),
+        formats=formats,
         volumes=volumes,
         ports=as_ports(details.ports),
         mark=ctx.mark,
@@ -156,13 +158,15 @@ def _define_as_it_was(
 ) -> None:
     """Define the guest by a definition that it had before, with its sizes, on the disks in the directory."""
     volumes = ctx.volumes(details.volumes)
+    formats = ctx.directories.formats(directory)
     ctx.effect("define")
     ctx.hypervisor.define(
         ctx.server,
         definition,
         vcpus=None,
         memory_mb=None,
-        disks=in_use(ctx, ctx.directories.disks(directory)),
+        disks=in_use(ctx, formats),
+        formats=formats,
         volumes=volumes,
         ports=as_ports(details.ports),
         mark=mark,

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
-import tempfile
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -14,18 +11,14 @@ from typing import Final
 import msgspec
 
 from droveway import wire
-from droveway.errors import Refused
+from droveway.workers import stores
 from droveway.workers.directories import MANIFEST, MARKER
 from droveway.workers.hypervisors.base import Hypervisor, Mark
-
-STORE: Final = ".droveway-store"
-"""The file that names the instances directory by a random id: hosts that share the directory read the same."""
 
 MOST_FILES: Final = 100
 """Of one record: a directory with more of them is told in several, each of which fits into a page for certain."""
 
 _OWNER: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,254}")
-_UUID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 def guests(hypervisor: Hypervisor) -> Iterator[wire.Guest | wire.Connection | wire.Interface]:
@@ -54,7 +47,7 @@ def entries(instances: Path) -> Iterator[wire.Entry]:
     with os.scandir(instances) as listing:
         found = sorted(listing, key=lambda entry: entry.name)
     for entry in found:
-        if entry.name == STORE:
+        if entry.name == stores.STORE:
             continue
         if not entry.is_dir(follow_symlinks=False):
             yield wire.Entry(name=wire.printable(entry.name), directory=False)
@@ -71,23 +64,12 @@ def entries(instances: Path) -> Iterator[wire.Entry]:
 
 
 def store(instances: Path) -> str:
-    """The directory's random id, written when it has none; raises OSError, and Refused for a file that holds none.
-
-    Whoever comes first writes it, whole and once: two hosts that share the directory read the same.
-    """
-    path = instances / STORE
-    if not path.exists():
-        with tempfile.NamedTemporaryFile("w", dir=instances, prefix=f"{STORE}.") as file:
-            file.write(f"{uuid.uuid4()}\n")
-            file.flush()
-            os.fchmod(file.fileno(), 0o644)
-            os.fsync(file.fileno())
-            with contextlib.suppress(FileExistsError):
-                os.link(file.name, path)
-    found = path.read_bytes()[:64].decode("ascii", "replace").strip()
-    if not _UUID.fullmatch(found):
-        raise Refused(f"{path} holds no id of the directory: remove it, and the next audit has it written anew")
-    return found
+    """The directory's random id, written when it has none; raises OSError, and Refused for a file that holds none."""
+    top = os.open(instances, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        return stores.identify(top, instances)
+    finally:
+        os.close(top)
 
 
 def _move_named_in(path: Path) -> str:

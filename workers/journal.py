@@ -7,6 +7,7 @@ that an action must find again after a crash.
 from __future__ import annotations
 
 import contextlib
+import os
 import sqlite3
 import threading
 import time
@@ -34,6 +35,9 @@ CREATE TABLE notes (stem TEXT NOT NULL, name TEXT NOT NULL, value INTEGER NOT NU
 PRAGMA application_id = {APPLICATION};
 PRAGMA user_version = {VERSION};
 """
+
+
+_MODE: Final = 0o600
 
 
 class Offer(msgspec.Struct, frozen=True, kw_only=True):
@@ -164,6 +168,7 @@ class WorkerJournal:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         new = self.path.with_name(self.path.name + ".new")
         new.unlink(missing_ok=True)
+        os.close(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _MODE))
         db = sqlite3.connect(new)
         try:
             db.executescript(_SCHEMA)
@@ -173,6 +178,7 @@ class WorkerJournal:
         durable.sync_directory(self.path.parent)
 
     def _open(self) -> sqlite3.Connection:
+        self.path.chmod(_MODE)  # an earlier release let everybody read it; SQLite's other files take its rights
         db = sqlite3.connect(self.path, check_same_thread=False, timeout=10.0)
         why = self._fault(db)
         if why:

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import contextlib
+import uuid
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Final
 
 from droveway.errors import StepError
 from droveway.workers.context import Context
-from droveway.workers.directories import BASES, MANIFEST, CopiedDisk, Manifest
+from droveway.workers.directories import BASES, MANIFEST, CopiedDisk, Directory, Manifest, Marker
 from droveway.workers.hypervisors.base import GuestRecord
+
+_STORE: Final = "store"
+"""The note of which instances directory a step worked in; earlier releases noted an inode, as ``storage``."""
+
+_SPARE_BITS: Final = 65
 
 Proof = Callable[[str], bool]
 """Tells of the name of a directory whether what lies there may be deleted."""
@@ -189,24 +197,49 @@ def own_copy(ctx: Context) -> None:
         )
 
 
+@contextlib.contextmanager
+def own_copy_opened(ctx: Context) -> Iterator[tuple[Directory, Marker]]:
+    """``<uuid>``, opened once and proved to be the copy that this host made for this move; StepError (``foreign``).
+
+    The mark is read through what was opened.  Of one move another host may have a copy too, on storage that both
+    share: whoever slept until that one runs holds its own directory, which is gone.
+    """
+    with ctx.directories.opened(ctx.server) as directory:
+        marker = directory.marker()
+        if marker is None or (marker.move, marker.server, marker.host) != (ctx.move, ctx.server, ctx.host.name):
+            raise ctx.failed(
+                f"{ctx.directories.path(ctx.server)} is not the copy that {ctx.host.name} made for move {ctx.move}: "
+                "it is left alone",
+                code="foreign",
+            )
+        yield directory, marker
+
+
 def hold_storage(ctx: Context) -> None:
     """Remember which instances directory this step works in; raises StepError when another one is in its place.
 
     Where a file system was unmounted lies an empty directory, in which an undo would find nothing to do.
     """
-    present = ctx.directories.identity()
-    if ctx.journal.note(ctx.stem, "storage", present) != present:
-        raise _storage_away(ctx)
+    for stem in (ctx.stem, ctx.move):
+        # The step's own note goes with its undo; by the move's a discard knows where its disks must be.
+        if not ctx.journal.noted(stem, _STORE, 0):
+            ctx.journal.note(stem, _STORE, _store_number(ctx.directories.identity()))
+    require_storage(ctx)
 
 
 def require_storage(ctx: Context, *, stem: str = "") -> None:
     """For an undo: raises StepError unless the instances directory is the one that its step worked in, if it did.
 
-    ``stem``: of the step that worked there, unless it is this one (`Context.stem`).
+    ``stem``: of the step that worked there, unless it is this one (`Context.stem`); a move's id stands for all of its.
     """
-    present = ctx.directories.identity()
-    if ctx.journal.noted(stem or ctx.stem, "storage", present) != present:
+    present = _store_number(ctx.directories.known_identity())
+    if ctx.journal.noted(stem or ctx.stem, _STORE, present) != present:
         raise _storage_away(ctx)
+
+
+def _store_number(identity: str) -> int:
+    """The half of an instances directory's id that a note has room for; 0 of one that has none."""
+    return uuid.UUID(identity).int >> _SPARE_BITS if identity else 0
 
 
 def _storage_away(ctx: Context) -> StepError:

@@ -15,6 +15,9 @@ from droveway.persistence import moves, objects, servers
 from droveway.persistence.journal import MoveStep
 from droveway.wire import GuestState, NoDetails, PortRef, VolumeRef
 
+STORAGE_AWAY: Final = "storage-away"
+"""The code of an undo for which the instances directory is not the one that its step worked in."""
+
 ADOPTED: Final = "adopt"
 """The history's row of a move that was unfinished when the journal was adopted as it is."""
 
@@ -41,7 +44,10 @@ class HostStep(Step):
         return self.command(ctx, self.details(ctx))
 
     def undo(self, ctx: Context) -> None:
-        """Command the worker to undo the action; a destination that is away, and on which no guest ran, owes it."""
+        """Command the worker to undo the action; a destination that is away, and on which no guest ran, owes it.
+
+        So does one whose own instances directory is away: what it undoes lies there.
+        """
         details, host = self.undo_details(ctx), self.host(ctx)
         may_owe = self.where is Where.DESTINATION and never_started(ctx)
         try:
@@ -49,7 +55,8 @@ class HostStep(Step):
                 self.command(ctx, details)
                 return
         except StepError as error:
-            if not (may_owe and error.error_code == UNREACHABLE):
+            apart = error.error_code == STORAGE_AWAY and not same_directory(ctx)
+            if not (may_owe and (error.error_code == UNREACHABLE or apart)):
                 raise
         ctx.run.owe(ctx.step, host=host, action=self.action_name(), details=details, deadline=self.deadline)
 

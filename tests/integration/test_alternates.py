@@ -348,3 +348,29 @@ def test_a_debt_that_cannot_be_settled_is_kept_and_noted(lab: Stage) -> None:
     lab.assert_balanced()
     with lab.running():
         until(lambda: not owed(lab), "the debts are paid")
+
+
+def test_a_destination_whose_own_directory_is_away_owes_the_undo(lab: Stage) -> None:
+    """e50: another file system in its place, with the same inode, is no tidy one: the copy is owed, not forgotten."""
+    first, _second = destinations(lab, "web")
+    before = lab.standing("web")
+    instances, away = lab.lab.hypervisor(first).instances, lab.lab.layout.root / "away"
+
+    def vanish(step: str, direction: str, _phase: str, effect: str) -> None:
+        if (step, direction, effect) == ("copy_disks", "execute", "renamed") and not away.exists():
+            away.mkdir()
+            for entry in list(instances.iterdir()):
+                entry.rename(away / entry.name)
+            raise OSError("stale file handle")
+
+    move = submit(lab.lab, Wish(server="web", flavor="large")).id
+    with lab.running(workers={first: vanish}):
+        assert asking.carry(lab.lab, move).state == "failed"
+        assert owed(lab) == [(first, "copy_disks"), (first, "check_destination")]
+        for entry in list(away.iterdir()):
+            entry.rename(instances / entry.name)
+    away.rmdir()
+    lab.cli("move", "resume")
+    assert owed(lab) == []
+    assert not Directories(instances).exists(lab.id_of("web"))
+    assert lab.standing("web") == before

@@ -9,35 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.disked import Disked, qemu
 from support.worker_rig import MIB, PROBE, SERVER, Cloud, KillAt, Killed, cloud, make_disk
 
 from droveway import wire
 from droveway.errors import StepError
-from droveway.wire import DiskInfo
 from droveway.workers import extents
 from droveway.workers.directories import BASES
 from droveway.workers.hypervisors import qcow2
-from droveway.workers.hypervisors.sandbox import Sandbox
 
 FIT = wire.FitDisks(root_bytes=8 * MIB, ephemeral_bytes=0, swap_bytes=MIB)
-
-
-class Overlaid(Sandbox):
-    """A sandbox whose disks are qcow2 files: its guests stay off here."""
-
-    disk_format = "qcow2"
-
-    def disk_info(self, path: Path, disk_format: str) -> DiskInfo:
-        return qcow2.info(path, disk_format)
-
-    def create_disk(self, path: Path, *, size: int, kind: str) -> None:
-        qcow2.create(path, size, kind=kind)
-
-    def grow_disk(self, path: Path, disk_format: str, size: int) -> None:
-        qcow2.grow(path, disk_format, size)
-
-    def rebase_disk(self, path: Path, disk_format: str, backing: Path, backing_format: str) -> None:
-        qcow2.rebase(path, disk_format, backing, backing_format)
 
 
 def overlay(site: Cloud, base: str = "f" * 40) -> Path:
@@ -54,10 +35,6 @@ def overlay(site: Cloud, base: str = "f" * 40) -> Path:
     return raw
 
 
-def qemu(*words: object) -> None:
-    subprocess.run(["qemu-img", *map(str, words)], check=True, capture_output=True)
-
-
 def content(disk: Path, target: Path) -> bytes:
     """What a guest would read of the disk."""
     qemu("convert", "-f", "qcow2", "-O", "raw", disk, target)
@@ -66,7 +43,7 @@ def content(disk: Path, target: Path) -> bytes:
 
 @pytest.fixture(name="site", params=["pull", "local"])
 def fixture_site(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
-    monkeypatch.setattr("support.worker_rig.Sandbox", Overlaid)
+    monkeypatch.setattr("support.worker_rig.Sandbox", Disked)
     with cloud(tmp_path, shared=request.param == "local") as made:
         made.make_server()
         made.serve("alpha")

@@ -241,7 +241,10 @@ def test_a_stopped_host_leaves_no_guest_behind(rig: LibvirtRig) -> None:
         disk.parent.mkdir(parents=True)
         rig.make_disk(disk)
         text = host.create_definition(server=server, name="web", vcpus=1, memory_mb=32, disks=[disk], boot_volume=False)
-        host.define(server, text, vcpus=None, memory_mb=None, disks=[disk], volumes=[], ports=[], mark=None)
+        formats = {"disk": "qcow2"}
+        host.define(
+            server, text, vcpus=None, memory_mb=None, disks=[disk], formats=formats, volumes=[], ports=[], mark=None
+        )
         host.start(server, open_fence)
         pid = int((daemon.dir / "run/libvirt/qemu/run/web.pid").read_text())
         daemon.kill_daemon()

@@ -21,7 +21,7 @@ from droveway.clients.embedded import placement
 from droveway.lab.session import Lab
 from droveway.persistence.database import Database
 from droveway.workers.context import Context
-from droveway.workers.directories import Directories
+from droveway.workers.directories import Directories, Directory
 from droveway.workers.hypervisors.base import Hypervisor
 
 GIB: Final = 1 << 30
@@ -90,6 +90,8 @@ class Sampler:
                 hook(type(next(iter(self._hosts.values()))), name, functools.partial(self._after_effect, name))
             for name in _DIRECTORIES:
                 hook(Directories, name, functools.partial(self._after_effect, name))
+            for name in ("write", "unlink"):
+                hook(Directory, name, functools.partial(self._after_effect, name))
             hook(Context, "effect", self._before_effect)
             yield
 
@@ -166,9 +168,10 @@ class Sampler:
         return committed
 
     def _after_effect(self, name: str, change: Callable[..., Any]) -> Callable[..., Any]:
-        def changed(self_: Hypervisor | Directories, *args: Any, **options: Any) -> Any:
+        def changed(self_: Hypervisor | Directories | Directory, *args: Any, **options: Any) -> Any:
             result = change(self_, *args, **options)
-            self.look("effects on hosts", f"{name} in {self_.instances}")
+            where = self_.where if isinstance(self_, Directory) else self_.instances
+            self.look("effects on hosts", f"{name} in {where}")
             return result
 
         return changed

@@ -19,7 +19,7 @@ from support.zookeeper_server import free_port
 from droveway import certificates, wire
 from droveway.clients import zookeeper
 from droveway.clients.zookeeper import command_path, epoch_path
-from droveway.workers import actions, copies
+from droveway.workers import actions, copies, stores
 from droveway.workers.context import Context, Host, Probe
 from droveway.workers.daemon import Worker
 from droveway.workers.directories import Directories
@@ -238,12 +238,15 @@ class Cloud:
         )
 
     def snapshot(self) -> dict[str, Any]:
-        """All that the hosts hold but the storage probe: files by content, guests, connections, offers."""
+        """All that the hosts hold but the storage probe and their directories' ids.
+
+        Files by content, guests, connections, offers.
+        """
         found: dict[str, Any] = {}
         for name, host in self.hosts.items():
             hypervisor = host.hypervisor
             for path in sorted(hypervisor.instances.rglob("*")):
-                if path.name == PROBE:
+                if path.name in (PROBE, stores.STORE):
                     continue
                 content = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "directory"
                 if path.name == "droveway.json":  # how much the last run sent depends on where it was killed

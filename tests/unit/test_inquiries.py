@@ -19,7 +19,7 @@ from droveway.clients.zookeeper import command_path, inquiry_path, page_path, re
 from droveway.engines import inquiries
 from droveway.engines.inquiries import Answer, ask
 from droveway.errors import CoordinationLost, Refused
-from droveway.workers import holdings
+from droveway.workers import holdings, stores
 from droveway.workers import inquiries as answering
 from droveway.workers.daemon import Worker
 from droveway.workers.inquiries import Inquiries
@@ -127,7 +127,7 @@ def test_a_worker_tells_all_that_its_host_holds(site: Cloud, started: Callable[.
     )
     assert entries["odd\\x1b[2J\\udcff"] == wire.Entry(name="odd\\x1b[2J\\udcff", directory=False)
     assert entries["link"] == wire.Entry(name="link", directory=False)
-    assert holdings.STORE not in entries
+    assert stores.STORE not in entries
     assert left(site) == []
 
 
@@ -165,10 +165,10 @@ def test_too_much_is_told_as_such_and_never_cut(
 
 def test_what_a_host_cannot_read_is_said(site: Cloud, started: Callable[..., Worker]) -> None:
     instances = site.hosts["alpha"].hypervisor.instances
-    (instances / holdings.STORE).write_text("no id\n")
+    (instances / stores.STORE).write_text("no id\n")
     started()
     assert "holds no id of the directory" in told(site).why
-    (instances / holdings.STORE).unlink()
+    (instances / stores.STORE).unlink()
     assert told(site).why == ""
 
 
@@ -188,8 +188,8 @@ def test_hosts_of_one_directory_name_one_store_however_many_write_it_at_once(tmp
         thread.join()
     assert len(found) == 8
     assert len(set(found)) == 1
-    assert os.listdir(tmp_path) == [holdings.STORE]  # noqa: PTH208
-    assert (tmp_path / holdings.STORE).stat().st_mode & 0o777 == 0o644
+    assert os.listdir(tmp_path) == [stores.STORE]  # noqa: PTH208
+    assert (tmp_path / stores.STORE).stat().st_mode & 0o777 == 0o644
 
 
 def test_a_host_without_a_worker_or_with_an_old_one_is_not_asked(site: Cloud) -> None:

@@ -51,6 +51,9 @@ SOURCE = f"""<domain type='qemu'>
 </domain>"""
 
 
+FORMATS = {"disk": "qcow2", "disk.eph0": "qcow2", "disk.swap": "qcow2"}
+
+
 @pytest.fixture
 def domain() -> Domain:
     return Domain(SOURCE)
@@ -90,7 +93,7 @@ def test_sizes_that_are_not_given_stay(domain: Domain) -> None:
 
 
 def test_nothing_of_the_source_host_is_left(domain: Domain) -> None:
-    domain.set_disks([Path("/here/disk")], "qcow2", [])
+    domain.set_disks([Path("/here/disk")], FORMATS, [])
     domain.settle_here(Path("/here"))
     text = domain.text()
     assert "/source" not in text
@@ -99,7 +102,7 @@ def test_nothing_of_the_source_host_is_left(domain: Domain) -> None:
 
 
 def test_a_disk_that_stays_keeps_its_place_and_options(domain: Domain) -> None:
-    domain.set_disks([Path("/here/disk")], "qcow2", [])
+    domain.set_disks([Path("/here/disk")], FORMATS, [])
     assert domain.sources == [("vda", "/here/disk", "")]
     assert attribute(domain, "devices/disk[@device='disk']/address", "slot") == "0x05"
     assert attribute(domain, "devices/disk[@device='disk']/driver", "cache") == "none"
@@ -109,7 +112,7 @@ def test_a_disk_that_stays_keeps_its_place_and_options(domain: Domain) -> None:
 
 def test_new_disks_and_volumes_get_free_names(domain: Domain) -> None:
     volumes = [LocalVolume(volume="volume-2", device="/dev/vdb", boot=False, path="/v/2")]
-    domain.set_disks([Path("/here/disk"), Path("/here/disk.eph0"), Path("/here/disk.swap")], "qcow2", volumes)
+    domain.set_disks([Path("/here/disk"), Path("/here/disk.eph0"), Path("/here/disk.swap")], FORMATS, volumes)
     assert domain.sources == [
         ("vda", "/here/disk", ""),
         ("vdb", "/v/2", "volume-2"),
@@ -120,10 +123,10 @@ def test_new_disks_and_volumes_get_free_names(domain: Domain) -> None:
 
 def test_the_guest_boots_from_its_boot_volume_else_from_its_first_disk(domain: Domain) -> None:
     volume = LocalVolume(volume="volume-1", device="/dev/vda", boot=True, path="/v/1")
-    domain.set_disks([Path("/here/disk")], "qcow2", [volume])
+    domain.set_disks([Path("/here/disk")], FORMATS, [volume])
     boots = "devices/disk/boot/.."
     assert [disk.findtext("serial") for disk in etree.fromstring(domain.text()).findall(boots)] == ["volume-1"]
-    domain.set_disks([Path("/here/disk"), Path("/here/disk.eph0")], "qcow2", [])
+    domain.set_disks([Path("/here/disk"), Path("/here/disk.eph0")], FORMATS, [])
     (disk,) = etree.fromstring(domain.text()).findall(boots)
     assert disk.find("source").get("file") == "/here/disk"  # type: ignore[union-attr]
 

@@ -8,9 +8,10 @@ the formats of their disks.
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Iterator, Sequence
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import msgspec
 
@@ -18,6 +19,16 @@ from droveway.wire import DiskInfo
 
 Fence = Callable[[], None]
 """Called right before an irreversible effect; raises `droveway.errors.Fenced` when the epoch has moved on."""
+
+
+BASES: Final = "_base"
+"""Nova's directory of the files that overlays rest on, beside those of the servers."""
+
+CONFIG: Final = "disk.config"
+"""Nova's config drive, which is raw and whose format Nova records nowhere."""
+
+NO_FORMATS: Final[Mapping[str, str]] = types.MappingProxyType({})
+"""Of a guest without disks of its own."""
 
 
 class Mark(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,14 +108,20 @@ class Hypervisor(abc.ABC):
         vcpus: int | None,
         memory_mb: int | None,
         disks: Sequence[Path],
+        formats: Mapping[str, str] = NO_FORMATS,
         volumes: Sequence[Volume],
         ports: Sequence[Port],
         mark: Mark | None,
     ) -> None:
         """Define the guest from ``definition`` with these sizes (None: as the text says), disks, volumes and ports.
 
-        Validated; repeated: the same; raises DestinationFault when the host refuses it or a running guest differs.
+        ``formats`` has what was recorded of each disk, by file name: raw or qcow2, and StepError for a disk of which
+        nothing was.  Validated; repeated: the same; raises DestinationFault when the host refuses it or a running
+        guest differs.
         """
+
+    def require_movable(self, definition: str) -> None:  # noqa: B027 - most hypervisors' definitions are their own
+        """Raise StepError (``definition``) when no other host takes the guest's definition over: on its own host."""
 
     @abc.abstractmethod
     def undefine(self, server: str) -> None:

@@ -1,7 +1,7 @@
 """The libvirt hypervisor: real QEMU guests through a libvirt daemon.
 
 Every action looks, decides, acts and looks again; an unanswered call (the daemon died) is looked up on a new
-connection.  Disks are qcow2.  How starts are counted is told in `droveway.workers.hypervisors.libvirt_starts`; what
+connection.  New disks are qcow2.  How starts are counted is told in `droveway.workers.hypervisors.libvirt_starts`; what
 is kept of an unprivileged daemon's ports in `droveway.workers.hypervisors.libvirt_xml`.
 """
 
@@ -12,17 +12,25 @@ import os
 import pwd
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 
-from droveway.errors import StepError
+from droveway.errors import DestinationFault, StepError
 from droveway.wire import DiskInfo
-from droveway.workers.hypervisors import libvirt_agent, libvirt_files, libvirt_lines, libvirt_xml, processes, qcow2
+from droveway.workers.hypervisors import (
+    headers,
+    libvirt_agent,
+    libvirt_files,
+    libvirt_lines,
+    libvirt_xml,
+    processes,
+    qcow2,
+)
 from droveway.workers.hypervisors.attached import AttachingHypervisor
-from droveway.workers.hypervisors.base import Fence, GuestRecord, Mark, Port, Volume
+from droveway.workers.hypervisors.base import BASES, NO_FORMATS, Fence, GuestRecord, Mark, Port, Volume
 from droveway.workers.hypervisors.libvirt_connection import Connection, library, within
 from droveway.workers.hypervisors.libvirt_errors import Code, is_code, is_lost, text_of
 from droveway.workers.hypervisors.libvirt_starts import Power, Starts
@@ -101,7 +109,7 @@ class Libvirt(AttachingHypervisor):
 
     def check(self, definition: str, *, vcpus: int, memory_mb: int) -> None:
         """Raise DestinationFault when this host lacks the machine type, the CPU's features, vCPUs or memory."""
-        domain = self._parse(definition)
+        domain = self._taken_over(definition)
         libvirt = library()
         kind = (domain.architecture, domain.machine, domain.kind)
         try:
@@ -132,7 +140,7 @@ class Libvirt(AttachingHypervisor):
             kind=self._kind, machine=machine, server=server, name=name, vcpus=vcpus, memory_mb=memory_mb
         )
         if not boot_volume:
-            domain.set_disks(disks, self.disk_format, [])
+            domain.set_disks(disks, {path.name: self.disk_format for path in disks}, [])
         return domain.text()
 
     def define(
@@ -143,18 +151,21 @@ class Libvirt(AttachingHypervisor):
         vcpus: int | None,
         memory_mb: int | None,
         disks: Sequence[Path],
+        formats: Mapping[str, str] = NO_FORMATS,
         volumes: Sequence[Volume],
         ports: Sequence[Port],
         mark: Mark | None,
     ) -> None:
         """Define the guest, validated; DestinationFault when libvirt refuses it or another guest is in its way."""
-        wanted = self._parse(definition)
+        wanted = self._taken_over(definition)
         if wanted.server != server:
             raise self.fault(f"the definition of server {server} is of another server, {wanted.server}")
         wanted.set_sizes(vcpus, memory_mb)
         local = [self.local_volume(volume) for volume in volumes]
         placed = [msgspec.structs.replace(volume, path=str(self.volume_file(volume))) for volume in local]
-        wanted.set_disks(disks, self.disk_format, placed)
+        for path in disks:
+            headers.require_format(formats.get(path.name, "nothing"), str(path))
+        wanted.set_disks(disks, formats, placed)
         wanted.set_metadata(mark, ports)
         self._settle(wanted, server)
         power, present = self._power(server), self._text(server)
@@ -169,6 +180,15 @@ class Libvirt(AttachingHypervisor):
             self._connection.look(lambda connection: connection.defineXMLFlags(wanted.text(), DEFINE_VALIDATE))
         except libvirt.libvirtError as error:
             raise self.fault(f"host {self.host} cannot define server {server}: {text_of(error)}") from None
+
+    def require_movable(self, definition: str) -> None:
+        """Raise StepError (``definition``) for a guest whose definition has what no other host takes over."""
+        try:
+            Domain.taken_over(definition)
+        except ValueError as error:
+            raise StepError(
+                f"the guest's definition on {self.host} cannot be moved: {error}", code="definition", host=self.host
+            ) from None
 
     def undefine(self, server: str) -> None:
         """Forget the guest with its snapshots' metadata, saved state and start count; StepError when it runs."""
@@ -358,7 +378,11 @@ class Libvirt(AttachingHypervisor):
             disks = [Path(source) for _, source, _ in domain.sources]
             libvirt_files.hand_over(self._owner, disks)
             local = [Path(source) for _, source, serial in domain.sources if not serial]
-            libvirt_files.let_reach(local, self.disk_format)
+            libvirt_files.let_reach(local, self.instances / BASES)
+        elif os.geteuid() == 0:
+            text = self._connection.look(lambda connection: str(connection.getCapabilities()))
+            local = [Path(source) for _, source, serial in domain.sources if not serial]
+            libvirt_files.let_enter(local, libvirt_xml.qemu_group(text, domain.kind))
 
     def _starts(self, server: str) -> Starts:
         return Starts(self.root / "starts", server)
@@ -367,11 +391,12 @@ class Libvirt(AttachingHypervisor):
         """Give the guest what belongs to this host."""
         wanted.settle_here(self.instances / server)
 
-    def _parse(self, definition: str) -> Domain:
+    def _taken_over(self, definition: str) -> Domain:
         try:
-            return Domain(definition)
+            return Domain.taken_over(definition)
         except ValueError as error:
-            raise self.fault(f"host {self.host} cannot read the definition: {error}") from None
+            why = f"host {self.host} does not take the definition: {error}"
+            raise DestinationFault(why, code="definition", host=self.host) from None
 
 
 def _is_starting(state: int, reason: int) -> bool:

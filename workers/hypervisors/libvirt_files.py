@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
 import stat
 from collections.abc import Sequence
 from pathlib import Path
-
-from droveway.workers.hypervisors import qcow2
 
 
 def hand_over(owner: pwd.struct_passwd, paths: Sequence[Path]) -> None:
@@ -18,17 +17,37 @@ def hand_over(owner: pwd.struct_passwd, paths: Sequence[Path]) -> None:
             os.chown(path, owner.pw_uid, owner.pw_gid)
 
 
-def let_reach(disks: Sequence[Path], disk_format: str) -> None:
-    """Let the daemon's user enter the disks' directories and read their backing files."""
-    for path in disks:
-        if path.exists():
-            _let(path.parent, stat.S_IXOTH)
-            backing = Path(qcow2.info(path, disk_format).backing)
-            if backing.is_file():
-                _let(backing, stat.S_IROTH)
+def let_reach(disks: Sequence[Path], bases: Path) -> None:
+    """Let the daemon's user enter the disks' directories and read the bases, whatever a disk's header names.
+
+    Bases are files of images, which Nova lets everybody read.
+    """
+    for directory in {path.parent for path in disks if path.exists()}:
+        _let(directory, stat.S_IXOTH)
+    if bases.is_dir():
+        _let(bases, stat.S_IXOTH)
+        with os.scandir(bases) as found:
+            files = [Path(entry.path) for entry in found if entry.is_file(follow_symlinks=False)]
+        for base in files:
+            with contextlib.suppress(FileNotFoundError):  # one that another move fetches for itself
+                _let(base, stat.S_IROTH)
+
+
+def let_enter(disks: Sequence[Path], group: int | None) -> None:
+    """Let the group that guests run as enter the disks' directories, which are not everybody's."""
+    for path in {path.parent for path in disks if path.exists()}:
+        mode = path.stat(follow_symlinks=False).st_mode
+        if not mode & stat.S_IXOTH and group is not None:
+            os.chown(path, -1, group, follow_symlinks=False)
+            _let(path, stat.S_IXGRP)
 
 
 def _let(path: Path, bit: int) -> None:
-    mode = path.stat().st_mode
-    if not mode & bit:
-        path.chmod(stat.S_IMODE(mode) | bit)
+    """Add a right to what is no link."""
+    file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        mode = os.fstat(file).st_mode
+        if (stat.S_ISDIR(mode) or stat.S_ISREG(mode)) and not mode & bit:
+            os.fchmod(file, stat.S_IMODE(mode) | bit)
+    finally:
+        os.close(file)

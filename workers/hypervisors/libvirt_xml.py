@@ -8,17 +8,18 @@ an unprivileged libvirt has no network; they stand in the metadata, beside the m
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from lxml import etree
 
-from droveway.workers.hypervisors import libvirt_lines
+from droveway.workers.hypervisors import libvirt_allowed, libvirt_lines
 from droveway.workers.hypervisors.attached import LocalVolume
-from droveway.workers.hypervisors.base import Mark, Port
+from droveway.workers.hypervisors.base import CONFIG, Mark, Port
 
-NAMESPACE = "urn:droveway:move"
+NAMESPACE = libvirt_allowed.NAMESPACE
 GUEST = f"{{{NAMESPACE}}}guest"
 PORT = f"{{{NAMESPACE}}}port"
 UNITS = {"b": 1, "bytes": 1, "KB": 1000, "k": 1024, "KiB": 1024, "MB": 10**6, "M": 1 << 20, "MiB": 1 << 20,
@@ -49,6 +50,13 @@ class Domain:
             raise ValueError(f"it is no XML: {error}") from None
         if self.root.tag != "domain" or self.root.find("devices") is None or self.root.find("os/type") is None:
             raise ValueError("it is no domain of libvirt")
+
+    @classmethod
+    def taken_over(cls, text: str) -> Domain:
+        """What may be taken over of a definition that another host told: see `libvirt_allowed`; raises ValueError."""
+        domain = cls(text)
+        domain.root = libvirt_allowed.clean(domain.root)
+        return domain
 
     @classmethod
     def new(cls, *, kind: str, machine: str, server: str, name: str, vcpus: int, memory_mb: int) -> Domain:
@@ -116,16 +124,25 @@ class Domain:
         return [Port(port=port.get("id"), mac=port.get("mac")) for port in found]
 
     @property
+    def formats(self) -> dict[str, str]:
+        """The format that QEMU is told of every disk, by its file."""
+        disks = self.root.findall("devices/disk")
+        return {_source(disk): str(disk.find("driver").get("type")) for disk in disks if _source(disk)}
+
+    @property
     def sources(self) -> list[tuple[str, str, str]]:
         """(target, file, serial) of every disk; the serial is the volume's id, and empty for a local disk."""
         return sorted(
-            (disk.find("target").get("dev"), _source(disk), _serial(disk)) for disk in self._disks() if _source(disk)
+            (disk.find("target").get("dev"), _source(disk), _serial(disk))
+            for disk in self.root.findall("devices/disk")
+            if _source(disk)
         )
 
     def facts(self) -> tuple[object, ...]:
         """All that `define` decides: two definitions with the same facts are the same guest."""
         sizes = (self.vcpus, self.memory_mb)
-        return (self.server, self.name, self.machine, self.kind, *sizes, self.sources, self.mark, self.ports)
+        disks = (self.sources, self.formats)
+        return (self.server, self.name, self.machine, self.kind, *sizes, *disks, self.mark, self.ports)
 
     def set_sizes(self, vcpus: int | None, memory_mb: int | None) -> None:
         """Set vCPUs and memory; None leaves them as they are."""
@@ -146,11 +163,15 @@ class Domain:
             self._drop(part)
         libvirt_lines.settle(self.root.find("devices"), directory)
 
-    def set_disks(self, disks: Sequence[Path], disk_format: str, volumes: Sequence[LocalVolume]) -> None:
-        """Let the guest have exactly these local disks (known by file name) and volumes (known by serial)."""
-        by_name = {Path(_source(disk)).name: disk for disk in self._disks() if not _serial(disk)}
-        by_serial = {_serial(disk): disk for disk in self._disks() if _serial(disk)}
-        for disk in self._disks():
+    def set_disks(self, disks: Sequence[Path], formats: Mapping[str, str], volumes: Sequence[LocalVolume]) -> None:
+        """Let the guest have exactly these local disks (known by file name) and volumes (known by serial).
+
+        ``formats`` has what was recorded of each local disk, by file name; a volume is raw.
+        """
+        known_disks = [disk for disk in self.root.findall("devices/disk") if _source(disk)]
+        by_name = {Path(_source(disk)).name: disk for disk in known_disks if not _serial(disk)}
+        by_serial = {_serial(disk): disk for disk in known_disks if _serial(disk)}
+        for disk in known_disks:
             self.root.find("devices").remove(disk)
             for part in ("boot", "backingStore"):
                 for element in disk.findall(part):
@@ -163,11 +184,15 @@ class Domain:
             taken.add(target)
         for path in disks:
             known = by_name.get(path.name)
-            target = _free("vda" if known is None else known.find("target").get("dev"), taken)
-            self._add_disk(known, disk_format, str(path), target)
+            wished = None if known is None or known.find("target") is None else known.find("target").get("dev")
+            target = _free(wished or "vda", taken)
+            new = self._add_disk(known, formats[path.name], str(path), target)
+            for shared in new.findall("shareable"):
+                new.remove(shared)  # a volume's: of a disk of its own it would take QEMU's lock away
             taken.add(target)
+        root = next((str(path) for path in disks if path.name != CONFIG), None)
         for disk in self._disks():
-            if (_serial(disk) == boot) if boot else (_source(disk) == str(disks[0]) if disks else False):
+            if (_serial(disk) == boot) if boot else (_source(disk) == root):
                 etree.SubElement(disk, "boot", order="1")
 
     def set_metadata(self, mark: Mark | None, ports: Sequence[Port]) -> None:
@@ -189,19 +214,23 @@ class Domain:
         """The XML."""
         return str(etree.tostring(self.root, encoding="unicode", pretty_print=True))
 
-    def _add_disk(self, known: Any, disk_format: str, path: str, target: str, serial: str = "") -> None:
-        disk: Any = etree.Element("disk", type="file", device="disk") if known is None else known
-        if known is None:
-            for part in ("driver", "source", "target"):
+    def _add_disk(self, known: Any, disk_format: str, path: str, target: str, serial: str = "") -> Any:
+        disk: Any = etree.Element("disk", device="disk") if known is None else known
+        for part in ("driver", "source", "target"):
+            if disk.find(part) is None:
                 etree.SubElement(disk, part)
-            disk.find("driver").set("name", "qemu")
+        disk.set("type", "file")
+        disk.find("driver").set("name", "qemu")
+        if disk.find("target").get("bus") is None:
             disk.find("target").set("bus", "virtio")
+        disk.find("source").attrib.clear()
         disk.find("driver").set("type", disk_format)
         disk.find("source").set("file", path)
         disk.find("target").set("dev", target)
         if serial and disk.find("serial") is None:
             etree.SubElement(disk, "serial").text = serial
         self.root.find("devices").append(disk)
+        return disk
 
     def _disks(self) -> list[Any]:
         return [disk for disk in self.root.findall("devices/disk") if disk.get("device", "disk") == "disk"]
@@ -223,6 +252,16 @@ def most_vcpus(capabilities: str) -> int:
     """How many vCPUs a guest may have, by its domain capabilities."""
     limit: Any = etree.fromstring(capabilities).find("vcpu")
     return int(limit.get("max"))
+
+
+def qemu_group(capabilities: str, kind: str) -> int | None:
+    """The number of the group as which the daemon runs its guests, by its capabilities; None when it says nothing."""
+    for model in etree.fromstring(capabilities).findall("host/secmodel"):
+        label = model.find(f"baselabel[@type='{kind}']")
+        found = None if label is None else re.fullmatch(r"\+?[0-9]+:\+?([0-9]+)", (label.text or "").strip())
+        if model.findtext("model") == "dac" and found is not None:
+            return int(found[1])
+    return None
 
 
 def _source(disk: Any) -> str:

@@ -1,37 +1,67 @@
-"""qemu-img, with every format given: a guest can write a header of another format into its disk."""
+"""qemu-img, with every format given: a guest can write a header of another format into its disk.
+
+A disk is opened once, and no link is followed: a tool gets the file that was opened and looked at.  A path may lead
+through an open directory (`droveway.workers.directories.Directory.path`).
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
+import stat
 import subprocess
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from droveway.errors import StepError
 from droveway.wire import DiskInfo
-from droveway.workers.hypervisors import durable
+from droveway.workers.hypervisors import durable, headers
 
 SECONDS = 600.0
 
+LIMITS: Final = ("prlimit", "--as=1073741824", "--cpu=30", "--")
+"""What a look at a disk may take, whose header may be hostile: 1 GiB of memory and 30 s of a processor, as Nova's."""
+
+MODE: Final = 0o640
+"""Of a guest's disk."""
+
+_OPEN: Final = re.compile(r"/proc/self/fd/([0-9]+)(?:/|$)")
+
 
 def info(path: Path, disk_format: str) -> DiskInfo:
-    """Size, allocation and backing file, also of a disk that a guest has open."""
-    described = _describe(path, disk_format)
-    return DiskInfo(
-        name=path.name,
-        format=disk_format,
-        virtual_size=described["virtual-size"],
-        allocated=path.stat().st_blocks * 512,
-        backing=described.get("full-backing-filename", described.get("backing-filename", "")),
-        backing_format=described.get("backing-filename-format", ""),
-    )
+    """Size, allocation and backing file, also of a disk that a guest has open.
+
+    Raises StepError (``disk-format``) for any format but raw and qcow2, and for a disk whose data lies elsewhere.
+    """
+    with _opened(path, disk_format) as (file, through):
+        header = _header(file, path, disk_format)
+        described = _describe(through, disk_format)
+        if "data-file" in described.get("format-specific", {}).get("data", {}):
+            # The header says so too; whoever reads it here otherwise than QEMU is to be found, not believed.
+            headers.require_self_contained(headers.Header(0, "", "", external=True, data_file="?"), told(path))
+        backing = described.get("backing-filename", "")
+        if backing != (header.backing if header is not None else ""):
+            raise StepError(
+                f"the header of {told(path)} names another backing file than qemu-img reads", code=headers.CODE
+            )
+        return DiskInfo(
+            name=path.name,
+            format=disk_format,
+            virtual_size=described["virtual-size"],
+            allocated=os.fstat(file).st_blocks * 512,
+            backing=str(Path(told(path)).parent / backing) if backing and ":" not in backing else backing,
+            backing_format=described.get("backing-filename-format", ""),
+        )
 
 
 def create(path: Path, size: int, *, kind: str) -> None:
     """A new blank disk of ``size`` bytes in the place of whatever is there, durable."""
     temporary = path.with_name(f"{path.name}.{kind}.part")
+    _make(temporary)
     _run("create", "-q", "-f", "qcow2", str(temporary), str(size))
     _put(temporary, path)
 
@@ -39,34 +69,77 @@ def create(path: Path, size: int, *, kind: str) -> None:
 def convert(source: Path, source_format: str, path: Path) -> None:
     """A qcow2 disk with what another one holds and no backing file, durable."""
     temporary = path.with_name(f"{path.name}.part")
+    _make(temporary)
     _run("convert", "-f", source_format, "-O", "qcow2", str(source), str(temporary))
     _put(temporary, path)
 
 
 def grow(path: Path, disk_format: str, size: int) -> None:
     """Grow to ``size`` bytes; done when it has that size; raises StepError when it is larger or a guest has it open."""
-    present = _describe(path, disk_format)["virtual-size"]
+    present = info(path, disk_format).virtual_size
     if present > size:
-        raise StepError(f"{path} has {present} bytes: a disk never shrinks (to {size})")
+        raise StepError(f"{told(path)} has {present} bytes: a disk never shrinks (to {size})")
     if present < size:
-        _run("resize", "-q", "-f", disk_format, str(path), str(size))
-        with path.open("rb") as file:
-            os.fsync(file.fileno())
+        with _opened(path, disk_format) as (file, through):
+            _header(file, path, disk_format)
+            _run("resize", "-q", "-f", disk_format, str(through), str(size))
+            os.fsync(file)
 
 
 def rebase(path: Path, disk_format: str, backing: Path, backing_format: str) -> None:
     """Let an overlay rest on the same content at another path; done when it does.  Nothing of it is looked at."""
+    headers.require_format(backing_format, f"{backing}, on which {path.name} rests,")
     present = info(path, disk_format)
     if (present.backing, present.backing_format) != (str(backing), backing_format):
-        _run("rebase", "-q", "-u", "-f", disk_format, "-F", backing_format, "-b", str(backing), str(path))
-        with path.open("rb") as file:
-            os.fsync(file.fileno())
+        with _opened(path, disk_format) as (file, through):
+            _header(file, path, disk_format)
+            _run("rebase", "-q", "-u", "-f", disk_format, "-F", backing_format, "-b", str(backing), str(through))
+            os.fsync(file)
+
+
+def told(path: Path) -> str:
+    """A path as people know it, also one that leads through an open directory."""
+    return str(Path(os.path.realpath(path.parent)) / path.name) if _OPEN.match(str(path)) else str(path)
+
+
+@contextlib.contextmanager
+def _opened(path: Path, disk_format: str) -> Iterator[tuple[int, Path]]:
+    """The disk, open, and the path by which a tool gets just this file."""
+    headers.require_format(disk_format, told(path))
+    try:
+        # Not waiting for anybody: what has a disk's name may be a FIFO.
+        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    except FileNotFoundError:
+        raise StepError(f"{told(path)} is not there", code="missing") from None
+    try:
+        if not stat.S_ISREG(os.fstat(file).st_mode):
+            raise StepError(f"{told(path)} is no plain file", code="link")
+        yield file, Path(f"/proc/self/fd/{file}")
+    finally:
+        os.close(file)
+
+
+def _header(file: int, path: Path, disk_format: str) -> headers.Header | None:
+    """What the disk says of itself; a raw disk says nothing, whatever its guest wrote into it."""
+    if disk_format == headers.RAW:
+        return None
+    header = headers.read(file, told(path))
+    headers.require_self_contained(header, told(path))
+    return header
 
 
 def _describe(path: Path, disk_format: str) -> dict[str, Any]:
     # Sharing is forced for this look alone, which reads the header; all else obeys the lock of a running guest.
-    described: dict[str, Any] = msgspec.json.decode(_run("info", "-U", "--output=json", "-f", disk_format, str(path)))
+    words = ("info", "-U", "--output=json", "-f", disk_format, str(path))
+    described: dict[str, Any] = msgspec.json.decode(_run(*words, under=LIMITS))
     return described
+
+
+def _make(path: Path) -> None:
+    """An empty file that only its owner writes and its group reads, for a tool that would ask nobody."""
+    with contextlib.suppress(FileNotFoundError):
+        path.unlink()  # a killed one was left
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, MODE))
 
 
 def _put(temporary: Path, path: Path) -> None:
@@ -76,13 +149,20 @@ def _put(temporary: Path, path: Path) -> None:
     durable.sync_directory(path.parent)
 
 
-def _run(*arguments: str) -> bytes:
+def _run(*arguments: str, under: Sequence[str] = ()) -> bytes:
+    passed = [int(found[1]) for found in map(_OPEN.match, arguments) if found is not None]
     try:
-        return subprocess.run(["qemu-img", *arguments], check=True, capture_output=True, timeout=SECONDS).stdout
-    except FileNotFoundError:
-        raise StepError("qemu-img is missing: install the Debian package qemu-utils") from None
+        return subprocess.run(
+            [*under, "qemu-img", *arguments], check=True, capture_output=True, timeout=SECONDS, pass_fds=passed
+        ).stdout
+    except FileNotFoundError as error:
+        package = "util-linux" if under and error.filename == under[0] else "qemu-utils"
+        raise StepError(f"{error.filename} is missing: install the Debian package {package}") from None
     except subprocess.TimeoutExpired:
         raise StepError(f"qemu-img {arguments[0]} did not end within {SECONDS:g} s") from None
     except subprocess.CalledProcessError as error:
         text = " ".join(error.stderr.decode(errors="replace").split())
+        for file in passed:
+            through = Path(f"/proc/self/fd/{file}")
+            text = text.replace(str(through), str(through.readlink()))
         raise StepError(f"qemu-img {arguments[0]} has failed: {text}") from None

@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,7 +25,7 @@ from droveway.errors import StepError
 from droveway.wire import DiskInfo
 from droveway.workers.hypervisors import durable, sandbox_guest
 from droveway.workers.hypervisors.attached import AttachingHypervisor, LocalVolume
-from droveway.workers.hypervisors.base import Fence, GuestRecord, Mark, Port, Volume
+from droveway.workers.hypervisors.base import NO_FORMATS, Fence, GuestRecord, Mark, Port, Volume
 from droveway.workers.hypervisors.sandbox_run import POLL_SECONDS, Run
 
 MACHINE = "sandbox-1"
@@ -138,11 +138,14 @@ class Sandbox(AttachingHypervisor):
         vcpus: int | None,
         memory_mb: int | None,
         disks: Sequence[Path],
+        formats: Mapping[str, str] = NO_FORMATS,
         volumes: Sequence[Volume],
         ports: Sequence[Port],
         mark: Mark | None,
     ) -> None:
         """Define the guest; raises DestinationFault when the host refuses it or another one is in its way."""
+        for disk_format in formats.values():
+            self._only_raw(disk_format)
         wanted = self._decode(definition)
         wanted.vcpus = wanted.vcpus if vcpus is None else vcpus
         wanted.memory_mb = wanted.memory_mb if memory_mb is None else memory_mb
@@ -227,7 +230,7 @@ class Sandbox(AttachingHypervisor):
     def create_disk(self, path: Path, *, size: int, kind: str) -> None:
         """A new blank disk: a sparse file, the same for every ``kind``."""
         temporary = path.with_name(f"{path.name}.{kind}.part")
-        with temporary.open("wb") as file:
+        with open(temporary, "wb", opener=_as_a_disk) as file:
             file.truncate(size)
             os.fsync(file.fileno())
         temporary.rename(path)
@@ -361,6 +364,10 @@ def _blocked_signals() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _as_a_disk(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW, 0o640)
 
 
 def _encode(definition: Definition) -> str:

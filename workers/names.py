@@ -1,0 +1,43 @@
+"""Gives what lies in an open directory another name, and never takes a name away from what has it."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import logging
+import os
+from typing import Final
+
+from droveway.outages import Once
+
+LOG = logging.getLogger(__name__)
+
+_NOREPLACE: Final = 1
+_NO_FLAGS: Final = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
+_LIBC: Final = ctypes.CDLL(None, use_errno=True)
+_TOLD: Final = Once(LOG)
+
+
+def rename(old_directory: int, old: str, new_directory: int, new: str) -> None:
+    """Rename unless the new name is taken, in one; raises FileExistsError and OSError.
+
+    A plain rename takes the place of an empty directory or of a file.  A file system that knows no other (NFS) gets
+    one after a look, and the worker's log says so.
+    """
+    if _LIBC.renameat2(old_directory, os.fsencode(old), new_directory, os.fsencode(new), _NOREPLACE) == 0:
+        return
+    code = ctypes.get_errno()
+    if code not in _NO_FLAGS:
+        raise OSError(code, os.strerror(code), old, None, new)
+    _TOLD.tell("Directories get their names after a look", "their file system has no rename that spares what is there")
+    if _is_there(new_directory, new):
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), new)
+    os.rename(old, new, src_dir_fd=old_directory, dst_dir_fd=new_directory)
+
+
+def _is_there(directory: int, name: str) -> bool:
+    try:
+        os.stat(name, dir_fd=directory, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return True

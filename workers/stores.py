@@ -1,0 +1,75 @@
+"""Which instances directory this is: a random id that was written into it once.
+
+Hosts that share the directory read the same.  Another file system in its place, an empty mount point too, has another
+id or none, whatever its inodes are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import uuid
+from pathlib import Path
+from typing import Final
+
+from droveway.errors import Refused
+
+LOG = logging.getLogger(__name__)
+
+STORE: Final = ".droveway-store"
+"""The file that holds the id."""
+
+_UUID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_MODE: Final = 0o644
+
+
+def identify(top: int, where: Path) -> str:
+    """The id of an open instances directory, written when it has none; raises OSError, and Refused for a damaged one.
+
+    Whoever comes first writes it, whole and once.
+    """
+    if not (found := known(top, where)):
+        _write(top)
+        found = known(top, where)
+    return found
+
+
+def known(top: int, where: Path) -> str:
+    """The same, and empty when none was written; raises OSError, and Refused for a file that holds no id."""
+    try:
+        file = os.open(STORE, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=top)
+    except FileNotFoundError:
+        return ""
+    with os.fdopen(file, "rb") as stream:
+        found = stream.read(64).decode("ascii", "replace").strip()
+    if not _UUID.fullmatch(found):
+        raise Refused(f"{where / STORE} holds no id of the directory: remove it, and it is written anew")
+    return found
+
+
+def begin(top: int, where: Path) -> None:
+    """Write an id where there is none; a directory that takes none keeps no worker from starting, and is told of."""
+    if STORE in os.listdir(top):
+        return
+    try:
+        _write(top)
+    except OSError as error:
+        LOG.warning("%s gets no id yet, and no disks: %s", where, error)
+
+
+def _write(top: int) -> None:
+    temporary = f"{STORE}.{uuid.uuid4()}"
+    file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, _MODE, dir_fd=top)
+    try:
+        with os.fdopen(file, "w") as stream:
+            stream.write(f"{uuid.uuid4()}\n")
+            stream.flush()
+            os.fchmod(stream.fileno(), _MODE)
+            os.fsync(stream.fileno())
+        with contextlib.suppress(FileExistsError):
+            os.link(temporary, STORE, src_dir_fd=top, dst_dir_fd=top)
+    finally:
+        os.unlink(temporary, dir_fd=top)
+    os.fsync(top)
