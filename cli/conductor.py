@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from droveway.cli.base import Lister, ShowOne
 from droveway.cli.columns import Blank, Joined, Time
-from droveway.cli.daemon import Daemon, Turned, connect
+from droveway.cli.daemon import IGNORE_HELP, Daemon, Turned, connect
 
 if TYPE_CHECKING:
     from oslo_config import cfg
@@ -70,8 +70,14 @@ def _cells(row: Row, *, up: bool) -> dict[str, Any]:
 class Run(Daemon):
     """Claim moves and run their flows, with whatever other conductors there are, until SIGTERM."""
 
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Hosts that lie."""
+        parser = super().get_parser(prog_name)
+        parser.add_argument("--ignore-host", action="append", default=[], metavar="HOST", help=IGNORE_HELP)
+        return parser
+
     def running(
-        self, conf: cfg.ConfigOpts, _parsed_args: argparse.Namespace, stack: contextlib.ExitStack
+        self, conf: cfg.ConfigOpts, parsed_args: argparse.Namespace, stack: contextlib.ExitStack
     ) -> Collection[Turned]:
         """A conductor and a keeper over one session."""
         from droveway.engines import start
@@ -89,7 +95,7 @@ class Run(Daemon):
         name = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
         roster = start.roster(site, session, name=name)
         stack.callback(roster.stop)
-        conductor = start.conductor(site, session, name=name)
+        conductor = start.conductor(site, session, name=name, ignored=parsed_args.ignore_host)
         stack.callback(conductor.stop)
         keeper = start.keeper(site, session)
         stack.callback(keeper.stop)

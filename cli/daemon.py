@@ -11,7 +11,7 @@ import select
 import signal
 import time
 from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from droveway.cli import systemd
 from droveway.cli.base import Command
@@ -67,6 +67,12 @@ def connect(conf: cfg.ConfigOpts, host: str | None = None) -> Coordination:
         return zookeeper.connect(conf.zookeeper.hosts, timeout=conf.zookeeper.session_timeout, protection=protection)
     except CoordinationLost as error:
         raise Refused(str(error)) from None
+
+
+IGNORE_HELP: Final = (
+    "do not ask this host's worker how far it has seen the journal: it lies, or its word is of another one; may be "
+    "given more than once"
+)
 
 
 class Signals:

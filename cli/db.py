@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from droveway.cli.base import Command, Lister
 from droveway.cli.spans import seconds
+from droveway.errors import Refused
 
 if TYPE_CHECKING:
     from droveway.engines.site import Site
@@ -22,10 +23,21 @@ class Adopt(Command):
 
     strict = False
 
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Hosts that lie."""
+        from droveway.cli.daemon import IGNORE_HELP
+
+        parser = super().get_parser(prog_name)
+        parser.add_argument("--ignore-host", action="append", default=[], metavar="HOST", help=IGNORE_HELP)
+        return parser
+
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         """Park the moves and say which."""
         site = self.site(parsed_args)
-        parked = self._of_lab(parsed_args) if site.runs_here else self._of_installation(site)
+        ignored = parsed_args.ignore_host
+        if ignored and site.runs_here:
+            raise Refused("--ignore-host is for installations: what a lab's hosts have seen is read from their files")
+        parked = self._of_lab(parsed_args) if site.runs_here else self._of_installation(site, ignored)
         self.app.stdout.write(f"adopted; {len(parked)} unfinished move{'s' * (len(parked) != 1)} parked\n")
         for move in parked:
             self.app.stdout.write(f"  {move.id[:8]}  {move.kind} {move.server_name}: {move.error}\n")
@@ -36,14 +48,14 @@ class Adopt(Command):
 
         return adoption.adopt(self.lab(parsed_args))
 
-    def _of_installation(self, site: Site) -> list[Move]:
+    def _of_installation(self, site: Site, ignored: Sequence[str]) -> list[Move]:
         """What the daemons have seen stands in ZooKeeper: this command speaks to it."""
         from droveway.cli.daemon import connect
         from droveway.engines import adoption
 
         session = connect(site.conf)
         try:
-            return adoption.adopt(session, site.journal)
+            return adoption.adopt(session, site.journal, ignored=ignored)
         finally:
             session.close()
 

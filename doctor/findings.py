@@ -130,6 +130,12 @@ MEANINGS: Final[dict[str, Meaning]] = {
         "The worker of a host lacks actions that moves of this release ask of it.",
         "Upgrade Droveway on that host, then there: systemctl restart droveway-worker.",
     ),
+    "worker-untrue": Meaning(
+        Level.FAILURE,
+        "What the worker of a host says of itself cannot be true. It is left out, and no server is moved there.",
+        "Find out who has that host's certificate. Stop its worker, and give the host a new certificate before it is "
+        "started again.",
+    ),
     "hypervisor-away": Meaning(
         Level.FAILURE,
         "The hypervisor of this host does not answer its worker.",

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from importlib import metadata
 
-import msgspec
+import sqlalchemy as sa
 
 from droveway import wire
 from droveway.clients.zookeeper import worker_path
 from droveway.doctor.findings import FINE, Around, Finding
-from droveway.errors import DrovewayError
+from droveway.engines import incarnation
+from droveway.errors import DrovewayError, Refused
 from droveway.persistence import catalog
 
 
@@ -24,12 +25,14 @@ def check(around: Around) -> Iterator[Finding]:
     except DrovewayError:
         return
     findings = []
+    # A host has no journal, and believes itself.
+    most = None if around.host else _given(around)
     for host in sorted(known):
         registered = around.session.get(worker_path(host))
         if registered is None:
             findings.append(Finding("worker-away", host, f"no worker of host {host} is registered"))
         else:
-            findings.append(_registered(host, registered[0]))
+            findings.append(_registered(host, registered[0], most))
     pinned = around.conf.upgrade_levels.worker
     if pinned is not None and pinned < wire.LEVEL and not any(each.code == "worker-lacks" for each in findings):
         detail = f"[upgrade_levels] worker is {pinned}, this release speaks {wire.LEVEL}, and no worker lacks anything"
@@ -41,11 +44,28 @@ def _known(around: Around) -> set[str]:
     return {each.name for each in catalog.hosts(around.site.api, around.site.cell_databases)}
 
 
-def _registered(host: str, data: bytes) -> Finding:
+def _given(around: Around) -> int | None:
+    """The highest epoch that any host can have been given; None where no journal says so, which other checks tell."""
+    if around.session is None:
+        return None
     try:
-        registration = msgspec.json.decode(data, type=wire.Registration)
-    except msgspec.DecodeError:
-        return Finding("worker-lacks", host, f"what the worker of host {host} says of itself cannot be read")
+        return incarnation.given(around.session, around.site.journal)[0]
+    except (DrovewayError, sa.exc.SQLAlchemyError):
+        return None
+
+
+def _registered(host: str, data: bytes, most: int | None) -> Finding:
+    try:
+        registration = wire.decode(data, wire.Registration)
+    except Refused as error:
+        why = f"what the worker of host {host} says of itself cannot be read: {wire.harmless(str(error))}"
+        return Finding("worker-untrue", host, why)
+    if registration.host != host:
+        why = f"the worker of host {host} says that it is the one of host {registration.host}"
+        return Finding("worker-untrue", host, why)
+    if most is not None and registration.epoch > most:
+        why = f"the worker of host {host} has seen epoch {registration.epoch}; none above {most} was given to any host"
+        return Finding("worker-untrue", host, why)
     wanted = {f"{action}@{wire.ACTION_VERSION}" for action in (*wire.ACTIONS, *wire.INQUIRIES)}
     if lacks := sorted(wanted - set(registration.actions)):
         return Finding("worker-lacks", host, f"the worker of host {host} lacks {', '.join(lacks)}")

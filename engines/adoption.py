@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 import sqlalchemy as sa
@@ -16,25 +16,27 @@ from droveway.persistence.database import Database, database_time
 from droveway.persistence.journal import EPOCH, INCARNATION, Claim, Counter, Move, MoveStep
 from droveway.persistence.states import State
 
-GAP: Final = 1_000_000
-"""So many numbers of steps are passed over for what hosts may have seen whose workers are not there to say so."""
-
 _LOOK: Final = "droveway audit says what is wrong with it"
 
 
-def adopt(coordination: Coordination, journal: Database) -> list[Move]:
+def adopt(coordination: Coordination, journal: Database, *, ignored: Collection[str] = ()) -> list[Move]:
     """Park every unfinished move of an installation, and begin a new incarnation; the moves.
+
+    What the workers have seen counts as far as `droveway.engines.incarnation.believed` has it, those of ``ignored``
+    hosts left out.
 
     Repeated after a crash: the same once more.  Raises `droveway.errors.CoordinationLost`.
     """
     mark = incarnation.read_mark(coordination)
-    workers = incarnation.workers(coordination)
-    epochs = [mark.epoch if mark is not None else 0, *(each.epoch for each in workers), *_mirrored(coordination)]
+    workers = [each for each in incarnation.workers(coordination) if each.host not in ignored]
+    epochs = [mark.epoch if mark is not None else 0, *_mirrored(coordination)]
     with journal.write() as session:
         own = session.scalar(sa.select(Counter.value).where(Counter.name == EPOCH)) or 0
         last = session.scalar(sa.select(sa.func.max(MoveStep.seq))) or 0
-        epoch = max(own, *epochs)
-        step = max([last, *(each.step for each in workers)]) + GAP
+        highest = max(own, *epochs)
+        workers = incarnation.believed(workers, highest + (incarnation.GAP if mark is None else 0))
+        epoch = max([highest, *(each.epoch for each in workers)])
+        step = max([last, *(each.step for each in workers if each.step <= last + incarnation.GAP)]) + incarnation.GAP
         parked = park_all(session, step=step, what="the journal was adopted as it is", said={})
         for move in parked:
             epoch += 1

@@ -6,7 +6,7 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent import futures
 from typing import Any, Final
 
@@ -387,9 +387,14 @@ class Conductor:
         name: str,
         slots: int = 4,
         reserved: int = 2,
+        ignored: Collection[str] = (),
     ) -> None:
-        """``name`` must be new for each process; ``slots`` run copies, ``reserved`` more only what must not queue."""
+        """``name`` must be new for each process; ``slots`` run copies, ``reserved`` more only what must not queue.
+
+        ``ignored`` as in `droveway.engines.incarnation.begin`.
+        """
         self.name = name
+        self._ignored = ignored
         self._coordination = coordination
         self._journal = resources.journal
         self.board = MoveBoard(coordination)
@@ -402,7 +407,7 @@ class Conductor:
     def start(self) -> None:
         """Begin to claim and run flows."""
         wire.learn_types()
-        incarnation.begin(self._coordination, self._journal)
+        incarnation.begin(self._coordination, self._journal, ignored=self._ignored)
         self._conductor.connect()
         self._thread.start()
 

@@ -156,6 +156,8 @@ class Collector:
         owed, fence = msgspec.convert(debt.details, type=Owed), _fence(debt)
         if fence == debt.move_id:
             fencing.exhume(self._journal, self._coordination, debt.move_id, epoch)
+        # Before any host is told of it, as with each other epoch.
+        incarnation.raise_mark(self._coordination, incarnation.require(self._coordination, self._journal), epoch)
         version = fencing.mirror(self._coordination, fence, epoch)
         commands = Commands(
             self._coordination, flow_uuid=owed.flow, epoch=epoch, guard=epoch_path(fence), version=version

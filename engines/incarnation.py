@@ -2,12 +2,17 @@
 
 What only ever grows, the journal's epoch, is mirrored in a node beside the incarnation, and each worker says how far it
 has seen it.  A journal that stands below either is older than what its daemons have done: nothing runs on it.
+
+The node is the conductors' own, and each epoch stands there before any host is told of it.  So a worker that has seen a
+higher one tells what nobody gave it: it is named and left out.  Where the node is gone with a ZooKeeper that was wiped,
+the workers are the only ones who know, and are believed as far as any journal can be behind.
 """
 
 from __future__ import annotations
 
 import logging
 import secrets
+from collections.abc import Collection, Iterable
 from typing import Final
 
 import msgspec
@@ -25,6 +30,9 @@ HOSTS: Final = f"{ROOT}/hosts"
 
 REFUSED: Final = Once(logging.getLogger(__name__))
 """What hosts have written that is refused."""
+
+GAP: Final = 1_000_000
+"""So many epochs, or numbers of steps, at most a journal can be behind what its hosts have seen."""
 
 _COUNTERS: Final = sa.select(Counter.name, Counter.value)
 _MEND: Final = (
@@ -47,20 +55,44 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True):
     epoch: int
 
 
-def begin(coordination: Coordination, journal: Database) -> None:
+def begin(coordination: Coordination, journal: Database, *, ignored: Collection[str] = ()) -> None:
     """Give a new journal its incarnation, and ZooKeeper its mark; for a daemon that starts.
 
-    Raises `Restored` when the mark or a worker knows of a later journal.
+    Raises `Restored` when the mark or a worker knows of a later journal; workers of ``ignored`` hosts are not asked.
     """
     with journal.write() as session:
         counters = {row.name: row.value for row in session.execute(_COUNTERS)}
         if INCARNATION not in counters:
             session.add(Counter(name=INCARNATION, value=new_incarnation()))
     incarnation = require(coordination, journal)
-    seen = max(workers(coordination), key=lambda each: each.epoch, default=None)
-    if seen is not None and seen.epoch > counters.get(EPOCH, 0):
-        raise _older(counters.get(EPOCH, 0), f"the worker of host {seen.host} has seen {seen.epoch}")
-    raise_mark(coordination, incarnation, counters.get(EPOCH, 0))
+    asked = [each for each in workers(coordination) if each.host not in ignored]
+    # After the registrations: what they tell by right was given out before.
+    most, own = given(coordination, journal)
+    seen = max(believed(asked, most), key=lambda each: each.epoch, default=None)
+    if seen is not None and seen.epoch > own:
+        why = _older(own, f"the worker of host {seen.host} has seen {seen.epoch}")
+        raise Restored(f"{why}; a host that lies is left out by  droveway conductor run --ignore-host {seen.host}")
+    raise_mark(coordination, incarnation, own)
+
+
+def given(coordination: Coordination, journal: Database) -> tuple[int, int]:
+    """The highest epoch that any host can have been given, and the journal's own."""
+    mark = read_mark(coordination)
+    with journal.engine.connect() as connection:
+        own = {row.name: row.value for row in connection.execute(_COUNTERS)}.get(EPOCH, 0)
+    return (own + GAP if mark is None else max(own, mark.epoch)), own
+
+
+def believed(told: Iterable[wire.Registration], most: int) -> list[wire.Registration]:
+    """Those of the workers that have seen no higher epoch than ``most``; of the others it is told that they lie."""
+    found = []
+    for each in told:
+        if each.epoch <= most:
+            found.append(each)
+        else:
+            why = f"it has seen epoch {each.epoch}, and none above {most} was given to any host"
+            REFUSED.tell(f"The registration of host {each.host} is refused", why)
+    return found
 
 
 def require(coordination: Coordination, journal: Database) -> int | None:

@@ -16,6 +16,7 @@ from typing import Final
 import sqlalchemy as sa
 
 from droveway.clients.zookeeper import Coordination
+from droveway.engines import incarnation
 from droveway.engines.commands import Commands
 from droveway.engines.rounds import one_round
 from droveway.flows import registry
@@ -54,6 +55,8 @@ class Roster:
             knows=tuple(sorted(f"{kind}@{number}" for kind, number in registry.GRAPHS)),
         )
         self._beat_due = 0.0
+        self._given = 0
+        """The highest epoch that any host can have been given, by the last look that was needed."""
         self._written: dict[str, Told] | None = None
         self._bell = threading.Event()
         self._turned = time.monotonic()
@@ -84,7 +87,7 @@ class Roster:
     def round(self) -> None:
         """Look at the registrations; write when they changed, and every `BEAT_EVERY` seconds."""
         now = time.monotonic()
-        registered = {host: _told(host, found) for host, found in self._registrations().items()}
+        registered = {each.host: _told(each.host, each) for each in self._registrations()}
         if registered == self._written and now < self._beat_due:
             return
         try:
@@ -98,8 +101,11 @@ class Roster:
         else:
             self._written, self._beat_due = registered, now + BEAT_EVERY
 
-    def _registrations(self) -> dict[str, Registration]:
-        return Commands(self._coordination, flow_uuid="", epoch=0, guard="", version=0).workers()
+    def _registrations(self) -> list[Registration]:
+        found = Commands(self._coordination, flow_uuid="", epoch=0, guard="", version=0).workers()
+        if any(each.epoch > self._given for each in found.values()):
+            self._given = incarnation.given(self._coordination, self._journal)[0]
+        return incarnation.believed(found.values(), self._given)
 
     def _run(self) -> None:
         outage = Outage(LOG, "What is known of the daemons is not written")

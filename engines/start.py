@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from importlib import metadata
 from typing import Final
 
@@ -33,8 +33,13 @@ RACKS_FOR: Final = 60.0
 """Seconds after which it is looked up again which hosts are in which racks."""
 
 
-def conductor(site: Site, coordination: Coordination, *, name: str, probe: Probe | None = None) -> Conductor:
-    """A conductor, started over a session of its own; ``name`` is new for each."""
+def conductor(
+    site: Site, coordination: Coordination, *, name: str, probe: Probe | None = None, ignored: Collection[str] = ()
+) -> Conductor:
+    """A conductor, started over a session of its own; ``name`` is new for each.
+
+    What the workers of ``ignored`` hosts have seen of the journal does not count.
+    """
     conf = site.conf
     resources = Resources(
         journal=site.journal,
@@ -55,7 +60,7 @@ def conductor(site: Site, coordination: Coordination, *, name: str, probe: Probe
         host_away=conf.conductor.host_away,
         probe=probe,
     )
-    found = Conductor(coordination, resources, registry.graph, name=name, slots=conf.conductor.threads)
+    found = Conductor(coordination, resources, registry.graph, name=name, slots=conf.conductor.threads, ignored=ignored)
     found.start()
     return found
 

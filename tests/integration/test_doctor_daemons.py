@@ -83,7 +83,7 @@ def test_a_worker_that_cannot_do_what_moves_ask_is_named(site: Installation) -> 
     site.session.create(worker_path("host2"), b"nonsense", ephemeral=True)
     found = findings(site, 2)
     assert "start_guest@1" in found["worker-lacks", "host1"]
-    assert ("worker-lacks", "host2") in found
+    assert ("worker-untrue", "host2") in found
 
 
 def test_a_server_of_the_ensemble_that_is_away_is_named(site: Installation, zookeeper: zookeeper_server.Server) -> None:

@@ -10,10 +10,13 @@ import pytest
 
 from droveway import wire
 from droveway.clients.zookeeper import Coordination, connect_embedded, embedded_store, worker_path
-from droveway.engines import incarnation
+from droveway.doctor import workers as doctor
+from droveway.engines import adoption, incarnation
+from droveway.engines.roster import Roster
 from droveway.errors import Refused
+from droveway.persistence import daemons
 from droveway.persistence.database import Database, sqlite_url
-from droveway.persistence.journal import JournalBase
+from droveway.persistence.journal import EPOCH, Counter, JournalBase
 
 HOSTILE = "\x1b[2J\x1b]0;pwned\x07 move done,\n all is well"
 
@@ -73,8 +76,116 @@ def test_a_registration_that_is_none_keeps_no_conductor_from_starting(
     assert incarnation.workers(session) == []
 
 
-def test_who_tells_of_a_later_journal_is_named(session: Coordination, journal: Database) -> None:
+def stands_at(session: Coordination, journal: Database, epoch: int) -> None:
+    """The journal and ZooKeeper's mark of it."""
+    with journal.write() as rows:
+        rows.merge(Counter(name=EPOCH, value=epoch))
+    incarnation.begin(session, journal)
+
+
+LIES = [4, 2**31, 2**62, 2**63 - 1]
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_no_host_can_have_seen_what_was_given_to_none(session: Coordination, journal: Database, lie: int) -> None:
+    """S4: one host's certificate keeps no conductor from starting, and no journal from being adopted."""
+    stands_at(session, journal, 3)
+    stand(session, "host1", registration("host1", epoch=3, step=7))
+    stand(session, "host2", registration("host2", epoch=lie, step=lie))
+    incarnation.begin(session, journal)
+    most, own = incarnation.given(session, journal)
+    assert (most, own) == (3, 3)
+    assert [each.host for each in incarnation.believed(incarnation.workers(session), most)] == ["host1"]
+    adoption.adopt(session, journal)
+    with journal.read() as rows:
+        counter = rows.get(Counter, EPOCH)
+        assert counter is not None
+        assert counter.value == 4
+    incarnation.begin(session, journal)
+
+
+@pytest.mark.parametrize("lie", [2**31, 2**62, 2**63 - 1])
+def test_a_wiped_zookeeper_lets_a_host_tell_no_more_than_a_journal_can_lack(
+    session: Coordination, journal: Database, lie: int
+) -> None:
+    stand(session, "host2", registration("host2", epoch=lie, step=lie))
+    incarnation.begin(session, journal)
+    session.delete(incarnation.MARK)
+    adoption.adopt(session, journal)
+    with journal.read() as rows:
+        counter = rows.get(Counter, EPOCH)
+        assert counter is not None
+        assert counter.value == 1
+
+
+def test_who_tells_of_a_later_journal_is_named_with_the_way_out(session: Coordination, journal: Database) -> None:
+    """Where ZooKeeper was wiped, the workers are the only ones who know of a journal that was restored."""
     stand(session, "host1", registration("host1", epoch=3))
-    stand(session, "host2", registration("host2", epoch=2**62))
-    with pytest.raises(incarnation.Restored, match=f"the worker of host host2 has seen {2**62}"):
+    stand(session, "host2", registration("host2", epoch=9, step=9))
+    with pytest.raises(incarnation.Restored, match=r"host host2 has seen 9.*--ignore-host host2"):
         incarnation.begin(session, journal)
+    with pytest.raises(incarnation.Restored, match="host host1 has seen 3"):
+        incarnation.begin(session, journal, ignored=["host2"])
+    incarnation.begin(session, journal, ignored=["host1", "host2"])
+    session.delete(incarnation.MARK)
+    adoption.adopt(session, journal, ignored=["host2"])
+    assert incarnation.given(session, journal) == (4, 4)
+
+
+def test_an_older_journal_is_recognised_beside_a_host_that_lies(session: Coordination, journal: Database) -> None:
+    stands_at(session, journal, 9)
+    with journal.write() as rows:
+        rows.merge(Counter(name=EPOCH, value=3))
+    stand(session, "host2", registration("host2", epoch=2**62))
+    with pytest.raises(incarnation.Restored, match="ZooKeeper has seen 9"):
+        incarnation.begin(session, journal)
+
+
+def test_a_host_that_lies_is_no_worker_that_is_up(session: Coordination, journal: Database) -> None:
+    stands_at(session, journal, 3)
+    roster = Roster(session, journal, name="c", version="1")
+    stand(session, "host1", registration("host1", epoch=3))
+    stand(session, "host2", registration("host2", epoch=3))
+    roster.round()
+    assert up(journal) == {"host1": True, "host2": True}
+    session.delete(worker_path("host2"))
+    stand(session, "host2", registration("host2", epoch=2**62))
+    roster.round()
+    assert up(journal) == {"host1": True, "host2": False}
+
+
+def test_an_epoch_that_was_given_meanwhile_is_no_lie(session: Coordination, journal: Database) -> None:
+    stands_at(session, journal, 3)
+    roster = Roster(session, journal, name="c", version="1")
+    stand(session, "host1", registration("host1", epoch=3))
+    roster.round()
+    with journal.write() as rows:
+        rows.merge(Counter(name=EPOCH, value=5))
+    session.delete(worker_path("host1"))
+    stand(session, "host1", registration("host1", epoch=5))
+    roster.round()
+    assert up(journal) == {"host1": True}
+
+
+def up(journal: Database) -> dict[str, bool]:
+    with journal.read() as rows:
+        return {row.name: there for row, there in daemons.listing(rows, daemons.WORKER)}
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (registration("host2", epoch=2**62), f"has seen epoch {2**62}; none above 3 was given"),
+        (registration("host1"), "says that it is the one of host host1"),
+        (b"[" * 100_000, "cannot be read"),
+        (registration("host2", version="\0"), "cannot be read"),
+        (b'{"host": 1}', "cannot be read"),
+    ],
+)
+def test_the_doctor_names_who_lies(session: Coordination, journal: Database, data: bytes, said: str) -> None:
+    stands_at(session, journal, 3)
+    most = incarnation.given(session, journal)[0]
+    finding = doctor._registered("host2", data, most)
+    assert finding.code == "worker-untrue"
+    assert said in finding.detail
+    assert finding.detail.isprintable()
