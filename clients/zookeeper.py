@@ -30,6 +30,9 @@ LOG = logging.getLogger(__name__)
 ROOT: Final = "/droveway"
 BOARD: Final = f"{ROOT}/board"
 
+EMBEDDED_TIMEOUT: Final = 10.0
+"""Of the sessions of a lab, which end only when they are closed."""
+
 _RETRY: Final = {"max_tries": 5, "delay": 0.1, "backoff": 2, "max_delay": 2.0}
 _RECONNECT: Final = {**_RETRY, "max_tries": -1}
 
@@ -82,6 +85,11 @@ def epoch_path(move: str) -> str:
     return f"{move_path(move)}/epoch"
 
 
+def step_path(move: str) -> str:
+    """The mark of the last step that the journal has begun for a move (`droveway.engines.step_marks`)."""
+    return f"{move_path(move)}/step"
+
+
 TOMBSTONE: Final = b"ended"
 
 
@@ -101,7 +109,9 @@ class Coordination:
     retries; whether the call took effect is then unknown, which is why each of them is safe to repeat.
     """
 
-    def __init__(self, client: Any, access: Access | None = None) -> None:
+    def __init__(self, client: Any, access: Access | None = None, *, timeout: float = EMBEDDED_TIMEOUT) -> None:
+        self.timeout = timeout
+        """Seconds after which a session that says nothing more ends."""
         self.client = client
         """The client itself, with kazoo's interface."""
         self.access = access
@@ -415,7 +425,7 @@ def connect(hosts: str, *, timeout: float, protection: Protection | None = None)
     except Refused:
         _end(client)
         raise
-    return Coordination(client, access)
+    return Coordination(client, access, timeout=timeout)
 
 
 def _end(client: KazooClient) -> None:

@@ -8,13 +8,15 @@ from typing import Final
 import sqlalchemy as sa
 from sqlalchemy import orm
 
-from droveway.clients.zookeeper import ROOT, Coordination, epoch_path
-from droveway.engines import incarnation
+from droveway.clients.zookeeper import ROOT, Coordination, epoch_path, step_path
+from droveway.engines import incarnation, step_marks
 from droveway.flows.steps.command import ADOPTED
 from droveway.persistence import moves
 from droveway.persistence.database import Database, database_time
 from droveway.persistence.journal import EPOCH, INCARNATION, Claim, Counter, Move, MoveStep
 from droveway.persistence.states import State
+
+MOVES: Final = f"{ROOT}/moves"
 
 _LOOK: Final = "droveway audit says what is wrong with it"
 
@@ -29,10 +31,11 @@ def adopt(coordination: Coordination, journal: Database, *, ignored: Collection[
     """
     mark = incarnation.read_mark(coordination)
     workers = [each for each in incarnation.workers(coordination) if each.host not in ignored]
+    marked = step_marks.highest(coordination, MOVES)
     epochs = [mark.epoch if mark is not None else 0, *_mirrored(coordination)]
     with journal.write() as session:
         own = session.scalar(sa.select(Counter.value).where(Counter.name == EPOCH)) or 0
-        last = session.scalar(sa.select(sa.func.max(MoveStep.seq))) or 0
+        last = max(marked, session.scalar(sa.select(sa.func.max(MoveStep.seq))) or 0)
         highest = max(own, *epochs)
         workers = incarnation.believed(workers, highest + (incarnation.GAP if mark is None else 0))
         epoch = max([highest, *(each.epoch for each in workers)])
@@ -50,6 +53,8 @@ def adopt(coordination: Coordination, journal: Database, *, ignored: Collection[
     for move in parked:
         # By the newer journal it may have ended, and then no claim on it would ever be mirrored again.
         coordination.delete(epoch_path(move.id))
+        # What it names is lost for good; the next step that begins is marked anew.
+        coordination.delete(step_path(move.id))
     coordination.delete(incarnation.MARK)
     incarnation.raise_mark(coordination, new, epoch + 1)
     return parked
@@ -65,7 +70,7 @@ def park_all(session: orm.Session, *, step: int, what: str, said: Mapping[str, S
 
 def _mirrored(coordination: Coordination) -> list[int]:
     found = []
-    for move in coordination.children(f"{ROOT}/moves"):
+    for move in coordination.children(MOVES):
         node = coordination.get(epoch_path(move))
         if node is not None and node[0].isdigit():
             found.append(int(node[0]))

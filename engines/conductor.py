@@ -17,7 +17,7 @@ from taskflow.types import timing
 
 from droveway import deadlines, wire
 from droveway.clients.zookeeper import Coordination, epoch_path
-from droveway.engines import fencing, incarnation
+from droveway.engines import fencing, incarnation, step_marks
 from droveway.engines.backend import FlowBackend
 from droveway.engines.board import MoveBoard, MoveJob, Posting
 from droveway.engines.commands import Commands
@@ -243,6 +243,8 @@ class MoveConductor(impl_nonblocking.NonBlockingConductor):
     def _run_claimed(self, posting: Posting, epoch: int) -> bool:
         journal = self._resources.journal
         incarnation.raise_mark(self._coordination, incarnation.require(self._coordination, journal), epoch)
+        if why := step_marks.lost(self._coordination, journal, posting.move):
+            return self._park_lost(posting, epoch, why)
         version = fencing.mirror(self._coordination, posting.move, epoch)
         graph = self._find_graph(posting.kind, posting.version)
         with journal.write() as session:
@@ -265,6 +267,14 @@ class MoveConductor(impl_nonblocking.NonBlockingConductor):
         run.bind(backend, history)
         self._run_engine(posting, graph, run, backend)
         return self._finish(posting, run, backend, epoch)
+
+    def _park_lost(self, posting: Posting, epoch: int, why: str) -> bool:
+        """The journal has lost steps of this move: nothing is done for it until a person has said what holds."""
+        with self._resources.journal.write() as session:
+            fencing.check(session, posting.move, epoch)
+            moves.park(session, posting.move, Restored.code, why)
+        fencing.release(self._resources.journal, posting.move, epoch)
+        return True
 
     def _run_engine(self, posting: Posting, graph: Graph, run: MoveRun, backend: FlowBackend) -> None:
         engine = MoveEngine(graph.build(run), backend.load(), backend)
@@ -323,6 +333,7 @@ class MoveConductor(impl_nonblocking.NonBlockingConductor):
             epoch=epoch,
             stop=self.stopping,
             commands=commands,
+            mark=step_marks.StepMark(self._coordination, self._resources.journal, move.id),
         )
 
     def _raise_fences(self, move: Move, epoch: int) -> None:

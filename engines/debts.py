@@ -19,7 +19,7 @@ import msgspec
 from droveway import wire
 from droveway.clients.zookeeper import ROOT, Coordination, epoch_path, move_path
 from droveway.clocks import Steady
-from droveway.engines import fencing, incarnation
+from droveway.engines import fencing, incarnation, step_marks
 from droveway.engines.commands import Commands, Overdue, Unreachable
 from droveway.engines.rounds import one_round
 from droveway.errors import Fenced
@@ -153,6 +153,9 @@ class Collector:
 
     def _ask(self, debt: Debt, epoch: int) -> bool:
         """Have one debt settled; False when it was not: the later ones rest on it."""
+        if why := step_marks.lost(self._coordination, self._journal, debt.move_id):
+            self._note(debt, epoch, why)
+            return False
         owed, fence = msgspec.convert(debt.details, type=Owed), _fence(debt)
         if fence == debt.move_id:
             fencing.exhume(self._journal, self._coordination, debt.move_id, epoch)

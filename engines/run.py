@@ -21,8 +21,10 @@ from droveway.engines.backend import FlowBackend
 from droveway.engines.commands import Commands, Overdue, Unreachable, value_of
 from droveway.engines.debts import Owed
 from droveway.engines.history import History
+from droveway.engines.incarnation import Restored
 from droveway.engines.progress import ProgressNote
-from droveway.errors import Cancelled, DestinationFault, Fenced, Parked, StepError, step_error
+from droveway.engines.step_marks import StepMark
+from droveway.errors import Cancelled, CoordinationLost, DestinationFault, Fenced, Parked, StepError, step_error
 from droveway.flows.run import UNREACHABLE, MoveOptions
 from droveway.persistence import attempts, debts, freezes, moves, requests
 from droveway.persistence.cells import Cells
@@ -109,6 +111,7 @@ class MoveRun:
         epoch: int,
         stop: Stop,
         commands: Commands,
+        mark: StepMark,
     ) -> None:
         self.move_id = move.id
         self.server = move.server
@@ -126,6 +129,7 @@ class MoveRun:
         self._probe = resources.probe
         self._stop = stop
         self._commands = commands
+        self._mark = mark
         self._no_return = no_return
         self._cancellable = True
         self._asked_beyond = False
@@ -181,7 +185,9 @@ class MoveRun:
         epoch = claimed.pop("epoch") if claimed is not None else None
         if claimed is not None:
             self._learn(recorded=claimed.pop("recorded"), **claimed)
-        self._heed(self.row, epoch)
+        self._require_claim(claimed is not None, epoch)
+        self._note(step, direction)
+        self._heed(self.row)
 
     def wait(self, seconds: float) -> None:
         """Wait, at most ``seconds``; ends early with Parked when the conductor stops."""
@@ -218,8 +224,10 @@ class MoveRun:
         self._commands.tidy(self._key_of(step, direction))
         if direction == "revert":
             self._withdraw_execute(step)
+        key = self._renewed(step, direction, part)
+        self._note(step, direction)
         command = Command(
-            key=self._renewed(step, direction, part),
+            key=key,
             host=host,
             move=self.move_id,
             server=self.server,
@@ -259,6 +267,8 @@ class MoveRun:
             raise
         if result.error is None:
             return value_of(result)
+        if result.error["code"] == Restored.code:
+            self.park(step, direction, step_error(result.error))
         self._spent[command.key] = result.error
         raise step_error(result.error) from None
 
@@ -333,10 +343,27 @@ class MoveRun:
             ended = moves.ended_flows(session, self.move_id)
         self._commands.sweep(self._hosts(), ended)
 
+    def _note(self, step: str, direction: Direction) -> None:
+        """Mark the run of the step that comes, before anything of it acts; raises Parked in a journal that lost any.
+
+        An outage is waited out as `_await_session` does it: nothing was begun yet.
+        """
+        why: str | None = None
+        while why is None:
+            try:
+                why = self._mark.note(step, direction, self.history.sequence(step, direction))
+            except CoordinationLost:
+                self.wait(SESSION_LOOK)
+                self._look()
+                self._await_session(step)
+        if why:
+            self.park(step, direction, StepError(why, code=Restored.code))
+
     def _look(self) -> None:
         self._require_going_on()
         wishes = fencing.wishes(self.journal, self.move_id)
-        self._heed(wishes, wishes and wishes.epoch)
+        self._require_claim(wishes is not None, wishes and wishes.epoch)
+        self._heed(wishes)
 
     def _await_session(self, step: str) -> bool:
         """Return once the session that the move was claimed under is known to live; whether that had to be waited for.
@@ -375,12 +402,14 @@ class MoveRun:
             raise self.backend.closed
         self._leave_when_stopped()
 
-    def _heed(self, wishes: Any, epoch: int | None) -> None:
-        if wishes is None or epoch != self.epoch:
+    def _require_claim(self, known: bool, epoch: int | None) -> None:
+        if not known or epoch != self.epoch:
             # Nobody will answer a command whose claim is lost: its new owner takes the answer and removes it.
             fenced = Fenced(f"epoch {self.epoch} of move {self.move_id} no longer stands: {epoch} does")
             self.backend.detach(fenced)
             raise fenced
+
+    def _heed(self, wishes: Any) -> None:
         if wishes.hold:
             self._detach(f"move {self.move_id[:8]} is held: droveway move resume {self.move_id[:8]}")
         if self._cancellable and (wishes.cancel_requested or wishes.delete_requested):

@@ -24,6 +24,9 @@ from droveway.workers.hypervisors import durable
 APPLICATION: Final = 0x44726F76
 VERSION: Final = 1
 
+DEBT: Final = "debt-"
+"""How the last part of a command's key begins by which a debt is paid, with the number of the step that left it."""
+
 _SCHEMA: Final = f"""
 CREATE TABLE commands (
     key TEXT PRIMARY KEY, move TEXT NOT NULL, server TEXT NOT NULL, step TEXT NOT NULL, action TEXT NOT NULL,
@@ -117,6 +120,13 @@ class WorkerJournal:
         with self._lock:
             keys = self._db.execute("SELECT key FROM commands").fetchall()
         return epoch, max((int(key.split(".")[3]) for (key,) in keys), default=0)
+
+    def step_of(self, move: str) -> int:
+        """The highest number of a step of the move that was carried out here; debts are paid by the numbers of old."""
+        with self._lock:
+            keys = self._db.execute("SELECT key FROM commands WHERE move = ?", (move,)).fetchall()
+        parts = [key.split(".") for (key,) in keys]
+        return max((int(part[3]) for part in parts if not part[-1].startswith(DEBT)), default=0)
 
     def put_offer(self, offer: Offer) -> None:
         """Let the peer fetch the server's disks; an earlier offer of the server ends."""

@@ -14,6 +14,7 @@ from droveway.clients.zookeeper import Coordination, command_path, progress_path
 from droveway.errors import Cancelled, CoordinationLost, DrovewayError, Fenced, Parked, Refused, StepError
 from droveway.workers import actions
 from droveway.workers.context import Context, Host, Probe
+from droveway.workers.journal import DEBT
 
 LOG = logging.getLogger(__name__)
 
@@ -126,6 +127,8 @@ class Run:
         try:
             # Before anything is noted of it: a forged epoch in the journal would bar all that come after it.
             self._context.fence()
+            if not begun and (why := self._outrun()):
+                return self._encoded(None, self._context.failed(why, code="restored"))
             if self.command.action not in wire.QUESTIONS:
                 journal.begin(self.command)
         except sqlite3.Error as error:
@@ -139,6 +142,18 @@ class Run:
         result = self._attempted(details)
         journal.finish(self.command.key, result)
         return result
+
+    def _outrun(self) -> str:
+        """Why the journal that asks is older than what it had done here for the move; empty when it is not."""
+        later = self.host.journal.step_of(self.command.move)
+        is_old = self.key.attempt < later and not self.command.key.rpartition(".")[2].startswith(DEBT)
+        if not is_old or self.command.action in wire.QUESTIONS:
+            return ""
+        return (
+            f"the journal was restored from an older copy: host {self.host.name} has carried out step number {later} "
+            f"of move {self.command.move[:8]}, and is asked for number {self.key.attempt} now, so nothing is done: put "
+            "the newest copy back, or take it as it is with  droveway db adopt"
+        )
 
     def _unwritten(self, error: sqlite3.Error) -> str:
         return f"the worker of host {self.host.name} cannot write its journal ({error})"

@@ -96,6 +96,10 @@ class Workers:
         """Let the host's worker be there."""
         self._running[host] = runner.start_worker(self._lab, host, self._connect(), probe=probe)
 
+    def session(self) -> Coordination:
+        """A session of the test's own with the ZooKeeper that they share."""
+        return self._connect()
+
     def stop(self, host: str) -> None:
         """Let it be away: what it does ends at the next effect, without a result."""
         self._running.pop(host).stop()

@@ -200,13 +200,29 @@ def test_a_stale_command_never_runs_until_it_is_adopted(site: Cloud, started: Ca
     started(probe=lambda *facts: effects.append(facts[3]))
     site.set_epoch(2)
     stale = post(site, site.command("alpha", "set_aside", epoch=1))
-    fresh = site.command("alpha", "describe_guest", epoch=2)
+    site.set_epoch(2, "another")
+    fresh = msgspec.structs.replace(site.command("alpha", "describe_guest", epoch=2, move="another"), server="another")
     assert result(site, post(site, fresh)).error is None
     assert effects == []
     assert site.coordination.get(result_path("alpha", stale.key)) is None
     post(site, msgspec.structs.replace(stale, epoch=2))
     assert result(site, stale).epoch == 2
     assert site.hosts["alpha"].directories.exists(f"{SERVER}_resize")
+
+
+def test_a_step_below_the_highest_that_was_done_is_refused(site: Cloud, started: Callable[..., Worker]) -> None:
+    """Whoever asks has lost what came between; a debt goes by the number of the step that left it."""
+    started()
+    assert result(site, post(site, site.command("alpha", "set_aside", attempt=12))).error is None
+    error = result(site, post(site, site.command("alpha", "set_aside", direction="revert", attempt=11))).error
+    assert error is not None
+    assert (error["code"], "step number 12 of move" in error["message"]) == ("restored", True)
+    assert error["message"].endswith("droveway db adopt")
+    assert site.hosts["alpha"].directories.exists(f"{SERVER}_resize")
+    debt = site.command("alpha", "set_aside", direction="revert", attempt=11)
+    debt = msgspec.structs.replace(debt, key=f"{debt.key}.debt-1")
+    assert result(site, post(site, debt)).error is None
+    assert not site.hosts["alpha"].directories.exists(f"{SERVER}_resize")
 
 
 def test_an_epoch_below_the_highest_seen_is_refused(site: Cloud, started: Callable[..., Worker]) -> None:
@@ -271,7 +287,8 @@ def test_one_server_has_one_command_at_a_time_and_another_server_does_not_wait(
     running = post(site, site.command("alpha", "stop_guest", STOP))
     assert stall.reached.wait(DEADLINE)
     waiting = post(site, site.command("alpha", "describe_guest"))
-    other = msgspec.structs.replace(site.command("alpha", "describe_guest"), server="another")
+    site.set_epoch(1, "another")
+    other = msgspec.structs.replace(site.command("alpha", "describe_guest", move="another"), server="another")
     assert result(site, post(site, other)).error is None
     assert site.coordination.get(result_path("alpha", waiting.key)) is None
     stall.go.set()
@@ -408,8 +425,8 @@ def test_progress_of_a_copy_reaches_the_node_and_goes_with_the_answer(
 
     started("alpha")
     started("beta", probe=look)
-    offer = site.command("alpha", "offer_disks", wire.OfferDisks(peer="beta"))
-    for command in (site.command("alpha", "set_aside"), offer):
+    aside = site.command("alpha", "set_aside")
+    for command in (aside, site.command("alpha", "offer_disks", wire.OfferDisks(peer="beta"))):
         assert result(site, post(site, command)).error is None
     address = site.hosts["alpha"].transfer_address
     details = wire.CopyDisks(variant="pull", source="alpha", address=address, probe=PROBE)

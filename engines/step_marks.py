@@ -1,0 +1,105 @@
+"""Marks each move's last step in ZooKeeper, before anything of it acts: a journal that lost even one is recognised.
+
+The epoch tells two claims apart and no two steps within one.  So whoever runs a move writes the number of each step
+that begins beside its epoch, and whoever takes the move compares: what the mark names the journal has to have.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+import sqlalchemy as sa
+
+from droveway.clients.zookeeper import Coordination, step_path
+from droveway.errors import Refused
+from droveway.persistence.database import Database
+from droveway.persistence.journal import MoveStep
+from droveway.persistence.moves import SHORT
+
+_BEGUN: Final = sa.select(MoveStep.seq).where(
+    MoveStep.seq == sa.bindparam("seq"),
+    MoveStep.move_id == sa.bindparam("move"),
+    MoveStep.step == sa.bindparam("step"),
+    MoveStep.direction == sa.bindparam("direction"),
+)
+
+
+class Seen(msgspec.Struct, frozen=True, kw_only=True):
+    """The step that ZooKeeper was told of last."""
+
+    seq: int
+    """Its number in the history, by which the keys of its commands go."""
+    step: str
+    direction: str
+
+
+class StepMark:
+    """The mark of one claimed move, written by the holder of the claim."""
+
+    def __init__(self, coordination: Coordination, journal: Database, move_id: str) -> None:
+        self._coordination = coordination
+        self._journal = journal
+        self._move = move_id
+        self._last: tuple[Seen, int] | None = None
+        """What stands, and its node's version."""
+
+    def note(self, step: str, direction: str, seq: int) -> str:
+        """Mark a step that begins or is entered again; why nothing may be done of it, empty when it may.
+
+        Raises `droveway.errors.CoordinationLost`.
+        """
+        new = Seen(seq=seq, step=step, direction=direction)
+        path, data = step_path(self._move), msgspec.json.encode(new)
+        while True:
+            if self._last is None:
+                self._last = _read(self._coordination, self._move)
+            if self._last is None:
+                if self._coordination.create(path, data):
+                    self._last = new, 0
+                continue
+            seen, version = self._last
+            if seen == new:
+                return ""
+            if seen.seq >= seq:
+                # Entered again, after something else was written into the history; or numbers were given out twice.
+                return _why(self._journal, self._move, seen)
+            self._last = (new, version + 1) if self._coordination.put(path, data, version=version) else None
+
+
+def lost(coordination: Coordination, journal: Database, move_id: str) -> str:
+    """Why nothing may be done for the move by this journal; empty when it has the step that was marked last."""
+    found = _read(coordination, move_id)
+    return "" if found is None else _why(journal, move_id, found[0])
+
+
+def highest(coordination: Coordination, folder: str) -> int:
+    """The highest number of a step that is marked for any move; ``folder`` is that of all moves."""
+    found = [_read(coordination, move) for move in coordination.children(folder)]
+    return max((each[0].seq for each in found if each is not None), default=0)
+
+
+def _read(coordination: Coordination, move_id: str) -> tuple[Seen, int] | None:
+    node = coordination.get(step_path(move_id), sync=True)
+    if node is None:
+        return None
+    try:
+        seen = msgspec.json.decode(node[0], type=Seen)
+    except msgspec.DecodeError as error:
+        raise Refused(
+            f"the node {step_path(move_id)} holds no mark of a step ({error}): see who writes to ZooKeeper, and take "
+            "the journal as it is with  droveway db adopt"
+        ) from None
+    return seen, node[1]
+
+
+def _why(journal: Database, move_id: str, seen: Seen) -> str:
+    with journal.engine.connect() as connection:
+        if connection.execute(_BEGUN, {"move": move_id, **msgspec.structs.asdict(seen)}).first() is not None:
+            return ""
+    does = "its undo of" if seen.direction == "revert" else "its step"
+    return (
+        f"the journal was restored from an older copy: ZooKeeper has seen that move {move_id[:SHORT]} began {does} "
+        f"{seen.step} as number {seen.seq}, which the journal does not have, so nothing is done for it: put the newest "
+        "copy back, or take it as it is with  droveway db adopt"
+    )
