@@ -20,7 +20,13 @@ ACTION_VERSION: Final = 1
 LEVEL: Final = 4
 """How much is spoken to workers: one more with each release that adds an action; it has all that lower ones have."""
 
-SINCE: Final = {"purge_kept": 2, "list_guests": 3, "list_directories": 3, "check_guest": 4}
+SINCE: Final = {
+    "purge_kept": 2,
+    "list_guests": 3,
+    "list_directories": 3,
+    "check_guest": 4,
+    "prepare_start": 4,
+}
 """The level that an action or an inquiry came with; those that are not named here came with the first."""
 
 
@@ -259,11 +265,13 @@ class FindStorage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     probe: str
 
 
-class StopGuest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class StopGuest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """Shut the guest down within ``grace`` seconds, then cut it off.  Revert starts it when ``restart``."""
 
     grace: float
     restart: bool
+    permission: Owner = ""
+    """As in `StartGuest`, for the revert."""
 
 
 class Connections(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -308,10 +316,19 @@ class DefineGuest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Same host only: the definition that the undo puts back (else it undefines)."""
 
 
-class StartGuest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class StartGuest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """Start the guest when ``power_on``; ``starts`` is its start count before this step began (once recorded)."""
 
     power_on: bool
+    permission: Owner = ""
+    """That of `Ready` which the start is by; empty only in what a conductor below level 4 posted."""
+
+
+class Ready(msgspec.Struct, frozen=True, kw_only=True):
+    """The worker can start the guest: the answer of `prepare_start`."""
+
+    permission: Name
+    """Good for half a session of the worker with ZooKeeper, and for no other run of it."""
 
 
 class CheckCopy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -468,6 +485,7 @@ ACTIONS: Final[dict[str, type[msgspec.Struct]]] = {
     "copy_disks": CopyDisks,
     "fit_disks": FitDisks,
     "define_guest": DefineGuest,
+    "prepare_start": NoDetails,
     "start_guest": StartGuest,
     "check_copy": CheckCopy,
     "check_set_aside": NoDetails,
@@ -481,7 +499,7 @@ ACTIONS: Final[dict[str, type[msgspec.Struct]]] = {
     "remove_guest": NoDetails,
 }
 
-QUESTIONS: Final = frozenset({"check_guest", "check_health"})
+QUESTIONS: Final = frozenset({"check_guest", "check_health", "prepare_start"})
 """Actions that only look and whose answers age: none is kept for a second asking, and none waits for a command.
 
 Releases before level 4 ask ``check_health``, and their workers type that question at the guest's serial line: it is

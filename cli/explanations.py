@@ -34,9 +34,11 @@ _RETRY: Final = "If the move rests: droveway move retry MOVE. If it failed: ask 
 EXPLANATIONS: Final[dict[str, Explanation]] = {
     # Refusals and other ends of a command.
     "restored": Explanation(
-        "A database of the lab was restored from an older copy, or was another lab's, and was adopted as it is.",
-        "Every move that had not ended was parked: nobody knows how far it really came.",
-        "Look at what droveway audit finds of the move, mend it, then: droveway move retry MOVE.",
+        "A database was restored from an older copy, or was another lab's: it was adopted as it is, or it lacks steps "
+        "of a move that ZooKeeper or a host has seen.",
+        "Nothing is done for the moves that rest for it: nobody knows how far they really came.",
+        "Put the newest copy back, or say droveway db adopt. Look at what droveway audit finds of the move, mend it, "
+        "then: droveway move retry MOVE.",
     ),
     "refused": Explanation(
         "The request breaks a rule: a precondition of Nova's, a state, an option.",
@@ -377,9 +379,17 @@ EXPLANATIONS: Final[dict[str, Explanation]] = {
         "Bring the host back, or make sure what became of the guest there. Then droveway move retry MOVE: it finds a "
         "guest that runs, or starts it.",
     ),
+    "permission-void": Explanation(
+        "A worker, or the conductor, slept for half a session with ZooKeeper between the proof that the guest runs "
+        "nowhere else and its start.",
+        "The guest was not started. A permission is asked for three times, each with a proof of its own; then the next "
+        "alternate is tried, and an undo is tried again for [conductor] retry_for seconds.",
+        "See why that machine sleeps or is that slow: a VM that is paused, a disk that hangs, [zookeeper] "
+        "session_timeout that is too short for it.",
+    ),
     "runs-elsewhere": Explanation(
-        "The undo would start the guest on one host, and it runs on the other.",
-        "It was not started a second time. The undo is tried again for [conductor] retry_for seconds; then the move "
+        "A step would start the guest on one host, and it runs on the other.",
+        "It was not started a second time. The step is tried again for [conductor] retry_for seconds; then the move "
         "rests as needs-operator.",
         "See who started it there. Stop it on the host that the message names, then droveway move retry MOVE.",
     ),

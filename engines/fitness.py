@@ -67,5 +67,12 @@ def unasked(connection: Executor, hosts: Collection[str]) -> dict[str, str]:
 @functools.cache
 def needed() -> frozenset[str]:
     """``action@version`` of every action that the newest flows, or the policies of moves, ask a host for."""
-    named = {step.action_name() for kind in registry.kinds() for step in registry.latest(kind).walk()}
-    return frozenset(f"{action}@{wire.ACTION_VERSION}" for action in (*named, QUESTION) if action)
+    steps = [step for kind in registry.kinds() for step in registry.latest(kind).walk()]
+    named = {action for step in steps for action in (step.action_name(), *step.asks) if action}
+    return frozenset(f"{action}@{wire.ACTION_VERSION}" for action in (*named, QUESTION))
+
+
+def pinned_below(pinned: int | None) -> str:
+    """Why no move can be made while what is spoken to workers is pinned; empty when one can."""
+    later = {action for action in wire.SINCE if f"{action}@{wire.ACTION_VERSION}" in needed()}
+    return next((why for action in sorted(later) if (why := unspoken(None, action, pinned))), "")

@@ -179,7 +179,9 @@ def _planned(site: Site, wish: Wish) -> Wish:
 
 
 def _require_able(site: Site, source: str) -> None:
-    """Raise Refused when the source's worker is too old for what flows ask of it."""
+    """Raise Refused when the source's worker is too old for what flows ask of it, or may not be asked for it."""
+    if why := fitness.pinned_below(site.conf.upgrade_levels.worker):
+        raise Refused(f"no move can be made now: {why}")
     with site.journal.read() as session:
         worker = daemons.roster(session).workers.get(source)
     why = fitness.lacking(worker) if worker is not None else ""

@@ -100,6 +100,8 @@ class Step(task.Task):
     """Seconds that one run of the step may take."""
     destroys: ClassVar[bool] = False
     """Whether it deletes what cannot be brought back: a frozen move waits before it."""
+    asks: ClassVar[tuple[str, ...]] = ()
+    """Actions beside its own that workers must know: hosts of earlier releases are refused when a move is asked for."""
     needs: ClassVar[tuple[str, ...]] = ()
     """What earlier steps provide and this one reads."""
     gives: ClassVar[str] = ""

@@ -41,6 +41,7 @@ ACTIONS: Final[dict[str, Action]] = {
     "copy_disks": Action(copies.copy_disks, copies.undo_copy_disks),
     "fit_disks": Action(copies.fit_disks, nothing),
     "define_guest": Action(guests.define_guest, guests.undo_define_guest),
+    "prepare_start": Action(guests.prepare_start, nothing),
     "start_guest": Action(guests.start_guest, guests.undo_start_guest),
     "check_copy": Action(checks.check_copy, nothing),
     "check_set_aside": Action(checks.check_set_aside, nothing),

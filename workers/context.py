@@ -17,6 +17,7 @@ from droveway.workers.fence import Fence, standing_epoch
 from droveway.workers.hypervisors.base import Hypervisor, Mark, Volume
 from droveway.workers.journal import WorkerJournal
 from droveway.workers.limits import Limits
+from droveway.workers.permission import Permissions
 
 Probe = Callable[[str, Direction, str, str], None]
 """Fault injection: called with step, direction, ``during`` and the name of the effect that comes next."""
@@ -41,6 +42,7 @@ class Host:
     references: References
     coordination: Coordination
     journal: WorkerJournal
+    permissions: Permissions
     transfer_address: str
     identity: Identity | None = None
     limits: Limits = dataclasses.field(default_factory=Limits)

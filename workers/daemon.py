@@ -27,6 +27,7 @@ from droveway.workers.fence import standing_epoch
 from droveway.workers.hypervisors.base import Hypervisor
 from droveway.workers.journal import WorkerJournal
 from droveway.workers.limits import Limits
+from droveway.workers.permission import Permissions
 from droveway.workers.run import Run, answer, parse_key, superseded
 from droveway.workers.sources import LocalSource
 from droveway.workers.transfer_server import TransferServer
@@ -109,6 +110,7 @@ class Worker:
                 references=self.references,
                 coordination=self.coordination,
                 journal=self._journal,
+                permissions=Permissions(self.coordination.timeout / 2),
                 transfer_address=self.endpoint.address,
                 identity=self.identity,
                 limits=self.limits,

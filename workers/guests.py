@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from droveway.errors import CoordinationLost, DestinationFault, DrovewayError, Fenced
-from droveway.wire import DefineGuest, PrepareSourceGuest, StartGuest, StopGuest
+from droveway.wire import DefineGuest, NoDetails, PrepareSourceGuest, Ready, StartGuest, StopGuest
 from droveway.workers.connections import as_ports, connect_all, disconnect_all
 from droveway.workers.context import Context
-from droveway.workers.hypervisors.base import GuestRecord, Mark
+from droveway.workers.hypervisors.base import Fence, GuestRecord, Mark
 from droveway.workers.ownership import (
     deleted_name,
     forget_manifest,
@@ -19,6 +21,7 @@ from droveway.workers.ownership import (
     set_aside_name,
     undefine_own,
 )
+from droveway.workers.permission import VOID, PermissionVoid
 
 
 def stop_guest(ctx: Context, details: StopGuest) -> dict[str, Any]:
@@ -34,12 +37,12 @@ def stop_guest(ctx: Context, details: StopGuest) -> dict[str, Any]:
 
 
 def undo_stop_guest(ctx: Context, details: StopGuest) -> dict[str, Any]:
-    """Start the guest again when it is to run; on its own disks, or not at all."""
-    _known(ctx)
+    """Start the guest again when it is to run; on its own disks, and by a permission that is good, or not at all."""
+    guest = _known(ctx)
     if details.restart:
         _refuse_set_aside(ctx)
         ctx.effect("start")
-        ctx.hypervisor.start(ctx.server, ctx.fence)
+        ctx.hypervisor.start(ctx.server, _permitted(ctx, details.permission, guest))
     ctx.effect("started")
     ctx.journal.forget(ctx.stem)
     return {}
@@ -86,6 +89,14 @@ def undo_define_guest(ctx: Context, details: DefineGuest) -> dict[str, Any]:
     return {}
 
 
+def prepare_start(ctx: Context, _: NoDetails) -> dict[str, Any]:
+    """Say that the guest can be started here now: a `droveway.wire.Ready`."""
+    _known(ctx)
+    ctx.effect("ready")
+    found: dict[str, Any] = msgspec.to_builtins(Ready(permission=ctx.host.permissions.ready(ctx.server)))
+    return found
+
+
 def start_guest(ctx: Context, details: StartGuest) -> dict[str, Any]:
     """Start the guest on its new host: the point of no return.
 
@@ -103,10 +114,11 @@ def start_guest(ctx: Context, details: StartGuest) -> dict[str, Any]:
     before = ctx.journal.note(ctx.stem, "starts", guest.starts - int(guest.running))
     _refuse_set_aside(ctx)
     ctx.effect("start")
+    fence = _permitted(ctx, details.permission, guest)
     ctx.fence()
     try:
         # Asked even when it runs: a killed starter may have left it half way up.
-        ctx.hypervisor.start(ctx.server, ctx.fence)
+        ctx.hypervisor.start(ctx.server, fence)
     except (Fenced, CoordinationLost):
         raise
     except (DrovewayError, OSError) as error:
@@ -181,6 +193,21 @@ def _known(ctx: Context) -> GuestRecord | None:
     return guest
 
 
+def _permitted(ctx: Context, permission: str, guest: GuestRecord | None) -> Fence:
+    """What is asked right before the guest is started: the fence, then whether the permission is good by now.
+
+    One that runs was started by an earlier run of this command, which had one.
+    """
+    if not permission or (guest is not None and guest.running):
+        return ctx.fence
+
+    def fence() -> None:
+        ctx.fence()
+        ctx.host.permissions.require(permission, ctx.server, ctx.host.name)
+
+    return fence
+
+
 def _refuse_set_aside(ctx: Context) -> None:
     """A server whose directory is away has no disks to run on."""
     if not ctx.directories.exists(ctx.server):
@@ -200,7 +227,7 @@ def _judge(ctx: Context, before: int, error: DrovewayError | OSError) -> None:
     if guest is not None and guest.running:
         return
     if _starts(guest) == before and isinstance(error, DestinationFault):
-        raise ctx.fault(str(error), code="start-failed") from None
+        raise ctx.fault(str(error), code=VOID if isinstance(error, PermissionVoid) else "start-failed") from None
     raise ctx.failed(
         f"whether the guest of server {ctx.server} started on {ctx.host.name} is unknown: {error}",
         code="start-unknown",

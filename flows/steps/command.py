@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from typing import Any, ClassVar, Final
 
 import msgspec
@@ -96,17 +97,21 @@ def never_started(ctx: Context) -> bool:
 
 def describe(ctx: Context, host: str, *, part: str) -> GuestState:
     """What a host really holds of the server now."""
-    found = ctx.run.command(
+    return msgspec.convert(ask(ctx, host, "describe_guest", part=part), type=GuestState)
+
+
+def ask(ctx: Context, host: str, action: str, *, part: str) -> dict[str, Any]:
+    """Ask the host something that it answers anew each time: what it said to an earlier asking proves nothing now."""
+    return ctx.run.command(
         ctx.step,
         ctx.direction,
         host=host,
-        action="describe_guest",
+        action=action,
         details=NoDetails(),
         deadline=60.0,
         command_direction="execute",
-        part=part,
+        part=f"{part}-{secrets.token_hex(4)}",
     )
-    return msgspec.convert(found, type=GuestState)
 
 
 def probe_name(ctx: Context) -> str:

@@ -89,6 +89,7 @@ class StopGuest(HostStep):
     title: ClassVar[str] = "stop_guest"
     where = Where.SOURCE
     deadline = 180.0
+    asks = ("prepare_start",)
     states = starting.FORWARD_UNDO
     does = "shut the guest down"
     undoes = "start it if it ran and the destination is proved off"
@@ -110,12 +111,17 @@ class StopGuest(HostStep):
         if is_deleted(ctx):
             self._leave_off(ctx)
             return
-        if self.ran(ctx) and not ctx.same_host:
-            self._prove_off(ctx)
-        if self.ran(ctx) and not starting.may_start(ctx, self.host(ctx), self.states):
-            self._leave_off(ctx)
+        if not self.ran(ctx):
+            super().undo(ctx)
             return
-        super().undo(ctx)
+        details = self.details(ctx)
+
+        def send(permission: str) -> dict[str, Any]:
+            return self.command(ctx, msgspec.structs.replace(details, permission=permission))
+
+        sent = starting.permitted(ctx, self.host(ctx), self.states, lambda: self._prove_off(ctx), send)
+        if sent is None:
+            self._leave_off(ctx)
 
     def _prove_off(self, ctx: Context) -> None:
         """The other host says that it is off, or is away and nobody ever asked it to start the guest."""
@@ -123,18 +129,11 @@ class StopGuest(HostStep):
         if never and self.other(ctx) not in ctx.run.workers():
             return
         try:
-            other = describe(ctx, self.other(ctx), part="proof")
+            starting.prove_off(ctx, self.host(ctx), self.other(ctx))
         except StepError as error:
             if never and error.error_code == UNREACHABLE:
                 return
             raise
-        if other.running:
-            raise StepError(
-                f"the guest of {ctx.move.server_name} runs on {self.other(ctx)}, so it is not started on "
-                f"{self.host(ctx)}",
-                code="runs-elsewhere",
-                host=self.other(ctx),
-            )
 
     def _leave_off(self, ctx: Context) -> None:
         self.command(ctx, wire.StopGuest(grace=ctx.run.options.shutdown_timeout, restart=False))
@@ -328,18 +327,37 @@ class StartGuest(HostStep):
     deadline = 120.0
     does = "start the guest"
     undoes = "only if it was proved never started: leave it off"
+    asks = ("prepare_start",)
     states = starting.FORWARD
     defined_by: ClassVar[str] = DefineGuest.step_name()
     """The step that told how often the guest had been started on the host before."""
 
     def perform(self, ctx: Context) -> dict[str, Any] | None:
-        """The rows are read last before the command is sent; the guest of a server that goes stays off."""
+        """Started with proof, behind its worker's word that it is ready; the guest of a server that goes stays off."""
+        host, details = self.host(ctx), self.details(ctx)
+        off = wire.StartGuest(power_on=False)
         try:
-            starts = starting.may_start(ctx, self.host(ctx), self.states)
+            if not details.power_on:
+                starting.may_start(ctx, host, self.states)
+                return self._send(ctx, off)
+            sent = starting.permitted(
+                ctx,
+                host,
+                self.states,
+                lambda: starting.prove_off(ctx, host, self.other(ctx)),
+                lambda permission: self._send(ctx, msgspec.structs.replace(details, permission=permission)),
+            )
         except ServerDeleted:
-            starts = False
+            sent = None
+        return self._send(ctx, off) if sent is None else sent
+
+    def other(self, ctx: Context) -> str:
+        """The host that must be proved off before the guest is started."""
+        return ctx.move.source_host
+
+    def _send(self, ctx: Context, details: wire.StartGuest) -> dict[str, Any]:
         try:
-            return self.command(ctx, self.details(ctx) if starts else wire.StartGuest(power_on=False))
+            return self.command(ctx, details)
         except StepError as error:
             # What lets the start be undone rests on the worker's own notes, and those may be newer than the start.
             if isinstance(error, DestinationFault) or error.error_code == "not-begun":
@@ -362,6 +380,10 @@ class StartSourceGuest(StartGuest):
     where = Where.SOURCE
     states = starting.REVERT
     defined_by = "prepare_source_guest"
+
+    def other(self, ctx: Context) -> str:
+        """The destination."""
+        return ctx.destination.host
 
 
 class CheckDestinationCopy(HostStep):

@@ -6,18 +6,23 @@ evacuation wins: the flow then starts nothing.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 import sqlalchemy as sa
 
 from droveway.errors import StepError
-from droveway.flows.steps.command import describe
+from droveway.flows.steps.command import ask, describe
 from droveway.flows.steps.rows import cell_rows
 from droveway.persistence.cell import Instance, Migration
+from droveway.persistence.cell_hosts import Service
 from droveway.persistence.journal import MoveStep
 from droveway.persistence.vm_states import MigrationStatus, TaskState
+from droveway.wire import Ready
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from sqlalchemy import orm
 
     from droveway.flows.step import Context
@@ -31,6 +36,16 @@ _EVACUATIONS: Final = sa.select(Migration.id).where(
     Migration.deleted == 0,
     Migration.id > sa.bindparam("after"),
 )
+_FORCED_DOWN: Final = sa.select(Service.forced_down).where(
+    Service.host == sa.bindparam("host"), Service.binary == "nova-compute", Service.deleted == 0
+)
+
+PERMISSION_VOID: Final = "permission-void"
+"""The code of the StepError for a guest that was not started, since its worker slept meanwhile."""
+
+ROUNDS: Final = 3
+"""So often is a permission asked for before the start has failed."""
+
 _REBUILDING: Final = "rebuild"
 """How each task of an evacuation begins."""
 
@@ -81,6 +96,44 @@ def may_start(ctx: Context, host: str, states: States) -> bool:
         return not deleting
 
 
+def permitted(
+    ctx: Context, host: str, states: States, prove_off: Callable[[], None], send: Callable[[str], dict[str, Any]]
+) -> dict[str, Any] | None:
+    """``send`` the command that starts the guest with a permission of its host; None when it is not to be started.
+
+    The host says that it is ready, and only then are the rows read and the other host is asked (``prove_off``): the
+    permission is good for half a session from that word on, so that what was found is younger than that when the guest
+    starts.  One that was not used in time is asked for anew.  Raises StepError: `PERMISSION_VOID` when that was in vain
+    too, `may_start`'s and those of ``prove_off``.
+    """
+    for left in reversed(range(ROUNDS)):
+        ready = msgspec.convert(ask(ctx, host, "prepare_start", part="ready"), type=Ready)
+        if not may_start(ctx, host, states):
+            return None
+        prove_off()
+        try:
+            return send(ready.permission)
+        except StepError as error:
+            if error.error_code != PERMISSION_VOID or not left:
+                raise
+    return None
+
+
+def prove_off(ctx: Context, host: str, other: str) -> None:
+    """Raise StepError (``runs-elsewhere``) when the other host says that the guest runs there.
+
+    A host that somebody declared down, and whose worker is away, is not asked.
+    """
+    if ctx.same_host or (_is_declared_down(ctx, other) and other not in ctx.run.workers()):
+        return
+    if describe(ctx, other, part="proof").running:
+        raise StepError(
+            f"the guest of {ctx.move.server_name} runs on {other}, so it is not started on {host}",
+            code="runs-elsewhere",
+            host=other,
+        )
+
+
 def require_never_started(ctx: Context, host: str, defined_by: str) -> None:
     """Raise StepError (``start-unknown``) when the host's guest was started since it was defined for this start.
 
@@ -106,6 +159,12 @@ def require_never_started(ctx: Context, host: str, defined_by: str) -> None:
             code="start-unknown",
             host=host,
         )
+
+
+def _is_declared_down(ctx: Context, host: str) -> bool:
+    """Whether a person said that the host is off (``host down``, or Nova's forced_down)."""
+    with cell_rows(ctx) as rows:
+        return bool(rows.session.scalar(_FORCED_DOWN, {"host": host}))
 
 
 def _evacuated(session: orm.Session, row: Instance, migration: Migration) -> bool:

@@ -29,6 +29,7 @@ from droveway.workers.hypervisors.base import Port, Volume
 from droveway.workers.hypervisors.sandbox import Sandbox
 from droveway.workers.journal import WorkerJournal
 from droveway.workers.limits import Bucket
+from droveway.workers.permission import Permissions
 from droveway.workers.transfer_server import TransferServer
 
 MIB = 1 << 20
@@ -111,6 +112,7 @@ class Cloud:
             references=self.references,
             coordination=self.coordination,
             journal=WorkerJournal(root / "actions.sqlite", name),
+            permissions=Permissions(5.0),
             transfer_address=endpoint.address,
             identity=identity,
         )
