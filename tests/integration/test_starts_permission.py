@@ -15,6 +15,7 @@ from droveway.engines import asking, fencing
 from droveway.engines.submit import Wish, submit
 from droveway.errors import StepError
 from droveway.flows.steps import starting
+from droveway.persistence import requests
 from droveway.persistence.cell import Instance, Migration
 from droveway.persistence.journal import Move
 from droveway.workers import permission
@@ -182,7 +183,7 @@ def test_a_conductor_that_slept_over_its_proof_starts_nothing(
     lab: Stage, clock: Clock, monkeypatch: pytest.MonkeyPatch, way: str, taken_over: bool
 ) -> None:
     """It sleeps after it has read the rows and asked the other host, before it posts the command."""
-    move, host, direction, probe = begin(lab, way)
+    move, host, _, probe = begin(lab, way)
     before = lab.starts("web")
     slept: list[str] = []
     proves = starting.prove_off
@@ -247,7 +248,7 @@ def test_a_source_that_is_away_is_waited_for_unless_somebody_declared_it_down(la
         assert lab.standing("web").runs == []
         with lab.lab.cell_databases["cell1"].write() as session:
             session.execute(sa.text("UPDATE services SET forced_down = 1 WHERE host = 'host1'"))
-        asking.ask(lab.lab, move, lambda session, row: asking.requests.retry(session, row))
+        asking.ask(lab.lab, move, requests.retry)
         asking.carry(lab.lab, move)
     assert asking.read_move(lab.lab, move).state == "verifying"
     assert lab.standing("web").runs == ["host2"]
