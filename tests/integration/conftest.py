@@ -57,6 +57,7 @@ LONGEST = (
     "test_daemons_tls",
     "test_zookeeper_tls",
     "test_daemons_parts",
+    "test_protocol_model_whole",
     "test_operations_failing",
     "test_books_between_steps",
     "test_audit_heal_daemons",
