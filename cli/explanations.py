@@ -221,11 +221,6 @@ EXPLANATIONS: Final[dict[str, Explanation]] = {
         _UNDONE,
         f"droveway audit shows the port. {_RETRY}",
     ),
-    "detached": Explanation(
-        "A volume was detached from the server in the middle of its move.",
-        _UNDONE,
-        "Ask for the move again once the server has the volumes that it should have.",
-    ),
     "changed": Explanation(
         "A volume or a port of the server was changed while its move began, before the move could mark the server.",
         "The move ended; nothing of the server was touched.",

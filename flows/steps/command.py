@@ -12,9 +12,9 @@ from droveway.errors import StepError
 from droveway.flows.before import before
 from droveway.flows.run import UNREACHABLE
 from droveway.flows.step import Context, Step, Where
-from droveway.persistence import moves, objects, servers
+from droveway.persistence import moves, objects
 from droveway.persistence.journal import MoveStep
-from droveway.wire import GuestState, NoDetails, PortRef, VolumeRef
+from droveway.wire import GuestState, NoDetails
 
 STORAGE_AWAY: Final = "storage-away"
 """The code of an undo for which the instances directory is not the one that its step worked in."""
@@ -128,29 +128,3 @@ def new_flavor(ctx: Context) -> dict[str, Any]:
 def same_directory(ctx: Context) -> bool:
     """Whether both hosts keep their servers in one directory, as the forward flow found out."""
     return ctx.move.storage in ("shared", "same-host") or ctx.same_host
-
-
-def volume_refs(ctx: Context) -> list[VolumeRef]:
-    """The server's volumes by the attachments that its rows name now; those of a server that is gone as they were."""
-    with ctx.run.cells.database(ctx.move.source_cell).read() as session:
-        if servers.is_gone(session, ctx.move.server):
-            known = [] if ctx.move.before is None else before(ctx.move).volumes
-            return [
-                VolumeRef(volume=each.volume, attachment=each.attachment, device=each.device, boot=each.boot)
-                for each in known
-            ]
-        return [
-            VolumeRef(
-                volume=bdm.volume_id or "",
-                attachment=bdm.attachment_id or "",
-                device=bdm.device_name or "",
-                boot=bdm.boot_index == 0,
-            )
-            for bdm in servers.volumes(session, ctx.move.server)
-        ]
-
-
-def port_refs(ctx: Context) -> list[PortRef]:
-    """The server's ports."""
-    record = before(ctx.move)
-    return [PortRef(port=port.port, mac=port.mac) for port in record.ports]

@@ -9,7 +9,8 @@ import sqlalchemy as sa
 
 from droveway import wire
 from droveway.flows.step import Context, Step, Where
-from droveway.flows.steps.command import HostStep, volume_refs
+from droveway.flows.steps.attached import volume_refs
+from droveway.flows.steps.command import HostStep
 from droveway.flows.steps.rows import api_rows, request_id, reserved_on
 from droveway.persistence import actions, deletion, moves, servers, usage
 from droveway.persistence.actions import ActionRef

@@ -12,15 +12,21 @@ from droveway.flows.before import before
 from droveway.flows.run import UNREACHABLE
 from droveway.flows.step import Context, Where
 from droveway.flows.steps import starting
+from droveway.flows.steps.attached import (
+    gone_since,
+    names,
+    names_before,
+    port_refs,
+    to_disconnect,
+    volume_refs,
+)
 from droveway.flows.steps.command import (
     HostStep,
     describe,
     never_started,
     new_flavor,
-    port_refs,
     probe_name,
     same_directory,
-    volume_refs,
 )
 from droveway.flows.steps.rows import is_deleted
 from droveway.persistence.moves import GONE
@@ -114,6 +120,8 @@ class StopGuest(HostStep):
         if not self.ran(ctx):
             super().undo(ctx)
             return
+        if self._is_off_and_changed(ctx):
+            self.redefine(ctx)
         details = self.details(ctx)
 
         def send(permission: str) -> dict[str, Any]:
@@ -122,6 +130,36 @@ class StopGuest(HostStep):
         sent = starting.permitted(ctx, self.host(ctx), self.states, lambda: self._prove_off(ctx), send)
         if sent is None:
             self._leave_off(ctx)
+
+    def _is_off_and_changed(self, ctx: Context) -> bool:
+        changed = self.attached_before(ctx) != names(ctx)
+        return changed and not describe(ctx, self.host(ctx), part="own").running
+
+    def attached_before(self, ctx: Context) -> list[str]:
+        """What the guest is defined with."""
+        return names_before(ctx)
+
+    def redefine(self, ctx: Context) -> None:
+        """Define the guest, which is off, as it was but with what is attached by now: else it could not start."""
+        self._command_other(
+            ctx,
+            "prepare_source_guest",
+            wire.PrepareSourceGuest(
+                definition=before(ctx.move).guest.definition, volumes=volume_refs(ctx), ports=port_refs(ctx)
+            ),
+        )
+
+    def _command_other(self, ctx: Context, action: str, details: msgspec.Struct) -> None:
+        ctx.run.command(
+            ctx.step,
+            ctx.direction,
+            host=self.host(ctx),
+            action=action,
+            details=details,
+            deadline=60.0,
+            command_direction="execute",
+            part="define",
+        )
 
     def _prove_off(self, ctx: Context) -> None:
         """The other host says that it is off, or is away and nobody ever asked it to start the guest."""
@@ -155,6 +193,25 @@ class StopDestinationGuest(StopGuest):
         """Whether it ran when the revert began."""
         return bool(ctx.inputs["source_check"]["destination"]["running"])
 
+    def attached_before(self, ctx: Context) -> list[str]:
+        """As the revert found it; one that an earlier release began has not noted it."""
+        return list(ctx.inputs["source_check"].get("attached") or names(ctx))
+
+    def redefine(self, ctx: Context) -> None:
+        """On the same host nothing was disconnected."""
+        flavor = new_flavor(ctx)
+        self._command_other(
+            ctx,
+            "define_guest",
+            wire.DefineGuest(
+                definition=ctx.inputs["source_check"]["destination"]["definition"],
+                vcpus=flavor["vcpus"],
+                memory_mb=flavor["memory_mb"],
+                volumes=volume_refs(ctx),
+                ports=port_refs(ctx),
+            ),
+        )
+
 
 class ReleaseSource(HostStep):
     """The source gives up interfaces and volumes."""
@@ -165,6 +222,10 @@ class ReleaseSource(HostStep):
     undoes = "connect them again"
 
     def details(self, ctx: Context) -> wire.Connections:
+        """What is attached, and what was."""
+        return to_disconnect(ctx)
+
+    def undo_details(self, ctx: Context) -> wire.Connections:
         """By the attachments that stand now: an undo made new ones."""
         return wire.Connections(volumes=volume_refs(ctx), ports=port_refs(ctx))
 
@@ -191,6 +252,10 @@ class ConnectDestination(HostStep):
     def details(self, ctx: Context) -> wire.Connections:
         """By the new attachments."""
         return wire.Connections(volumes=volume_refs(ctx), ports=port_refs(ctx))
+
+    def undo_details(self, ctx: Context) -> wire.Connections:
+        """What is attached, and what was."""
+        return to_disconnect(ctx)
 
 
 class SetAside(HostStep):
@@ -305,6 +370,21 @@ class DefineGuest(HostStep):
     where = Where.DESTINATION
     does = "define the guest, marked with the move"
     undoes = "undefine it if it is off"
+
+    def perform(self, ctx: Context) -> dict[str, Any] | None:
+        """What went since the host connected it is disconnected first."""
+        gone = gone_since(ctx)
+        if (gone.volumes or gone.ports) and not ctx.same_host:
+            ctx.run.command(
+                ctx.step,
+                ctx.direction,
+                host=self.host(ctx),
+                action="disconnect",
+                details=gone,
+                deadline=self.deadline,
+                part="gone",
+            )
+        return super().perform(ctx)
 
     def details(self, ctx: Context) -> wire.DefineGuest:
         """The source's own definition with the new sizes."""
@@ -429,7 +509,7 @@ class CheckRevertSource(CheckSource):
         """The source's connector, and whether the destination's guest runs."""
         found = super().perform(ctx) or {}
         guest = describe(ctx, ctx.destination.host, part="destination")
-        return {**found, "destination": msgspec.to_builtins(guest)}
+        return {**found, "destination": msgspec.to_builtins(guest), "attached": names(ctx)}
 
 
 class DiscardSource(HostStep):
@@ -488,6 +568,14 @@ class PrepareSourceGuest(HostStep):
             ports=port_refs(ctx),
             previous=ctx.inputs["source_check"]["destination"]["definition"] if ctx.same_host else "",
         )
+
+    def undo_details(self, ctx: Context) -> wire.PrepareSourceGuest:
+        """What was attached goes too; on the same host the destination's guest needs just what is attached now."""
+        details = self.details(ctx)
+        if ctx.same_host:
+            return details
+        held = to_disconnect(ctx)
+        return msgspec.structs.replace(details, volumes=held.volumes, ports=held.ports)
 
 
 class DiscardDestination(HostStep):

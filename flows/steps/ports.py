@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
-from droveway.flows.before import PortBefore, before
+from droveway.clients.network import ACTIVE
+from droveway.errors import StepError
+from droveway.flows.before import PortBefore
 from droveway.flows.step import Context, Step
-from droveway.flows.steps.rows import availability_zone, is_deleted
+from droveway.flows.steps import attached
+from droveway.flows.steps.rows import availability_zone, is_deleted, lives_on
 
 
 class PortStep(Step):
@@ -30,8 +35,18 @@ class PortStep(Step):
         return f"compute:{availability_zone(ctx, host)}"
 
     def ports(self, ctx: Context) -> list[PortBefore]:
-        """The ports that have to be bound anew."""
-        return [] if ctx.same_host else before(ctx.move).ports
+        """The ports that have to be bound anew, of those that Neutron has now."""
+        return [] if ctx.same_host else attached.ports(ctx)
+
+    @contextlib.contextmanager
+    def writing(self, ctx: Context, call: str, port: PortBefore) -> Iterator[None]:
+        """A write on one port: what fails since somebody deleted the port meanwhile is done."""
+        with ctx.run.intent("network", f"{call.format(port=port.port)}"):
+            try:
+                yield
+            except StepError:
+                if attached.is_attached(ctx, port.port):
+                    raise
 
 
 class ReservePorts(PortStep):
@@ -43,17 +58,29 @@ class ReservePorts(PortStep):
 
     def perform(self, ctx: Context) -> dict[str, Any]:
         """One INACTIVE binding a port."""
-        ports = self.ports(ctx)
+        ports, host = self.ports(ctx), self.new_host(ctx)
         for port in ports:
-            with ctx.run.intent("network", f"bind {port.port} to {self.new_host(ctx)}"):
-                ctx.run.network.ensure_binding(port.port, self.new_host(ctx), port.profile)
+            with self.writing(ctx, f"bind {{port}} to {host}", port):
+                ctx.run.network.ensure_binding(port.port, host, port.profile)
         return {"ports": len(ports)}
 
     def undo(self, ctx: Context) -> None:
-        """Delete the new host's bindings; `MovePorts` has made the old host's active again by now."""
+        """Delete the new host's bindings; `MovePorts` has made the old host's active again by now.
+
+        In a journal that was put back from an older copy it may not have: then that is done here first, and a host
+        that the server lives on by its rows keeps its bindings.
+        """
+        host = self.new_host(ctx)
+        if ctx.same_host or lives_on(ctx, host):
+            return
+        deleted = is_deleted(ctx)
+        bindings = {port.id: port.bindings for port in ctx.run.network.ports(ctx.move.server)}
         for port in self.ports(ctx):
-            with ctx.run.intent("network", f"unbind {port.port} from {self.new_host(ctx)}"):
-                ctx.run.network.delete_binding(port.port, self.new_host(ctx))
+            with self.writing(ctx, f"unbind {{port}} from {host}", port):
+                bound = bindings.get(port.port, {})
+                if not deleted and host in bound and bound.get(self.old_host(ctx)) != ACTIVE:
+                    bring(ctx, port, self.old_host(ctx), self.owner(ctx, port, self.old_host(ctx)))
+                ctx.run.network.delete_binding(port.port, host)
 
 
 class MovePorts(PortStep):
@@ -64,12 +91,11 @@ class MovePorts(PortStep):
     undoes = "make the source's bindings active again"
 
     def perform(self, ctx: Context) -> dict[str, Any]:
-        """Activate, then delete the old binding."""
-        ports = self.ports(ctx)
+        """Activate, then delete the old binding; a port that came after the reservation is bound first."""
+        ports, host = self.ports(ctx), self.new_host(ctx)
         for port in ports:
-            host = self.new_host(ctx)
-            with ctx.run.intent("network", f"activate {port.port} on {host}"):
-                ctx.run.network.activate(port.port, host, device_owner=self.owner(ctx, port, host))
+            with self.writing(ctx, f"activate {{port}} on {host}", port):
+                bring(ctx, port, host, self.owner(ctx, port, host))
                 ctx.run.network.delete_binding(port.port, self.old_host(ctx))
         return {"ports": len(ports)}
 
@@ -80,11 +106,16 @@ class MovePorts(PortStep):
         """
         if is_deleted(ctx):
             return
+        host = self.old_host(ctx)
         for port in self.ports(ctx):
-            host = self.old_host(ctx)
-            with ctx.run.intent("network", f"activate {port.port} on {host}"):
-                ctx.run.network.ensure_binding(port.port, host, port.profile)
-                ctx.run.network.activate(port.port, host, device_owner=self.owner(ctx, port, host))
+            with self.writing(ctx, f"activate {{port}} on {host}", port):
+                bring(ctx, port, host, self.owner(ctx, port, host))
+
+
+def bring(ctx: Context, port: PortBefore, host: str, owner: str) -> None:
+    """Bind the port to the host unless it is, and make that binding the active one."""
+    ctx.run.network.ensure_binding(port.port, host, port.profile)
+    ctx.run.network.activate(port.port, host, device_owner=owner)
 
 
 class ReserveSourcePorts(ReservePorts):

@@ -111,6 +111,13 @@ def is_deleted(ctx: Context) -> bool:
     return False
 
 
+def lives_on(ctx: Context, host: str) -> bool:
+    """Whether the server's rows name the host as the one that it lives on."""
+    with ctx.run.cells.database(ctx.move.source_cell).read() as session:
+        found = session.scalar(sa.select(Instance.host).where(Instance.uuid == ctx.move.server, Instance.deleted == 0))
+    return found == host
+
+
 def request_id(ctx: Context) -> str:
     """The request that the flow's action row carries: one for each flow, as each was asked for on its own."""
     return f"req-{ctx.run.flow_uuid}"

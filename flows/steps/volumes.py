@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from droveway.errors import StepError
+from droveway.clients.volume import Attachment
 from droveway.flows.before import VolumeBefore, before
 from droveway.flows.step import Context, Step
+from droveway.flows.steps import attached
 from droveway.flows.steps.rows import cell_rows, is_deleted
 from droveway.persistence import devices, objects, servers
 from droveway.persistence.swap import OneOf, swap
@@ -29,20 +30,23 @@ class ReserveVolumes(Step):
         """By volume: the attachment that stands (``old``) and the empty one (``new``), adopted or created."""
         reserved: dict[str, Any] = {}
         for volume in _volumes(ctx):
-            old = _recorded(ctx, volume)
+            old = volume.attachment
             with ctx.run.intent("volume", f"reserve {volume.volume}"):
                 new = ctx.run.volumes.create_attachment(volume.volume, ctx.move.server, known=(old,))
             reserved[volume.volume] = {"old": old, "new": new}
         return reserved
 
     def undo(self, ctx: Context) -> None:
-        """Delete what was reserved; when no result was stored, whatever is empty and not the recorded one."""
-        for volume in _volumes(ctx):
-            recorded = _standing(ctx, volume)
-            for attachment in ctx.run.volumes.attachments(volume.volume):
-                ours = attachment.server == ctx.move.server and attachment.id != recorded
+        """Delete what is empty and not named by the server's rows, also of volumes that were detached meanwhile."""
+        if ctx.same_host:
+            return
+        named = {volume.volume: volume.attachment for volume in attached.volumes(ctx)}
+        known = {volume.volume for volume in before(ctx.move).volumes} | named.keys() | (ctx.result or {}).keys()
+        for volume in sorted(known - attached.being_attached(ctx)):
+            for attachment in ctx.run.volumes.attachments(volume):
+                ours = attachment.server == ctx.move.server and attachment.id != named.get(volume)
                 if ours and attachment.host is None:
-                    with ctx.run.intent("volume", f"free {volume.volume}"):
+                    with ctx.run.intent("volume", f"free {volume}"):
                         ctx.run.volumes.delete_attachment(attachment.id)
 
 
@@ -64,13 +68,20 @@ class MoveVolumes(Step):
         return before(ctx.move).guest.connector
 
     def perform(self, ctx: Context) -> dict[str, Any]:
-        """To the new host, volume by volume."""
-        volumes = _volumes(ctx)
+        """To the new host, volume by volume; what was reserved of a volume that was detached since is given back."""
+        volumes, reserved, connector = _volumes(ctx), ctx.inputs["reserved"], self.new_connector(ctx)
         for volume in volumes:
-            ids = ctx.inputs["reserved"][volume.volume]
+            ids = reserved.get(volume.volume)
+            if ids is None and _is_on(_held(ctx, volume), volume, connector):
+                continue
             with ctx.run.intent("volume", f"attach {volume.volume} anew"):
-                ctx.run.volumes.delete_attachment(ids["old"])
-                _connect(ctx, volume, ids["new"], self.new_connector(ctx))
+                new = ids["new"] if ids else _another(ctx, volume, but={volume.attachment})
+                for old in {ids["old"] if ids else volume.attachment, volume.attachment} - {new}:
+                    ctx.run.volumes.delete_attachment(old)
+                _connect(ctx, volume, new, connector)
+        for volume in sorted(reserved.keys() - {each.volume for each in volumes}):
+            with ctx.run.intent("volume", f"free {volume}"):
+                ctx.run.volumes.delete_attachment(reserved[volume]["new"])
         return {"volumes": len(volumes)}
 
     def undo(self, ctx: Context) -> None:
@@ -80,19 +91,18 @@ class MoveVolumes(Step):
         """
         if is_deleted(ctx):
             return
+        connector = self.old_connector(ctx)
         for volume in _volumes(ctx):
-            ids = ctx.inputs["reserved"][volume.volume]
-            present = [each.id for each in ctx.run.volumes.attachments(volume.volume) if each.server == ctx.move.server]
-            if ids["old"] in present:
+            ids = ctx.inputs["reserved"].get(volume.volume)
+            present = _held(ctx, volume)
+            if (ids is not None and ids["old"] in present) or _is_on(present, volume, connector):
                 continue
+            gone = {volume.attachment, ids["new"]} if ids is not None else {volume.attachment}
             with ctx.run.intent("volume", f"attach {volume.volume} as before"):
-                others = [attachment for attachment in present if attachment != ids["new"]]
-                again = others[0] if others else self._reserve_again(ctx, volume, ids["new"])
-                ctx.run.volumes.delete_attachment(ids["new"])
-                _connect(ctx, volume, again, self.old_connector(ctx))
-
-    def _reserve_again(self, ctx: Context, volume: VolumeBefore, known: str) -> str:
-        return ctx.run.volumes.create_attachment(volume.volume, ctx.move.server, known=(known,))
+                again = _another(ctx, volume, but=gone)
+                for attachment in sorted(gone):
+                    ctx.run.volumes.delete_attachment(attachment)
+                _connect(ctx, volume, again, connector)
 
 
 class MoveVolumesBack(MoveVolumes):
@@ -114,43 +124,45 @@ class MoveVolumesBack(MoveVolumes):
 
 
 def _volumes(ctx: Context) -> list[VolumeBefore]:
-    return [] if ctx.same_host else before(ctx.move).volumes
+    return [] if ctx.same_host else attached.volumes(ctx)
 
 
-def _recorded(ctx: Context, volume: VolumeBefore) -> str:
-    """The attachment that the server's block device mapping names now; raises StepError when there is none."""
-    standing = _standing(ctx, volume)
-    if standing is None:
-        raise _detached(ctx, volume)
-    return standing
+def _held(ctx: Context, volume: VolumeBefore) -> dict[str, Attachment]:
+    """The server's attachments of the volume, by id."""
+    found = ctx.run.volumes.attachments(volume.volume)
+    return {each.id: each for each in found if each.server == ctx.move.server}
 
 
-def _standing(ctx: Context, volume: VolumeBefore) -> str | None:
-    with ctx.run.cells.database(ctx.move.source_cell).read() as session:
-        for row in servers.volumes(session, ctx.move.server):
-            if row.volume_id == volume.volume and row.attachment_id:
-                return row.attachment_id
-    return None
+def _is_on(held: dict[str, Attachment], volume: VolumeBefore, connector: dict[str, Any]) -> bool:
+    """Whether the attachment that the rows name is complete on the connector's host: the rows name no other kind."""
+    found = held.get(volume.attachment)
+    return found is not None and bool(found.host) and found.host == connector.get("host")
+
+
+def _another(ctx: Context, volume: VolumeBefore, *, but: set[str]) -> str:
+    """An attachment besides these, which an earlier try may have begun to connect, or a new empty one."""
+    others = sorted(_held(ctx, volume).keys() - but)
+    return others[0] if others else ctx.run.volumes.create_attachment(volume.volume, ctx.move.server, known=but)
 
 
 def _connect(ctx: Context, volume: VolumeBefore, attachment: str, connector: dict[str, Any]) -> None:
-    """Export, complete and record one attachment; each call finds out whether it was done already."""
+    """Export, complete and record one attachment; each call finds out whether it was done already.
+
+    A volume that was detached meanwhile needs none.
+    """
     ctx.run.volumes.connect(attachment, connector, volume.device)
     ctx.run.volumes.complete(attachment)
     shown = ctx.run.volumes.shown(attachment)
     with cell_rows(ctx) as rows:
         found = servers.volumes(rows.session, ctx.move.server)
         row = next((row for row in found if row.volume_id == volume.volume), None)
-        if row is None:
-            raise _detached(ctx, volume)
-        info = devices.connection_info(shown, previous=objects.decode(row.connection_info or "{}"))
-        swap(
-            rows.session,
-            row,
-            attachment_id=(OneOf((row.attachment_id,)), attachment),
-            connection_info=(OneOf((row.connection_info,)), objects.encode(info)),
-        )
-
-
-def _detached(ctx: Context, volume: VolumeBefore) -> StepError:
-    return StepError(f"volume {volume.volume} is no longer attached to server {ctx.move.server}", code="detached")
+        if row is not None:
+            info = devices.connection_info(shown, previous=objects.decode(row.connection_info or "{}"))
+            swap(
+                rows.session,
+                row,
+                attachment_id=(OneOf((row.attachment_id,)), attachment),
+                connection_info=(OneOf((row.connection_info,)), objects.encode(info)),
+            )
+    if row is None:
+        ctx.run.volumes.delete_attachment(attachment)

@@ -1,0 +1,113 @@
+"""What is attached to a server by now: volumes as its rows name them, ports as Neutron has them.
+
+A user may attach and detach while the move waits for verification, and what was asked for before may come through
+between any two steps.  What was recorded before the move tells how things were; what a step acts on is read here.
+"""
+
+from __future__ import annotations
+
+from droveway.flows.before import PortBefore, VolumeBefore, before
+from droveway.flows.step import Context
+from droveway.flows.steps.rows import availability_zone
+from droveway.persistence import servers
+from droveway.wire import Connections, PortRef, VolumeRef
+
+
+def volumes(ctx: Context) -> list[VolumeBefore]:
+    """The volumes whose attachments the server's rows name now; those of a server that is gone as they were.
+
+    A volume that Nova is still attaching has a row without an attachment: it is Nova's until it has one.
+    """
+    with ctx.run.cells.database(ctx.move.source_cell).read() as session:
+        if servers.is_gone(session, ctx.move.server):
+            return _recorded_volumes(ctx)
+        return [
+            VolumeBefore(
+                volume=bdm.volume_id or "",
+                attachment=bdm.attachment_id or "",
+                device=bdm.device_name or "",
+                boot=bdm.boot_index == 0,
+            )
+            for bdm in servers.volumes(session, ctx.move.server)
+            if bdm.attachment_id
+        ]
+
+
+def being_attached(ctx: Context) -> set[str]:
+    """The volumes that Nova is attaching to the server now: what is reserved of them is Nova's."""
+    with ctx.run.cells.database(ctx.move.source_cell).read() as session:
+        return {bdm.volume_id or "" for bdm in servers.volumes(session, ctx.move.server) if not bdm.attachment_id}
+
+
+def ports(ctx: Context) -> list[PortBefore]:
+    """The ports that Neutron has of the server now, those of before the move with the profile that they had then."""
+    recorded = {port.port: port for port in ([] if ctx.move.before is None else before(ctx.move).ports)}
+    return [
+        recorded.get(port.id)
+        or PortBefore(port=port.id, mac=port.mac, profile=port.profile, device_owner=_owner_on_source(ctx))
+        for port in ctx.run.network.ports(ctx.move.server)
+    ]
+
+
+def is_attached(ctx: Context, port: str) -> bool:
+    """Whether Neutron still has the port, as one of the server's."""
+    return any(found.id == port for found in ctx.run.network.ports(ctx.move.server))
+
+
+def volume_refs(ctx: Context) -> list[VolumeRef]:
+    """The volumes of now, as a worker is told of them."""
+    return [
+        VolumeRef(volume=each.volume, attachment=each.attachment, device=each.device, boot=each.boot)
+        for each in volumes(ctx)
+    ]
+
+
+def port_refs(ctx: Context) -> list[PortRef]:
+    """The ports of now, as a worker is told of them."""
+    return [PortRef(port=port.port, mac=port.mac) for port in ports(ctx)]
+
+
+def to_disconnect(ctx: Context) -> Connections:
+    """What a host gives up: what was attached before the move too, for its host may still hold what is gone by now."""
+    held = {each.volume: each for each in volume_refs(ctx)}
+    plugged = {each.port: each for each in port_refs(ctx)}
+    if ctx.move.before is not None:
+        for volume in _recorded_volumes(ctx):
+            known = VolumeRef(volume=volume.volume, attachment=volume.attachment, device=volume.device)
+            held.setdefault(volume.volume, known)
+        for port in before(ctx.move).ports:
+            plugged.setdefault(port.port, PortRef(port=port.port, mac=port.mac))
+    return Connections(volumes=list(held.values()), ports=list(plugged.values()))
+
+
+def gone_since(ctx: Context) -> Connections:
+    """What was attached before the move and is no more."""
+    here = set(names(ctx))
+    detached = [
+        VolumeRef(volume=each.volume, attachment=each.attachment, device=each.device)
+        for each in before(ctx.move).volumes
+        if each.volume not in here
+    ]
+    return Connections(
+        volumes=detached,
+        ports=[PortRef(port=port.port, mac=port.mac) for port in before(ctx.move).ports if port.port not in here],
+    )
+
+
+def names(ctx: Context) -> list[str]:
+    """The ids of all that is attached now, in order: two looks that differ saw a change."""
+    return sorted([each.volume for each in volumes(ctx)] + [port.port for port in ports(ctx)])
+
+
+def names_before(ctx: Context) -> list[str]:
+    """The same as it was before the move."""
+    record = before(ctx.move)
+    return sorted([each.volume for each in record.volumes] + [port.port for port in record.ports])
+
+
+def _recorded_volumes(ctx: Context) -> list[VolumeBefore]:
+    return [] if ctx.move.before is None else before(ctx.move).volumes
+
+
+def _owner_on_source(ctx: Context) -> str:
+    return f"compute:{availability_zone(ctx, ctx.move.source_host)}"
