@@ -221,6 +221,11 @@ EXPLANATIONS: Final[dict[str, Explanation]] = {
         _UNDONE,
         f"droveway audit shows the port. {_RETRY}",
     ),
+    "by-nova": Explanation(
+        "A user confirmed or reverted the server through Nova, or nova-compute did so by itself, as its move waited.",
+        "The move has ended as Nova ended it; what it still held was cleared, or is owed.",
+        "Nothing is to be done. droveway audit names what is left, if anything is.",
+    ),
     "changed": Explanation(
         "A volume or a port of the server was changed while its move began, before the move could mark the server.",
         "The move ended; nothing of the server was touched.",

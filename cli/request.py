@@ -54,8 +54,8 @@ class Confirm(_Ask):
         """Done when the source's copy is gone."""
         from droveway.engines import asking
 
-        asking.require_end(self.site(parsed_args), parsed_args.move, "confirm")
-        return self.carried(parsed_args, asking.confirm, "done")
+        site = self.site(parsed_args)
+        return carry(self, site, asking.end(site, parsed_args.move, "confirm"), "done")
 
 
 class Revert(_Ask):
@@ -65,8 +65,8 @@ class Revert(_Ask):
         """Done when it is back."""
         from droveway.engines import asking
 
-        asking.require_end(self.site(parsed_args), parsed_args.move, "revert")
-        return self.carried(parsed_args, asking.revert, "reverted")
+        site = self.site(parsed_args)
+        return carry(self, site, asking.end(site, parsed_args.move, "revert"), "reverted")
 
 
 class Cancel(_Ask):

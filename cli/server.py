@@ -117,8 +117,7 @@ class Confirm(OfServer):
 
         site = self.site(parsed_args)
         move = asking.move_of_server(site, parsed_args.server)
-        asking.require_end(site, move.id, "confirm")
-        return request.carry(self, site, asking.ask(site, move.id, asking.confirm), "done")
+        return request.carry(self, site, asking.end(site, move.id, "confirm"), "done")
 
 
 class Revert(OfServer):
@@ -130,8 +129,7 @@ class Revert(OfServer):
 
         site = self.site(parsed_args)
         move = asking.move_of_server(site, parsed_args.server)
-        asking.require_end(site, move.id, "revert")
-        return request.carry(self, site, asking.ask(site, move.id, asking.revert), "reverted")
+        return request.carry(self, site, asking.end(site, move.id, "revert"), "reverted")
 
 
 def _cells(server: Server) -> dict[str, Any]:

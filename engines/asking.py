@@ -10,7 +10,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 from sqlalchemy import orm
 
-from droveway.engines import facts, policies
+from droveway.engines import facts, outcomes, policies
 from droveway.engines.site import Site
 from droveway.errors import DrovewayError, NotFound, Refused
 from droveway.flows import registry
@@ -91,6 +91,18 @@ def cancel(session: orm.Session, move: Move) -> None:
         return
     flow = moves.flow_of(session, move.flow_uuid)
     requests.cancel(session, move, registry.beyond(flow.kind, flow.version))
+
+
+def end(site: Site, name: str, kind: str) -> Move:
+    """Ask for the confirm or revert (``kind``) of a move, or for the end that its server has in Nova's rows already.
+
+    Raises `droveway.errors.Refused` as `require_end` does.
+    """
+    move = find_move(site, name)
+    found = None if move.state != State.VERIFYING or move.delete_requested else outcomes.of_move(site, move)
+    if found is None:
+        require_end(site, name, kind)
+    return ask(site, name, confirm if (found or kind) == outcomes.CONFIRM else revert)
 
 
 def require_end(site: Site, name: str, kind: str) -> None:

@@ -24,6 +24,7 @@ from droveway.engines.board import MoveBoard, Posting, posting_of
 from droveway.engines.debts import Collector
 from droveway.engines.election import Election
 from droveway.engines.health import HealthChecks, Standard
+from droveway.engines.outcomes import Nova, Outcomes
 from droveway.engines.policies import Ask, PolicyAction, Settle, Wait, Waiting
 from droveway.engines.rounds import one_round
 from droveway.errors import Refused
@@ -173,6 +174,7 @@ class Keeper:
         *,
         limits: Limits | None = None,
         racks: Callable[[], Racks] = dict,
+        nova: Nova | None = None,
         every: float = ROUND,
         probe: float | None = None,
         standard: Standard | None = None,
@@ -183,7 +185,8 @@ class Keeper:
 
         ``every``: seconds between two rounds at rest; ``probe``: seconds after which it is asked, far more cheaply,
         whether a flow was filed meanwhile, None: never.  ``racks`` is asked in each round.  ``level``: how much may be
-        spoken to workers.  ``may_end`` says why a person could not confirm or revert a move now.
+        spoken to workers.  ``may_end`` says why a person could not confirm or revert a move now.  ``nova``: where moves
+        are looked for that Nova has ended; None: nowhere.
         """
         self._coordination = coordination
         self._journal = journal
@@ -211,6 +214,7 @@ class Keeper:
         self._thread = threading.Thread(target=self._run, name="keeper", daemon=True)
         self._election = Election(coordination)
         self._debts = Collector(coordination, journal, every=every, level=level, steady=self._steady)
+        self._outcomes = Outcomes(journal, nova or Nova(), flow_of, leads=lambda: self._led, ring=self.ring)
 
     def start(self) -> None:
         """Begin to keep."""
@@ -218,6 +222,7 @@ class Keeper:
         self._election.start(self.ring)
         self._thread.start()
         self._debts.start()
+        self._outcomes.start()
 
     def stop(self) -> None:
         """End, and return when it has."""
@@ -227,6 +232,7 @@ class Keeper:
         self._thread.join()
         self._election.stop()
         self._debts.stop()
+        self._outcomes.stop()
 
     def ring(self) -> None:
         """Something in the journal changed."""

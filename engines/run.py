@@ -280,14 +280,25 @@ class MoveRun:
                 requests.delete(session, move)
         self._cancellable = False
 
-    def owe(self, step: str, *, host: str, action: str, details: msgspec.Struct, deadline: float) -> None:
-        """Record a debt: the host, which is away, still has to carry out the action's undo."""
+    def owe(
+        self,
+        step: str,
+        *,
+        host: str,
+        action: str,
+        details: msgspec.Struct,
+        deadline: float,
+        direction: Direction = "revert",
+        entered: Direction = "revert",
+    ) -> None:
+        """Record a debt: the host, which is away, still has to carry out the action's undo, or the action itself."""
         owed = Owed(
             flow=self.flow_uuid,
             step=step,
-            sequence=self.history.sequence(step, "revert"),
+            sequence=self.history.sequence(step, entered),
             details=msgspec.to_builtins(details),
             deadline=deadline,
+            direction=direction,
         )
         with self.write() as session:
             debts.owe(session, move_id=self.move_id, host=host, action=action, details=msgspec.to_builtins(owed))

@@ -16,6 +16,7 @@ from droveway.engines.conductor import Conductor
 from droveway.engines.folders import HostFolders
 from droveway.engines.health import Standard
 from droveway.engines.keeper import Keeper
+from droveway.engines.outcomes import Nova
 from droveway.engines.roster import Roster
 from droveway.engines.run import Probe, Resources
 from droveway.engines.site import Site
@@ -75,6 +76,7 @@ def keeper(site: Site, coordination: Coordination) -> Keeper:
         registry.reference,
         limits=admission.limits(site.conf),
         racks=_racks(site),
+        nova=Nova(site.api, site.cell_databases),
         every=KEEPER_ROUND,
         # What a lab's own commands ask for is there when its keeper starts.
         probe=None if site.runs_here else KEEPER_PROBE,

@@ -100,8 +100,21 @@ class Run(Protocol):
     def note_deleted(self) -> None:
         """The server's rows are gone: whatever is left of it is to be released once the flow has ended."""
 
-    def owe(self, step: str, *, host: str, action: str, details: msgspec.Struct, deadline: float) -> None:
-        """Record a debt: the host, which is away, still has to carry out the action's undo."""
+    def owe(
+        self,
+        step: str,
+        *,
+        host: str,
+        action: str,
+        details: msgspec.Struct,
+        deadline: float,
+        direction: Direction = "revert",
+        entered: Direction = "revert",
+    ) -> None:
+        """Record a debt: the host, which is away, still has to carry out the action's undo.
+
+        ``direction``: what it owes of the action, where it is not its undo; ``entered``: the step's own.
+        """
 
     def keep(self, step: str, *, host: str, details: msgspec.Struct, deadline: float) -> None:
         """Record that the host keeps the move's source, for as long as was asked, and is to purge it then."""

@@ -29,6 +29,7 @@ from droveway.errors import (
     ServerDeleted,
     StepError,
 )
+from droveway.flows import outcome
 from droveway.persistence.database import absence
 from droveway.persistence.moves import GONE, RELEASING_KINDS
 
@@ -134,6 +135,10 @@ class Step(task.Task):
         """Look at the world, do what is missing, read back; return small JSON."""
         raise NotImplementedError
 
+    def perform_ended(self, ctx: Context) -> dict[str, Any] | None:  # noqa: ARG002 - most have nothing to clear
+        """Clear what is left of the move when Nova has brought the flow to its end: see `droveway.flows.outcome`."""
+        return outcome.noted()
+
     def undo(self, ctx: Context) -> None:
         """Bring back what was before, whether `perform` ran not at all, halfway or wholly."""
         raise NotImplementedError(ctx.step)
@@ -151,7 +156,7 @@ class Step(task.Task):
         if self.destroys:
             ctx.run.require_thawed()
         try:
-            return self.perform(ctx)
+            return self.perform_ended(ctx) if outcome.is_reached(ctx) else self.perform(ctx)
         except ServerDeleted:
             ctx.run.note_deleted()
             if not (ctx.must_go_on or ctx.run.kind in RELEASING_KINDS):
@@ -159,7 +164,7 @@ class Step(task.Task):
             return dict(GONE)
 
     def _backward(self, ctx: Context) -> None:
-        if self.no_undo:
+        if self.no_undo or outcome.is_reached(ctx):
             return
         try:
             self.undo(ctx)

@@ -45,6 +45,12 @@ OPEN: Final = (
     sa.select(Move).where(Move.state.not_in([state.value for state in ENDED])).order_by(Move.created_at, Move.id)
 )
 
+BY_NOVA: Final = {"outcome": "nova"}
+"""The same of a step that found its flow's end in the rows already, since Nova or a user had brought it there."""
+
+LEFT: Final = "left"
+"""The key of such a result under which a sentence names what could not be cleared."""
+
 _DELETED: Final = {"code": ServerDeleted.code, "message": "the server was deleted"}
 
 
@@ -267,6 +273,8 @@ def end_flow(session: orm.Session, move_id: str, flow_uuid: str, *, done: bool) 
     state = _state_after(session, flow.kind, move, error, done=done)
     if state in (State.DELETING, State.CANCELLED) and move.delete_requested:
         error = _DELETED
+    elif done and state in (State.DONE, State.REVERTED):
+        error = _ended_by_nova(session, flow)
     if state is State.DELETING:
         debts.end_keeping(session, move_id)
     columns: dict[str, Any] = {
@@ -281,6 +289,23 @@ def end_flow(session: orm.Session, move_id: str, flow_uuid: str, *, done: bool) 
         seconds = _confirm_after(move, flow.kind, done=done)
         columns["deadline"] = None if seconds is None else now + dt.timedelta(seconds=seconds)
     change_state(session, move, state, **columns)
+
+
+def _ended_by_nova(session: orm.Session, flow: MoveFlow) -> dict[str, Any] | None:
+    """The sentence of a flow that found its end in the rows; None for one that got there itself."""
+    found = session.scalars(
+        sa.select(MoveStep.result).where(
+            MoveStep.flow_uuid == flow.uuid, MoveStep.direction == "execute", MoveStep.result.is_not(None)
+        )
+    )
+    results = [result for result in found if BY_NOVA.items() <= result.items()]
+    # The last step writes the end itself, and finds it when it is entered again.
+    if len(results) <= 1:
+        return None
+    left = "; ".join(str(result[LEFT]) for result in results if LEFT in result)
+    what = "confirmed" if flow.kind == "confirm" else "reverted"
+    rest = f", but {left}" if left else ": what the move still held was cleared"
+    return {"code": "by-nova", "message": f"Nova {what} the server before this move did{rest}"}
 
 
 def forgo_flow(session: orm.Session, move: Move) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from droveway.errors import DestinationFault
+from droveway.flows import outcome
 from droveway.flows.before import before
 from droveway.flows.step import Context, Step
 from droveway.flows.steps.rows import is_deleted
@@ -55,6 +56,10 @@ class ReleaseSourceAllocation(Step):
             ctx.run.placement.release(ctx.move.id)
         return {}
 
+    def perform_ended(self, ctx: Context) -> dict[str, Any]:
+        """Nova empties it too; what a server holds that is Nova's again is left alone."""
+        return outcome.noted(**self.perform(ctx))
+
 
 class ReturnAllocation(Step):
     """Revert: the destination is clean, so the server holds its old flavor on the source again."""
@@ -68,3 +73,9 @@ class ReturnAllocation(Step):
         with ctx.run.intent("placement", "give back the source"):
             ctx.run.placement.return_move(server=ctx.move.server, migration=ctx.move.id)
         return {}
+
+    def perform_ended(self, ctx: Context) -> dict[str, Any]:
+        """The migration's consumer is emptied; what a server holds that is Nova's again is left alone."""
+        with ctx.run.intent("placement", "release the destination"):
+            ctx.run.placement.release(ctx.move.id)
+        return outcome.noted()

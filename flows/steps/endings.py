@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from droveway.flows import outcome
 from droveway.flows.before import before
 from droveway.flows.step import Context, Step
 from droveway.flows.steps.rows import (
@@ -87,6 +88,13 @@ class SettleConfirmed(Step):
             usage.recompute(rows.session, ctx.move.source_host, ctx.destination.host, reserved=reserved)
             actions.close_event(rows.session, rows.action, CONFIRM_EVENT)
         return {}
+
+    def perform_ended(self, ctx: Context) -> dict[str, Any]:
+        """A Nova that died between its two writes left the server waiting for ever: then the second is made here."""
+        with cell_rows(ctx) as rows:
+            row = rows.instance
+            waits = row.vm_state == VmState.RESIZED and row.task_state is None and row.host == ctx.destination.host
+        return outcome.noted(**(self.perform(ctx) if waits else {}))
 
 
 class MarkReverting(Step):

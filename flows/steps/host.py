@@ -8,10 +8,11 @@ import msgspec
 
 from droveway import wire
 from droveway.errors import DestinationFault, ServerDeleted, StepError
+from droveway.flows import outcome
 from droveway.flows.before import before
 from droveway.flows.run import UNREACHABLE
 from droveway.flows.step import Context, Where
-from droveway.flows.steps import starting
+from droveway.flows.steps import clearing, starting
 from droveway.flows.steps.attached import (
     gone_since,
     names,
@@ -196,6 +197,10 @@ class StopDestinationGuest(StopGuest):
     def attached_before(self, ctx: Context) -> list[str]:
         """As the revert found it; one that an earlier release began has not noted it."""
         return list(ctx.inputs["source_check"].get("attached") or names(ctx))
+
+    def perform_ended(self, ctx: Context) -> dict[str, Any]:
+        """Only a guest that is still this move's, where the server does not live."""
+        return clearing.stop_left_guest(ctx)
 
     def redefine(self, ctx: Context) -> None:
         """On the same host nothing was disconnected."""
@@ -479,6 +484,13 @@ class CheckDestinationCopy(HostStep):
         """Nobody needs the disks of a server that was deleted meanwhile."""
         return {"running": False, **GONE} if is_deleted(ctx) else super().perform(ctx)
 
+    def perform_ended(self, ctx: Context) -> dict[str, Any]:
+        """Whether the copy is whole decides over what the source may still hold."""
+        try:
+            return outcome.noted(**(self.perform(ctx) or {}), proved=True)
+        except StepError as error:
+            return outcome.noted(running=False, proved=False, why=error.message)
+
     def details(self, ctx: Context) -> wire.CheckCopy:
         """What the guest must have."""
         flavor = new_flavor(ctx)
@@ -528,6 +540,10 @@ class DiscardSource(HostStep):
             ctx.run.keep(ctx.step, host=ctx.move.source_host, details=purge, deadline=self.deadline)
         return done
 
+    def perform_ended(self, ctx: Context) -> dict[str, Any]:
+        """Nova deletes it too; what is there all the same goes once the destination has shown its copy."""
+        return clearing.discard_left_source(ctx)
+
     def details(self, ctx: Context) -> wire.DiscardSource:
         """On another host the guest's old definition goes too.
 
@@ -548,6 +564,10 @@ class RestoreDisks(HostStep):
     def details(self, ctx: Context) -> wire.RestoreDisks:
         """In one directory the destination's copy has to make room."""
         return wire.RestoreDisks(same_directory=same_directory(ctx))
+
+    def perform_ended(self, ctx: Context) -> dict[str, Any]:
+        """The disks are in use again, so that the manifest says nothing of them any more."""
+        return clearing.forget_manifest(ctx)
 
 
 class PrepareSourceGuest(HostStep):
@@ -589,3 +609,7 @@ class DiscardDestination(HostStep):
     def details(self, ctx: Context) -> wire.DiscardDestination:
         """In one directory only what made room goes."""
         return wire.DiscardDestination(same_directory=same_directory(ctx))
+
+    def perform_ended(self, ctx: Context) -> dict[str, Any]:
+        """Nova deletes it too; what is there all the same goes once the source has shown its disks."""
+        return clearing.discard_left_copy(ctx)

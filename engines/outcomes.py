@@ -1,0 +1,174 @@
+"""Finds moves that wait for verification and whose end stands in Nova's rows already.
+
+A user who confirms, reverts or deletes a server through Nova's API, and a nova-compute that confirms by itself, tell
+nobody.  So the keeper that leads looks at the migrations of all waiting moves, and files the flow that takes the end
+as it is (`droveway.flows.outcome`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import logging
+import threading
+from collections.abc import Callable, Collection, Mapping
+from typing import Final
+
+import sqlalchemy as sa
+
+from droveway.engines.rounds import one_round
+from droveway.engines.site import Site
+from droveway.outages import Outage
+from droveway.persistence import moves, requests
+from droveway.persistence.api import InstanceMapping
+from droveway.persistence.cell import Instance, Migration
+from droveway.persistence.database import Database
+from droveway.persistence.journal import Move
+from droveway.persistence.moves import FlowRef
+from droveway.persistence.states import State
+from droveway.persistence.vm_states import MigrationStatus, VmState
+
+LOG = logging.getLogger(__name__)
+
+EVERY: Final = 2.0
+"""Seconds between two looks."""
+
+NOT_YET: Final = 0.1
+"""The same while another process leads, or it is not known who does."""
+
+CONFIRM: Final = "confirm"
+REVERT: Final = "revert"
+DELETE: Final = "delete"
+
+_KINDS: Final[dict[str, str]] = {MigrationStatus.CONFIRMED: CONFIRM, MigrationStatus.REVERTED: REVERT}
+_CHUNK: Final = 200
+
+_WAITING: Final = sa.select(Move.id, Move.server, Move.source_cell).where(
+    Move.state == State.VERIFYING.value, Move.hold.is_(False), Move.delete_requested.is_(False)
+)
+_ENDED: Final = (
+    sa.select(Migration.uuid, Migration.status)
+    .join(Instance, Instance.uuid == Migration.instance_uuid)
+    .where(
+        Migration.uuid.in_(sa.bindparam("moves", expanding=True)),
+        Migration.deleted == 0,
+        Migration.status.in_([*_KINDS]),
+        Instance.deleted == 0,
+        # Nova writes the status first: until it has let the server be an ordinary one it is still at it.
+        Instance.vm_state != VmState.RESIZED,
+    )
+)
+_PRESENT: Final = sa.select(Instance.uuid).where(
+    Instance.uuid.in_(sa.bindparam("servers", expanding=True)), Instance.deleted == 0
+)
+_MAPPED: Final = sa.select(InstanceMapping.instance_uuid).where(
+    InstanceMapping.instance_uuid.in_(sa.bindparam("servers", expanding=True)),
+    sa.or_(InstanceMapping.queued_for_delete.is_(False), InstanceMapping.queued_for_delete.is_(None)),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Nova:
+    """The databases in which Nova writes."""
+
+    api: Database | None = None
+    cells: Mapping[str, Database] = dataclasses.field(default_factory=dict)
+
+
+def of_move(site: Site, move: Move) -> str | None:
+    """The kind of flow that takes the move's end as it stands in the rows; None when it is still to be decided."""
+    with site.cell_databases[move.source_cell].read() as session:
+        status = session.scalar(sa.select(Migration.status).where(Migration.uuid == move.id, Migration.deleted == 0))
+    return _KINDS.get(status or "")
+
+
+class Outcomes:
+    """Looks every `EVERY` seconds while this process leads, in a thread of its own: a cell may be away for long."""
+
+    def __init__(
+        self,
+        journal: Database,
+        nova: Nova,
+        flow_of: Callable[[str], FlowRef],
+        *,
+        leads: Callable[[], bool],
+        ring: Callable[[], None],
+    ) -> None:
+        """``flow_of`` is what a new flow of a kind begins with; ``ring`` is called when one was filed."""
+        self._journal = journal
+        self._nova = nova
+        self._flow_of = flow_of
+        self._leads = leads
+        self._ring = ring
+        self._bell = threading.Event()
+        self._outages: dict[str, Outage] = {}
+        self._thread = threading.Thread(target=self._run, name="outcomes", daemon=True)
+
+    def start(self) -> None:
+        """Begin to look."""
+        if self._nova.cells:
+            self._thread.start()
+
+    def stop(self) -> None:
+        """End, and return when it has."""
+        self._bell.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def look(self) -> bool:
+        """Look at each cell that answers and file what was found; whether anything was."""
+        with self._journal.read() as session:
+            waiting = sorted(session.execute(_WAITING), key=lambda row: str(row.source_cell))
+        filed = False
+        for cell, rows in itertools.groupby(waiting, key=lambda row: str(row.source_cell)):
+            outage = self._outages.setdefault(cell, Outage(LOG, f"What Nova ended in cell {cell} waits"))
+            with one_round(outage, LOG, f"The look for what Nova ended in cell {cell} failed"):
+                left = list(rows)
+                while chunk := left[:_CHUNK]:
+                    left = left[_CHUNK:]
+                    filed |= self._file(self._found(cell, {row.id: row.server for row in chunk}))
+                outage.over()
+        return filed
+
+    def _run(self) -> None:
+        outage = Outage(LOG, "The look for what Nova ended waits for a server")
+        while not self._bell.wait(EVERY if self._leads() else NOT_YET):
+            if not self._leads():
+                continue
+            with one_round(outage, LOG, "The look for what Nova ended failed"):
+                if self.look():
+                    self._ring()
+                outage.over()
+
+    def _found(self, cell: str, waiting: Mapping[str, str]) -> dict[str, str]:
+        """What is to be filed, by move: confirm or revert for an end that stands in the rows, delete for no server."""
+        with self._nova.cells[cell].read() as session:
+            kinds = {row.uuid: _KINDS[row.status] for row in session.execute(_ENDED, {"moves": [*waiting]})}
+            standing = set(session.scalars(_PRESENT, {"servers": [*waiting.values()]}))
+        lost = set(waiting.values()) - standing
+        # A row that is not there may have been lost with its database: who deletes a server says so in its mapping too.
+        gone = lost - self._mapped(lost) if lost else set()
+        return kinds | {move: DELETE for move, server in waiting.items() if server in gone}
+
+    def _mapped(self, servers: Collection[str]) -> set[str]:
+        if self._nova.api is None:
+            return set(servers)
+        with self._nova.api.read() as session:
+            return set(session.scalars(_MAPPED, {"servers": [*servers]}))
+
+    def _file(self, kinds: Mapping[str, str]) -> bool:
+        """File each, unless the move has left its wait since; whether anything was."""
+        filed = False
+        for move_id, kind in kinds.items():
+            with self._journal.write() as session:
+                move = moves.get(session, move_id, lock=True)
+                if move.state != State.VERIFYING or move.hold or move.delete_requested:
+                    continue
+                LOG.info("Move %s of %s was ended by Nova (%s)", move_id, move.server_name, kind)
+                if kind == DELETE:
+                    requests.delete(session, move)
+                else:
+                    request = requests.confirm if kind == CONFIRM else requests.revert
+                    request(session, move, self._flow_of(kind))
+                filed = True
+        return filed

@@ -1,0 +1,152 @@
+"""What hosts may still hold of a move whose end Nova has written: its guest, its copy, what it set aside, its manifest.
+
+The server is Nova's again, and may have been moved, stopped or resized since.  So only what is marked with this move
+goes, on a host that is not the server's, and of two copies only the one beside which the other was shown.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import sqlalchemy as sa
+
+from droveway import wire
+from droveway.errors import StepError
+from droveway.flows import outcome
+from droveway.flows.before import before
+from droveway.flows.run import UNREACHABLE
+from droveway.flows.steps.command import describe
+from droveway.flows.steps.rows import lives_on
+from droveway.persistence.journal import MoveStep
+from droveway.persistence.moves import LEFT
+
+if TYPE_CHECKING:
+    import msgspec
+
+    from droveway.flows.step import Context
+    from droveway.wire import Direction, GuestState
+
+DEADLINE: Final = 600.0
+
+
+def stop_left_guest(ctx: Context) -> dict[str, Any]:
+    """Revert: switch the destination's guest off if it is this move's and the server does not live there."""
+    guest = _look(ctx, ctx.destination.host)
+    if guest is None or not guest.running or not _is_left(ctx, guest):
+        return outcome.noted()
+    return _clear(ctx, ctx.destination.host, "stop_guest", wire.StopGuest(grace=0.0, restart=False), "execute")
+
+
+def discard_left_source(ctx: Context) -> dict[str, Any]:
+    """Confirm: delete what is still set aside, if the destination has shown its copy in this flow."""
+    host = ctx.move.source_host
+    details = wire.DiscardSource(undefine=False, keep=False)
+    guest, proved = _look(ctx, host), _is_proved(ctx)
+    if guest is None and proved:
+        return _owe(ctx, host, "discard_source", details, "execute")
+    if guest is not None and not guest.set_aside:
+        return outcome.noted()
+    if not proved:
+        return outcome.noted(
+            **{
+                LEFT: f"what host {host} may have set aside was left, since host {ctx.destination.host} could not show "
+                "its copy: droveway audit tells what is there"
+            }
+        )
+    return _clear(ctx, host, "discard_source", details, "execute")
+
+
+def forget_manifest(ctx: Context) -> dict[str, Any]:
+    """Revert: take the manifest away from the source's disks, which are in use again."""
+    host = ctx.move.source_host
+    guest = _look(ctx, host)
+    if guest is None:
+        return _owe(ctx, host, "set_aside", wire.NoDetails(), "revert")
+    if guest.set_aside or not lives_on(ctx, host):
+        return outcome.noted()
+    return _clear(ctx, host, "set_aside", wire.NoDetails())
+
+
+def discard_left_copy(ctx: Context) -> dict[str, Any]:
+    """Revert: undefine the destination's guest and delete its copy, if the source shows the server's disks."""
+    host = ctx.destination.host
+    if lives_on(ctx, host):
+        return outcome.noted()
+    record = before(ctx.move)
+    undefine = wire.DefineGuest(definition="", vcpus=0, memory_mb=0, volumes=[], ports=[])
+    found = _clear(ctx, host, "define_guest", undefine, part="guest")
+    source = _look(ctx, ctx.move.source_host)
+    if record.guest.disks and (source is None or not source.disks):
+        return outcome.noted(
+            **{
+                LEFT: f"what host {host} may have copied was left, since host {ctx.move.source_host} could not show "
+                "the server's disks: droveway audit tells what is there"
+            }
+        )
+    variant = wire.CopyDisks(variant="pull", source=ctx.move.source_host, address="", probe="")
+    return found | _clear(ctx, host, "copy_disks", variant)
+
+
+def _is_left(ctx: Context, guest: GuestState) -> bool:
+    return guest.move == ctx.move.id and not lives_on(ctx, ctx.destination.host)
+
+
+def _is_proved(ctx: Context) -> bool:
+    told = sa.select(MoveStep.result).where(
+        MoveStep.flow_uuid == ctx.run.flow_uuid,
+        MoveStep.step == "check_destination_copy",
+        MoveStep.direction == "execute",
+        MoveStep.result.is_not(None),
+    )
+    with ctx.run.journal.read() as session:
+        found = session.scalar(told.order_by(MoveStep.seq.desc()).limit(1))
+    return bool((found or {}).get("proved"))
+
+
+def _look(ctx: Context, host: str) -> GuestState | None:
+    """What the host holds; None while it does not say."""
+    try:
+        return describe(ctx, host, part=f"look-{host}")
+    except StepError:
+        return None
+
+
+def _clear(
+    ctx: Context,
+    host: str,
+    action: str,
+    details: msgspec.Struct,
+    direction: Direction = "revert",
+    *,
+    part: str = "clear",
+) -> dict[str, Any]:
+    """Have the host carry it out; what is away owes it, and what it refuses is left and named."""
+    try:
+        ctx.run.command(
+            ctx.step,
+            ctx.direction,
+            host=host,
+            action=action,
+            details=details,
+            deadline=DEADLINE,
+            command_direction=direction,
+            part=part,
+        )
+    except StepError as error:
+        if error.error_code == UNREACHABLE:
+            return _owe(ctx, host, action, details, direction)
+        return outcome.noted(**{LEFT: f"something was left on host {host}: {error.message}"})
+    return outcome.noted()
+
+
+def _owe(ctx: Context, host: str, action: str, details: msgspec.Struct, direction: Direction) -> dict[str, Any]:
+    ctx.run.owe(
+        ctx.step,
+        host=host,
+        action=action,
+        details=details,
+        deadline=DEADLINE,
+        direction=direction,
+        entered=ctx.direction,
+    )
+    return outcome.noted(owes=host)
