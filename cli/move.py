@@ -113,6 +113,8 @@ class Show(ShowOne, OfMove):
 
             limits = admission.limits(site.conf)
             self._facts["waits_for"] = queue.waits_for(site.journal, move.id, limits, queue.racks_of(site))
+        if move.state == "verifying" and not move.hold and not move.delete_requested:
+            self._facts["next"] = ways_out(site, move) or self._facts["next"]
         frozen = frozen_by(site, move)
         if frozen is not None:
             self._facts |= {"waits_for": frozen, "next": "it goes on by itself once that is thawed"}
@@ -243,11 +245,29 @@ def _advice(move: Move | View, advice: str) -> str:
         return f"it is held: droveway move resume {move.id[:SHORT]}"
     if move.state == "verifying" and move.delete_requested:
         return "its server is to be deleted: mend what the reason names, and it goes on by itself"
+    if move.state == "verifying" and move.error_code == "missing":
+        advice = "nothing is there to go back to; to keep it where it is: droveway move confirm {move}"
     if move.state == "verifying":
         advice += _unattended(move)
     if move.state == "needs-operator" and move.error_code in EXPLANATIONS:
         advice = advice.replace("names, ", f"names (droveway explain {move.error_code} says how), ")
     return advice.format(move=move.id[:SHORT])
+
+
+def ways_out(site: Site, move: View) -> str | None:
+    """What can be done with a move that waits, where not both of its ends can be; None where they can."""
+    from droveway.engines import asking, outcomes
+
+    short = move.id[:SHORT]
+    if outcomes.of_move(site, asking.read_move(site, move.id)) is not None:
+        return f"Nova has ended it, and it ends by itself; at once with  droveway move confirm {short}"
+    barred = asking.barred(site, move.id)
+    if len(barred) > 1:
+        return barred["confirm"]
+    for kind, other in (("confirm", "revert"), ("revert", "confirm")):
+        if kind in barred:
+            return f"droveway move {other} {short}; the other way is barred: {barred[kind]}"
+    return None
 
 
 def _unattended(move: Move | View) -> str:

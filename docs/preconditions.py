@@ -82,8 +82,8 @@ MIGRATION: Final = Facts(
 RESIZE_TO_LARGE: Final = dataclasses.replace(MIGRATION, target=None, new=LARGE, holdings=ROOM)
 """A resize that no rule forbids."""
 END: Final = EndFacts(
-    move="9f3ac21e", server=RESIZED, migration="finished", deleting=False, source="host1", source_up=True, old=SMALL,
-    current=LARGE, holdings=ROOM,
+    move="9f3ac21e", server=RESIZED, migration="finished", deleting=False, source="host1", destination=RESIZED.host,
+    source_up=True, old=SMALL, current=LARGE, holdings=ROOM,
 )  # fmt: skip
 """A move that may be confirmed or reverted."""
 

@@ -123,6 +123,17 @@ def require_end(site: Site, name: str, kind: str) -> None:
             raise
 
 
+def barred(site: Site, move_id: str) -> dict[str, str]:
+    """Why a confirm and a revert of the move would be refused now, of those that would be."""
+    why: dict[str, str] = {}
+    for kind in (preconditions.CONFIRM, preconditions.REVERT):
+        try:
+            require_end(site, move_id, kind)
+        except Refused as error:
+            why[kind] = str(error)
+    return why
+
+
 def may_end(site: Site, move_id: str, kind: str) -> str | None:
     """Why a person's confirm or revert (``kind``) of the move would be refused now; None when it would not.
 

@@ -55,6 +55,7 @@ def of_end(site: Site, move: Move) -> EndFacts:
         server=server,
         migration=migration.status if migration is not None else None,
         deleting=move.delete_requested,
+        destination=move.dest_host,
         source=move.source_host,
         source_up=move.source_host not in site.away(),
         old=kept.get("old", kept["cur"]),

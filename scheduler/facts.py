@@ -59,6 +59,7 @@ class EndFacts:
     """The status of the move's row in `migrations`."""
     deleting: bool
     """Whether the server is to be deleted once the move is confirmed."""
+    destination: str | None = None
     source: str
     source_up: bool
     old: Flavor

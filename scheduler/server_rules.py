@@ -11,6 +11,11 @@ from droveway.scheduler.facts import EndFacts, Facts
 from droveway.scheduler.features import ACCELERATORS, unhandled
 
 _ACCELERATED = "accelerator-direct"
+_WAITED = frozenset({*MOVABLE, VmState.RESIZED, VmState.ERROR})
+_STOOD = frozenset(
+    {MigrationStatus.FINISHED, MigrationStatus.CONFIRMING, MigrationStatus.REVERTING, MigrationStatus.ERROR}
+)
+"""What `droveway.engines.waiting` takes back."""
 
 
 def no_open_move(facts: Facts) -> str | None:
@@ -204,7 +209,7 @@ def waits_to_be_ended(facts: EndFacts) -> str | None:
     task = f", task {server.task_state}" if server.task_state else ""
     return (
         f"server {server.name} is {server.status} (state {server.vm_state}{task}), and move {facts.move} is only "
-        "confirmed or reverted while it is VERIFY_RESIZE without a task: wait for its task, or set its state back"
+        f"confirmed or reverted while it is VERIFY_RESIZE without a task: {_way_out(facts)}"
     )
 
 
@@ -214,7 +219,22 @@ def has_a_finished_migration(facts: EndFacts) -> str | None:
         return None
     return (
         f"the migration of move {facts.move} is {facts.migration or 'gone'} in cell {facts.server.cell}, and only one "
-        f"that is finished can be confirmed or reverted: droveway audit says what else somebody changed"
+        f"that is finished can be confirmed or reverted: {_way_out(facts)}"
+    )
+
+
+def _way_out(facts: EndFacts) -> str:
+    """Name the command that lets the server wait again, where it is one that it takes."""
+    server, reverting = facts.server, facts.migration == MigrationStatus.REVERTING
+    if server.task_state == TaskState.DELETING:
+        return "it is being deleted"
+    if server.task_state is not None and not (reverting and server.task_state == TaskState.RESIZE_REVERTING):
+        return "wait for its task, or end that with  openstack server set --state active SERVER"
+    if server.host != facts.destination or server.vm_state not in _WAITED or facts.migration not in _STOOD:
+        return "droveway audit says what else somebody changed"
+    return (
+        "if nobody is at work on it, let it wait again with  "
+        f"droveway move settle {facts.move} finish_records --as done --reason TEXT"
     )
 
 

@@ -508,7 +508,15 @@ class CheckSource(HostStep):
 
     def perform(self, ctx: Context) -> dict[str, Any] | None:
         """Nobody needs the disks of a server that was deleted meanwhile."""
-        return dict(GONE) if is_deleted(ctx) else super().perform(ctx)
+        if is_deleted(ctx):
+            return dict(GONE)
+        try:
+            return super().perform(ctx)
+        except StepError as error:
+            if error.error_code != "missing" or ctx.run.kind != "confirm":
+                raise
+            # A host that was installed anew: a confirm, which only deletes there, has nothing to do.
+            return {"missing": error.message}
 
 
 class CheckRevertSource(CheckSource):

@@ -12,6 +12,7 @@ from support.operations import Stage, faults_cleared, stage
 from support.small_lab import until
 
 from droveway.engines import asking
+from droveway.lab import books
 from droveway.persistence.journal import Move
 
 CLOUD = """
@@ -227,6 +228,8 @@ def test_a_source_that_was_installed_anew(nova: Nova, kind: str) -> None:
     for path in aside.iterdir():
         path.unlink()
     aside.rmdir()
+    found = [each.detail for each in books.balance(nova.lab).findings if each.server == nova.server]
+    assert [each for each in found if "set aside" in each or "_resize" in each], found
     if kind == "revert":
         told = nova.stage.cli("server", "revert", "web", code=3)
         assert "there is no" in told
