@@ -13,14 +13,7 @@ from droveway.flows.before import before
 from droveway.flows.run import UNREACHABLE
 from droveway.flows.step import Context, Where
 from droveway.flows.steps import clearing, starting
-from droveway.flows.steps.attached import (
-    gone_since,
-    names,
-    names_before,
-    port_refs,
-    to_disconnect,
-    volume_refs,
-)
+from droveway.flows.steps.attached import gone_since, names, names_before, port_refs, to_disconnect, volume_refs
 from droveway.flows.steps.command import (
     HostStep,
     describe,
