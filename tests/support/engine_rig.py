@@ -48,6 +48,21 @@ class FakeCells:
         if self.fences.get((cell, server)) == epoch:
             del self.fences[cell, server]
 
+    def database(self, _cell: str) -> NoRows:
+        """A cell without a row."""
+        return NoRows()
+
+
+class NoRows:
+    """A database, and its session, in which nothing is found."""
+
+    @contextlib.contextmanager
+    def read(self) -> Iterator[NoRows]:
+        yield self
+
+    def scalar(self, *_query: Any) -> None:
+        """No row."""
+
 
 class World:
     """What toy steps change: ``held`` is what stands, ``log`` all that ran."""
