@@ -12,8 +12,8 @@ from droveway.flows import outcome
 from droveway.flows.before import before
 from droveway.flows.run import UNREACHABLE
 from droveway.flows.step import Context, Where
-from droveway.flows.steps import clearing, starting
-from droveway.flows.steps.attached import gone_since, names, names_before, port_refs, to_disconnect, volume_refs
+from droveway.flows.steps import clearing, redefining, starting
+from droveway.flows.steps.attached import names, names_before, port_refs, to_disconnect, volume_refs
 from droveway.flows.steps.command import (
     HostStep,
     describe,
@@ -134,26 +134,8 @@ class StopGuest(HostStep):
         return names_before(ctx)
 
     def redefine(self, ctx: Context) -> None:
-        """Define the guest, which is off, as it was but with what is attached by now: else it could not start."""
-        self._command_other(
-            ctx,
-            "prepare_source_guest",
-            wire.PrepareSourceGuest(
-                definition=before(ctx.move).guest.definition, volumes=volume_refs(ctx), ports=port_refs(ctx)
-            ),
-        )
-
-    def _command_other(self, ctx: Context, action: str, details: msgspec.Struct) -> None:
-        ctx.run.command(
-            ctx.step,
-            ctx.direction,
-            host=self.host(ctx),
-            action=action,
-            details=details,
-            deadline=60.0,
-            command_direction="execute",
-            part="define",
-        )
+        """Define the guest, which is off, with what is attached by now."""
+        redefining.on_source(ctx, self.host(ctx))
 
     def _prove_off(self, ctx: Context) -> None:
         """The other host says that it is off, or is away and nobody ever asked it to start the guest."""
@@ -196,19 +178,8 @@ class StopDestinationGuest(StopGuest):
         return clearing.stop_left_guest(ctx)
 
     def redefine(self, ctx: Context) -> None:
-        """On the same host nothing was disconnected."""
-        flavor = new_flavor(ctx)
-        self._command_other(
-            ctx,
-            "define_guest",
-            wire.DefineGuest(
-                definition=ctx.inputs["source_check"]["destination"]["definition"],
-                vcpus=flavor["vcpus"],
-                memory_mb=flavor["memory_mb"],
-                volumes=volume_refs(ctx),
-                ports=port_refs(ctx),
-            ),
-        )
+        """As the revert found it."""
+        redefining.on_destination(ctx, self.host(ctx), ctx.inputs["source_check"]["destination"]["definition"])
 
 
 class ReleaseSource(HostStep):
@@ -371,17 +342,8 @@ class DefineGuest(HostStep):
 
     def perform(self, ctx: Context) -> dict[str, Any] | None:
         """What went since the host connected it is disconnected first."""
-        gone = gone_since(ctx)
-        if (gone.volumes or gone.ports) and not ctx.same_host:
-            ctx.run.command(
-                ctx.step,
-                ctx.direction,
-                host=self.host(ctx),
-                action="disconnect",
-                details=gone,
-                deadline=self.deadline,
-                part="gone",
-            )
+        if not ctx.same_host:
+            redefining.disconnect_gone(ctx, self.host(ctx))
         return super().perform(ctx)
 
     def details(self, ctx: Context) -> wire.DefineGuest:

@@ -1,0 +1,58 @@
+"""Lets a guest that is off be defined with what is attached by now, and its host give up what went meanwhile."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from droveway import wire
+from droveway.flows.before import before
+from droveway.flows.steps.attached import gone_since, port_refs, volume_refs
+from droveway.flows.steps.command import new_flavor
+
+if TYPE_CHECKING:
+    import msgspec
+
+    from droveway.flows.step import Context
+
+DEADLINE: Final = 60.0
+
+
+def on_source(ctx: Context, host: str) -> None:
+    """Define the source's guest as it was, but with what is attached by now: else it could not start."""
+    details = wire.PrepareSourceGuest(
+        definition=before(ctx.move).guest.definition, volumes=volume_refs(ctx), ports=port_refs(ctx)
+    )
+    _command(ctx, host, "prepare_source_guest", details)
+
+
+def on_destination(ctx: Context, host: str, definition: str) -> None:
+    """Define the destination's guest as the revert found it, but with what is attached by now."""
+    flavor = new_flavor(ctx)
+    details = wire.DefineGuest(
+        definition=definition,
+        vcpus=flavor["vcpus"],
+        memory_mb=flavor["memory_mb"],
+        volumes=volume_refs(ctx),
+        ports=port_refs(ctx),
+    )
+    _command(ctx, host, "define_guest", details)
+
+
+def disconnect_gone(ctx: Context, host: str) -> None:
+    """Let the host give up what went since it connected it."""
+    gone = gone_since(ctx)
+    if gone.volumes or gone.ports:
+        _command(ctx, host, "disconnect", gone)
+
+
+def _command(ctx: Context, host: str, action: str, details: msgspec.Struct) -> None:
+    ctx.run.command(
+        ctx.step,
+        ctx.direction,
+        host=host,
+        action=action,
+        details=details,
+        deadline=DEADLINE,
+        command_direction="execute",
+        part=action,
+    )
