@@ -442,6 +442,9 @@ def _write_file(directory: int, name: str, data: bytes) -> None:
     temporary = _unfinished(name)
     file = open_file(directory, temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     with os.fdopen(file, "wb") as stream:
+        owner = os.fstat(directory)
+        if os.geteuid() == 0 != owner.st_uid:
+            os.fchown(file, owner.st_uid, owner.st_gid)  # Nova's own user reads it
         stream.write(data)
         stream.flush()
         os.fsync(stream.fileno())

@@ -168,7 +168,7 @@ def undo_prepare_source_guest(ctx: Context, details: PrepareSourceGuest) -> dict
 def _define_as_it_was(
     ctx: Context, details: DefineGuest | PrepareSourceGuest, definition: str, directory: str, *, mark: Mark | None
 ) -> None:
-    """Define the guest by a definition that it had before, with its sizes, on the disks in the directory."""
+    """Define the guest by a definition that it had before on this host, with its sizes, on the directory's disks."""
     volumes = ctx.volumes(details.volumes)
     formats = ctx.directories.formats(directory)
     ctx.effect("define")
@@ -182,6 +182,7 @@ def _define_as_it_was(
         volumes=volumes,
         ports=as_ports(details.ports),
         mark=mark,
+        own=True,
     )
 
 

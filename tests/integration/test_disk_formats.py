@@ -277,3 +277,20 @@ def test_a_look_at_a_disk_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyP
     limits = {line[:26].strip(): line[26:].split()[:2] for line in shown.read_text().splitlines()}
     assert limits["Max address space"] == ["1073741824", "1073741824"]
     assert limits["Max cpu time"] == ["30", "30"]
+
+
+def test_a_guest_is_looked_at_for_what_cannot_move_by_the_step_before_all_others(
+    site: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S2: on its own host, while it runs; a question about a guest that moved already is answered as ever."""
+
+    def refuse(_self: Disked, definition: str) -> None:
+        assert definition
+        raise StepError("it has a cdrom", code="definition")
+
+    record(site, disk="raw")
+    monkeypatch.setattr(Disked, "require_movable", refuse)
+    with pytest.raises(StepError, match="it has a cdrom") as failed:
+        site.run("alpha", "describe_guest", step="record_before")
+    assert (failed.value.error_code, failed.value.host) == ("definition", "alpha")
+    assert site.run("alpha", "describe_guest")["defined"]

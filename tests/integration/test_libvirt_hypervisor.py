@@ -205,6 +205,17 @@ def test_a_moved_guest_is_the_same_machine(rig: LibvirtRig, server: Server) -> N
         assert etree.tostring(old) == etree.tostring(new)
 
 
+def test_a_host_gets_its_own_definition_back_and_takes_no_other_ones_words(rig: LibvirtRig, server: Server) -> None:
+    """What others keep in the metadata is the host's own affair: after a revert it is there as it was."""
+    word = "<nova:instance xmlns:nova='urn:nova'>web</nova:instance>"
+    text = server.definition.replace("</uuid>", f"</uuid><metadata>{word}</metadata>", 1)
+    for own in (True, False):
+        server.define(definition=text, own=own)
+        guest = rig.host.guest(server.id)
+        assert guest is not None
+        assert ("urn:nova" in guest.definition) == own
+
+
 def test_a_guest_that_still_boots_hears_the_power_button_all_the_same(rig: LibvirtRig, server: Server) -> None:
     for _ in range(2):
         server.start()

@@ -166,3 +166,16 @@ def test_a_name_that_is_taken_behind_the_look_is_not_taken_away(
         directories.rename(f"{SERVER}.part-{MOVE}-beta", SERVER)
     assert failed.value.error_code == "in-the-way"
     assert (tmp_path / f"{SERVER}.part-{MOVE}-beta").is_dir()
+
+
+def test_who_owns_the_directories_of_servers_owns_what_is_made_in_them(tmp_path: Path) -> None:
+    """S12: nothing is everybody's, and Nova's own user goes on to read the formats of the disks."""
+    if os.geteuid() == 0:
+        os.chown(tmp_path, 1234, 4321)
+    directories = Directories(tmp_path)
+    directories.create(SERVER)
+    directories.write_formats(SERVER, SERVER, {"disk": "raw"})
+    top = tmp_path.stat()
+    for path, mode in ((tmp_path / SERVER, 0o750), (tmp_path / SERVER / "disk.info", 0o640)):
+        status = path.stat()
+        assert (status.st_uid, status.st_gid, status.st_mode & 0o777) == (top.st_uid, top.st_gid, mode)

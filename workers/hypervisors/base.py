@@ -112,12 +112,14 @@ class Hypervisor(abc.ABC):
         volumes: Sequence[Volume],
         ports: Sequence[Port],
         mark: Mark | None,
+        own: bool = False,
     ) -> None:
         """Define the guest from ``definition`` with these sizes (None: as the text says), disks, volumes and ports.
 
-        ``formats`` has what was recorded of each disk, by file name: raw or qcow2, and StepError for a disk of which
-        nothing was.  Validated; repeated: the same; raises DestinationFault when the host refuses it or a running
-        guest differs.
+        ``own``: this host told the definition itself and gets it back; that of another one is taken over as far as
+        the hypervisor lets it. ``formats`` has what was recorded of each disk, by file name: raw or qcow2, and
+        StepError for a disk of which nothing was.  Validated; repeated: the same; raises DestinationFault when the
+        host refuses it or a running guest differs.
         """
 
     def require_movable(self, definition: str) -> None:  # noqa: B027 - most hypervisors' definitions are their own

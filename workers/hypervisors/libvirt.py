@@ -155,9 +155,10 @@ class Libvirt(AttachingHypervisor):
         volumes: Sequence[Volume],
         ports: Sequence[Port],
         mark: Mark | None,
+        own: bool = False,
     ) -> None:
         """Define the guest, validated; DestinationFault when libvirt refuses it or another guest is in its way."""
-        wanted = self._taken_over(definition)
+        wanted = self._taken_over(definition, own=own)
         if wanted.server != server:
             raise self.fault(f"the definition of server {server} is of another server, {wanted.server}")
         wanted.set_sizes(vcpus, memory_mb)
@@ -391,9 +392,9 @@ class Libvirt(AttachingHypervisor):
         """Give the guest what belongs to this host."""
         wanted.settle_here(self.instances / server)
 
-    def _taken_over(self, definition: str) -> Domain:
+    def _taken_over(self, definition: str, *, own: bool = False) -> Domain:
         try:
-            return Domain.taken_over(definition)
+            return Domain(definition) if own else Domain.taken_over(definition)
         except ValueError as error:
             why = f"host {self.host} does not take the definition: {error}"
             raise DestinationFault(why, code="definition", host=self.host) from None

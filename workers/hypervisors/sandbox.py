@@ -142,6 +142,7 @@ class Sandbox(AttachingHypervisor):
         volumes: Sequence[Volume],
         ports: Sequence[Port],
         mark: Mark | None,
+        own: bool = False,  # noqa: ARG002 - the interface's
     ) -> None:
         """Define the guest; raises DestinationFault when the host refuses it or another one is in its way."""
         for disk_format in formats.values():
