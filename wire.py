@@ -26,6 +26,7 @@ SINCE: Final = {
     "list_directories": 3,
     "check_guest": 4,
     "prepare_start": 4,
+    "digest_disks": 4,
 }
 """The level that an action or an inquiry came with; those that are not named here came with the first."""
 
@@ -451,11 +452,24 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, tag="entry"):
     """The move that its marker or manifest names; empty when it has none."""
 
 
-Held = Guest | Connection | Interface | StoreRef | Entry
+class Digest(msgspec.Struct, frozen=True, kw_only=True, tag="digest"):
+    """What a disk holds that was set aside or is kept; sizes in bytes."""
+
+    name: Text
+    """Of its directory, right below the instances directory."""
+    disk: Text
+    digest: Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{64})?\Z")]
+    """As `copy_disks` made it of the disk; empty when it was not read to its end yet."""
+    read: Number
+    size: Number
+
+
+Held = Guest | Connection | Interface | StoreRef | Entry | Digest
 
 INQUIRIES: Final[dict[str, tuple[type[msgspec.Struct], ...]]] = {
     "list_guests": (Guest, Connection, Interface),
     "list_directories": (StoreRef, Entry),
+    "digest_disks": (Digest,),
 }
 """Each question with what its answer is made of."""
 

@@ -34,6 +34,7 @@ class Kind(enum.StrEnum):
     USAGE = "usage"
     JOURNAL = "journal"
     HOST = "host"
+    COMMAND = "command"
 
 
 @dataclasses.dataclass(frozen=True, order=True)

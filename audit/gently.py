@@ -9,7 +9,7 @@ from droveway.audit.findings import Finding, Kind
 from droveway.audit.snapshot import Phase, Snapshot, Standing
 from droveway.persistence.vm_states import ENDED_MIGRATIONS, RESIZING, VmState
 
-_HOSTS: Final = frozenset({Kind.HOST, Kind.USAGE})
+_HOSTS: Final = frozenset({Kind.HOST, Kind.COMMAND, Kind.USAGE})
 """What is no server's."""
 _LOOKS: Final = ("droveway move ", "droveway debt ")
 """Commands that change no row by themselves, or only by a flow that compares them."""

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Final
 
 from droveway import wire
-from droveway.audit.records import Directory, HostView, Looked, Store, Unseen
+from droveway.audit.records import CommandView, Directory, DiskDigest, HostView, Looked, Store, Unseen
 from droveway.errors import DrovewayError
 from droveway.workers import holdings
+from droveway.workers.digests import Digests
 from droveway.workers.hypervisors.base import Hypervisor
+
+_DIGESTS: Final = Digests()
 
 
 def look(hypervisors: Mapping[str, Hypervisor]) -> Looked:
@@ -23,13 +27,23 @@ def look(hypervisors: Mapping[str, Hypervisor]) -> Looked:
             # An audit that cannot see a host must say so: a silent gap would read as clean.
             unseen.append(Unseen(host=host, why=str(error)))
     stores, unread = _stores(hypervisors)
-    return Looked(hosts=tuple(views), stores=stores, unseen=(*unseen, *unread))
+    disks: list[DiskDigest] = []
+    for store in stores:
+        host = store.hosts[0]
+        try:
+            disks += digests(host, _DIGESTS.of(hypervisors[host].instances))
+        except OSError as error:
+            unseen.append(Unseen(host=host, why=str(error)))
+    return Looked(hosts=tuple(views), stores=stores, unseen=(*unseen, *unread), digests=tuple(disks))
 
 
-def answered(answers: Mapping[str, Iterable[wire.Held]], unseen: Mapping[str, str]) -> Looked:
+def answered(
+    answers: Mapping[str, Sequence[wire.Held]], unseen: Mapping[str, str], standing: Iterable[tuple[str, str, str]] = ()
+) -> Looked:
     """What the hosts' workers answered; ``unseen``: why the other hosts could not be looked at.
 
-    Hosts whose directories have the same id share storage.
+    Hosts whose directories have the same id share storage.  ``standing``: host, folder and name of what
+    lies in ZooKeeper for workers.
     """
     views: list[HostView] = []
     sharing: dict[str, dict[str, tuple[Directory, ...]]] = {}
@@ -51,7 +65,18 @@ def answered(answers: Mapping[str, Iterable[wire.Held]], unseen: Mapping[str, st
             for name, own in sharing.items()
         ),
         unseen=tuple(Unseen(host=host, why=why) for host, why in sorted(gaps.items())),
+        digests=tuple(disk for host, answer in sorted(answers.items()) for disk in digests(host, answer)),
+        commands=tuple(CommandView(host=host, folder=folder, key=key) for host, folder, key in standing),
     )
+
+
+def digests(host: str, held: Iterable[wire.Held]) -> list[DiskDigest]:
+    """What of all this says what a disk holds."""
+    return [
+        DiskDigest(host=host, name=each.name, disk=each.disk, digest=each.digest, read=each.read, size=each.size)
+        for each in held
+        if isinstance(each, wire.Digest)
+    ]
 
 
 def view(host: str, held: Iterable[wire.Held]) -> HostView:

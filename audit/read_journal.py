@@ -12,7 +12,7 @@ from droveway.audit.records import DebtRow, FlowRow, IntentRow, MoveRow, StepRow
 from droveway.persistence import objects
 from droveway.persistence.database import database_time
 from droveway.persistence.debts import PURGE, WRITTEN_OFF
-from droveway.persistence.journal import Debt, Intent, Move, MoveFlow, MoveStep
+from droveway.persistence.journal import Claim, Debt, Intent, Move, MoveFlow, MoveStep
 from droveway.persistence.states import ENDED, State
 
 OVERDUE: Final = dt.timedelta(hours=1)
@@ -106,6 +106,37 @@ def intents(session: orm.Session) -> tuple[IntentRow, ...]:
     return tuple(
         IntentRow(id=row.id, move=row.move_id, service=row.service, call=row.call, state=row.state) for row in rows
     )
+
+
+def checksums(session: orm.Session) -> dict[tuple[str, str], str]:
+    """(Move, disk) → the digest of the disk that was set aside, by the last copy that was made of it.
+
+    Of moves that are open, or whose source is still kept.
+    """
+    kept = sa.select(Debt.move_id).where(Debt.action == PURGE, Debt.settled_at.is_(None))
+    ended = [state.value for state in ENDED]
+    rows = session.execute(
+        sa.select(MoveStep.move_id, MoveStep.result)
+        .join(Move, Move.id == MoveStep.move_id)
+        .where(
+            MoveStep.step == "copy_disks",
+            MoveStep.direction == "execute",
+            MoveStep.ended_at.is_not(None),
+            MoveStep.result.is_not(None),
+            sa.or_(Move.state.not_in(ended), Move.id.in_(kept)),
+        )
+        .order_by(MoveStep.seq)
+    )
+    found: dict[tuple[str, str], str] = {}
+    for move, result in rows:
+        for disk in (result or {}).get("disks") or []:
+            found[move, str(disk["name"])] = str(disk.get("source_checksum") or "")
+    return found
+
+
+def claimed(session: orm.Session) -> frozenset[str]:
+    """The moves whose last claim was never given back."""
+    return frozenset(session.scalars(sa.select(Claim.move_id).where(Claim.released_at.is_(None))))
 
 
 def debts(session: orm.Session) -> tuple[DebtRow, ...]:

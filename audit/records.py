@@ -238,6 +238,29 @@ class HostView:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class DiskDigest:
+    """What a disk holds that is set aside or kept; ``digest`` is empty when it was not read to its end yet."""
+
+    host: str
+    name: str
+    """Of its directory."""
+    disk: str
+    digest: str
+    read: int
+    size: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CommandView:
+    """A command, a result or what a worker told of its progress, in ZooKeeper."""
+
+    host: str
+    key: str
+    folder: str
+    """commands, results or progress."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Unseen:
     """A host, or a part of one, that could not be looked at."""
 
@@ -252,3 +275,6 @@ class Looked:
     hosts: tuple[HostView, ...] = ()
     stores: tuple[Store, ...] = ()
     unseen: tuple[Unseen, ...] = ()
+    digests: tuple[DiskDigest, ...] = ()
+    commands: tuple[CommandView, ...] = ()
+    """Empty in a lab, whose ZooKeeper ends with each command."""

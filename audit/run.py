@@ -8,7 +8,9 @@ from typing import Final
 from droveway.audit import (
     allocations,
     bindings,
+    commands,
     connections,
+    contents,
     disks,
     guests,
     hosts,
@@ -39,6 +41,8 @@ CHECKS: Final[tuple[Check, ...]] = (
     usage.check,
     journal.check,
     hosts.check,
+    contents.check,
+    commands.check,
 )
 
 
@@ -100,7 +104,7 @@ def judge(snapshot: Snapshot) -> Report:
     }
     explained = [each for each in found if _is_owed(each, owed)]
     findings = tuple(each for each in found if each not in explained)
-    noted = unique(iter([*explained, *_debts(snapshot), *journal.late_calls(snapshot)]))
+    noted = unique(iter([*explained, *_debts(snapshot), *journal.late_calls(snapshot), *contents.unread(snapshot)]))
     return Report(findings, noted, snapshot.counted())
 
 

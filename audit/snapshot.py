@@ -9,8 +9,10 @@ from collections.abc import Iterator, Mapping
 
 from droveway.audit.records import (
     AttachmentView,
+    CommandView,
     DebtRow,
     Directory,
+    DiskDigest,
     FlowRow,
     HostView,
     ImageView,
@@ -124,6 +126,12 @@ class Snapshot:
     overlaps: tuple[Overlap, ...]
     """What the guests' log says against "no server ever runs twice"."""
     unseen: tuple[Unseen, ...]
+    digests: tuple[DiskDigest, ...] = ()
+    checksums: Mapping[tuple[str, str], str] = dataclasses.field(default_factory=dict)
+    """(Move, disk) → the digest of what the move set aside, as it was copied."""
+    commands: tuple[CommandView, ...] = ()
+    claimed: frozenset[str] = frozenset()
+    """The moves whose claim was never given back: a conductor runs them, or has to clear up after them."""
     down: frozenset[str] = frozenset()
     """Hosts that somebody declared to be off."""
 

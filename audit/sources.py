@@ -51,6 +51,8 @@ def take(sources: Sources) -> Snapshot:
         begun = read_journal.begun(session)
         intents = read_journal.intents(session)
         debts = read_journal.debts(session)
+        checksums = read_journal.checksums(session)
+        claimed = read_journal.claimed(session)
     with sources.api.read() as session:
         mappings, requests = read_nova.mappings(session), read_nova.requests(session)
     servers: list[ServerRow] = []
@@ -93,5 +95,9 @@ def take(sources: Sources) -> Snapshot:
         stores=looked.stores,
         overlaps=tuple(guests_log.overlaps(log)) if log is not None else (),
         unseen=looked.unseen,
+        digests=looked.digests,
+        checksums=checksums,
+        commands=looked.commands,
+        claimed=claimed,
         down=down,
     )

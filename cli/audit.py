@@ -209,9 +209,11 @@ class _Workers:
                 self._session = daemon.connect(site.conf)
                 self._stack.callback(self._session.close)
             answers = inquiries.ask(self._session, hosts, pinned=site.conf.upgrade_levels.worker)
+            standing = inquiries.standing(self._session)
         except (CoordinationLost, Refused) as error:
             return read_hosts.answered({}, dict.fromkeys(hosts, str(error)))
         return read_hosts.answered(
             {host: answer.held for host, answer in answers.items() if not answer.why},
             {host: answer.why for host, answer in answers.items() if answer.why},
+            standing,
         )

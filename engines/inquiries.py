@@ -15,9 +15,17 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from droveway import wire
-from droveway.clients.zookeeper import Coordination, inquiry_path, page_path, worker_path
+from droveway.clients.zookeeper import (
+    Coordination,
+    command_path,
+    inquiry_path,
+    page_path,
+    progress_path,
+    result_path,
+    worker_path,
+)
 from droveway.engines import fitness
-from droveway.engines.commands import Commands
+from droveway.engines.commands import HOSTS, Commands
 from droveway.errors import CoordinationLost, Refused
 
 SECONDS: Final = 30.0
@@ -61,6 +69,16 @@ def ask(
     for start in range(0, len(able), AT_ONCE):
         answers |= _ask_some(coordination, able[start : start + AT_ONCE], seconds)
     return answers
+
+
+def standing(coordination: Coordination) -> list[tuple[str, str, str]]:
+    """Host, folder and name of every command, result and progress node; raises `droveway.errors.CoordinationLost`."""
+    return [
+        (host, folder, key)
+        for host in coordination.children(HOSTS)
+        for folder, path in (("commands", command_path), ("results", result_path), ("progress", progress_path))
+        for key in coordination.children(path(host))
+    ]
 
 
 def _unable(worker: wire.Registration | None, pinned: int | None) -> str:

@@ -17,6 +17,7 @@ from droveway.clients.zookeeper import Coordination, inquiry_path, page_path
 from droveway.errors import CoordinationLost, DrovewayError, Refused
 from droveway.outages import Once, Outage
 from droveway.workers import holdings
+from droveway.workers.digests import Digests
 from droveway.workers.hypervisors.base import Hypervisor
 
 LOG = logging.getLogger(__name__)
@@ -143,7 +144,11 @@ def _directories(hypervisor: Hypervisor) -> Iterator[wire.Held]:
     yield from holdings.entries(instances)
 
 
+_DIGESTS: Final = Digests()
+"""Of all that this process was ever asked about."""
+
 QUESTIONS: Final[dict[str, Callable[[Hypervisor], Iterable[wire.Held]]]] = {
     "list_guests": holdings.guests,
     "list_directories": _directories,
+    "digest_disks": lambda hypervisor: _DIGESTS.of(hypervisor.instances),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import uuid
@@ -10,14 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from support.daemons import LONG, Installation
 from support.small_lab import read_move, until
 
 from droveway import wire
-from droveway.clients.zookeeper import inquiry_path, page_path, worker_path
+from droveway.clients.zookeeper import command_path, inquiry_path, page_path, worker_path
 from droveway.engines.inquiries import ask
 from droveway.lab.cloud import Cloud, parse_cloud
-from droveway.persistence import catalog
+from droveway.persistence import catalog, debts
+from droveway.persistence.cell import Instance
 from droveway.persistence.states import State
 from droveway.workers.hypervisors.base import Mark
 from droveway.workers.ownership import kept_name, set_aside_name
@@ -195,6 +198,46 @@ def test_what_lies_on_hosts_is_found_and_what_an_ended_move_left_is_taken_away(s
         shutil.rmtree(path)
     clean(site)
     assert files(site) == before
+
+
+def test_what_a_lab_s_audit_sees_an_installation_s_sees_too(site: Installation) -> None:
+    """A server in ERROR, a command that belongs to nothing, other bytes in what was set aside, one guest on two hosts.
+
+    What a host owes for the move explains none of it.
+    """
+    start(site)
+    move = moved(site, "web", "--to-host", "host2")
+    assert read_move(site.lab, move).state == State.VERIFYING
+    clean(site)
+    web, mail = (ids(site)[name] for name in ("web", "mail"))
+    aside = directory(site, "host1", set_aside_name(web)) / "disk"
+    status = aside.stat()
+    with aside.open("r+b") as file:
+        file.seek(4096)
+        kept = file.read(1)
+        file.seek(4096)
+        file.write(bytes([kept[0] ^ 1]))
+    os.utime(aside, ns=(status.st_atime_ns, status.st_mtime_ns))
+    key = f"{uuid.uuid4()}.stop_guest.execute.7"
+    # A worker takes no command that it cannot read, and leaves it where it is.
+    assert site.session.create(command_path("host3", key), b"{}")
+    with site.lab.cells.database("cell1").write() as session:
+        session.execute(sa.update(Instance).where(Instance.uuid == mail).values(vm_state="error"))
+    shutil.copytree(directory(site, "host2", web), directory(site, "host1", web))
+    define(site, "host1", web, "host2", None)
+    site.lab.hypervisor("host1").start(web, lambda: None)
+    with site.lab.journal.write() as session:
+        for host in ("host1", "host2"):
+            debts.owe(session, move_id=move, host=host, action="remove_guest", details={})
+
+    found = {(row["kind"], row["subject"], row["host"]) for row in findings(site)}
+    assert found >= {
+        ("disk", f"instances/{aside.parent.name}/disk", "host1"),
+        ("command", f"commands/{key}", "host3"),
+        ("task", "vm_state", "host3"),
+        ("guest", web, "host1,host2"),
+    }
+    site.lab.hypervisor("host1").stop(web, grace=0, fence=lambda: None)
 
 
 def define(site: Installation, host: str, server: str, home: str, mark: Mark | None) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 import shutil
 import uuid
 from collections.abc import Iterator
@@ -10,12 +12,14 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 from support.audit_world import CLOUD, HYPERVISORS, SERVICE_CHECKS, World, about, planted, plants, reportable
 
 from droveway.audit import Kind
+from droveway.audit.records import CommandView
 from droveway.lab import daemons
 from droveway.persistence import debts, servers
-from droveway.persistence.journal import Debt
+from droveway.persistence.journal import Debt, MoveFlow, MoveStep
 from droveway.persistence.states import State
 from droveway.workers.hypervisors import base, libvirt_connection
 from droveway.workers.hypervisors.libvirt_xml import Domain
@@ -304,6 +308,37 @@ class TestDisks:
         assert about(finding) == (f"instances/{probe.name}", "host3", world.ids["moved"], world.move)
         assert finding.mend == f"rm {probe}"
 
+    @plants(Kind.DISK)
+    @pytest.mark.parametrize("disk", ["disk", "disk.eph0"])
+    def test_set_aside_with_other_bytes_than_were_copied(self, world: World, disk: str) -> None:
+        path = world.instances("host1") / f"{world.ids['moved']}_resize" / disk
+        whole = path.read_bytes()
+        world.mends.callback(path.write_bytes, whole)
+        _note_digest(world, disk, path)
+        assert world.audit().clean
+        status = path.stat()
+        with path.open("r+b") as file:
+            file.seek(status.st_size // 2)
+            file.write(b"x")
+        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+        finding = world.only("disk")
+        assert about(finding) == (f"instances/{path.parent.name}/{disk}", "host1", world.ids["moved"], world.move)
+        assert "holds other bytes than the move" in finding.detail
+
+
+@plants(Kind.COMMAND)
+def test_a_command_that_belongs_to_nothing(world: World) -> None:
+    ended = world.ended_move("web", State.DONE, status="confirmed")
+    with world.lab.journal.write() as session:
+        (flow,) = session.scalars(sa.select(MoveFlow.uuid).where(MoveFlow.move_id == ended))
+        session.get_one(MoveFlow, flow).ended_at = NOW
+    keys = {f"{NOBODY}.stop_guest.execute.1": "", f"{flow}.stop_guest.execute.1": ended}
+    world.standing += [CommandView(host="host1", folder="commands", key=key) for key in keys]
+    found = world.audit().findings
+    assert {(each.kind, each.subject, each.host, each.move) for each in found} == {
+        ("command", f"commands/{key}", "host1", move) for key, move in keys.items()
+    }
+
 
 class TestGuests:
     @plants(Kind.GUEST)
@@ -472,6 +507,37 @@ def _fingerprint(root: Path) -> dict[str, int]:
         # A daemon of libvirt keeps its own log, and guests go on.
         and "libvirt" not in path.relative_to(root).parts
     }
+
+
+def _note_digest(world: World, disk: str, path: Path) -> None:
+    """As `copy_disks` leaves it in the history; made here, piece by piece of what is no hole."""
+    size = path.stat().st_size
+    whole, offset = hashlib.sha256(f"{size}".encode()), 0
+    with path.open("rb") as file:
+        while offset < size:
+            try:
+                start = os.lseek(file.fileno(), offset, os.SEEK_DATA)
+            except OSError:
+                break
+            offset = min(os.lseek(file.fileno(), start, os.SEEK_HOLE), (start // (4 << 20) + 1) * (4 << 20))
+            piece = hashlib.sha256(os.pread(file.fileno(), offset - start, start)).hexdigest()
+            whole.update(f":{start}:{offset - start}:{piece}".encode())
+    with world.lab.journal.write() as session:
+        (flow,) = session.scalars(sa.select(MoveFlow.uuid).where(MoveFlow.move_id == world.move))
+        session.add(
+            MoveStep(
+                move_id=world.move,
+                flow_uuid=flow,
+                flow="resize",
+                step="copy_disks",
+                direction="execute",
+                attempt=1,
+                epoch=1,
+                started_at=NOW,
+                ended_at=NOW,
+                result={"disks": [{"name": disk, "source_checksum": whole.hexdigest()}]},
+            )
+        )
 
 
 def _volume(world: World, name: str) -> base.Volume:

@@ -7,6 +7,7 @@ Each test plants on every hypervisor, and says by `plants` which kinds of findin
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import inspect
 import json
@@ -33,7 +34,9 @@ from droveway.audit import (
     allocations,
     audit,
     bindings,
+    commands,
     connections,
+    contents,
     disks,
     guests,
     hosts,
@@ -45,6 +48,7 @@ from droveway.audit import (
     volumes,
 )
 from droveway.audit import usage as node_usage
+from droveway.audit.records import CommandView, Looked
 from droveway.cli.commands import COMMANDS
 from droveway.clients.placement import Placement
 from droveway.lab import build
@@ -58,7 +62,7 @@ from droveway.workers.hypervisors import base
 
 F = TypeVar("F", bound=Callable[..., None])
 
-SERVICE_CHECKS: Final = (allocations, bindings, volumes, images, disks, guests, connections, hosts)
+SERVICE_CHECKS: Final = (allocations, bindings, volumes, images, disks, guests, connections, hosts, contents, commands)
 ROW_CHECKS: Final = (rows, migrations, node_usage, journal)
 """The modules of the audit, parted by where their findings are planted."""
 HYPERVISORS: Final = ("sandbox", "libvirt")
@@ -93,6 +97,7 @@ _MENDS: Final = (
     r"openstack [a-z]+ .+",
     r"nova-manage [a-z_0-9]+ [a-z_]+ .+",
     r"curl -X DELETE .+",
+    r"zkCli.sh delete /droveway/hosts/.+",
 )
 """A mend is one of Droveway's own commands, or one of the cloud's tools with what it acts on."""
 
@@ -138,6 +143,8 @@ class World:
         self.ids = self._ids()
         self.move = _verify(self.lab, self.ids["moved"], "host1", "host3")
         self.mends = contextlib.ExitStack()
+        self.standing: list[CommandView] = []
+        """What lies in a ZooKeeper for workers, which a lab has not."""
         self._kept = root / "kept"
         self._kept.mkdir()
         for path in self._databases():
@@ -155,9 +162,13 @@ class World:
             network=lab.cloud.network,
             volumes=lab.cloud.volumes,
             images=lab.cloud.images,
-            look=lambda: read_hosts.look({host: lab.hypervisor(host) for host in lab.identity.hosts}),
+            look=self._look,
             guests_log=lab.layout.guests_log,
         )
+
+    def _look(self) -> Looked:
+        looked = read_hosts.look({host: self.lab.hypervisor(host) for host in self.lab.identity.hosts})
+        return dataclasses.replace(looked, commands=tuple(self.standing))
 
     def audit(self) -> Report:
         """One whole audit, of which each finding says what is wrong, whose it is, and the command that mends it."""
@@ -287,6 +298,7 @@ class World:
             yield self
         finally:
             self.mends.close()
+            self.standing.clear()
             for path in self._databases():
                 _copy_database(self._kept / path.name, path)
 

@@ -1,0 +1,53 @@
+"""What lies in ZooKeeper for workers: commands, results and progress of flows that run, and nothing else."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from typing import Final
+
+from droveway.audit.findings import Finding, Kind
+from droveway.audit.records import CommandView
+from droveway.audit.snapshot import Snapshot
+from droveway.clients.zookeeper import host_path
+from droveway.persistence.states import State
+from droveway.wire import printable
+
+_HEALTH: Final = "health-"
+_DEBT: Final = ".debt-"
+
+
+def check(snapshot: Snapshot) -> Iterator[Finding]:
+    """Nodes that belong to no flow under way, no debt and no question: a worker would carry them out, or keep them."""
+    flows = {flow.uuid: flow for flow in snapshot.flows}
+    owing = {(debt.move, debt.host) for debt in snapshot.debts if not debt.written_off}
+    for node in snapshot.commands:
+        named = node.key.partition(".")[0]
+        flow = flows.get(named)
+        if named.startswith(_HEALTH):
+            move = snapshot.move_by_id.get(named.removeprefix(_HEALTH))
+            if move is not None and move.state is State.VERIFYING:
+                continue
+            yield _finding(node, "it asks after a guest that no move waits for", move.id if move is not None else "")
+        elif flow is None:
+            yield _finding(node, "the journal knows no flow of this name", "")
+        elif (
+            flow.ended
+            and not (_DEBT in node.key and (flow.move, node.host) in owing)
+            # Who has not given its claim back may be about to take it away.
+            and flow.move not in snapshot.claimed
+        ):
+            yield _finding(node, f"its {flow.kind} flow has ended", flow.move)
+
+
+def _finding(node: CommandView, why: str, move: str) -> Finding:
+    name = printable(f"{node.folder}/{node.key}")
+    return Finding(
+        Kind.COMMAND,
+        name,
+        f"ZooKeeper has {name} for {node.host}, but {why}",
+        f"zkCli.sh delete {shlex.quote(f'{host_path(node.host)}/{name}')}",
+        node.host,
+        "",
+        move,
+    )
