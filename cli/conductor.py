@@ -51,7 +51,8 @@ class Show(ShowOne):
         with self.installation(parsed_args).journal.read() as session:
             row, up = daemons.find(session, daemons.CONDUCTOR, parsed_args.conductor)
             moves = daemons.moves_of(session, row.name)
-        return self.dict2columns(_cells(row, up=up) | {"flows": Joined(row.knows), "moves": Joined(moves)})
+        flows = Joined(daemons.kinds(row.knows))
+        return self.dict2columns(_cells(row, up=up) | {"flows": flows, "moves": Joined(moves)})
 
 
 def _cells(row: Row, *, up: bool) -> dict[str, Any]:

@@ -113,6 +113,10 @@ class Show(ShowOne, OfMove):
 
             limits = admission.limits(site.conf)
             self._facts["waits_for"] = queue.waits_for(site.journal, move.id, limits, queue.racks_of(site))
+        elif move.state in GOING and not site.runs_here:
+            from droveway.engines import queue
+
+            self._facts["waits_for"] = queue.foreign(site.journal, move.id) or self._facts["waits_for"]
         if move.state == "verifying" and not move.hold and not move.delete_requested:
             self._facts["next"] = ways_out(site, move) or self._facts["next"]
         frozen = frozen_by(site, move)

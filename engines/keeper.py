@@ -29,7 +29,7 @@ from droveway.engines.policies import Ask, PolicyAction, Settle, Wait, Waiting
 from droveway.engines.rounds import one_round
 from droveway.errors import Refused
 from droveway.outages import Outage
-from droveway.persistence import moves, open_flows, requests
+from droveway.persistence import daemons, moves, open_flows, requests
 from droveway.persistence.database import Database, database_time
 from droveway.persistence.moves import FlowRef
 from droveway.persistence.policies import HEALTHY, Health, note_wait
@@ -63,6 +63,8 @@ class Seen:
     """False for a flow that ended under a claim never given back: a conductor has to clear up after it."""
     places: frozenset[Place] = frozenset()
     """Where it takes room while it runs."""
+    runnable: bool = True
+    """False when no conductor that is up knows its flow: it waits, and takes no room meanwhile."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,11 +146,17 @@ def look(
         now = database_time(connection)
         rows = open_flows.under_way(connection)
         offered = posted.keys() - {row.uuid for row in rows}
-        seen = [_seen(row, racks) for row in [*rows, *open_flows.queued(connection, offered)]]
+        runnable = daemons.runnable(connection)
+
+        def runs(row: sa.Row[Any]) -> bool:
+            # Whoever has claimed it runs it, whatever it has told.
+            return posted.get(row.uuid, False) or queue.runs(row, runnable)
+
+        seen = [_seen(row, racks, runs) for row in [*rows, *open_flows.queued(connection, offered)]]
         line = _in_turn(seen)
         admission = _admission(line, posted, limits)
         _offer(line, posted, admission)
-        seen += [_seen(row, racks) for row in queue.head(connection, offered, admission, racks)]
+        seen += [_seen(row, racks, runs) for row in queue.head(connection, offered, admission, racks, runnable)]
         destinations = {
             each.waiting.destination for each in seen if each.waiting is not None and each.waiting.policy == HEALTHY
         }
@@ -208,6 +216,7 @@ class Keeper:
         self._left: dict[str, bool] = {}
         """The board as the last round left it, or as it was seen after that."""
         self._led = False
+        self._unrunnable: frozenset[str] = frozenset()
         self._stopped = False
         self._turned = time.monotonic()
         self._unwatch: Callable[[], None] = lambda: None
@@ -244,11 +253,24 @@ class Keeper:
         snapshot = self._look()
         if self._health.collect([seen.waiting for seen in snapshot.moves if seen.waiting], snapshot.now):
             snapshot = self._look()
+        self._tell_unrunnable(snapshot)
         actions = decide(snapshot, self._limits)
         self._left = {**snapshot.posted, **{each.posting.flow: False for each in actions if isinstance(each, Post)}}
         for action in actions:
             self._act(action)
         return actions
+
+    def _tell_unrunnable(self, snapshot: Snapshot) -> None:
+        """Log each flow once, for as long as it waits, that no conductor can run."""
+        waits = {seen.posting.flow: seen.posting for seen in snapshot.moves if seen.posting and not seen.runnable}
+        for flow in waits.keys() - self._unrunnable:
+            LOG.warning(
+                "Flow %s is a %s@%d, which no conductor that is up can run: it waits and takes no room",
+                flow,
+                waits[flow].kind,
+                waits[flow].version,
+            )
+        self._unrunnable = frozenset(waits)
 
     def _look(self) -> Snapshot:
         asked = time.monotonic()
@@ -364,13 +386,14 @@ class Keeper:
         return False
 
 
-def _seen(row: sa.Row[Any], racks: Racks) -> Seen:
+def _seen(row: sa.Row[Any], racks: Racks, runs: Callable[[sa.Row[Any]], bool]) -> Seen:
     posting = posting_of(row, row) if row.uuid is not None else None
-    return Seen(row.id, State(row.state), row.hold or row.frozen, posting, _waiting(row), places=places(row, racks))
+    held = row.hold or row.frozen
+    return Seen(row.id, State(row.state), held, posting, _waiting(row), places=places(row, racks), runnable=runs(row))
 
 
 def _may_run(seen: Seen) -> bool:
-    return not seen.cleared or (not seen.hold and seen.state is not State.NEEDS_OPERATOR)
+    return not seen.cleared or (seen.runnable and not seen.hold and seen.state is not State.NEEDS_OPERATOR)
 
 
 def _needs_room(posting: Posting, seen: Seen) -> bool:

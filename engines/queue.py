@@ -9,7 +9,8 @@ import sqlalchemy as sa
 
 from droveway.engines.admission import Admission, Kind, Limits, Racks, places
 from droveway.engines.site import Site
-from droveway.persistence import catalog, open_flows
+from droveway.persistence import catalog, daemons, open_flows
+from droveway.persistence.daemons import Runnable
 from droveway.persistence.database import Database
 from droveway.persistence.moves import FORWARD_KINDS
 from droveway.persistence.states import State
@@ -22,20 +23,34 @@ _ROOM: Final = {
 }
 
 
+PASSED_AT_ONCE: Final = 200
+"""So many more of the queue are looked at when some of it is passed."""
+
+
 def racks_of(site: Site) -> Racks:
     """The racks of all hosts, where there is a limit for them."""
     conf = site.conf.keeper
     return catalog.racks(site.api, conf.rack_key) if conf.per_rack else {}
 
 
-def head(connection: sa.Connection, offered: Collection[str], admission: Admission, racks: Racks) -> list[sa.Row[Any]]:
-    """As much of the queue as there may be room for: no move of which it is known that a place of it is full."""
+def head(
+    connection: sa.Connection,
+    offered: Collection[str],
+    admission: Admission,
+    racks: Racks,
+    runnable: Runnable,
+) -> list[sa.Row[Any]]:
+    """As much of the queue as there may be room for: no move of which it is known that a place of it is full.
+
+    What no conductor can run that is up takes no room, and is passed.
+    """
     # For the oldest room is kept, wherever that is.
     page = open_flows.oldest(connection, offered) if admission.room() and admission.full() else []
     found = [*page]
     while True:
         for row in page:
-            admission.admit(places(row, racks))
+            if runs(row, runnable):
+                admission.admit(places(row, racks))
         if not (room := admission.room()):
             return found
         full = admission.full()
@@ -43,10 +58,33 @@ def head(connection: sa.Connection, offered: Collection[str], admission: Admissi
         hosts |= {host for host, its in racks.items() if any((Kind.RACK, rack) in full for rack in its)}
         cells = {place.name for place in full if place.kind is Kind.CELL}
         beside = [*offered, *(row.uuid for row in found)]
-        page = open_flows.next_ones(connection, beside, hosts=hosts, cells=cells, most=room)
+        # Whoever has to pass many of them does it in few looks.
+        most = room if all(runs(row, runnable) for row in page) else max(room, PASSED_AT_ONCE)
+        page = open_flows.next_ones(connection, beside, hosts=hosts, cells=cells, most=most)
         found += page
-        if len(page) < room:
+        if len(page) < most:
             return found
+
+
+def runs(row: sa.Row[Any], runnable: Runnable) -> bool:
+    """Whether some conductor that is up can run the move's flow."""
+    return row.uuid is None or runnable.runs(row.kind, row.version, row.digest)
+
+
+def nobody_runs(row: sa.Row[Any]) -> str:
+    """What a move waits for whose flow no conductor can run that is up."""
+    return (
+        f"a conductor that knows {row.kind}@{row.version} as it was filed: those that are up are of another release "
+        "(droveway conductor list)"
+    )
+
+
+def foreign(journal: Database, move_id: str) -> str | None:
+    """What the move waits for when a flow of it has begun that no conductor can run any more; else None."""
+    with journal.engine.connect() as connection:
+        row = open_flows.one(connection, move_id)
+        unable = row is not None and not runs(row, daemons.runnable(connection))
+        return nobody_runs(row) if row is not None and unable else None
 
 
 def waits_for(journal: Database, move_id: str, limits: Limits, racks: Racks) -> str | None:
@@ -59,10 +97,15 @@ def waits_for(journal: Database, move_id: str, limits: Limits, racks: Racks) -> 
             for row in open_flows.under_way(connection)
             if row.state == State.RUNNING and row.kind in FORWARD_KINDS
         ]
+        runnable = daemons.runnable(connection)
+        if not runs(move, runnable):
+            return nobody_runs(move)
         admission = Admission(limits, running)
         # Those that are offered, too, are still queued in the journal.
-        before = head(connection, [], Admission(limits, running), racks)
+        before = head(connection, [], Admission(limits, running), racks, runnable)
         for row in before:
+            if not runs(row, runnable):
+                continue
             full = admission.admit(places(row, racks))
             if row.id == move_id and full is None:
                 return "a conductor: those that run have their threads at work, or none runs"

@@ -22,7 +22,7 @@ from droveway.engines.rounds import one_round
 from droveway.flows import registry
 from droveway.outages import Outage
 from droveway.persistence import daemons
-from droveway.persistence.daemons import Told
+from droveway.persistence.daemons import Told, exactly
 from droveway.persistence.database import Database, absence
 from droveway.wire import Registration
 
@@ -52,7 +52,13 @@ class Roster:
             host=socket.gethostname(),
             pid=os.getpid(),
             version=version,
-            knows=tuple(sorted(f"{kind}@{number}" for kind, number in registry.GRAPHS)),
+            knows=tuple(
+                sorted(
+                    name
+                    for kind, number in registry.GRAPHS
+                    for name in (f"{kind}@{number}", exactly(kind, number, registry.graph(kind, number).digest()))
+                )
+            ),
         )
         self._beat_due = 0.0
         self._given = 0

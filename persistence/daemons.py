@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 import sqlalchemy as sa
 from sqlalchemy import orm
 
 from droveway.errors import NotFound
-from droveway.persistence.database import database_time
+from droveway.persistence.database import Executor, database_time
 from droveway.persistence.journal import Claim, Daemon
 
 CONDUCTOR: Final = "conductor"
 WORKER: Final = "worker"
+_EXACT: Final = "#"
 
 LATE: Final = dt.timedelta(seconds=15)
 """A conductor that has not written its row for so long is taken to be down."""
@@ -60,6 +61,39 @@ class Roster:
             for host, worker in self.workers.items()
             if worker.drained_at is not None
         }
+
+
+@dataclasses.dataclass(frozen=True)
+class Runnable:
+    """The graphs that some conductor runs which is up; when none is known to be up, nobody can say: then all."""
+
+    told: tuple[frozenset[str], ...] = ()
+    """What each of them knows."""
+
+    def runs(self, kind: str, version: int, digest: str) -> bool:
+        """Whether one of them takes a flow of this graph."""
+        return not self.told or any(
+            exactly(kind, version, digest) in knows
+            # One of a release that told no digests yet.
+            or (f"{kind}@{version}" in knows and not any(_EXACT in each for each in knows))
+            for knows in self.told
+        )
+
+
+def exactly(kind: str, version: int, digest: str) -> str:
+    """The name of a graph by what it consists of."""
+    return f"{kind}@{version}{_EXACT}{digest}"
+
+
+def kinds(knows: Iterable[str]) -> list[str]:
+    """The kinds and versions of what a conductor knows, for people."""
+    return [each for each in knows if _EXACT not in each]
+
+
+def runnable(connection: Executor) -> Runnable:
+    """What the conductors that are up can run."""
+    rows = connection.execute(_CONDUCTORS).all()
+    return Runnable(tuple(frozenset(row.knows) for row in rows if row.now - row.seen_at <= LATE))
 
 
 def beat(session: orm.Session, told: Told) -> None:
@@ -135,6 +169,9 @@ def drain(session: orm.Session, host: str, *, on: bool, reason: str | None) -> N
     row.drain_reason = reason if on else None
 
 
+_CONDUCTORS: Final = sa.select(Daemon.knows, Daemon.seen_at, sa.func.utc_now().label("now")).where(
+    Daemon.kind == CONDUCTOR, Daemon.gone_at.is_(None)
+)
 _WORKERS: Final = sa.select(Daemon).where(Daemon.kind == WORKER)
 _LAST_BEAT: Final = sa.select(sa.func.max(Daemon.seen_at)).where(Daemon.kind == CONDUCTOR, Daemon.gone_at.is_(None))
 

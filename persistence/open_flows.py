@@ -73,6 +73,7 @@ _ROOM_FOR: Final = _first(
     sa.or_(Move.target_host.is_(None), Move.target_host.not_in(_expanding("hosts"))),
 )
 _ONE_QUEUED: Final = _QUEUED.where(_IN_LINE, Move.id == sa.bindparam("move"))
+_ONE: Final = _OPEN.where(Move.id == sa.bindparam("move"))
 _OLDER: Final = sa.select(sa.func.count()).where(
     _IN_LINE,
     sa.tuple_(Move.created_at, Move.id) < sa.tuple_(sa.bindparam("created_at"), sa.bindparam("move")),
@@ -112,6 +113,11 @@ def next_ones(
 def one_queued(connection: Executor, move_id: str) -> sa.Row[Any] | None:
     """The move, if it is queued and not held."""
     return connection.execute(_ONE_QUEUED, {"move": move_id}).first()
+
+
+def one(connection: Executor, move_id: str) -> sa.Row[Any] | None:
+    """The move, if it has not ended, with the flow that it has to run: ``uuid`` is None at rest."""
+    return connection.execute(_ONE, {"move": move_id}).first()
 
 
 def count_older(connection: Executor, move: sa.Row[Any]) -> int:

@@ -56,6 +56,18 @@ def test_what_has_begun_goes_on_before_what_is_queued() -> None:
     assert decided(seen(posting=old), seen(state=State.RUNNING, posting=begun), limit=1) == [Post(begun)]
 
 
+def test_what_nobody_can_run_takes_no_room_and_is_offered_again_once_somebody_can() -> None:
+    """Not even when it was offered while somebody could; who has claimed it goes on."""
+    foreign = [seen(f"f{n}", posting=posting(f"f{n}", filed="0"), runnable=False) for n in range(3)]
+    a, b = posting("a"), posting("b", filed="2")
+    others = seen(posting=a), seen(posting=b)
+    assert decided(*foreign, *others) == [Post(a), Post(b)]
+    assert decided(*foreign, *others, posted={"f0": False, "f1": True}, limit=1) == [Withdraw("f0"), Post(a)]
+    assert decided(seen(posting=posting("f0"))) == [Post(posting("f0"))]
+    begun = seen(state=State.RUNNING, posting=posting("f9"), runnable=False)
+    assert decided(begun, *others, limit=1) == [Post(a)]
+
+
 def test_a_host_takes_no_more_than_its_limit_and_others_go_on() -> None:
     a, b, c = (posting(name, filed=name) for name in "abc")
     crowd = seen(posting=a, places=at("h1", "h2")), seen(posting=b, places=at("h2")), seen(posting=c, places=at("h3"))

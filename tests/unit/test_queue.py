@@ -15,8 +15,9 @@ from support.long_queue import fill
 from droveway.engines.admission import Limits
 from droveway.engines.board import MoveBoard
 from droveway.engines.keeper import Keeper, Post, look
-from droveway.engines.queue import waits_for
-from droveway.persistence.journal import Move
+from droveway.engines.queue import foreign, waits_for
+from droveway.persistence import daemons
+from droveway.persistence.journal import Move, MoveFlow
 from droveway.persistence.states import State
 
 RACKS = {"h1": {"r1"}, "h2": {"r1"}, "h3": {"r2"}}
@@ -65,6 +66,46 @@ def test_a_crowd_that_has_to_wait_is_not_read(rig: Rig, limits: Limits) -> None:
     event.listen(rig.journal.engine, "before_cursor_execute", lambda *facts: read.append(facts[2]))
     assert offered(keeper) == [behind]
     assert len([text for text in read if "LIMIT" in text]) == 2, "the oldest, and a page of what may run"
+
+
+def conductor(rig: Rig, *knows: str, name: str = "c") -> None:
+    """A conductor that is up and knows these graphs."""
+    with rig.journal.write() as session:
+        daemons.beat(session, daemons.Told(name=name, host="h", pid=1, version="1", knows=knows))
+
+
+def test_what_no_conductor_can_run_takes_no_room_in_the_queue_and_says_so(rig: Rig) -> None:
+    crowd, (behind,) = ask(rig, *["h1"] * 30), ask(rig, "h4")
+    with rig.journal.write() as session:
+        session.execute(sa.update(MoveFlow).where(MoveFlow.move_id.in_(crowd)).values(version=7, digest="later"))
+        flow = session.scalars(sa.select(MoveFlow).where(MoveFlow.move_id == behind)).one()
+        known = daemons.exactly(flow.kind, flow.version, flow.digest)
+    keeper, limits = make_keeper(rig, Limits(running=1)), Limits(running=1)
+    conductor(rig, f"{flow.kind}@{flow.version}", known)
+    assert offered(keeper) == [behind]
+    told = waits_for(rig.journal, crowd[0], limits, RACKS)
+    assert told is not None
+    assert told.startswith(f"a conductor that knows {flow.kind}@7 as it was filed")
+    with rig.journal.write() as session:
+        session.execute(sa.update(Move).where(Move.id == behind).values(state="failed", flow_uuid=None))
+    assert offered(keeper) == []
+    # A conductor of a release that tells no digests is believed by the name alone.
+    conductor(rig, f"{flow.kind}@7", name="later")
+    assert offered(keeper) == [crowd[0]]
+    assert "a conductor that knows" not in (waits_for(rig.journal, crowd[1], limits, RACKS) or "")
+
+
+def test_a_flow_that_has_begun_and_that_nobody_knows_any_more_keeps_no_room(rig: Rig) -> None:
+    begun, waits = ask(rig, "h1", "h2")
+    with rig.journal.write() as session:
+        session.execute(sa.update(Move).where(Move.id == begun).values(state="running"))
+        session.execute(sa.update(MoveFlow).where(MoveFlow.move_id == begun).values(digest="other"))
+        flow = session.scalars(sa.select(MoveFlow).where(MoveFlow.move_id == waits)).one()
+    keeper = make_keeper(rig, Limits(running=1))
+    conductor(rig, f"{flow.kind}@{flow.version}", daemons.exactly(flow.kind, flow.version, flow.digest))
+    assert offered(keeper) == [waits]
+    assert "a conductor that knows" in (foreign(rig.journal, begun) or "")
+    assert foreign(rig.journal, waits) is None
 
 
 def test_a_rack_and_a_cell_have_limits_of_their_own(rig: Rig) -> None:
