@@ -86,11 +86,14 @@ def run(ctx: Context, details: Any) -> dict[str, Any]:
         raise ctx.failed(text, code="internal") from None
 
 
+DISK_FULL: Final = "disk-full"
+
+
 def _disk_full(ctx: Context) -> StepError:
     text = f"the disk of {ctx.host.name} is full in {ctx.command.action} of server {ctx.server}: make room"
     if ctx.command.action in DESTINATION_ACTIONS and ctx.command.direction == "execute":
-        return ctx.fault(text, code="disk-full")
-    return ctx.failed(text, code="disk-full")
+        return ctx.fault(text, code=DISK_FULL)
+    return ctx.failed(text, code=DISK_FULL)
 
 
 def _located(ctx: Context, error: StepError) -> StepError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -23,6 +23,10 @@ from droveway.workers.ownership import (
 )
 from droveway.workers.permission import VOID, PermissionVoid
 
+ASKED: Final = "asked"
+DOWN: Final = "down"
+"""Notes of `stop_guest`: that the guest was asked to shut down, and that it has done so since."""
+
 
 def stop_guest(ctx: Context, details: StopGuest) -> dict[str, Any]:
     """Shut down, then cut off; the value says whether it ran before the step began."""
@@ -31,6 +35,8 @@ def stop_guest(ctx: Context, details: StopGuest) -> dict[str, Any]:
     ran = ctx.journal.note(ctx.stem, "ran", int(runs))
     ctx.effect("stop")
     if runs:
+        # From here on it may be on its way down, however long that takes.
+        ctx.journal.note(ctx.stem, ASKED, 1)
         ctx.hypervisor.stop(ctx.server, grace=details.grace, fence=ctx.fence)
     ctx.effect("stopped")
     return {"ran": bool(ran)}
@@ -41,11 +47,22 @@ def undo_stop_guest(ctx: Context, details: StopGuest) -> dict[str, Any]:
     guest = _known(ctx)
     if details.restart:
         _refuse_set_aside(ctx)
+        if guest is not None and guest.running and _goes_down(ctx):
+            # A guest that shuts down still runs, and would be off a moment after it was taken for running.
+            ctx.effect("end_stop")
+            ctx.hypervisor.stop(ctx.server, grace=details.grace, fence=ctx.fence)
+            guest = _known(ctx)
+        ctx.journal.note(ctx.stem, DOWN, 1)
         ctx.effect("start")
         ctx.hypervisor.start(ctx.server, _permitted(ctx, details.permission, guest))
     ctx.effect("started")
     ctx.journal.forget(ctx.stem)
     return {}
+
+
+def _goes_down(ctx: Context) -> bool:
+    """Whether the step asked the guest to shut down, and no undo of it has seen the end of that."""
+    return bool(ctx.journal.noted(ctx.stem, ASKED, 0)) and not ctx.journal.noted(ctx.stem, DOWN, 0)
 
 
 def define_guest(ctx: Context, details: DefineGuest) -> dict[str, Any]:

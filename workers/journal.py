@@ -7,11 +7,12 @@ that an action must find again after a crash.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,6 +21,7 @@ import msgspec
 from droveway.errors import Refused
 from droveway.wire import Command
 from droveway.workers.hypervisors import durable
+from droveway.workers.reserve import Reserve
 
 APPLICATION: Final = 0x44726F76
 VERSION: Final = 1
@@ -41,6 +43,10 @@ PRAGMA user_version = {VERSION};
 
 
 _MODE: Final = 0o600
+_FULL: Final = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR})
+"""What SQLite says of a file system without room, of its shared memory the latter."""
+
+LOG = logging.getLogger(__name__)
 
 
 class Offer(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,9 +65,12 @@ class WorkerJournal:
         self.path = path
         self.host = host
         self._lock = threading.RLock()
+        self._thrift = threading.local()
+        self._reserve = Reserve(path.with_name(f"{path.name}.reserve"))
         if not path.exists():
             self._make()
         self._db = self._open()
+        self.keep_room()
 
     def close(self) -> None:
         """Give the file back."""
@@ -73,23 +82,23 @@ class WorkerJournal:
 
         Nothing rests on this record: it outlives the worker, and a power cut only if another commit came after it.
         """
-        with self._transaction(synchronous="NORMAL") as db:
-            db.execute(
-                "INSERT INTO commands (key, move, server, step, action, direction, epoch, begun)"
-                " VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (key) DO UPDATE SET epoch = excluded.epoch",
-                (
-                    *(command.key, command.move, command.server, command.step, command.action, command.direction),
-                    *(command.epoch, time.time()),
-                ),
-            )
+        self._write(
+            "INSERT INTO commands (key, move, server, step, action, direction, epoch, begun)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (key) DO UPDATE SET epoch = excluded.epoch",
+            (
+                *(command.key, command.move, command.server, command.step, command.action, command.direction),
+                *(command.epoch, time.time()),
+            ),
+            synchronous="NORMAL",
+        )
 
     def finish(self, key: str, result: bytes) -> None:
         """Record the result of a command that was begun; the first one stays."""
-        with self._transaction() as db:
-            db.execute(
-                "UPDATE commands SET result = ?, finished = ? WHERE key = ? AND result IS NULL",
-                (result, time.time(), key),
-            )
+        self._write(
+            "UPDATE commands SET result = ?, finished = ? WHERE key = ? AND result IS NULL",
+            (result, time.time(), key),
+            spends=True,
+        )
 
     def result(self, key: str) -> bytes | None:
         """The result of a finished command; None when it was never begun or has not ended."""
@@ -106,12 +115,11 @@ class WorkerJournal:
         row = self._one("SELECT epoch FROM moves WHERE move = ?", move)
         if row is not None and row[0] >= epoch:
             return bool(row[0] == epoch)
-        with self._transaction() as db:
-            db.execute(
-                "INSERT INTO moves (move, epoch) VALUES (?, ?)"
-                " ON CONFLICT (move) DO UPDATE SET epoch = max(epoch, excluded.epoch)",
-                (move, epoch),
-            )
+        self._write(
+            "INSERT INTO moves (move, epoch) VALUES (?, ?)"
+            " ON CONFLICT (move) DO UPDATE SET epoch = max(epoch, excluded.epoch)",
+            (move, epoch),
+        )
         return True
 
     def seen(self) -> tuple[int, int]:
@@ -130,11 +138,10 @@ class WorkerJournal:
 
     def put_offer(self, offer: Offer) -> None:
         """Let the peer fetch the server's disks; an earlier offer of the server ends."""
-        with self._transaction() as db:
-            db.execute(
-                "INSERT OR REPLACE INTO offers (server, move, peer, epoch) VALUES (?, ?, ?, ?)",
-                (offer.server, offer.move, offer.peer, offer.epoch),
-            )
+        self._write(
+            "INSERT OR REPLACE INTO offers (server, move, peer, epoch) VALUES (?, ?, ?, ?)",
+            (offer.server, offer.move, offer.peer, offer.epoch),
+        )
 
     def offer(self, server: str) -> Offer | None:
         """The standing offer of the server's disks."""
@@ -143,13 +150,11 @@ class WorkerJournal:
 
     def drop_offer(self, server: str, move: str) -> None:
         """End the move's offer; done when there is none."""
-        with self._transaction() as db:
-            db.execute("DELETE FROM offers WHERE server = ? AND move = ?", (server, move))
+        self._write("DELETE FROM offers WHERE server = ? AND move = ?", (server, move))
 
     def note(self, stem: str, name: str, value: int) -> int:
         """Record a number once; returns the one that stands."""
-        with self._transaction() as db:
-            db.execute("INSERT OR IGNORE INTO notes (stem, name, value) VALUES (?, ?, ?)", (stem, name, value))
+        self._write("INSERT OR IGNORE INTO notes (stem, name, value) VALUES (?, ?, ?)", (stem, name, value))
         return self.noted(stem, name, value)
 
     def noted(self, stem: str, name: str, default: int) -> int:
@@ -159,19 +164,52 @@ class WorkerJournal:
 
     def forget(self, stem: str) -> None:
         """Drop all notes of a step."""
-        with self._transaction() as db:
-            db.execute("DELETE FROM notes WHERE stem = ?", (stem,))
+        self._write("DELETE FROM notes WHERE stem = ?", (stem,))
 
     def _one(self, query: str, *values: str) -> Any:
         with self._lock:
             return self._db.execute(query, values).fetchone()
 
     @contextlib.contextmanager
-    def _transaction(self, *, synchronous: str = "FULL") -> Iterator[sqlite3.Connection]:
+    def spending(self) -> Iterator[None]:
+        """Let what this thread writes use the room that is kept, when there is no other."""
+        before, self._thrift.spends = self._spends(), True
+        try:
+            yield
+        finally:
+            self._thrift.spends = before
+
+    def make_room(self) -> bool:
+        """Give the room up that is kept, if this thread may use it; False when nothing was given."""
+        return self._spends() and self._reserve.give_up()
+
+    def keep_room(self) -> None:
+        """Take room again for the next time that there is none."""
+        self._reserve.fill()
+
+    def _spends(self) -> bool:
+        return getattr(self._thrift, "spends", False)
+
+    def _write(self, query: str, values: Sequence[Any], *, synchronous: str = "FULL", spends: bool = False) -> None:
+        """One transaction; without room it is tried once more with the room that is kept, where that may be used."""
         with self._lock:
-            self._db.execute(f"PRAGMA synchronous = {synchronous}")
+            try:
+                self._transact(query, values, synchronous)
+            except sqlite3.OperationalError as error:
+                if not (_is_full(error) and (spends or self._spends()) and self._reserve.give_up()):
+                    raise
+                LOG.warning("Host %s has no room for the journal %s: the reserve is used up", self.host, self.path)
+                self._transact(query, values, synchronous)
+
+    def _transact(self, query: str, values: Sequence[Any], synchronous: str) -> None:
+        self._db.execute(f"PRAGMA synchronous = {synchronous}")
+        try:
             with self._db:
-                yield self._db
+                self._db.execute(query, values)
+        except sqlite3.Error:
+            # A commit that failed leaves its transaction open.
+            self._db.rollback()
+            raise
 
     def _make(self) -> None:
         """Make the file whole before it gets its name: an empty one with that name was truncated."""
@@ -213,3 +251,7 @@ class WorkerJournal:
             f"the journal {self.path} of the worker of host {self.host} is damaged ({why}): "
             "restore it, or move it away with its -wal and -shm files and start the worker again"
         )
+
+
+def _is_full(error: sqlite3.Error) -> bool:
+    return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_FULL) & 0xFF in _FULL

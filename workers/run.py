@@ -15,6 +15,7 @@ from droveway.errors import Cancelled, CoordinationLost, DrovewayError, Fenced, 
 from droveway.workers import actions
 from droveway.workers.context import Context, Host, Probe
 from droveway.workers.journal import DEBT
+from droveway.workers.reserve import THRIFTY
 
 LOG = logging.getLogger(__name__)
 
@@ -106,7 +107,8 @@ class Run:
         key = self.command.key
         self.left_begun = True
         try:
-            result = self._result()
+            with self.host.journal.spending() if self._is_thrifty() else contextlib.nullcontext():
+                result = self._result()
             self.left_begun = False
             answer(self.host.coordination, self.host.name, key, result)
         except (Fenced, CoordinationLost, Parked) as error:
@@ -114,7 +116,12 @@ class Run:
         except sqlite3.Error as error:
             self.why = self._unwritten(error)
         finally:
+            self.host.journal.keep_room()
             self._done.set()
+
+    def _is_thrifty(self) -> bool:
+        """Whether it needs no room but what is kept for it."""
+        return self.command.direction == "revert" or self.command.action in THRIFTY
 
     def _result(self) -> bytes:
         """Carry the command out, which has no result yet; what it was the first time, it stays."""
@@ -162,6 +169,9 @@ class Run:
         try:
             return self._encoded(actions.run(self._context, details), None)
         except StepError as error:
+            if error.error_code == actions.DISK_FULL and self.host.journal.make_room():
+                # Its few bytes find room now, and it may be repeated.
+                return self._attempted(details)
             return self._encoded(None, error)
 
     def _encoded(self, value: dict[str, Any] | None, error: StepError | None) -> bytes:
