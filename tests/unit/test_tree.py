@@ -42,7 +42,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "conf", "persistence", "clients", "scheduler", "flows",
     },
     "workers": {"certificates", "clocks", "outages", "wire", "conf", "clients.references", "clients.zookeeper"},
-    "audit": {"wire", "conf", "persistence", "clients", "workers.hypervisors", "workers.holdings"},
+    "audit": {"wire", "conf", "persistence", "clients", "workers.hypervisors", "workers.holdings", "workers.digests"},
     "doctor": {"certificates", "clocks", "wire", "conf", "persistence", "clients", "flows", "engines", "workers"},
     "lab": EVERY_LAYER,
     "cli": EVERY_LAYER,
