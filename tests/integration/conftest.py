@@ -94,6 +94,11 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if writes := sum(value for name, value in told if name == "writes"):
         wrong = sum(value for name, value in told if name == "writes out of balance")
         terminalreporter.write_line(f"books: {writes} writes of moves looked at, {wrong} out of balance")
+    if faults := [value for name, value in told if name == "two faults"]:
+        kinds = {kind: sum(points for each, points, _ in faults if each == kind) for kind, _, _ in faults}
+        points, held = sum(kinds.values()), sum(each for _, _, each in faults)
+        by_kind = ", ".join(f"{kind} {count}" for kind, count in sorted(kinds.items()))
+        terminalreporter.write_line(f"two faults: {points} points, {held} held ({by_kind})")
     for name, value in told:
         if name == "figure":
             terminalreporter.write_line(value)
