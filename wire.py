@@ -25,6 +25,7 @@ SINCE: Final = {
     "list_guests": 3,
     "list_directories": 3,
     "check_guest": 4,
+    "keep_copy": 4,
     "prepare_start": 4,
     "digest_disks": 4,
 }
@@ -366,6 +367,12 @@ class DiscardSource(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     keep: bool = False
 
 
+class KeepCopy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Take the move's mark off the server's disks and its guest; ``disks``: those that must be there."""
+
+    disks: list[str]
+
+
 class PurgeKept(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Delete what the confirm of ``of_move`` kept; the command's own move is but the fence of the purge."""
 
@@ -506,6 +513,7 @@ ACTIONS: Final[dict[str, type[msgspec.Struct]]] = {
     "check_guest": CheckGuest,
     "check_health": CheckGuest,
     "discard_source": DiscardSource,
+    "keep_copy": KeepCopy,
     "purge_kept": PurgeKept,
     "restore_disks": RestoreDisks,
     "prepare_source_guest": PrepareSourceGuest,

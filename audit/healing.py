@@ -188,9 +188,7 @@ def _disk(look: Look, finding: Finding) -> Mend:
     if not _COPY.fullmatch(entry.name) or not entry.move:
         raise LeftAlone("it may hold the only disks of something: only what a move copied or left unfinished goes")
     move = look.ended(entry.move, [host])
-    if move.state is State.DONE and move.dest_host == host:
-        # Nova may have evacuated the server since: nobody can tell how long it lived on these disks before that.
-        raise LeftAlone(f"they have been the server's own disks since the move {move.short} was confirmed")
+    _refuse_own(move, host, "disks")
     _require_elsewhere(look, finding, host)
     if not finding.mend.startswith("rm "):
         raise LeftAlone("the server's own disks are not where they should be, and these may be the last")
@@ -207,6 +205,7 @@ def _guest(look: Look, finding: Finding) -> Mend:
         raise LeftAlone("it runs: a guest that runs is stopped by a person only")
     host = _one_host(look, (finding.host,))
     move = look.ended(guest.move, [host])
+    _refuse_own(move, host, "guest's settings")
     _require_elsewhere(look, finding, host)
     details: dict[str, object] = {"definition": "", "vcpus": 0, "memory_mb": 0, "volumes": [], "ports": []}
     return _on_host(finding, move, host, "definition of the guest", Undo("define_guest", details))
@@ -305,6 +304,13 @@ def _one_host(look: Look, hosts: Iterable[str]) -> str:
     if names[0] in look.snapshot.down | look.evidence.away or names[0] not in look.snapshot.seen_hosts:
         raise LeftAlone(f"{names[0]} is away")
     return names[0]
+
+
+def _refuse_own(move: MoveRow, host: str, what: str) -> None:
+    """A mark that is left of a confirmed move is none: its destination was away, or an earlier release confirmed it."""
+    if move.state is State.DONE and move.dest_host == host:
+        # Nova may have evacuated the server since: nobody can tell how long it lived with this before that.
+        raise LeftAlone(f"its {what} here have been the server's own since the move {move.short} was confirmed")
 
 
 def _require_elsewhere(look: Look, finding: Finding, host: str) -> None:

@@ -61,7 +61,8 @@ class Show(ShowOne):
 
 def owed(debt: DebtView) -> str:
     """What is owed, in words."""
-    what = "the purge of what is kept of the source" if debt.is_kept else f"the undo of {debt.step}"
+    undo = f"the undo of {debt.step}" if debt.is_undo else debt.step
+    what = "the purge of what is kept of the source" if debt.is_kept else undo
     return f"{what}, for the move {debt.move[:SHORT]} of {debt.server_name}"
 
 
@@ -86,7 +87,8 @@ def _cells(debt: DebtView) -> dict[str, Any]:
 
 def _next(debt: DebtView) -> str:
     if debt.state == "settled":
-        return f"nothing to do: the host has {'purged' if debt.is_kept else 'undone'} it"
+        done = "undone" if debt.is_undo else "done"
+        return f"nothing to do: the host has {'purged' if debt.is_kept else done} it"
     if debt.state == "written-off":
         return f"nothing to do while {debt.host} is off; if it comes back, droveway audit tells what lies there"
     if debt.error:
@@ -100,6 +102,7 @@ def _next(debt: DebtView) -> str:
             f"droveway move purge-kept {debt.move[:SHORT]}"
         )
     return (
-        f"bring {debt.host} and its worker back, and it is undone by itself; when it is off for good: "
+        f"bring {debt.host} and its worker back, and it is {'undone' if debt.is_undo else 'done'} by itself; when it "
+        "is off for good: "
         f'droveway host down {debt.host} --i-made-sure "how you know", then droveway host forget {debt.host}'
     )

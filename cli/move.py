@@ -100,7 +100,7 @@ class Show(ShowOne, OfMove):
         self._facts = facts(move) | owner(move_views.claim(site.journal, move.id))
         debts = debt_views.listing(site.journal, move=move.id, ended=True)
         self._facts["debts"] = [
-            {"id": debt.id, "host": debt.host, "step": debt.step, "state": debt.state}
+            {"id": debt.id, "host": debt.host, "step": debt.step, "undo": debt.is_undo, "state": debt.state}
             for debt in debts
             if not debt.is_kept
         ]
@@ -143,7 +143,7 @@ class Show(ShowOne, OfMove):
 class History(Lister, OfMove):
     """Every run of every step and undo of a move; with `-f html` a timeline.
 
-    The result of an undo that a host owes is the debt.
+    The result of what a host owes is the debt.
     """
 
     formats = (*Lister.formats, "html")

@@ -53,7 +53,8 @@ def _rest(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         done = f"{part(facts['progress_done'], facts['progress_total'])} ({share} %){kept}{_speed(facts)}"
         yield "progress", f"{done}, told {relative(facts['progress_at'])}"
     for debt in facts.get("debts", ()):
-        yield "debt", f"{debt['id']}: {debt['host']}, the undo of {debt['step']}, {debt['state']}"
+        what = f"the undo of {debt['step']}" if debt["undo"] else debt["step"]
+        yield "debt", f"{debt['id']}: {debt['host']}, {what}, {debt['state']}"
     if facts.get("kept_until"):
         yield "kept", f"{facts['source']}: {facts['kept_as']}, purged {relative(facts['kept_until'])}"
     for line in choice.named(facts.get("left_out", ())):

@@ -19,7 +19,7 @@ import msgspec
 from droveway import wire
 from droveway.clients.zookeeper import ROOT, Coordination, epoch_path, move_path
 from droveway.clocks import Steady
-from droveway.engines import fencing, incarnation, step_marks
+from droveway.engines import fencing, fitness, incarnation, step_marks
 from droveway.engines.commands import Commands, Overdue, Unreachable
 from droveway.engines.rounds import one_round
 from droveway.errors import Fenced
@@ -119,7 +119,7 @@ class Collector:
             up = Commands(self._coordination, flow_uuid="", epoch=0, guard="", version=0).workers()
             for (move, host), owed in itertools.groupby(wanted, key=lambda debt: (debt.move_id, debt.host)):
                 if host in up and not self._bell.is_set() and not self._is_frozen(move):
-                    self._settle(move, host, list(owed))
+                    self._settle(move, up[host], list(owed))
         finally:
             self._coordination.delete(COLLECTS)
 
@@ -140,16 +140,19 @@ class Collector:
         with self._journal.engine.connect() as connection:
             return freezes.over(connection, move_id) is not None
 
-    def _settle(self, move_id: str, host: str, owed: list[Debt]) -> None:
+    def _settle(self, move_id: str, worker: wire.Registration, owed: list[Debt]) -> None:
         epoch = fencing.claim(self._journal, move_id, COLLECTOR, quarantine_after=sys.maxsize)
         try:
             for debt in owed:
-                if not self._ask(debt, epoch):
+                why = fitness.unspoken(fitness.Known(worker.version, worker.actions), debt.action, None)
+                if why:
+                    self._note(debt, epoch, f"host {debt.host} cannot be asked: {why}")
+                if why or not self._ask(debt, epoch):
                     break
             self._bury(move_id, epoch)
         finally:
             fencing.release(self._journal, move_id, epoch)
-        LOG.info("Host %s was asked for what it owed for move %s", host, move_id[:8])
+        LOG.info("Host %s was asked for what it owed for move %s", worker.host, move_id[:8])
 
     def _ask(self, debt: Debt, epoch: int) -> bool:
         """Have one debt settled; False when it was not: the later ones rest on it."""

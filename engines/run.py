@@ -302,7 +302,8 @@ class MoveRun:
         )
         with self.write() as session:
             debts.owe(session, move_id=self.move_id, host=host, action=action, details=msgspec.to_builtins(owed))
-        LOG.warning("Host %s is away and owes the undo of %s for move %s", host, step, self.move_id[:8])
+        what = step if direction == "execute" else f"the undo of {step}"
+        LOG.warning("Host %s is away and owes %s for move %s", host, what, self.move_id[:8])
 
     def keep(self, step: str, *, host: str, details: msgspec.Struct, deadline: float) -> None:
         """Record that the host keeps the move's source, for as long as was asked."""

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Final
 
 from droveway.flows.graph import Graph
-from droveway.flows.steps import allocations, endings, host
+from droveway.flows.steps import allocations, endings, host, keeping
 
 CONFIRM: Final = Graph(
     kind="confirm",
-    version=1,
+    version=2,
     steps=(
         endings.MarkConfirming,
         host.CheckDestinationCopy,
         host.CheckSource,
         host.DiscardSource,
+        keeping.KeepCopy,
         allocations.ReleaseSourceAllocation,
         endings.SettleConfirmed,
     ),
     no_return=host.DiscardSource,
 )
+
+CONFIRM_1: Final = dataclasses.replace(
+    CONFIRM, version=1, steps=tuple(step for step in CONFIRM.steps if step is not keeping.KeepCopy)
+)
+"""As it was before the mark ended with the confirm; flows that began with it go on with it."""

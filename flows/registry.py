@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from droveway.errors import NotFound
-from droveway.flows.confirm import CONFIRM
+from droveway.flows.confirm import CONFIRM, CONFIRM_1
 from droveway.flows.delete import DELETE
 from droveway.flows.graph import Graph
 from droveway.flows.resize import MIGRATE, RESIZE
@@ -13,7 +13,7 @@ from droveway.flows.revert import REVERT
 from droveway.persistence.moves import FlowRef
 
 GRAPHS: Final[dict[tuple[str, int], Graph]] = {
-    (graph.kind, graph.version): graph for graph in (RESIZE, MIGRATE, CONFIRM, REVERT, DELETE)
+    (graph.kind, graph.version): graph for graph in (RESIZE, MIGRATE, CONFIRM_1, CONFIRM, REVERT, DELETE)
 }
 
 

@@ -65,6 +65,8 @@ def judge(lab: Lab, point: Point, *, accepted: bool, alternates: bool, deleted: 
         raise DrovewayError(f"the move went to {move.dest_host} in the end, which had been refused before")
     if not deleted:
         crash_bytes.require_whole(lab, move.server)
+        if State(move.state) in ENDED:
+            leftovers.require_unmarked(lab, move.server)
     return State(move.state)
 
 

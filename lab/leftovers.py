@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import sqlalchemy as sa
 
+from droveway.errors import DrovewayError
 from droveway.lab.session import Lab
 from droveway.persistence.api import InstanceMapping
 from droveway.persistence.cell import BlockDeviceMapping, Instance, InstanceExtra, InstanceSystemMetadata, Migration
@@ -17,6 +18,18 @@ from droveway.workers.stores import STORE
 def of(lab: Lab, server: str) -> list[str]:
     """One phrase for each thing that is left of the server with this uuid, live rows included."""
     return [*_rows(lab, server), *_books(lab, server), *_hosts(lab, server)]
+
+
+def require_unmarked(lab: Lab, server: str) -> None:
+    """Raise DrovewayError when disks or guest of the server, which no move holds, still bear a move's mark."""
+    for host in sorted(lab.identity.hosts):
+        hypervisor = lab.hypervisor(host)
+        marked = [path.name for path in (hypervisor.instances / server).glob("droveway*")]
+        guest = hypervisor.guest(server)
+        if guest is not None and guest.mark is not None:
+            marked.append("its guest's")
+        if marked:
+            raise DrovewayError(f"a mark of a move that ended is left on {host}: {', '.join(marked)}")
 
 
 def _rows(lab: Lab, server: str) -> Iterator[str]:

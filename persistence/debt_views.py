@@ -52,6 +52,9 @@ class DebtView:
     settled: dt.datetime | None
     """When it was settled or written off."""
 
+    is_undo: bool
+    """Whether the host owes the undo of the step, and not the step itself."""
+
     @property
     def is_kept(self) -> bool:
         """Whether it is the end of what is kept of a move's source."""
@@ -99,4 +102,5 @@ def _view(row: Any) -> DebtView:
         created=row.created_at,
         due=row.not_before or row.created_at,
         settled=row.settled_at,
+        is_undo=row.details.get("direction", "revert") == "revert",
     )

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from droveway import wire
 from droveway.errors import CoordinationLost, DestinationFault, DrovewayError, Fenced, Parked, StepError
-from droveway.workers import checks, connections, copies, disks, guests, removal
+from droveway.workers import checks, connections, copies, disks, guests, keeping, removal
 from droveway.workers.context import Context
 
 LOG = logging.getLogger(__name__)
@@ -48,6 +48,7 @@ ACTIONS: Final[dict[str, Action]] = {
     "check_guest": Action(checks.check_guest, nothing),
     "check_health": Action(checks.check_guest, nothing),
     "discard_source": Action(disks.discard_source, nothing),
+    "keep_copy": Action(keeping.keep_copy, nothing),
     "purge_kept": Action(disks.purge_kept, disks.undo_purge_kept),
     "restore_disks": Action(disks.restore_disks, disks.undo_restore_disks),
     "prepare_source_guest": Action(guests.prepare_source_guest, guests.undo_prepare_source_guest),

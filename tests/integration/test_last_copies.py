@@ -80,7 +80,7 @@ def test_what_was_confirmed_is_no_copy_to_be_healed_away(lab: Stage) -> None:
     own = lab.directory("host2", "web")
     elsewhere = lab.directory("host3", "web")
     shutil.copytree(own, elsewhere)
-    (elsewhere / "droveway.json").unlink()
+    (elsewhere / "droveway.json").unlink(missing_ok=True)
     _evacuate(lab, "web", "host2", "host3")
     lab.cli("audit", "--heal", "--yes", code=3)
     assert (own / "disk").stat().st_size == 2**30

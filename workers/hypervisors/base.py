@@ -126,6 +126,10 @@ class Hypervisor(abc.ABC):
         """Raise StepError (``definition``) when no other host takes the guest's definition over: on its own host."""
 
     @abc.abstractmethod
+    def unmark(self, server: str) -> None:
+        """Take the mark off the guest, which may run and stays as it is else; done when it has none or is not there."""
+
+    @abc.abstractmethod
     def undefine(self, server: str) -> None:
         """Forget the guest with all its metadata; done when it is not there; raises StepError when it runs."""
 

@@ -34,7 +34,7 @@ from droveway.workers.hypervisors.base import BASES, NO_FORMATS, Fence, GuestRec
 from droveway.workers.hypervisors.libvirt_connection import Connection, library, within
 from droveway.workers.hypervisors.libvirt_errors import Code, is_code, is_lost, text_of
 from droveway.workers.hypervisors.libvirt_starts import Power, Starts
-from droveway.workers.hypervisors.libvirt_xml import Domain
+from droveway.workers.hypervisors.libvirt_xml import NAMESPACE, PREFIX, Domain
 
 T = TypeVar("T")
 
@@ -46,6 +46,8 @@ POLL_SECONDS = 0.02
 UNDEFINE_ALL = 1 | 2 | 4 | 16
 INACTIVE = 2
 DEFINE_VALIDATE = 1
+METADATA_ELEMENT = 2
+AFFECT_LIVE, AFFECT_CONFIG = 1, 2
 FAIL_INCOMPATIBLE = 1
 # virDomainState and its reasons, as far as something is decided on them.
 RUNNING, PAUSED, SHUTOFF = 1, 3, 5
@@ -190,6 +192,22 @@ class Libvirt(AttachingHypervisor):
             raise StepError(
                 f"the guest's definition on {self.host} cannot be moved: {error}", code="definition", host=self.host
             ) from None
+
+    def unmark(self, server: str) -> None:
+        """Take the mark off the guest, off a running one at once and for its next boot; done when it has none."""
+        text = self._text(server)
+        if text is None or Domain(text).mark is None:
+            return
+        wanted = Domain(text).metadata_without_mark()
+        flags = AFFECT_CONFIG | (AFFECT_LIVE if self._running(server) else 0)
+        refusal = self._act(
+            lambda domain: domain.setMetadata(METADATA_ELEMENT, wanted, PREFIX, NAMESPACE, flags), server
+        )
+        if refusal is not None and not is_code(refusal, Code.NO_DOMAIN):
+            raise StepError(
+                f"host {self.host} cannot take the mark off the guest of server {server}: {text_of(refusal)}",
+                host=self.host,
+            )
 
     def undefine(self, server: str) -> None:
         """Forget the guest with its snapshots' metadata, saved state and start count; StepError when it runs."""

@@ -20,6 +20,7 @@ from droveway.workers.hypervisors.attached import LocalVolume
 from droveway.workers.hypervisors.base import CONFIG, Mark, Port
 
 NAMESPACE = libvirt_allowed.NAMESPACE
+PREFIX = "droveway"
 GUEST = f"{{{NAMESPACE}}}guest"
 PORT = f"{{{NAMESPACE}}}port"
 UNITS = {"b": 1, "bytes": 1, "KB": 1000, "k": 1024, "KiB": 1024, "MB": 10**6, "M": 1 << 20, "MiB": 1 << 20,
@@ -203,12 +204,19 @@ class Domain:
             self.root.insert(list(self.root).index(self.root.find("uuid")) + 1, metadata)
         for old in metadata.findall(GUEST):
             metadata.remove(old)
-        guest = etree.SubElement(metadata, GUEST, nsmap={"droveway": NAMESPACE})
+        guest = etree.SubElement(metadata, GUEST, nsmap={PREFIX: NAMESPACE})
         if mark is not None:
             guest.set("move", mark.move)
             guest.set("epoch", str(mark.epoch))
         for port in ports:
             etree.SubElement(guest, PORT, id=port.port, mac=port.mac)
+
+    def metadata_without_mark(self) -> str:
+        """What `set_metadata` wrote, without the mark and without its namespace, which libvirt adds by itself."""
+        guest = etree.Element("guest")
+        for port in self.ports:
+            etree.SubElement(guest, "port", id=port.port, mac=port.mac)
+        return str(etree.tostring(guest, encoding="unicode"))
 
     def text(self) -> str:
         """The XML."""

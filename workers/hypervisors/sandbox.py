@@ -167,6 +167,14 @@ class Sandbox(AttachingHypervisor):
             raise self.fault(f"server {server} runs on {self.host} with another definition: stop it first")
         durable.write(self._definition_file(server), text)
 
+    def unmark(self, server: str) -> None:
+        """Take the mark off the guest, which may run; done when it has none."""
+        text = durable.read(self._definition_file(server))
+        known = None if text is None else self._decode(text.decode())
+        if known is not None and known.mark is not None:
+            known.mark = None
+            durable.write(self._definition_file(server), _encode(known).encode())
+
     def undefine(self, server: str) -> None:
         """Forget the guest and its start count; raises StepError when it runs."""
         if not self._definition_file(server).exists() and not self._starts_file(server).exists():

@@ -1,0 +1,61 @@
+"""The step with which a confirm lets go of the destination's copy: it is the server's own from then on."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from droveway import wire
+from droveway.errors import StepError
+from droveway.flows.before import before
+from droveway.flows.run import UNREACHABLE
+from droveway.flows.step import Context, Where
+from droveway.flows.steps.command import HostStep
+from droveway.flows.steps.host import SWAP
+from droveway.flows.steps.rows import is_deleted
+from droveway.persistence.moves import GONE
+
+_ACTION: Final = f"keep_copy@{wire.ACTION_VERSION}"
+
+
+class KeepCopy(HostStep):
+    """The mark "copy of this move" ends with the confirm; a destination that is away owes that.
+
+    Nobody reads the mark of a confirmed move as that of a copy, so nothing has to wait for the host.
+    """
+
+    where = Where.DESTINATION
+    does = "take the move's mark off the server's disks and its guest: they are its own now"
+    no_undo = "past the point of no return"
+
+    def perform(self, ctx: Context) -> dict[str, Any] | None:
+        """Nothing of a server that was deleted meanwhile is kept."""
+        if is_deleted(ctx):
+            return dict(GONE)
+        host = self.host(ctx)
+        try:
+            if self._may_be_asked(ctx, host):
+                return self.command(ctx, self.details(ctx))
+        except StepError as error:
+            if error.error_code != UNREACHABLE:
+                raise
+        # What the host has by then may have moved on, and is no reason to refuse the mark's end.
+        late = wire.KeepCopy(disks=[])
+        ctx.run.owe(
+            ctx.step,
+            host=host,
+            action=self.action_name(),
+            details=late,
+            deadline=self.deadline,
+            direction="execute",
+            entered="execute",
+        )
+        return {"owed": host}
+
+    def details(self, ctx: Context) -> wire.KeepCopy:
+        """The disks that came along."""
+        return wire.KeepCopy(disks=[disk.name for disk in before(ctx.move).guest.disks if disk.name != SWAP])
+
+    def _may_be_asked(self, ctx: Context, host: str) -> bool:
+        """Not while it owes something and is away, nor a worker of an older release, which learns it when upgraded."""
+        worker = ctx.run.workers().get(host)
+        return not ctx.run.owes(host) if worker is None else _ACTION in worker.actions
