@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from droveway.flows import registry
+from droveway.flows.graph import Graph
 from droveway.lab import crash_points, matrix_clouds
 from droveway.lab.crash import HOWS
 
@@ -88,7 +89,12 @@ def page(told: Iterable[Told], *, states: int, seed: int) -> str:
 def graphs() -> list[str]:
     """The newest graph of each kind, with the beginning of its digest."""
     latest = [registry.latest(kind) for kind in registry.kinds()]
-    return [f"``{graph.kind}@{graph.version}`` {graph.digest()[:DIGITS]}" for graph in latest]
+    return [named(graph) for graph in latest]
+
+
+def named(graph: Graph) -> str:
+    """The graph, with the beginning of its digest."""
+    return f"``{graph.kind}@{graph.version}`` {graph.digest()[:DIGITS]}"
 
 
 def column(tested: crash_points.Point) -> str:
