@@ -10,7 +10,7 @@ from droveway.clients.network import ACTIVE
 from droveway.errors import StepError
 from droveway.flows.before import PortBefore
 from droveway.flows.step import Context, Step
-from droveway.flows.steps import attached
+from droveway.flows.steps import attached, starting
 from droveway.flows.steps.rows import availability_zone, is_deleted, lives_on
 
 
@@ -92,6 +92,7 @@ class MovePorts(PortStep):
 
     def perform(self, ctx: Context) -> dict[str, Any]:
         """Activate, then delete the old binding; a port that came after the reservation is bound first."""
+        starting.require_not_evacuated(ctx)
         ports, host = self.ports(ctx), self.new_host(ctx)
         for port in ports:
             with self.writing(ctx, f"activate {{port}} on {host}", port):
@@ -106,6 +107,7 @@ class MovePorts(PortStep):
         """
         if is_deleted(ctx):
             return
+        starting.require_not_evacuated(ctx)
         host = self.old_host(ctx)
         for port in self.ports(ctx):
             with self.writing(ctx, f"activate {{port}} on {host}", port):

@@ -6,14 +6,15 @@ evacuation wins: the flow then starts nothing.
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import sqlalchemy as sa
 
-from droveway.errors import StepError
+from droveway.errors import ServerDeleted, StepError
 from droveway.flows.steps.command import ask, describe
-from droveway.flows.steps.rows import cell_rows
+from droveway.flows.steps.rows import Rows, cell_rows
 from droveway.persistence.cell import Instance, Migration
 from droveway.persistence.cell_hosts import Service
 from droveway.persistence.journal import MoveStep
@@ -79,12 +80,7 @@ def may_start(ctx: Context, host: str, states: States) -> bool:
     """
     with cell_rows(ctx) as rows:
         row, migration = rows.instance, rows.migration(ctx)
-        if _evacuated(rows.session, row, migration):
-            raise StepError(
-                f"Nova evacuated server {ctx.move.server_name} during its move, so its guest is not started on {host}: "
-                f"its rows name {row.host or 'no host'} in task {row.task_state or 'none'}",
-                code="evacuated",
-            )
+        _refuse_evacuated(ctx, rows, f"so its guest is not started on {host}")
         deleting = row.task_state == TaskState.DELETING
         if row.host != host or not (deleting or (row.task_state, migration.status) in states):
             raise StepError(
@@ -94,6 +90,13 @@ def may_start(ctx: Context, host: str, states: States) -> bool:
                 code="not-this-moves",
             )
         return not deleting
+
+
+def require_not_evacuated(ctx: Context) -> None:
+    """Raise StepError (``evacuated``) when Nova has taken the server: its ports and volumes are its evacuation's."""
+    # A server that is gone has none, and one that is being deleted is no longer evacuated.
+    with contextlib.suppress(ServerDeleted), cell_rows(ctx) as rows:
+        _refuse_evacuated(ctx, rows, "so its ports and volumes are left as they are")
 
 
 def permitted(
@@ -165,6 +168,16 @@ def _is_declared_down(ctx: Context, host: str) -> bool:
     """Whether a person said that the host is off (``host down``, or Nova's forced_down)."""
     with cell_rows(ctx) as rows:
         return bool(rows.session.scalar(_FORCED_DOWN, {"host": host}))
+
+
+def _refuse_evacuated(ctx: Context, rows: Rows, so: str) -> None:
+    row = rows.instance
+    if _evacuated(rows.session, row, rows.migration(ctx)):
+        raise StepError(
+            f"Nova evacuated server {ctx.move.server_name} during its move, {so}: its rows name "
+            f"{row.host or 'no host'} in task {row.task_state or 'none'}",
+            code="evacuated",
+        )
 
 
 def _evacuated(session: orm.Session, row: Instance, migration: Migration) -> bool:

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from droveway.clients.volume import Attachment
 from droveway.flows.before import VolumeBefore, before
 from droveway.flows.step import Context, Step
-from droveway.flows.steps import attached
+from droveway.flows.steps import attached, starting
 from droveway.flows.steps.rows import cell_rows, is_deleted
 from droveway.persistence import devices, objects, servers
 from droveway.persistence.swap import OneOf, swap
@@ -69,6 +69,7 @@ class MoveVolumes(Step):
 
     def perform(self, ctx: Context) -> dict[str, Any]:
         """To the new host, volume by volume; what was reserved of a volume that was detached since is given back."""
+        starting.require_not_evacuated(ctx)
         volumes, reserved, connector = _volumes(ctx), ctx.inputs["reserved"], self.new_connector(ctx)
         for volume in volumes:
             ids = reserved.get(volume.volume)
@@ -91,6 +92,7 @@ class MoveVolumes(Step):
         """
         if is_deleted(ctx):
             return
+        starting.require_not_evacuated(ctx)
         connector = self.old_connector(ctx)
         for volume in _volumes(ctx):
             ids = ctx.inputs["reserved"].get(volume.volume)
