@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from droveway.cli.base import Lister
 from droveway.errors import CoordinationLost, Refused
+from droveway.printable import printable
 
 if TYPE_CHECKING:
     from droveway.audit.findings import Report
@@ -144,7 +145,7 @@ def _count(count: int) -> str:
 def _sentences(healing: Healing) -> Iterable[str]:
     for mend in healing.mends:
         where = f" on {mend.finding.host}" if mend.finding.host else ""
-        yield f"{mend.finding.kind}{where}: {mend.finding.detail}\n"
+        yield f"{mend.finding.kind}{where}: {printable(mend.finding.detail)}\n"
         yield f"  {'mend: ' if mend.does else ''}{mend.does or mend.why}\n"
 
 

@@ -20,16 +20,17 @@ if TYPE_CHECKING:
     from droveway.engines.installation import Installation
     from droveway.engines.site import Site
     from droveway.lab.session import Lab
+    from droveway.persistence.journal import Move
 
 LAB_VARIABLE: Final = "DROVEWAY_LAB"
 CONFIGURATION: Final = Path("/etc/droveway/droveway.conf")
 
 _FORMATTERS: Final = {
-    "csv": "cliff.formatters.commaseparated:CSVLister",
+    "csv": "droveway.cli.plain:Csv",
     "html": "droveway.cli.timeline:Timeline",
     "json": "cliff.formatters.json_format:JSONFormatter",
     "table": "droveway.cli.tables:TableFormatter",
-    "value": "cliff.formatters.value:ValueFormatter",
+    "value": "droveway.cli.plain:Value",
     "yaml": "cliff.formatters.yaml_format:YAMLFormatter",
 }
 # What the formatters read of the parsed arguments, whichever of them is used.
@@ -85,6 +86,10 @@ class Command(command.Command, abc.ABC):
             raise Refused("a lab has no daemons, its commands do their work: name an installation with --config-file")
         return site
 
+    def note(self, move: Move) -> None:
+        """The command has made or changed this move, whatever becomes of what it has to say."""
+        self.app.touched = move.id  # type: ignore[attr-defined]
+
     def configuration(self, parsed_args: argparse.Namespace) -> cfg.ConfigOpts:
         """The installation's options."""
         from droveway.conf import settings
@@ -105,7 +110,10 @@ class Command(command.Command, abc.ABC):
         """The lab's directory as it was named."""
         named = self._named(parsed_args)
         if not named:
-            raise Refused(f"no lab is named: give --lab DIR or set {LAB_VARIABLE}")
+            raise Refused(
+                f"nothing is named that this could be for: give --lab DIR (or set {LAB_VARIABLE}) for a lab, "
+                f"--config-file FILE for an installation, or write {CONFIGURATION}"
+            )
         return Path(named)
 
     def _named(self, parsed_args: argparse.Namespace) -> str | None:

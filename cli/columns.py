@@ -8,6 +8,8 @@ from typing import Any, Final
 
 from cliff import columns
 
+from droveway.printable import printable
+
 _UNITS: Final = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 _WIDEST: Final = 60
 _STEP: Final = 1024
@@ -33,7 +35,7 @@ class Short(columns.FormattableColumn[str]):
 
     def human_readable(self) -> str:
         """The letters that tables show."""
-        return self._value[:SHORT]
+        return printable(self._value[:SHORT])
 
 
 class Blank(columns.FormattableColumn[Any]):
@@ -41,7 +43,7 @@ class Blank(columns.FormattableColumn[Any]):
 
     def human_readable(self) -> str:
         """The value as text."""
-        return "" if self._value is None else str(self._value)
+        return "" if self._value is None else printable(str(self._value))
 
 
 class Joined(columns.FormattableColumn[Any]):
@@ -57,7 +59,7 @@ class Facts(columns.FormattableColumn[Any]):
 
     def human_readable(self) -> str:
         """The facts that are set, as far as a table has room."""
-        text = ", ".join(f"{key}={value}" for key, value in (self._value or {}).items())
+        text = printable(", ".join(f"{key}={value}" for key, value in (self._value or {}).items()))
         return text if len(text) <= _WIDEST else f"{text[: _WIDEST - 1]}…"
 
 
@@ -88,7 +90,8 @@ def span(seconds: float) -> str:
 
 
 def _line(item: Any) -> str:
-    return "  ".join(str(value) for value in item.values()) if isinstance(item, dict) else str(item)
+    text = "  ".join(str(value) for value in item.values()) if isinstance(item, dict) else str(item)
+    return printable(text)
 
 
 def size(count: int) -> str:

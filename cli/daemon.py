@@ -10,12 +10,13 @@ import os
 import select
 import signal
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from droveway.cli import systemd
 from droveway.cli.base import Command
-from droveway.errors import CoordinationLost, Refused
+from droveway.errors import CoordinationLost, DrovewayError, Refused
 
 if TYPE_CHECKING:
     from oslo_config import cfg
@@ -41,10 +42,14 @@ class Daemon(Command, abc.ABC):
         """Run until told to stop; what runs by then is given back at its next boundary."""
         from oslo_log import log
 
+        from droveway.conf import rights
+
         conf = self.configuration(parsed_args)
+        for file in conf.config_file:
+            rights.require_private(Path(file))
         log.setup(conf, "droveway")
         signals = Signals(signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-        with contextlib.ExitStack() as stack:
+        with contextlib.ExitStack() as stack, _told_of():
             loops = self.running(conf, parsed_args, stack)
             systemd.notify(systemd.READY)
             LOG.info("Ready")
@@ -53,6 +58,18 @@ class Daemon(Command, abc.ABC):
             LOG.info("Stops at the next boundary, told by signal %d", number)
             systemd.notify(systemd.STOPPING)
         return 0
+
+
+@contextlib.contextmanager
+def _told_of() -> Iterator[None]:
+    """An error that nobody foresaw goes into the log with its traceback: that is where an operator looks."""
+    try:
+        yield
+    except DrovewayError:
+        raise
+    except Exception:
+        LOG.exception("This daemon ends, for it met what nobody foresaw")
+        raise
 
 
 def connect(conf: cfg.ConfigOpts, host: str | None = None) -> Coordination:

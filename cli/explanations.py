@@ -75,6 +75,11 @@ EXPLANATIONS: Final[dict[str, Explanation]] = {
         "Nothing was run and the file was left as it is; the command ended with 2.",
         "Restore the file or give yourself access to it. For an older schema of the journal: droveway db sync.",
     ),
+    "output-lost": Explanation(
+        "What a command had to say could not be written: the disk behind its output is full, or nobody has it open.",
+        "What was asked for was done, or goes on. The command ended with 1; the id of a move stands in its sentence.",
+        "Do not ask again: droveway move show MOVE tells how it stands. Give the output room.",
+    ),
     "still-moving": Explanation(
         "The server is to be deleted, but its move cannot end by itself.",
         "The wish to delete is kept with the move; the server is not deleted yet. The command ended with 4.",
@@ -88,7 +93,8 @@ EXPLANATIONS: Final[dict[str, Explanation]] = {
     "internal": Explanation(
         "Droveway met an error that it does not know: a defect.",
         _UNDONE,
-        "Look at the sentence in droveway move history MOVE and at droveway.log. Then droveway move retry MOVE if the "
+        "Read the traceback in the log of the conductor that ran the move, or of the host's worker (journalctl -u "
+        "droveway-conductor, -u droveway-worker), or in a lab's droveway.log. Then droveway move retry MOVE if the "
         "move rests. Please report it.",
     ),
     # How a move ends or rests.

@@ -10,19 +10,24 @@ import importlib
 import itertools
 import logging
 import os
+import stat
 import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TextIO, cast
 
 from cliff import app, command, commandmanager
 
 from droveway.cli.base import LAB_VARIABLE
 from droveway.cli.commands import COMMANDS
+from droveway.cli.output import Output, OutputLost, standard
 from droveway.errors import DrovewayError
+from droveway.printable import printable
 
 LOG = logging.getLogger("droveway")
+
+DAEMONS: Final = ("conductor run", "worker run")
 
 INTERRUPTED: Final = 130
 BROKEN_PIPE: Final = 141
@@ -85,8 +90,11 @@ class Droveway(app.App):
 
     NAME = "droveway"
 
-    def __init__(self) -> None:
-        super().__init__(_DESCRIPTION, None, Commands())
+    def __init__(self, output: Output | None = None) -> None:
+        self._output = output or Output(sys.stdout)
+        super().__init__(_DESCRIPTION, None, Commands(), stdout=cast("TextIO", self._output), stderr=sys.stderr)
+        self.touched = ""
+        """The id of the move that the command made or changed; whoever repeats the command would do so again."""
 
     def build_option_parser(
         self,
@@ -111,21 +119,29 @@ class Droveway(app.App):
 
     def run(self, argv: list[str]) -> int:
         """Run one command and return its exit code."""
-        self.options = self.parser.parse_args(argv)
-        # What goes on inside is for the lab's log; without a handler Python would print warnings to the terminal.
-        logging.getLogger().addHandler(logging.NullHandler())
-        words = self.options.words
-        if self.options.help or not words:
-            self._print_help([])
-            return 0
         try:
-            return self.run_subcommand(words)
+            self.options = self.parser.parse_args(argv)
+            # What goes on inside is for the lab's log; without a handler Python would print warnings to the terminal.
+            logging.getLogger().addHandler(logging.NullHandler())
+            words = self.options.words
+            if self.options.help or not words:
+                self._print_help([])
+                code = 0
+            else:
+                code = self.run_subcommand(words)
+            self._output.flush()
         except BrokenPipeError:
-            # Python would meet the closed pipe once more when it flushes at its end.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), self.stdout.fileno())
+            self._output.abandon()
+            if self.touched:
+                self._say(f"nobody reads the output; {self._stands()}")
             return BROKEN_PIPE
+        except OutputLost as error:
+            self._output.abandon()
+            self._say(f"{error}; {self._stands()}" if self.touched else str(error))
+            return error.exit_code
         except KeyboardInterrupt:
             return INTERRUPTED
+        return code
 
     def run_subcommand(self, argv: list[str]) -> int:
         """Find the command of the words and run it."""
@@ -137,18 +153,27 @@ class Droveway(app.App):
             found = factory(self, self.options, cmd_name=name)
             return found.run(found.get_parser(f"{self.NAME} {name}").parse_args(rest))
         except DrovewayError as error:
-            if self.options.debug:
+            if self.options.debug or isinstance(error, OutputLost):
                 raise
-            self.stderr.write(f"{self.NAME}: {error}\n")
-            return error.exit_code
+            return self._failed(str(error), error.exit_code)
         except Exception as error:
             if self.options.debug or isinstance(error, BrokenPipeError):
                 raise
             if (sentence := _unusable(error)) is not None:
-                self.stderr.write(f"{self.NAME}: {sentence}\n")
-                return USAGE
-            self.stderr.write(f"{self.NAME}: {name} met {type(error).__name__} inside; {self._keep(error, rest)}\n")
-            return INTERNAL
+                return self._failed(sentence, USAGE)
+            kept = "the traceback is in its log" if name in DAEMONS else self._keep(error, rest)
+            return self._failed(f"{name} met {type(error).__name__} inside; {kept}", INTERNAL)
+
+    def _failed(self, sentence: str, code: int) -> int:
+        """Say why the command failed; whoever changed something has not refused it."""
+        self._say(f"{sentence}; {self._stands()}" if self.touched and code == USAGE else sentence)
+        return INTERNAL if self.touched and code == USAGE else code
+
+    def _say(self, sentence: str) -> None:
+        self.stderr.write(f"{self.NAME}: {printable(sentence)}\n")
+
+    def _stands(self) -> str:
+        return f"what was asked of move {self.touched} stands: droveway move show {self.touched}"
 
     def _unknown(self, argv: list[str]) -> int:
         noun = argv[0]
@@ -164,21 +189,20 @@ class Droveway(app.App):
         return USAGE
 
     def _keep(self, error: Exception, rest: Sequence[str]) -> str:
-        """Write the traceback to a log and say where; without a lab to the directory for temporary files."""
+        """Write the traceback to a log and say where: the lab's, else a new file that is the caller's alone."""
         named = self.options.lab or os.environ.get(LAB_VARIABLE, "")
         for word, following in itertools.pairwise(rest):
             named = following if word == "--lab" else named
-        folder = Path(named) if named and Path(named, "lab.json").exists() else Path(tempfile.gettempdir())
-        path = folder / "droveway.log"
         try:
-            handler = logging.FileHandler(path)
+            file, path = _log_of(Path(named) if named and Path(named, "lab.json").exists() else None)
         except OSError:
             return "run it again with  droveway --debug ...  to see the traceback"
+        handler = logging.StreamHandler(os.fdopen(file, "a", encoding="utf-8"))
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
         LOG.addHandler(handler)
         LOG.error("a command failed", exc_info=error)
         LOG.removeHandler(handler)
-        handler.close()
+        handler.stream.close()
         return f"the traceback is in {path}"
 
     def _print_help(self, nouns: Sequence[str]) -> None:
@@ -190,6 +214,19 @@ class Droveway(app.App):
         self.stdout.write("commands:\n")
         for name, summary in known.items():
             self.stdout.write(f"  {name:<{width}}  {summary}\n")
+
+
+def _log_of(lab: Path | None) -> tuple[int, str]:
+    """A file for a traceback, opened; raises OSError for a link, or what is no file, in its place."""
+    if lab is None:
+        # No name that others could have taken before: they may write to that directory too.
+        return tempfile.mkstemp(prefix="droveway-", suffix=".log")
+    path = str(lab / "droveway.log")
+    file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+    if stat.S_ISREG(os.fstat(file).st_mode):
+        return file, path
+    os.close(file)
+    raise OSError(errno.EEXIST, "it is no file", path)
 
 
 def _unusable(error: Exception) -> str | None:
@@ -211,7 +248,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     gc.set_threshold(COLLECT_EVERY)
     # A process gives back all of its memory at once: looking for cycles in it first takes a fifth of a command's time.
     atexit.register(gc.freeze)
-    return Droveway().run(list(sys.argv[1:] if argv is None else argv))
+    with standard() as output:
+        return Droveway(output).run(list(sys.argv[1:] if argv is None else argv))
 
 
 if __name__ == "__main__":

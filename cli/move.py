@@ -127,6 +127,7 @@ class Show(ShowOne, OfMove):
         elif move.state in GOING and not site.runs_here:
             why = stuck.reason(move, move_views.now(site.journal))
             self._facts["next"] = f"{why}: droveway doctor tells what is missing" if why else self._facts["next"]
+            self._facts["next"] = nobody(site) or self._facts["next"]
         return self.dict2columns({name: _cell(self._facts, name) for name in self._facts})
 
     def produce_output(self, parsed_args: argparse.Namespace, column_names: Sequence[str], data: Any) -> int:
@@ -231,6 +232,18 @@ def frozen_by(site: Site, move: View) -> str | None:
         return None
     with site.journal.read() as session:
         return freezes.over(session, move.id)
+
+
+def nobody(site: Site) -> str | None:
+    """What to do when no conductor is up to take a move; None where one is, and in a lab, whose commands do."""
+    from droveway.persistence import daemons
+
+    if site.runs_here:
+        return None
+    with site.journal.read() as session:
+        if daemons.roster(session).current:
+            return None
+    return "no conductor is up, so nobody takes it: systemctl start droveway-conductor (droveway conductor list)"
 
 
 def owner(claim: View | None) -> dict[str, Any]:

@@ -8,13 +8,16 @@ from typing import Any
 
 from droveway.cli import choice, marks
 from droveway.cli.columns import SHORT, part, relative, size, span
+from droveway.printable import printable
 
 
 def page(facts: Mapping[str, Any], *, terminal: bool, coloured: bool) -> str:
     """A line for each thing there is to know, the next command last; marks and colours on a ``terminal`` only."""
     state = marks.state(facts["state"], coloured=coloured) if terminal else facts["state"]
-    lines = [("move", _what(facts)), ("asked", _asked(facts)), ("state", state + _where(facts)), *_rest(facts)]
-    return "".join(f"{name:<9} {text}\n" for name, text in [*lines, ("next", facts["next"])])
+    lines = [("move", _what(facts)), ("asked", _asked(facts)), *_rest(facts)]
+    rows = [(name, printable(text)) for name, text in [*lines, ("next", facts["next"])]]
+    rows.insert(2, ("state", state + _where(facts)))
+    return "".join(f"{name:<9} {text}\n" for name, text in rows)
 
 
 def _what(facts: Mapping[str, Any]) -> str:

@@ -12,6 +12,7 @@ from droveway.cli import rate
 from droveway.cli.columns import SHORT, part, size, span
 from droveway.cli.marks import DONE, FAILED, RUNNING
 from droveway.cli.rate import Series
+from droveway.printable import printable
 
 if TYPE_CHECKING:
     from droveway.engines.site import Site
@@ -66,7 +67,8 @@ class Picture:
     def title(self) -> str:
         """The move, its server and its hosts."""
         move = self.move
-        return f"move {move.id[:SHORT]}  {move.kind} {move.server_name}  {move.source_host} → {move.dest_host or '?'}"
+        name = printable(move.server_name)
+        return f"move {move.id[:SHORT]}  {move.kind} {name}  {move.source_host} → {move.dest_host or '?'}"
 
     @property
     def done(self) -> int:
@@ -198,7 +200,7 @@ def _rows(steps: list[MoveStep], now: dt.datetime) -> Iterator[Row]:
         if step.ended_at is None:
             yield Row(RUNNING, name_of(step) + where, max(0.0, spent))
         elif step.error:
-            yield Row(FAILED, f"{name_of(step)}{where}: {step.error.get('message', '')}", spent)
+            yield Row(FAILED, printable(f"{name_of(step)}{where}: {step.error.get('message', '')}"), spent)
         elif not short:
             yield Row(DONE, name_of(step) + where, spent)
     yield from _together(short)

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Final
 
 from droveway.cli.base import Command
 from droveway.cli.columns import SHORT
-from droveway.cli.move import OfMove
+from droveway.cli.move import OfMove, nobody
 from droveway.cli.spans import seconds, seconds_or_none
+from droveway.printable import printable
 
 if TYPE_CHECKING:
     from droveway.engines.site import Site
@@ -89,6 +90,7 @@ class Pause(OfMove):
         with self.site(parsed_args).journal.write() as session:
             move = moves.get(session, moves.find(session, parsed_args.move).id, lock=True)
             requests.pause(session, move)
+        self.note(move)
         print(f"move {move.id[:SHORT]} is held: droveway move resume {move.id[:SHORT]}")
         return 0
 
@@ -115,6 +117,8 @@ class Resume(Command):
         lab = self.lab(parsed_args)
         with watching.stoppable(lambda: print(watching.STOPPING, file=sys.stderr)):
             found = operations.carry_all(lab)
+        for move in found:
+            self.note(move)
         if not found:
             print("no move can go on by itself")
         return max((finish(move, *AT_REST) for move in found), default=0)
@@ -131,6 +135,7 @@ class PurgeKept(OfMove):
 
         site = self.site(parsed_args)
         move = asking.ask(site, parsed_args.move, requests.purge_kept)
+        self.note(move)
         if site.runs_here:
             operations.carry_all(self.lab(parsed_args))
         with site.journal.read() as session:
@@ -227,9 +232,12 @@ def carry(command: Command, site: Site, move: Move, *wanted: str, lines: bool = 
     from droveway.cli import watching
     from droveway.engines import asking
 
+    command.note(move)
     if not site.runs_here and not lines:
-        print(f"{sentence(move)}\n  follow it with  droveway move watch {move.id[:SHORT]}")
+        print(f"{sentence(move)}\n  {nobody(site) or f'follow it with  droveway move watch {move.id[:SHORT]}'}")
         return 0
+    if not site.runs_here and (why := nobody(site)) is not None:
+        command.app.stderr.write(f"warning: {why}\n")
     with watching.carrying(site, move.id, command.app.stderr, lines=lines):
         move = asking.carry(site, move.id)
     return finish(move, *wanted)
@@ -266,6 +274,7 @@ def sentence(move: Move) -> str:
 
     shown = facts(move)
     way = f"{shown['source']} → {shown['destination'] or '?'}"
+    name = printable(move.server_name)
     reason = shown["error"] or shown["waits_for"] or shown["health_reason"]
-    why = f": {reason}" if reason else ""
-    return f"move {move.id[:SHORT]}  {move.kind} {move.server_name}  {way}  {move.state}{why}\n  {shown['next']}"
+    why = f": {printable(reason)}" if reason else ""
+    return f"move {move.id[:SHORT]}  {move.kind} {name}  {way}  {move.state}{why}\n  {printable(shown['next'])}"

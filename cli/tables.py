@@ -13,6 +13,7 @@ from cliff.columns import FormattableColumn
 from cliff.formatters import base
 
 from droveway.cli import marks
+from droveway.printable import printable
 
 
 class TableFormatter(base.ListFormatter, base.SingleFormatter):
@@ -47,8 +48,8 @@ class TableFormatter(base.ListFormatter, base.SingleFormatter):
 
 
 def _lines(value: Any) -> list[str]:
-    text = value.human_readable() if isinstance(value, FormattableColumn) else str(value)
-    return text.split("\n")
+    # Only a column makes lines of its own; what came from a row or a host stays in the one that it is in.
+    return value.human_readable().split("\n") if isinstance(value, FormattableColumn) else [printable(str(value))]
 
 
 def _is_number(lines: list[str]) -> bool:

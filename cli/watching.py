@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TextIO
 from droveway.cli.columns import SHORT
 from droveway.cli.marks import is_terminal
 from droveway.cli.picture import Picture, Watcher, name_of
+from droveway.printable import printable
 
 if TYPE_CHECKING:
     from droveway.engines.site import Site
@@ -219,5 +220,5 @@ def _line(step: MoveStep) -> str:
     if step.ended_at is None:
         return f"  ▸ {name_of(step)}{where}"
     spent = (step.ended_at - step.started_at).total_seconds()
-    mark, end = ("✗", f": {step.error.get('message', '')}") if step.error else ("✓", f"  {spent:.0f} s")
+    mark, end = ("✗", f": {printable(step.error.get('message', ''))}") if step.error else ("✓", f"  {spent:.0f} s")
     return f"  {mark} {name_of(step)}{where}{end}"

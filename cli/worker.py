@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import logging
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from droveway.persistence.journal import Daemon as Row
     from droveway.workers.endpoints import Endpoint
 
+
+LOG = logging.getLogger(__name__)
 
 LISTED: Final = ("host", "state", "since", "drained", "version", "pid")
 
@@ -115,6 +118,7 @@ class Run(Daemon):
         from droveway.workers.limits import MIB, Limits
 
         host = parsed_args.host
+        _warn_of_databases(conf)
         identity = certificates.load(conf)
         endpoint = _endpoint(conf, host, identity)
         limits = Limits(host=conf.worker.transfer_limit * MIB, each=conf.worker.transfer_limit_each * MIB)
@@ -136,6 +140,20 @@ class Run(Daemon):
         inquiries.start()
         stack.callback(inquiries.stop)
         return [worker.turned]
+
+
+def _warn_of_databases(conf: cfg.ConfigOpts) -> None:
+    """Say which passwords of databases this host has and needs not: who takes the host has them too."""
+    from droveway.conf import rights
+
+    groups = tuple(f"[{group}]" for group in rights.DATABASES)
+    found = [held for file in conf.config_file for held in rights.secrets(Path(file)) if held.startswith(groups)]
+    if found:
+        LOG.warning(
+            "This host's configuration holds what no worker needs (%s): whoever takes the host has the databases too. "
+            "Take it out here; on a machine that runs a conductor as well, give the worker a file of its own",
+            ", ".join(found),
+        )
 
 
 def _endpoint(conf: cfg.ConfigOpts, host: str, identity: Identity | None) -> Endpoint:

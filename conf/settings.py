@@ -17,6 +17,7 @@ from droveway.conf import (
     keeper,
     libvirt,
     quota,
+    rights,
     sandbox,
     scheduler,
     tls,
@@ -62,6 +63,7 @@ def load_deployment(path: Path) -> cfg.ConfigOpts:
 
     if not path.is_file():
         raise Refused(f"the configuration {path} is missing: name another with --config-file, or write it")
+    rights.require_readable(path)
     settings = cfg.ConfigOpts()
     log.register_options(settings)
     # Where the journal of systemd reads it; the libraries' own steps are for --debug.

@@ -39,6 +39,11 @@ MEANINGS: Final[dict[str, Meaning]] = {
         "One look of the doctor's met an error that it does not know; the others went on.",
         "Read the detail, mend what it names, and ask again: droveway doctor. Please report it.",
     ),
+    "configuration-open": Meaning(
+        Level.FAILURE,
+        "The configuration holds passwords and everybody on this machine may read or change it. No daemon starts so.",
+        "Let it belong to root and the group droveway, with mode 0640.",
+    ),
     "zookeeper-away": Meaning(
         Level.FAILURE,
         "No server of the ensemble answered this machine. Moves wait, and go on once one does.",

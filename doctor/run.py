@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
 from droveway.clients import access, zookeeper
-from droveway.doctor import certificate, databases, ensemble, flows, host, services, workers
+from droveway.doctor import certificate, configuration, databases, ensemble, flows, host, services, workers
 from droveway.doctor.findings import Around, Finding, Level
 from droveway.engines.installation import Installation
 from droveway.errors import CoordinationLost, Refused
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 Check = Callable[[Around], Iterable[Finding]]
 
 CHECKS: Final[tuple[Check, ...]] = (
+    configuration.check,
     ensemble.check,
     databases.check,
     flows.check,

@@ -30,9 +30,10 @@ from droveway.errors import CoordinationLost, Fenced, NotFound, Parked
 from droveway.flows.graph import Graph
 from droveway.outages import Outage
 from droveway.persistence import attempts, debts, freezes, moves
-from droveway.persistence.database import absence
+from droveway.persistence.database import absence, without_sql
 from droveway.persistence.journal import Move, MoveFlow
 from droveway.persistence.states import ENDED, State
+from droveway.printable import printable
 
 LOG = logging.getLogger(__name__)
 
@@ -265,6 +266,16 @@ class MoveConductor(impl_nonblocking.NonBlockingConductor):
         history = _history(graph, posting, epoch, home)
         backend = FlowBackend(journal, history, on_stored=lambda step, direction: run.probe(step, direction, "stored"))
         run.bind(backend, history)
+        LOG.info(
+            "Move %s (req-%s): %s of server %s (%s) from host %s runs here under epoch %d",
+            move.id,
+            posting.flow,
+            posting.kind,
+            move.server,
+            printable(move.server_name),
+            move.source_host,
+            epoch,
+        )
         self._run_engine(posting, graph, run, backend)
         return self._finish(posting, run, backend, epoch)
 
@@ -293,7 +304,8 @@ class MoveConductor(impl_nonblocking.NonBlockingConductor):
             LOG.exception("Flow %s stopped without an end", posting.flow)
             backend.forget()
             with backend.write() as session:
-                moves.park(session, posting.move, "flow-stopped", f"the flow stopped without an end: {error}")
+                why = without_sql(error) or str(error)
+                moves.park(session, posting.move, "flow-stopped", f"the flow stopped without an end: {why}")
 
     def _finish(self, posting: Posting, run: MoveRun, backend: FlowBackend, epoch: int) -> bool:
         """Give everything back, last of all the job; every part of it may have happened before."""
@@ -307,6 +319,9 @@ class MoveConductor(impl_nonblocking.NonBlockingConductor):
             self._drop_fences(move, epoch)
             self._bury(move, epoch)
         fencing.release(self._resources.journal, move.id, epoch)
+        rests = move.state if ended or move.state == State.NEEDS_OPERATOR else f"left at step {move.step}"
+        why = f": {move.error_code}: {printable(move.error)}" if move.error else ""
+        LOG.info("Move %s (req-%s): %s is %s%s", move.id, posting.flow, posting.kind, rests, why)
         return ended or move.hold or move.state == State.NEEDS_OPERATOR
 
     def _bury(self, move: Move, epoch: int) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import enum
+import logging
 import re
 import time
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn, TypeVar
@@ -30,8 +31,9 @@ from droveway.errors import (
     StepError,
 )
 from droveway.flows import outcome
-from droveway.persistence.database import absence
+from droveway.persistence.database import absence, without_sql
 from droveway.persistence.moves import GONE, RELEASING_KINDS
+from droveway.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,6 +41,8 @@ if TYPE_CHECKING:
     from droveway.flows.run import Run
     from droveway.persistence.journal import Move, MoveAttempt
     from droveway.wire import Direction
+
+LOG = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -206,6 +210,7 @@ def guarded(
     """
     until = time.monotonic() + run.options.retry_for
     pause = run.options.retry_pause
+    said = ""
     while True:
         try:
             run.boundary(name, direction, cancellable=not must_go_on)
@@ -220,6 +225,9 @@ def guarded(
                 # Neither the move's fault nor its host's: another claim goes on from here.
                 _leave(run, name, error)
             failure = _failure(name, error)
+            if failure.message != said:
+                said = failure.message
+                _tell(run, name, direction, failure, error)
         else:
             return value
         if not must_go_on and not (at_no_return and not _proved_undone(failure)):
@@ -229,6 +237,24 @@ def guarded(
             _park(run, name, direction, failure)
         run.wait(pause)
         pause = min(pause * 2, LONGEST_PAUSE)
+
+
+def _tell(run: Run, name: str, direction: Direction, failure: StepError, error: Exception) -> None:
+    """Log the failure; of one that nobody foresaw the traceback, which is nowhere else."""
+    what = name if direction == "execute" else f"{name} (undo)"
+    where = f" on host {failure.host}" if failure.host else ""
+    inside = failure.error_code == "internal" and failure is not error
+    LOG.log(
+        logging.ERROR if inside else logging.INFO,
+        "Move %s (req-%s): step %s failed%s: %s: %s",
+        run.move_id,
+        run.flow_uuid,
+        what,
+        where,
+        failure.error_code,
+        printable(failure.message),
+        exc_info=error if inside else None,
+    )
 
 
 def _park(run: Run, name: str, direction: Direction, failure: StepError) -> NoReturn:
@@ -261,4 +287,6 @@ def _failure(name: str, error: Exception) -> StepError:
         return error
     if isinstance(error, DrovewayError):
         return StepError(str(error), code=error.code)
+    if (refused := without_sql(error)) is not None:
+        return StepError(f"step {name} cannot write what it has to: {refused}", code="internal")
     return StepError(f"step {name} met {type(error).__name__}: {error}", code="internal")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -49,6 +50,10 @@ _GIVES_UP: Final = {
     "pymysql": {"connect_timeout": 10, "read_timeout": ANSWERS_WITHIN, "write_timeout": ANSWERS_WITHIN},
 }
 """What each driver is told; without that it waits for hours."""
+
+
+_SHORTEST_VALUE: Final = 4
+"""Characters of a value that is kept out of a sentence: of a shorter one parts of words would go too."""
 
 
 class DatabaseUnusable(DrovewayError):
@@ -139,9 +144,27 @@ class Database:
             raise DatabaseUnusable(f"the URL of the database {name} names no driver that is known here") from None
         except ImportError as error:
             raise DatabaseUnusable(f"the driver of the database {name} is missing ({error}): install it") from None
+        except (TypeError, ValueError, OSError):
+            raise DatabaseUnusable(
+                f"an option behind the ? in the URL of the database {name} has a value that its driver does not take, "
+                f"or names a file that is not there{self._options()}: correct it, or leave it out"
+            ) from None
         except sa.exc.DBAPIError as error:
-            told = " ".join(str(error.orig).split())
+            told = self._without_values(" ".join(str(error.orig).split()))
             raise DatabaseUnusable(f"the database {name} does not answer: {told}; start it, or mend its URL") from None
+
+    def _options(self) -> str:
+        names = ", ".join(sorted(sa.make_url(self._url).query))
+        return f" ({names})" if names else ""
+
+    def _without_values(self, told: str) -> str:
+        """What a driver says, without what stands in the URL where anything may have been pasted: it quotes that."""
+        url = sa.make_url(self._url)
+        values = [value for each in url.query.values() for value in ([each] if isinstance(each, str) else each)]
+        for value in sorted({*values, url.password or ""}, key=len, reverse=True):
+            if len(value) >= _SHORTEST_VALUE and not value.isdecimal():
+                told = told.replace(value, "...")
+        return told
 
     def close(self) -> None:
         """Give back every connection."""
@@ -156,6 +179,7 @@ class Database:
             engine = sa.create_engine(
                 url,
                 pool_pre_ping=True,
+                hide_parameters=True,
                 connect_args={name: value for name, value in told.items() if name not in url.query},
             )
             event.listen(engine, "do_connect", bounded.connect)
@@ -164,7 +188,10 @@ class Database:
             return engine
         url = sa.make_url(self._url).set(drivername=f"sqlite+{_DRIVER}")
         engine = sa.create_engine(
-            url, pool_use_lifo=True, connect_args={"timeout": BUSY_TIMEOUT, "check_same_thread": False}
+            url,
+            pool_use_lifo=True,
+            hide_parameters=True,
+            connect_args={"timeout": BUSY_TIMEOUT, "check_same_thread": False},
         )
         event.listen(engine, "connect", _prepare_sqlite)
         event.listen(engine, "handle_error", _name_file)
@@ -259,6 +286,22 @@ def absence(error: BaseException) -> str | None:
     if isinstance(error, (sa.exc.OperationalError, sa.exc.InterfaceError)):
         return str(error.orig)
     return None
+
+
+def without_sql(error: BaseException) -> str | None:
+    """What a statement met, in words without the statement, its values or rows; None for what is no such error."""
+    cause = error.__cause__ if not isinstance(error, sa.exc.SQLAlchemyError) else error
+    if not isinstance(cause, sa.exc.SQLAlchemyError):
+        return None
+    if not isinstance(cause, sa.exc.DBAPIError):
+        return f"the database layer refused a statement ({type(cause).__name__}); the conductor's log has the traceback"
+    orig = cause.orig
+    number = getattr(orig, "sqlstate", None) or next((each for each in getattr(orig, "args", ()) if each), "")
+    code = f" {number}" if re.fullmatch(r"[0-9A-Z]{1,5}", str(number)) else ""
+    return (
+        f"the database refused a statement ({type(cause).__name__}{code}); the conductor's log has the traceback and "
+        "what the server said"
+    )
 
 
 def file_of(error: BaseException) -> str:

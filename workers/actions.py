@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from droveway import wire
 from droveway.errors import CoordinationLost, DestinationFault, DrovewayError, Fenced, Parked, StepError
+from droveway.printable import printable
 from droveway.workers import checks, connections, copies, disks, guests, keeping, removal
 from droveway.workers.context import Context
 
@@ -70,21 +71,37 @@ def run(ctx: Context, details: Any) -> dict[str, Any]:
     action = ACTIONS[command.action]
     body = action.execute if command.direction == "execute" else action.revert
     try:
-        return body(ctx, details)
+        value = body(ctx, details)
     except (Fenced, CoordinationLost, Parked):
         raise
     except StepError as error:
-        raise _located(ctx, error) from None
+        raise _told(ctx, _located(ctx, error)) from None
     except DrovewayError as error:
-        raise ctx.failed(str(error), code=error.code) from None
+        raise _told(ctx, ctx.failed(str(error), code=error.code)) from None
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise _disk_full(ctx) from None
-        raise ctx.failed(f"{command.action} failed on {ctx.host.name}: {error}", code="io") from None
+            raise _told(ctx, _disk_full(ctx)) from None
+        raise _told(ctx, ctx.failed(f"{command.action} failed on {ctx.host.name}: {error}", code="io")) from None
     except Exception as error:
-        LOG.exception("%s failed", command.key)
+        LOG.exception("%s failed inside", _what(ctx))
         text = f"{command.action} met {type(error).__name__} on {ctx.host.name}: {error}"
         raise ctx.failed(text, code="internal") from None
+    if command.action not in wire.QUESTIONS:
+        LOG.info("%s is done", _what(ctx))
+    return value
+
+
+def _told(ctx: Context, error: StepError) -> StepError:
+    """The error, once it is logged."""
+    LOG.info("%s failed: %s: %s", _what(ctx), error.error_code, printable(error.message))
+    return error
+
+
+def _what(ctx: Context) -> str:
+    command = ctx.command
+    undo = "" if command.direction == "execute" else "the undo of "
+    flow = command.key.partition(".")[0]
+    return f"Move {command.move} (req-{flow}): {undo}{command.action} of server {ctx.server} in step {command.step}"
 
 
 DISK_FULL: Final = "disk-full"

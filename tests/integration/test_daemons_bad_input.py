@@ -91,6 +91,29 @@ def test_a_missing_file_is_named(tmp_path: Path, words: tuple[str, ...]) -> None
     assert f"the configuration {tmp_path / 'none.conf'} is missing" in refused(tmp_path / "none.conf", *words)
 
 
+@pytest.mark.parametrize("words", [CONDUCTOR, WORKER], ids=["conductor", "worker"])
+@pytest.mark.parametrize(("mode", "can"), [(0o644, "read"), (0o602, "change")])
+def test_passwords_that_others_may_have_are_refused(
+    tmp_path: Path, settings: Settings, words: tuple[str, ...], mode: int, can: str
+) -> None:
+    """S13: whatever kind of option holds them; a file without any may be read by everybody."""
+    path = tmp_path / "droveway.conf"
+    for group, option, value in (
+        ("journal", "connection", f"postgresql+psycopg://droveway:{SECRET}@127.0.0.1:1/droveway"),
+        ("cinder", "password", SECRET),
+    ):
+        write(settings | {group: settings[group] | {"auth_type": "v3password"} | {option: value}}, path)
+        if group == "journal":
+            write(settings | {group: {option: value}}, path)
+        path.chmod(mode)
+        said = refused(path, *words)
+        assert f"holds passwords ([{group}] {option}) and everybody on this machine may {can} it" in said
+        assert "chmod 640" in said
+    write(settings, path)
+    path.chmod(mode)
+    assert "holds passwords" not in refused(path, *words)
+
+
 @pytest.mark.parametrize(
     ("group", "option", "value", "said"),
     [

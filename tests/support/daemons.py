@@ -300,6 +300,9 @@ def write(settings: dict[str, dict[str, str]], path: Path) -> None:
     """Write a configuration file."""
     written = configparser.ConfigParser(interpolation=None)
     written.read_dict(settings)
+    # It holds passwords: a daemon refuses one that others may read.
+    path.touch(mode=0o600)
+    path.chmod(0o600)
     with path.open("w") as file:
         written.write(file)
 

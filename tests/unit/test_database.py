@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy import exc
 
 from droveway.persistence import database
-from droveway.persistence.database import Database, file_of, sqlite_url
+from droveway.persistence.database import Database, DatabaseUnusable, file_of, sqlite_url, without_sql
 
 
 def test_a_transaction_that_has_to_wait_too_long_names_the_file(
@@ -95,3 +95,36 @@ def test_the_connection_that_was_given_back_last_is_the_next_one(tmp_path: Path)
     with ours.engine.connect() as third:
         assert third.connection.driver_connection is early
     ours.close()
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql+psycopg://user:SECRETWORD@127.0.0.1:1/nova?connect_timeout=PASSWORDTYPO",
+        "postgresql+psycopg://user:SECRETWORD@127.0.0.1:1/nova?nosuchoption=PASSWORDTYPO",
+        "postgresql+psycopg://user:SECRETWORD@127.0.0.1:1/nova?sslmode=PASSWORDTYPO",
+        "mysql+pymysql://user:SECRETWORD@127.0.0.1:1/nova?connect_timeout=PASSWORDTYPO",
+        "mysql+pymysql://user:SECRETWORD@127.0.0.1:1/nova?ssl_ca=PASSWORDTYPO",
+        "mysql+pymysql://user:SECRETWORD@127.0.0.1:1/nova?nosuchoption=PASSWORDTYPO",
+    ],
+)
+def test_a_driver_quotes_nothing_that_was_pasted_into_the_url(url: str) -> None:
+    """S17: a password may be pasted behind the wrong name."""
+    with pytest.raises(DatabaseUnusable) as refused:
+        Database(url).require("of [journal]")
+    assert "PASSWORDTYPO" not in str(refused.value)
+    assert "SECRETWORD" not in str(refused.value)
+    assert "of [journal]" in str(refused.value)
+
+
+def test_an_error_shows_no_values(tmp_path: Path) -> None:
+    """U17: neither in a reason nor in a log."""
+    found = Database(sqlite_url(tmp_path / "x.sqlite"))
+    with pytest.raises(sa.exc.DBAPIError) as met, found.write() as session:
+        session.execute(sa.text("INSERT INTO nowhere (a) VALUES (:a)"), {"a": "PARAMETER"})
+    assert "PARAMETER" not in str(met.value)
+    assert without_sql(met.value) == (
+        "the database refused a statement (OperationalError); the conductor's log has the traceback and what the "
+        "server said"
+    )
+    assert without_sql(ValueError("x")) is None

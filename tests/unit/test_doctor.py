@@ -14,7 +14,7 @@ from support.certificates import Authority
 
 from droveway.cli.commands import COMMANDS
 from droveway.conf import settings
-from droveway.doctor import certificate, host, run
+from droveway.doctor import certificate, configuration, host, run
 from droveway.doctor.findings import FINE, MEANINGS, Around, Finding, Level
 from droveway.engines.installation import Installation
 
@@ -88,9 +88,22 @@ def test_all_that_does_not_answer_is_named_once(conf: cfg.ConfigOpts) -> None:
         ("database-away", "api"),
         *(("service-away", group) for group in Installation.SERVICES),
         ("certificate-none", "certificate"),
+        ("configuration-open", "configuration"),
     }
     assert SECRET not in repr(found)
     assert all("\n" not in each.detail for each in found)
+
+
+@pytest.mark.parametrize(
+    ("mode", "code"), [(0o640, FINE), (0o644, "configuration-open"), (0o642, "configuration-open")]
+)
+def test_a_configuration_that_others_may_read_is_found(conf: cfg.ConfigOpts, mode: int, code: str) -> None:
+    """S13: its passwords' options are named, their values never."""
+    Path(conf.config_file[0]).chmod(mode)
+    (found,) = configuration.check(around(conf))
+    assert found.code == code
+    assert ("[journal] connection" in found.detail) == (code != FINE)
+    assert SECRET not in found.detail
 
 
 @pytest.mark.parametrize(("days", "code"), [(13, "certificate-expires"), (20, FINE), (-1, "certificate-wrong")])

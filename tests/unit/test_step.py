@@ -20,7 +20,7 @@ class FakeRun:
     """What the wrapper asks of a run; everything that happens is written down."""
 
     def __init__(self, *, retry_for: float = 60.0) -> None:
-        self.move_id, self.kind = "11111111-1111-4111-8111-111111111111", "migrate"
+        self.move_id, self.kind, self.flow_uuid = "11111111-1111-4111-8111-111111111111", "migrate", "f"
         self.options = MoveOptions(retry_for=retry_for, retry_pause=0.0)
         self.seen: list[str] = []
         self.stop_at_boundary: Exception | None = None
@@ -191,12 +191,38 @@ def test_a_journal_that_is_away_leaves_the_step_too(
     assert run.seen[-1] == "leave"
 
 
-def test_a_write_that_the_journal_refuses_for_good_fails_the_step(toy: Callable[..., tuple[Toy, FakeRun]]) -> None:
-    """Left for the next claim it would be refused for ever."""
+def test_a_write_that_the_journal_refuses_for_good_fails_the_step(
+    toy: Callable[..., tuple[Toy, FakeRun]], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Left for the next claim it would be refused for ever.  U17: the reason has neither statement nor values."""
+    caplog.set_level("INFO")
     step, run = toy(_refused_write(DataError))
-    with pytest.raises(StepError, match="refused a write"):
+    with pytest.raises(StepError) as failed:
         step.execute()
+    assert str(failed.value) == (
+        "step toy cannot write what it has to: the database refused a statement (DataError); the conductor's log has "
+        "the traceback and what the server said"
+    )
     assert "leave" not in run.seen
+    (record,) = caplog.records
+    assert record.getMessage().startswith(f"Move {run.move_id} (req-f): step toy failed: internal: ")
+    assert record.exc_info is not None
+
+
+def test_a_failed_step_is_one_line_of_the_log_however_often_it_is_tried(
+    toy: Callable[..., tuple[Toy, FakeRun]], caplog: pytest.LogCaptureFixture
+) -> None:
+    """U16: what a host said is in it in one line, with nothing in it that a terminal would obey."""
+    caplog.set_level("INFO")
+    error = StepError("no room\n\x1b[2J", code="disk-full", host="host1")
+    step, run = toy(error, error, error, {}, beyond=True)
+    step.execute()
+    (record,) = caplog.records
+    assert record.levelname == "INFO"
+    assert record.exc_info is None
+    assert record.getMessage() == (
+        f"Move {run.move_id} (req-f): step toy failed on host host1: disk-full: no room\\x0a\\x1b[2J"
+    )
 
 
 @pytest.mark.parametrize("why", [OperationalError, DataError])

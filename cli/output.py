@@ -1,0 +1,102 @@
+"""Where a command writes: what cannot be written there is told apart from every other trouble."""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from typing import Any, Final, TextIO
+
+from droveway.errors import DrovewayError
+
+_MARKS: Final = {"→": "->", "✓": "+", "✗": "x", "▸": ">", "·": ".", "↶": "<", "…": "..."}
+_ERRORS: Final = "droveway-marks"
+_STANDARD: Final = (0, 1, 2)
+
+
+class OutputLost(DrovewayError):
+    """What a command had to say could not be written; what it did is done."""
+
+    code = "output-lost"
+    exit_code = 1
+
+
+class Output:
+    """Standard output; raises `OutputLost` for what it does not take, and BrokenPipeError as it comes."""
+
+    def __init__(self, stream: TextIO | None) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Write the text, now or with the next flush."""
+        if self._stream is None:
+            raise OutputLost("the output could not be written (it is closed)")
+        with _told():
+            return self._stream.write(text)
+
+    def flush(self) -> None:
+        """Write what is left to write."""
+        if self._stream is not None:
+            with _told():
+                self._stream.flush()
+
+    def isatty(self) -> bool:
+        """Whether a terminal shows it."""
+        return self._stream is not None and self._stream.isatty()
+
+    def abandon(self) -> None:
+        """Let nothing more be written: what is left would fail again when the process ends."""
+        if self._stream is not None:
+            with contextlib.suppress(OSError, ValueError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+@contextlib.contextmanager
+def _told() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise OutputLost(f"the output could not be written ({error.strerror})") from None
+    except ValueError as error:
+        raise OutputLost(f"the output could not be written ({error})") from None
+
+
+@contextlib.contextmanager
+def standard() -> Iterator[Output]:
+    """Standard output for one command; what its encoding has no letters for is written in others."""
+    _fill_descriptors()
+    before = sys.stdout, sys.stderr
+    codecs.register_error(_ERRORS, _in_other_letters)
+    for stream in before:
+        if hasattr(stream, "reconfigure") and stream.errors != _ERRORS:
+            stream.reconfigure(errors=_ERRORS)
+    output = Output(sys.stdout)
+    try:
+        with open(os.devnull, "w", encoding="utf-8") as nowhere:  # noqa: PTH123 - it is no file
+            sys.stdout, sys.stderr = output, sys.stderr or nowhere
+            yield output
+    finally:
+        sys.stdout, sys.stderr = before
+
+
+def _fill_descriptors() -> None:
+    """Put something where standard streams are closed: a database opened next would get their number."""
+    for number in _STANDARD:
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+
+
+def _in_other_letters(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    letters = error.object[error.start : error.end]
+    return "".join(_MARKS.get(each, "?") for each in letters), error.end

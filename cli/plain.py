@@ -1,0 +1,51 @@
+"""Output for programs that read lines: each value in one, with nothing in it that a terminal would obey."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Sequence
+from typing import Any, TextIO
+
+from cliff.columns import FormattableColumn
+from cliff.formatters import commaseparated, value
+
+from droveway.printable import printable
+
+
+class Value(value.ValueFormatter):
+    """Values behind each other, without their names."""
+
+    def emit_list(
+        self,
+        column_names: Sequence[str],
+        data: Iterable[Sequence[Any]],
+        stdout: TextIO,
+        parsed_args: argparse.Namespace,
+    ) -> None:
+        """A line a row."""
+        super().emit_list(column_names, [_plain(row) for row in data], stdout, parsed_args)
+
+    def emit_one(
+        self, column_names: Sequence[str], data: Sequence[Any], stdout: TextIO, parsed_args: argparse.Namespace
+    ) -> None:
+        """A line a field."""
+        super().emit_one(column_names, _plain(data), stdout, parsed_args)
+
+
+class Csv(commaseparated.CSVLister):
+    """Values between commas, below their names."""
+
+    def emit_list(
+        self,
+        column_names: Sequence[str],
+        data: Iterable[Sequence[Any]],
+        stdout: TextIO,
+        parsed_args: argparse.Namespace,
+    ) -> None:
+        """A line a row."""
+        super().emit_list(column_names, [_plain(row) for row in data], stdout, parsed_args)
+
+
+def _plain(row: Sequence[Any]) -> list[Any]:
+    values = [each.machine_readable() if isinstance(each, FormattableColumn) else each for each in row]
+    return [printable(each) if isinstance(each, str) else each for each in values]
