@@ -119,9 +119,28 @@ class Purge(Command):
         """Remove them, and say how many rows went."""
         from droveway.persistence import purge
 
-        counted = purge.purge(self.site(parsed_args).journal, parsed_args.older_than)
+        site = self.site(parsed_args)
+        gone: list[str] = []
+        counted = purge.purge(site.journal, parsed_args.older_than, gone)
+        if not site.runs_here:
+            counted["nodes in ZooKeeper"] = self._sweep(site, gone)
         for name, count in counted.items():
             print(f"{count:>8}  {name}")
         count = counted.get("moves", 0)
         print(f"{count} move{'s' * (count != 1)} removed")
         return 0
+
+    def _sweep(self, site: Site, gone: list[str]) -> int:
+        """What the moves left in ZooKeeper; what could not be reached now goes with the next purge."""
+        from droveway.cli.daemon import connect
+        from droveway.engines import purging
+
+        try:
+            session = connect(site.conf)
+        except Refused as error:
+            self.app.stderr.write(f"warning: {error}; the nodes of the moves stay until the next purge\n")
+            return 0
+        try:
+            return purging.sweep(session, site.journal, gone)
+        finally:
+            session.close()

@@ -13,6 +13,7 @@ from droveway.errors import DrovewayError
 
 _MARKS: Final = {"→": "->", "✓": "+", "✗": "x", "▸": ">", "·": ".", "↶": "<", "…": "..."}
 _ERRORS: Final = "droveway-marks"
+_ALL_LETTERS: Final = "utf-8"
 _STANDARD: Final = (0, 1, 2)
 
 
@@ -75,7 +76,7 @@ def standard() -> Iterator[Output]:
     before = sys.stdout, sys.stderr
     codecs.register_error(_ERRORS, _in_other_letters)
     for stream in before:
-        if hasattr(stream, "reconfigure") and stream.errors != _ERRORS:
+        if hasattr(stream, "reconfigure") and codecs.lookup(stream.encoding).name != _ALL_LETTERS:
             stream.reconfigure(errors=_ERRORS)
     output = Output(sys.stdout)
     try:

@@ -234,7 +234,7 @@ def carry(command: Command, site: Site, move: Move, *wanted: str, lines: bool = 
 
     command.note(move)
     if not site.runs_here and not lines:
-        print(f"{sentence(move)}\n  {nobody(site) or f'follow it with  droveway move watch {move.id[:SHORT]}'}")
+        print(f"{sentence(move, nobody(site))}\n  follow it with  droveway move watch {move.id[:SHORT]}")
         return 0
     if not site.runs_here and (why := nobody(site)) is not None:
         command.app.stderr.write(f"warning: {why}\n")
@@ -268,8 +268,8 @@ def finish(move: Move, *wanted: str) -> int:
     return outcome(move, frozenset(State(state) for state in wanted))
 
 
-def sentence(move: Move) -> str:
-    """One line on a move: its servers and hosts, its state, why, and what can be done."""
+def sentence(move: Move, instead: str | None = None) -> str:
+    """One line on a move: its servers and hosts, its state, why, and what can be done, or ``instead`` of that."""
     from droveway.cli.move import facts
 
     shown = facts(move)
@@ -277,4 +277,6 @@ def sentence(move: Move) -> str:
     name = printable(move.server_name)
     reason = shown["error"] or shown["waits_for"] or shown["health_reason"]
     why = f": {printable(reason)}" if reason else ""
-    return f"move {move.id[:SHORT]}  {move.kind} {name}  {way}  {move.state}{why}\n  {printable(shown['next'])}"
+    return (
+        f"move {move.id[:SHORT]}  {move.kind} {name}  {way}  {move.state}{why}\n  {printable(instead or shown['next'])}"
+    )

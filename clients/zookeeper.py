@@ -154,6 +154,12 @@ class Coordination:
             stat = self.client.retry(self.client.exists, path)
             return stat.ephemeralOwner if stat is not None else None
 
+    def born(self, path: str) -> float | None:
+        """When the node was made, in seconds since 1970 by ZooKeeper's clock; None when it is missing."""
+        with self._translated():
+            stat = self.client.retry(self.client.exists, path)
+            return stat.ctime / 1000 if stat is not None else None
+
     def children(self, path: str) -> list[str]:
         """The names below the node, sorted; none when it is missing."""
         with self._translated():

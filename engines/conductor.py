@@ -246,7 +246,7 @@ class MoveConductor(impl_nonblocking.NonBlockingConductor):
         incarnation.raise_mark(self._coordination, incarnation.require(self._coordination, journal), epoch)
         if why := step_marks.lost(self._coordination, journal, posting.move):
             return self._park_lost(posting, epoch, why)
-        version = fencing.mirror(self._coordination, posting.move, epoch)
+        version = fencing.mirror(self._coordination, posting.move, epoch, journal=journal)
         graph = self._find_graph(posting.kind, posting.version)
         with journal.write() as session:
             fencing.check(session, posting.move, epoch)

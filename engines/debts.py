@@ -164,7 +164,7 @@ class Collector:
             fencing.exhume(self._journal, self._coordination, debt.move_id, epoch)
         # Before any host is told of it, as with each other epoch.
         incarnation.raise_mark(self._coordination, incarnation.require(self._coordination, self._journal), epoch)
-        version = fencing.mirror(self._coordination, fence, epoch)
+        version = fencing.mirror(self._coordination, fence, epoch, journal=self._journal, claimed=debt.move_id)
         commands = Commands(
             self._coordination, flow_uuid=owed.flow, epoch=epoch, guard=epoch_path(fence), version=version
         )

@@ -7,6 +7,7 @@ transaction that would have made it.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime as dt
 from typing import Any, Final
@@ -169,17 +170,24 @@ def mark_late(journal: Database, move_id: str, epoch: int) -> None:
         connection.execute(_LATE_OF_CLAIM, {"move": move_id, "claimed": epoch})
 
 
-def mirror(coordination: Coordination, move_id: str, epoch: int) -> int:
+def mirror(
+    coordination: Coordination, move_id: str, epoch: int, *, journal: Database | None = None, claimed: str = ""
+) -> int:
     """Raise the epoch's node in ZooKeeper to ``epoch`` and return the node's version, which guards commands.
 
-    Raises `droveway.errors.Fenced` when the node stands higher or the move has ended.
+    Raises `droveway.errors.Fenced` when the node stands higher or the move has ended.  With the ``journal`` a node that
+    is missing is only made while the claim stands there, of the move that is ``claimed`` (by default this one): who
+    slept while the move ended and was purged leaves nothing behind.
     """
     path = epoch_path(move_id)
     data = str(epoch).encode()
     while True:
         present = coordination.get(path, sync=True)
         if present is None:
-            coordination.create(path, data)
+            with contextlib.ExitStack() as stack:
+                if journal is not None:
+                    check(stack.enter_context(journal.begin()), claimed or move_id, epoch)
+                coordination.create(path, data)
             continue
         value, version = present
         if value == TOMBSTONE or (epoch_in(value) or 0) > epoch:

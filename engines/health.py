@@ -117,7 +117,7 @@ class HealthChecks:
             deadline=probe + ANSWER_SECONDS,
         )
         try:
-            version = fencing.mirror(self._coordination, move_id, epoch)
+            version = fencing.mirror(self._coordination, move_id, epoch, journal=self._journal)
             path = command_path(command.host, command.key)
             self._coordination.create_guarded(path, wire.encode(command), guard=epoch_path(move_id), version=version)
         except Fenced as error:

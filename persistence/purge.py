@@ -16,8 +16,10 @@ _ATOMS: Final = sa.table("atomdetails", sa.column("parent_uuid"))
 _BOOKS: Final = sa.table("logbooks", sa.column("uuid"))
 
 
-def purge(journal: Database, seconds: int) -> dict[str, int]:
+def purge(journal: Database, seconds: int, gone: list[str] | None = None) -> dict[str, int]:
     """Remove what ended longer ago than that, one move a transaction; how many rows of each table went.
+
+    To ``gone`` the ids of the moves are added.
 
     A move stays while a host owes something for it, or while its last claim was not given back.
     """
@@ -31,6 +33,8 @@ def purge(journal: Database, seconds: int) -> dict[str, int]:
             if connection.scalar(_endings(before).where(Move.id == move).with_for_update()) is None:
                 continue
             _remove(connection, move, counted)
+        if gone is not None:
+            gone.append(move)
     with journal.begin() as connection:
         counted[Plan.__tablename__] = connection.execute(sa.delete(Plan).where(Plan.created_at < before)).rowcount
     return {name: count for name, count in counted.items() if count}

@@ -15,7 +15,8 @@ from typing import Final, NamedTuple
 
 from droveway import wire
 from droveway.certificates import Identity
-from droveway.clients.zookeeper import Coordination, command_path, result_path, worker_path
+from droveway.clients.zookeeper import ROOT, Coordination, command_path, epoch_path, result_path, worker_path
+from droveway.clocks import LARGEST_SKEW
 from droveway.errors import CoordinationLost, Refused
 from droveway.outages import Once, Outage
 from droveway.workers import copies, frames
@@ -36,6 +37,9 @@ LOG = logging.getLogger(__name__)
 
 JOURNAL: Final = "worker.sqlite"
 LOCK: Final = "worker.lock"
+
+FORGET_EVERY: Final = 3600.0
+"""Seconds between two looks for moves that were purged."""
 
 LOOK_EVERY: Final = 2.0
 """Seconds after which the commands are looked at though no bell rang: a watch is a hint, never the only source."""
@@ -89,6 +93,7 @@ class Worker:
         """False again as soon as the registration may have gone."""
         self._stopping = False
         self._turned = time.monotonic()
+        self._forgets = time.monotonic()
         self._runs: dict[str, Run] = {}
         """By what each of them occupies (`_slot`)."""
         self._left: dict[str, _Left] = {}
@@ -233,6 +238,9 @@ class Worker:
                     self._registered = True
                     self.register()
                 self._look()
+                if time.monotonic() >= self._forgets:
+                    self._forgets = time.monotonic() + FORGET_EVERY
+                    self.forget_purged()
                 outage.over()
             except CoordinationLost as error:
                 self._registered = False
@@ -255,6 +263,20 @@ class Worker:
         for command in sorted(waiting, key=lambda waits: parse_key(waits.key).attempt):
             if not self._stopping:
                 self._consider(command, waiting)
+
+    def forget_purged(self) -> None:
+        """Drop what the journal has of moves that were purged: a conductor has taken their nodes away.
+
+        A node is missing also where ZooKeeper was wiped.  So it says nothing of a move that is older than ZooKeeper's
+        own folder of ours.
+        """
+        born = self.coordination.born(ROOT)
+        if born is None:
+            return
+        for move in self._journal.finished_since(born + LARGEST_SKEW.total_seconds()):
+            busy = any(run.command.move == move for run in self._runs.values())
+            if not busy and self.coordination.get(epoch_path(move), sync=True) is None:
+                self._journal.forget_move(move)
 
     def _consider(self, command: wire.Command, waiting: list[wire.Command]) -> None:
         key = parse_key(command.key)

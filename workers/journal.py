@@ -48,6 +48,9 @@ _FULL: Final = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR})
 
 LOG = logging.getLogger(__name__)
 
+_FORGOTTEN: Final = ""
+"""The stem of what outlives the moves that were forgotten: no step has it."""
+
 
 class Offer(msgspec.Struct, frozen=True, kw_only=True):
     """Whose disks may be fetched by which host, for which move."""
@@ -127,7 +130,30 @@ class WorkerJournal:
         epoch = self._one("SELECT coalesce(max(epoch), 0) FROM moves")[0]
         with self._lock:
             keys = self._db.execute("SELECT key FROM commands").fetchall()
-        return epoch, max((int(key.split(".")[3]) for (key,) in keys), default=0)
+        step = max((int(key.split(".")[3]) for (key,) in keys), default=0)
+        return max(epoch, self.noted(_FORGOTTEN, "epoch", 0)), max(step, self.noted(_FORGOTTEN, "step", 0))
+
+    def finished_since(self, moment: float) -> list[str]:
+        """The moves of which every command was begun after that time and has ended; a `time.time`."""
+        with self._lock:
+            rows = self._db.execute(
+                "SELECT move FROM commands GROUP BY move HAVING min(begun) > ? AND count(*) = count(result)", (moment,)
+            )
+            return [move for (move,) in rows]
+
+    def forget_move(self, move: str) -> None:
+        """Drop all that there is of a move that was purged; what was `seen` stays seen."""
+        epoch, step = self.seen()
+        with self._transaction() as db:
+            for name, value in (("epoch", epoch), ("step", step)):
+                db.execute(
+                    "INSERT OR REPLACE INTO notes (stem, name, value) VALUES (?, ?, ?)", (_FORGOTTEN, name, value)
+                )
+            keys = [key for (key,) in db.execute("SELECT key FROM commands WHERE move = ?", (move,))]
+            for flow in {key.partition(".")[0] for key in keys}:
+                db.execute("DELETE FROM notes WHERE substr(stem, 1, ?) = ?", (len(flow) + 1, f"{flow}."))
+            for table in ("commands", "moves", "offers"):
+                db.execute(f"DELETE FROM {table} WHERE move = ?", (move,))  # noqa: S608 - names of this file alone
 
     def step_of(self, move: str) -> int:
         """The highest number of a step of the move that was carried out here; debts are paid by the numbers of old."""

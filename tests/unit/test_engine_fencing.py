@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from support.engine_rig import CONFIRM, MIGRATE, Crash, Rig, embedded_rig, reference, until
 from taskflow.exceptions import StorageFailure
 
 from droveway import wire
 from droveway.clients.zookeeper import TOMBSTONE, epoch_path, progress_path, result_path
-from droveway.engines import fencing, progress
+from droveway.engines import fencing, progress, purging
 from droveway.engines.backend import FlowBackend
 from droveway.engines.fencing import Quarantined
 from droveway.engines.progress import ProgressNote
@@ -23,7 +24,7 @@ from droveway.flows.run import MoveOptions
 from droveway.flows.step import Context, Step
 from droveway.persistence import moves, requests
 from droveway.persistence.database import database_time
-from droveway.persistence.journal import Claim, Intent
+from droveway.persistence.journal import Claim, Intent, Move, MoveFlow
 from droveway.persistence.states import State
 
 
@@ -172,6 +173,36 @@ def test_the_mirror_only_rises_and_a_tombstone_is_the_end(rig: Rig) -> None:
     assert session.get(epoch_path("m")) == (TOMBSTONE, 2)
     with pytest.raises(Fenced):
         fencing.mirror(session, "m", 10)
+
+
+def test_who_slept_while_the_move_was_purged_leaves_nothing_behind(rig: Rig) -> None:
+    """e55: without its node nothing but the journal tells that a claim stands no more."""
+    move, session = rig.submit(), rig.session()
+    stale = fencing.claim(rig.journal, move, "stale")
+    with pytest.raises(Fenced):
+        fencing.mirror(session, move, stale - 1, journal=rig.journal)
+    assert session.get(epoch_path(move)) is None
+    kept = f"{move}{purging.KEPT}"
+    fencing.mirror(session, kept, stale, journal=rig.journal, claimed=move)
+    version = fencing.mirror(session, move, stale, journal=rig.journal)
+    fencing.bury(session, move, stale)
+    assert purging.sweep(session, rig.journal) == 0
+    with rig.journal.write() as writing:
+        writing.execute(sa.delete(Claim))
+        writing.execute(sa.update(Move).values(flow_uuid=None))
+        writing.execute(sa.delete(MoveFlow))
+        writing.execute(sa.delete(Move))
+    assert purging.sweep(session, rig.journal) == 1
+    assert session.children(purging.MOVES) == [kept], "a fence that stands is no tombstone"
+    for stands, claimed in ((move, ""), (kept, move)):
+        with pytest.raises(Fenced):
+            fencing.mirror(
+                session, stands, stale if stands == move else stale - 1, journal=rig.journal, claimed=claimed
+            )
+    with pytest.raises(Fenced):
+        session.create_guarded("/droveway/x", b"", guard=epoch_path(move), version=version)
+    assert purging.sweep(session, rig.journal, [move]) == 1
+    assert session.children(purging.MOVES) == []
 
 
 def test_only_the_claim_that_stands_opens_the_grave_of_a_move(rig: Rig) -> None:

@@ -13,7 +13,7 @@ import pytest
 from support.worker_rig import MIB, MOVE, PROBE, SERVER, Cloud, Killed, cloud
 
 from droveway import wire
-from droveway.clients.zookeeper import Coordination, command_path, progress_path, result_path, worker_path
+from droveway.clients.zookeeper import Coordination, command_path, epoch_path, progress_path, result_path, worker_path
 from droveway.errors import CoordinationLost, Fenced, Refused, StepError
 from droveway.workers import actions, daemon
 from droveway.workers.context import Context
@@ -436,6 +436,23 @@ def test_progress_of_a_copy_reaches_the_node_and_goes_with_the_answer(
     (progress,) = seen
     assert (progress.key, progress.done > 0, progress.total < MIB) == (copy.key, True, True)
     eventually(lambda: not site.coordination.children(progress_path("beta")))
+
+
+@pytest.mark.parametrize(("age", "left"), [(3600.0, 0), (-3600.0, 1)], ids=["purged", "wiped"])
+def test_a_move_whose_node_is_gone_is_forgotten_unless_zookeeper_was_wiped(
+    site: Cloud, started: Callable[..., Worker], monkeypatch: pytest.MonkeyPatch, age: float, left: int
+) -> None:
+    """e55: what is younger than ZooKeeper's own folder may be missing there, and is not over for that."""
+    worker = started()
+    command = post(site, site.command("alpha", "set_aside"))
+    result(site, command)
+    key = command.key
+    monkeypatch.setattr(Coordination, "born", lambda _self, _path: time.time() - age)
+    worker.forget_purged()
+    assert worker._journal.result(key) is not None, "its node stands"
+    site.coordination.delete(epoch_path(MOVE))
+    worker.forget_purged()
+    assert (worker._journal.result(key) is not None) == bool(left)
 
 
 def test_two_workers_of_one_host_are_one_too_many(site: Cloud, started: Callable[..., Worker]) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from droveway import wire
@@ -57,3 +59,30 @@ def test_a_begun_command_is_known_to_who_opens_the_journal_after_a_kill(journal:
     assert again.begun() == [COMMAND.key]
     again.close()
     journal.close()
+
+
+def test_what_is_forgotten_stays_seen(journal: WorkerJournal, tmp_path: Path) -> None:
+    """An older journal of the conductors is known by what workers have seen, of purged moves as well."""
+    other = msgspec.structs.replace(COMMAND, key="other.stop_guest.execute.9", move="other")
+    for command in (COMMAND, other):
+        journal.begin(command)
+        journal.raise_epoch(command.move, 7 if command is other else 3)
+        journal.note(f"{command.key.partition('.')[0]}.stop_guest", "ran", 1)
+    journal.put_offer(Offer(server="server", move="other", peer="beta", epoch=7))
+    assert journal.finished_since(0.0) == []
+    journal.finish(other.key, b"{}")
+    assert journal.finished_since(0.0) == ["other"]
+    assert journal.finished_since(time.time() + 60) == []
+    journal.forget_move("other")
+    assert journal.finished_since(0.0) == []
+    assert (journal.result(other.key), journal.offer("server"), journal.noted("other.stop_guest", "ran", 0)) == (
+        None,
+        None,
+        0,
+    )
+    assert journal.noted("flow.stop_guest", "ran", 0) == 1
+    journal.close()
+    again = WorkerJournal(tmp_path / "worker.sqlite", "alpha")
+    assert again.seen() == (7, 9)
+    assert again.begun() == [COMMAND.key]
+    again.close()
