@@ -134,10 +134,15 @@ class WorkerJournal:
         return max(epoch, self.noted(_FORGOTTEN, "epoch", 0)), max(step, self.noted(_FORGOTTEN, "step", 0))
 
     def finished_since(self, moment: float) -> list[str]:
-        """The moves of which every command was begun after that time and has ended; a `time.time`."""
+        """The moves of which every command was begun after that time, a `time.time`, and has ended.
+
+        Those of which nothing but questions was asked are among them: only their epoch is known.
+        """
         with self._lock:
             rows = self._db.execute(
-                "SELECT move FROM commands GROUP BY move HAVING min(begun) > ? AND count(*) = count(result)", (moment,)
+                "SELECT move FROM commands GROUP BY move HAVING min(begun) > ? AND count(*) = count(result)"
+                " UNION SELECT move FROM moves WHERE move NOT IN (SELECT move FROM commands)",
+                (moment,),
             )
             return [move for (move,) in rows]
 
@@ -152,6 +157,7 @@ class WorkerJournal:
             keys = [key for (key,) in db.execute("SELECT key FROM commands WHERE move = ?", (move,))]
             for flow in {key.partition(".")[0] for key in keys}:
                 db.execute("DELETE FROM notes WHERE substr(stem, 1, ?) = ?", (len(flow) + 1, f"{flow}."))
+            db.execute("DELETE FROM notes WHERE stem = ?", (move,))
             for table in ("commands", "moves", "offers"):
                 db.execute(f"DELETE FROM {table} WHERE move = ?", (move,))  # noqa: S608 - names of this file alone
 

@@ -69,6 +69,9 @@ def test_what_is_forgotten_stays_seen(journal: WorkerJournal, tmp_path: Path) ->
         journal.raise_epoch(command.move, 7 if command is other else 3)
         journal.note(f"{command.key.partition('.')[0]}.stop_guest", "ran", 1)
     journal.put_offer(Offer(server="server", move="other", peer="beta", epoch=7))
+    journal.raise_epoch("asked", 2)
+    assert journal.finished_since(0.0) == ["asked"]
+    journal.forget_move("asked")
     assert journal.finished_since(0.0) == []
     journal.finish(other.key, b"{}")
     assert journal.finished_since(0.0) == ["other"]
