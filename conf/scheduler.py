@@ -38,6 +38,13 @@ OPTS: Final[tuple[cfg.Opt, ...]] = (
         help="Whether a host in an aggregate with metadata trait:NAME=required is kept for servers whose flavor or "
         "image requires that trait. Nova's option of the same name.",
     ),
+    cfg.BoolOpt(
+        "enable_tenant_isolation",
+        default=True,
+        help="Whether a host in an aggregate with metadata filter_tenant_id, or filter_tenant_id_NAME, is kept for "
+        "servers of the projects whose ids stand there, as Nova's filter AggregateMultiTenancyIsolation does where it "
+        "is enabled.",
+    ),
     *(
         cfg.FloatOpt(
             f"{name}_weight_multiplier",

@@ -133,6 +133,10 @@ EXAMPLES: Final[Mapping[str, Facts]] = {
     "keeps_the_quotas": _resize(holdings=(holding(CORES, 18, 20), *ROOM)),
     "has_the_images_memory": _resize(features=Features(min_ram_mb=4096)),
     "has_the_images_disk": _resize(features=Features(min_disk_gb=8)),
+    "agrees_with_the_image": _resize(
+        new=dataclasses.replace(LARGE, extra_specs={"hw:virtio_packed_ring": "false"}),
+        features=Features(image_properties={"hw_virtio_packed_ring": "true"}),
+    ),
     "binds_no_devices": _new(extra_specs={"hw:cpu_policy": "dedicated"}),
     "holds_its_allocation": _migration(holds_allocation=False),
 }

@@ -85,9 +85,9 @@ def open_event(session: orm.Session, ref: ActionRef, event: str, host: str | Non
     connection.execute(_TOUCH, {"row": action, "now": utcnow()})
 
 
-def close_event(session: orm.Session, ref: ActionRef, event: str) -> None:
-    """End the open event of that name with Success; nothing when there is none."""
-    _end(session, ref, event, SUCCESS, None)
+def close_event(session: orm.Session, ref: ActionRef, event: str) -> bool:
+    """End the open event of that name with Success; False when there is none."""
+    return _end(session, ref, event, SUCCESS, None)
 
 
 def fail_event(session: orm.Session, ref: ActionRef, event: str, why: str | None) -> None:
@@ -95,13 +95,14 @@ def fail_event(session: orm.Session, ref: ActionRef, event: str, why: str | None
     _end(session, ref, event, ERROR, why)
 
 
-def _end(session: orm.Session, ref: ActionRef, event: str, result: str, why: str | None) -> None:
+def _end(session: orm.Session, ref: ActionRef, event: str, result: str, why: str | None) -> bool:
     action, connection = _find(session, ref), session.connection()
     if action is None:
-        return
+        return False
     now = utcnow()
-    connection.execute(_CLOSE, {"row": action, "named": event, "now": now, "outcome": result, "why": why})
+    ended = connection.execute(_CLOSE, {"row": action, "named": event, "now": now, "outcome": result, "why": why})
     connection.execute(_TOUCH, {"row": action, "now": now})
+    return bool(ended.rowcount)
 
 
 def _find(session: orm.Session, ref: ActionRef) -> int | None:

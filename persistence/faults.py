@@ -23,6 +23,8 @@ class Fault:
     message: str
     details: str
     host: str
+    step: str = ""
+    """The step of the flow that failed."""
 
 
 def record(session: orm.Session, server: str, fault: Fault) -> None:

@@ -15,6 +15,7 @@ ANTI_AFFINITY: Final = "anti-affinity"
 _AGGREGATE_SCOPE: Final = "aggregate_instance_extra_specs"
 _OR: Final = "<or>"
 _TRAIT: Final = "trait:"
+_TENANTS: Final = "filter_tenant_id"
 
 Rule = Callable[[MoveRequest, HostState, Sequence[HostState]], str | None]
 """Given the request, the host and all hosts: the reason against the host, or None when it passes."""
@@ -80,6 +81,20 @@ def aggregate_extra_specs(request: MoveRequest, host: HostState, _hosts: Sequenc
     return None
 
 
+def tenant_isolation(request: MoveRequest, host: HostState, _hosts: Sequence[HostState]) -> str | None:
+    """Hosts of an aggregate that is kept for servers of certain projects (Nova's `filter_tenant_id`)."""
+    if not request.rules.tenant_isolation:
+        return None
+    kept = {
+        project.strip()
+        for metadata in host.aggregates.values()
+        for key, value in metadata.items()
+        if key.startswith(_TENANTS)
+        for project in value.split(",")
+    } - {""}
+    return None if not kept or request.project in kept else "its aggregate is kept for servers of other projects"
+
+
 def isolated_aggregates(request: MoveRequest, host: HostState, _hosts: Sequence[HostState]) -> str | None:
     """Hosts of an aggregate that is kept for servers which require its traits (Nova's `isolate_aggregates`)."""
     lacking = sorted({trait for metadata in host.aggregates.values() for trait in isolating(request, metadata)})
@@ -128,6 +143,7 @@ FILTERS: Final[dict[str, Rule]] = {
     "ComputeFilter": compute,
     "AvailabilityZoneFilter": availability_zone,
     "AggregateInstanceExtraSpecsFilter": aggregate_extra_specs,
+    "AggregateMultiTenancyIsolation": tenant_isolation,
     "IsolateAggregates": isolated_aggregates,
     **GROUP_FILTERS,
 }

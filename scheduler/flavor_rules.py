@@ -6,8 +6,10 @@ asked of resizes only.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
+
+from oslo_utils import strutils
 
 from droveway.persistence.catalog import Flavor
 from droveway.persistence.quotas import CORES, RAM, UNLIMITED, Holding
@@ -16,6 +18,21 @@ from droveway.scheduler.features import ACCELERATORS, unhandled
 
 _GIB: Final = 1024**3
 _UNITS: Final = {CORES: "vCPUs", RAM: "MB of memory"}
+
+
+def _as_bool(text: str) -> object:
+    return strutils.bool_from_string(text, default=None)
+
+
+_SAID_BY_BOTH: Final[Mapping[str, Callable[[str], object]]] = {
+    "virtio_packed_ring": _as_bool,
+    "vif_multiqueue_enabled": _as_bool,
+    "locked_memory": _as_bool,
+    "mem_encryption": _as_bool,
+    "ephemeral_encryption": _as_bool,
+    "ephemeral_encryption_format": str,
+}
+"""What Nova refuses with FlavorImageConflict; devices of a host are refused whatever the image says."""
 
 
 def may_be_used(facts: Facts) -> str | None:
@@ -107,6 +124,19 @@ def has_the_images_disk(facts: Facts) -> str | None:
         f"the image of server {facts.server.name} needs a root disk of {needed} GB and flavor {_new(facts).name} has "
         f"one of {root} GB: choose a flavor with root_gb >= {needed}"
     )
+
+
+def agrees_with_the_image(facts: Facts) -> str | None:
+    """What both the new flavor and the server's image say of the guest's machine, they say alike."""
+    flavor, image = _new(facts).extra_specs, facts.features.image_properties
+    for name, reads in _SAID_BY_BOTH.items():
+        spec, prop = f"hw:{name}", f"hw_{name}"
+        if spec in flavor and prop in image and reads(flavor[spec]) != reads(image[prop]):
+            return (
+                f"flavor {_new(facts).name} says {spec}={flavor[spec]} and the image of server {facts.server.name} "
+                f"{prop}={image[prop]}, which contradict each other: choose a flavor that agrees with the image"
+            )
+    return None
 
 
 def binds_no_devices(facts: Facts) -> str | None:

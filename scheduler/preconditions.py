@@ -69,6 +69,7 @@ RULES: Final[tuple[Rule[Facts], ...]] = (
     Rule((20,), flavor.keeps_the_quotas, _RESIZE),
     Rule((21, 22), flavor.has_the_images_memory, _RESIZE),
     Rule((21,), flavor.has_the_images_disk, _RESIZE),
+    Rule((21,), flavor.agrees_with_the_image, _RESIZE),
     Rule((21, 22, 23, 24), flavor.binds_no_devices, _RESIZE),
     Rule((), server.holds_its_allocation, _BOTH),
 )

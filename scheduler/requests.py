@@ -36,6 +36,7 @@ class Rules:
     """What is configured of the choice; see `droveway.conf.scheduler`."""
 
     isolated_aggregates: bool = False
+    tenant_isolation: bool = True
     """Whether aggregates are kept for servers that require their traits."""
     multipliers: Mapping[str, float] = field(default_factory=dict)
     """How much each weigher counts, by the name of Nova's option; 1 where none is given."""
@@ -44,7 +45,11 @@ class Rules:
 def rules(options: cfg.ConfigOpts.GroupAttr) -> Rules:
     """The configured rules; ``options`` is the group [scheduler]."""
     names = [f"{name}_weight_multiplier" for name in scheduler.WEIGHED]
-    return Rules(options.enable_isolated_aggregate_filtering, {name: options[name] for name in names})
+    return Rules(
+        options.enable_isolated_aggregate_filtering,
+        options.enable_tenant_isolation,
+        {name: options[name] for name in names},
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +74,11 @@ class MoveRequest:
     def zone(self) -> str | None:
         """The availability zone that the server's owner asked for: it stays in it."""
         return self._spec.get("availability_zone") or None
+
+    @property
+    def project(self) -> str:
+        """The id of the project that the server belongs to."""
+        return str(self._spec.get("project_id") or "")
 
     @property
     def group(self) -> ServerGroup | None:

@@ -289,6 +289,10 @@ class RecordDestination(Step):
         }
 
 
+_FINISHING: Final = ("connect_destination", "define_guest")
+"""Steps of the destination's part (Nova's `finish_resize`) that come before the records which open its event."""
+
+
 class MarkMigrating(Step):
     """Tells everybody that the guest is about to be off, before it is, so that no restarting nova-compute starts it."""
 
@@ -323,7 +327,13 @@ class MarkMigrating(Step):
                 task_state=task(rows, _ACCEPTED, TaskState.RESIZE_MIGRATED),
                 power_state=(OneOf((rows.instance.power_state,)), before(ctx.move).power_state),
             )
-            fail_event(rows, RESIZE_EVENT, fault)
+            if fault is not None and fault.step in _FINISHING:
+                # On the source all went well: what failed was the destination's part, and its event is not open yet.
+                if actions.close_event(rows.session, rows.action, RESIZE_EVENT):
+                    actions.open_event(rows.session, rows.action, FINISH_EVENT, ctx.destination.host)
+                fail_event(rows, FINISH_EVENT, fault)
+            else:
+                fail_event(rows, RESIZE_EVENT, fault)
 
 
 class SwitchRecords(Step):

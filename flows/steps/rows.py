@@ -140,6 +140,7 @@ def failure(ctx: Context) -> faults.Fault | None:
         message=message,
         details=f"{failed.flow} of move {ctx.move.id}{tried}, step {failed.step}: {message}",
         host=failed.error.get("host") or platform.node(),
+        step=failed.step,
     )
 
 

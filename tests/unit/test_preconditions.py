@@ -208,6 +208,30 @@ def test_devices_are_refused_wherever_they_are_asked_for(slot: str) -> None:
     assert "NUMA cells" in str(refusal(facts[slot]))
 
 
+@pytest.mark.parametrize(
+    ("flavor", "image", "refused"),
+    [
+        ("hw:virtio_packed_ring=false", "hw_virtio_packed_ring=true", True),
+        ("hw:virtio_packed_ring=no", "hw_virtio_packed_ring=0", False),
+        ("hw:virtio_packed_ring=false", "hw_disk_bus=virtio", False),
+        ("hw:vif_multiqueue_enabled=true", "hw_vif_multiqueue_enabled=false", True),
+        ("hw:locked_memory=true", "hw_locked_memory=no", True),
+        ("hw:mem_encryption=false", "hw_mem_encryption=1", True),
+        ("hw:ephemeral_encryption_format=luks", "hw_ephemeral_encryption_format=plain", True),
+        ("hw:ephemeral_encryption_format=luks", "hw_ephemeral_encryption_format=luks", False),
+    ],
+)
+def test_a_flavor_that_contradicts_the_image_is_refused(flavor: str, image: str, *, refused: bool) -> None:
+    """D5: Nova's FlavorImageConflict."""
+    specs, properties = (dict([each.split("=")]) for each in (flavor, image))
+    facts = dataclasses.replace(
+        page.RESIZE_TO_LARGE,
+        new=dataclasses.replace(page.LARGE, extra_specs=specs),
+        features=Features(image_properties=properties),
+    )
+    assert ("contradict each other" in str(refusal(facts))) == refused
+
+
 # Quotas.
 
 

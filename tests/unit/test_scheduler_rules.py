@@ -75,6 +75,34 @@ def test_placement_is_asked_for_no_host_of_an_isolated_aggregate() -> None:
     assert [value for name, value in pairs if name == "member_of"] == ["in:z", "!in:a,b"]
 
 
+@pytest.mark.parametrize(
+    ("metadata", "passes"),
+    [
+        ([], True),
+        ([{"other": "p2"}], True),
+        ([{"filter_tenant_id": "p1"}], True),
+        ([{"filter_tenant_id": "p2, p1"}], True),
+        ([{"filter_tenant_id": "p2"}, {"filter_tenant_id_3": "p1"}], True),
+        ([{"filter_tenant_id": "p2"}], False),
+        ([{"filter_tenant_id3": "p2,p3"}], False),
+        ([{"filter_tenant_id": " "}], True),
+    ],
+)
+def test_a_host_that_is_kept_for_projects_takes_no_others(metadata: list[dict[str, str]], *, passes: bool) -> None:
+    """D7: as Nova's AggregateMultiTenancyIsolation does; a configuration may do without."""
+    host = state("host2", aggregates={f"a{number}": each for number, each in enumerate(metadata)})
+    mine = request(spec={"project_id": "p1"})
+    found = rejection(mine, host, [host])
+    assert (found is None) == passes
+    if found is not None:
+        assert (found.filter, found.reason) == (
+            "AggregateMultiTenancyIsolation",
+            "its aggregate is kept for servers of other projects",
+        )
+    without = request(spec={"project_id": "p1"}, rules=Rules(tenant_isolation=False))
+    assert rejection(without, host, [host]) is None
+
+
 # Weighers.
 
 
