@@ -149,17 +149,16 @@ class WorkerJournal:
     def forget_move(self, move: str) -> None:
         """Drop all that there is of a move that was purged; what was `seen` stays seen."""
         epoch, step = self.seen()
-        with self._transaction() as db:
-            for name, value in (("epoch", epoch), ("step", step)):
-                db.execute(
-                    "INSERT OR REPLACE INTO notes (stem, name, value) VALUES (?, ?, ?)", (_FORGOTTEN, name, value)
-                )
-            keys = [key for (key,) in db.execute("SELECT key FROM commands WHERE move = ?", (move,))]
-            for flow in {key.partition(".")[0] for key in keys}:
-                db.execute("DELETE FROM notes WHERE substr(stem, 1, ?) = ?", (len(flow) + 1, f"{flow}."))
-            db.execute("DELETE FROM notes WHERE stem = ?", (move,))
-            for table in ("commands", "moves", "offers"):
-                db.execute(f"DELETE FROM {table} WHERE move = ?", (move,))  # noqa: S608 - names of this file alone
+        with self._lock:
+            keys = [key for (key,) in self._db.execute("SELECT key FROM commands WHERE move = ?", (move,))]
+        # What was seen first, and the commands, by which the rest is found again after a kill, last.
+        for name, value in (("epoch", epoch), ("step", step)):
+            self._write("INSERT OR REPLACE INTO notes (stem, name, value) VALUES (?, ?, ?)", (_FORGOTTEN, name, value))
+        for flow in {key.partition(".")[0] for key in keys}:
+            self._write("DELETE FROM notes WHERE substr(stem, 1, ?) = ?", (len(flow) + 1, f"{flow}."))
+        self._write("DELETE FROM notes WHERE stem = ?", (move,))
+        for table in ("offers", "moves", "commands"):
+            self._write(f"DELETE FROM {table} WHERE move = ?", (move,))  # noqa: S608 - names of this file alone
 
     def step_of(self, move: str) -> int:
         """The highest number of a step of the move that was carried out here; debts are paid by the numbers of old."""
