@@ -67,6 +67,18 @@ def test_nothing_of_a_server_in_a_move_goes() -> None:
     assert f"the move {MOVE[:8]} holds web" in mend.why
 
 
+@pytest.mark.parametrize("status", ["migrating", "finished", "confirming"])
+def test_nothing_is_mended_beside_a_migration_of_novas(status: str) -> None:
+    """Its row alone says that Nova moves the server: task_state is NULL, also in VERIFY_RESIZE."""
+    novas = replace(books().migrations[0], uuid="44444444-4444-4444-8444-444444444444", status=status)
+    port = replace(books().ports[0], bindings={"source": "ACTIVE", "third": "INACTIVE"})
+    tried = {"tried": {(SERVER, "third"): ENDED}}
+    assert planned(at_rest(ports=(port,)), "port", **tried).does != ""
+    mend = planned(at_rest(ports=(port,), migrations=(novas,)), "port", **tried)
+    assert mend.does == ""
+    assert "something else is under way with web" in mend.why
+
+
 def test_a_consumer_that_the_journal_does_not_know_stays() -> None:
     nobody = "44444444-4444-4444-8444-444444444444"
     assert "nobody's that the journal knows" in planned(at_rest(allocations={nobody: LEFT[ENDED]}), nobody).why

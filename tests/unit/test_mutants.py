@@ -13,7 +13,7 @@ from droveway.flows import registry
 from droveway.lab import crash_points, matrix_clouds
 
 ROOT = Path(__file__).resolve().parents[2]
-LAYERS = {"flows", "engines", "persistence", "workers", "clients"}
+LAYERS = {"flows", "engines", "persistence", "workers", "clients", "audit", "scheduler"}
 
 
 def _tool() -> ModuleType:

@@ -16,7 +16,7 @@ from droveway.engines.admission import Limits
 from droveway.engines.board import MoveBoard
 from droveway.engines.keeper import Keeper, Post, look
 from droveway.engines.queue import foreign, waits_for
-from droveway.persistence import daemons
+from droveway.persistence import daemons, freezes
 from droveway.persistence.journal import Move, MoveFlow
 from droveway.persistence.states import State
 
@@ -106,6 +106,18 @@ def test_a_flow_that_has_begun_and_that_nobody_knows_any_more_keeps_no_room(rig:
     assert offered(keeper) == [waits]
     assert "a conductor that knows" in (foreign(rig.journal, begun) or "")
     assert foreign(rig.journal, waits) is None
+
+
+def test_a_move_whose_target_is_frozen_is_not_offered(rig: Rig) -> None:
+    """So that nobody is surprised on a host that is worked on: the source alone is not all that a freeze is about."""
+    waits, (goes,) = ask(rig, "h1", target_host="h2"), ask(rig, "h3")
+    with rig.journal.write() as session:
+        freezes.freeze(session, "host", "h2", who="me", reason=None)
+    keeper = make_keeper(rig, Limits(running=4))
+    assert offered(keeper) == [goes]
+    with rig.journal.write() as session:
+        freezes.thaw(session, "host", "h2")
+    assert offered(keeper) == waits
 
 
 def test_a_rack_and_a_cell_have_limits_of_their_own(rig: Rig) -> None:
