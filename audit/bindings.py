@@ -8,14 +8,18 @@ from typing import Final
 from droveway.audit.findings import Finding, Kind
 from droveway.audit.records import PortView
 from droveway.audit.snapshot import Phase, Snapshot, Standing
+from droveway.clients.network import NORMAL
 
 ACTIVE: Final = "ACTIVE"
+_COMPUTE: Final = "compute:"
 
 
 def check(snapshot: Snapshot) -> Iterator[Finding]:
     """Ports of no server; unbound ports; bindings that are missing, extra, left INACTIVE or on a wrong host."""
     for port in snapshot.ports:
         standing = snapshot.standings.get(port.server)
+        if standing is not None and not standing.going:
+            yield from _described(port, standing)
         if standing is None:
             yield Finding(
                 Kind.BINDING,
@@ -29,6 +33,45 @@ def check(snapshot: Snapshot) -> Iterator[Finding]:
             yield from _moving(port, standing)
         elif standing.placed:
             yield from _settled(port, standing)
+
+
+def _described(port: PortView, standing: Standing) -> Iterator[Finding]:
+    """What Neutron keeps of the port beside its bindings: a move brings profile and vnic type along as they were."""
+    host = standing.host or ""
+    move = standing.move if standing.phase is not Phase.REST else None
+    if not port.owner.startswith(_COMPUTE):
+        yield _wrong(port, standing, f"has the device_owner {port.owner or 'of nobody'}, not {_owner(standing)}")
+    elif standing.placed and standing.phase is not Phase.MOVING and _zone(standing) not in ("", port.owner):
+        yield _wrong(port, standing, f"has the device_owner {port.owner}, but {standing.name} is in {_zone(standing)}")
+    if move is None:
+        return
+    if port.vnic_type != NORMAL:
+        yield _finding(port, standing, host, f"is of vnic type {port.vnic_type}, and only {NORMAL} ports are moved")
+    wanted = move.profiles.get(port.id)
+    active = [each for each, status in port.bindings.items() if status == ACTIVE]
+    if wanted is not None and active and dict(port.profile) != dict(wanted):
+        text = f"has the binding profile {dict(port.profile)}, and had {dict(wanted)} before the move"
+        yield _finding(port, standing, host, f"{text} of {standing.name}")
+
+
+def _zone(standing: Standing) -> str:
+    return f"{_COMPUTE}{standing.row.zone}" if standing.row is not None and standing.row.zone else ""
+
+
+def _owner(standing: Standing) -> str:
+    return _zone(standing) or f"{_COMPUTE}ZONE"
+
+
+def _wrong(port: PortView, standing: Standing, text: str) -> Finding:
+    return Finding(
+        Kind.BINDING,
+        port.id,
+        f"the port {port.id} of {standing.name} {text}",
+        f"openstack port set --device {standing.server} --device-owner {_owner(standing)} {port.id}",
+        standing.host or "",
+        standing.server,
+        standing.move_id,
+    )
 
 
 def _settled(port: PortView, standing: Standing) -> Iterator[Finding]:

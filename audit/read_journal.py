@@ -60,6 +60,7 @@ def moves(session: orm.Session) -> tuple[MoveRow, ...]:
             delete_requested=row.delete_requested,
             old_flavor=_flavor(recorded.get(row.id), "old_flavor"),
             new_flavor=_flavor(recorded.get(row.id), "new_flavor"),
+            profiles={port["port"]: port["profile"] for port in (recorded.get(row.id) or {}).get("ports") or []},
         )
         for row in rows
     )

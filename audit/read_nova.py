@@ -62,6 +62,9 @@ def servers(session: orm.Session, cell_name: str) -> tuple[ServerRow, ...]:
             _INSTANCE.task_state,
             _INSTANCE.power_state,
             _INSTANCE.hidden,
+            _INSTANCE.project_id,
+            _INSTANCE.user_id,
+            _INSTANCE.availability_zone,
             _EXTRA.flavor,
             _EXTRA.migration_context,
             *columns,
@@ -153,6 +156,9 @@ def _server(
         fence=metadata.get((row.uuid, FENCE_KEY)),
         volumes=tuple(volumes.get(row.uuid, ())),
         broken=broken,
+        project=row.project_id or "",
+        user=row.user_id or "",
+        zone=row.availability_zone,
     )
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Container, Iterable
 from typing import Final
 
-from droveway.audit.records import AttachmentView, ImageView, PortView
+from droveway.audit.records import AttachmentView, Consumer, ImageView, PortView
 from droveway.clients.image import Images
 from droveway.clients.network import Network
 from droveway.clients.placement import Placement
@@ -33,12 +34,30 @@ def reserved(client: Placement, provider: str) -> dict[str, int]:
     return {name: int(each["reserved"]) for name, each in inventories.items() if each.get("reserved")}
 
 
-def ports(client: Network) -> tuple[PortView, ...]:
+def consumers(client: Placement, known: Iterable[str]) -> dict[str, Consumer]:
+    """Of these consumers what they are and whose."""
+    found = {}
+    for consumer in known:
+        holds = client.allocations(consumer)
+        if holds.allocations:
+            found[consumer] = Consumer(kind=holds.consumer_type, project=holds.project_id, user=holds.user_id)
+    return found
+
+
+def ports(client: Network, servers: Container[str]) -> tuple[PortView, ...]:
     """The ports that belong to servers; those of routers and DHCP agents are none of ours."""
     return tuple(
-        PortView(id=port.id, server=port.server, bindings=dict(port.bindings))
+        PortView(
+            id=port.id,
+            server=port.server,
+            bindings=dict(port.bindings),
+            profile=dict(port.profile),
+            vnic_type=port.vnic_type,
+            owner=port.device_owner,
+        )
         for port in client.all_ports()
-        if port.server and port.device_owner.startswith(_COMPUTE_OWNER)
+        # One that names a server as its device is the server's, whatever else it says.
+        if port.server and (port.device_owner.startswith(_COMPUTE_OWNER) or port.server in servers)
     )
 
 

@@ -44,6 +44,10 @@ class ServerRow:
     volumes: tuple[BlockDevice, ...]
     broken: str
     """Why a column could not be read; empty when all could."""
+    project: str = ""
+    user: str = ""
+    zone: str | None = None
+    """The availability zone of its host."""
 
     @property
     def from_volume(self) -> bool:
@@ -108,6 +112,8 @@ class MoveRow:
     old_flavor: Mapping[str, Any] | None
     new_flavor: Mapping[str, Any] | None
     """Fields of Nova's Flavor object, as the move recorded them at its start; None before that or once it ended."""
+    profiles: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+    """Port → the profile of its binding, recorded likewise."""
 
     @property
     def ended(self) -> bool:
@@ -180,6 +186,20 @@ class PortView:
     server: str
     bindings: Mapping[str, str]
     """Host → ACTIVE or INACTIVE."""
+    profile: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """Of the active binding, as the vnic type."""
+    vnic_type: str = "normal"
+    owner: str = "compute:nova"
+    """Its device_owner."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Consumer:
+    """A consumer of allocations; ``kind`` is its consumer type, a server's for one that Nova made without a type."""
+
+    kind: str
+    project: str
+    user: str
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -17,6 +17,7 @@ from droveway.audit import (
     images,
     journal,
     migrations,
+    owners,
     rows,
     usage,
     volumes,
@@ -30,6 +31,7 @@ Check = Callable[[Snapshot], Iterator[Finding]]
 
 CHECKS: Final[tuple[Check, ...]] = (
     allocations.check,
+    owners.check,
     bindings.check,
     volumes.check,
     images.check,

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from droveway.audit.records import (
     AttachmentView,
     CommandView,
+    Consumer,
     DebtRow,
     Directory,
     DiskDigest,
@@ -126,6 +127,8 @@ class Snapshot:
     overlaps: tuple[Overlap, ...]
     """What the guests' log says against "no server ever runs twice"."""
     unseen: tuple[Unseen, ...]
+    consumers: Mapping[str, Consumer] = dataclasses.field(default_factory=dict)
+    """Of the consumers that are a server or a move, whose they are."""
     digests: tuple[DiskDigest, ...] = ()
     checksums: Mapping[tuple[str, str], str] = dataclasses.field(default_factory=dict)
     """(Move, disk) → the digest of what the move set aside, as it was copied."""

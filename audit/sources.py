@@ -88,7 +88,10 @@ def take(sources: Sources) -> Snapshot:
         debts=debts,
         providers=providers,
         allocations=allocations,
-        ports=read_services.ports(sources.network),
+        consumers=read_services.consumers(
+            sources.placement, allocations.keys() & {*(row.uuid for row in servers), *(move.id for move in moves)}
+        ),
+        ports=read_services.ports(sources.network, {row.uuid for row in servers}),
         attachments=read_services.attachments(sources.volumes),
         images=() if sources.images is None else read_services.images(sources.images),
         hosts=looked.hosts,

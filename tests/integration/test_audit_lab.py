@@ -18,7 +18,7 @@ from support.audit_world import CLOUD, HYPERVISORS, SERVICE_CHECKS, World, about
 from droveway.audit import Kind
 from droveway.audit.records import CommandView
 from droveway.lab import daemons
-from droveway.persistence import debts, servers
+from droveway.persistence import debts, moves, servers
 from droveway.persistence.journal import Debt, MoveFlow, MoveStep
 from droveway.persistence.states import State
 from droveway.workers.hypervisors import base, libvirt_connection
@@ -106,8 +106,47 @@ class TestAllocations:
         assert about(finding) == (world.move, "host1", world.ids["moved"], world.move)
         assert "the migration of moved holds no allocation" in finding.detail
 
+    @plants(Kind.ALLOCATION)
+    @pytest.mark.parametrize(
+        "wrong", [{"consumer_type": "MIGRATION"}, {"project_id": "somebody"}, {"user_id": "somebody"}]
+    )
+    def test_of_a_wrong_type_project_or_user(self, world: World, wrong: dict[str, str]) -> None:
+        server, owner = world.ids["web"], {"project_id": world.lab.identity.project, "user_id": world.lab.identity.user}
+        world.lab.placement.release(server)
+        world.lab.placement.ensure_allocation(server, {world.node("host1"): SMALL}, **(owner | wrong))
+        finding = world.only("allocation")
+        assert about(finding) == (server, "host1", server, "")
+        assert next(iter(wrong.values())) in finding.detail
+        assert finding.mend.startswith("openstack resource provider allocation set --allocation rp=")
+
+    @plants(Kind.ALLOCATION)
+    def test_of_a_migration_that_counts_as_a_server(self, world: World) -> None:
+        world.hold(world.move, host1=SMALL)
+        finding = world.only("allocation")
+        assert about(finding) == (world.move, "host1", world.ids["moved"], world.move)
+        assert "consumer type INSTANCE, not MIGRATION" in finding.detail
+
 
 class TestBindings:
+    @plants(Kind.BINDING)
+    @pytest.mark.parametrize("owner", ["", "network:dhcp", "compute:elsewhere"])
+    def test_of_a_port_with_a_wrong_device_owner(self, world: World, owner: str) -> None:
+        port = self._port(world, "web")
+        world.lab.cloud.network.activate(port, "host1", device_owner=owner)
+        finding = world.only("binding")
+        assert about(finding) == (port, "host1", world.ids["web"], "")
+        assert finding.mend.endswith(f"--device-owner compute:nova {port}")
+
+    @plants(Kind.BINDING)
+    def test_of_a_port_that_lost_its_profile_in_its_move(self, world: World) -> None:
+        port = self._port(world, "moved")
+        with world.lab.journal.write() as session:
+            ports = [{"port": port, "profile": {"trusted": True}}]
+            moves.get(session, world.move).before = {"ports": ports}
+        finding = world.only("binding")
+        assert about(finding) == (port, "host3", world.ids["moved"], world.move)
+        assert "has the binding profile {}, and had {'trusted': True} before the move" in finding.detail
+
     @plants(Kind.BINDING)
     def test_left_inactive(self, world: World) -> None:
         port = self._port(world, "web")

@@ -43,6 +43,7 @@ from droveway.audit import (
     images,
     journal,
     migrations,
+    owners,
     read_hosts,
     rows,
     volumes,
@@ -62,7 +63,19 @@ from droveway.workers.hypervisors import base
 
 F = TypeVar("F", bound=Callable[..., None])
 
-SERVICE_CHECKS: Final = (allocations, bindings, volumes, images, disks, guests, connections, hosts, contents, commands)
+SERVICE_CHECKS: Final = (
+    allocations,
+    bindings,
+    volumes,
+    images,
+    disks,
+    guests,
+    connections,
+    hosts,
+    contents,
+    commands,
+    owners,
+)
 ROW_CHECKS: Final = (rows, migrations, node_usage, journal)
 """The modules of the audit, parted by where their findings are planted."""
 HYPERVISORS: Final = ("sandbox", "libvirt")
