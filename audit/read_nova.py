@@ -52,7 +52,7 @@ def requests(session: orm.Session) -> dict[str, str]:
 
 def servers(session: orm.Session, cell_name: str) -> tuple[ServerRow, ...]:
     """Every live server of the cell."""
-    columns = [getattr(_INSTANCE, name) for name in FLAVOR_COLUMNS]
+    columns = [getattr(_INSTANCE, name) for name in (*FLAVOR_COLUMNS, "project_id", "user_id", "availability_zone")]
     query = (
         sa.select(
             _INSTANCE.uuid,
@@ -62,9 +62,6 @@ def servers(session: orm.Session, cell_name: str) -> tuple[ServerRow, ...]:
             _INSTANCE.task_state,
             _INSTANCE.power_state,
             _INSTANCE.hidden,
-            _INSTANCE.project_id,
-            _INSTANCE.user_id,
-            _INSTANCE.availability_zone,
             _EXTRA.flavor,
             _EXTRA.migration_context,
             *columns,
