@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,11 +25,18 @@ from support.audit_books import (
     with_row,
 )
 
-from droveway.audit import Snapshot, judge, run
+from droveway.audit import Finding, Snapshot, judge, run
 from droveway.audit.records import DebtRow, MigrationRow
 from droveway.persistence.states import State
 from droveway.wire import ACTIONS
 from droveway.workers.hypervisors.guests_log import overlaps
+
+
+def one(found: Iterable[Finding]) -> Finding:
+    """The one finding that there is."""
+    listed = list(found)
+    assert len(listed) == 1, listed
+    return listed[0]
 
 
 def debt(host: str, action: str, **fields: Any) -> DebtRow:
@@ -51,7 +59,7 @@ def running(*hosts: str) -> dict[str, Any]:
 @pytest.mark.parametrize("action", sorted(ACTIONS))
 def test_no_debt_explains_a_guest_that_runs_on_two_hosts(state: State, host: str, action: str) -> None:
     report = judge(books(state, debts=(debt(host, action),), **running("source", "dest")))
-    (twice,) = [each for each in report.findings if each.kind == "guest"]
+    twice = one([each for each in report.findings if each.kind == "guest"])
     assert "runs on dest and source at once" in twice.detail
     assert not report.clean
 
@@ -68,7 +76,7 @@ def test_no_debt_explains_two_runs_in_the_log_of_all_guests(tmp_path: Path) -> N
     line = '{{"time": 1.0, "event": "start", "server": "{}", "host": "{}", "pid": 1, "born": 1}}\n'
     log.write_text("".join(line.format(SERVER, host) for host in ("source", "dest")))
     owed = tuple(debt(host, "define_guest") for host in ("source", "dest"))
-    (found,) = findings(books(debts=owed, overlaps=tuple(overlaps(log))), "guest")
+    found = one(findings(books(debts=owed, overlaps=tuple(overlaps(log))), "guest"))
     assert found.subject == "guests.log"
 
 
@@ -151,13 +159,13 @@ def at_rest(**changes: Any) -> Snapshot:
 def test_a_server_in_error_is_a_finding_with_the_way_out_that_fits_its_guest(runs: bool, mend: str) -> None:
     hosts = (view("source", guest(running=runs), volumes=("volume",), ports=("port",)), view("dest"), view("third"))
     power = 1 if runs else 4
-    (found,) = judge(with_row(at_rest(hosts=hosts), vm_state="error", power_state=power)).findings
+    found = one(judge(with_row(at_rest(hosts=hosts), vm_state="error", power_state=power)).findings)
     assert (found.kind, found.subject, found.detail) == ("task", "vm_state", "web is in ERROR on source")
     assert found.mend == f"{mend} {SERVER}"
 
 
 def test_a_server_in_error_in_a_move_is_brought_back_by_nobody_s_hand() -> None:
-    (found,) = findings(with_row(books(), vm_state="error"), "task")
+    found = one(findings(with_row(books(), vm_state="error"), "task"))
     assert found.mend == f"droveway server show {SERVER}, then droveway move show {MOVE[:8]}"
 
 
@@ -170,7 +178,7 @@ def test_a_server_in_error_in_a_move_is_brought_back_by_nobody_s_hand() -> None:
 )
 def test_power_state_is_what_the_guest_does(runs: bool, vm_state: str, power_state: int, text: str, mend: str) -> None:
     hosts = (view("source", guest(running=runs), volumes=("volume",), ports=("port",)), view("dest"), view("third"))
-    (found,) = judge(with_row(at_rest(hosts=hosts), vm_state=vm_state, power_state=power_state)).findings
+    found = one(judge(with_row(at_rest(hosts=hosts), vm_state=vm_state, power_state=power_state)).findings)
     assert (found.kind, found.subject) == ("row", "power_state")
     assert text in found.detail
     assert mend in found.mend
