@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
@@ -13,13 +12,23 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
-from support.audit_world import CLOUD, HYPERVISORS, SERVICE_CHECKS, World, about, planted, plants, reportable
+from support.audit_world import (
+    CLOUD,
+    HYPERVISORS,
+    SERVICE_CHECKS,
+    World,
+    about,
+    note_digest,
+    planted,
+    plants,
+    reportable,
+)
 
 from droveway.audit import Kind
 from droveway.audit.records import CommandView
 from droveway.lab import daemons
 from droveway.persistence import debts, moves, servers
-from droveway.persistence.journal import Debt, MoveFlow, MoveStep
+from droveway.persistence.journal import Debt, MoveFlow
 from droveway.persistence.states import State
 from droveway.workers.hypervisors import base, libvirt_connection
 from droveway.workers.hypervisors.libvirt_xml import Domain
@@ -141,8 +150,7 @@ class TestBindings:
     def test_of_a_port_that_lost_its_profile_in_its_move(self, world: World) -> None:
         port = self._port(world, "moved")
         with world.lab.journal.write() as session:
-            ports = [{"port": port, "profile": {"trusted": True}}]
-            moves.get(session, world.move).before = {"ports": ports}
+            moves.get(session, world.move).before = {"ports": [{"port": port, "profile": {"trusted": True}}]}
         finding = world.only("binding")
         assert about(finding) == (port, "host3", world.ids["moved"], world.move)
         assert "has the binding profile {}, and had {'trusted': True} before the move" in finding.detail
@@ -353,7 +361,7 @@ class TestDisks:
         path = world.instances("host1") / f"{world.ids['moved']}_resize" / disk
         whole = path.read_bytes()
         world.mends.callback(path.write_bytes, whole)
-        _note_digest(world, disk, path)
+        note_digest(world, disk, path)
         assert world.audit().clean
         status = path.stat()
         with path.open("r+b") as file:
@@ -452,9 +460,7 @@ class TestGuests:
         with world.lab.journal.write() as session:
             owing = {"move_id": world.move, "action": "remove_guest", "details": {}, "created_at": NOW}
             session.add_all(Debt(host=host, **owing) for host in ("host1", "host3"))
-        report = world.audit()
-        assert not report.clean
-        assert ("guest", "host1,host3") in {(finding.kind, finding.host) for finding in report.findings}
+        assert ("guest", "host1,host3") in {(finding.kind, finding.host) for finding in world.audit().findings}
         # Only guests of the sandbox write a log.
         assert any("the log of all guests shows" in text for text in texts) == (world.hypervisor == "sandbox")
 
@@ -546,37 +552,6 @@ def _fingerprint(root: Path) -> dict[str, int]:
         # A daemon of libvirt keeps its own log, and guests go on.
         and "libvirt" not in path.relative_to(root).parts
     }
-
-
-def _note_digest(world: World, disk: str, path: Path) -> None:
-    """As `copy_disks` leaves it in the history; made here, piece by piece of what is no hole."""
-    size = path.stat().st_size
-    whole, offset = hashlib.sha256(f"{size}".encode()), 0
-    with path.open("rb") as file:
-        while offset < size:
-            try:
-                start = os.lseek(file.fileno(), offset, os.SEEK_DATA)
-            except OSError:
-                break
-            offset = min(os.lseek(file.fileno(), start, os.SEEK_HOLE), (start // (4 << 20) + 1) * (4 << 20))
-            piece = hashlib.sha256(os.pread(file.fileno(), offset - start, start)).hexdigest()
-            whole.update(f":{start}:{offset - start}:{piece}".encode())
-    with world.lab.journal.write() as session:
-        (flow,) = session.scalars(sa.select(MoveFlow.uuid).where(MoveFlow.move_id == world.move))
-        session.add(
-            MoveStep(
-                move_id=world.move,
-                flow_uuid=flow,
-                flow="resize",
-                step="copy_disks",
-                direction="execute",
-                attempt=1,
-                epoch=1,
-                started_at=NOW,
-                ended_at=NOW,
-                result={"disks": [{"name": disk, "source_checksum": whole.hexdigest()}]},
-            )
-        )
 
 
 def _volume(world: World, name: str) -> base.Volume:
