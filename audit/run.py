@@ -99,9 +99,10 @@ def judge(snapshot: Snapshot) -> Report:
     """What every check finds in the snapshot, with what debts explain set apart."""
     found = unique(gently(snapshot, finding) for check in CHECKS for finding in check(snapshot))
     owed = {
-        (debt.host, debt.move, kind)
+        (debt.host, known, kind)
         for debt in snapshot.debts
         if not debt.kept and (not debt.written_off or debt.host in snapshot.down)
+        for known in (debt.move, snapshot.move_by_id[debt.move].server)
         for kind in UNDONE.get(debt.action, ON_HOST)
     }
     explained = [each for each in found if _is_owed(each, owed)]
@@ -112,7 +113,9 @@ def judge(snapshot: Snapshot) -> Report:
 
 def _is_owed(finding: Finding, owed: set[tuple[str, str, Kind]]) -> bool:
     """A debt explains what it undoes on its host, and never a guest that runs."""
-    return finding.owable and any((host, finding.move, finding.kind) in owed for host in finding.host.split(","))
+    # What lay on a host before the move bears no mark of it.
+    known = finding.move or finding.server
+    return finding.owable and any((host, known, finding.kind) in owed for host in finding.host.split(","))
 
 
 def _debts(snapshot: Snapshot) -> Iterator[Finding]:

@@ -89,6 +89,8 @@ def _next(debt: DebtView) -> str:
     if debt.state == "settled":
         done = "undone" if debt.is_undo else "done"
         return f"nothing to do: the host has {'purged' if debt.is_kept else done} it"
+    if debt.state == "void":
+        return f"nothing to do: {debt.void}"
     if debt.state == "written-off":
         return f"nothing to do while {debt.host} is off; if it comes back, droveway audit tells what lies there"
     if debt.error:
@@ -100,6 +102,11 @@ def _next(debt: DebtView) -> str:
         return (
             f"nothing to do: {debt.host} deletes it when it is due and its worker is there; before that: "
             f"droveway move purge-kept {debt.move[:SHORT]}"
+        )
+    if debt.after:
+        return (
+            f"nothing to do: {debt.host} keeps its copy until {debt.after} is back and shows the disks of "
+            f"{debt.server_name}, then deletes it; is {debt.after} off for good, this copy is what there is of them"
         )
     return (
         f"bring {debt.host} and its worker back, and it is {'undone' if debt.is_undo else 'done'} by itself; when it "

@@ -262,7 +262,15 @@ EXPLANATIONS: Final[dict[str, Explanation]] = {
     "host-unreachable": Explanation(
         "The worker of a host was away for longer than [conductor] host_away seconds.",
         f"If it is a destination before the point of no return: {_ALTERNATE[0].lower()}{_ALTERNATE[1:]}",
-        "Start the worker or mend the host: droveway host show HOST. Then droveway move retry MOVE if the move rests.",
+        "Start the worker or mend the host: droveway host show HOST. Then droveway move retry MOVE if the move rests. "
+        "Is the host off for good, make sure of it and say so first: droveway host down HOST --i-made-sure TEXT.",
+    ),
+    "declared-down": Explanation(
+        "A host that a step needs was declared down, and its worker is away.",
+        "Nothing waited for it. What the flow can do without the host it did, and the host owes its part; else the "
+        "flow was undone, and the host owes the undo of its steps.",
+        "droveway move show MOVE names what ends the move, droveway debt list --host HOST what is owed. Is the host "
+        "back: start its worker, then droveway host enable HOST.",
     ),
     "overdue": Explanation(
         "A host's worker was there, but did not finish a command in time.",

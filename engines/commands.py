@@ -43,6 +43,10 @@ class Unreachable(Exception):
     """The host's worker was away for too long; the command may or may not have been taken."""
 
 
+class DeclaredDown(Unreachable):
+    """The host's worker is away, and a person made sure that the host is off: nobody waits for it."""
+
+
 class Overdue(Exception):
     """The worker is there and has not answered within the command's deadline."""
 
@@ -90,12 +94,14 @@ class Commands:
         away: float,
         look: Callable[[], None],
         bell: threading.Event,
+        is_gone: Callable[[], bool] = lambda: False,
     ) -> Result:
         """The command's answer.
 
         ``look`` is called whenever the bell rang for anything but the answer and at least every `LOOK_EVERY` seconds,
-        and ends the wait by raising.  Raises Unreachable after the worker was away for ``away`` seconds, Overdue when
-        it was there and ``deadline`` seconds have passed.
+        and ends the wait by raising.  ``is_gone`` is asked while the worker is away.  Raises DeclaredDown when it says
+        so, Unreachable after the worker was away for ``away`` seconds, Overdue when it was there and ``deadline``
+        seconds have passed.
         """
         stops = [self._coordination.watch(path, bell.set) for path in (result_path(host, key), worker_path(host))]
         began = seen = time.monotonic()
@@ -112,6 +118,8 @@ class Commands:
                     return result
                 if waited:
                     look()
+                if not up and is_gone():
+                    raise DeclaredDown
                 now = time.monotonic()
                 seen = now if up else seen
                 if now - seen >= away:
@@ -124,6 +132,10 @@ class Commands:
         finally:
             for stop in stops:
                 stop()
+
+    def is_up(self, host: str) -> bool:
+        """Whether the host's worker is up now."""
+        return self._coordination.get(worker_path(host)) is not None
 
     def claim_is_alive(self) -> bool | None:
         """Whether the session that the flow was claimed under lives on; None while nobody can say."""

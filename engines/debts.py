@@ -12,23 +12,25 @@ import logging
 import sys
 import threading
 import time
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from droveway import wire
 from droveway.clients.zookeeper import ROOT, Coordination, epoch_path, move_path
 from droveway.clocks import Steady
-from droveway.engines import fencing, fitness, incarnation, step_marks
+from droveway.engines import fencing, fitness, incarnation, returning, step_marks
 from droveway.engines.commands import Commands, Overdue, Unreachable
+from droveway.engines.returning import FindHome
 from droveway.engines.rounds import one_round
 from droveway.errors import Fenced
+from droveway.flows.before import before
 from droveway.outages import Outage
 from droveway.persistence import debts, freezes, moves
 from droveway.persistence.database import Database, database_time
-from droveway.persistence.journal import COLLECTOR, Debt
+from droveway.persistence.journal import COLLECTOR, Debt, Move, MoveStep
 from droveway.persistence.states import ENDED, State
-from droveway.wire import Command, Direction
+from droveway.wire import Command, Direction, NoDetails
 
 LOG = logging.getLogger(__name__)
 
@@ -43,7 +45,7 @@ TRY_AGAIN: Final = 60.0
 
 
 class Owed(msgspec.Struct, frozen=True, kw_only=True):
-    """A debt's details: which undo of which flow the host owes, or which action a date later than its own."""
+    """A debt's details: which step of which flow the host owes, in which direction."""
 
     flow: str
     step: str
@@ -52,6 +54,8 @@ class Owed(msgspec.Struct, frozen=True, kw_only=True):
     deadline: float
     error: str = ""
     direction: Direction = "revert"
+    after: str = ""
+    """The host that has to show its own copy of the server's disks before; empty: none has to."""
 
 
 def _fence(debt: Debt) -> str:
@@ -60,6 +64,19 @@ def _fence(debt: Debt) -> str:
     For a purge it has, lest it be in the way of the server's other moves: the purge has a fence of its own.
     """
     return f"{debt.move_id}.kept" if debt.action == debts.PURGE else debt.move_id
+
+
+def _question(asked: Command, host: str, action: str, part: str) -> Command:
+    """The same claim's question to the other host."""
+    return msgspec.structs.replace(
+        asked,
+        key=f"{asked.key}-{part}",
+        host=host,
+        action=action,
+        direction="execute",
+        details=msgspec.to_builtins(NoDetails()),
+        deadline=60.0,
+    )
 
 
 class Collector:
@@ -73,16 +90,19 @@ class Collector:
         every: float,
         level: int | None = None,
         steady: Steady | None = None,
+        find_home: FindHome | None = None,
     ) -> None:
         """``every``: seconds between two looks; ``level`` of what may be spoken to workers, None: all.
 
-        ``steady`` knows how far the journal's clock is to be believed where a date has come.
+        ``steady`` knows how far the journal's clock is to be believed where a date has come; ``find_home`` where a
+        server lives by its rows, None where there are no cells to ask.
         """
         self._coordination = coordination
         self._journal = journal
         self._every = every
         self._level = level or wire.LEVEL
         self._steady = steady or Steady()
+        self._find_home = find_home
         self._bell = threading.Event()
         self._tried: dict[int, float] = {}
         self._thread = threading.Thread(target=self._run, name="debts", daemon=True)
@@ -118,8 +138,9 @@ class Collector:
         try:
             up = Commands(self._coordination, flow_uuid="", epoch=0, guard="", version=0).workers()
             for (move, host), owed in itertools.groupby(wanted, key=lambda debt: (debt.move_id, debt.host)):
-                if host in up and not self._bell.is_set() and not self._is_frozen(move):
-                    self._settle(move, up[host], list(owed))
+                able = [debt for debt in owed if not (after := debt.details.get(debts.AFTER)) or after in up]
+                if able and host in up and not self._bell.is_set() and not self._is_frozen(move):
+                    self._settle(move, up[host], able)
         finally:
             self._coordination.delete(COLLECTS)
 
@@ -155,11 +176,20 @@ class Collector:
         LOG.info("Host %s was asked for what it owed for move %s", worker.host, move_id[:8])
 
     def _ask(self, debt: Debt, epoch: int) -> bool:
-        """Have one debt settled; False when it was not: the later ones rest on it."""
+        """Have one debt settled; False when it was not: the later ones rest on it.
+
+        Right before that it is compared with the server's rows.  Raises as `droveway.engines.returning.FindHome` does.
+        """
         if why := step_marks.lost(self._coordination, self._journal, debt.move_id):
             self._note(debt, epoch, why)
             return False
         owed, fence = msgspec.convert(debt.details, type=Owed), _fence(debt)
+        with self._journal.read() as session:
+            move = moves.get(session, debt.move_id)
+        why = self._why_void(move, debt, owed)
+        if why:
+            self._void(debt, owed, epoch, why)
+            return True
         if fence == debt.move_id:
             fencing.exhume(self._journal, self._coordination, debt.move_id, epoch)
         # Before any host is told of it, as with each other epoch.
@@ -168,47 +198,95 @@ class Collector:
         commands = Commands(
             self._coordination, flow_uuid=owed.flow, epoch=epoch, guard=epoch_path(fence), version=version
         )
-        with self._journal.read() as session:
-            server = moves.get(session, debt.move_id).server
-        key = f"{owed.flow}.{owed.step}.{owed.direction}.{owed.sequence}.debt-{epoch}"
-        commands.post(
-            Command(
-                key=key,
-                host=debt.host,
-                move=fence,
-                server=server,
-                epoch=epoch,
-                step=owed.step,
-                action=debt.action,
-                direction=owed.direction,
-                details=owed.details,
-                deadline=owed.deadline,
-            )
+        asked = Command(
+            key=f"{owed.flow}.{owed.step}.{owed.direction}.{owed.sequence}.debt-{epoch}",
+            host=debt.host,
+            move=fence,
+            server=move.server,
+            epoch=epoch,
+            step=owed.step,
+            action=debt.action,
+            direction=owed.direction,
+            details=owed.details,
+            deadline=owed.deadline,
         )
+        value: dict[str, Any] = {}
         try:
-            result = commands.wait(
-                debt.host, key, deadline=owed.deadline, away=AWAY, look=self._look, bell=threading.Event()
-            )
-            error = None if result.error is None else result.error["message"]
-        except (Unreachable, Overdue):
-            error = f"host {debt.host} did not answer"
+            error = self._why_kept(commands, move, asked, owed.after) if owed.after else None
+            if error is None:
+                value, error = self._answer(commands, asked)
         finally:
-            commands.sweep([debt.host], [owed.flow])
-        self._note(debt, epoch, error)
+            commands.sweep([debt.host, owed.after] if owed.after else [debt.host], [owed.flow])
+        self._note(debt, epoch, error, value)
         if error is None and fence != debt.move_id:
             self._coordination.delete(move_path(fence))
         return error is None
+
+    def _answer(self, commands: Commands, asked: Command) -> tuple[dict[str, Any], str | None]:
+        """What the host answered, and why it did not do it."""
+        commands.post(asked)
+        try:
+            result = commands.wait(
+                asked.host, asked.key, deadline=asked.deadline, away=AWAY, look=self._look, bell=threading.Event()
+            )
+        except (Unreachable, Overdue):
+            return {}, f"host {asked.host} did not answer"
+        return result.value or {}, None if result.error is None else result.error["message"]
+
+    def _why_kept(self, commands: Commands, move: Move, asked: Command, other: str) -> str | None:
+        """Why what is owed waits: the other host shows no copy of the server's disks that is whole."""
+        state, error = self._answer(commands, _question(asked, other, "describe_guest", "look"))
+        if error is None and state.get("set_aside"):
+            _, error = self._answer(commands, _question(asked, other, "check_set_aside", "check"))
+            return error
+        if error is None and not returning.shows_disks(state, before(move)):
+            error = f"host {other} does not hold the disks of server {move.server_name}, so what lies here is kept"
+        return error
+
+    def _why_void(self, move: Move, debt: Debt, owed: Owed) -> str:
+        if self._find_home is None or debt.action == debts.PURGE:
+            return ""
+        return returning.why_void(self._find_home(move), move, debt.host, debt.action, owed.direction)
+
+    def _void(self, debt: Debt, owed: Owed, epoch: int, why: str) -> None:
+        """End the debt without asking its host, and tell it in the history."""
+        with self._journal.write() as session:
+            standing = fencing.check(session, debt.move_id, epoch)
+            debts.end_void(session, session.get_one(Debt, debt.id), why)
+            flow = moves.flow_of(session, owed.flow)
+            now = database_time(session)
+            session.add(
+                MoveStep(
+                    move_id=debt.move_id,
+                    flow_uuid=flow.uuid,
+                    flow=flow.kind,
+                    step=owed.step,
+                    direction=owed.direction,
+                    attempt=standing.attempt,
+                    epoch=epoch,
+                    host=debt.host,
+                    started_at=now,
+                    ended_at=now,
+                    result={debts.VOID: why, "debt": debt.id},
+                )
+            )
+        LOG.warning("Debt %s of host %s is void: %s", debt.id, debt.host, why)
 
     def _look(self) -> None:
         if self._bell.is_set():
             raise Fenced("the collector stops")
 
-    def _note(self, debt: Debt, epoch: int, error: str | None) -> None:
+    def _note(self, debt: Debt, epoch: int, error: str | None, value: dict[str, Any]) -> None:
         with self._journal.write() as session:
             fencing.check(session, debt.move_id, epoch)
             row = session.get_one(Debt, debt.id)
             if error is None:
                 row.settled_at = database_time(session)
+                if value.get("kept"):
+                    # A confirm whose source was declared down keeps for as long as was asked, from now on.
+                    purge = {**row.details, "details": {"of_move": debt.move_id}, debts.AFTER: ""}
+                    seconds = moves.get(session, debt.move_id).keep_seconds
+                    debts.keep(session, move_id=debt.move_id, host=debt.host, seconds=seconds, details=purge)
             else:
                 row.details = {**row.details, debts.ERROR: error}
                 self._tried[debt.id] = time.monotonic() + TRY_AGAIN

@@ -50,6 +50,7 @@ def of_end(site: Site, move: Move) -> EndFacts:
     with site.cell_databases[server.cell].read() as session:
         migration = servers.migration(session, move.id)
     kept = _flavors(site, server)
+    away, destination = site.away(), move.dest_host or move.source_host
     return EndFacts(
         move=move.id[:SHORT],
         server=server,
@@ -57,11 +58,19 @@ def of_end(site: Site, move: Move) -> EndFacts:
         deleting=move.delete_requested,
         destination=move.dest_host,
         source=move.source_host,
-        source_up=move.source_host not in site.away(),
+        source_up=move.source_host not in away,
+        source_gone=move.source_host in away and _is_declared_down(site, move.source_host),
+        destination=destination,
+        destination_up=destination not in away,
+        destination_gone=destination in away and _is_declared_down(site, destination),
         old=kept.get("old", kept["cur"]),
         current=kept["cur"],
         holdings=_holdings(site, server),
     )
+
+
+def _is_declared_down(site: Site, host: str) -> bool:
+    return catalog.find_host(site.api, site.cell_databases, host).forced_down
 
 
 def _holdings(site: Site, server: catalog.Server) -> tuple[quotas.Holding, ...]:

@@ -26,6 +26,7 @@ from droveway.engines.election import Election
 from droveway.engines.health import HealthChecks, Standard
 from droveway.engines.outcomes import Nova, Outcomes
 from droveway.engines.policies import Ask, PolicyAction, Settle, Wait, Waiting
+from droveway.engines.returning import FindHome
 from droveway.engines.rounds import one_round
 from droveway.errors import Refused
 from droveway.outages import Outage
@@ -79,6 +80,8 @@ class Snapshot:
     """The hosts whose workers are there."""
     unasked: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """Why hosts cannot be asked how a guest is."""
+    gone: frozenset[str] = frozenset()
+    """The hosts that a person declared down, and whose workers are away."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,13 +129,18 @@ def decide(snapshot: Snapshot, limits: Limits) -> list[Action]:
     actions += map(Post, _offer(line, snapshot.posted, _admission(line, snapshot.posted, limits)))
     for seen in snapshot.moves:
         if seen.waiting is not None and not seen.hold:
-            actions += policies.act(seen.waiting, snapshot.up, snapshot.now, snapshot.unasked)
+            actions += policies.act(seen.waiting, snapshot.up, snapshot.now, snapshot.unasked, snapshot.gone)
     actions += [Delete(seen.move) for seen in snapshot.moves if seen.state is State.DELETING and seen.posting is None]
     return actions
 
 
 def look(
-    journal: Database, board: MoveBoard, coordination: Coordination, limits: Limits, racks: Racks | None = None
+    journal: Database,
+    board: MoveBoard,
+    coordination: Coordination,
+    limits: Limits,
+    racks: Racks | None = None,
+    declared: Callable[[], frozenset[str]] = frozenset,
 ) -> Snapshot:
     """The snapshot; the board is read first, so that a flow which ends in between is taken for wanted at worst.
 
@@ -167,7 +175,9 @@ def look(
         ]
     needed = {host for each in seen if each.waiting is not None for host in policies.hosts(each.waiting, now)}
     up = frozenset(host for host in needed if coordination.get(worker_path(host)) is not None)
-    return Snapshot(tuple(seen), posted, now, up, unasked)
+    away = needed - up
+    gone = away & declared() if away else frozenset()
+    return Snapshot(tuple(seen), posted, now, up, unasked, frozenset(gone))
 
 
 class Keeper:
@@ -188,13 +198,16 @@ class Keeper:
         standard: Standard | None = None,
         level: int | None = None,
         may_end: MayEnd = lambda _move, _kind: None,
+        find_home: FindHome | None = None,
+        declared: Callable[[], frozenset[str]] = frozenset,
     ) -> None:
         """``flow_of`` is what a new flow of a kind begins with; ``standard``: what makes a guest healthy.
 
         ``every``: seconds between two rounds at rest; ``probe``: seconds after which it is asked, far more cheaply,
         whether a flow was filed meanwhile, None: never.  ``racks`` is asked in each round.  ``level``: how much may be
         spoken to workers.  ``may_end`` says why a person could not confirm or revert a move now.  ``nova``: where moves
-        are looked for that Nova has ended; None: nowhere.
+        are looked for that Nova has ended; None: nowhere.  ``find_home`` and ``declared`` read the cells: where a server
+        lives, which hosts a person declared down.
         """
         self._coordination = coordination
         self._journal = journal
@@ -222,7 +235,10 @@ class Keeper:
         self._unwatch: Callable[[], None] = lambda: None
         self._thread = threading.Thread(target=self._run, name="keeper", daemon=True)
         self._election = Election(coordination)
-        self._debts = Collector(coordination, journal, every=every, level=level, steady=self._steady)
+        self._debts = Collector(
+            coordination, journal, every=every, level=level, steady=self._steady, find_home=find_home
+        )
+        self._declared = declared
         self._outcomes = Outcomes(journal, nova or Nova(), flow_of, leads=lambda: self._led, ring=self.ring)
 
     def start(self) -> None:
@@ -274,7 +290,7 @@ class Keeper:
 
     def _look(self) -> Snapshot:
         asked = time.monotonic()
-        snapshot = look(self._journal, self._board, self._coordination, self._limits, self._racks())
+        snapshot = look(self._journal, self._board, self._coordination, self._limits, self._racks(), self._declared)
         self._steady.observe(snapshot.now, asked)
         waiting = {seen.move for seen in snapshot.moves if seen.waiting is not None}
         self._refusals = {move: refusal for move, refusal in self._refusals.items() if move in waiting}

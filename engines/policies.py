@@ -12,6 +12,8 @@ No policy acts on what nobody can know, none begins a flow that must fail, and n
 - While the source is away, nothing is confirmed or reverted, and nobody asked how the guest is: both need it.
 - While a confirm or revert that a person asks for would be refused, so is the policy's.
 
+A host that a person declared down is not waited for: a source owes its part, a destination leaves only the way back.
+
 The move then goes on waiting, says for what (`waits_for`), and what is due is done once that is over; a person may
 still confirm or revert.  An answer is acted on while it is fresh: whoever comes back late asks again first.
 
@@ -26,6 +28,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final, Literal
 
+from droveway.persistence.moves import SHORT
 from droveway.persistence.policies import DEADLINE, HEALTHY, MANUAL, Health
 
 QUESTION: Final = "check_guest"
@@ -91,22 +94,30 @@ PolicyAction = Settle | Ask | Wait
 
 def hosts(waiting: Waiting, now: dt.datetime) -> set[str]:
     """The hosts of which `act` has to know whether their workers are there."""
-    if waiting.policy == HEALTHY:
+    if waiting.policy == HEALTHY or _is_due(waiting, now):
         return {waiting.source, waiting.destination}
-    return {waiting.source} if _is_due(waiting, now) else set()
+    return set()
 
 
 def act(
-    waiting: Waiting, up: frozenset[str], now: dt.datetime, unasked: Mapping[str, str] = MappingProxyType({})
+    waiting: Waiting,
+    up: frozenset[str],
+    now: dt.datetime,
+    unasked: Mapping[str, str] = MappingProxyType({}),
+    gone: frozenset[str] = frozenset(),
 ) -> list[PolicyAction]:
     """What is to be done for the move; ``up`` are the hosts whose workers are there.
 
-    ``unasked`` says of hosts why they cannot be asked how a guest is, though their workers are there.
+    ``unasked`` says of hosts why they cannot be asked how a guest is, though their workers are there.  ``gone`` are
+    those that a person declared down: a source among them owes its part, and no policy confirms a server whose
+    destination is.
     """
     due = _is_due(waiting, now)
     if (waiting.deleting or waiting.policy != HEALTHY) and not due:
         return []
-    if waiting.source not in up:
+    if waiting.destination in gone and not waiting.deleting:
+        return _wait(waiting, _dead(waiting))
+    if waiting.source not in up | gone:
         return _wait(waiting, _away(waiting.source, "its copy of the server is needed to confirm and to revert"))
     if waiting.deleting or waiting.policy != HEALTHY:
         return _settle(waiting, "confirm")
@@ -152,6 +163,13 @@ def is_for_host(why: str) -> bool:
 
 def _away(host: str, what: str) -> str:
     return f"{_HOST}{host} is away, and {what}: start it"
+
+
+def _dead(waiting: Waiting) -> str:
+    return (
+        f"host {waiting.destination}, which the server is on, is declared down: droveway move revert "
+        f"{waiting.move[:SHORT]} brings it back from its disks on {waiting.source}"
+    )
 
 
 def _is_due(waiting: Waiting, now: dt.datetime) -> bool:

@@ -18,15 +18,15 @@ from sqlalchemy import orm
 from droveway import deadlines
 from droveway.engines import fencing, fitness
 from droveway.engines.backend import FlowBackend
-from droveway.engines.commands import Commands, Overdue, Unreachable, value_of
+from droveway.engines.commands import Commands, DeclaredDown, Overdue, Unreachable, value_of
 from droveway.engines.debts import Owed
 from droveway.engines.history import History
 from droveway.engines.incarnation import Restored
 from droveway.engines.progress import ProgressNote
 from droveway.engines.step_marks import StepMark
 from droveway.errors import Cancelled, CoordinationLost, DestinationFault, Fenced, Parked, StepError, step_error
-from droveway.flows.run import UNREACHABLE, MoveOptions
-from droveway.persistence import attempts, debts, freezes, moves, requests
+from droveway.flows.run import DECLARED_DOWN, UNREACHABLE, MoveOptions
+from droveway.persistence import attempts, debts, declared, freezes, moves, requests
 from droveway.persistence.cells import Cells
 from droveway.persistence.database import Database
 from droveway.persistence.journal import Move, MoveAttempt
@@ -252,8 +252,18 @@ class MoveRun:
             away = min(self._host_away, deadline)
             with self._stop.bell() as bell, deadlines.paused():
                 result = self._commands.wait(
-                    host, command.key, deadline=deadline + GRACE, away=away, look=look, bell=bell
+                    host,
+                    command.key,
+                    deadline=deadline + GRACE,
+                    away=away,
+                    look=look,
+                    bell=bell,
+                    is_gone=lambda: self._is_declared_down(host),
                 )
+        except DeclaredDown:
+            # Else a worker that comes back would take it, whatever the move has come to by then.
+            self._commands.withdraw([host], step, direction)
+            raise self._host_fault(host, DECLARED_DOWN, gone_for_good(host)) from None
         except Unreachable:
             why = f"the worker of host {host} is away: start it, or see droveway host show {host}"
             raise self._host_fault(host, UNREACHABLE, why) from None
@@ -290,8 +300,9 @@ class MoveRun:
         deadline: float,
         direction: Direction = "revert",
         entered: Direction = "revert",
+        after: str = "",
     ) -> None:
-        """Record a debt: the host, which is away, still has to carry out the action's undo, or the action itself."""
+        """Record a debt: the host still has to carry out the action, or its undo."""
         owed = Owed(
             flow=self.flow_uuid,
             step=step,
@@ -299,11 +310,35 @@ class MoveRun:
             details=msgspec.to_builtins(details),
             deadline=deadline,
             direction=direction,
+            after=after,
         )
         with self.write() as session:
-            debts.owe(session, move_id=self.move_id, host=host, action=action, details=msgspec.to_builtins(owed))
-        what = step if direction == "execute" else f"the undo of {step}"
-        LOG.warning("Host %s is away and owes %s for move %s", host, what, self.move_id[:8])
+            debts.owe(
+                session,
+                move_id=self.move_id,
+                host=host,
+                action=action,
+                details=msgspec.to_builtins(owed),
+                waits=bool(after),
+            )
+        what = "the undo of " if direction == "revert" else ""
+        LOG.warning("Host %s owes %s%s for move %s", host, what, step, self.move_id[:8])
+
+    def void(self, step: str, *, host: str) -> bool:
+        """Take back that the host owes this flow's step; whether it owed it, and so never carried it out."""
+        with self.write() as session:
+            return debts.void(session, move_id=self.move_id, host=host, flow=self.flow_uuid, step=step)
+
+    def declared_down(self, host: str) -> bool:
+        """Whether a person made sure that the host is off, and its worker is still away."""
+        return not self._commands.is_up(host) and self._is_declared_down(host)
+
+    def may_have_begun(self, step: str) -> bool:
+        """Whether any run of the step in this flow, on this alternate, asked a host for it before this one."""
+        if step == self._no_return and self._asked_beyond:
+            return True
+        with self.journal.read() as session:
+            return moves.ran_before(session, self.flow_uuid, step, self.row.attempt, self.epoch)
 
     def keep(self, step: str, *, host: str, details: msgspec.Struct, deadline: float) -> None:
         """Record that the host keeps the move's source, for as long as was asked."""
@@ -354,6 +389,11 @@ class MoveRun:
         with self.journal.read() as session:
             ended = moves.ended_flows(session, self.move_id)
         self._commands.sweep(self._hosts(), ended)
+
+    def _is_declared_down(self, host: str) -> bool:
+        there = host == self.row.dest_host and self.row.dest_cell
+        with self.cells.database(there or self.row.source_cell).read() as session:
+            return declared.is_down(session, host)
 
     def _note(self, step: str, direction: Direction) -> None:
         """Mark the run of the step that comes, before anything of it acts; raises Parked in a journal that lost any.
@@ -479,6 +519,11 @@ class MoveRun:
         """Every host that a command of this move may have gone to."""
         with self.journal.read() as session:
             return attempts.hosts(session, self.row)
+
+
+def gone_for_good(host: str) -> str:
+    """What is said of a host that nobody waits for."""
+    return f"host {host} is declared down and its worker is away, so nothing waits for it"
 
 
 def begin_state(session: orm.Session, move: Move) -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import functools
+import logging
 import time
 from collections.abc import Callable, Collection
 from importlib import metadata
 from typing import Final
 
+from sqlalchemy import exc
+
 from droveway.clients.zookeeper import Coordination
-from droveway.engines import admission, asking, queue
+from droveway.engines import admission, asking, queue, returning
 from droveway.engines.admission import Racks
 from droveway.engines.board import MoveBoard
 from droveway.engines.conductor import Conductor
@@ -22,7 +25,11 @@ from droveway.engines.run import Probe, Resources
 from droveway.engines.site import Site
 from droveway.flows import registry
 from droveway.flows.run import MoveOptions
+from droveway.persistence import declared
+from droveway.persistence.database import absence
 from droveway.scheduler.requests import rules
+
+LOG = logging.getLogger(__name__)
 
 KEEPER_ROUND: Final = 0.2
 """Seconds between two rounds of the keeper: commands write requests without ringing for it."""
@@ -83,8 +90,24 @@ def keeper(site: Site, coordination: Coordination) -> Keeper:
         standard=Standard(healthy_after=conf.healthy_after, probe_timeout=conf.probe_timeout),
         level=site.conf.upgrade_levels.worker,
         may_end=functools.partial(asking.may_end, site),
+        find_home=returning.homes(site.cells),
+        declared=lambda: _declared(site),
     )
     found.start()
+    return found
+
+
+def _declared(site: Site) -> frozenset[str]:
+    """The hosts of all cells that a person declared down; a cell that is away has none."""
+    found: frozenset[str] = frozenset()
+    for database in site.cell_databases.values():
+        try:
+            with database.read() as session:
+                found |= declared.down(session)
+        except (exc.OperationalError, exc.InterfaceError) as error:
+            LOG.info(
+                "Nobody can say which hosts of a cell are declared down: %s", absence(error) or type(error).__name__
+            )
     return found
 
 

@@ -24,6 +24,10 @@ UNREACHABLE: Final = "host-unreachable"
 """The code of the StepError for a host whose worker was away for too long."""
 
 
+DECLARED_DOWN: Final = "declared-down"
+"""The code of the StepError for a host that a person declared down, and whose worker is away."""
+
+
 @dataclasses.dataclass(frozen=True)
 class MoveOptions:
     """The configured numbers that steps heed; times in seconds."""
@@ -110,11 +114,22 @@ class Run(Protocol):
         deadline: float,
         direction: Direction = "revert",
         entered: Direction = "revert",
+        after: str = "",
     ) -> None:
-        """Record a debt: the host, which is away, still has to carry out the action's undo.
+        """Record a debt: the host still has to carry out the action (``execute``), or its undo (``revert``).
 
-        ``direction``: what it owes of the action, where it is not its undo; ``entered``: the step's own.
+        ``entered``: the step's own direction; ``after``: the host that has to show its own copy of the server's disks,
+        whole, before the debt is paid.
         """
+
+    def void(self, step: str, *, host: str) -> bool:
+        """Take back that the host owes this flow's step; whether it owed it, and so never carried it out."""
+
+    def declared_down(self, host: str) -> bool:
+        """Whether a person made sure that the host is off, and its worker is still away."""
+
+    def may_have_begun(self, step: str) -> bool:
+        """Whether any run of the step in this flow, on this alternate, asked a host for it before this one."""
 
     def keep(self, step: str, *, host: str, details: msgspec.Struct, deadline: float) -> None:
         """Record that the host keeps the move's source, for as long as was asked, and is to purge it then."""

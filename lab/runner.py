@@ -76,7 +76,10 @@ def _is_owed(session: orm.Session, away: Collection[str]) -> bool:
     """Whether a host that is up owes something that was not tried in vain yet."""
     due = debts.collectable(session)
     in_vain = {(debt.move_id, debt.host) for debt in due if debt.details.get(debts.ERROR)}
-    return any(debt.host not in away and (debt.move_id, debt.host) not in in_vain for debt in due)
+    return any(
+        debt.host not in away and debt.details.get(debts.AFTER) not in away and (debt.move_id, debt.host) not in in_vain
+        for debt in due
+    )
 
 
 @dataclasses.dataclass(frozen=True)

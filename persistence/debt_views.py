@@ -13,11 +13,12 @@ import sqlalchemy as sa
 
 from droveway.errors import NotFound
 from droveway.persistence.database import Database
-from droveway.persistence.debts import ERROR, PURGE, WRITTEN_OFF
+from droveway.persistence.debts import AFTER, ERROR, PURGE, VOID, WRITTEN_OFF
 
 OWED: Final = "owed"
 SETTLED: Final = "settled"
 FORGOTTEN: Final = "written-off"
+VOIDED: Final = "void"
 
 _DEBTS: Final = sa.table(
     "debts",
@@ -36,7 +37,7 @@ class DebtView:
     id: int
     host: str
     state: str
-    """owed, settled or written-off."""
+    """owed, settled, written-off or void."""
     move: str
     server: str
     server_name: str
@@ -46,6 +47,12 @@ class DebtView:
     error: str | None
     """Why it could not be settled when that was last tried."""
     written_off_by: str | None
+    void: str | None
+    """Why nothing is owed any more though nothing was done for it."""
+    undoes: bool
+    """Whether the step's undo is owed, else the step itself."""
+    after: str
+    """The host that has to show its own copy of the disks before; empty: none has to."""
     created: dt.datetime
     due: dt.datetime
     """From when on it is settled; later than ``created`` for what is kept for a time."""
@@ -86,7 +93,7 @@ def get(journal: Database, number: int) -> DebtView:
 
 def _view(row: Any) -> DebtView:
     forgotten = row.details.get(WRITTEN_OFF)
-    ended = FORGOTTEN if forgotten else SETTLED
+    ended = FORGOTTEN if forgotten else VOIDED if row.details.get(VOID) else SETTLED
     return DebtView(
         id=row.id,
         host=row.host,
@@ -99,6 +106,9 @@ def _view(row: Any) -> DebtView:
         action=row.action,
         error=row.details.get(ERROR),
         written_off_by=forgotten,
+        void=row.details.get(VOID),
+        undoes=row.details.get("direction", "revert") == "revert",
+        after=row.details.get(AFTER, ""),
         created=row.created_at,
         due=row.not_before or row.created_at,
         settled=row.settled_at,

@@ -20,6 +20,12 @@ ERROR = "error"
 WRITTEN_OFF = "written_off"
 """The key under which it stands who wrote the debt off; such a debt counts as settled."""
 
+VOID = "void"
+"""The key under which it stands why nothing is owed any more; such a debt counts as settled."""
+
+AFTER = "after"
+"""The key of the host that has to show its own copy of the server's disks before; empty: none has to."""
+
 
 PURGE: Final = "purge_kept"
 """The action of a debt whose host keeps a move's source until its date."""
@@ -51,15 +57,46 @@ _COLLECTABLE: Final = (
 )
 
 
-def owe(session: orm.Session, *, move_id: str, host: str, action: str, details: dict[str, Any]) -> None:
-    """Record that the host still has to undo the action; repeated: the same."""
+def owe(
+    session: orm.Session, *, move_id: str, host: str, action: str, details: dict[str, Any], waits: bool = False
+) -> None:
+    """Record that the host still has to carry out the action, or its undo; repeated: the same.
+
+    One that ``waits`` for another host keeps neither its move open nor its host from taking servers.
+    """
     known = session.scalars(
         sa.select(Debt).where(
             Debt.move_id == move_id, Debt.host == host, Debt.action == action, Debt.settled_at.is_(None)
         )
     )
     if not any(debt.details == details for debt in known):
-        session.add(Debt(host=host, move_id=move_id, action=action, details=details, created_at=database_time(session)))
+        now = database_time(session)
+        made = Debt(host=host, move_id=move_id, action=action, details=details, created_at=now)
+        made.not_before = now if waits else None
+        session.add(made)
+
+
+def void(session: orm.Session, *, move_id: str, host: str, flow: str, step: str) -> bool:
+    """Take back that the host owes the flow's step; whether it owed it.  Repeated: the same answer."""
+    owed = session.scalars(sa.select(Debt).where(Debt.move_id == move_id, Debt.host == host).with_for_update())
+    found = [
+        debt
+        for debt in owed
+        if (debt.details.get("flow"), debt.details.get("step"), debt.details.get("direction"))
+        == (flow, step, "execute")
+        and debt.not_before is None
+        and (debt.settled_at is None or VOID in debt.details)
+    ]
+    for debt in found:
+        if debt.settled_at is None:
+            end_void(session, debt, "the flow that owed it was undone")
+    return bool(found)
+
+
+def end_void(session: orm.Session, debt: Debt, why: str) -> None:
+    """Nothing is owed any more, and nothing was done for it."""
+    debt.details = {**debt.details, VOID: why}
+    debt.settled_at = database_time(session)
 
 
 def keep(session: orm.Session, *, move_id: str, host: str, seconds: int, details: dict[str, Any]) -> None:

@@ -149,7 +149,13 @@ def source_is_up(facts: Facts) -> str | None:
         return None
     return (
         f"host {server.host}, which server {server.name} is on, is {'forced down' if forced else 'down'}, and a server "
-        f"is only moved from a host whose worker is up: start it, then droveway host show {server.host}"
+        f"is only moved from a host whose worker is up: "
+        + (
+            f"its disks are there, so let Nova evacuate it, or bring the host back, then droveway host enable "
+            f"{server.host}"
+            if forced
+            else f"start it, then droveway host show {server.host}"
+        )
     )
 
 
@@ -239,12 +245,59 @@ def _way_out(facts: EndFacts) -> str:
 
 
 def source_can_clean_up(facts: EndFacts) -> str | None:
-    """The worker of the source, which has to remove its copy, is up."""
-    if facts.source_up:
+    """The worker of the source, which has to remove its copy, is up, or a person declared that host down."""
+    if facts.source_up or facts.source_gone:
         return None
     return (
-        f"host {facts.source}, the source of move {facts.move}, is down and must remove its copy first: start its "
-        "worker and ask again"
+        f"host {facts.source}, the source of move {facts.move}, is down and must remove its copy first: "
+        f"{_back_or_declared(facts.source)}"
+    )
+
+
+def destination_shows_its_copy(facts: EndFacts) -> str | None:
+    """The host that the server is on is not declared down, unless the server is to be deleted."""
+    if facts.destination_up or facts.deleting or not facts.destination_gone:
+        return None
+    return (
+        f"host {facts.destination}, which server {facts.server.name} is on, is declared down, and the copy on "
+        f"{facts.source} is only removed once that host shows its own: "
+        + (
+            f"droveway move revert {facts.move} brings the server back from the disks on {facts.source}"
+            if facts.source_up
+            else f"start the worker of {facts.source}, then droveway move revert {facts.move}"
+        )
+    )
+
+
+def source_can_take_back(facts: EndFacts) -> str | None:
+    """The worker of the source, which has the disks to go back to, is up."""
+    if facts.source_up:
+        return None
+    if facts.source_gone and not facts.destination_gone:
+        return (
+            f"host {facts.source}, the source of move {facts.move}, is declared down, so nothing can be brought back "
+            f"there: droveway move confirm {facts.move} keeps the server where it is"
+        )
+    return (
+        f"host {facts.source}, the source of move {facts.move}, is down and holds the disks to go back to: "
+        f"{_back_or_declared(facts.source)}"
+    )
+
+
+def destination_can_let_go(facts: EndFacts) -> str | None:
+    """The worker of the host that the server is on, which has to stop its guest, is up, or that host declared down."""
+    if facts.destination_up or facts.destination_gone:
+        return None
+    return (
+        f"host {facts.destination}, which server {facts.server.name} is on, is down and must stop its guest first: "
+        f"{_back_or_declared(facts.destination)}"
+    )
+
+
+def _back_or_declared(host: str) -> str:
+    return (
+        f"start its worker and ask again; when the host is off for good: droveway host down {host} "
+        '--i-made-sure "how you know"'
     )
 
 

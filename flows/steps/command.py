@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from droveway.errors import StepError
 from droveway.flows.before import before
-from droveway.flows.run import UNREACHABLE
+from droveway.flows.run import DECLARED_DOWN, UNREACHABLE
 from droveway.flows.step import Context, Step, Where
 from droveway.persistence import moves, objects
 from droveway.persistence.journal import MoveStep
@@ -23,10 +23,16 @@ ADOPTED: Final = "adopt"
 """The history's row of a move that was unfinished when the journal was adopted as it is."""
 
 
+OWED: Final = {"owed": True}
+"""The result of a step whose host is declared down and owes it."""
+
+
 class HostStep(Step):
     """A step whose ``action`` one worker carries out; `details` builds what it needs to know."""
 
     action: ClassVar[str] = ""
+    owed_when_down: ClassVar[bool] = False
+    """Whether the flow goes on without a host that is declared down, which then owes the action."""
 
     def details(self, ctx: Context) -> msgspec.Struct:  # noqa: ARG002 - most actions need to know something
         """The action's details, the same for both directions unless `undo_details` says otherwise."""
@@ -42,14 +48,27 @@ class HostStep(Step):
 
     def perform(self, ctx: Context) -> dict[str, Any] | None:
         """Command the worker and return its answer."""
-        return self.command(ctx, self.details(ctx))
+        return self.command_or_owe(ctx, self.details(ctx))
+
+    def command_or_owe(self, ctx: Context, details: msgspec.Struct) -> dict[str, Any]:
+        """The worker's answer, or that its host owes it: nothing waits for one that is declared down."""
+        try:
+            return self.command(ctx, details)
+        except StepError as error:
+            if not (self.owed_when_down and error.error_code == DECLARED_DOWN):
+                raise
+        self.owe(ctx, details)
+        return dict(OWED)
 
     def undo(self, ctx: Context) -> None:
-        """Command the worker to undo the action; a destination that is away, and on which no guest ran, owes it.
+        """Command the worker to undo the action.
 
-        So does one whose own instances directory is away: what it undoes lies there.
+        A destination that is away, and on which no guest ran, owes it; so does one whose own instances directory is
+        away, since what it undoes lies there.  Each host that is declared down owes it, unless it owed the action
+        itself and so never carried it out.
         """
         details, host = self.undo_details(ctx), self.host(ctx)
+        owed = self.owed_when_down and ctx.run.void(ctx.step, host=host)
         may_owe = self.where is Where.DESTINATION and never_started(ctx)
         try:
             if not (may_owe and ctx.run.owes(host)):
@@ -57,9 +76,28 @@ class HostStep(Step):
                 return
         except StepError as error:
             apart = error.error_code == STORAGE_AWAY and not same_directory(ctx)
-            if not (may_owe and (error.error_code == UNREACHABLE or apart)):
+            away = may_owe and (error.error_code == UNREACHABLE or apart)
+            if not (away or error.error_code == DECLARED_DOWN):
                 raise
-        ctx.run.owe(ctx.step, host=host, action=self.action_name(), details=details, deadline=self.deadline)
+        if not owed:
+            self.owe(ctx, self.owed_undo(ctx))
+
+    def owed_undo(self, ctx: Context) -> msgspec.Struct:
+        """The details of the undo that a host owes."""
+        return self.undo_details(ctx)
+
+    def owe(self, ctx: Context, details: msgspec.Struct, *, after: str = "") -> None:
+        """Record that the host owes this direction of the action, once ``after`` has shown its copy."""
+        ctx.run.owe(
+            ctx.step,
+            host=self.host(ctx),
+            action=self.action_name(),
+            details=details,
+            deadline=self.deadline,
+            direction=ctx.direction,
+            entered=ctx.direction,
+            after=after,
+        )
 
     def command(self, ctx: Context, details: msgspec.Struct) -> dict[str, Any]:
         """One command in the step's own direction."""

@@ -52,6 +52,7 @@ class _AtHome(HostStep):
 
     where = Where.HOME
     no_undo = _FORWARD_ONLY
+    owed_when_down = True
     needs = ("home",)
 
     def host(self, ctx: Context) -> str:

@@ -10,11 +10,12 @@ from droveway import wire
 from droveway.errors import DestinationFault, ServerDeleted, StepError
 from droveway.flows import outcome
 from droveway.flows.before import before
-from droveway.flows.run import UNREACHABLE
+from droveway.flows.run import DECLARED_DOWN, UNREACHABLE
 from droveway.flows.step import Context, Where
 from droveway.flows.steps import clearing, redefining, starting
 from droveway.flows.steps.attached import names, names_before, port_refs, to_disconnect, volume_refs
 from droveway.flows.steps.command import (
+    OWED,
     HostStep,
     describe,
     never_started,
@@ -23,7 +24,7 @@ from droveway.flows.steps.command import (
     same_directory,
 )
 from droveway.flows.steps.rows import is_deleted
-from droveway.persistence.moves import GONE
+from droveway.persistence.moves import GONE, SHORT
 
 GIB: Final = 1024**3
 MIB: Final = 1024**2
@@ -108,7 +109,7 @@ class StopGuest(HostStep):
 
     def undo(self, ctx: Context) -> None:
         """Never start one guest while the other may run, nor one whose server is deleted or is not this move's."""
-        if is_deleted(ctx):
+        if is_deleted(ctx) or ctx.run.declared_down(self.host(ctx)):
             self._leave_off(ctx)
             return
         if not self.ran(ctx):
@@ -138,19 +139,30 @@ class StopGuest(HostStep):
         redefining.on_source(ctx, self.host(ctx))
 
     def _prove_off(self, ctx: Context) -> None:
-        """The other host says that it is off, or is away and nobody ever asked it to start the guest."""
+        """The other host says that it is off, or a person does, or it is away and nobody ever asked it for a start."""
         never = never_started(ctx)
         if never and self.other(ctx) not in ctx.run.workers():
             return
         try:
             starting.prove_off(ctx, self.host(ctx), self.other(ctx))
         except StepError as error:
-            if never and error.error_code == UNREACHABLE:
+            if error.error_code == DECLARED_DOWN or (never and error.error_code == UNREACHABLE):
                 return
             raise
 
+    def owed_undo(self, ctx: Context) -> wire.StopGuest:
+        """Nobody starts a guest for a debt: by the time that it is paid the server may run elsewhere."""
+        return wire.StopGuest(grace=ctx.run.options.shutdown_timeout, restart=False)
+
     def _leave_off(self, ctx: Context) -> None:
-        self.command(ctx, wire.StopGuest(grace=ctx.run.options.shutdown_timeout, restart=False))
+        owed = self.owed_when_down and ctx.run.void(ctx.step, host=self.host(ctx))
+        try:
+            self.command(ctx, self.owed_undo(ctx))
+        except StepError as error:
+            if error.error_code != DECLARED_DOWN:
+                raise
+            if not owed:
+                self.owe(ctx, self.owed_undo(ctx))
 
 
 class StopDestinationGuest(StopGuest):
@@ -160,6 +172,7 @@ class StopDestinationGuest(StopGuest):
     states = starting.REVERT_UNDO
     undoes = "start it if it ran and the source is proved off"
     needs = ("source_check",)
+    owed_when_down = True
 
     def other(self, ctx: Context) -> str:
         """The source."""
@@ -198,15 +211,16 @@ class ReleaseSource(HostStep):
         """By the attachments that stand now: an undo made new ones."""
         return wire.Connections(volumes=volume_refs(ctx), ports=port_refs(ctx))
 
-    def undo(self, ctx: Context) -> None:
+    def undo_details(self, ctx: Context) -> wire.Connections:
         """A deleted server needs nothing any more, but what still runs of the step is ended first."""
-        self.command(ctx, NOTHING if is_deleted(ctx) else self.undo_details(ctx))
+        return NOTHING if is_deleted(ctx) else self.details(ctx)
 
 
 class ReleaseDestination(ReleaseSource):
     """Revert's: the destination gives up interfaces and volumes."""
 
     where = Where.DESTINATION
+    owed_when_down = True
     does = "disconnect interfaces and volumes on the destination"
 
 
@@ -249,8 +263,9 @@ class CopyDisks(HostStep):
         details = self.details(ctx)
         pull = details.variant == "pull"
         if pull:
-            # Where to fetch them the source says itself: its registration may be away for a moment.
-            details = msgspec.structs.replace(details, address=self._offer(ctx, "execute")["address"])
+            # Where to fetch them the source says itself: its registration may be away for a moment.  One that is
+            # declared down says nothing: the copy is whole by then, or fails.
+            details = msgspec.structs.replace(details, address=self._offer(ctx, "execute").get("address", ""))
         copied = self.command(ctx, details)
         if pull:
             self._offer(ctx, "revert")
@@ -263,7 +278,15 @@ class CopyDisks(HostStep):
         nothing any more, and this copy is the server's only one.  Nobody needs the disks of a deleted server.
         """
         if not is_deleted(ctx):
-            self._require_source(ctx)
+            try:
+                self._require_source(ctx)
+            except StepError as error:
+                if error.error_code != DECLARED_DOWN:
+                    raise
+                if ctx.result is not None:
+                    # Nobody knows what the source still has: what was proved whole here may be all that there is.
+                    self.owe(ctx, self.undo_details(ctx), after=ctx.move.source_host)
+                    return
         super().undo(ctx)
         if self.details(ctx).variant == "pull":
             self._offer(ctx, "revert")
@@ -304,16 +327,22 @@ class CopyDisks(HostStep):
             ) from None
 
     def _offer(self, ctx: Context, direction: Any) -> dict[str, Any]:
-        return ctx.run.command(
-            ctx.step,
-            ctx.direction,
-            host=ctx.move.source_host,
-            action="offer_disks",
-            details=wire.OfferDisks(peer=ctx.destination.host),
-            deadline=60.0,
-            command_direction=direction,
-            part="offer" if direction == "execute" else "withdraw",
-        )
+        """The source's answer; nothing of one that is declared down: an offer ends with what was set aside."""
+        try:
+            return ctx.run.command(
+                ctx.step,
+                ctx.direction,
+                host=ctx.move.source_host,
+                action="offer_disks",
+                details=wire.OfferDisks(peer=ctx.destination.host),
+                deadline=60.0,
+                command_direction=direction,
+                part="offer" if direction == "execute" else "withdraw",
+            )
+        except StepError as error:
+            if error.error_code != DECLARED_DOWN:
+                raise
+            return {}
 
 
 class FitDisks(HostStep):
@@ -373,9 +402,15 @@ class StartGuest(HostStep):
     """The step that told how often the guest had been started on the host before."""
 
     def perform(self, ctx: Context) -> dict[str, Any] | None:
-        """Started with proof, behind its worker's word that it is ready; the guest of a server that goes stays off."""
+        """Started with proof, behind its worker's word that it is ready; the guest of a server that goes stays off.
+
+        Nobody starts a guest on a host that is declared down.  When one may have been started there before, the flow
+        goes on: the host is off, and the move's next command says where the server is to be.
+        """
         host, details = self.host(ctx), self.details(ctx)
         off = wire.StartGuest(power_on=False)
+        if ctx.run.declared_down(host):
+            return self._without_host(ctx)
         try:
             if not details.power_on:
                 starting.may_start(ctx, host, self.states)
@@ -399,14 +434,24 @@ class StartGuest(HostStep):
         try:
             return self.command(ctx, details)
         except StepError as error:
+            if error.error_code == DECLARED_DOWN:
+                return self._without_host(ctx)
             # What lets the start be undone rests on the worker's own notes, and those may be newer than the start.
             if isinstance(error, DestinationFault) or error.error_code == "not-begun":
                 starting.require_never_started(ctx, self.host(ctx), self.defined_by)
             raise
 
+    def _without_host(self, ctx: Context) -> dict[str, Any]:
+        host = self.host(ctx)
+        if ctx.run.may_have_begun(ctx.step):
+            return {"declared_down": host}
+        kind = DestinationFault if self.where is Where.DESTINATION and not ctx.same_host else StepError
+        raise kind(f"host {host} is declared down, so no guest is started there", code="not-begun", host=host)
+
     def undo(self, ctx: Context) -> None:
         """Compare the starts here too: a cancel comes without the worker's word."""
-        starting.require_never_started(ctx, self.host(ctx), self.defined_by)
+        if not ctx.run.declared_down(self.host(ctx)):
+            starting.require_never_started(ctx, self.host(ctx), self.defined_by)
         super().undo(ctx)
 
     def details(self, ctx: Context) -> wire.StartGuest:
@@ -436,8 +481,15 @@ class CheckDestinationCopy(HostStep):
     gives = "destination_guest"
 
     def perform(self, ctx: Context) -> dict[str, Any] | None:
-        """Nobody needs the disks of a server that was deleted meanwhile."""
-        return {"running": False, **GONE} if is_deleted(ctx) else super().perform(ctx)
+        """Nobody needs the disks of a server that was deleted meanwhile, nor of one that is to be, on a dead host."""
+        if is_deleted(ctx):
+            return {"running": False, **GONE}
+        try:
+            return super().perform(ctx)
+        except StepError as error:
+            if not (ctx.move.delete_requested and error.error_code == DECLARED_DOWN):
+                raise
+            return {"running": False, "declared_down": self.host(ctx)}
 
     def perform_ended(self, ctx: Context) -> dict[str, Any]:
         """Whether the copy is whole decides over what the source may still hold."""
@@ -460,14 +512,21 @@ class CheckSource(HostStep):
     does = "check what was set aside on the source"
     no_undo = "it only reads"
     gives = "source_check"
+    may_do_without: ClassVar[bool] = True
+    """Whether the flow goes on when that host is declared down."""
 
     def perform(self, ctx: Context) -> dict[str, Any] | None:
-        """Nobody needs the disks of a server that was deleted meanwhile."""
+        """Nobody needs the disks of a server that was deleted meanwhile; a host declared down has them discarded later.
+
+        The server runs on the other host, whose copy was proved whole.
+        """
         if is_deleted(ctx):
             return dict(GONE)
         try:
             return super().perform(ctx)
         except StepError as error:
+            if error.error_code == DECLARED_DOWN and self.may_do_without and not ctx.same_host:
+                return {"declared_down": self.host(ctx)}
             if error.error_code != "missing" or ctx.run.kind != "confirm":
                 raise
             # A host that was installed anew: a confirm, which only deletes there, has nothing to do.
@@ -479,12 +538,18 @@ class CheckRevertSource(CheckSource):
 
     title: ClassVar[str] = "check_source"
     does = "check what was set aside on the source, and the guest on the destination"
+    may_do_without = False
 
     def perform(self, ctx: Context) -> dict[str, Any] | None:
-        """The source's connector, and whether the destination's guest runs."""
+        """The source's connector, and whether the destination's guest runs: one that is declared down has none."""
         found = super().perform(ctx) or {}
-        guest = describe(ctx, ctx.destination.host, part="destination")
-        return {**found, "destination": msgspec.to_builtins(guest), "attached": names(ctx)}
+        try:
+            guest = msgspec.to_builtins(describe(ctx, ctx.destination.host, part="destination"))
+        except StepError as error:
+            if ctx.same_host or error.error_code != DECLARED_DOWN:
+                raise
+            guest = {"running": before(ctx.move).powered_on, "definition": ""}
+        return {**found, "destination": guest, "attached": names(ctx)}
 
 
 class DiscardSource(HostStep):
@@ -492,12 +557,25 @@ class DiscardSource(HostStep):
 
     destroys = True
     where = Where.SOURCE
+    owed_when_down = True
     does = "delete the source's copy, or keep it for the time that was asked"
     no_undo = "the point of no return"
 
     def perform(self, ctx: Context) -> dict[str, Any] | None:
-        """What is kept is owed from then on: the host purges it when its time is over."""
-        done = self.command(ctx, self.details(ctx))
+        """What is kept is owed from then on: the host purges it when its time is over.
+
+        The other copy is the server's only one from here on, so it is not on a host that was declared down meanwhile.
+        """
+        other = ctx.destination.host
+        needed = not (ctx.same_host or ctx.move.delete_requested or is_deleted(ctx))
+        if needed and ctx.run.declared_down(other) and not ctx.run.may_have_begun(ctx.step):
+            raise StepError(
+                f"host {other}, which server {ctx.move.server_name} is on, is declared down, so the copy on "
+                f"{ctx.move.source_host} is kept: droveway move revert {ctx.move.id[:SHORT]} brings the server back",
+                code="not-begun",
+                host=other,
+            )
+        done = self.command_or_owe(ctx, self.details(ctx))
         if done.get("kept"):
             purge = wire.PurgeKept(of_move=ctx.move.id)
             ctx.run.keep(ctx.step, host=ctx.move.source_host, details=purge, deadline=self.deadline)
@@ -566,8 +644,17 @@ class DiscardDestination(HostStep):
 
     destroys = True
     where = Where.DESTINATION
+    owed_when_down = True
     does = "undefine the guest and delete its disks on the destination"
     no_undo = "past the point of no return"
+
+    def perform(self, ctx: Context) -> dict[str, Any] | None:
+        """While the source is declared down its disks cannot be seen, so the destination's are kept until they are."""
+        source = ctx.move.source_host
+        if not (ctx.same_host or is_deleted(ctx)) and ctx.run.declared_down(source):
+            self.owe(ctx, self.details(ctx), after=source)
+            return dict(OWED)
+        return super().perform(ctx)
 
     def details(self, ctx: Context) -> wire.DiscardDestination:
         """In one directory only what made room goes."""

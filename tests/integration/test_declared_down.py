@@ -1,0 +1,186 @@
+"""Hosts that die for good and are declared down: whatever a move was at, it ends, and only the clean-up is owed."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.operations import Stage, stage
+from support.small_lab import until
+
+from droveway.engines import asking, hosts
+from droveway.engines.submit import Wish, submit
+from droveway.flows import registry
+from droveway.lab import books, leftovers, operations, stopped
+from droveway.persistence.journal import Move
+from droveway.persistence.states import ENDED, State
+from droveway.workers.hypervisors import guests_log
+
+CLOUD = """
+cells: {cell1: {hosts: {host1: {}, host2: {}, host3: {shared: nfs1}, host4: {shared: nfs1}}}}
+flavors: {small: {vcpus: 1, memory_mb: 256, root_gb: 1}}
+images: {base: {size_mb: 1}}
+"""
+WORDS = ("--flavor", "small", "--image", "base", "--volume", "1")
+NUMBERS = itertools.count()
+HOSTS = ("host1", "host2")
+
+
+@pytest.fixture(name="lab")
+def fixture_lab(tmp_path: Path) -> Iterator[Stage]:
+    with stage(tmp_path / "lab", CLOUD) as made:
+        with made.lab.layout.configuration.open("a") as file:
+            file.write("[conductor]\nhost_away = 0.2\nretry_for = 0.5\n")
+        yield made
+
+
+@pytest.fixture(name="server")
+def fixture_server(lab: Stage) -> Iterator[str]:
+    """A server's name; afterwards nothing is left of it, and each host is up."""
+    name = f"server{next(NUMBERS)}"
+    lab.cli("lab", "server", "create", name, "--host", "host1", *WORDS)
+    uuid = lab.id_of(name)
+    yield name
+    if name in {row["name"] for row in lab.json("server", "list")}:
+        lab.cli("lab", "server", "delete", name)
+    assert leftovers.of(lab.lab, uuid) == []
+
+
+def burn(lab: Stage, host: str) -> None:
+    """The host is off, with all that ran on it, and somebody says so."""
+    stopped.stop(lab.lab.layout, host)
+    hypervisor = lab.lab.hypervisor(host)
+    for guest in list(hypervisor.guests()):
+        if guest.running:
+            hypervisor.stop(guest.server, grace=0.0, fence=lambda: None)
+    # The command waits for the lab, which runs in this process.
+    hosts._set(lab.lab, host, enabled=False, reason="burnt, ticket 1", forced_down=True)
+
+
+def come_back(lab: Stage, host: str) -> None:
+    """The host is back, and does what it owes."""
+    stopped.start(lab.lab.layout, host)
+    lab.cli("host", "enable", host)
+    with lab.running():
+        until(lambda: not lab.json("debt", "list"), "the end of what is owed")
+
+
+@contextlib.contextmanager
+def dying(lab: Stage, host: str, step: str, direction: str = "execute", phase: str = "before") -> Iterator[list[str]]:
+    """The lab runs, and the host dies as soon as the step comes to that."""
+    died: list[str] = []
+
+    def die(_move: str, at: str, way: str, when: str) -> None:
+        if (at, way, when) == (step, direction, phase) and not died:
+            died.append(host)
+            workers.stop(host)
+            burn(lab, host)
+
+    with lab.running(die) as workers:
+        yield died
+
+
+def rest(lab: Stage, move: str) -> Move:
+    return asking.carry(lab.lab, move)
+
+
+def ask(lab: Stage, move: str, verb: str) -> None:
+    with lab.lab.journal.write() as session:
+        getattr(asking, verb)(session, session.get_one(Move, move))
+
+
+def moved(lab: Stage, server: str) -> str:
+    lab.cli("server", "migrate", server, "--host", "host2")
+    return lab.move(server).id
+
+
+def end(lab: Stage, move: Move, dead: str) -> Move:
+    """Give the one command that a move in `verifying` names, and see it end."""
+    if move.state == State.VERIFYING:
+        verb, other = ("revert", "confirm") if move.dest_host == dead else ("confirm", "revert")
+        assert f"droveway move {verb} {move.id[:8]}" in lab.refused("move", other, move.id)
+        lab.cli("move", verb, move.id)
+        move = lab.move(move.server_name)
+    assert State(move.state) in ENDED, (move.state, move.error)
+    return move
+
+
+def owing(lab: Stage, *hosts: str) -> None:
+    """Only these hosts owe, and the audit finds nothing else."""
+    assert {row["host"] for row in lab.json("debt", "list")} <= set(hosts)
+    balanced(lab, hosts[0])
+
+
+def balanced(lab: Stage, dead: str) -> None:
+    """The audit finds nothing but that a guest went off with its host, and no server ever ran twice."""
+    found = [each for each in books.balance(lab.lab).findings if f"is off on {dead}, but" not in each.detail]
+    assert found == []
+    assert guests_log.overlaps(lab.lab.layout.guests_log) == []
+
+
+def steps(kind: str) -> list[str]:
+    return [step.step_name() for step in registry.latest(kind).walk()]
+
+
+@pytest.mark.parametrize("dead", HOSTS)
+@pytest.mark.parametrize("step", steps("confirm"))
+def test_a_confirm_ends_without_a_host(lab: Stage, server: str, step: str, dead: str) -> None:
+    move = moved(lab, server)
+    with dying(lab, dead, step) as died:
+        ask(lab, move, "confirm")
+        found = rest(lab, move)
+    assert died
+    found = end(lab, found, dead)
+    owing(lab, dead)
+    if dead == "host1":
+        assert (found.state, lab.standing(server).runs) == (State.DONE, ["host2"])
+    come_back(lab, dead)
+    balanced(lab, dead)
+
+
+@pytest.mark.parametrize("dead", HOSTS)
+@pytest.mark.parametrize("step", steps("revert"))
+def test_a_revert_ends_without_a_host(lab: Stage, server: str, step: str, dead: str) -> None:
+    move = moved(lab, server)
+    with dying(lab, dead, step) as died:
+        ask(lab, move, "revert")
+        found = rest(lab, move)
+    assert died
+    end(lab, found, dead)
+    owing(lab, dead, "host2")
+    if dead == "host2":
+        assert lab.standing(server).runs == ["host1"]
+    come_back(lab, dead)
+    balanced(lab, dead)
+
+
+@pytest.mark.parametrize("dead", HOSTS)
+@pytest.mark.parametrize("step", sorted({*steps("confirm"), *steps("delete")}))
+def test_a_delete_ends_without_a_host(lab: Stage, server: str, step: str, dead: str) -> None:
+    move = moved(lab, server)
+    with dying(lab, dead, step) as died:
+        operations.ask_to_delete(lab.lab, server)
+        found = rest(lab, move)
+    assert died
+    assert found.state == State.DONE, (found.state, found.error, found.waits_for)
+    owing(lab, dead)
+    come_back(lab, dead)
+    balanced(lab, dead)
+
+
+@pytest.mark.parametrize("dead", HOSTS)
+@pytest.mark.parametrize("step", steps("migrate"))
+@pytest.mark.parametrize("phase", ["before", "during"])
+def test_a_move_ends_without_a_host(lab: Stage, server: str, step: str, dead: str, phase: str) -> None:
+    with dying(lab, dead, step, phase=phase) as died:
+        move = submit(lab.lab, Wish(server=server, flavor=None, host="host2")).id
+        found = rest(lab, move)
+    if not died:
+        return
+    end(lab, found, dead)
+    owing(lab, dead, "host2")
+    come_back(lab, dead)
+    balanced(lab, dead)
