@@ -231,7 +231,8 @@ class Collector:
             )
         except (Unreachable, Overdue):
             return {}, f"host {asked.host} did not answer"
-        return result.value or {}, None if result.error is None else result.error["message"]
+        error = None if result.error is None else result.error["message"]
+        return result.value or {}, error
 
     def _why_kept(self, commands: Commands, move: Move, asked: Command, other: str) -> str | None:
         """Why what is owed waits: the other host shows no copy of the server's disks that is whole."""

@@ -26,7 +26,7 @@ from droveway.engines.progress import ProgressNote
 from droveway.engines.step_marks import StepMark
 from droveway.errors import Cancelled, CoordinationLost, DestinationFault, Fenced, Parked, StepError, step_error
 from droveway.flows.run import DECLARED_DOWN, UNREACHABLE, MoveOptions
-from droveway.persistence import attempts, debts, declared, freezes, moves, requests
+from droveway.persistence import attempts, debts, freezes, moves, requests
 from droveway.persistence.cells import Cells
 from droveway.persistence.database import Database
 from droveway.persistence.journal import Move, MoveAttempt
@@ -392,8 +392,7 @@ class MoveRun:
 
     def _is_declared_down(self, host: str) -> bool:
         there = host == self.row.dest_host and self.row.dest_cell
-        with self.cells.database(there or self.row.source_cell).read() as session:
-            return declared.is_down(session, host)
+        return self.cells.is_declared_down(there or self.row.source_cell, host)
 
     def _note(self, step: str, direction: Direction) -> None:
         """Mark the run of the step that comes, before anything of it acts; raises Parked in a journal that lost any.

@@ -15,7 +15,7 @@ from sqlalchemy import orm
 
 from droveway.errors import Fenced, NotFound, ServerDeleted
 from droveway.persistence import cell as models
-from droveway.persistence import servers
+from droveway.persistence import declared, servers
 from droveway.persistence.database import Database
 
 FENCE_KEY = "droveway_epoch"
@@ -49,6 +49,11 @@ class Cells:
         if cell not in self._databases:
             raise NotFound(f"cell {cell} is unknown: droveway cell list shows the cells")
         return self._databases[cell]
+
+    def is_declared_down(self, cell: str, host: str) -> bool:
+        """Whether a person made sure that the cell's host is off."""
+        with self.database(cell).read() as session:
+            return declared.is_down(session, host)
 
     @contextlib.contextmanager
     def transaction(self, cell: str, server: str, epoch: int) -> Iterator[orm.Session]:

@@ -98,7 +98,7 @@ NOT_HERE: Final = {
 END_RULES: Final[tuple[Rule[EndFacts], ...]] = (
     Rule((2,), server.waits_to_be_ended, (CONFIRM, REVERT)),
     Rule((3,), server.has_a_finished_migration, (CONFIRM, REVERT)),
-    Rule((4,), server.source_can_clean_up, (CONFIRM,)),
+    Rule((4,), server.source_can_clean_up, (CONFIRM, REVERT)),
     Rule((), server.destination_shows_its_copy, (CONFIRM,)),
     Rule((), server.source_can_take_back, (REVERT,)),
     Rule((), server.destination_can_let_go, (REVERT,)),

@@ -245,11 +245,11 @@ def _way_out(facts: EndFacts) -> str:
 
 
 def source_can_clean_up(facts: EndFacts) -> str | None:
-    """The worker of the source, which has to remove its copy, is up, or a person declared that host down."""
+    """The worker of the source, which has the other copy, is up, or a person declared that host down."""
     if facts.source_up or facts.source_gone:
         return None
     return (
-        f"host {facts.source}, the source of move {facts.move}, is down and must remove its copy first: "
+        f"host {facts.source}, the source of move {facts.move}, is down and holds the other copy: "
         f"{_back_or_declared(facts.source)}"
     )
 
@@ -270,17 +270,17 @@ def destination_shows_its_copy(facts: EndFacts) -> str | None:
 
 
 def source_can_take_back(facts: EndFacts) -> str | None:
-    """The worker of the source, which has the disks to go back to, is up."""
-    if facts.source_up:
+    """The source, which has the disks to go back to, is not declared down."""
+    if not facts.source_gone:
         return None
-    if facts.source_gone and not facts.destination_gone:
+    if facts.destination_gone:
         return (
-            f"host {facts.source}, the source of move {facts.move}, is declared down, so nothing can be brought back "
-            f"there: droveway move confirm {facts.move} keeps the server where it is"
+            f"host {facts.source}, the source of move {facts.move}, is declared down, and so is {facts.destination}: "
+            "start the worker of one of them, then droveway host enable that host and ask again"
         )
     return (
-        f"host {facts.source}, the source of move {facts.move}, is down and holds the disks to go back to: "
-        f"{_back_or_declared(facts.source)}"
+        f"host {facts.source}, the source of move {facts.move}, is declared down, so nothing can be brought back "
+        f"there: droveway move confirm {facts.move} keeps the server where it is"
     )
 
 

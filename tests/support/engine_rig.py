@@ -38,6 +38,10 @@ class FakeCells:
 
     def __init__(self) -> None:
         self.fences: dict[tuple[str, str], int] = {}
+        self.down: set[str] = set()
+
+    def is_declared_down(self, cell: str, host: str) -> bool:
+        return host in self.down
 
     def raise_fence(self, cell: str, server: str, epoch: int) -> None:
         if self.fences.get((cell, server), 0) > epoch:
