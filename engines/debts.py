@@ -24,7 +24,7 @@ from droveway.engines.commands import Commands, Overdue, Unreachable
 from droveway.engines.returning import FindHome
 from droveway.engines.rounds import one_round
 from droveway.errors import Fenced
-from droveway.flows.before import before
+from droveway.flows.before import Before, before
 from droveway.outages import Outage
 from droveway.persistence import debts, freezes, moves
 from droveway.persistence.database import Database, database_time
@@ -186,6 +186,7 @@ class Collector:
         owed, fence = msgspec.convert(debt.details, type=Owed), _fence(debt)
         with self._journal.read() as session:
             move = moves.get(session, debt.move_id)
+            record = before(move) if owed.after else None
         why = self._why_void(move, debt, owed)
         if why:
             self._void(debt, owed, epoch, why)
@@ -212,7 +213,7 @@ class Collector:
         )
         value: dict[str, Any] = {}
         try:
-            error = self._why_kept(commands, move, asked, owed.after) if owed.after else None
+            error = None if record is None else self._why_kept(commands, record, asked, owed.after)
             if error is None:
                 value, error = self._answer(commands, asked)
         finally:
@@ -234,14 +235,14 @@ class Collector:
         error = None if result.error is None else result.error["message"]
         return result.value or {}, error
 
-    def _why_kept(self, commands: Commands, move: Move, asked: Command, other: str) -> str | None:
+    def _why_kept(self, commands: Commands, record: Before, asked: Command, other: str) -> str | None:
         """Why what is owed waits: the other host shows no copy of the server's disks that is whole."""
         state, error = self._answer(commands, _question(asked, other, "describe_guest", "look"))
         if error is None and state.get("set_aside"):
             _, error = self._answer(commands, _question(asked, other, "check_set_aside", "check"))
             return error
-        if error is None and not returning.shows_disks(state, before(move)):
-            error = f"host {other} does not hold the disks of server {move.server_name}, so what lies here is kept"
+        if error is None and not returning.shows_disks(state, record):
+            error = f"host {other} does not hold the disks of server {asked.server}, so what lies here is kept"
         return error
 
     def _why_void(self, move: Move, debt: Debt, owed: Owed) -> str:
