@@ -179,6 +179,23 @@ def test_a_worker_that_asks_in_another_way_is_not_asked(health: Health | None, d
     assert not any(isinstance(action, Wait) for action in asked)
 
 
+def test_a_host_that_was_declared_down_is_not_waited_for() -> None:
+    """A source owes its part; a server on a dead host is confirmed by no policy, and the way back is named."""
+    waiting = Waiting(move="m", policy="deadline", deadline=PAST, source="host1", destination="host2")
+    gone = frozenset({"host1"})
+    assert policies.act(waiting, UP - gone, NOW, gone=gone) == settle("confirm", PAST)
+    gone = frozenset({"host2"})
+    (wait,) = policies.act(waiting, UP - gone, NOW, gone=gone)
+    assert isinstance(wait, Wait)
+    assert "droveway move revert m brings it back from its disks on host1" in str(wait.why)
+    deleting = dataclasses.replace(waiting, deleting=True)
+    assert policies.act(deleting, UP - gone, NOW, gone=gone) == settle_deleted(PAST)
+
+
+def settle_deleted(deadline: dt.datetime) -> list[PolicyAction]:
+    return [Settle("m", "confirm", deadline, unasked=True)]
+
+
 def test_only_hosts_that_matter_are_looked_at() -> None:
     waiting = Waiting(move="m", policy="deadline", deadline=SOON, source="host1", destination="host2")
     assert policies.hosts(waiting, NOW) == set()
