@@ -181,7 +181,7 @@ class Collector:
         Right before that it is compared with the server's rows.  Raises as `droveway.engines.returning.FindHome` does.
         """
         if why := step_marks.lost(self._coordination, self._journal, debt.move_id):
-            self._note(debt, epoch, why)
+            self._note(debt, epoch, why, {})
             return False
         owed, fence = msgspec.convert(debt.details, type=Owed), _fence(debt)
         with self._journal.read() as session:
