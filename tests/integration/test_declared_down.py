@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -246,6 +247,7 @@ def test_a_debt_of_what_is_the_servers_own_by_then_is_void(lab: Stage, server: s
     assert told.result["debt"] == debt["id"]
     lives_on(lab, uuid, "host2")
     lab.lab.hypervisor("host1").undefine(uuid)
+    shutil.rmtree(lab.directory("host1", server, "_resize"))
 
 
 def lives_on(lab: Stage, server: str, host: str) -> None:
