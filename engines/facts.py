@@ -60,7 +60,6 @@ def of_end(site: Site, move: Move) -> EndFacts:
         source=move.source_host,
         source_up=move.source_host not in away,
         source_gone=move.source_host in away and _is_declared_down(site, move.source_host),
-        destination=destination,
         destination_up=destination not in away,
         destination_gone=destination in away and _is_declared_down(site, destination),
         old=kept.get("old", kept["cur"]),

@@ -206,8 +206,8 @@ class Keeper:
         ``every``: seconds between two rounds at rest; ``probe``: seconds after which it is asked, far more cheaply,
         whether a flow was filed meanwhile, None: never.  ``racks`` is asked in each round.  ``level``: how much may be
         spoken to workers.  ``may_end`` says why a person could not confirm or revert a move now.  ``nova``: where moves
-        are looked for that Nova has ended; None: nowhere.  ``find_home`` and ``declared`` read the cells: where a server
-        lives, which hosts a person declared down.
+        are looked for that Nova has ended; None: nowhere.  ``find_home`` and ``declared`` read the cells: where a
+        server lives, which hosts a person declared down.
         """
         self._coordination = coordination
         self._journal = journal

@@ -6,21 +6,21 @@ import dataclasses
 from typing import Final
 
 from droveway.flows.graph import Graph
-from droveway.flows.steps import allocations, endings, host, keeping
+from droveway.flows.steps import allocations, confirming, endings, keeping
 
 CONFIRM: Final = Graph(
     kind="confirm",
     version=2,
     steps=(
         endings.MarkConfirming,
-        host.CheckDestinationCopy,
-        host.CheckSource,
-        host.DiscardSource,
+        confirming.CheckDestinationCopy,
+        confirming.CheckSource,
+        confirming.DiscardSource,
         keeping.KeepCopy,
         allocations.ReleaseSourceAllocation,
         endings.SettleConfirmed,
     ),
-    no_return=host.DiscardSource,
+    no_return=confirming.DiscardSource,
 )
 
 CONFIRM_1: Final = dataclasses.replace(

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Final
 
 from droveway.flows.graph import Graph
-from droveway.flows.steps import allocations, endings, host, ports, volumes
+from droveway.flows.steps import allocations, confirming, endings, host, ports, volumes
 
 REVERT: Final = Graph(
     kind="revert",
     version=1,
     steps=(
         endings.MarkReverting,
-        host.CheckRevertSource,
+        confirming.CheckRevertSource,
         ports.ReserveSourcePorts,
         volumes.ReserveVolumes,
         host.StopDestinationGuest,

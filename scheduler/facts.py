@@ -64,10 +64,9 @@ class EndFacts:
     source_up: bool
     source_gone: bool = False
     """Whether a person declared it down, and its worker is away."""
-    destination: str = ""
     destination_up: bool = True
     destination_gone: bool = False
-    """The same of the host that the server is on."""
+    """The same of the destination."""
     old: Flavor
     """The flavor that a revert brings back."""
     current: Flavor

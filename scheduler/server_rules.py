@@ -290,7 +290,7 @@ def destination_can_let_go(facts: EndFacts) -> str | None:
         return None
     return (
         f"host {facts.destination}, which server {facts.server.name} is on, is down and must stop its guest first: "
-        f"{_back_or_declared(facts.destination)}"
+        f"{_back_or_declared(str(facts.destination))}"
     )
 
 

@@ -8,7 +8,6 @@ import msgspec
 
 from droveway import wire
 from droveway.errors import DestinationFault, ServerDeleted, StepError
-from droveway.flows import outcome
 from droveway.flows.before import before
 from droveway.flows.run import DECLARED_DOWN, UNREACHABLE
 from droveway.flows.step import Context, Where
@@ -24,7 +23,6 @@ from droveway.flows.steps.command import (
     same_directory,
 )
 from droveway.flows.steps.rows import is_deleted
-from droveway.persistence.moves import GONE, SHORT
 
 GIB: Final = 1024**3
 MIB: Final = 1024**2
@@ -208,12 +206,11 @@ class ReleaseSource(HostStep):
         return to_disconnect(ctx)
 
     def undo_details(self, ctx: Context) -> wire.Connections:
-        """By the attachments that stand now: an undo made new ones."""
-        return wire.Connections(volumes=volume_refs(ctx), ports=port_refs(ctx))
+        """By the attachments that stand now: an undo made new ones.
 
-    def undo_details(self, ctx: Context) -> wire.Connections:
-        """A deleted server needs nothing any more, but what still runs of the step is ended first."""
-        return NOTHING if is_deleted(ctx) else self.details(ctx)
+        A deleted server needs nothing any more, but what still runs of the step is ended first.
+        """
+        return NOTHING if is_deleted(ctx) else wire.Connections(volumes=volume_refs(ctx), ports=port_refs(ctx))
 
 
 class ReleaseDestination(ReleaseSource):
@@ -469,130 +466,6 @@ class StartSourceGuest(StartGuest):
     def other(self, ctx: Context) -> str:
         """The destination."""
         return ctx.destination.host
-
-
-class CheckDestinationCopy(HostStep):
-    """Confirm's look at the destination: the guest as recorded, its disks whole, unless the server is gone."""
-
-    action = "check_copy"
-    where = Where.DESTINATION
-    does = "check the guest and its disks on the destination"
-    no_undo = "it only reads"
-    gives = "destination_guest"
-
-    def perform(self, ctx: Context) -> dict[str, Any] | None:
-        """Nobody needs the disks of a server that was deleted meanwhile, nor of one that is to be, on a dead host."""
-        if is_deleted(ctx):
-            return {"running": False, **GONE}
-        try:
-            return super().perform(ctx)
-        except StepError as error:
-            if not (ctx.move.delete_requested and error.error_code == DECLARED_DOWN):
-                raise
-            return {"running": False, "declared_down": self.host(ctx)}
-
-    def perform_ended(self, ctx: Context) -> dict[str, Any]:
-        """Whether the copy is whole decides over what the source may still hold."""
-        try:
-            return outcome.noted(**(self.perform(ctx) or {}), proved=True)
-        except StepError as error:
-            return outcome.noted(running=False, proved=False, why=error.message)
-
-    def details(self, ctx: Context) -> wire.CheckCopy:
-        """What the guest must have."""
-        flavor = new_flavor(ctx)
-        return wire.CheckCopy(vcpus=flavor["vcpus"], memory_mb=flavor["memory_mb"])
-
-
-class CheckSource(HostStep):
-    """The source has to be reachable, and what was set aside there to be this move's and complete."""
-
-    action = "check_set_aside"
-    where = Where.SOURCE
-    does = "check what was set aside on the source"
-    no_undo = "it only reads"
-    gives = "source_check"
-    may_do_without: ClassVar[bool] = True
-    """Whether the flow goes on when that host is declared down."""
-
-    def perform(self, ctx: Context) -> dict[str, Any] | None:
-        """Nobody needs the disks of a server that was deleted meanwhile; a host declared down has them discarded later.
-
-        The server runs on the other host, whose copy was proved whole.
-        """
-        if is_deleted(ctx):
-            return dict(GONE)
-        try:
-            return super().perform(ctx)
-        except StepError as error:
-            if error.error_code == DECLARED_DOWN and self.may_do_without and not ctx.same_host:
-                return {"declared_down": self.host(ctx)}
-            if error.error_code != "missing" or ctx.run.kind != "confirm":
-                raise
-            # A host that was installed anew: a confirm, which only deletes there, has nothing to do.
-            return {"missing": error.message}
-
-
-class CheckRevertSource(CheckSource):
-    """Revert's: looks at the destination besides, so that its undo knows what to bring back."""
-
-    title: ClassVar[str] = "check_source"
-    does = "check what was set aside on the source, and the guest on the destination"
-    may_do_without = False
-
-    def perform(self, ctx: Context) -> dict[str, Any] | None:
-        """The source's connector, and whether the destination's guest runs: one that is declared down has none."""
-        found = super().perform(ctx) or {}
-        try:
-            guest = msgspec.to_builtins(describe(ctx, ctx.destination.host, part="destination"))
-        except StepError as error:
-            if ctx.same_host or error.error_code != DECLARED_DOWN:
-                raise
-            guest = {"running": before(ctx.move).powered_on, "definition": ""}
-        return {**found, "destination": guest, "attached": names(ctx)}
-
-
-class DiscardSource(HostStep):
-    """Confirm's point of no return: the source's copy goes."""
-
-    destroys = True
-    where = Where.SOURCE
-    owed_when_down = True
-    does = "delete the source's copy, or keep it for the time that was asked"
-    no_undo = "the point of no return"
-
-    def perform(self, ctx: Context) -> dict[str, Any] | None:
-        """What is kept is owed from then on: the host purges it when its time is over.
-
-        The other copy is the server's only one from here on, so it is not on a host that was declared down meanwhile.
-        """
-        other = ctx.destination.host
-        needed = not (ctx.same_host or ctx.move.delete_requested or is_deleted(ctx))
-        if needed and ctx.run.declared_down(other) and not ctx.run.may_have_begun(ctx.step):
-            raise StepError(
-                f"host {other}, which server {ctx.move.server_name} is on, is declared down, so the copy on "
-                f"{ctx.move.source_host} is kept: droveway move revert {ctx.move.id[:SHORT]} brings the server back",
-                code="not-begun",
-                host=other,
-            )
-        done = self.command_or_owe(ctx, self.details(ctx))
-        if done.get("kept"):
-            purge = wire.PurgeKept(of_move=ctx.move.id)
-            ctx.run.keep(ctx.step, host=ctx.move.source_host, details=purge, deadline=self.deadline)
-        return done
-
-    def perform_ended(self, ctx: Context) -> dict[str, Any]:
-        """Nova deletes it too; what is there all the same goes once the destination has shown its copy."""
-        return clearing.discard_left_source(ctx)
-
-    def details(self, ctx: Context) -> wire.DiscardSource:
-        """On another host the guest's old definition goes too.
-
-        Nothing is kept of a server that is deleted, nor of one without a disk of its own.
-        """
-        deleted = ctx.move.delete_requested or is_deleted(ctx)
-        keep = ctx.move.keep_seconds > 0 and not deleted and has_disks(ctx)
-        return wire.DiscardSource(undefine=not ctx.same_host, keep=keep)
 
 
 class RestoreDisks(HostStep):
