@@ -167,7 +167,7 @@ class Collector:
             for debt in owed:
                 why = fitness.unspoken(fitness.Known(worker.version, worker.actions), debt.action, None)
                 if why:
-                    self._note(debt, epoch, f"host {debt.host} cannot be asked: {why}")
+                    self._note(debt, epoch, f"host {debt.host} cannot be asked: {why}", {})
                 if why or not self._ask(debt, epoch):
                     break
             self._bury(move_id, epoch)

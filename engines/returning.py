@@ -62,7 +62,8 @@ def homes(cells: Cells) -> FindHome:
 def why_void(home: Home, move: Move, host: str, action: str, direction: Direction) -> str:
     """Why nothing is owed any more; empty when the debt stands."""
     what = (action, direction)
-    if what in _BRINGS_BACK:
+    # The mark of a confirmed copy ends where the server lives.
+    if what in _BRINGS_BACK or action.partition("@")[0] == "keep_copy":
         if home.gone:
             return "" if what in _AFTER_DELETION else f"server {move.server_name} was deleted, so it needs nothing back"
         if home.host == host:

@@ -7,7 +7,7 @@ from typing import Any, Final
 from droveway import wire
 from droveway.errors import StepError
 from droveway.flows.before import before
-from droveway.flows.run import UNREACHABLE
+from droveway.flows.run import DECLARED_DOWN, UNREACHABLE
 from droveway.flows.step import Context, Where
 from droveway.flows.steps.command import HostStep
 from droveway.flows.steps.host import SWAP
@@ -36,7 +36,7 @@ class KeepCopy(HostStep):
             if self._may_be_asked(ctx, host):
                 return self.command(ctx, self.details(ctx))
         except StepError as error:
-            if error.error_code != UNREACHABLE:
+            if error.error_code not in (UNREACHABLE, DECLARED_DOWN):
                 raise
         # What the host has by then may have moved on, and is no reason to refuse the mark's end.
         late = wire.KeepCopy(disks=[])
