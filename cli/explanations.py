@@ -413,6 +413,14 @@ EXPLANATIONS: Final[dict[str, Explanation]] = {
         "the move rests as needs-operator.",
         "See that the server runs where its rows name it. Then end the move with droveway move settle MOVE.",
     ),
+    "overtaken": Explanation(
+        "The journal was put back from an older copy and adopted, and the move had come further than that copy knows.",
+        "Nothing is undone from there. The undo is tried again for [conductor] retry_for seconds; then the move rests "
+        "as needs-operator.",
+        "See with droveway server show SERVER where the server lives and runs. Stop a guest that is not to stay, and "
+        "see that the rows name the host that the journal has; then droveway move retry MOVE. Or say that the undo "
+        "needs nothing: droveway move settle MOVE STEP --as done.",
+    ),
     "not-this-moves": Explanation(
         "The server's rows name another host, or a task or a status of the migration that this move did not leave.",
         "Its guest was not started. The step is tried again for [conductor] retry_for seconds; then the move rests as "

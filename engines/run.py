@@ -26,6 +26,7 @@ from droveway.engines.progress import ProgressNote
 from droveway.engines.step_marks import StepMark
 from droveway.errors import Cancelled, CoordinationLost, DestinationFault, Fenced, Parked, StepError, step_error
 from droveway.flows.run import DECLARED_DOWN, UNREACHABLE, MoveOptions
+from droveway.flows.steps import overtaken
 from droveway.persistence import attempts, debts, freezes, moves, requests
 from droveway.persistence.cells import Cells
 from droveway.persistence.database import Database
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from droveway.clients.network import Network
     from droveway.clients.placement import Placement
     from droveway.clients.volume import Volumes
+    from droveway.flows.step import Context
 
 LOG = logging.getLogger(__name__)
 
@@ -188,6 +190,14 @@ class MoveRun:
         self._require_claim(claimed is not None, epoch)
         self._note(step, direction)
         self._heed(self.row)
+
+    def went_on(self, step: str) -> bool:
+        """Whether a journal that was put back does not know that this step was done."""
+        return overtaken.went_on(self, step)
+
+    def require_way(self, ctx: Context) -> None:
+        """Raise StepError for a step from a place that the move has left."""
+        overtaken.require_way(ctx)
 
     def wait(self, seconds: float) -> None:
         """Wait, at most ``seconds``; ends early with Parked when the conductor stops."""
@@ -464,6 +474,8 @@ class MoveRun:
         if wishes.hold:
             self._detach(f"move {self.move_id[:8]} is held: droveway move resume {self.move_id[:8]}")
         if self._cancellable and (wishes.cancel_requested or wishes.delete_requested):
+            if self.went_on("stop_guest"):
+                return
             # Once the undo runs, everything in it must go on.
             self._cancellable = False
             raise Cancelled("the server was deleted" if wishes.delete_requested else "the move was cancelled")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from typing import Any, Final, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 
 import msgspec
 from sqlalchemy import orm
@@ -19,6 +19,9 @@ from droveway.persistence.database import Database
 from droveway.persistence.journal import Move, MoveAttempt
 from droveway.scheduler.requests import Rules
 from droveway.wire import Direction, Registration
+
+if TYPE_CHECKING:
+    from droveway.flows.step import Context
 
 UNREACHABLE: Final = "host-unreachable"
 """The code of the StepError for a host whose worker was away for too long."""
@@ -73,6 +76,12 @@ class Run(Protocol):
 
     def boundary(self, step: str, direction: Direction, *, cancellable: bool) -> None:
         """Between two steps: Parked for a stop or a hold; Cancelled for a cancel or a delete, if ``cancellable``."""
+
+    def went_on(self, step: str) -> bool:
+        """Whether a journal that was put back does not know that this step was done, as the server's rows show it."""
+
+    def require_way(self, ctx: Context) -> None:
+        """Raise StepError for a step from a place that the move has left since its journal was copied."""
 
     def wait(self, seconds: float) -> None:
         """Wait, at most ``seconds``; ends early with Parked when the conductor stops."""

@@ -159,6 +159,9 @@ class Step(task.Task):
     def _onward(self, ctx: Context) -> dict[str, Any] | None:
         if self.destroys:
             ctx.run.require_thawed()
+        if ctx.run.went_on(ctx.step):
+            return {}
+        ctx.run.require_way(ctx)
         try:
             return self.perform_ended(ctx) if outcome.is_reached(ctx) else self.perform(ctx)
         except ServerDeleted:
@@ -170,6 +173,7 @@ class Step(task.Task):
     def _backward(self, ctx: Context) -> None:
         if self.no_undo or outcome.is_reached(ctx):
             return
+        ctx.run.require_way(ctx)
         try:
             self.undo(ctx)
         except ServerDeleted:

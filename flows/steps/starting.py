@@ -127,7 +127,7 @@ def prove_off(ctx: Context, host: str, other: str) -> None:
 
     A host that somebody declared down, and whose worker is away, is not asked.
     """
-    if ctx.same_host or (_is_declared_down(ctx, other) and other not in ctx.run.workers()):
+    if ctx.same_host or is_given_up(ctx, other):
         return
     if describe(ctx, other, part="proof").running:
         raise StepError(
@@ -162,6 +162,11 @@ def require_never_started(ctx: Context, host: str, defined_by: str) -> None:
             code="start-unknown",
             host=host,
         )
+
+
+def is_given_up(ctx: Context, host: str) -> bool:
+    """Whether the host's worker is away, and a person said that the host is off."""
+    return _is_declared_down(ctx, host) and host not in ctx.run.workers()
 
 
 def _is_declared_down(ctx: Context, host: str) -> bool:

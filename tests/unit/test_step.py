@@ -38,6 +38,12 @@ class FakeRun:
     def attempt(self, move: Any) -> None:
         return None
 
+    def went_on(self, step: str) -> bool:
+        return False
+
+    def require_way(self, ctx: Any) -> None:
+        """Let it go on from anywhere."""
+
     def wait(self, seconds: float) -> None:
         self.seen.append("wait")
 

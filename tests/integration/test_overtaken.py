@@ -1,0 +1,91 @@
+"""A journal that is put back and adopted: its move goes on from where the world is, and undoes nothing from behind."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.operations import Stage, stage
+
+from droveway.engines import adoption, asking
+from droveway.engines.submit import Wish, submit
+from droveway.persistence import requests
+from droveway.persistence.journal import Move
+
+CLOUD = """
+cells: {cell1: {hosts: {host1: {}, host2: {}, host3: {shared: nfs1}, host4: {shared: nfs1}}}}
+flavors: {small: {vcpus: 1, memory_mb: 256, root_gb: 1}}
+images: {base: {size_mb: 1}}
+servers:
+  web: {flavor: small, host: host1, image: base, ports: [{}]}
+  mail: {flavor: small, host: host3, image: base, ports: [{}]}
+"""
+HOSTS = {"web": ("host1", "host2"), "mail": ("host3", "host4")}
+STEPS = ["stop_guest", "set_aside", "copy_disks", "fit_disks", "define_guest", "switch_records", "start_guest"]
+
+
+@pytest.fixture(name="lab")
+def fixture_lab(tmp_path: Path) -> Iterator[Stage]:
+    with stage(tmp_path / "lab", CLOUD) as made:
+        with made.lab.layout.configuration.open("a") as options:
+            options.write("[conductor]\nhost_away = 0.2\nretry_for = 0\n")
+        yield made
+
+
+def copy(source: Path, target: Path) -> None:
+    with sqlite3.connect(source) as reading, sqlite3.connect(target) as writing:
+        reading.backup(writing)
+    reading.close()
+    writing.close()
+
+
+def put_back(lab: Stage, name: str, step: str, *, off: bool, cancelled: bool) -> Move:
+    """The server's move verifies, loses all from before that step on, is adopted, and then cancelled or retried."""
+    destination, kept = HOSTS[name][1], lab.root / "copy.sqlite"
+    move = submit(lab.lab, Wish(server=name, flavor=None, host=destination)).id
+
+    def keep(_move: str, at: str, direction: str, phase: str) -> None:
+        if (at, direction, phase) == (step, "execute", "before") and not kept.exists():
+            copy(lab.lab.layout.journal, kept)
+
+    with lab.running(keep) as workers:
+        asking.carry(lab.lab, move)
+        assert asking.read_move(lab.lab, move).state == "verifying"
+        if off:
+            # As after a power cut of the destination.
+            lab.lab.hypervisor(destination).stop(lab.id_of(name), grace=0.0, fence=lambda: None)
+        copy(kept, lab.lab.layout.journal)
+        adoption.adopt(workers.session(), lab.lab.journal)
+        if cancelled:
+            asking.ask(lab.lab, move, asking.cancel)
+        asking.ask(lab.lab, move, requests.retry)
+        asking.carry(lab.lab, move)
+    return asking.read_move(lab.lab, move)
+
+
+@pytest.mark.parametrize(
+    ("step", "cancelled"),
+    [(step, False) for step in STEPS] + [(step, True) for step in STEPS[:-1]],
+)
+@pytest.mark.parametrize("name", HOSTS)
+def test_a_move_whose_rows_were_switched_goes_on_to_its_end(
+    lab: Stage, name: str, step: str, *, cancelled: bool
+) -> None:
+    source, destination = HOSTS[name]
+    ended = put_back(lab, name, step, off=False, cancelled=cancelled)
+    assert (ended.state, ended.error) == ("verifying", None)
+    standing = lab.standing(name)
+    assert standing.runs == [destination]
+    assert lab.starts(name).count(source) == 1
+    lab.assert_balanced()
+
+
+@pytest.mark.parametrize("name", HOSTS)
+@pytest.mark.parametrize("step", ["set_aside", "copy_disks", "switch_records"])
+def test_what_a_guest_that_is_off_has_written_is_kept(lab: Stage, name: str, step: str) -> None:
+    source, destination = HOSTS[name]
+    put_back(lab, name, step, off=True, cancelled=True)
+    assert (lab.directory(destination, name) / "disk").exists()
+    assert lab.starts(name).count(source) == 1
