@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from droveway import wire
 from droveway.errors import StepError
+from droveway.flows import outcome
 from droveway.flows.before import before
 from droveway.flows.run import DECLARED_DOWN, UNREACHABLE
 from droveway.flows.step import Context, Where
@@ -15,6 +16,9 @@ from droveway.flows.steps.rows import is_deleted
 from droveway.persistence.moves import GONE
 
 _ACTION: Final = f"keep_copy@{wire.ACTION_VERSION}"
+
+_LATE: Final = wire.KeepCopy(disks=[])
+"""What the host has by then may have moved on, and is no reason to refuse the mark's end."""
 
 
 class KeepCopy(HostStep):
@@ -29,31 +33,34 @@ class KeepCopy(HostStep):
 
     def perform(self, ctx: Context) -> dict[str, Any] | None:
         """Nothing of a server that was deleted meanwhile is kept."""
-        if is_deleted(ctx):
-            return dict(GONE)
+        return dict(GONE) if is_deleted(ctx) else self._let_go(ctx, self.details(ctx))
+
+    def perform_ended(self, ctx: Context) -> dict[str, Any]:
+        """After a confirm of Nova's too the mark ends; the server may have moved on since, disks and all."""
+        return outcome.noted(**({} if is_deleted(ctx) else self._let_go(ctx, _LATE)))
+
+    def details(self, ctx: Context) -> wire.KeepCopy:
+        """The disks that came along."""
+        return wire.KeepCopy(disks=[disk.name for disk in before(ctx.move).guest.disks if disk.name != SWAP])
+
+    def _let_go(self, ctx: Context, details: wire.KeepCopy) -> dict[str, Any]:
         host = self.host(ctx)
         try:
             if self._may_be_asked(ctx, host):
-                return self.command(ctx, self.details(ctx))
+                return self.command(ctx, details)
         except StepError as error:
             if error.error_code not in (UNREACHABLE, DECLARED_DOWN):
                 raise
-        # What the host has by then may have moved on, and is no reason to refuse the mark's end.
-        late = wire.KeepCopy(disks=[])
         ctx.run.owe(
             ctx.step,
             host=host,
             action=self.action_name(),
-            details=late,
+            details=_LATE,
             deadline=self.deadline,
             direction="execute",
             entered="execute",
         )
         return {"owed": host}
-
-    def details(self, ctx: Context) -> wire.KeepCopy:
-        """The disks that came along."""
-        return wire.KeepCopy(disks=[disk.name for disk in before(ctx.move).guest.disks if disk.name != SWAP])
 
     def _may_be_asked(self, ctx: Context, host: str) -> bool:
         """Not while it owes something and is away, nor a worker of an older release, which learns it when upgraded."""

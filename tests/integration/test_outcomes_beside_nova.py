@@ -72,6 +72,11 @@ def settled(nova: Nova, kind: str) -> None:
     standing = nova.stage.standing("web")
     assert (standing.host, standing.status, standing.runs) == (host, "ACTIVE", [host])
     assert left(nova) == [f"{host}/ID"]
+    if kind == "confirm":
+        guest = nova.lab.hypervisor(host).guest(nova.server)
+        assert guest is not None
+        assert guest.mark is None, "the guest is the server's own"
+        assert not (nova.stage.directory(host, "web") / "droveway.json").exists(), "so are its disks"
     assert standing.bindings == [{host: "ACTIVE"}]
     assert standing.attachments == [(host, "attached")]
     nova.stage.assert_balanced()
