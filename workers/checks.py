@@ -113,7 +113,12 @@ def check_copy(ctx: Context, details: CheckCopy) -> dict[str, Any]:
     disks = {disk.name: disk for disk in _disks(ctx)}
     for copied in marker.disks if marker is not None else []:
         found = disks.get(copied.name)
-        if found is None or (found.format, found.backing) != (copied.format, base_of(ctx, copied)):
+        # Nobody shortens the file of a disk: neither its guest nor who fits it to a flavor.
+        if (
+            found is None
+            or (found.format, found.backing) != (copied.format, base_of(ctx, copied))
+            or ctx.directories.path(ctx.server, copied.name).stat().st_size < copied.size
+        ):
             raise ctx.failed(
                 f"{copied.name} of server {ctx.server} on {ctx.host.name} is gone or not whole", code="damaged"
             )

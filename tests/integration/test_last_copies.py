@@ -73,6 +73,21 @@ def test_a_copy_stays_while_its_source_is_cut_short(lab: Stage) -> None:
     assert (lab.directory("host2", "web") / "disk").read_bytes()[:4096] == kept[0]
 
 
+@pytest.mark.parametrize("length", [0, 2**29])
+def test_a_confirm_keeps_the_source_of_a_copy_that_was_cut_short(lab: Stage, length: int) -> None:
+    lab.cli("server", "migrate", "web", "--host", "host2")
+    with (lab.directory("host2", "web") / "disk").open("r+b") as disk:
+        disk.truncate(length)
+    lab.cli("server", "confirm", "web", code=3)
+    move = lab.move("web")
+    assert move.state == "verifying"
+    assert "disk of server" in str(move.error)
+    assert "is gone or not whole" in str(move.error)
+    assert (lab.directory("host1", "web", "_resize") / "disk").stat().st_size == 2**30
+    lab.cli("server", "revert", "web")
+    assert lab.standing("web").runs == ["host1"]
+
+
 def test_what_was_confirmed_is_no_copy_to_be_healed_away(lab: Stage) -> None:
     """Nova evacuates the server from the host that its move brought it to, and that host comes back."""
     lab.cli("server", "migrate", "web", "--host", "host2")
