@@ -100,7 +100,7 @@ def end(site: Site, name: str, kind: str) -> Move:
     """
     move = find_move(site, name)
     found = None if move.state != State.VERIFYING or move.delete_requested else outcomes.of_move(site, move)
-    if found is None:
+    if found is None and not (move.delete_requested and kind == preconditions.REVERT):
         require_end(site, name, kind)
     return ask(site, name, confirm if (found or kind) == outcomes.CONFIRM else revert)
 

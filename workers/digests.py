@@ -91,7 +91,10 @@ class Digests:
 
 
 def _go_on(file: int, size: int, reading: _Reading, ends: float) -> None:
-    for offset, length in _pieces(file, reading.offset, size):
+    # Preallocated space counts as data while the page cache holds any of it, as after reading close by.
+    os.fsync(file)
+    os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+    for offset, length in list(_pieces(file, reading.offset, size)):
         if time.monotonic() >= ends:
             return
         os.posix_fadvise(file, offset, length, os.POSIX_FADV_DONTNEED)

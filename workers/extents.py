@@ -21,7 +21,12 @@ _NO_DIRECT: Final = (errno.EINVAL, errno.EOPNOTSUPP)
 
 
 def data_extents(file: int, size: int) -> list[tuple[int, int]]:
-    """(offset, length) of all that is allocated with data in it, in bytes."""
+    """(offset, length) of all that is allocated with data in it, in bytes.
+
+    What the page cache holds of preallocated space counts as data too, so that it is written and dropped before.
+    """
+    os.fsync(file)
+    os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
     found, offset = [], 0
     while offset < size:
         try:

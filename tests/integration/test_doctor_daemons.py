@@ -103,5 +103,6 @@ def test_a_move_that_nobody_runs_is_stuck_and_the_doctor_is_advised(site: Instal
     assert (code, row["id"]) == (0, move)
     assert row["why"].startswith("no progress for ")
     code, said, _ = site.droveway("move", "show", move, "-f", "value", "-c", "next")
-    assert said.endswith(" min: droveway doctor tells what is missing\n")
+    told = "no conductor is up, so nobody takes it: systemctl start droveway-conductor (droveway conductor list)"
+    assert said.endswith(f"{told}\n")
     assert site.droveway("move", "list", "--stuck", "--for", "365d", "-f", "json")[:2] == (0, "[]\n")

@@ -176,7 +176,7 @@ def test_a_result_that_cannot_be_stored_parks_and_retry_runs_its_step_again(
         assert rig.host().turn() == [True]
     parked = rig.move(move)
     assert (parked.state, parked.error_code) == ("needs-operator", "flow-stopped")
-    assert "Cannot convert <object object" in str(parked.error)
+    assert "the database layer refused a statement (StatementError)" in str(parked.error)
     retry(rig, move)
     assert rig.move(move).state == "verifying"
     rows = [row for row in rig.history(move) if row.step == "prepare"]

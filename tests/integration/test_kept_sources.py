@@ -275,9 +275,9 @@ def test_a_jump_of_the_clock_purges_nothing(lab: Stage, monkeypatch: pytest.Monk
     """The database's clock is set a week ahead while somebody collects; who asks for the purge waits for no clock."""
     move = migrate(lab, "web", "--keep-source", "2d")
     session = connect_embedded(embedded_store())
-    monkeypatch.setattr(Commands, "workers", lambda _self: set(BESIDE))
     asked: list[str] = []
-    with database_clock.settable(lab.lab.journal) as set_ahead:
+    with monkeypatch.context() as patched, database_clock.settable(lab.lab.journal) as set_ahead:
+        patched.setattr(Commands, "workers", lambda _self: dict.fromkeys(BESIDE))
         collector = Collector(session, lab.lab.journal, every=1.0)
         collector._settle = lambda moved, _host, _owed: asked.append(moved)  # type: ignore[method-assign]
         collector.round()
