@@ -44,7 +44,7 @@ _FORCED_DOWN: Final = sa.select(Service.forced_down).where(
 PERMISSION_VOID: Final = "permission-void"
 """The code of the StepError for a guest that was not started, since its worker slept meanwhile."""
 
-ROUNDS: Final = 3
+ROUNDS: Final = 10
 """So often is a permission asked for before the start has failed."""
 
 _REBUILDING: Final = "rebuild"

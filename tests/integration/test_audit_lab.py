@@ -577,6 +577,7 @@ def _redefine(world: World, host: str, guest: base.GuestRecord, vcpus: int | Non
         vcpus=vcpus,
         memory_mb=None,
         disks=disks,
+        formats={disk.name: world.lab.hypervisor(host).disk_format for disk in disks},
         volumes=[],
         ports=[],
         mark=guest.mark,

@@ -83,7 +83,7 @@ def used(lab: Lab) -> str:
             disk.write(made.randbytes(2 * MIB))
     own.path(server, "disk.config").write_bytes(made.randbytes(MIB))
     formats = own.formats(server)
-    assert set(formats) == {"disk", "disk.eph0", "disk.swap"}
+    assert set(formats) == {"disk", "disk.eph0", "disk.swap", "disk.config"}
     own.write_formats(server, server, formats | {"disk.config": "raw"})
     return server
 

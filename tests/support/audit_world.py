@@ -444,6 +444,7 @@ def _carry(lab: Lab, server: str, move_id: str, source: str, dest: str) -> None:
         vcpus=2,
         memory_mb=1024,
         disks=[copy / "disk", copy / "disk.eph0", copy / "disk.swap"],
+        formats=dict.fromkeys(("disk", "disk.eph0", "disk.swap"), new_host.disk_format),
         volumes=volumes,
         ports=ports,
         mark=base.Mark(move=move_id, epoch=1),
