@@ -183,18 +183,21 @@ def _lacking(
     wanted = [] if standing.row.from_volume else [frozenset({"disk"})]
     wanted += [_EPHEMERAL] if flavor["ephemeral_gb"] else []
     wanted += [frozenset({"disk.swap"})] if flavor.get("swap") else []
-    lacking = [min(names) for names in wanted if not names & files]
+    lacking = [names for names in wanted if not names & files]
     if lacking:
+        aside = _files(snapshot, host, standing.server + SET_ASIDE)
         where = f"instances/{standing.server}{suffix}"
         use = "needed for a revert" if suffix else f"in use by {standing.name}"
         yield Finding(
             Kind.DISK,
             where,
-            f"{', '.join(lacking)} in {where}, {use}, is not on {host}",
+            f"{', '.join(min(names) for names in lacking)} in {where}, {use}, is not on {host}",
             f"droveway server show {standing.server}, then restore the disk from a backup",
             host,
             standing.server,
             standing.move_id,
+            # A host that owes the undo of `set_aside` gives back what lies aside, and nothing else.
+            owable=not suffix and all(names & aside for names in lacking),
         )
 
 

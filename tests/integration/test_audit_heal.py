@@ -165,9 +165,7 @@ class TestHosts:
         copy, server = lab.directory("host1", "web"), lab.id_of("web")
         copy.mkdir()
         (copy / "disk").write_bytes(b"stale")
-        marker = json.loads((lab.directory("host2", "web") / "droveway.json").read_text())
-        assert marker["move"] == move
-        (copy / "droveway.json").write_text(json.dumps(marker | {"host": "host1"}))
+        (copy / "droveway.json").write_text(json.dumps(mark_of(move, server)))
         lab.directory("host1", "web", f".part-{move}-host1").mkdir()
         copy.with_name(f".droveway-probe-{move}-1").touch()
         define(lab, "host1", base.Mark(move=move, epoch=1))
@@ -219,8 +217,7 @@ class TestHosts:
         """The marked copy is what is left of the server's disk: where it lives, it is gone."""
         home, copy = lab.directory("host2", "web"), lab.directory("host1", "web")
         copy.mkdir()
-        marker = json.loads((home / "droveway.json").read_text()) | {"host": "host1"}
-        (copy / "droveway.json").write_text(json.dumps(marker))
+        (copy / "droveway.json").write_text(json.dumps(mark_of(move, lab.id_of("web"))))
         (copy / "disk").write_bytes(b"last")
         (home / "disk").rename(home / "lost")
         before = seen(lab)
@@ -349,6 +346,11 @@ def of_step(move: str, step: str) -> sa.Select[MoveStep]:
 
 def debts(lab: Stage) -> list[dict[str, Any]]:
     return [lab.json("debt", "show", str(row["id"])) for row in lab.json("debt", "list", "--all")]
+
+
+def mark_of(move: str, server: str) -> dict[str, Any]:
+    """What a copy bears until the confirm of its move."""
+    return {"move": move, "epoch": 1, "server": server, "host": "host1"}
 
 
 def define(lab: Stage, host: str, mark: base.Mark | None) -> None:

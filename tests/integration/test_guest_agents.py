@@ -107,17 +107,22 @@ def test_an_agent_that_is_mute_or_lies_makes_no_guest_healthy(
     host: Libvirt, start: Start, kind: str, said: str
 ) -> None:
     guest = start(kind)
-    before = time.monotonic()
-    with pytest.raises(StepError, match="does not answer"):
-        host.ask_agent(guest.server, seconds=12.0)
-    found, why = verdict(host, guest.server, 12.0)
-    # Asked twice, and however much the agent says.
-    assert time.monotonic() - before < 60.0
-    assert found is Health.FAILING
-    assert "fails its probe: the guest agent of server" in why
-    assert said in why
-    assert why.isprintable()
-    assert len(why) < 2100
+    deadline = time.monotonic() + ANSWERS_WITHIN
+    while True:
+        before = time.monotonic()
+        with pytest.raises(StepError, match="does not answer"):
+            host.ask_agent(guest.server, seconds=12.0)
+        found, why = verdict(host, guest.server, 12.0)
+        # Asked twice, and however much the agent says.
+        assert time.monotonic() - before < 60.0
+        assert found is Health.FAILING
+        assert "fails its probe: the guest agent of server" in why
+        assert why.isprintable()
+        assert len(why) < 2100
+        # An emulated guest on a busy machine may be too slow to say anything.
+        if said in why:
+            break
+        assert time.monotonic() < deadline, why
     # What the hypervisor does for others goes on.
     assert host.guest(guest.server) is not None
 
