@@ -22,6 +22,8 @@ _DEPENDENTS: Final[tuple[Any, ...]] = (
     cell.BlockDeviceMapping,
     cell.VirtualInterface,
     cell.InstanceFault,
+    cell.InstanceIdMapping,
+    cell.SecurityGroupInstanceAssociation,
     cell.Migration,
 )
 
@@ -39,11 +41,13 @@ def remove_from_cell(session: orm.Session, server: str, reserved: Mapping[str, u
     row.terminated_at = now
     row.deleted, row.deleted_at = row.id, now
     for model in _DEPENDENTS:
-        query = sa.select(model).where(model.instance_uuid == server, model.deleted == 0)
+        of = model.uuid if model is cell.InstanceIdMapping else model.instance_uuid
+        query = sa.select(model).where(of == server, model.deleted == 0)
         if model is cell.InstanceSystemMetadata:
             query = query.where(model.key != FENCE_KEY)
         for dependent in session.scalars(query):
             dependent.deleted, dependent.deleted_at = dependent.id, now
+    session.execute(sa.delete(cell.Tag).where(cell.Tag.resource_id == server))
     session.execute(sa.delete(cell.ConsoleAuthToken).where(cell.ConsoleAuthToken.instance_uuid == server))
     usage.recompute(session, row.host, reserved=reserved)
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 import sqlalchemy as sa
+from support import remains
 from support.operations import Stage, stage
 
 from droveway.engines import asking
@@ -79,6 +80,7 @@ class Server:
         ended = asking.read_move(self.lab.lab, move)
         assert (ended.state, ended.error_code, ended.error) == ("cancelled", "deleted", "the server was deleted")
         assert leftovers.of(self.lab.lab, self.uuid) == []
+        assert remains.of(self.lab.root, self.uuid) == []
         with self.lab.lab.cell_databases["cell1"].read() as session:
             assert session.scalars(sa.select(Instance.deleted).where(Instance.uuid == self.uuid)).one() != 0
         self.lab.assert_balanced()

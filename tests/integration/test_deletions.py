@@ -6,11 +6,21 @@ from collections.abc import Iterator
 
 import pytest
 import sqlalchemy as sa
+from support import remains
 from support.operations import Stage, faults_cleared, stage
 
 from droveway.engines import asking
 from droveway.lab import leftovers
-from droveway.persistence.cell import Instance, InstanceAction, InstanceActionEvent, Migration
+from droveway.persistence.cell import (
+    Instance,
+    InstanceAction,
+    InstanceActionEvent,
+    InstanceFault,
+    InstanceMetadata,
+    Migration,
+    SecurityGroupInstanceAssociation,
+    Tag,
+)
 from droveway.persistence.vm_states import TaskState
 
 CLOUD = """
@@ -46,6 +56,7 @@ def server(lab: Stage, request: pytest.FixtureRequest) -> Iterator[str]:
     uuid = lab.cli("lab", "server", "create", name, *WORDS).strip()
     yield name
     assert leftovers.of(lab.lab, uuid) == []
+    assert remains.of(lab.root, uuid) == []
     assert name not in {row["name"] for row in lab.json("server", "list")}
     lab.assert_balanced()
 
@@ -58,6 +69,11 @@ def last_move(lab: Stage) -> dict[str, object]:
 def test_a_server_at_rest_is_deleted_as_nova_does_it(lab: Stage, server: str) -> None:
     """R1-32: soft-deleted rows, one action that succeeded; a repeat finds no server."""
     uuid = lab.id_of(server)
+    with lab.lab.cell_databases["cell1"].write() as session:
+        session.add(Tag(resource_id=uuid, tag="blue"))
+        session.add(InstanceMetadata(instance_uuid=uuid, key="of", value="the user"))
+        session.add(SecurityGroupInstanceAssociation(instance_uuid=uuid, security_group_id=None))
+        session.add(InstanceFault(instance_uuid=uuid, code=500, message="broke once"))
     lab.cli("lab", "server", "delete", server)
     with lab.lab.cell_databases["cell1"].read() as session:
         row = session.scalars(sa.select(Instance).where(Instance.uuid == uuid)).one()
@@ -83,6 +99,7 @@ def test_volumes_that_go_with_their_server_are_deleted_and_others_stay(lab: Stag
     assert list(left.values()) == ["available"]
     assert {path.name for path in lab.lab.layout.volumes.iterdir()} & held == set(left)
     assert leftovers.of(lab.lab, server) == []
+    assert remains.of(lab.root, server) == []
     lab.assert_balanced()
 
 
