@@ -446,6 +446,7 @@ def test_a_move_whose_node_is_gone_is_forgotten_unless_zookeeper_was_wiped(
     worker = started()
     command = post(site, site.command("alpha", "set_aside"))
     result(site, command)
+    eventually(lambda: not worker._runs)
     key = command.key
     monkeypatch.setattr(Coordination, "born", lambda _self, _path: time.time() - age)
     worker.forget_purged()
