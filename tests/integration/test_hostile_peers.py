@@ -21,7 +21,7 @@ from typing import Any, Final
 import msgspec
 import pytest
 import sqlalchemy as sa
-from support import zookeeper_server
+from support import checksums, zookeeper_server
 from support.certificates import Authority, Files
 from support.daemons import LONG, Daemon, Installation, installation
 from support.small_lab import assert_balanced, differences, history, in_child, picture, read_move, until
@@ -177,7 +177,7 @@ class Besieged:
         [row] = [row for row in history(self.site.lab, hello.move) if row.step == "copy_disks" and row.result]
         assert row.result is not None
         [disk] = row.result["disks"]
-        assert disk["checksum"] == disk["source_checksum"]
+        assert disk["checksum"] == checksums.recorded(self.aside(hello) / "disk")
         assert 0 < disk["sent"] <= disk["allocated"]
         kept = self.aside(hello) / "disk"
         copy = self.site.lab.layout.host(DESTINATION) / "instances" / hello.server / "disk"

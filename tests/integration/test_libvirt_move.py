@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from hypervisor_contract import wait_for
+from support import checksums
 from support.operations import Stage, faults_cleared, stage
 
 from droveway.lab import daemons, faults, witness
@@ -92,6 +93,13 @@ def killed(lab: Stage, *words: str) -> None:
     assert done.returncode == -signal.SIGKILL, done.stdout + done.stderr
 
 
+def test_libvirt_keeps_no_server_where_it_is(working: Stage) -> None:
+    """R0-12: its driver declares that it cannot, as Nova's does: a cold migrate to the present host is refused."""
+    said = working.refused("server", "migrate", "web", "--host", "host1")
+    assert "host1" in said
+    assert working.json("move", "list", "--server", "web") == []
+
+
 def test_a_resized_server_is_the_same_guest_until_its_source_is_gone(working: Stage) -> None:
     """R0-02, R0-03, R0-05, R0-09, R0-23: a running server with a volume, grown and confirmed."""
     working.cli("server", "resize", "web", "--flavor", "large")
@@ -103,7 +111,9 @@ def test_a_resized_server_is_the_same_guest_until_its_source_is_gone(working: St
     assert verifying.connected == verifying.plugged == [destination]
     (copied,) = [step.result for step in working.history(working.move("web").id) if step.step == "copy_disks"]
     assert copied is not None
-    assert all(disk["checksum"] == disk["source_checksum"] for disk in copied["disks"])
+    aside = working.directory("host1", "web", "_resize")
+    assert [disk["name"] for disk in copied["disks"]] == ["disk"]
+    assert copied["disks"][0]["checksum"] == checksums.recorded(aside / "disk")
     working.assert_balanced()
 
     working.cli("server", "confirm", "web")

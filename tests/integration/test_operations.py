@@ -34,6 +34,9 @@ servers:
   listed: {flavor: small, host: host1, image: base}
 """
 STOPPED = ("idle", "archive", "cold", "archive2")
+RUNNING, SHUTDOWN = 1, 4
+"""Nova's power_state."""
+
 FROM_VOLUME = ("db", "archive", "db2", "archive2")
 # What Placement has to hold for a flavor; a server that boots from a volume has no local root disk.
 AMOUNTS = {
@@ -62,13 +65,15 @@ def larger(flavor: str) -> str:
 
 
 def states(lab: Stage, name: str) -> tuple[Any, ...]:
-    """vm_state, task_state and the status and type of the server's latest migration."""
+    """vm_state, task_state, and the status and type of the server's latest migration; power_state is as Nova has it."""
     server = lab.id_of(name)
     with lab.lab.cell_databases["cell1"].read() as session:
         row = session.scalars(sa.select(Instance).where(Instance.uuid == server)).one()
         query = sa.select(Migration).where(Migration.instance_uuid == server).order_by(Migration.id.desc())
         migration = session.scalars(query).first()
         assert migration is not None
+        runs = bool(lab.standing(name).runs)
+        assert row.power_state == (RUNNING if runs else SHUTDOWN), (name, row.power_state, runs)
         return row.vm_state, row.task_state, migration.status, migration.migration_type
 
 

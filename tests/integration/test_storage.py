@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from support import checksums
 from support.operations import Stage, faults_cleared, stage
 
 from droveway.engines import asking
@@ -133,6 +134,13 @@ def copied(lab: Stage, name: str) -> dict[str, Any]:
     return dict(row.result or {})
 
 
+def assert_checksums(result: dict[str, Any], aside: Path) -> None:
+    """Both that the history tells of each disk are those of the bytes that were set aside."""
+    assert [disk["name"] for disk in result["disks"]] == ["disk", "disk.eph0"]
+    for disk in result["disks"]:
+        assert disk["checksum"] == disk["source_checksum"] == checksums.recorded(aside / disk["name"])
+
+
 def test_on_shared_storage_no_byte_crosses_the_wire_and_the_source_is_untouched(lab: Stage) -> None:
     """R0-04, R0-05, R2-06: found by the probe, said by the plan with its reason; `_resize` stays what it was."""
     plan = lab.json("move", "plan", "mail", "--to-host", "host5")
@@ -142,7 +150,7 @@ def test_on_shared_storage_no_byte_crosses_the_wire_and_the_source_is_untouched(
     lab.cli("server", "migrate", "mail", "--host", "host5")
     assert lab.json("move", "show", lab.move("mail").id)["storage"] == "shared"
     assert copied(lab, "mail")["bytes"] == 0
-    assert [disk["checksum"] == disk["source_checksum"] for disk in copied(lab, "mail")["disks"]] == [True, True]
+    assert_checksums(copied(lab, "mail"), lab.directory("host4", "mail", "_resize"))
     aside = looks(lab.directory("host4", "mail", "_resize"))
     assert {disk: facts for disk, facts in aside.items() if disk != "disk"} == {
         disk: facts for disk, facts in before.items() if disk != "disk"
@@ -166,9 +174,8 @@ def test_between_separate_hosts_exactly_the_allocated_extents_cross_the_wire(lab
     assert lab.json("move", "show", lab.move("large").id)["storage"] == "copy"
     result = copied(lab, "large")
     aside = lab.directory("host1", "large", "_resize")
-    assert [disk["name"] for disk in result["disks"]] == ["disk", "disk.eph0"]
     assert result["bytes"] == sum(data_of(aside / disk) for disk in ("disk", "disk.eph0"))
-    assert [disk["checksum"] == disk["source_checksum"] for disk in result["disks"]] == [True, True]
+    assert_checksums(result, aside)
 
 
 def test_a_server_on_a_volume_moves_on_shared_storage_and_back(lab: Stage) -> None:

@@ -9,10 +9,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import hashlib
 import inspect
 import json
-import os
 import re
 import shutil
 import sqlite3
@@ -28,6 +26,7 @@ import msgspec
 import pytest
 import sqlalchemy as sa
 from sqlalchemy import orm
+from support import checksums
 
 from droveway.audit import (
     Finding,
@@ -486,23 +485,8 @@ def _record(lab: Lab, server: str, move_id: str, source: str, dest: str) -> None
 
 
 def note_digest(world: World, disk: str, path: Path) -> None:
-    """As `copy_disks` leaves it in the history; made here, piece by piece of what is no hole."""
-    now, size = datetime(2026, 1, 1), path.stat().st_size  # noqa: DTZ001 - as the journal's columns have it
-    whole, offset, pieces = hashlib.sha256(f"{size}".encode()), 0, []
-    with path.open("rb") as file:
-        # What the page cache holds of preallocated space would count as data.
-        os.fsync(file.fileno())
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-        while offset < size:
-            try:
-                start = os.lseek(file.fileno(), offset, os.SEEK_DATA)
-            except OSError:
-                break
-            offset = min(os.lseek(file.fileno(), start, os.SEEK_HOLE), (start // (4 << 20) + 1) * (4 << 20))
-            pieces.append((start, offset - start))
-        for start, length in pieces:
-            piece = hashlib.sha256(os.pread(file.fileno(), length, start)).hexdigest()
-            whole.update(f":{start}:{length}:{piece}".encode())
+    """As `copy_disks` leaves it in the history."""
+    now = datetime(2026, 1, 1)  # noqa: DTZ001 - as the journal's columns have it
     with world.lab.journal.write() as session:
         (flow,) = session.scalars(sa.select(MoveFlow.uuid).where(MoveFlow.move_id == world.move))
         session.add(
@@ -516,6 +500,6 @@ def note_digest(world: World, disk: str, path: Path) -> None:
                 epoch=1,
                 started_at=now,
                 ended_at=now,
-                result={"disks": [{"name": disk, "source_checksum": whole.hexdigest()}]},
+                result={"disks": [{"name": disk, "source_checksum": checksums.recorded(path)}]},
             )
         )

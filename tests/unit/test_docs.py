@@ -29,6 +29,21 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 WRITTEN = sorted(path for path in DOCS.rglob("*.rst") if "reference" not in path.parts or path.name == "index.rst")
 SCREEN = 60
+LIFE = {
+    State.QUEUED: {State.RUNNING, State.CANCELLED, State.DELETING},
+    State.RUNNING: {State.VERIFYING, State.UNDOING, State.FAILED, State.CANCELLED, State.DELETING},
+    State.VERIFYING: {State.CONFIRMING, State.REVERTING},
+    State.CONFIRMING: {State.DONE, State.VERIFYING, State.DELETING},
+    State.REVERTING: {State.REVERTED, State.VERIFYING, State.DELETING},
+    State.UNDOING: {State.FAILED, State.CANCELLED, State.DELETING},
+    State.DELETING: {State.DONE, State.CANCELLED},
+    State.DONE: set(),
+    State.REVERTED: set(),
+    State.FAILED: set(),
+    State.CANCELLED: set(),
+}
+"""Which state may follow which, as the design decided it, but for the detour over needs-operator."""
+
 """Lines that an operator's terminal shows at once."""
 
 # Words that mean something else, or that this product has another word for.
@@ -168,6 +183,10 @@ def test_every_state_leads_to_one_of_the_same_ends() -> None:
         return True
 
     follows = {old: {new for new in State if legal(old, new)} for old in State}
+    assert {old: new - {State.NEEDS_OPERATOR} for old, new in follows.items() if old in LIFE} == LIFE
+    assert set(State) - set(LIFE) == {State.NEEDS_OPERATOR}
+    assert follows[State.NEEDS_OPERATOR] == set(State) - {State.NEEDS_OPERATOR}
+    assert all((State.NEEDS_OPERATOR in new) == (old not in ENDED) for old, new in follows.items() if old in LIFE)
     assert {state for state in State if not follows[state]} == ENDED
     # Without the detour over needs-operator, which may come from anywhere and go back.
     plain = {old: new - {State.NEEDS_OPERATOR} for old, new in follows.items() if old is not State.NEEDS_OPERATOR}

@@ -122,6 +122,21 @@ def test_a_claim_is_one_post_that_holds_both(placement: Placement, asked: Reques
     assert placement.provider_usages(DESTINATION) == LARGE
 
 
+def test_a_claim_hands_over_every_class_of_every_provider(placement: Placement, asked: Requests) -> None:
+    """R3-07: what the server held of a nested provider and of a custom class is the migration's, and nothing more."""
+    nested, shared = (f"{number}" * 8 + "-1111-4111-8111-111111111111" for number in (6, 7))
+    placement.ensure_provider(nested, "host1_pf0", {"SRIOV_NET_VF": {"total": 4}, "VCPU": {"total": 2}})
+    below = {"name": "host1_pf0", "parent_provider_uuid": SOURCE}
+    assert placement._rest.send("PUT", f"/resource_providers/{nested}", json=below).status_code == 200
+    placement.ensure_provider(shared, "pool", {"DISK_GB": {"total": 100}})
+    everything = {SOURCE: SMALL, nested: {"SRIOV_NET_VF": 2, "VCPU": 1}, shared: {"DISK_GB": 20}}
+    placement.ensure_allocation(SERVER, everything, **OWNER)
+    posted = asked.count("POST", "/allocations")
+    claim(placement)
+    assert asked.count("POST", "/allocations") == posted + 1
+    assert held(placement) == (AFTER, everything)
+
+
 def test_a_repeated_claim_changes_nothing(placement: Placement, asked: Requests) -> None:
     claim(placement)
     before = placement.allocations(SERVER), placement.allocations(MOVE)

@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from support import copying_worker
+from support import checksums, copying_worker
 from support.transfer_site import ASIDE, PART, Site, at, chunks_of, flip, set_aside
 from support.worker_rig import MIB, MOVE, OTHER_MOVE, SERVER, Killed, cloud, make_disk
 
@@ -58,7 +58,7 @@ def test_exactly_the_allocated_extents_cross_the_wire(site: Site) -> None:
     assert [disk["name"] for disk in value["disks"]] == ["disk", "disk.eph0"]
     for disk in value["disks"]:
         assert disk["sent"] == disk["allocated"] == data_of(site.source_disk(disk["name"]))
-        assert disk["checksum"] == disk["source_checksum"]
+        assert disk["checksum"] == checksums.recorded(site.source_disk(disk["name"]))
         assert site.same_bytes(disk["name"])
     assert sum(length for _, _, length in site.served) == value["bytes"] < 3 * MIB
     assert not site.cloud.hosts["beta"].directories.path(SERVER, "disk.swap").exists()
@@ -525,7 +525,9 @@ def test_where_the_file_system_can_share_blocks_nothing_is_copied(site: Site, mo
     """R0-04: where both hosts see the disks, no byte crosses the wire and the source keeps its own."""
     value = cloning(site, monkeypatch)()
     assert (value["bytes"], site.served) == (0, [])
-    assert all(disk["checksum"] == disk["source_checksum"] for disk in value["disks"])
+    assert [disk["checksum"] for disk in value["disks"]] == [
+        checksums.recorded(site.source_disk(disk["name"])) for disk in value["disks"]
+    ]
     directories = site.cloud.hosts["alpha"].directories
     assert directories.path(SERVER, "disk").read_bytes() == site.source_disk().read_bytes()
 
