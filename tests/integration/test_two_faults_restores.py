@@ -1,0 +1,144 @@
+"""A database put back in the middle of an operation, adopted, and the move ended by what it names; and the judge."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from support.operations import Stage, stage
+from support.two_faults import copies, restores, world
+from support.two_faults.world import Watch
+
+CLOUD = """
+cells: {cell1: {hosts: {host1: {}, host2: {}}}}
+flavors: {small: {vcpus: 1, memory_mb: 256, root_gb: 1}}
+images: {base: {size_mb: 1}}
+servers:
+  web: {flavor: small, host: host1, image: base, ports: [{}], volumes: [{size_gb: 1}]}
+  near: {flavor: small, host: host1, image: base, ports: [{}]}
+"""
+POINTS = [
+    "apart:resize:execute.stop_guest.late:begin:left:host1:revert",
+    "apart:resize:execute.copy_disks.after:execute.claim:retried:up:confirm",
+    "apart:resize:execute.start_guest.after:execute.set_aside:retried:host1:revert",
+]
+
+
+def test_a_restored_database_runs_no_second_guest_and_its_move_ends(
+    tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    verdicts = list(restores.run(tmp_path, POINTS))
+    bad = [f"{each.point}: {each.trouble}" for each in verdicts if each.trouble]
+    record_property("two faults", (restores.KIND, len(verdicts), len(verdicts) - len(bad)))
+    assert len(verdicts) == len(POINTS)
+    assert bad == []
+
+
+def test_every_operation_has_points() -> None:
+    every = restores.points()
+    assert len(every) == len(set(every))
+    assert {tuple(each.split(":")[:2]) for each in every} == {
+        (storage, operation) for storage in restores.STORAGES for operation in restores.OPERATIONS
+    }
+
+
+@pytest.fixture(name="lab")
+def fixture_lab(tmp_path: Path) -> Iterator[Stage]:
+    with stage(tmp_path / "lab", CLOUD) as made:
+        copies.brand(made.root, [made.id_of("web"), made.id_of("near")])
+        yield made
+
+
+def change(database: Path, statement: str) -> None:
+    with world.opened(database) as connection, connection:
+        connection.execute(statement)
+
+
+def second_guest(lab: Stage) -> None:
+    server = lab.id_of("web")
+    shutil.copytree(lab.directory("host1", "web"), lab.directory("host2", "web"))
+    guest = lab.lab.hypervisor("host1").guest(server)
+    assert guest is not None
+    lab.lab.hypervisor("host2").define(
+        server, guest.definition, vcpus=None, memory_mb=None, disks=[Path("disk")], volumes=[], ports=[], mark=None
+    )
+    lab.lab.hypervisor("host2").start(server, lambda: None)
+
+
+def second_guest_that_ended(lab: Stage) -> None:
+    second_guest(lab)
+    lab.lab.hypervisor("host2").stop(lab.id_of("web"), grace=0.0, fence=lambda: None)
+
+
+def overwrite(path: Path, at: int, data: bytes) -> None:
+    with path.open("r+b") as file:
+        file.seek(at)
+        file.write(data)
+
+
+def cut(path: Path) -> None:
+    with path.open("r+b") as file:
+        file.truncate(world.BLOCK * 16)
+
+
+def cell(lab: Stage) -> Path:
+    return lab.lab.layout.cell("cell1")
+
+
+def volume(lab: Stage) -> Path:
+    return next(lab.lab.layout.volumes.iterdir())
+
+
+BROKEN: dict[str, tuple[Callable[[Stage], object], str]] = {
+    "two guests": (second_guest, "was started on host2 while it ran on host1"),
+    "two guests, one of which ended": (second_guest_that_ended, "was started on host2 while it ran on host1"),
+    "a lost disk": (lambda lab: (lab.directory("host1", "web") / "disk").unlink(), "no whole copy of disk of web"),
+    "a cut disk": (lambda lab: cut(lab.directory("host1", "web") / "disk"), "no whole copy of disk of web"),
+    "other bytes": (
+        lambda lab: overwrite(lab.directory("host1", "web") / "disk", world.BLOCK * 16, b"x"),
+        "no whole copy of disk of web",
+    ),
+    "a neighbour's disk": (lambda lab: cut(lab.directory("host1", "near") / "disk"), "no whole copy of disk of near"),
+    "a neighbour's row": (
+        lambda lab: change(cell(lab), "UPDATE instances SET locked = 1 WHERE display_name = 'near'"),
+        "of the neighbour near cell1.instances changed",
+    ),
+    "a volume's bytes": (lambda lab: overwrite(volume(lab), world.BLOCK * 3, b"x"), "has other bytes"),
+    "a task": (
+        lambda lab: change(cell(lab), "UPDATE instances SET task_state = 'deleting' WHERE display_name = 'web'"),
+        "with the task deleting",
+    ),
+    "another host": (
+        lambda lab: change(cell(lab), "UPDATE instances SET host = 'host2', node = 'host2' WHERE display_name = 'web'"),
+        "and its guest runs on ['host1']",
+    ),
+    "an allocation": (
+        lambda lab: change(
+            lab.lab.layout.placement,
+            f"UPDATE allocations SET used = used + 1 WHERE consumer_id = '{lab.id_of('web')}'",
+        ),
+        "has 1 vCPUs and 256 MiB and holds",
+    ),
+    "a binding": (
+        lambda lab: change(lab.lab.layout.services, "UPDATE port_bindings SET status = 'INACTIVE'"),
+        "of the neighbour near services.port_bindings changed",
+    ),
+    "an attachment": (lambda lab: change(lab.lab.layout.services, "DELETE FROM attachments"), "the attachments are []"),
+    "a directory": (lambda lab: lab.directory("host2", "web").mkdir(), "on host2 is left: instances/"),
+    "a directory aside": (lambda lab: lab.directory("host1", "web", "_resize").mkdir(), "_resize is left on host1"),
+    "use that is counted twice": (
+        lambda lab: change(cell(lab), "UPDATE compute_nodes SET vcpus_used = vcpus_used + 1 WHERE host = 'host1'"),
+        "host1 counts 3 vCPUs in use and its servers have 2",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_world_that_was_broken_by_hand_is_rejected(lab: Stage, name: str) -> None:
+    watch, server = Watch(lab.root), lab.id_of("web")
+    assert watch.trouble(server, ended=True) == ""
+    broken, told = BROKEN[name]
+    broken(lab)
+    assert told in watch.trouble(server, ended=True)
