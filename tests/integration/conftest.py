@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import collections
 import contextlib
+import itertools
 import shutil
 import sys
 import tempfile
@@ -70,6 +72,13 @@ Three files run at once and each worker is given two in advance: the fourth come
 """
 
 
+PARTS = {
+    "matrices": ("crash_", "two_faults_", "kill_matrix_", "stale_conductor_", "chaos", "soak", "protocol_model_"),
+    "documents": ("docs_", "install_followed", "demo"),
+}
+"""Part of the integration tests → how its files' names begin after ``test_``; all others are tests of operations."""
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Order the files; the tests of a file keep the order that they have by then."""
@@ -102,6 +111,21 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for name, value in told:
         if name == "figure":
             terminalreporter.write_line(value)
+    terminalreporter.write_line(_times(terminalreporter))
+
+
+def _times(terminalreporter: pytest.TerminalReporter) -> str:
+    """How long each part lasted, in seconds of the processes that ran it side by side, and the longest files."""
+    spent: collections.Counter[str] = collections.Counter()
+    for report in itertools.chain.from_iterable(terminalreporter.stats.values()):
+        if isinstance(report, pytest.TestReport):
+            spent[Path(report.location[0]).stem.removeprefix("test_")] += report.duration
+    parts: collections.Counter[str] = collections.Counter()
+    for file, seconds in spent.items():
+        parts[next((part for part, names in PARTS.items() if file.startswith(names)), "operations")] += seconds
+    said = ", ".join(f"{part} {seconds:.0f} s" for part, seconds in parts.most_common())
+    longest = ", ".join(f"{file} {seconds:.0f} s" for file, seconds in spent.most_common(5))
+    return f"time, summed over the processes: {said}; of these {longest}"
 
 
 @pytest.fixture(autouse=True)
