@@ -111,7 +111,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for name, value in told:
         if name == "figure":
             terminalreporter.write_line(value)
-    terminalreporter.write_line(_times(terminalreporter))
+    if reports:
+        terminalreporter.write_line(_times(terminalreporter))
 
 
 def _times(terminalreporter: pytest.TerminalReporter) -> str:
