@@ -12,6 +12,7 @@ import pytest
 from oslo_config import cfg
 from support.certificates import Authority
 
+from droveway.cli import worker
 from droveway.cli.commands import COMMANDS
 from droveway.conf import settings
 from droveway.doctor import certificate, configuration, host, run
@@ -104,6 +105,22 @@ def test_a_configuration_that_others_may_read_is_found(conf: cfg.ConfigOpts, mod
     assert found.code == code
     assert ("[journal] connection" in found.detail) == (code != FINE)
     assert SECRET not in found.detail
+
+
+def test_a_worker_that_is_given_a_databases_password_names_the_option(
+    conf: cfg.ConfigOpts, caplog: pytest.LogCaptureFixture
+) -> None:
+    """S14: who takes the host has it; the value itself is not told either."""
+    worker._warn_of_databases(conf)
+    (said,) = caplog.messages
+    assert "holds what no worker needs ([journal] connection" in said
+    assert SECRET not in said
+    path = Path(conf.config_file[0])
+    kept = [line for line in path.read_text().splitlines() if SECRET not in line]
+    path.write_text("\n".join(kept) + "\n")
+    caplog.clear()
+    worker._warn_of_databases(conf)
+    assert caplog.messages == []
 
 
 @pytest.mark.parametrize(("days", "code"), [(13, "certificate-expires"), (20, FINE), (-1, "certificate-wrong")])
