@@ -105,6 +105,12 @@ class ServerDeleted(Cancelled):
     code = "deleted"
 
 
+class Evacuated(Cancelled):
+    """Nova evacuated the server meanwhile: what it wrote stays, and only the move's own traces go."""
+
+    code = "evacuated"
+
+
 def fault_of(error: StepError) -> str:
     """``destination`` when an alternate may be tried, else ``move``."""
     return "destination" if isinstance(error, DestinationFault) else "move"

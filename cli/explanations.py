@@ -409,9 +409,10 @@ EXPLANATIONS: Final[dict[str, Explanation]] = {
     ),
     "evacuated": Explanation(
         "Nova evacuated the server to another host while this move was under way.",
-        "Nova's evacuation wins: the move started no guest. It is tried again for [conductor] retry_for seconds; then "
-        "the move rests as needs-operator.",
-        "See that the server runs where its rows name it. Then end the move with droveway move settle MOVE.",
+        "Nova's evacuation wins: the move started no guest, gave nothing back and ended as cancelled. What it held of "
+        "its own was cleared, or is owed. What was set aside is kept, and so is a copy while the source shows nothing.",
+        "See that the server runs where its rows name it. droveway audit names what was kept: look whether anybody "
+        "needs it before you remove it.",
     ),
     "overtaken": Explanation(
         "The journal was put back from an older copy and adopted, and the move had come further than that copy knows.",

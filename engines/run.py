@@ -25,14 +25,15 @@ from droveway.engines.incarnation import Restored
 from droveway.engines.progress import ProgressNote
 from droveway.engines.step_marks import StepMark
 from droveway.errors import Cancelled, CoordinationLost, DestinationFault, Fenced, Parked, StepError, step_error
+from droveway.flows import evacuation
 from droveway.flows.run import DECLARED_DOWN, UNREACHABLE, MoveOptions
-from droveway.flows.steps import overtaken
+from droveway.flows.steps import attached, leaving, overtaken
 from droveway.persistence import attempts, debts, freezes, moves, requests
 from droveway.persistence.cells import Cells
 from droveway.persistence.database import Database
 from droveway.persistence.journal import Move, MoveAttempt
 from droveway.persistence.states import State
-from droveway.wire import Command, Direction, Registration
+from droveway.wire import Command, Direction, Registration, StopGuest
 
 if TYPE_CHECKING:
     from droveway.clients.network import Network
@@ -299,6 +300,38 @@ class MoveRun:
             if not move.delete_requested:
                 requests.delete(session, move)
         self._cancellable = False
+
+    def evacuated(self, ctx: Context) -> str:
+        """What the move ends with when Nova has evacuated its server; empty when it has not."""
+        return evacuation.why(ctx)
+
+    def note_evacuated(self, why: str) -> None:
+        """Ask for the cancel that the forward flow's undo ends with, and keep the reason."""
+        with self.write() as session:
+            moves.note_evacuated(session, self.move_id, why)
+
+    def abandon(self, ctx: Context, error: StepError) -> NoReturn:
+        """Close the books, let the hosts owe that their guests are off, and end flow and move; raises Parked."""
+        move = self.move()
+        with self.intent("placement", "release the migration"):
+            left = leaving.close_rows(self.cells, self.placement, move, self.flow_uuid, self.epoch)
+            leaving.close_allocations(self.placement, move, left)
+        attached.free_reserved(ctx)
+        for host in sorted({move.source_host, move.dest_host or move.source_host} - {left.host}):
+            attached.unbind_idle(ctx, host)
+            self.owe(
+                ctx.step,
+                host=host,
+                action="stop_guest",
+                details=StopGuest(grace=0.0, restart=False),
+                deadline=180.0,
+                direction="execute",
+                entered=ctx.direction,
+            )
+        with self.write() as session:
+            self.history.end(session, ctx.step, ctx.direction, error=error.as_dict())
+            moves.leave(session, self.move_id, error.error_code, str(error))
+        self._detach(f"move {self.move_id[:8]} was left: {error}")
 
     def owe(
         self,

@@ -113,6 +113,15 @@ class Run(Protocol):
     def note_deleted(self) -> None:
         """The server's rows are gone: whatever is left of it is to be released once the flow has ended."""
 
+    def evacuated(self, ctx: Context) -> str:
+        """What the move ends with when Nova has evacuated its server; empty when it has not."""
+
+    def note_evacuated(self, why: str) -> None:
+        """Nova took the server: the forward flow ends as cancelled once it is undone, with this reason."""
+
+    def abandon(self, ctx: Context, error: StepError) -> NoReturn:
+        """End the flow and its move as cancelled with this error, everything left as it is; raises Parked."""
+
     def owe(
         self,
         step: str,

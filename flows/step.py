@@ -22,9 +22,11 @@ from taskflow.types import sets
 from droveway import deadlines
 from droveway.errors import (
     Cancelled,
+    Conflict,
     CoordinationLost,
     DestinationFault,
     DrovewayError,
+    Evacuated,
     Fenced,
     Parked,
     ServerDeleted,
@@ -32,7 +34,7 @@ from droveway.errors import (
 )
 from droveway.flows import outcome
 from droveway.persistence.database import absence, without_sql
-from droveway.persistence.moves import GONE, RELEASING_KINDS
+from droveway.persistence.moves import FORWARD_KINDS, GONE, RELEASING_KINDS
 from droveway.printable import printable
 
 if TYPE_CHECKING:
@@ -147,6 +149,13 @@ class Step(task.Task):
         """Bring back what was before, whether `perform` ran not at all, halfway or wholly."""
         raise NotImplementedError(ctx.step)
 
+    def may_have_begun(self, ctx: Context) -> bool:
+        """Of the point of no return: whether it may have happened by now."""
+        return ctx.run.may_have_begun(ctx.step)
+
+    def undo_evacuated(self, ctx: Context) -> None:
+        """Take away what is the move's own, of a server that Nova evacuated: nothing that was before comes back."""
+
     def execute(self, **inputs: Any) -> dict[str, Any]:
         """TaskFlow's entry; see `perform`."""
         return self._guarded("execute", lambda: self._onward(self._context("execute", inputs, None))) or {}
@@ -161,24 +170,53 @@ class Step(task.Task):
             ctx.run.require_thawed()
         if ctx.run.went_on(ctx.step):
             return {}
-        ctx.run.require_way(ctx)
         try:
+            ctx.run.require_way(ctx)
             return self.perform_ended(ctx) if outcome.is_reached(ctx) else self.perform(ctx)
         except ServerDeleted:
             ctx.run.note_deleted()
             if not (ctx.must_go_on or ctx.run.kind in RELEASING_KINDS):
                 raise
             return dict(GONE)
+        except (StepError, Conflict):
+            why = self._evacuated(ctx)
+            if not why:
+                raise
+            begun = ctx.must_go_on or (self.at_no_return and self.may_have_begun(ctx))
+            if begun or ctx.run.kind not in FORWARD_KINDS:
+                # What would be undone is Nova's by now, and what would come next too.
+                ctx.run.abandon(ctx, Evacuated(why))
+            ctx.run.note_evacuated(why)
+            raise Evacuated(why) from None
 
     def _backward(self, ctx: Context) -> None:
         if self.no_undo or outcome.is_reached(ctx):
             return
-        ctx.run.require_way(ctx)
         try:
-            self.undo(ctx)
+            if not self._undo_evacuated(ctx):
+                ctx.run.require_way(ctx)
+                self.undo(ctx)
         except ServerDeleted:
             # A server without rows has nothing that could be brought back to it.
             ctx.run.note_deleted()
+        except (StepError, Conflict):
+            # Nova may have taken it in the middle.
+            if not self._undo_evacuated(ctx):
+                raise
+
+    def _undo_evacuated(self, ctx: Context) -> bool:
+        """Undo the step of a server that Nova has evacuated; False for any other."""
+        why = self._evacuated(ctx)
+        if why and ctx.run.kind not in FORWARD_KINDS:
+            ctx.run.abandon(ctx, Evacuated(why))
+        if why:
+            ctx.run.note_evacuated(why)
+            self.undo_evacuated(ctx)
+        return bool(why)
+
+    def _evacuated(self, ctx: Context) -> str:
+        moves = ctx.run.kind in FORWARD_KINDS or ctx.run.kind in outcome.ENDS
+        return ctx.run.evacuated(ctx) if moves else ""
 
     def _context(self, direction: Direction, inputs: dict[str, Any], result: dict[str, Any] | None) -> Context:
         run, name = self.run_, self.step_name()

@@ -12,7 +12,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 from sqlalchemy import exc, orm
 
-from droveway.errors import Conflict, NotFound, Refused, ServerDeleted
+from droveway.errors import Conflict, Evacuated, NotFound, Refused, ServerDeleted
 from droveway.persistence import debts
 from droveway.persistence.database import database_time
 from droveway.persistence.journal import COLLECTOR, Claim, Debt, Move, MoveFlow, MoveStep
@@ -285,6 +285,8 @@ def end_flow(session: orm.Session, move_id: str, flow_uuid: str, *, done: bool) 
     state = _state_after(session, flow.kind, move, error, done=done)
     if state in (State.DELETING, State.CANCELLED) and move.delete_requested:
         error = _DELETED
+    elif state is State.CANCELLED and move.error_code == Evacuated.code:
+        error = {"code": move.error_code, "message": move.error}
     elif done and state in (State.DONE, State.REVERTED):
         error = _ended_by_nova(session, flow)
     if state is State.DELETING:
@@ -333,6 +335,24 @@ def park(session: orm.Session, move_id: str, code: str, message: str) -> None:
     move = get(session, move_id, lock=True)
     if move.state != State.NEEDS_OPERATOR:
         change_state(session, move, State.NEEDS_OPERATOR, parked_from=move.state, error=message, error_code=code)
+
+
+def note_evacuated(session: orm.Session, move_id: str, why: str) -> None:
+    """Let the forward flow end as cancelled, with this reason, once it is undone; repeated: the same."""
+    move = get(session, move_id, lock=True)
+    move.cancel_requested = True
+    move.error, move.error_code = why, Evacuated.code
+
+
+def leave(session: orm.Session, move_id: str, code: str, message: str) -> None:
+    """End the move where it stands, and its flow with it; a server that is to be deleted is deleted then."""
+    move = get(session, move_id, lock=True)
+    if move.flow_uuid is not None:
+        flow = flow_of(session, move.flow_uuid)
+        flow.ended_at, flow.outcome = database_time(session), "undone"
+    state = State.DELETING if move.delete_requested else State.CANCELLED
+    columns = {"error": message, "error_code": code, "flow_uuid": None, "step": None, "parked_from": None}
+    change_state(session, move, state, **columns)
 
 
 def _add_flow(session: orm.Session, move: Move, flow: FlowRef, now: dt.datetime) -> str:

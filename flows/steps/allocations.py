@@ -43,6 +43,11 @@ class Claim(Step):
         with ctx.run.intent("placement", f"give back {ctx.destination.host}"):
             ctx.run.placement.return_move(server=ctx.move.server, migration=ctx.move.id, release=is_deleted(ctx))
 
+    def undo_evacuated(self, ctx: Context) -> None:
+        """The migration's consumer is emptied; what the server holds is Nova's."""
+        with ctx.run.intent("placement", "release the source"):
+            ctx.run.placement.release(ctx.move.id)
+
 
 class ReleaseSourceAllocation(Step):
     """Confirm: nothing of the server is left on the source, so nothing is held there."""

@@ -6,6 +6,9 @@ between any two steps.  What was recorded before the move tells how things were;
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from droveway.clients.network import ACTIVE
 from droveway.flows.before import PortBefore, VolumeBefore, before
 from droveway.flows.step import Context
 from droveway.flows.steps.rows import availability_zone
@@ -47,6 +50,26 @@ def ports(ctx: Context) -> list[PortBefore]:
         or PortBefore(port=port.id, mac=port.mac, profile=port.profile, device_owner=_owner_on_source(ctx))
         for port in ctx.run.network.ports(ctx.move.server)
     ]
+
+
+def free_reserved(ctx: Context, reserved: Iterable[str] = ()) -> None:
+    """Delete the empty attachments that the server's rows do not name, of ``reserved`` volumes and all that it had."""
+    named = {volume.volume: volume.attachment for volume in volumes(ctx)}
+    known = {volume.volume for volume in _recorded_volumes(ctx)} | named.keys() | set(reserved)
+    for volume in sorted(known - being_attached(ctx)):
+        for attachment in ctx.run.volumes.attachments(volume):
+            ours = attachment.server == ctx.move.server and attachment.id != named.get(volume)
+            if ours and attachment.host is None:
+                with ctx.run.intent("volume", f"free {volume}"):
+                    ctx.run.volumes.delete_attachment(attachment.id)
+
+
+def unbind_idle(ctx: Context, host: str) -> None:
+    """Delete the bindings on the host that are not the active ones of their ports."""
+    for port in ctx.run.network.ports(ctx.move.server):
+        if port.bindings.get(host, ACTIVE) != ACTIVE:
+            with ctx.run.intent("network", f"unbind {port.id} from {host}"):
+                ctx.run.network.delete_binding(port.id, host)
 
 
 def is_attached(ctx: Context, port: str) -> bool:

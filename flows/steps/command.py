@@ -12,6 +12,7 @@ from droveway.errors import StepError
 from droveway.flows.before import before
 from droveway.flows.run import DECLARED_DOWN, UNREACHABLE
 from droveway.flows.step import Context, Step, Where
+from droveway.flows.steps.rows import lives_on
 from droveway.persistence import moves, objects
 from droveway.persistence.journal import MoveStep
 from droveway.wire import GuestState, NoDetails
@@ -80,6 +81,20 @@ class HostStep(Step):
             if not (away or error.error_code == DECLARED_DOWN):
                 raise
         if not owed:
+            self.owe(ctx, self.owed_undo(ctx))
+
+    def undo_evacuated(self, ctx: Context) -> None:
+        """Take away what the destination got; one that is away owes it.  What the source has is left to Nova.
+
+        Nova may have brought the server to the very destination: then nothing of it is touched there either.
+        """
+        if self.where is not Where.DESTINATION or lives_on(ctx, self.host(ctx)):
+            return
+        try:
+            self.undo(ctx)
+        except StepError as error:
+            if error.error_code not in (UNREACHABLE, DECLARED_DOWN):
+                raise
             self.owe(ctx, self.owed_undo(ctx))
 
     def owed_undo(self, ctx: Context) -> msgspec.Struct:

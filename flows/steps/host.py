@@ -22,7 +22,7 @@ from droveway.flows.steps.command import (
     probe_name,
     same_directory,
 )
-from droveway.flows.steps.rows import is_deleted
+from droveway.flows.steps.rows import is_deleted, lives_on
 
 GIB: Final = 1024**3
 MIB: Final = 1024**2
@@ -123,6 +123,14 @@ class StopGuest(HostStep):
         sent = starting.permitted(ctx, self.host(ctx), self.states, lambda: self._prove_off(ctx), send)
         if sent is None:
             self._leave_off(ctx)
+
+    def undo_evacuated(self, ctx: Context) -> None:
+        """It stays off: what still runs of the step is ended, where the host answers."""
+        try:
+            self.command(ctx, self.owed_undo(ctx))
+        except StepError as error:
+            if error.error_code not in (UNREACHABLE, DECLARED_DOWN):
+                raise
 
     def _is_off_and_changed(self, ctx: Context) -> bool:
         changed = self.attached_before(ctx) != names(ctx)
@@ -288,6 +296,26 @@ class CopyDisks(HostStep):
         if self.details(ctx).variant == "pull":
             self._offer(ctx, "revert")
 
+    def undo_evacuated(self, ctx: Context) -> None:
+        """Delete the copy once the source has shown what it was made of; else it is kept, and owed.
+
+        In one directory Nova may have started the server from it, so that it stays there.
+        """
+        if same_directory(ctx) or lives_on(ctx, self.host(ctx)):
+            return
+        try:
+            self._require_source(ctx)
+        except StepError:
+            if ctx.result is not None:
+                self.owe(ctx, self.undo_details(ctx), after=ctx.move.source_host)
+                return
+        try:
+            super().undo(ctx)
+        except StepError as error:
+            if error.error_code not in (UNREACHABLE, DECLARED_DOWN):
+                raise
+            self.owe(ctx, self.undo_details(ctx), after=ctx.move.source_host)
+
     def details(self, ctx: Context) -> wire.CopyDisks:
         """From whom, and how."""
         return wire.CopyDisks(
@@ -444,6 +472,14 @@ class StartGuest(HostStep):
             return {"declared_down": host}
         kind = DestinationFault if self.where is Where.DESTINATION and not ctx.same_host else StepError
         raise kind(f"host {host} is declared down, so no guest is started there", code="not-begun", host=host)
+
+    def may_have_begun(self, ctx: Context) -> bool:
+        """Not when the host says now that the guest was not started since it was defined there."""
+        try:
+            starting.require_never_started(ctx, self.host(ctx), self.defined_by)
+        except StepError:
+            return super().may_have_begun(ctx)
+        return False
 
     def undo(self, ctx: Context) -> None:
         """Compare the starts here too: a cancel comes without the worker's word."""

@@ -82,6 +82,12 @@ class ReservePorts(PortStep):
                     bring(ctx, port, self.old_host(ctx), self.owner(ctx, port, self.old_host(ctx)))
                 ctx.run.network.delete_binding(port.port, host)
 
+    def undo_evacuated(self, ctx: Context) -> None:
+        """Delete what is bound to the destination and does nothing there; all else is Nova's."""
+        host = self.new_host(ctx)
+        if not (ctx.same_host or lives_on(ctx, host)):
+            attached.unbind_idle(ctx, host)
+
 
 class MovePorts(PortStep):
     """The new host's bindings become active, then the old host's go: a port at rest has one binding."""

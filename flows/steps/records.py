@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from droveway.errors import StepError
 from droveway.flows.before import Before, PortBefore, VolumeBefore, as_json, before
 from droveway.flows.step import Context, Step
+from droveway.flows.steps import leaving
 from droveway.flows.steps.rows import (
     Place,
     Rows,
@@ -159,6 +160,10 @@ class Accept(Step):
         with cell_rows(ctx) as rows:
             if fail_action(rows, fault):
                 swap(rows.session, rows.instance, task_state=task(rows, _ACCEPTED, None))
+
+    def undo_evacuated(self, ctx: Context) -> None:
+        """The rows are Nova's; the move's own migration and traces are not, and its action ends with Error."""
+        leaving.close_rows(ctx.run.cells, ctx.run.placement, ctx.move, ctx.run.flow_uuid, ctx.run.epoch)
 
 
 def _require_recorded(rows: Rows, record: Before) -> None:

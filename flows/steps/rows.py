@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import sqlalchemy as sa
 
-from droveway.errors import Cancelled, DestinationFault, ServerDeleted
+from droveway.errors import Cancelled, DestinationFault, Evacuated, ServerDeleted
+from droveway.flows import evacuation
 from droveway.flows.before import Before, before
 from droveway.flows.run import Run
 from droveway.flows.step import Context
@@ -57,6 +58,8 @@ class Rows:
 def cell_rows(ctx: Context) -> Iterator[Rows]:
     """One fenced transaction on the server's cell; raises ServerDeleted when the server is gone or being deleted.
 
+    Raises Evacuated when Nova has taken the server: then no step goes on with its rows.
+
     What must go on goes on for a server that is being deleted, and so does confirm or revert: a delete waits for them.
     """
     move = ctx.move
@@ -64,7 +67,15 @@ def cell_rows(ctx: Context) -> Iterator[Rows]:
     with ctx.run.cells.transaction(move.source_cell, move.server, ctx.run.epoch) as session:
         action = actions.ActionRef(move.server, request_id(ctx))
         instance = servers.live(session, move.server, deleting=deleting)
+        if ctx.direction == "execute":
+            _require_not_evacuated(ctx, session, instance)
         yield Rows(session, instance, action)
+
+
+def _require_not_evacuated(ctx: Context, session: orm.Session, row: Instance) -> None:
+    migration = servers.migration(session, ctx.move.id)
+    if migration is not None and evacuation.has_taken(session, row.uuid, row.task_state, migration.id):
+        raise Evacuated(evacuation.sentence(ctx.move.server_name, row.host, row.task_state, "so its rows stay"))
 
 
 _KEPT: Final[weakref.WeakKeyDictionary[Run, dict[str, usage.Usage]]] = weakref.WeakKeyDictionary()

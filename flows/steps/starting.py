@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import sqlalchemy as sa
 
-from droveway.errors import ServerDeleted, StepError
+from droveway.errors import Evacuated, ServerDeleted, StepError
+from droveway.flows import evacuation
 from droveway.flows.steps.command import ask, describe
 from droveway.flows.steps.rows import Rows, cell_rows
-from droveway.persistence.cell import Instance, Migration
 from droveway.persistence.cell_hosts import Service
 from droveway.persistence.journal import MoveStep
 from droveway.persistence.vm_states import MigrationStatus, TaskState
@@ -24,19 +24,10 @@ from droveway.wire import Ready
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from sqlalchemy import orm
-
     from droveway.flows.step import Context
 
 States = frozenset[tuple[str | None, str]]
 
-_EVACUATIONS: Final = sa.select(Migration.id).where(
-    Migration.instance_uuid == sa.bindparam("server"),
-    Migration.migration_type == "evacuation",
-    Migration.status.in_(("accepted", MigrationStatus.PRE_MIGRATING, "done")),
-    Migration.deleted == 0,
-    Migration.id > sa.bindparam("after"),
-)
 _FORCED_DOWN: Final = sa.select(Service.forced_down).where(
     Service.host == sa.bindparam("host"), Service.binary == "nova-compute", Service.deleted == 0
 )
@@ -46,9 +37,6 @@ PERMISSION_VOID: Final = "permission-void"
 
 ROUNDS: Final = 10
 """So often is a permission asked for before the start has failed."""
-
-_REBUILDING: Final = "rebuild"
-"""How each task of an evacuation begins."""
 
 FORWARD: Final[States] = frozenset(
     {(TaskState.RESIZE_FINISH, MigrationStatus.POST_MIGRATING), (None, MigrationStatus.FINISHED)}
@@ -176,17 +164,6 @@ def _is_declared_down(ctx: Context, host: str) -> bool:
 
 
 def _refuse_evacuated(ctx: Context, rows: Rows, so: str) -> None:
-    row = rows.instance
-    if _evacuated(rows.session, row, rows.migration(ctx)):
-        raise StepError(
-            f"Nova evacuated server {ctx.move.server_name} during its move, {so}: its rows name "
-            f"{row.host or 'no host'} in task {row.task_state or 'none'}",
-            code="evacuated",
-        )
-
-
-def _evacuated(session: orm.Session, row: Instance, migration: Migration) -> bool:
-    if (row.task_state or "").startswith(_REBUILDING):
-        return True
-    found = session.scalar(_EVACUATIONS.limit(1), {"server": row.uuid, "after": migration.id})
-    return found is not None
+    row, name = rows.instance, ctx.move.server_name
+    if evacuation.has_taken(rows.session, row.uuid, row.task_state, rows.migration(ctx).id):
+        raise Evacuated(evacuation.sentence(name, row.host, row.task_state, so))

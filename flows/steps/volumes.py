@@ -40,14 +40,11 @@ class ReserveVolumes(Step):
         """Delete what is empty and not named by the server's rows, also of volumes that were detached meanwhile."""
         if ctx.same_host:
             return
-        named = {volume.volume: volume.attachment for volume in attached.volumes(ctx)}
-        known = {volume.volume for volume in before(ctx.move).volumes} | named.keys() | (ctx.result or {}).keys()
-        for volume in sorted(known - attached.being_attached(ctx)):
-            for attachment in ctx.run.volumes.attachments(volume):
-                ours = attachment.server == ctx.move.server and attachment.id != named.get(volume)
-                if ours and attachment.host is None:
-                    with ctx.run.intent("volume", f"free {volume}"):
-                        ctx.run.volumes.delete_attachment(attachment.id)
+        attached.free_reserved(ctx, (ctx.result or {}).keys())
+
+    def undo_evacuated(self, ctx: Context) -> None:
+        """Only what is empty and named nowhere goes, so that nothing of Nova's does."""
+        self.undo(ctx)
 
 
 class MoveVolumes(Step):

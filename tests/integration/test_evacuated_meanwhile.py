@@ -1,7 +1,8 @@
-"""What Nova's evacuation wrote of a server's ports and volumes during its move stays as it is."""
+"""Nova's evacuation wins: what it wrote during a move stays, and the move ends as cancelled by itself."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,11 +10,13 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from support.operations import Stage, stage
+from support.small_lab import until
 
 from droveway.engines import asking
 from droveway.engines.submit import Wish, submit
 from droveway.errors import StepError
-from droveway.persistence.cell import Instance, Migration
+from droveway.flows import registry
+from droveway.persistence.cell import Instance, InstanceExtra, Migration
 
 CLOUD = """
 cells: {cell1: {hosts: {host1: {}, host2: {}, host3: {}}}}
@@ -66,8 +69,10 @@ def evacuate(lab: Stage) -> None:
 
 
 def held(lab: Stage) -> Any:
+    """Where its ports and volumes are; what is only reserved is the move's own."""
     standing = lab.standing("web")
-    return standing.bindings, standing.attachments
+    bound = [{host: how for host, how in each.items() if how == "ACTIVE"} for each in standing.bindings]
+    return bound, [each for each in standing.attachments if each[0] is not None]
 
 
 @pytest.mark.parametrize("step", ["move_volumes", "move_ports"])
@@ -93,6 +98,74 @@ def test_ports_and_volumes_are_left_to_the_evacuation(lab: Stage, flow: str, dir
     with lab.running(meet):
         asking.carry(lab.lab, move)
     ended = asking.read_move(lab.lab, move)
-    assert (ended.state, ended.error_code) == ("needs-operator", "evacuated")
+    assert (ended.state, ended.error_code) == ("cancelled", "evacuated")
     assert seen == [held(lab)]
     assert lab.starts("web") == before
+    assert_left_to_nova(lab, move)
+
+
+def assert_left_to_nova(lab: Stage, move: str) -> None:
+    """The rows are as Nova left them, and what was the move's own is gone from books and rows."""
+    standing = lab.standing("web")
+    assert (standing.bindings, standing.attachments) == ([{"host3": "ACTIVE"}], [("host3", "attached")])
+    assert lab.held(move) == {}
+    with lab.lab.cell_databases["cell1"].read() as session:
+        row = session.scalars(sa.select(Instance).where(Instance.uuid == lab.id_of("web"))).one()
+        assert (row.host, row.task_state, row.vm_state) == ("host3", None, "active")
+        assert session.scalar(sa.select(Migration.status).where(Migration.uuid == move)) == "error"
+        extra = session.scalars(sa.select(InstanceExtra).where(InstanceExtra.instance_uuid == row.uuid)).one()
+        flavors = json.loads(str(extra.flavor))
+        assert (flavors["old"], flavors["new"], extra.migration_context) == (None, None, None)
+
+
+AFTER = [step.step_name() for step in registry.graph("migrate", 1).walk()][3:]
+"""The steps before which a migration is recorded, so that an evacuation is told from one before the move."""
+
+
+@pytest.mark.parametrize("step", AFTER)
+def test_a_move_that_met_an_evacuation_ends_as_cancelled(lab: Stage, step: str) -> None:
+    """Before any step of the forward flow, those beyond the point of no return too."""
+    move = submit(lab.lab, Wish(server="web", flavor=None, host="host2")).id
+    seen: list[Any] = []
+
+    def meet(_move: str, at: str, way: str, phase: str) -> None:
+        if (at, way, phase) == (step, "execute", "before") and not seen:
+            evacuate(lab)
+            seen.append((held(lab), lab.starts("web")))
+
+    with lab.running(meet):
+        asking.carry(lab.lab, move)
+        until(lambda: not lab.json("debt", "list"), "the debts to be paid")
+    ended = asking.read_move(lab.lab, move)
+    assert (ended.state, ended.error_code) == ("cancelled", "evacuated")
+    assert seen == [(held(lab), lab.starts("web"))]
+    assert_left_to_nova(lab, move)
+    standing = lab.standing("web")
+    assert [host for host in standing.runs if host == "host2"] == []
+    if step not in ("save_request_spec", "finish_records"):
+        # No guest was ever started there: nothing of it is left.
+        assert not any(path.startswith("host2/") for path in standing.directories)
+        assert "host2" not in (*standing.defined, *standing.plugged, *standing.connected)
+        assert (lab.directory("host1", "web") / "disk").exists() or (
+            lab.directory("host1", "web", "_resize") / "disk"
+        ).exists()
+    else:
+        assert (lab.directory("host2", "web") / "disk").exists()
+
+
+def test_a_copy_stays_while_an_evacuated_host_shows_nothing(lab: Stage, tmp_path: Path) -> None:
+    """Of disks that were proved whole the only ones may lie on the destination."""
+    move = submit(lab.lab, Wish(server="web", flavor=None, host="host2")).id
+    hidden, todo = tmp_path / "hidden", ["once"]
+
+    def meet(_move: str, at: str, way: str, phase: str) -> None:
+        if (at, way, phase) == ("define_guest", "execute", "before") and todo:
+            todo.pop()
+            evacuate(lab)
+            lab.directory("host1", "web", "_resize").rename(hidden)
+
+    with lab.running(meet):
+        asking.carry(lab.lab, move)
+    assert asking.read_move(lab.lab, move).state == "cancelled"
+    assert (lab.directory("host2", "web") / "disk").exists()
+    assert [(debt["host"], debt["step"]) for debt in lab.json("debt", "list")] == [("host2", "copy_disks")]

@@ -133,7 +133,7 @@ def test_a_worker_that_slept_starts_nothing_of_what_was_given_to_others(lab: Sta
         asking.carry(lab.lab, move)
     assert slept.times == 1
     ended = asking.read_move(lab.lab, move)
-    assert (ended.state, ended.error_code) == ("needs-operator", "evacuated")
+    assert (ended.state, ended.error_code) == ("cancelled", "evacuated")
     assert lab.starts("web") == before
 
 
@@ -205,7 +205,7 @@ def test_a_conductor_that_slept_over_its_proof_starts_nothing(
         asking.carry(lab.lab, move)
     assert slept == [host]
     ended = asking.read_move(lab.lab, move)
-    assert (ended.state, ended.error_code) == ("needs-operator", "evacuated")
+    assert (ended.state, ended.error_code) == ("cancelled", "evacuated")
     assert lab.starts("web") == before
 
 

@@ -1,0 +1,105 @@
+"""Closes the books of a move that ends where it stands: nothing of the server is started, brought back or deleted.
+
+So ends a move whose server Nova has evacuated, and one of which a person says that it is left as it is.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Final
+
+import sqlalchemy as sa
+
+from droveway.flows import evacuation
+from droveway.persistence import actions, objects, servers, usage
+from droveway.persistence.actions import ActionRef
+from droveway.persistence.cell_hosts import ComputeNode
+from droveway.persistence.swap import OneOf, swap
+from droveway.persistence.vm_states import MigrationStatus, TaskState, VmState
+
+if TYPE_CHECKING:
+    from sqlalchemy import orm
+
+    from droveway.clients.placement import Placement
+    from droveway.persistence.cell import Instance, Migration
+    from droveway.persistence.cells import Cells
+    from droveway.persistence.journal import Move
+
+_OVER: Final = frozenset(
+    {MigrationStatus.CONFIRMED, MigrationStatus.REVERTED, MigrationStatus.ERROR, MigrationStatus.FAILED}
+)
+_OURS: Final = frozenset(
+    {TaskState.RESIZE_PREP, TaskState.RESIZE_MIGRATED, TaskState.RESIZE_FINISH, TaskState.RESIZE_REVERTING}
+)
+"""The task_states that the steps of a move write."""
+
+_NODES: Final = sa.select(ComputeNode.host, ComputeNode.uuid).where(
+    ComputeNode.host.in_(sa.bindparam("hosts", expanding=True)), ComputeNode.deleted == 0
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Left:
+    """How a server stands whose move was left."""
+
+    host: str
+    """The one that its rows name; empty: none."""
+    evacuated: bool
+    in_error: bool
+    """Whether its rows were still the move's, so that they say ERROR by now."""
+
+
+def close_rows(cells: Cells, placement: Placement, move: Move, flow_uuid: str, epoch: int) -> Left:
+    """End the migration with `error` and take the move's traces from the server's rows; one fenced transaction.
+
+    Rows that nobody but this move has written say ERROR afterwards, as Nova writes it of a migration that fails:
+    nobody knows what the server is then.  What Nova, or a person, has written since stays.  Repeated: the same.
+    """
+    hosts = [host for host in (move.source_host, move.dest_host) if host]
+    with cells.database(move.source_cell).read() as session:
+        nodes = {row.host: row.uuid for row in session.execute(_NODES, {"hosts": hosts})}
+    reserved = {host: usage.reserved_of(placement.provider_inventories(node)) for host, node in nodes.items()}
+    with cells.transaction(move.source_cell, move.server, epoch) as session:
+        row = servers.live(session, move.server, deleting=True)
+        migration = servers.migration(session, move.id)
+        evacuated = migration is not None and evacuation.has_taken(session, row.uuid, row.task_state, migration.id)
+        held = not evacuated and _is_held(row, migration)
+        if migration is not None:
+            _clear_traces(session, row, migration)
+            if migration.status not in _OVER:
+                swap(session, migration, status=(migration.status, MigrationStatus.ERROR))
+        if held:
+            swap(session, row, vm_state=(row.vm_state, VmState.ERROR), task_state=(row.task_state, None))
+        actions.fail(session, ActionRef(move.server, f"req-{flow_uuid}"), None)
+        usage.recompute(session, *hosts, reserved=reserved)
+        return Left(row.host or "", evacuated, held)
+
+
+def close_allocations(placement: Placement, move: Move, left: Left) -> None:
+    """Empty the migration's consumer; a server that its rows have on the source still gets back what that holds."""
+    if left.host == move.source_host != move.dest_host and not left.evacuated:
+        if placement.allocations(move.id).allocations:
+            placement.return_move(server=move.server, migration=move.id)
+    else:
+        placement.release(move.id)
+
+
+def _is_held(row: Instance, migration: Migration | None) -> bool:
+    """Whether the server is still as a step of the move left it."""
+    waits = row.vm_state == VmState.RESIZED and row.task_state is None
+    over = migration is not None and migration.status in _OVER
+    return row.task_state in _OURS or (waits and not over)
+
+
+def _clear_traces(session: orm.Session, row: Instance, migration: Migration) -> None:
+    """flavor.old and flavor.new null, no old_vm_state, no context of this migration."""
+    extra = servers.extra_row(session, row.uuid)
+    present = servers.flavors(extra)
+    if present["old"] is not None or present["new"] is not None:
+        cleared = objects.encode(objects.change_server_flavors(present, {"old": None, "new": None}))
+        swap(session, extra, flavor=(extra.flavor, cleared))
+    if extra.migration_context is not None:
+        context = objects.decode(extra.migration_context)
+        if context["nova_object.data"].get("migration_id") == migration.id:
+            swap(session, extra, migration_context=(OneOf((extra.migration_context,)), None))
+    servers.set_system_metadata(session, row.uuid, "old_vm_state", None)
