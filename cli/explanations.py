@@ -135,6 +135,12 @@ EXPLANATIONS: Final[dict[str, Explanation]] = {
         "As done: the move went on behind it. As not done: the step was entered again.",
         "Nothing. Who said so, and why, stands below it in droveway move history MOVE.",
     ),
+    "left-as-is": Explanation(
+        "A person ended a move that rested, with droveway move settle MOVE STEP --as left.",
+        "Nothing of the server was started, brought back or deleted. The books of the move were closed; rows that were "
+        "still as the move had left them say ERROR.",
+        "Look where the server runs and where its disks are: droveway audit names what was left. Then set its state.",
+    ),
     "fenced": Explanation(
         "A conductor or worker lost its claim on the move to another one.",
         "It wrote nothing more and took no further effect. The new claimant goes on from what was stored.",
@@ -241,7 +247,7 @@ EXPLANATIONS: Final[dict[str, Explanation]] = {
         "The source does not hold the disks that it set aside, so the destination's copy may be the only one.",
         "The copy was kept, and the move rests.",
         "Look at the server's directories on both hosts. Are the source's disks back: droveway move retry MOVE. Is "
-        "the copy the server's only one: keep it, and say so with droveway move settle MOVE copy_disks --as done.",
+        "the copy the server's only one: keep it, and end the move: droveway move settle MOVE copy_disks --as left.",
     ),
     "connect-refused": Explanation(
         "The destination cannot reach the volume's storage.",
@@ -420,7 +426,7 @@ EXPLANATIONS: Final[dict[str, Explanation]] = {
         "as needs-operator.",
         "See with droveway server show SERVER where the server lives and runs. Stop a guest that is not to stay, and "
         "see that the rows name the host that the journal has; then droveway move retry MOVE. Or say that the undo "
-        "needs nothing: droveway move settle MOVE STEP --as done.",
+        "needs nothing: droveway move settle MOVE STEP --as done. Or end the move there, with --as left.",
     ),
     "not-this-moves": Explanation(
         "The server's rows name another host, or a task or a status of the migration that this move did not leave.",

@@ -266,6 +266,8 @@ def _advice(move: Move | View, advice: str) -> str:
         advice = "nothing is there to go back to; to keep it where it is: droveway move confirm {move}"
     if move.state == "verifying":
         advice += _unattended(move)
+    if move.state == "cancelled" and move.error_code in ("evacuated", "left-as-is"):
+        advice = "nothing to do here: the server is as its rows say, and droveway audit names what the move left"
     if move.state == "needs-operator" and move.error_code in EXPLANATIONS:
         advice = advice.replace("names, ", f"names (droveway explain {move.error_code} says how), ")
     return advice.format(move=move.id[:SHORT])

@@ -3,9 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+from typing import TYPE_CHECKING, Final
 
 from droveway.cli.move import OfMove
 from droveway.cli.request import AT_REST, carry
+
+if TYPE_CHECKING:
+    from droveway.clients.zookeeper import Coordination
+    from droveway.engines.site import Site
+
+
+FOUND: Final = (
+    "done: hosts have to show first that a copy or a guest is gone which the step would have removed; not-done; left: "
+    "the move ends as cancelled, and nothing of the server is touched"
+)
 
 
 class Settle(OfMove):
@@ -21,7 +33,7 @@ class Settle(OfMove):
         """The step, what was found, and why that is known."""
         parser = super().get_parser(prog_name)
         parser.add_argument("step", metavar="STEP", help="the step at which the move rests; move show names it")
-        parser.add_argument("--as", choices=("done", "not-done"), dest="found", required=True, help="what was found")
+        parser.add_argument("--as", choices=("done", "not-done", "left"), dest="found", required=True, help=FOUND)
         parser.add_argument("--reason", metavar="TEXT", required=True, help="how that is known; kept in the history")
         return parser
 
@@ -34,6 +46,9 @@ class Settle(OfMove):
 
         site = self.site(parsed_args)
         found = asking.find_move(site, parsed_args.move)
+        if parsed_args.found == settling.LEFT:
+            words = {"who": getpass.getuser(), "reason": parsed_args.reason}
+            return carry(self, site, settling.leave(site, found.id, parsed_args.step, **words), *AT_REST, "cancelled")
         if found.state == State.VERIFYING:
             kind = outcomes.of_move(site, found)
             if kind is not None:
@@ -41,6 +56,8 @@ class Settle(OfMove):
             done = parsed_args.found == settling.DONE
             words = {"who": getpass.getuser(), "reason": parsed_args.reason}
             return carry(self, site, waiting.settle(site, found, parsed_args.step, done=done, **words), *AT_REST)
+        if parsed_args.found == settling.DONE:
+            self._prove(site, found.id, parsed_args.step)
         with site.journal.write() as session:
             move = settling.settle(
                 session,
@@ -51,3 +68,31 @@ class Settle(OfMove):
                 reason=parsed_args.reason,
             )
         return carry(self, site, move, *AT_REST)
+
+    def _prove(self, site: Site, move: str, step: str) -> None:
+        """Ask the hosts what the step would have asked; raises Refused when they do not show it."""
+        from droveway.engines import proofs, settling
+
+        with site.journal.read() as session:
+            rests = settling.resting(session, move, step)
+        proof = proofs.of(rests)
+        if proof is not None:
+            with contextlib.ExitStack() as stack:
+                proof(proofs.Witnesses(site, _workers(site, stack), rests))
+
+
+def _workers(site: Site, stack: contextlib.ExitStack) -> Coordination:
+    """A session in which the hosts' workers answer."""
+    if site.runs_here:
+        from droveway.lab import runner
+        from droveway.lab.session import Lab
+
+        assert isinstance(site, Lab)  # noqa: S101 - nothing else runs its moves itself
+        return stack.enter_context(runner.answering(site))
+    from droveway.cli import daemon
+    from droveway.engines.installation import Installation
+
+    assert isinstance(site, Installation)  # noqa: S101 - there is nothing else
+    session = daemon.connect(site.conf)
+    stack.callback(session.close)
+    return session

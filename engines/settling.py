@@ -2,23 +2,39 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy import orm
 from taskflow import states
 
+from droveway import deadlines
 from droveway.engines import details, fencing
-from droveway.errors import Refused
+from droveway.engines.proofs import Resting
+from droveway.engines.site import Site
+from droveway.errors import Refused, ServerDeleted
 from droveway.flows import registry
+from droveway.flows.before import before
+from droveway.flows.steps import leaving
 from droveway.persistence import moves, requests
 from droveway.persistence.database import database_time
-from droveway.persistence.journal import Claim, Move, MoveStep
+from droveway.persistence.journal import Claim, Move, MoveFlow, MoveStep
 from droveway.persistence.moves import SHORT
 from droveway.persistence.states import State
 
 DONE: Final = "done"
 NOT_DONE: Final = "not-done"
+LEFT: Final = "left"
+
+NO_REASON: Final = "settling a step needs a reason: say with --reason what was found, and how"
+
+LAST: Final = "finish_records"
+"""The step behind which a move waits for its confirm or revert."""
+
+_NEWEST: Final = (
+    sa.select(MoveFlow).where(MoveFlow.move_id == sa.bindparam("move")).order_by(MoveFlow.created_at.desc()).limit(1)
+)
 
 SETTLED: Final = "settled"
 """The code with which a run ends that was left open."""
@@ -37,7 +53,7 @@ def settle(session: orm.Session, name: str, step: str, *, done: bool, who: str, 
     any step but the one at which it rests, and for a step whose result later ones need: that cannot be told.
     """
     if not reason.strip():
-        raise Refused("settling a step needs a reason: say with --reason what was found, and how")
+        raise Refused(NO_REASON)
     found = moves.find(session, name)
     # The claim first, as every fenced transaction locks it: a conductor is seen, or waits until this is over.
     claim = session.scalar(sa.select(Claim).where(Claim.move_id == found.id).with_for_update())
@@ -76,12 +92,89 @@ def settle(session: orm.Session, name: str, step: str, *, done: bool, who: str, 
     return move
 
 
-def _require_rests_at(session: orm.Session, move: Move, step: str) -> Any:
-    """The row of the step in TaskFlow's table; raises unless the move rests there."""
+def resting(session: orm.Session, name: str, step: str) -> Resting:
+    """Where the move rests; raises Refused unless that is the step."""
+    move = moves.find(session, name)
+    requests.require(move, {State.NEEDS_OPERATOR}, "settled")
+    direction = _BEGUN[_require_rests_at(session, move, step).state]
+    runs = sa.select(sa.func.max(MoveStep.seq)).where(
+        MoveStep.flow_uuid == move.flow_uuid, MoveStep.step == step, MoveStep.direction == direction
+    )
+    flow, record = moves.flow_of(session, move.flow_uuid or ""), None if move.before is None else before(move)
+    return Resting(move, flow, step, direction, session.scalar(runs) or 0, record)
+
+
+def leave(site: Site, name: str, step: str, *, who: str, reason: str) -> Move:
+    """End the move as cancelled where it rests: nothing of its server is started, brought back or deleted.
+
+    Rows that are still as a step of the move left them say ERROR then.  Raises `droveway.errors.Refused` for a move
+    that does not rest, or not there.
+    """
+    if not reason.strip():
+        raise Refused(NO_REASON)
+    with site.journal.read() as session:
+        move = moves.find(session, name)
+        claim = session.get(Claim, move.id)
+        if move.state != State.VERIFYING or step != LAST:
+            requests.require(move, {State.NEEDS_OPERATOR}, "left")
+            if _begun(session, move):
+                _require_rests_at(session, move, step)
+        flow = session.scalars(_NEWEST, {"move": move.id}).one()
+    if claim is not None and claim.released_at is None:
+        raise Refused(f"conductor {claim.owner} has not given move {move.id[:SHORT]} back: ask again when it has")
+    epoch = fencing.claim(site.journal, move.id, f"operator {who}", quarantine_after=sys.maxsize)
+    try:
+        with deadlines.running("settle_left", site.conf.conductor.step_deadline):
+            _close_books(site, move, flow.uuid, epoch)
+        with site.journal.write() as session:
+            fencing.check(session, move.id, epoch)
+            now = database_time(session)
+            unfinished = sa.update(MoveStep).where(MoveStep.move_id == move.id, MoveStep.ended_at.is_(None))
+            ended = {"code": SETTLED, "message": f"{who} left it as it is: {reason}", "host": ""}
+            session.execute(unfinished.values(ended_at=now, error=ended))
+            session.add(
+                MoveStep(
+                    move_id=move.id,
+                    flow_uuid=flow.uuid,
+                    flow=flow.kind,
+                    step=step,
+                    direction="execute",
+                    attempt=move.attempt,
+                    epoch=epoch,
+                    started_at=now,
+                    ended_at=now,
+                    result={SETTLED: LEFT, "by": who, "reason": reason},
+                )
+            )
+            moves.leave(session, move.id, "left-as-is", f"{who} left it as it is: {reason}")
+    except Exception:
+        fencing.release(site.journal, move.id, epoch)
+        raise
+    # The claim stays: by it whoever runs moves finds an end that is to be cleared up after, commands of hosts too.
+    return move
+
+
+def _close_books(site: Site, move: Move, flow_uuid: str, epoch: int) -> None:
+    site.cells.raise_fence(move.source_cell, move.server, epoch)
+    try:
+        left = leaving.close_rows(site.cells, site.placement, move, flow_uuid, epoch)
+    except ServerDeleted:
+        left = leaving.Left("", evacuated=False, in_error=False)
+    finally:
+        site.cells.drop_fence(move.source_cell, move.server, epoch)
+    leaving.close_allocations(site.placement, move, left)
+
+
+def _begun(session: orm.Session, move: Move) -> list[Any]:
     query = sa.select(details.ATOMS).where(
         details.ATOMS.c.parent_uuid == move.flow_uuid, details.ATOMS.c.state.in_(list(_BEGUN))
     )
-    begun = [row for row in session.execute(query) if row.atom_type == "TASK_DETAIL"]
+    return [row for row in session.execute(query) if row.atom_type == "TASK_DETAIL"]
+
+
+def _require_rests_at(session: orm.Session, move: Move, step: str) -> Any:
+    """The row of the step in TaskFlow's table; raises unless the move rests there."""
+    begun = _begun(session, move)
     short = move.id[:SHORT]
     if not begun:
         raise Refused(f"move {short} rests between two steps, so none is to be settled: droveway move retry {short}")

@@ -216,6 +216,33 @@ def _host_of(lab: Lab, move_id: str, step: str) -> str | None:
 
 
 @contextlib.contextmanager
+def answering(lab: Lab) -> Iterator[Coordination]:
+    """A session in which the workers that are not stopped answer, while nobody carries moves on.
+
+    Raises `droveway.errors.Refused` while another command runs the lab.
+    """
+    with _lock(lab) as held, contextlib.ExitStack() as stack:
+        if not held:
+            raise Refused("another command runs this lab, so its hosts cannot be asked: wait until that ends")
+        stack.enter_context(marks.kept(lab.layout, lab.identity.hosts))
+        store = embedded_store()
+        sessions = stack.enter_context(contextlib.ExitStack())
+
+        def connect() -> Coordination:
+            session = connect_embedded(store)
+            sessions.callback(session.close)
+            return session
+
+        away = stopped_workers(lab.layout)
+        hosts = [host for host in sorted(lab.identity.hosts) if host not in away]
+        for host in hosts:
+            stack.callback(start_worker(lab, host, connect()).stop)
+        asking = connect()
+        _await(asking, hosts)
+        yield asking
+
+
+@contextlib.contextmanager
 def _lock(lab: Lab) -> Iterator[bool]:
     """Try to become the one who runs the lab."""
     try:

@@ -1,0 +1,216 @@
+"""What hosts have to show before a person's word lets a copy or a guest count as gone: what the step would have asked.
+
+Nothing is changed by it: the questions go under the epoch of the move's last claim, which rests.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import secrets
+import threading
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, Final
+
+import msgspec
+
+from droveway.clients.zookeeper import Coordination, epoch_path
+from droveway.engines import fencing, returning
+from droveway.engines.commands import Commands, Overdue, Unreachable
+from droveway.engines.site import Site
+from droveway.errors import Refused, StepError
+from droveway.flows.before import Before
+from droveway.persistence import objects, servers
+from droveway.persistence.journal import Move, MoveFlow
+from droveway.persistence.moves import FORWARD_KINDS, SHORT
+from droveway.wire import CheckCopy, Command, GuestState, NoDetails
+
+AWAY: Final = 5.0
+"""Seconds after which a host whose worker is away does not answer."""
+
+SECONDS: Final = 60.0
+"""So long a host may take to answer."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Resting:
+    """The step at which a move rests, and in which direction."""
+
+    move: Move
+    flow: MoveFlow
+    step: str
+    direction: str
+    sequence: int
+    record: Before | None
+    """What was before the move; a deletion has none."""
+
+
+class Witnesses:
+    """The hosts of one move, asked once each question."""
+
+    def __init__(self, site: Site, coordination: Coordination, rests: Resting) -> None:
+        self._site = site
+        self._coordination = coordination
+        self.rests = rests
+        self.move = rests.move
+        with site.journal.read() as session:
+            self._epoch = fencing.standing_epoch(session, self.move.id) or 0
+        with site.cell_databases[self.move.source_cell].read() as session:
+            self.deleted = servers.is_gone(session, self.move.server)
+
+    @property
+    def record(self) -> Before:
+        """What was before the move; raises Refused for a move that never came so far."""
+        if self.rests.record is None:
+            raise self.refused("nobody recorded how the server was before")
+        return self.rests.record
+
+    @property
+    def destination(self) -> str:
+        """The move's destination."""
+        return self.move.dest_host or self.move.source_host
+
+    @property
+    def shares(self) -> bool:
+        """Whether both hosts keep their servers in one directory."""
+        return self.move.storage in ("shared", "same-host") or self.destination == self.move.source_host
+
+    def state(self, host: str) -> GuestState | None:
+        """What the host holds; None of one that a person declared down."""
+        value = self._ask(host, "describe_guest", NoDetails())
+        return None if value is None else msgspec.convert(value, type=GuestState)
+
+    def show(self, host: str, action: str, details: msgspec.Struct) -> None:
+        """Raise Refused unless the host shows its copy whole; nobody needs one of a deleted server."""
+        if self.deleted or self.move.delete_requested:
+            return
+        try:
+            value = self._ask(host, action, details)
+        except StepError as error:
+            raise self.refused(f"host {host} does not show its copy whole ({error})") from None
+        if value is None:
+            raise self.refused(f"host {host} is declared down and cannot show its copy")
+
+    def refused(self, why: str) -> Refused:
+        """The sentence, with the mend."""
+        short, step = self.move.id[:SHORT], self.rests.step
+        return Refused(
+            f"{why}, so step {step} of move {short} does not count as done: mend that, then droveway move retry {short}"
+        )
+
+    def _ask(self, host: str, action: str, details: msgspec.Struct) -> dict[str, Any] | None:
+        rests, move = self.rests, self.move
+        version = fencing.mirror(self._coordination, move.id, self._epoch, journal=self._site.journal)
+        guard = epoch_path(move.id)
+        commands = Commands(
+            self._coordination, flow_uuid=rests.flow.uuid, epoch=self._epoch, guard=guard, version=version
+        )
+        if host not in commands.workers():
+            if self._site.cells.is_declared_down(move.source_cell, host):
+                return None
+            raise self.refused(
+                f"the worker of host {host} is away and shows nothing (start it, or say that the host is off for good "
+                f"with  droveway host down {host} --i-made-sure TEXT)"
+            )
+        key = f"{rests.flow.uuid}.{rests.step}.{rests.direction}.{rests.sequence}.proof-{secrets.token_hex(4)}"
+        asked = Command(
+            key=key,
+            host=host,
+            move=move.id,
+            server=move.server,
+            epoch=self._epoch,
+            step=rests.step,
+            action=action,
+            direction="execute",
+            details=msgspec.to_builtins(details),
+            deadline=SECONDS,
+        )
+        commands.post(asked)
+        try:
+            result = commands.wait(host, key, deadline=SECONDS, away=AWAY, look=lambda: None, bell=threading.Event())
+        except (Unreachable, Overdue):
+            raise self.refused(f"host {host} did not answer") from None
+        finally:
+            commands.tidy("")
+        if result.error is not None:
+            raise StepError(result.error["message"], code=result.error["code"], host=host)
+        return result.value or {}
+
+
+Proof = Callable[[Witnesses], None]
+
+
+def _off(who: Witnesses, host: str, *, empty: bool) -> None:
+    """Raise Refused while the guest runs there, or (``empty``) its disks lie there."""
+    state = who.state(host)
+    if state is None:
+        return
+    if state.running:
+        raise who.refused(f"the guest runs on host {host}")
+    if empty and state.disks:
+        raise who.refused(f"host {host} holds disks of the server")
+
+
+def _source_discarded(who: Witnesses) -> None:
+    flavor = objects.flavor_data(who.record.new_flavor)
+    who.show(who.destination, "check_copy", CheckCopy(vcpus=flavor["vcpus"], memory_mb=flavor["memory_mb"]))
+    state = who.state(who.move.source_host)
+    if state is not None and state.set_aside:
+        raise who.refused(f"host {who.move.source_host} still holds what was set aside")
+
+
+def _destination_discarded(who: Witnesses) -> None:
+    source = who.move.source_host
+    if not (who.deleted or who.move.delete_requested):
+        state = who.state(source)
+        if state is None or not returning.shows_disks(msgspec.to_builtins(state), who.record):
+            raise who.refused(f"host {source} does not show the server's disks whole")
+    _off(who, who.destination, empty=not who.shares)
+
+
+def _copy_discarded(who: Witnesses) -> None:
+    who.show(who.move.source_host, "check_set_aside", NoDetails())
+    _off(who, who.destination, empty=False)
+
+
+def _source_off(who: Witnesses) -> None:
+    _off(who, who.move.source_host, empty=False)
+
+
+def _destination_off(who: Witnesses) -> None:
+    _off(who, who.destination, empty=False)
+
+
+def _removed(who: Witnesses) -> None:
+    for host in {who.move.source_host, who.destination}:
+        _off(who, host, empty=True)
+
+
+def _deleted_off(who: Witnesses) -> None:
+    for host in {who.move.source_host, who.destination}:
+        _off(who, host, empty=False)
+
+
+_FORWARD: Final[dict[tuple[str, str], Proof]] = {
+    ("stop_guest", "execute"): _source_off,
+    ("copy_disks", "revert"): _copy_discarded,
+    ("define_guest", "revert"): _destination_off,
+    ("start_guest", "revert"): _destination_off,
+}
+PROOFS: Final[Mapping[tuple[str, str, str], Proof]] = MappingProxyType(
+    {
+        **{(kind, *at): proof for kind in sorted(FORWARD_KINDS) for at, proof in _FORWARD.items()},
+        ("confirm", "discard_source", "execute"): _source_discarded,
+        ("revert", "stop_guest", "execute"): _destination_off,
+        ("revert", "start_guest", "revert"): _source_off,
+        ("revert", "discard_destination", "execute"): _destination_discarded,
+        ("delete", "stop_guest", "execute"): _deleted_off,
+        ("delete", "remove_guest", "execute"): _removed,
+    }
+)
+"""Kind of flow, step and direction → what is asked before a copy or a guest counts as gone there."""
+
+
+def of(rests: Resting) -> Proof | None:
+    """What has to be asked before the step counts as done; None where nothing of a host would be taken for gone."""
+    return PROOFS.get((rests.flow.kind, rests.step, rests.direction))
