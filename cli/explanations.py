@@ -244,10 +244,11 @@ EXPLANATIONS: Final[dict[str, Explanation]] = {
         "Ask for the move again.",
     ),
     "last-copy": Explanation(
-        "The source does not hold the disks that it set aside, so the destination's copy may be the only one.",
-        "The copy was kept, and the move rests.",
-        "Look at the server's directories on both hosts. Are the source's disks back: droveway move retry MOVE. Is "
-        "the copy the server's only one: keep it, and end the move: droveway move settle MOVE copy_disks --as left.",
+        "One host does not show the server's disks whole, so the copy on the other host may be the only one.",
+        "That copy was kept, and the move rests.",
+        "Look at the server's directories on both hosts. Are the disks back that the sentence misses: droveway move "
+        "retry MOVE. Is the copy the server's only one: keep it, and end the move: droveway move settle MOVE STEP --as "
+        "left.",
     ),
     "connect-refused": Explanation(
         "The destination cannot reach the volume's storage.",

@@ -24,7 +24,7 @@ from droveway.engines.commands import Commands, Overdue, Unreachable
 from droveway.engines.returning import FindHome
 from droveway.engines.rounds import one_round
 from droveway.errors import Fenced
-from droveway.flows.before import Before, before
+from droveway.flows.before import Before, before, shows_disks
 from droveway.outages import Outage
 from droveway.persistence import debts, freezes, moves
 from droveway.persistence.database import Database, database_time
@@ -241,7 +241,7 @@ class Collector:
         if error is None and state.get("set_aside"):
             _, error = self._answer(commands, _question(asked, other, "check_set_aside", "check"))
             return error
-        if error is None and not returning.shows_disks(state, record):
+        if error is None and not shows_disks(msgspec.convert(state, type=wire.GuestState), record):
             error = f"host {other} does not hold the disks of server {asked.server}, so what lies here is kept"
         return error
 

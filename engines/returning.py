@@ -8,24 +8,18 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-import msgspec
 import sqlalchemy as sa
 
 from droveway.persistence.cell import Instance
-from droveway.wire import GuestState
 
 if TYPE_CHECKING:
-    from droveway.flows.before import Before
     from droveway.persistence.cells import Cells
     from droveway.persistence.journal import Move
     from droveway.wire import Direction
 
 _ROW: Final = sa.select(Instance.host, Instance.deleted).where(Instance.uuid == sa.bindparam("server"))
-
-SWAP: Final = "disk.swap"
-"""Made anew wherever a server comes to be."""
 
 _BRINGS_BACK: Final = frozenset({("set_aside", "revert"), ("disconnect", "revert"), ("stop_guest", "revert")})
 """Debts that give a server back what it had on the host; all others take away what it has there no more."""
@@ -72,13 +66,3 @@ def why_void(home: Home, move: Move, host: str, action: str, direction: Directio
     if home.gone or home.host != host or move.dest_host == move.source_host:
         return ""
     return f"server {move.server_name} lives on {host} by now, and what lies there is its own"
-
-
-def shows_disks(state: dict[str, Any], record: Before) -> bool:
-    """Whether the host's answer to `describe_guest` shows each disk that the server had before its move, as large."""
-    found = {disk.name: disk for disk in msgspec.convert(state, type=GuestState).disks}
-    return all(
-        disk.name in found and found[disk.name].virtual_size >= disk.virtual_size
-        for disk in record.guest.disks
-        if disk.name != SWAP
-    )

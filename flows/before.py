@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from droveway.errors import StepError
 from droveway.persistence.journal import Move
 from droveway.wire import GuestState
+
+SWAP: Final = "disk.swap"
+"""Made anew wherever a server comes to be, never copied."""
 
 
 class VolumeBefore(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,6 +63,16 @@ def before(move: Move) -> Before:
     if move.before is None:
         raise StepError(f"move {move.id} has no record of its server before the move", code="internal")
     return msgspec.convert(move.before, type=Before)
+
+
+def shows_disks(guest: GuestState, record: Before) -> bool:
+    """Whether a host's answer to `describe_guest` shows each disk that the server had before its move, as large."""
+    found = {disk.name: disk for disk in guest.disks}
+    return all(
+        disk.name in found and found[disk.name].virtual_size >= disk.virtual_size
+        for disk in record.guest.disks
+        if disk.name != SWAP
+    )
 
 
 def as_json(record: Before) -> dict[str, Any]:

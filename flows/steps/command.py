@@ -153,14 +153,14 @@ def describe(ctx: Context, host: str, *, part: str) -> GuestState:
     return msgspec.convert(ask(ctx, host, "describe_guest", part=part), type=GuestState)
 
 
-def ask(ctx: Context, host: str, action: str, *, part: str) -> dict[str, Any]:
+def ask(ctx: Context, host: str, action: str, *, part: str, details: msgspec.Struct | None = None) -> dict[str, Any]:
     """Ask the host something that it answers anew each time: what it said to an earlier asking proves nothing now."""
     return ctx.run.command(
         ctx.step,
         ctx.direction,
         host=host,
         action=action,
-        details=NoDetails(),
+        details=details or NoDetails(),
         deadline=60.0,
         command_direction="execute",
         part=f"{part}-{secrets.token_hex(4)}",

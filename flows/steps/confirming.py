@@ -14,8 +14,8 @@ from droveway.flows.run import DECLARED_DOWN
 from droveway.flows.step import Context, Where
 from droveway.flows.steps import clearing
 from droveway.flows.steps.attached import names
-from droveway.flows.steps.command import HostStep, describe, new_flavor
-from droveway.flows.steps.host import has_disks
+from droveway.flows.steps.command import OWED, HostStep, ask, describe, new_flavor
+from droveway.flows.steps.host import NOT_WHOLE, has_disks
 from droveway.flows.steps.rows import is_deleted
 from droveway.persistence.moves import GONE, SHORT
 
@@ -111,24 +111,51 @@ class DiscardSource(HostStep):
     no_undo = "the point of no return"
 
     def perform(self, ctx: Context) -> dict[str, Any] | None:
-        """What is kept is owed from then on: the host purges it when its time is over.
+        """The destination shows its copy first, each time: from here on that is the server's only one.
 
-        The other copy is the server's only one from here on, so it is not on a host that was declared down meanwhile.
+        One that is declared down cannot, so that the source's is kept.  What is kept for a time is owed from then on:
+        the host purges it when its time is over.
         """
-        other = ctx.destination.host
-        needed = not (ctx.same_host or ctx.move.delete_requested or is_deleted(ctx))
-        if needed and ctx.run.declared_down(other) and not ctx.run.may_have_begun(ctx.step):
-            raise StepError(
-                f"host {other}, which server {ctx.move.server_name} is on, is declared down, so the copy on "
-                f"{ctx.move.source_host} is kept: droveway move revert {ctx.move.id[:SHORT]} brings the server back",
-                code="not-begun",
-                host=other,
-            )
+        if not (ctx.same_host or ctx.move.delete_requested or is_deleted(ctx)):
+            begun = ctx.run.may_have_begun(ctx.step)
+            try:
+                self._require_copy(ctx, begun=begun)
+            except StepError as error:
+                if error.error_code != DECLARED_DOWN:
+                    raise
+                return self._keep(ctx, begun=begun)
         done = self.command_or_owe(ctx, self.details(ctx))
         if done.get("kept"):
             purge = wire.PurgeKept(of_move=ctx.move.id)
             ctx.run.keep(ctx.step, host=ctx.move.source_host, details=purge, deadline=self.deadline)
         return done
+
+    def _keep(self, ctx: Context, *, begun: bool) -> dict[str, Any]:
+        other = ctx.destination.host
+        if begun:
+            self.owe(ctx, self.details(ctx), after=other)
+            return dict(OWED)
+        raise StepError(
+            f"host {other}, which server {ctx.move.server_name} is on, is declared down, so the copy on "
+            f"{ctx.move.source_host} is kept: droveway move revert {ctx.move.id[:SHORT]} brings the server back",
+            code="not-begun",
+            host=other,
+        )
+
+    def _require_copy(self, ctx: Context, *, begun: bool) -> None:
+        flavor = new_flavor(ctx)
+        details = wire.CheckCopy(vcpus=flavor["vcpus"], memory_mb=flavor["memory_mb"])
+        try:
+            ask(ctx, ctx.destination.host, "check_copy", part="copy", details=details)
+        except StepError as error:
+            if error.error_code not in NOT_WHOLE:
+                raise
+            raise StepError(
+                f"host {ctx.destination.host} does not hold the disks of server {ctx.move.server_name} whole, so the "
+                f"copy on {ctx.move.source_host} is not deleted: it may be the only one ({error.message})",
+                code="last-copy" if begun else "not-begun",
+                host=ctx.destination.host,
+            ) from None
 
     def perform_ended(self, ctx: Context) -> dict[str, Any]:
         """Nova deletes it too; what is there all the same goes once the destination has shown its copy."""

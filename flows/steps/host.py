@@ -8,7 +8,7 @@ import msgspec
 
 from droveway import wire
 from droveway.errors import DestinationFault, ServerDeleted, StepError
-from droveway.flows.before import before
+from droveway.flows.before import SWAP, before, shows_disks
 from droveway.flows.run import DECLARED_DOWN, UNREACHABLE
 from droveway.flows.step import Context, Where
 from droveway.flows.steps import clearing, redefining, starting
@@ -26,10 +26,8 @@ from droveway.flows.steps.rows import is_deleted, lives_on
 
 GIB: Final = 1024**3
 MIB: Final = 1024**2
-SWAP: Final = "disk.swap"
-"""Made anew on the destination, never copied."""
-_NOT_WHOLE: Final = frozenset({"foreign", "missing", "damaged", "link", "source-changed"})
-"""What a source answers that does not hold the disks that it set aside, or not as they were."""
+NOT_WHOLE: Final = frozenset({"foreign", "missing", "damaged", "link", "source-changed"})
+"""What a host answers that does not hold the server's disks, or not as they were."""
 COPY_DEADLINE: Final = 24 * 3600.0
 """Seconds that copying a server's disks may take."""
 NOTHING: Final = wire.Connections(volumes=[], ports=[])
@@ -342,7 +340,7 @@ class CopyDisks(HostStep):
             if error.error_code == "source-changed" and ctx.result is None:
                 # The copy was never proved, so that what the source has is all that there is.
                 return
-            if error.error_code not in _NOT_WHOLE:
+            if error.error_code not in NOT_WHOLE:
                 raise
             raise StepError(
                 f"host {ctx.move.source_host} does not hold the disks of server {ctx.move.server_name} whole, so the "
@@ -558,12 +556,27 @@ class DiscardDestination(HostStep):
     no_undo = "past the point of no return"
 
     def perform(self, ctx: Context) -> dict[str, Any] | None:
-        """While the source is declared down its disks cannot be seen, so the destination's are kept until they are."""
+        """The source shows the server's disks first, each time.  One that is declared down cannot, so they are kept."""
         source = ctx.move.source_host
-        if not (ctx.same_host or is_deleted(ctx)) and ctx.run.declared_down(source):
-            self.owe(ctx, self.details(ctx), after=source)
-            return dict(OWED)
+        if not (ctx.same_host or is_deleted(ctx)):
+            try:
+                self._require_source(ctx)
+            except StepError as error:
+                if error.error_code != DECLARED_DOWN:
+                    raise
+                self.owe(ctx, self.details(ctx), after=source)
+                return dict(OWED)
         return super().perform(ctx)
+
+    def _require_source(self, ctx: Context) -> None:
+        source = ctx.move.source_host
+        if not shows_disks(describe(ctx, source, part="source"), before(ctx.move)):
+            raise StepError(
+                f"host {source} does not hold the disks of server {ctx.move.server_name} whole, so the copy on "
+                f"{ctx.destination.host} is not deleted: it may be the only one",
+                code="last-copy",
+                host=source,
+            )
 
     def details(self, ctx: Context) -> wire.DiscardDestination:
         """In one directory only what made room goes."""

@@ -7,11 +7,10 @@ from typing import Any, Final
 from droveway import wire
 from droveway.errors import StepError
 from droveway.flows import outcome
-from droveway.flows.before import before
+from droveway.flows.before import SWAP, before
 from droveway.flows.run import DECLARED_DOWN, UNREACHABLE
 from droveway.flows.step import Context, Where
 from droveway.flows.steps.command import HostStep
-from droveway.flows.steps.host import SWAP
 from droveway.flows.steps.rows import is_deleted
 from droveway.persistence.moves import GONE
 

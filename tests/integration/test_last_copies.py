@@ -31,12 +31,12 @@ def fixture_lab(tmp_path: Path) -> Iterator[Stage]:
         yield made
 
 
-def once(step: str, phase: str, then: Callable[[], None]) -> Callable[[str, str, str, str], None]:
-    """A probe that does something the first time that an undo of the step is there."""
+def once(step: str, phase: str, then: Callable[[], None], way: str = "revert") -> Callable[[str, str, str, str], None]:
+    """A probe that does something the first time that the step, or its undo, is there."""
     todo = [then]
 
     def probe(_move: str, at: str, direction: str, when: str) -> None:
-        if (at, direction, when) == (step, "revert", phase) and todo:
+        if (at, direction, when) == (step, way, phase) and todo:
             todo.pop()()
 
     return probe
@@ -86,6 +86,44 @@ def test_a_confirm_keeps_the_source_of_a_copy_that_was_cut_short(lab: Stage, len
     assert (lab.directory("host1", "web", "_resize") / "disk").stat().st_size == 2**30
     lab.cli("server", "revert", "web")
     assert lab.standing("web").runs == ["host1"]
+
+
+def test_a_revert_keeps_the_copy_while_its_source_shows_nothing(lab: Stage, tmp_path: Path) -> None:
+    """The source is asked again right before its copy on the destination goes; what it said before proves nothing."""
+    before, own = lab.standing("web"), lab.directory("host1", "web")
+    hidden = tmp_path / "hidden"
+    lab.cli("server", "migrate", "web", "--host", "host2")
+    with lab.running(once("discard_destination", "before", lambda: _move(own / "disk", hidden), "execute")):
+        lab.cli("server", "revert", "web", code=4)
+    move = lab.move("web")
+    assert (move.state, move.error_code) == ("needs-operator", "last-copy")
+    assert "host1 does not hold the disks of server web whole" in str(move.error)
+    assert (lab.directory("host2", "web") / "disk").stat().st_size == 2**30
+    _move(hidden, own / "disk")
+    lab.cli("move", "retry", move.id)
+    assert lab.standing("web") == before
+    lab.assert_balanced()
+
+
+def test_a_confirm_keeps_the_source_of_a_copy_that_was_cut_short_since_it_was_checked(lab: Stage) -> None:
+    """The destination is asked again right before the source's copy goes."""
+    lab.cli("server", "migrate", "web", "--host", "host2")
+    copy, kept = lab.directory("host2", "web") / "disk", bytearray()
+
+    def cut() -> None:
+        kept.extend(copy.read_bytes())
+        with copy.open("r+b") as disk:
+            disk.truncate(4096)
+
+    with lab.running(once("discard_source", "before", cut, "execute")):
+        lab.cli("server", "confirm", "web", code=3)
+    move = lab.move("web")
+    assert (move.state, move.error_code) == ("verifying", "not-begun")
+    assert "host2 does not hold the disks of server web whole" in str(move.error)
+    assert (lab.directory("host1", "web", "_resize") / "disk").stat().st_size == 2**30
+    copy.write_bytes(kept)
+    lab.cli("server", "confirm", "web")
+    assert lab.standing("web").directories == ["host2/ID"]
 
 
 def test_what_was_confirmed_is_no_copy_to_be_healed_away(lab: Stage) -> None:
