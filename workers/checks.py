@@ -127,7 +127,7 @@ def check_copy(ctx: Context, details: CheckCopy) -> dict[str, Any]:
 
 def check_set_aside(ctx: Context, _: NoDetails) -> dict[str, Any]:
     """Is what was set aside this move's and complete by its manifest?  The value has the connector for a revert."""
-    require_storage(ctx, stem=f"{ctx.command.key.partition('.')[0]}.set_aside")
+    require_storage(ctx, stem=ctx.move)
     manifest = own_manifest(ctx)
     source = LocalSource(ctx.host.name, ctx.directories, set_aside_name(ctx.server), manifest)
     try:

@@ -23,6 +23,7 @@ from droveway.flows.steps.host import FindStorage
 from droveway.persistence.cell import BlockDeviceMapping
 from droveway.workers import extents
 from droveway.workers.directories import Directories
+from droveway.workers.stores import STORE
 
 CLOUD = """
 options: {max_attempts: 2}
@@ -295,3 +296,21 @@ def test_a_shared_directory_that_vanishes_in_mid_copy_is_waited_for(lab: Stage, 
         lab.cli("move", "retry", move, code=3)
     assert lab.move("mail").state == "failed"
     assert lab.standing("mail") == before
+
+
+def test_a_confirm_deletes_and_forgets_nothing_while_its_source_is_unmounted(lab: Stage) -> None:
+    """What was set aside is not gone for good: the confirm is undone, and says what to mount."""
+    before, instances = lab.standing("plain"), lab.lab.layout.host("host1") / "instances"
+    lab.cli("server", "migrate", "plain", "--host", "host2")
+    away = instances.with_name("away")
+    instances.rename(away)
+    instances.mkdir()
+    lab.cli("server", "confirm", "plain", code=3)
+    move = lab.move("plain")
+    assert (move.state, move.error_code) == ("verifying", "storage-away")
+    assert str(move.error).endswith(": mount it again")
+    assert [path.name for path in instances.iterdir()] == [STORE]
+    shutil.rmtree(instances)
+    away.rename(instances)
+    lab.cli("server", "revert", "plain")
+    assert lab.standing("plain") == before
