@@ -15,11 +15,11 @@ from typing import Any, Final
 import msgspec
 
 from droveway.clients.zookeeper import Coordination, epoch_path
-from droveway.engines import fencing, returning
+from droveway.engines import fencing
 from droveway.engines.commands import Commands, Overdue, Unreachable
 from droveway.engines.site import Site
 from droveway.errors import Refused, StepError
-from droveway.flows.before import Before
+from droveway.flows.before import Before, shows_disks
 from droveway.persistence import objects, servers
 from droveway.persistence.journal import Move, MoveFlow
 from droveway.persistence.moves import FORWARD_KINDS, SHORT
@@ -163,7 +163,7 @@ def _destination_discarded(who: Witnesses) -> None:
     source = who.move.source_host
     if not (who.deleted or who.move.delete_requested):
         state = who.state(source)
-        if state is None or not returning.shows_disks(msgspec.to_builtins(state), who.record):
+        if state is None or not shows_disks(state, who.record):
             raise who.refused(f"host {source} does not show the server's disks whole")
     _off(who, who.destination, empty=not who.shares)
 
