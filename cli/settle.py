@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 from droveway.cli.move import OfMove
 from droveway.cli.request import AT_REST, carry
+from droveway.errors import Refused
+from droveway.printable import printable
 
 if TYPE_CHECKING:
     from droveway.clients.zookeeper import Coordination
@@ -32,8 +34,13 @@ class Settle(OfMove):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """The step, what was found, and why that is known."""
         parser = super().get_parser(prog_name)
-        parser.add_argument("step", metavar="STEP", help="the step at which the move rests; move show names it")
-        parser.add_argument("--as", choices=("done", "not-done", "left"), dest="found", required=True, help=FOUND)
+        parser.add_argument("step", metavar="STEP", nargs="?", help="the step at which it rests; move show names it")
+        parser.add_argument(
+            "--cell",
+            metavar="CELL",
+            help="write into this cell's database (or api), which was put back from a copy, what the move left there",
+        )
+        parser.add_argument("--as", choices=("done", "not-done", "left"), dest="found", help=FOUND)
         parser.add_argument("--reason", metavar="TEXT", required=True, help="how that is known; kept in the history")
         return parser
 
@@ -45,6 +52,10 @@ class Settle(OfMove):
         from droveway.persistence.states import State
 
         site = self.site(parsed_args)
+        if parsed_args.cell is not None:
+            return self._settle_cell(site, parsed_args)
+        if parsed_args.step is None or parsed_args.found is None:
+            raise Refused("say which step, and with --as what was found of it; or with --cell which database")
         found = asking.find_move(site, parsed_args.move)
         if parsed_args.found == settling.LEFT:
             words = {"who": getpass.getuser(), "reason": parsed_args.reason}
@@ -68,6 +79,27 @@ class Settle(OfMove):
                 reason=parsed_args.reason,
             )
         return carry(self, site, move, *AT_REST)
+
+    def _settle_cell(self, site: Site, parsed_args: argparse.Namespace) -> int:
+        """Say what differed, once it is written."""
+        import getpass
+
+        from droveway.engines import settling_cells
+
+        if parsed_args.step is not None or parsed_args.found is not None:
+            raise Refused("--cell settles a database, not a step: leave STEP and --as out")
+        with contextlib.ExitStack() as stack:
+            told = settling_cells.settle(
+                site,
+                _workers(site, stack),
+                parsed_args.move,
+                parsed_args.cell,
+                who=getpass.getuser(),
+                reason=parsed_args.reason,
+            )
+        for line in told or ["nothing differs from what the move left there"]:
+            print(printable(line))
+        return 0
 
     def _prove(self, site: Site, move: str, step: str) -> None:
         """Ask the hosts what the step would have asked; raises Refused when they do not show it."""

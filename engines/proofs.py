@@ -48,7 +48,9 @@ class Resting:
 class Witnesses:
     """The hosts of one move, asked once each question."""
 
-    def __init__(self, site: Site, coordination: Coordination, rests: Resting) -> None:
+    def __init__(self, site: Site, coordination: Coordination, rests: Resting, *, so: str = "") -> None:
+        """``so``: what a refusal says becomes of it, and the mend."""
+        self._so = so
         self._site = site
         self._coordination = coordination
         self.rests = rests
@@ -94,9 +96,8 @@ class Witnesses:
     def refused(self, why: str) -> Refused:
         """The sentence, with the mend."""
         short, step = self.move.id[:SHORT], self.rests.step
-        return Refused(
-            f"{why}, so step {step} of move {short} does not count as done: mend that, then droveway move retry {short}"
-        )
+        so = f"so step {step} of move {short} does not count as done: mend that, then droveway move retry {short}"
+        return Refused(f"{why}, {self._so or so}")
 
     def _ask(self, host: str, action: str, details: msgspec.Struct) -> dict[str, Any] | None:
         rests, move = self.rests, self.move

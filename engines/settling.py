@@ -97,9 +97,8 @@ def resting(session: orm.Session, name: str, step: str) -> Resting:
     move = moves.find(session, name)
     requests.require(move, {State.NEEDS_OPERATOR}, "settled")
     direction = _BEGUN[_require_rests_at(session, move, step).state]
-    runs = sa.select(sa.func.max(MoveStep.seq)).where(
-        MoveStep.flow_uuid == move.flow_uuid, MoveStep.step == step, MoveStep.direction == direction
-    )
+    # Hosts carry out nothing of a lower number than the last that they saw of the move.
+    runs = sa.select(sa.func.max(MoveStep.seq)).where(MoveStep.move_id == move.id)
     flow, record = moves.flow_of(session, move.flow_uuid or ""), None if move.before is None else before(move)
     return Resting(move, flow, step, direction, session.scalar(runs) or 0, record)
 

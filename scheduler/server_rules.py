@@ -237,7 +237,10 @@ def _way_out(facts: EndFacts) -> str:
     if server.task_state is not None and not (reverting and server.task_state == TaskState.RESIZE_REVERTING):
         return "wait for its task, or end that with  openstack server set --state active SERVER"
     if server.host != facts.destination or server.vm_state not in _WAITED or facts.migration not in _STOOD:
-        return "droveway audit says what else somebody changed"
+        return (
+            f"was the database of cell {server.cell} put back from a copy, droveway move settle {facts.move} --cell "
+            f"{server.cell} --reason TEXT writes what the move left there; droveway audit says what else is wrong"
+        )
     return (
         "if nobody is at work on it, let it wait again with  "
         f"droveway move settle {facts.move} finish_records --as done --reason TEXT"

@@ -1,0 +1,144 @@
+"""A cell's database that was put back from an older copy gets back what a move left there, where the hosts show it."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.operations import Stage, stage
+
+CLOUD = """
+cells: {cell1: {hosts: {host1: {}, host2: {}}}}
+flavors:
+  small: {vcpus: 1, memory_mb: 256, root_gb: 1}
+  large: {vcpus: 2, memory_mb: 512, root_gb: 1, swap_mb: 1}
+images: {base: {size_mb: 1}}
+servers:
+  web: {flavor: small, host: host1, image: base, ports: [{}], volumes: [{size_gb: 1}]}
+  mail: {flavor: small, host: host1, image: base, ports: [{}]}
+"""
+TABLES = {
+    "instances": "uuid, host, node, compute_id, availability_zone, vm_state, task_state, power_state, instance_type_id,"
+    " memory_mb, vcpus, root_gb, ephemeral_gb",
+    "instance_extra": "instance_uuid, flavor, migration_context",
+    "migrations": "uuid, status, source_compute, source_node, dest_compute, dest_node, dest_compute_id, dest_host,"
+    " old_instance_type_id, new_instance_type_id, migration_type, hidden, cross_cell_move, user_id, project_id",
+    "block_device_mapping": "instance_uuid, volume_id, attachment_id, volume_size, guest_format",
+    "instance_system_metadata": "instance_uuid, key, value",
+    "compute_nodes": "host, vcpus_used, memory_mb_used, local_gb_used",
+}
+"""What is compared of the rows that are not deleted, without their own numbers and times."""
+
+
+@pytest.fixture(name="lab")
+def fixture_lab(tmp_path: Path) -> Iterator[Stage]:
+    with stage(tmp_path / "lab", CLOUD) as made:
+        with made.lab.layout.configuration.open("a") as options:
+            options.write("[conductor]\nhost_away = 0.2\nretry_for = 0\n")
+        yield made
+
+
+def copy(lab: Stage, name: str) -> Path:
+    target = lab.root / f"{name}.copy"
+    with (
+        contextlib.closing(sqlite3.connect(lab.root / name)) as source,
+        contextlib.closing(sqlite3.connect(target)) as kept,
+    ):
+        source.backup(kept)
+    return target
+
+
+def put_back(lab: Stage, kept: Path) -> None:
+    with (
+        contextlib.closing(sqlite3.connect(kept)) as source,
+        contextlib.closing(sqlite3.connect(str(kept).removesuffix(".copy"))) as target,
+    ):
+        source.backup(target)
+
+
+def rows(lab: Stage) -> dict[str, list[Any]]:
+    with contextlib.closing(sqlite3.connect(lab.root / "cells/cell1.sqlite")) as database:
+        return {
+            table: sorted(database.execute(f"SELECT {columns} FROM {table} WHERE deleted = 0").fetchall(), key=repr)
+            for table, columns in TABLES.items()
+        }
+
+
+def settle(lab: Stage, cell: str = "cell1") -> str:
+    move = lab.move("web").id[:8]
+    return lab.cli("move", "settle", move, "--cell", cell, "--reason", "last night's copy was put back")
+
+
+ENDS = {"verifying": (), "done": ("confirm",), "reverted": ("revert",)}
+
+
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("kind", ["resize", "migrate"])
+def test_a_cell_that_was_put_back_gets_back_what_the_move_left(lab: Stage, kind: str, end: str) -> None:
+    kept = copy(lab, "cells/cell1.sqlite")
+    lab.cli("server", kind, "web", *(("--flavor", "large") if kind == "resize" else ("--host", "host2")))
+    for verb in ENDS[end]:
+        lab.cli("server", verb, "web")
+    left = rows(lab)
+    assert "nothing differs" in settle(lab)
+    put_back(lab, kept)
+    assert rows(lab) != left
+    told = settle(lab)
+    assert "migrations" in told
+    assert rows(lab) == left
+    lab.assert_balanced()
+    assert "nothing differs" in settle(lab)
+    assert lab.history(lab.move("web").id)[-1].step == "settle_cell"
+    if end == "verifying":
+        lab.cli("server", "revert", "web")
+        lab.assert_balanced()
+
+
+def test_a_move_that_waits_names_the_command_and_then_goes_on(lab: Stage) -> None:
+    kept = copy(lab, "cells/cell1.sqlite")
+    lab.cli("server", "migrate", "web", "--host", "host2")
+    move = lab.move("web").id[:8]
+    put_back(lab, kept)
+    command = f"droveway move settle {move} --cell cell1 --reason TEXT"
+    for said in (lab.refused("server", "confirm", "web"), lab.refused("server", "revert", "web")):
+        assert command in said
+    assert command in lab.json("move", "show", move)["next"]
+    settle(lab)
+    lab.cli("server", "confirm", "web")
+    lab.assert_balanced()
+
+
+def test_nothing_is_written_while_the_hosts_show_something_else(lab: Stage) -> None:
+    kept = copy(lab, "cells/cell1.sqlite")
+    lab.cli("server", "migrate", "web", "--host", "host2")
+    move = lab.move("web").id[:8]
+    put_back(lab, kept)
+    old = rows(lab)
+    words = ("move", "settle", move, "--cell", "cell1", "--reason", "a copy")
+    lab.cli("lab", "worker", "stop", "host1")
+    assert "host down host1" in lab.refused(*words)
+    lab.cli("lab", "worker", "start", "host1")
+    disk = lab.directory("host2", "web") / "disk"
+    hidden = disk.rename(lab.root / "hidden")
+    assert "host2, on which the journal left the server, does not show its disks whole" in lab.refused(*words)
+    hidden.rename(disk)
+    assert rows(lab) == old
+    assert "is in cell cell1, not in cell7" in lab.refused(*words[:4], "cell7", *words[5:])
+    assert "needs a reason" in lab.refused(*words[:5], "--reason", " ")
+    assert "leave STEP and --as out" in lab.refused("move", "settle", move, "finish_records", *words[3:])
+    assert "say which step" in lab.refused("move", "settle", move, "--reason", "a copy")
+    assert rows(lab) == old
+
+
+def test_the_request_spec_in_the_api_database_is_written_too(lab: Stage) -> None:
+    kept = copy(lab, "api.sqlite")
+    lab.cli("server", "resize", "web", "--flavor", "large")
+    put_back(lab, kept)
+    assert "request_specs.spec" in settle(lab, "api")
+    assert "nothing differs" in settle(lab, "api")
+    lab.cli("server", "revert", "web")
+    lab.assert_balanced()
