@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from droveway.flows.graph import Graph
-from droveway.flows.steps import allocations, confirming, endings, host, ports, volumes
+from droveway.flows.steps import allocations, confirming, endings, host, ports, restoring, volumes
 
 REVERT: Final = Graph(
     kind="revert",
@@ -19,7 +19,7 @@ REVERT: Final = Graph(
         host.ReleaseDestination,
         volumes.MoveVolumesBack,
         ports.MovePortsBack,
-        host.RestoreDisks,
+        restoring.RestoreDisks,
         host.PrepareSourceGuest,
         endings.SwitchBack,
         host.StartSourceGuest,

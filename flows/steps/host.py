@@ -497,25 +497,16 @@ class StartSourceGuest(StartGuest):
     states = starting.REVERT
     defined_by = "prepare_source_guest"
 
+    def _without_host(self, ctx: Context) -> dict[str, Any]:
+        """The disks are the server's own from the start on, so that the host owes the end of their manifest."""
+        found = super()._without_host(ctx)
+        host, action, told = self.host(ctx), SetAside.action_name(), wire.NoDetails()
+        ctx.run.owe(ctx.step, host=host, action=action, details=told, deadline=self.deadline, entered=ctx.direction)
+        return found
+
     def other(self, ctx: Context) -> str:
         """The destination."""
         return ctx.destination.host
-
-
-class RestoreDisks(HostStep):
-    """Revert: what was set aside becomes the server's directory again."""
-
-    where = Where.SOURCE
-    does = "put the source's disks back"
-    undoes = "set them aside again"
-
-    def details(self, ctx: Context) -> wire.RestoreDisks:
-        """In one directory the destination's copy has to make room."""
-        return wire.RestoreDisks(same_directory=same_directory(ctx))
-
-    def perform_ended(self, ctx: Context) -> dict[str, Any]:
-        """The disks are in use again, so that the manifest says nothing of them any more."""
-        return clearing.forget_manifest(ctx)
 
 
 class PrepareSourceGuest(HostStep):

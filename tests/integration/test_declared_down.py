@@ -177,6 +177,39 @@ def test_a_revert_ends_without_a_host(lab: Stage, server: str, step: str, dead: 
     balanced(lab, dead)
 
 
+def test_a_start_that_may_have_begun_leaves_no_mark_on_the_disks(lab: Stage, server: str) -> None:
+    """The source dies while it is asked for the start: when it is back the disks are the server's own."""
+    move = moved(lab, server)
+    with dying(lab, "host1", "start_guest", phase="during") as died:
+        ask(lab, move, "revert")
+        found = rest(lab, move)
+    assert (died, found.state) == (["host1"], State.REVERTED)
+    come_back(lab, "host1")
+    assert not list(lab.directory("host1", server).glob("droveway*"))
+    assert not lab.directory("host2", server).exists()
+
+
+@pytest.mark.parametrize("step", ["prepare_source_guest", "start_guest"])
+def test_in_a_shared_directory_the_destination_takes_its_copy_back(lab: Stage, step: str) -> None:
+    """The source had its disks back under the server's name: the destination's guest is not started on those."""
+    lab.cli("lab", "server", "create", "shared", "--host", "host3", *WORDS)
+    lab.cli("server", "migrate", "shared", "--host", "host4")
+    disk = lab.directory("host4", "shared") / "disk"
+    copy, move = disk.stat().st_ino, lab.move("shared").id
+    with dying(lab, "host3", step) as died:
+        ask(lab, move, "revert")
+        found = rest(lab, move)
+    assert died
+    assert (found.state, disk.stat().st_ino) == (State.VERIFYING, copy), found.error
+    assert lab.standing("shared").runs == ["host4"]
+    assert end(lab, found, "host3").state == State.DONE
+    owing(lab, "host3")
+    come_back(lab, "host3")
+    balanced(lab, "host3")
+    assert disk.stat().st_ino == copy
+    lab.cli("lab", "server", "delete", "shared")
+
+
 @pytest.mark.parametrize(
     ("step", "dead"),
     of("mark_confirming", "discard_source", host="host1")

@@ -1,0 +1,37 @@
+"""The host step of a revert that gives the server its own disks back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from droveway import wire
+from droveway.flows.step import Context, Where
+from droveway.flows.steps import clearing
+from droveway.flows.steps.command import HostStep, same_directory
+
+
+class RestoreDisks(HostStep):
+    """Revert: what was set aside becomes the server's directory again."""
+
+    where = Where.SOURCE
+    does = "put the source's disks back"
+    undoes = "set them aside again"
+
+    def details(self, ctx: Context) -> wire.RestoreDisks:
+        """In one directory the destination's copy has to make room."""
+        return wire.RestoreDisks(same_directory=same_directory(ctx))
+
+    def undo(self, ctx: Context) -> None:
+        """In a directory that both share the destination does it for a source that is declared down.
+
+        Its guest is started next: until then the source's disks have the name of its own.
+        """
+        if ctx.same_host or not (same_directory(ctx) and ctx.run.declared_down(self.host(ctx))):
+            super().undo(ctx)
+            return
+        host, action, told, limit = ctx.destination.host, self.action_name(), self.undo_details(ctx), self.deadline
+        ctx.run.command(ctx.step, ctx.direction, host=host, action=action, details=told, deadline=limit, part="shared")
+
+    def perform_ended(self, ctx: Context) -> dict[str, Any]:
+        """The disks are in use again, so that the manifest says nothing of them any more."""
+        return clearing.forget_manifest(ctx)
