@@ -122,8 +122,8 @@ class Show(ShowOne, OfMove):
         frozen = frozen_by(site, move)
         if frozen is not None:
             self._facts |= {"waits_for": frozen, "next": "it goes on by itself once that is thawed"}
-        elif move.state in GOING and not move.hold and not site.is_run():
-            self._facts["next"] = f"nobody runs this lab now: droveway move resume {move.id[:SHORT]}"
+        elif idle := unattended(site, move):
+            self._facts["next"] = idle
         elif move.state in GOING and not site.runs_here:
             why = stuck.reason(move, move_views.now(site.journal))
             self._facts["next"] = f"{why}: droveway doctor tells what is missing" if why else self._facts["next"]
@@ -232,6 +232,17 @@ def frozen_by(site: Site, move: View) -> str | None:
         return None
     with site.journal.read() as session:
         return freezes.over(session, move.id)
+
+
+def unattended(site: Site, move: View) -> str | None:
+    """What makes a move go on in a lab that nobody runs; None where it needs nothing of that kind."""
+    deleting = move.state == "verifying" and move.delete_requested
+    if move.hold or not (deleting or move.state in GOING) or site.is_run():
+        return None
+    if deleting:
+        again = f"droveway lab server delete {move.server_name}"
+        return f"its server is to be deleted: mend what the reason names, then: {again}"
+    return f"nobody runs this lab now: droveway move resume {move.id[:SHORT]}"
 
 
 def nobody(site: Site) -> str | None:

@@ -130,6 +130,7 @@ def test_its_source_is_away_so_the_delete_waits(lab: Stage, server: str) -> None
         assert "the worker of host host1 is away" in waiting["waits_for"]
         assert [row for row in lab.history(move) if row.flow == "confirm"] == []
         assert "is to be deleted" in waiting["next"]
+        assert waiting["next"].endswith(f"then: droveway lab server delete {server}")
         assert lab.server(server).task_state == TaskState.DELETING
         assert lab.directory("host1", server, "_resize").exists()
         assert "is being deleted" in lab.refused("server", "revert", server)
