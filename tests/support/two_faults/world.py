@@ -15,7 +15,7 @@ import json
 import os
 import sqlite3
 import struct
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,6 +29,7 @@ OVER: Final = ("confirmed", "reverted", "error", "failed", "cancelled", "done", 
 
 _WHOLE_FILE: Final = struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
 _SWAP: Final = ".swap"
+_RUNS: Final = "its running guest"
 _STORE: Final = ".droveway-store"
 _CELLS: Final = "cells/*.sqlite"
 
@@ -60,9 +61,15 @@ class Watch:
 
         ``server`` is the one that was moved, all others are neighbours.  ``ended``: its move is over, so that rows,
         services and hosts have to agree, and nothing may be left over; ``verifying``: it waits to be confirmed or
-        reverted.  ``deleted``: its user deleted it.  What stands on ``dead`` hosts is not looked at.
+        reverted.  ``deleted``: its user deleted it.  Of ``dead`` hosts only the disks are looked at.
         """
         return next(self._troubles(server, ended, verifying, deleted, dead), "")
+
+    def is_whole(self, server: str, *, dead: Collection[str] = ()) -> bool:
+        """Whether each disk of the server stands whole where a host that is not dead reaches it."""
+        lost = _of_dead(self.root, dead)
+        found = [path for path in folders(self.root, server) if path not in lost]
+        return all(self._stands(found, name, known) for name, known in self._disks[server].items())
 
     def _troubles(
         self, server: str, ended: bool, verifying: bool, deleted: bool, dead: Collection[str]
@@ -71,7 +78,7 @@ class Watch:
         for each in self.servers:
             if len(at := [host for host in running_on(self.root, each) if host not in dead]) > 1:
                 yield f"the guest of {self.servers[each]} runs on {' and on '.join(at)}"
-        yield from self._lost_disks(server, deleted, dead)
+        yield from self._lost_disks(server, deleted)
         for each in self.servers:
             if each != server:
                 yield from self._changed(each)
@@ -88,16 +95,19 @@ class Watch:
             if is_disk(path):
                 yield path.name, content(path)
 
-    def _lost_disks(self, server: str, deleted: bool, dead: Collection[str]) -> Iterator[str]:
+    @staticmethod
+    def _stands(found: Iterable[Path], name: str, known: str) -> bool:
+        return any(content(folder / name) == known for folder in found if (folder / name).is_file())
+
+    def _lost_disks(self, server: str, deleted: bool) -> Iterator[str]:
         for each, disks in self._disks.items():
             if deleted and each == server:
                 continue
+            found = folders(self.root, each)
             for name, known in disks.items():
-                copies = [path for path in folders(self.root, each) if path not in _of_dead(self.root, dead)]
-                found = [folder / name for folder in copies if (folder / name).is_file()]
-                if not any(content(path) == known for path in found):
+                if not self._stands(found, name, known):
                     where = ", ".join(str(path.relative_to(self.root)) for path in found) or "nowhere"
-                    yield f"no whole copy of {name} of {self.servers[each]} exists (there is: {where})"
+                    yield f"no whole copy of {name} of {self.servers[each]} exists (looked in: {where})"
         gone = {row["volume"] for row in rows(self.root / "services.sqlite", "attachments")}
         for volume, known in self._volumes.items():
             path = self.root / "volumes" / volume
@@ -152,7 +162,7 @@ class Watch:
             if held := allocations(self.root, consumer):
                 yield f"the deleted server {name} still holds {held}"
         for host in hosts(self.root):
-            if host not in dead and (left := standing_on(self.root, host, server)):
+            if host not in dead and (left := _not_owed(self.root, host, server, dead)):
                 yield f"of the deleted server {name} is left on {host}: {', '.join(left)}"
 
     def _migrations(self, server: str) -> dict[str, Row]:
@@ -238,25 +248,31 @@ class Watch:
         for each in hosts(self.root):
             if each in dead:
                 continue
-            left = standing_on(self.root, each, server)
             if each == host:
-                here = instances(self.root, host)
-                extra = [path.name for path in here.glob(f"{server}_*") if not _may_stay(path, verifying)]
-                if extra:
-                    yield f"of {name} {', '.join(extra)} is left on {host}"
-                if not verifying and (marks := [path.name for path in (here / server).glob("droveway*")]):
-                    yield f"a mark of a move that is over is left on the disks of {name}: {marks}"
-                for disk in self._disks[server]:
-                    if not (here / server / disk).is_file():
-                        yield f"{name} lives on {host} and its {disk} is not there"
-                if f"domains/{server}.json" not in left:
-                    yield f"{name} lives on {host} and is not defined there"
+                yield from self._at_home(server, name, host, verifying, dead)
             elif verifying and each == source:
                 where = instances(self.root, each) / f"{server}_resize"
                 if self._disks[server] and not where.is_dir():
                     yield f"{name} waits, and nothing of it is set aside on {each}"
-            elif extra := [thing for thing in left if not _is_shared(self.root, each, host, thing, server, verifying)]:
-                yield f"{name} lives on {host}, and on {each} is left: {', '.join(extra)}"
+            else:
+                found = _not_owed(self.root, each, server, dead)
+                extra = [thing for thing in found if not _is_shared(self.root, each, host, thing, server, verifying)]
+                if extra:
+                    yield f"{name} lives on {host}, and on {each} is left: {', '.join(extra)}"
+
+    def _at_home(self, server: str, name: str, host: str, verifying: bool, dead: Collection[str]) -> Iterator[str]:
+        here = instances(self.root, host)
+        if here not in {instances(self.root, each) for each in dead}:
+            extra = [path.name for path in here.glob(f"{server}_*") if not _may_stay(path, verifying)]
+            if extra:
+                yield f"of {name} {', '.join(extra)} is left on {host}"
+            if not verifying and (marks := [path.name for path in (here / server).glob("droveway*")]):
+                yield f"a mark of a move that is over is left on the disks of {name}: {marks}"
+        for disk in self._disks[server]:
+            if not (here / server / disk).is_file():
+                yield f"{name} lives on {host} and its {disk} is not there"
+        if f"domains/{server}.json" not in standing_on(self.root, host, server):
+            yield f"{name} lives on {host} and is not defined there"
 
 
 def content(path: Path) -> str:
@@ -308,7 +324,7 @@ def standing_on(root: Path, host: str, server: str) -> list[str]:
     for place in ("connections", "vifs"):
         found += [f"{place}/{server}/{path.name}" for path in (base / place / server).glob("*")]
     if is_running(root, host, server):
-        found.append("its running guest")
+        found.append(_RUNS)
     return sorted(found)
 
 
@@ -407,6 +423,23 @@ def _is_shared(root: Path, other: str, host: str, thing: str, server: str, verif
         same = instances(root, other) == instances(root, host)
         return kept or (same and (thing == f"instances/{server}" or (verifying and thing.endswith("_resize"))))
     return False
+
+
+def _not_owed(root: Path, host: str, server: str, dead: Collection[str]) -> list[str]:
+    """What stands on the host, without what a dead host owes and without what is kept until a dead one is back."""
+    left = standing_on(root, host, server)
+    if host in set(_waiting_for(root, dead)):
+        return [thing for thing in left if thing == _RUNS]
+    if instances(root, host) in {instances(root, each) for each in dead}:
+        return [thing for thing in left if not thing.startswith("instances/")]
+    return left
+
+
+def _waiting_for(root: Path, dead: Collection[str]) -> Iterator[str]:
+    """The hosts that keep a copy, as the journal says, until a dead host has shown its own."""
+    for debt in rows(root / "journal.sqlite", "debts"):
+        if debt["settled_at"] is None and json.loads(debt["details"]).get("after") in dead:
+            yield str(debt["host"])
 
 
 def _of_dead(root: Path, dead: Collection[str]) -> set[Path]:

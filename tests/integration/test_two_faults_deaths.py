@@ -1,0 +1,98 @@
+"""Each host of a move dies for good at any point of it, is declared down, and is back later; and the judge of that."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from support.operations import Stage, stage
+from support.two_faults import copies, death_flows, death_rests, death_worlds, deaths
+from support.two_faults.command import sample
+from support.two_faults.death_worlds import DESTINATION, HOSTS, SOURCE, Death
+
+from droveway.flows import registry
+
+COUNT = 60
+SEED = 16
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("storage", deaths.STORAGES)
+def test_every_move_ends_without_a_host_that_is_dead(
+    tmp_path: Path, record_property: Callable[[str, object], None], storage: str
+) -> None:
+    """At most one guest runs, a whole copy of each disk stands, and the host that is back pays what it owes."""
+    every = [point for point in deaths.points() if point.startswith(storage)]
+    chosen = sample(every, COUNT // len(deaths.STORAGES), SEED)
+    verdicts = list(deaths.run(tmp_path, chosen))
+    bad = [f"{each.point}: {each.trouble}" for each in verdicts if each.trouble]
+    record_property("two faults", (deaths.KIND, len(verdicts), len(verdicts) - len(bad)))
+    assert len(verdicts) == len(chosen)
+    assert bad == []
+
+
+def test_every_step_of_every_flow_has_points() -> None:
+    every = [deaths.Point.parse(text) for text in deaths.points()]
+    assert len(every) == len(set(every)) >= 500
+    met = {
+        (death_flows.OPERATIONS[each.operation], each.at.split(".")[1]) for each in every if each.operation != "rest"
+    }
+    for kind in registry.kinds():
+        assert {step.step_name() for step in registry.latest(kind).walk()} <= {step for of, step in met if of == kind}
+    assert {(each.dead, each.back) for each in every} == {(dead, back) for dead in HOSTS for back in death_worlds.BACK}
+
+
+def test_a_move_is_parked_for_every_code_that_a_step_may_meet() -> None:
+    parked = {at.rpartition(".")[2] for _operation, at, _dead in death_rests.rests() if at.startswith("parked.")}
+    assert (
+        parked == set(death_rests.park_codes()) >= {"host-unreachable", "start-unknown", "last-copy", "runs-elsewhere"}
+    )
+
+
+@pytest.fixture(name="lab")
+def fixture_lab(tmp_path: Path) -> Iterator[Stage]:
+    """A lab in which the server waits on host2, and nothing is wrong yet."""
+    with stage(tmp_path / "lab", deaths.CLOUD.replace("SHARED", "").replace("VOLUME", "")) as made:
+        with made.lab.layout.configuration.open("a") as options:
+            options.write(deaths.OPTIONS)
+        copies.brand(made.root, [made.id_of("web")])
+        made.cli("server", "migrate", "web", "--host", "host2", "--confirm", "manual")
+        yield made
+
+
+def dead(lab: Stage, role: str) -> Death:
+    death = Death(lab, lab.id_of("web"), role)
+    death.die()
+    return death
+
+
+def judged(lab: Stage, death: Death, back: str = death_worlds.OFF) -> str:
+    return death_worlds.judge(lab, death, choice="confirm", back=back)
+
+
+@pytest.mark.parametrize("role", HOSTS)
+def test_the_judge_takes_a_death_that_is_paid_for(lab: Stage, role: str) -> None:
+    assert judged(lab, dead(lab, role), death_worlds.ON) == ""
+
+
+def test_the_judge_rejects_a_copy_that_is_gone(lab: Stage) -> None:
+    """The other host's disks alone are the server's: what the dead one has nobody can show."""
+    death = dead(lab, DESTINATION)
+    shutil.rmtree(lab.directory("host1", "web", "_resize"))
+    assert "host1" in judged(lab, death)
+
+
+def test_the_judge_rejects_a_whole_copy_that_only_the_dead_host_has(
+    lab: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    death = dead(lab, SOURCE)
+    monkeypatch.setattr(death_worlds.ways_out, "finish", lambda *_args, **_words: empty(lab))
+    assert "none has any more" in " ".join(death_worlds.wrong(lab, death, "confirm", death_worlds.OFF))
+
+
+def empty(lab: Stage) -> str:
+    for path in lab.directory("host2", "web").glob("disk*"):
+        path.write_bytes(b"")
+    return ""

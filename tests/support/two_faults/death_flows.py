@@ -1,0 +1,97 @@
+"""The operations in which a host dies, and the places in them, by the graphs of today."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Final
+
+from support.operations import Stage
+from support.two_faults.death_worlds import DESTINATION, HOSTS, SOURCE
+
+from droveway.engines import asking
+from droveway.engines.submit import Wish, submit
+from droveway.flows import registry
+from droveway.flows.step import Step
+from droveway.flows.steps.command import HostStep
+from droveway.lab import operations
+from droveway.persistence.journal import Move
+
+UNDONE: Final = "-undone"
+"""Turned back at the point of no return."""
+
+OPERATIONS: Final = {
+    "resize": "resize",
+    "migrate": "migrate",
+    "confirm": "confirm",
+    "revert": "revert",
+    "confirm-deleted": "confirm",
+    "delete-waiting": "delete",
+    "delete": "delete",
+    "resize-undone": "resize",
+    "migrate-undone": "migrate",
+    "confirm-undone": "confirm",
+    "revert-undone": "revert",
+}
+"""The kind of graph of each operation.  A delete of a server that waits confirms it before, which is two of them."""
+
+FROM_REST: Final = ("resize", "migrate", "delete")
+"""Operations of a server that has no move; all others end one that waits."""
+
+
+def begin(lab: Stage, operation: str, policy: str = "manual") -> str:
+    """Ask for the operation; the move that carries it out."""
+    if operation == "resize":
+        return submit(lab.lab, Wish(server="web", flavor="large", policy=policy)).id
+    if operation == "migrate":
+        return submit(lab.lab, Wish(server="web", host="host2", policy=policy)).id
+    if operation in ("delete", "delete-waiting", "confirm-deleted"):
+        return operations.ask_to_delete(lab.lab, "web")
+    move = lab.move("web").id
+    with lab.lab.journal.write() as session:
+        getattr(asking, operation)(session, session.get_one(Move, move))
+    return move
+
+
+def turns(operation: str) -> str:
+    """The step at which the operation is turned back; "" for one that is not."""
+    return registry.latest(OPERATIONS[operation]).no_return.step_name() if operation.endswith(UNDONE) else ""
+
+
+def again(operation: str, step: str) -> bool:
+    """Whether a flow with a step of that name comes before the operation's own."""
+    return operation == "delete-waiting" and step in registry.latest("confirm").names()
+
+
+def steps(operation: str) -> list[type[Step]]:
+    """Of an operation that is turned back those that have something to undo."""
+    graph = registry.latest(OPERATIONS[operation])
+    every = list(graph.walk())
+    if not operation.endswith(UNDONE):
+        return every
+    # The one that turns the flow back never ran.
+    return [step for step in every[: every.index(graph.no_return)] if not step.no_undo]
+
+
+def direction(operation: str) -> str:
+    """The direction of the operation's steps."""
+    return "revert" if operation.endswith(UNDONE) else "execute"
+
+
+def hosts(operation: str) -> tuple[str, ...]:
+    """Which hosts of the operation may die.
+
+    A server at rest has one.  A migrate to a host that was named differs from a resize where that host is lost.
+    """
+    if operation.startswith("migrate"):
+        return (DESTINATION,)
+    return (SOURCE,) if operation == "delete" else HOSTS
+
+
+def in_flows() -> Iterator[tuple[str, str, str]]:
+    """Operation, place and host of each death in the middle of a flow."""
+    for operation in OPERATIONS:
+        for step in steps(operation):
+            within = ["during"] if issubclass(step, HostStep) else []
+            for phase, dead in itertools.product(["before", *within, "after", "stored"], hosts(operation)):
+                yield operation, f"{direction(operation)}.{step.step_name()}.{phase}", dead

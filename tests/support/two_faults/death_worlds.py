@@ -1,0 +1,225 @@
+"""How a host dies and comes back, and what has to hold meanwhile and then."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from typing import Final
+
+import sqlalchemy as sa
+from support.operations import Stage, Workers
+from support.two_faults import ways_out, world
+from support.two_faults.world import Watch
+
+from droveway.errors import DestinationFault, Parked, StepError
+from droveway.lab import stopped
+from droveway.persistence.cell import Service
+from droveway.wire import Direction
+
+SOURCE: Final = "source"
+DESTINATION: Final = "destination"
+HOSTS: Final = (SOURCE, DESTINATION)
+
+OFF: Final = "off"
+ON: Final = "on"
+BACK: Final = (OFF, ON)
+"""With its guests off, or with those running again that ran when it died."""
+
+SURE: Final = "power is off, ticket 4711"
+
+
+class Death:
+    """One host of one server's move, before it dies and after it."""
+
+    def __init__(self, lab: Stage, server: str, role: str) -> None:
+        self.lab = lab
+        self.server = server
+        self.role = role
+        self.watch = Watch(lab.root)
+        self.workers: Workers | None = None
+        self.host = ""
+        """Its name, once it died."""
+        self.ran: list[str] = []
+        """The servers whose guests ran there."""
+        self.whole = False
+        """Whether a host that lives on had each disk whole."""
+
+    def named(self) -> str:
+        """The host that is to die; before a destination is chosen the one that most moves go to."""
+        with world.opened(self.lab.root / "journal.sqlite") as journal:
+            found = journal.execute(
+                "SELECT source_host, dest_host FROM moves WHERE server = ? ORDER BY created_at DESC LIMIT 1",
+                (self.server,),
+            ).fetchone()
+        source, destination = tuple(found) if found is not None else ("host1", None)
+        return source if self.role == SOURCE else destination or "host2"
+
+    def die(self) -> None:
+        """The host is off, with all that ran on it, and somebody says so."""
+        self.go_off()
+        self.declare()
+
+    def go_off(self) -> None:
+        """The host is off, with all that ran on it, and nobody knows."""
+        host = self.named()
+        if self.workers is not None:
+            self.workers.stop(host)
+        stopped.stop(self.lab.lab.layout, host)
+        self.ran = [server for server in self.watch.servers if world.is_running(self.lab.root, host, server)]
+        for server in self.ran:
+            self.lab.lab.hypervisor(host).stop(server, grace=0.0, fence=_unfenced)
+        self.whole = self.watch.is_whole(self.server, dead=[host])
+        self.host = host
+
+    def declare(self) -> None:
+        """Somebody made sure that the host is off: in a lab that runs by its row, as the command waits for the lab."""
+        if self.workers is None:
+            self.lab.cli("host", "down", self.host, "--i-made-sure", SURE)
+            return
+        service = sa.update(Service).where(Service.host == self.host, Service.binary == "nova-compute")
+        with self.lab.lab.cell_databases["cell1"].write() as session:
+            session.execute(service.values(disabled=True, disabled_reason=SURE, forced_down=True))
+
+
+class Spot:
+    """The probes that let the host die when a step comes to one phase, in a flow that they may turn back before.
+
+    ``during``: of the host that carries the step out before its first effect, of the other one while it does.
+    """
+
+    def __init__(self, at: str, death: Death, *, turns: str = "", again: bool = False, declared: bool = True) -> None:
+        """``turns``: the step that turns the flow back; ``again``: the second flow with this step is meant.
+
+        ``declared``: whether somebody says so at once.
+        """
+        self._direction, self._step, self._phase = at.split(".")
+        self._death = death
+        self._die = death.die if declared else death.go_off
+        self._turns = turns
+        self._left = int(again)
+        self._fired = threading.Lock()
+        self._dying: threading.Thread | None = None
+
+    def on_conductor(self, _move: str, step: str, direction: str, phase: str) -> None:
+        """The conductor's probe."""
+        if (step, direction, phase) == (self._turns, "execute", "before"):
+            self._turns = ""
+            raise StepError("the flow is turned back", code="not-begun")
+        if self._turns or (step, direction) != (self._step, self._direction):
+            return
+        if self._left:
+            self._left -= phase == "stored"
+            return
+        if phase == self._phase or (self._phase == "during" and phase == "after"):
+            self._die_once()
+
+    def on_worker(self, host: str, step: str, direction: Direction, _phase: str, _effect: str) -> None:
+        """The probe of a host's worker, before each effect."""
+        if self._dying is not None:
+            if host == self._death.named():
+                raise Parked("the host is off")
+            return
+        there = (step, direction, "during") == (self._step, self._direction, self._phase)
+        if there and not self._turns and not self._left and self._fired.acquire(blocking=False):
+            # Its worker is stopped by another thread: it waits for the action that asks here.
+            self._dying = threading.Thread(target=self._die)
+            self._dying.start()
+            if host == self._death.named():
+                raise Parked("the host is off")
+            self._dying.join()
+
+    def join(self) -> None:
+        """Wait until the host is off, if it is to be."""
+        if self._dying is not None:
+            self._dying.join()
+
+    def _die_once(self) -> None:
+        if self._fired.acquire(blocking=False):
+            self._die()
+
+
+def judge(lab: Stage, death: Death, *, choice: str, back: str) -> str:
+    """End the move by what it names, bring the host back, and say what is wrong; "" when nothing is."""
+    return next(wrong(lab, death, choice, back), "")
+
+
+def wrong(lab: Stage, death: Death, choice: str, back: str) -> Iterator[str]:
+    """Each thing that is wrong while the move is ended, and then while the host comes back and pays."""
+    server, watch, dead = death.server, death.watch, death.host
+    move = _moves(lab, server)[-1]
+    if told := watch.trouble(server, ended=False, dead=[dead], deleted=_is_deleted(lab, server)):
+        yield f"{dead} died: {told}"
+    if stuck := ways_out.finish(lab, move, choice=choice):
+        yield f"{dead} is dead: {stuck}"
+        return
+    deleted = _is_deleted(lab, server)
+    if told := watch.trouble(server, ended=True, dead=[dead], deleted=deleted):
+        yield f"{dead} is dead and the move ended: {told}"
+    if death.whole and not deleted and not watch.is_whole(server, dead=[dead]):
+        yield f"{dead} is dead, another host had each disk of the server whole, and none has any more"
+    yield from _audited(lab, f"is off on {dead}, but")
+    yield from _back(lab, death, back)
+    if told := watch.trouble(server, ended=True, deleted=deleted):
+        yield f"{dead} is back: {told}"
+    if owed := ways_out.say(lab, "debt", "list", "-f", "value").out:
+        yield f"{dead} is back and there are debts: {owed}"
+    yield from _audited(lab)
+
+
+def _back(lab: Stage, death: Death, back: str) -> Iterator[str]:
+    """Start the host as it was, then its worker, and let it pay; then its own guests run again."""
+    root, host = lab.root, death.host
+    log = root / "guests.log"
+    resumed = []
+    kept = log.read_bytes()
+    for server in death.ran if back == ON else []:
+        # It does not start where the disks are gone, or in use by the guest that runs elsewhere by now.
+        with contextlib.suppress(DestinationFault):
+            lab.lab.hypervisor(host).start(server, _unfenced)
+            resumed.append(server)
+    before = log.read_bytes()
+    lab.cli("lab", "worker", "start", host)
+    lab.cli("host", "enable", host)
+    lab.cli("move", "resume")
+    after = log.read_bytes()[len(before) :].decode()
+    if '"start"' in after:
+        yield f"{host} is back, and a guest was started for that: {after}"
+    at = {server: world.running_on(root, server) for server in death.watch.servers}
+    if any(len(hosts) > 1 for hosts in at.values()):
+        yield f"{host} is back and has paid, and guests run on {at}"
+    for server in death.watch.servers:
+        row = world.the_row(root, server)
+        if row["deleted"] or row["host"] != host:
+            continue
+        if server in resumed and host not in at[server] and row["power_state"] == 1:
+            yield f"{host} is back, and what it owed took the guest that is the server's own by now"
+        if row["power_state"] == 1:
+            lab.lab.hypervisor(host).start(server, _unfenced)
+    # That the host itself let a guest run beside another one until it had paid is the host's doing.
+    log.write_bytes(kept)
+
+
+def _audited(lab: Stage, known: str = "") -> Iterator[str]:
+    """What the audit finds, a sentence with ``known`` in it left out."""
+    said = ways_out.say(lab, "audit", "-f", "value", "-c", "kind", "-c", "detail")
+    for line in said.out.splitlines():
+        if not (known and known in line):
+            yield f"the audit ended with {said.code} and finds: {line}"
+    if said.code not in (0, 3) and not said.out:
+        yield f"the audit ended with {said.code}: {said.error}"
+
+
+def _moves(lab: Stage, server: str) -> list[str]:
+    found = [row for row in world.rows(lab.root / "journal.sqlite", "moves") if row["server"] == server]
+    return [str(row["id"]) for row in sorted(found, key=lambda row: str(row["created_at"]))]
+
+
+def _is_deleted(lab: Stage, server: str) -> bool:
+    """Whether its user deleted it, or has asked for that."""
+    row = world.the_row(lab.root, server)
+    return bool(row["deleted"]) or row["task_state"] == "deleting"
+
+
+def _unfenced() -> None:
+    """No move lets a host's own guests run."""

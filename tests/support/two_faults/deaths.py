@@ -1,0 +1,146 @@
+"""A host of a move dies for good at any point, is declared down, and is back when the move has ended.
+
+Each point begins with a copy of one lab.  The lab runs until the host dies; whatever the move comes to rest at is ended
+by the commands that it names.  Then the host is back, with its guests off or running again, and pays what it owes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import shutil
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Final
+
+from support.operations import Stage, stage
+from support.two_faults import copies, death_flows, death_rests, death_worlds
+from support.two_faults.death_flows import FROM_REST, UNDONE, begin
+from support.two_faults.death_worlds import BACK, DESTINATION, Death, Spot
+from support.two_faults.world import Verdict
+
+from droveway.clients.embedded import placement
+from droveway.engines import asking
+
+KIND: Final = "deaths"
+
+_VOLUME: Final = "volumes: [{size_gb: 1}], "
+STORAGES: Final = {"apart": ("", _VOLUME), "shared": ("shared: nfs1", _VOLUME), "bare": ("", "")}
+"""Where the hosts keep disks, and the server's volume: without one nothing else keeps a second guest from starting."""
+
+CHOICES: Final = ("confirm", "revert")
+
+CLOUD: Final = """
+cells: {cell1: {hosts: {host1: {SHARED}, host2: {SHARED}, host3: {SHARED}}}}
+flavors: {small: {vcpus: 1, memory_mb: 256, root_gb: 1}, large: {vcpus: 2, memory_mb: 512, root_gb: 1}}
+images: {base: {size_mb: 1}}
+servers:
+  web: {VOLUME flavor: small, host: host1, image: base, ports: [{}]}
+  near1: {flavor: small, host: host1, image: base, ports: [{}], volumes: [{size_gb: 1}], state: stopped}
+  near2: {flavor: small, host: host2, image: base, ports: [{}], state: stopped}
+  near3: {flavor: small, host: host3, image: base, ports: [{}]}
+"""
+OPTIONS: Final = "[conductor]\nhost_away = 0.2\nretry_for = 0\n[confirm]\nhealthy_after = 0\n"
+
+
+@dataclasses.dataclass(frozen=True, order=True)
+class Point:
+    """One death in one operation, or at one rest."""
+
+    storage: str
+    operation: str
+    at: str
+    """direction.step.phase; of a rest what was planted and what is asked."""
+    dead: str
+    """Which host dies: `SOURCE` or `DESTINATION`."""
+    back: str
+    """How it comes back, one of `BACK`."""
+    choice: str
+    """How the move is ended where it may be ended either way."""
+
+    def __str__(self) -> str:
+        return ":".join(dataclasses.astuple(self))
+
+    @classmethod
+    def parse(cls, text: str) -> Point:
+        """The point that `str` of it named."""
+        return cls(*text.split(":"))
+
+
+def points() -> list[str]:
+    """Every step of every operation in each phase, and every rest, each with either host dead.
+
+    Storage, the way back and the choice take turns.
+    """
+    found: list[Point] = []
+    for operation, at, dead in [*death_flows.in_flows(), *death_rests.rests()]:
+        # A hash of the place, not its number: a step that is added changes no other point.
+        turn = sum(f"{operation}:{at}".encode()) + (dead == DESTINATION)
+        storage, back, choice = [*STORAGES][turn % 3], BACK[turn // 2 % 2], CHOICES[turn // 4 % 2]
+        found.append(Point(storage, operation, at, dead, back, choice))
+    return sorted(map(str, found))
+
+
+def run(folder: Path, points: Iterable[str]) -> Iterator[Verdict]:
+    """Run the points, those of one storage in one lab."""
+    wanted = sorted(map(Point.parse, points))
+    for storage, found in itertools.groupby(wanted, key=lambda point: point.storage):
+        place = folder / storage
+        shared, volume = STORAGES[storage]
+        with stage(place / "lab", CLOUD.replace("SHARED", shared).replace("VOLUME", volume)) as lab:
+            ground = Ground(lab, place)
+            for point in found:
+                began = time.monotonic()
+                trouble = ground.trouble(point)
+                yield Verdict(KIND, str(point), trouble, time.monotonic() - began)
+            placement.disconnect(lab.lab.layout.placement)
+        shutil.rmtree(place)
+
+
+class Ground:
+    """One lab with copies of where its operations begin."""
+
+    def __init__(self, lab: Stage, folder: Path) -> None:
+        self.lab = lab
+        with lab.lab.layout.configuration.open("a") as options:
+            options.write(OPTIONS)
+        copies.brand(lab.root, [lab.id_of(name) for name in ("web", "near1", "near2", "near3")])
+        self.server = lab.id_of("web")
+        self._folder = folder
+        self._rest = copies.keep(lab.root, folder / "rest")
+
+    @functools.cached_property
+    def _waiting(self) -> copies.Copy:
+        """The lab while a move to host2 waits."""
+        self._put_back(self._rest)
+        self.lab.cli("server", "migrate", "web", "--host", "host2", "--confirm", "manual")
+        return copies.keep(self.lab.root, self._folder / "waiting")
+
+    def trouble(self, point: Point) -> str:
+        """Run the point; "" when it held."""
+        planned = point.operation == death_rests.OPERATION
+        operation = death_rests.begins_with(point.at) if planned else point.operation
+        self._put_back(self._rest if operation.removesuffix(UNDONE) in FROM_REST else self._waiting)
+        death = Death(self.lab, self.server, point.dead)
+        wrong = death_rests.bring_about(self.lab, point.at, death) if planned else self._run_until_dead(point, death)
+        return wrong or death_worlds.judge(self.lab, death, choice=point.choice, back=point.back)
+
+    def _put_back(self, copy: copies.Copy) -> None:
+        self.lab.lab.close()
+        placement.disconnect(self.lab.lab.layout.placement)
+        self.lab.lab = copy.put_back()
+
+    def _run_until_dead(self, point: Point, death: Death) -> str:
+        """Why it did not die, or ""."""
+        turns, again = death_flows.turns(point.operation), death_flows.again(point.operation, point.at.split(".")[1])
+        spot = Spot(point.at, death, turns=turns, again=again)
+        hosts = {host: functools.partial(spot.on_worker, host) for host in sorted(self.lab.lab.identity.hosts)}
+        with self.lab.running(spot.on_conductor, hosts) as workers:
+            death.workers = workers
+            asking.carry(self.lab.lab, begin(self.lab, point.operation.removesuffix(UNDONE)))
+            spot.join()
+        # Only now: what comes after the last step's result may still have been under way.
+        death.workers = None
+        return "" if death.host else "the host never died"
