@@ -281,6 +281,8 @@ def _advice(move: Move | View, advice: str) -> str:
         advice = "nothing to do here: the server is as its rows say, and droveway audit names what the move left"
     if move.state == "needs-operator" and move.error_code in EXPLANATIONS:
         advice = advice.replace("names, ", f"names (droveway explain {move.error_code} says how), ")
+    if move.state == "needs-operator" and move.step:
+        advice += f"; if nobody can mend that: droveway move settle {{move}} {move.step} --as left --reason TEXT"
     return advice.format(move=move.id[:SHORT])
 
 
