@@ -7,16 +7,24 @@ from typing import Final
 
 import sqlalchemy as sa
 from sqlalchemy import orm
+from taskflow import states
 
 from droveway.clients.zookeeper import ROOT, Coordination, epoch_path, step_path
-from droveway.engines import incarnation, step_marks
+from droveway.engines import details, incarnation, step_marks
+from droveway.flows import registry
 from droveway.flows.steps.command import ADOPTED
 from droveway.persistence import moves
 from droveway.persistence.database import Database, database_time
-from droveway.persistence.journal import EPOCH, INCARNATION, Claim, Counter, Move, MoveStep
+from droveway.persistence.journal import EPOCH, INCARNATION, Claim, Counter, Move, MoveFlow, MoveStep
 from droveway.persistence.states import State
 
 MOVES: Final = f"{ROOT}/moves"
+
+_TURNED_BACK: Final = (states.FAILURE, states.REVERTING, states.REVERTED, states.REVERT_FAILURE)
+"""What an atom of a flow says that is being undone."""
+
+_ONCE: Final = {"revert": "check_source"}
+"""By kind: up to which step nothing is run again.  A second look at a guest would not know that it was stopped."""
 
 _LOOK: Final = "droveway audit says what is wrong with it"
 
@@ -104,10 +112,31 @@ def _park(session: orm.Session, move: Move, number: int, what: str, findings: Se
             error=error,
         )
     )
+    _begin_again(session, move)
     if move.state == State.NEEDS_OPERATOR:
         move.error, move.error_code = why, incarnation.Restored.code
     else:
         moves.park(session, move.id, incarnation.Restored.code, why)
+
+
+def _begin_again(session: orm.Session, move: Move) -> None:
+    """Let every step of a flow that goes forward run once more: each finds its work done, or does it.
+
+    The world may have gone on from where the copy has the flow, and come back behind that again.  What a step before
+    the first alternate recorded stands; a flow that was being undone goes on with that.
+    """
+    flow = session.get(MoveFlow, move.flow_uuid) if move.flow_uuid else None
+    if flow is None or flow.ended_at is not None or (flow.kind, flow.version) not in registry.GRAPHS:
+        return
+    graph = registry.graph(flow.kind, flow.version)
+    again = [step.step_name() for step in ((*graph.tried, *graph.after) if graph.tried else graph.walk())]
+    if flow.kind in _ONCE:
+        again = again[again.index(_ONCE[flow.kind]) + 1 :]
+    atoms = details.ATOMS.c
+    ours = atoms.parent_uuid == flow.uuid
+    if session.scalar(sa.select(sa.func.count()).where(ours, atoms.state.in_(_TURNED_BACK))):
+        return
+    session.execute(details.ATOMS.delete().where(ours, atoms.name.in_(again)))
 
 
 def _continue_numbers(session: orm.Session) -> None:

@@ -114,6 +114,14 @@ def require_end(site: Site, name: str, kind: str) -> None:
     move = find_move(site, name)
     if move.state != State.VERIFYING:
         return
+    begun = outcomes.begun_before(site, move)
+    if begun == kind:
+        return
+    if begun is not None:
+        raise Refused(
+            f"the {begun} of move {move.id[: moves.SHORT]} had begun before its journal was put back: go on with  "
+            f"droveway move {begun} {move.id[: moves.SHORT]}"
+        )
     try:
         with contextlib.suppress(NotFound):
             preconditions.check_end(kind, facts.of_end(site, move))

@@ -18,12 +18,13 @@ import sqlalchemy as sa
 
 from droveway.engines.rounds import one_round
 from droveway.engines.site import Site
+from droveway.flows.steps.command import ADOPTED
 from droveway.outages import Outage
 from droveway.persistence import moves, requests
 from droveway.persistence.api import InstanceMapping
 from droveway.persistence.cell import Instance, Migration
 from droveway.persistence.database import Database
-from droveway.persistence.journal import Move
+from droveway.persistence.journal import Move, MoveStep
 from droveway.persistence.moves import FlowRef
 from droveway.persistence.states import State
 from droveway.persistence.vm_states import MigrationStatus, VmState
@@ -41,6 +42,7 @@ REVERT: Final = "revert"
 DELETE: Final = "delete"
 
 _KINDS: Final[dict[str, str]] = {MigrationStatus.CONFIRMED: CONFIRM, MigrationStatus.REVERTED: REVERT}
+_BEGUN: Final[dict[str, str]] = {MigrationStatus.CONFIRMING: CONFIRM, MigrationStatus.REVERTING: REVERT}
 _CHUNK: Final = 200
 
 _WAITING: Final = sa.select(Move.id, Move.server, Move.source_cell).where(
@@ -80,6 +82,22 @@ def of_move(site: Site, move: Move) -> str | None:
     with site.cell_databases[move.source_cell].read() as session:
         status = session.scalar(sa.select(Migration.status).where(Migration.uuid == move.id, Migration.deleted == 0))
     return _KINDS.get(status or "")
+
+
+def begun_before(site: Site, move: Move) -> str | None:
+    """The kind of flow that the move was in when its journal was put back to a time at which it waited; else None.
+
+    The rows show it, and nothing has happened since the journal was adopted.
+    """
+    with site.journal.read() as session:
+        last = session.scalar(
+            sa.select(MoveStep.step).where(MoveStep.move_id == move.id).order_by(MoveStep.seq.desc()).limit(1)
+        )
+    if last != ADOPTED:
+        return None
+    with site.cell_databases[move.source_cell].read() as session:
+        status = session.scalar(sa.select(Migration.status).where(Migration.uuid == move.id, Migration.deleted == 0))
+    return _BEGUN.get(status or "")
 
 
 class Outcomes:

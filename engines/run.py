@@ -196,6 +196,10 @@ class MoveRun:
         """Whether a journal that was put back does not know that this step was done."""
         return overtaken.went_on(self, step)
 
+    def went_back(self, step: str) -> bool:
+        """Whether a journal that was put back does not know that this step was undone."""
+        return overtaken.went_back(self, step)
+
     def require_way(self, ctx: Context) -> None:
         """Raise StepError for a step from a place that the move has left."""
         overtaken.require_way(ctx)

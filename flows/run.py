@@ -80,6 +80,9 @@ class Run(Protocol):
     def went_on(self, step: str) -> bool:
         """Whether a journal that was put back does not know that this step was done, as the server's rows show it."""
 
+    def went_back(self, step: str) -> bool:
+        """Whether a journal that was put back does not know that this step was undone, as the server's rows show it."""
+
     def require_way(self, ctx: Context) -> None:
         """Raise StepError for a step from a place that the move has left since its journal was copied."""
 

@@ -145,6 +145,10 @@ class Step(task.Task):
         """Clear what is left of the move when Nova has brought the flow to its end: see `droveway.flows.outcome`."""
         return outcome.noted()
 
+    def passed_by(self, ctx: Context) -> dict[str, Any]:  # noqa: ARG002 - most have nothing to clear
+        """Clear what only this step would: the server's rows show that it was done (see `Run.went_on`)."""
+        return {}
+
     def undo(self, ctx: Context) -> None:
         """Bring back what was before, whether `perform` ran not at all, halfway or wholly."""
         raise NotImplementedError(ctx.step)
@@ -169,7 +173,7 @@ class Step(task.Task):
         if self.destroys:
             ctx.run.require_thawed()
         if ctx.run.went_on(ctx.step):
-            return {}
+            return self.passed_by(ctx)
         try:
             ctx.run.require_way(ctx)
             return self.perform_ended(ctx) if outcome.is_reached(ctx) else self.perform(ctx)
@@ -190,7 +194,7 @@ class Step(task.Task):
             raise Evacuated(why) from None
 
     def _backward(self, ctx: Context) -> None:
-        if self.no_undo or outcome.is_reached(ctx):
+        if self.no_undo or outcome.is_reached(ctx) or ctx.run.went_back(ctx.step):
             return
         try:
             if not self._undo_evacuated(ctx):

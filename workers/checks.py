@@ -25,6 +25,7 @@ from droveway.workers.ownership import (
     base_of,
     discard_parts,
     hold_storage,
+    is_set_aside,
     own_copy,
     own_manifest,
     refuse_foreign,
@@ -128,8 +129,12 @@ def check_copy(ctx: Context, details: CheckCopy) -> dict[str, Any]:
 def check_set_aside(ctx: Context, _: NoDetails) -> dict[str, Any]:
     """Is what was set aside this move's and complete by its manifest?  The value has the connector for a revert."""
     require_storage(ctx, stem=ctx.move)
-    manifest = own_manifest(ctx)
-    source = LocalSource(ctx.host.name, ctx.directories, set_aside_name(ctx.server), manifest)
+    name = set_aside_name(ctx.server)
+    if not ctx.directories.exists(name) and is_set_aside(ctx)(ctx.server):
+        # A revert has brought it back, which a journal that was put back since does not know.
+        name = ctx.server
+    manifest = own_manifest(ctx, name)
+    source = LocalSource(ctx.host.name, ctx.directories, name, manifest)
     try:
         for disk in manifest.disks:
             source.disk_map(disk.name)

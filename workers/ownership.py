@@ -159,13 +159,13 @@ def undefine_own(ctx: Context) -> None:
         ctx.hypervisor.undefine(ctx.server)
 
 
-def own_manifest(ctx: Context) -> Manifest:
-    """The manifest of what this move set aside; raises StepError.
+def own_manifest(ctx: Context, name: str = "") -> Manifest:
+    """The manifest of what this move set aside, in the directory of this name if it is another one; raises StepError.
 
     Its code is ``foreign`` when another move did it, ``missing`` when nothing is there: a host that was installed anew
     has nothing that anybody could remove.
     """
-    name = set_aside_name(ctx.server)
+    name = name or set_aside_name(ctx.server)
     if not ctx.directories.exists(name):
         raise ctx.failed(
             f"nothing of server {ctx.server} is set aside on {ctx.host.name}: there is no {ctx.directories.path(name)}",

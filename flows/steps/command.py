@@ -15,7 +15,7 @@ from droveway.flows.step import Context, Step, Where
 from droveway.flows.steps.rows import lives_on
 from droveway.persistence import moves, objects
 from droveway.persistence.journal import MoveStep
-from droveway.wire import GuestState, NoDetails
+from droveway.wire import CheckDestination, GuestState, NoDetails
 
 STORAGE_AWAY: Final = "storage-away"
 """The code of an undo for which the instances directory is not the one that its step worked in."""
@@ -170,6 +170,21 @@ def ask(ctx: Context, host: str, action: str, *, part: str, details: msgspec.Str
 def probe_name(ctx: Context) -> str:
     """The storage probe of one attempt."""
     return f".droveway-probe-{ctx.move.id}-{ctx.destination.attempt}"
+
+
+def forget_probe(ctx: Context, host: str) -> None:
+    """Have the host remove the storage probe of this attempt, and what was left unfinished there."""
+    check = CheckDestination(definition="", vcpus=0, memory_mb=0, disk_bytes=0, probe=probe_name(ctx))
+    ctx.run.command(
+        ctx.step,
+        ctx.direction,
+        host=host,
+        action="check_destination",
+        details=check,
+        deadline=60.0,
+        command_direction="revert",
+        part="probe",
+    )
 
 
 def new_flavor(ctx: Context) -> dict[str, Any]:

@@ -2,22 +2,40 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import msgspec
 
 from droveway import wire
 from droveway.errors import StepError
 from droveway.flows import outcome
-from droveway.flows.before import before
+from droveway.flows.before import before, shows_disks
 from droveway.flows.run import DECLARED_DOWN
 from droveway.flows.step import Context, Where
-from droveway.flows.steps import clearing
+from droveway.flows.steps import clearing, overtaken
 from droveway.flows.steps.attached import names
 from droveway.flows.steps.command import OWED, HostStep, ask, describe, new_flavor
 from droveway.flows.steps.host import NOT_WHOLE, has_disks
 from droveway.flows.steps.rows import is_deleted
 from droveway.persistence.moves import GONE, SHORT
+
+_LET_GO: Final = frozenset({"foreign", "damaged"})
+"""What a destination answers whose copy, or whose guest, no longer bears the move's mark."""
+
+
+def _kept(ctx: Context) -> dict[str, Any] | None:
+    """What the destination holds, where a journal that was put back does not know that its mark has ended.
+
+    Then the source has nothing set aside any more, and this is the server's own.
+    """
+    if ctx.same_host or not overtaken.was_adopted(ctx.run):
+        return None
+    if describe(ctx, ctx.move.source_host, part="source").set_aside:
+        return None
+    found = describe(ctx, ctx.destination.host, part="kept")
+    if not found.defined or found.move or not shows_disks(found, before(ctx.move)):
+        return None
+    return {"running": found.running, "starts": found.starts}
 
 
 class CheckDestinationCopy(HostStep):
@@ -36,6 +54,8 @@ class CheckDestinationCopy(HostStep):
         try:
             return super().perform(ctx)
         except StepError as error:
+            if error.error_code in _LET_GO and (kept := _kept(ctx)) is not None:
+                return kept
             if not (ctx.move.delete_requested and error.error_code == DECLARED_DOWN):
                 raise
             return {"running": False, "declared_down": self.host(ctx)}
@@ -98,7 +118,15 @@ class CheckRevertSource(CheckSource):
             if ctx.same_host or error.error_code != DECLARED_DOWN:
                 raise
             guest = {"running": before(ctx.move).powered_on, "definition": ""}
+        if overtaken.was_adopted(ctx.run):
+            # The revert may have stopped it before the journal was put back.
+            guest["running"] = before(ctx.move).powered_on
         return {**found, "destination": guest, "attached": names(ctx)}
+
+    def passed_by(self, ctx: Context) -> dict[str, Any]:
+        """What the undo would read, of a guest that the revert has stopped by now."""
+        guest = {"running": before(ctx.move).powered_on, "definition": ""}
+        return {"destination": guest, "attached": names(ctx)}
 
 
 class DiscardSource(HostStep):
@@ -148,6 +176,8 @@ class DiscardSource(HostStep):
         try:
             ask(ctx, ctx.destination.host, "check_copy", part="copy", details=details)
         except StepError as error:
+            if error.error_code in _LET_GO and _kept(ctx) is not None:
+                return
             if error.error_code not in NOT_WHOLE:
                 raise
             raise StepError(

@@ -11,12 +11,13 @@ from droveway.errors import DestinationFault, ServerDeleted, StepError
 from droveway.flows.before import SWAP, before, shows_disks
 from droveway.flows.run import DECLARED_DOWN, UNREACHABLE
 from droveway.flows.step import Context, Where
-from droveway.flows.steps import clearing, redefining, starting
+from droveway.flows.steps import clearing, overtaken, redefining, starting
 from droveway.flows.steps.attached import names, names_before, port_refs, to_disconnect, volume_refs
 from droveway.flows.steps.command import (
     OWED,
     HostStep,
     describe,
+    forget_probe,
     never_started,
     new_flavor,
     probe_name,
@@ -314,6 +315,11 @@ class CopyDisks(HostStep):
                 raise
             self.owe(ctx, self.undo_details(ctx), after=ctx.move.source_host)
 
+    def passed_by(self, ctx: Context) -> dict[str, Any]:
+        """The storage probe, which the check of the destination wrote anew, goes as it does after a copy."""
+        forget_probe(ctx, self.host(ctx))
+        return {}
+
     def details(self, ctx: Context) -> wire.CopyDisks:
         """From whom, and how."""
         return wire.CopyDisks(
@@ -339,6 +345,8 @@ class CopyDisks(HostStep):
         except StepError as error:
             if error.error_code == "source-changed" and ctx.result is None:
                 # The copy was never proved, so that what the source has is all that there is.
+                return
+            if error.error_code == "missing" and overtaken.are_in_use_again(ctx):
                 return
             if error.error_code not in NOT_WHOLE:
                 raise

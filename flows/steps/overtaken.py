@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING, Final
 import sqlalchemy as sa
 
 from droveway.errors import StepError
+from droveway.flows.before import before, shows_disks
 from droveway.flows.run import Run
 from droveway.flows.steps import starting
 from droveway.flows.steps.command import ADOPTED, describe
-from droveway.flows.steps.rows import is_deleted
+from droveway.flows.steps.rows import is_deleted, lives_on
 from droveway.persistence import servers
 from droveway.persistence.journal import MoveStep
 from droveway.persistence.moves import FORWARD_KINDS
-from droveway.persistence.vm_states import MigrationStatus
+from droveway.persistence.vm_states import MigrationStatus, TaskState
 
 if TYPE_CHECKING:
     from droveway.flows.step import Context
@@ -29,22 +30,52 @@ _SWITCH: Final = "switch_records"
 _SWITCHED: Final = frozenset({_SWITCH, "start_guest", "save_request_spec", "finish_records"})
 """The steps that the rows do not show as done when they name the destination."""
 
+_REVERT: Final = "revert"
+_REVERTING: Final = (TaskState.RESIZE_REVERTING, MigrationStatus.REVERTING)
+
+_SWITCHED_BACK: Final = frozenset(
+    {"start_guest", "discard_destination", "return_allocation", "restore_request_spec", "settle_records"}
+)
+"""A revert's steps that the rows do not show as done when they name the source."""
+
 _STARTED: Final = frozenset({"save_request_spec"})
 """The same once the migration is finished."""
+
+_FIRST: Final = frozenset({"record_before", "accept", "record_migration"})
+"""The steps that are undone last, from the migration's end on."""
+
+_PREPARING: Final = _FIRST | {
+    "choose_destinations",
+    "claim",
+    "record_destination",
+    "check_destination",
+    "find_storage",
+    "reserve_ports",
+    "reserve_volumes",
+    "mark_migrating",
+}
+"""The steps that may still be to be undone while the migration says that it is being prepared."""
+
+_MARK_BACK: Final = "mark_reverting"
 
 _ADOPTED: Final[weakref.WeakKeyDictionary[Run, bool]] = weakref.WeakKeyDictionary()
 """Run → whether its move's journal was adopted, which happens only while nobody has claimed it."""
 
 
 def went_on(run: Run, step: str) -> bool:
-    """Whether the server's rows show that the forward flow did this step before its journal was put back.
+    """Whether the server's rows show that the flow did this step before its journal was put back.
 
-    They name the destination from `switch_records` on, so that whatever comes before was done by then.
+    They name the other host from `switch_records` on, so that whatever comes before was done by then.
     """
     move, attempt = run.row, run.attempt(run.row)
-    if attempt is None or move.storage is None or not _is_adopted(run) or attempt.host == move.source_host:
+    if attempt is None or move.storage is None or not was_adopted(run) or attempt.host == move.source_host:
         return False
     row, migration = _rows(run)
+    if run.kind == _REVERT:
+        back = row is not None and migration is not None and row.host == move.source_host
+        return back and step not in _SWITCHED_BACK and (row.task_state, migration.status) == _REVERTING  # type: ignore[union-attr]
+    if run.kind not in FORWARD_KINDS:
+        return False
     if row is None or migration is None or row.host != attempt.host:
         return False
     status = (row.task_state, migration.status)
@@ -53,18 +84,72 @@ def went_on(run: Run, step: str) -> bool:
     )
 
 
+def went_back(run: Run, step: str) -> bool:
+    """Whether the server's rows show that this step was undone already before its journal was put back.
+
+    `mark_migrating`, `record_migration` and `mark_reverting` say in the migration that they were undone: what comes
+    after them was by then.
+    """
+    if not was_adopted(run):
+        return False
+    row, migration = _rows(run)
+    if row is None or migration is None:
+        return False
+    if run.kind == _REVERT:
+        return _waits(run, row, migration)
+    if run.kind not in FORWARD_KINDS or row.host != run.row.source_host:
+        return False
+    if migration.status == MigrationStatus.ERROR:
+        return step not in _FIRST
+    return migration.status == MigrationStatus.PRE_MIGRATING and step not in _PREPARING
+
+
 def require_way(ctx: Context) -> None:
     """Raise StepError (``overtaken``) unless the world is where an adopted journal takes its forward flow to be.
 
-    Before the rows name the destination, the source says that its guest is off.  Before anything is undone, the rows
-    name the source, and the destination says in this claim that it never started the guest.
+    A move that was undone is not begun anew.  Before the rows name the destination, the source says that its guest is
+    off.  Before anything is undone, the rows name the source, and the destination says in this claim that it never
+    started the guest.
     """
-    if not _is_adopted(ctx.run) or is_deleted(ctx):
+    if not was_adopted(ctx.run) or is_deleted(ctx):
+        return
+    if ctx.run.kind == _REVERT:
+        row, migration = _rows(ctx.run)
+        undone = row is not None and migration is not None and _waits(ctx.run, row, migration)
+        if undone and ctx.direction == "execute" and ctx.step != _MARK_BACK:
+            raise _overtaken(ctx, "it was undone", "")
+        return
+    if ctx.run.kind not in FORWARD_KINDS:
         return
     if ctx.direction == "revert":
         _require_way_back(ctx)
+    elif _is_undone(ctx):
+        raise _overtaken(ctx, "it was undone", "")
     elif ctx.step == _SWITCH and not ctx.same_host and describe(ctx, ctx.move.source_host, part="off").running:
         raise _overtaken(ctx, f"its guest runs on {ctx.move.source_host}", ctx.move.source_host)
+
+
+def _waits(run: Run, row: Instance, migration: Migration) -> bool:
+    """Whether the server waits for confirm or revert, as it does once a revert was undone."""
+    attempt = run.attempt(run.row)
+    stands = (row.task_state, migration.status) == (None, MigrationStatus.FINISHED)
+    return stands and attempt is not None and row.host == attempt.host
+
+
+def _is_undone(ctx: Context) -> bool:
+    """Whether the migration ended as undone; the mark that the server is being moved may still stand."""
+    row, migration = _rows(ctx.run)
+    over = migration is not None and migration.status == MigrationStatus.ERROR
+    return over and not (ctx.step in _FIRST and row is not None and row.task_state == TaskState.RESIZE_MIGRATED)
+
+
+def are_in_use_again(ctx: Context) -> bool:
+    """Whether the rows name the source, which shows in its own directory all the disks that the move began with.
+
+    So it is where a journal that was put back has the undo end some steps earlier.
+    """
+    source = ctx.move.source_host
+    return lives_on(ctx, source) and shows_disks(describe(ctx, source, part="in-use"), before(ctx.move))
 
 
 def _require_way_back(ctx: Context) -> None:
@@ -89,9 +174,8 @@ def _overtaken(ctx: Context, why: str, host: str) -> StepError:
     )
 
 
-def _is_adopted(run: Run) -> bool:
-    if run.kind not in FORWARD_KINDS:
-        return False
+def was_adopted(run: Run) -> bool:
+    """Whether the journal was taken as it is while the move was under way."""
     if run not in _ADOPTED:
         adopted = sa.select(MoveStep.seq).where(MoveStep.move_id == run.move_id, MoveStep.step == ADOPTED)
         with run.journal.read() as session:

@@ -35,6 +35,7 @@ LONGEST = (
     "test_stale_conductor_all",
     "test_whole_move_zookeeper",
     "test_kill_matrix_daemons",
+    "test_two_faults_restores",
     "test_operating",
     "test_demo_libvirt",
     "test_systemd",
