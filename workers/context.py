@@ -71,6 +71,7 @@ class Context:
         self.directories = host.directories
         self.journal = host.journal
         self._fence = Fence(host.coordination, host.journal, command)
+        self._session = host.coordination.session
         self._probe = probe
         self._tell = tell
         self._told = float("-inf")
@@ -99,6 +100,7 @@ class Context:
         self.check()
         if self._probe is not None:
             self._probe(self.command.step, self.command.direction, "during", name)
+        self._fence_if_slept()
 
     def replacing(self, name: str) -> None:
         """The same before an effect that replaces something, which nobody does who has slept: see `fence`."""
@@ -123,6 +125,16 @@ class Context:
     def fence(self) -> None:
         """Right before an irreversible effect: raises Fenced when the epoch has moved on."""
         self._fence.check()
+
+    def _fence_if_slept(self) -> None:
+        """Whoever has another session now may have been taken for gone, and another have done all that is left.
+
+        An outage that ZooKeeper has not given the session up for stops nothing.
+        """
+        session = self.host.coordination.session
+        if session not in (None, self._session):
+            self.fence()
+            self._session = session
 
     def cancel(self) -> None:
         """Let the action end at its next effect, for its undo."""

@@ -29,6 +29,7 @@ from droveway.errors import DestinationFault
 from droveway.flows import registry
 from droveway.flows.step import Where
 from droveway.lab import build, runner, snapshot
+from droveway.lab.cloud import Cloud
 from droveway.lab.session import Lab
 from droveway.persistence.journal import Claim
 from droveway.persistence.states import State
@@ -78,19 +79,19 @@ def relay(kind: str, direction: str, phase: Phase, then: str = "") -> Relay:
 class Bench:
     """One small lab, put back before each relay."""
 
-    def __init__(self, folder: Path) -> None:
-        self._root = folder / "lab"
-        in_child(lambda: build.create(self._root, small_cloud("host1", "host2")).close())
-        self._rest = snapshot.take(self._root, folder / "kept")
+    def __init__(self, folder: Path, wanted: Cloud | None = None) -> None:
+        self.root = folder / "lab"
+        in_child(lambda: build.create(self.root, wanted or small_cloud("host1", "host2")).close())
+        self.rest = snapshot.take(self.root, folder / "kept")
 
     def close(self) -> None:
         """Remove the lab and stop its guests."""
-        build.destroy(self._root)
+        build.destroy(self.root)
 
     def run(self, given: Relay) -> None:
         """Nothing takes effect for any conductor but the last."""
-        self._rest.restore()
-        in_child(lambda: _Scene(self._root, given).play())
+        self.rest.restore()
+        in_child(lambda: _Scene(self.root, given).play())
 
 
 @contextlib.contextmanager
