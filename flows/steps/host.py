@@ -68,6 +68,10 @@ class FindStorage(HostStep):
     no_undo = "it only reads"
     gives = "storage"
 
+    def passed_by(self, ctx: Context) -> dict[str, Any]:
+        """As it was found out then."""
+        return {"shared": same_directory(ctx), "variant": ctx.move.storage}
+
     def perform(self, ctx: Context) -> dict[str, Any] | None:
         """An error is not "no": it fails the step.  The variant found is recorded and shown."""
         if ctx.same_host:

@@ -31,6 +31,8 @@ MET = [
     # The rows say that the move was undone.
     "apart:resize-undone:revert.record_migration.after:revert.stop_guest:left:host1:confirm",
     "apart:resize-undone:end:revert.copy_disks:retried:up:confirm",
+    # The undo reads what a step found that the rows showed as done.
+    "apart:resize:execute.switch_records.after:execute.connect_destination:retried:host1:confirm",
     # The storage probe is gone by then, and was written anew.
     "apart:resize:execute.start_guest.after:execute.accept:left:up:revert",
     "shared:resize-undone:execute.connect_destination.early:execute.check_destination:retried:host1:revert",
