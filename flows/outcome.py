@@ -3,15 +3,24 @@
 Beside Droveway a user may confirm or revert a server that waits for verification, and nova-compute confirms by itself
 where it is told to.  What its rows say is taken as it is: nothing of the server is started, switched, bound or deleted
 any more.  What is left are the move's own traces, and what of them cannot be cleared now is owed or named.
+
+An administrator may reset a server's state at any time (`os-resetState`): that clears the task which keeps Nova's API
+away, and says nothing of the move.  While all else is as the move left it, its mark is put again before anything else.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+import sqlalchemy as sa
+
+from droveway.flows.before import before
 from droveway.persistence import servers
-from droveway.persistence.moves import BY_NOVA
-from droveway.persistence.vm_states import MigrationStatus
+from droveway.persistence.cell import Instance, Migration
+from droveway.persistence.journal import MoveStep
+from droveway.persistence.moves import BY_NOVA, FORWARD_KINDS
+from droveway.persistence.swap import swap
+from droveway.persistence.vm_states import MigrationStatus, TaskState, VmState
 
 if TYPE_CHECKING:
     from typing import Any
@@ -35,3 +44,58 @@ def is_reached(ctx: Context) -> bool:
 def noted(**found: Any) -> dict[str, Any]:
     """The result of a step of such a flow."""
     return {**BY_NOVA, **found}
+
+
+_LIVE: Final = sa.select(Instance).where(Instance.uuid == sa.bindparam("server"), Instance.deleted == 0)
+_MARKED: Final = FORWARD_KINDS | {"revert"}
+"""The flows that mark their server with a task."""
+
+_RESET: Final = (VmState.ACTIVE, VmState.ERROR)
+"""What `os-resetState` writes, with no task."""
+
+_TASKS: Final = {
+    MigrationStatus.PRE_MIGRATING: TaskState.RESIZE_MIGRATED,
+    MigrationStatus.MIGRATING: TaskState.RESIZE_MIGRATED,
+    MigrationStatus.POST_MIGRATING: TaskState.RESIZE_FINISH,
+}
+"""The task of a server in a forward flow, by what its migration says."""
+
+
+def mark_again(ctx: Context) -> None:
+    """Put back task and vm_state of a server whose state was reset in the middle of its move."""
+    if ctx.run.kind not in _MARKED:
+        return
+    move, cells = ctx.move, ctx.run.cells
+    with cells.database(move.source_cell).read() as session:
+        row = session.scalar(_LIVE, {"server": move.server})
+        if row is None or not _mark_lost(ctx, row, servers.migration(session, move.id)):
+            return
+    with cells.transaction(move.source_cell, move.server, ctx.run.epoch) as session:
+        row = servers.live(session, move.server, deleting=True)
+        if lost := _mark_lost(ctx, row, servers.migration(session, move.id)):
+            swap(session, row, vm_state=(row.vm_state, lost[0]), task_state=(None, lost[1]))
+
+
+def was_tried(ctx: Context) -> bool:
+    """Whether the step was entered in this direction under another claim before."""
+    tried = sa.select(MoveStep.seq).where(
+        MoveStep.flow_uuid == ctx.run.flow_uuid,
+        MoveStep.step == ctx.step,
+        MoveStep.direction == ctx.direction,
+        MoveStep.epoch != ctx.run.epoch,
+    )
+    with ctx.run.journal.read() as session:
+        return session.scalar(tried.limit(1)) is not None
+
+
+def _mark_lost(ctx: Context, row: Instance, migration: Migration | None) -> tuple[str, str] | None:
+    """The vm_state and the task that the move left, when they were reset since and nothing else was changed."""
+    if migration is None or ctx.move.before is None or row.task_state is not None or row.vm_state not in _RESET:
+        return None
+    place, there = ctx.move.source_host, ctx.attempt.host if ctx.attempt is not None else None
+    if ctx.run.kind == "revert" and migration.status == MigrationStatus.REVERTING:
+        return (VmState.RESIZED, TaskState.RESIZE_REVERTING) if row.host in (place, there) else None
+    task = _TASKS.get(migration.status or "") if ctx.run.kind in FORWARD_KINDS else None
+    if task is None or row.host != (there if task == TaskState.RESIZE_FINISH else place):
+        return None
+    return before(ctx.move).vm_state, task

@@ -109,6 +109,8 @@ class Step(task.Task):
     """Whether it deletes what cannot be brought back: a frozen move waits before it."""
     asks: ClassVar[tuple[str, ...]] = ()
     """Actions beside its own that workers must know: hosts of earlier releases are refused when a move is asked for."""
+    starts: ClassVar[str] = ""
+    """The direction in which it starts a guest."""
     needs: ClassVar[tuple[str, ...]] = ()
     """What earlier steps provide and this one reads."""
     gives: ClassVar[str] = ""
@@ -176,6 +178,7 @@ class Step(task.Task):
             return self.passed_by(ctx)
         try:
             ctx.run.require_way(ctx)
+            self._mark_again(ctx)
             return self.perform_ended(ctx) if outcome.is_reached(ctx) else self.perform(ctx)
         except ServerDeleted:
             ctx.run.note_deleted()
@@ -199,6 +202,7 @@ class Step(task.Task):
         try:
             if not self._undo_evacuated(ctx):
                 ctx.run.require_way(ctx)
+                self._mark_again(ctx)
                 self.undo(ctx)
         except ServerDeleted:
             # A server without rows has nothing that could be brought back to it.
@@ -221,6 +225,11 @@ class Step(task.Task):
     def _evacuated(self, ctx: Context) -> str:
         moves = ctx.run.kind in FORWARD_KINDS or ctx.run.kind in outcome.ENDS
         return ctx.run.evacuated(ctx) if moves else ""
+
+    def _mark_again(self, ctx: Context) -> None:
+        """Where a guest would be started next, a person who has seen that the state was reset says so with a retry."""
+        if ctx.direction != self.starts or outcome.was_tried(ctx):
+            outcome.mark_again(ctx)
 
     def _context(self, direction: Direction, inputs: dict[str, Any], result: dict[str, Any] | None) -> Context:
         run, name = self.run_, self.step_name()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from droveway.wire import NoDetails
+from droveway.wire import NoDetails, PortRef, VolumeRef
+from droveway.workers.connections import disconnect_all
 from droveway.workers.context import Context
 from droveway.workers.ownership import discard, discard_parts, is_whatever, refuse_foreign, refuse_running
 
@@ -12,7 +13,8 @@ from droveway.workers.ownership import discard, discard_parts, is_whatever, refu
 def remove_guest(ctx: Context, _: NoDetails) -> dict[str, Any]:
     """Undefine the server's guest and delete its directory; done when nothing of either is there.
 
-    Its volumes and ports are disconnected before (`droveway.workers.connections`); what lies on a volume stays.
+    Its volumes and ports are disconnected before (`droveway.workers.connections`), those that the services know of.
+    What a Nova forgot that deleted it while this host was away goes here.  What lies on a volume stays.
     """
     guest = ctx.hypervisor.guest(ctx.server)
     if guest is not None:
@@ -21,7 +23,16 @@ def remove_guest(ctx: Context, _: NoDetails) -> dict[str, Any]:
         ctx.effect("undefine")
         ctx.fence()
         ctx.hypervisor.undefine(ctx.server)
+    _disconnect_forgotten(ctx)
     discard(ctx, ctx.server, is_whatever)
     discard_parts(ctx)
     ctx.effect("removed")
     return {}
+
+
+def _disconnect_forgotten(ctx: Context) -> None:
+    volumes = [volume for server, volume in ctx.hypervisor.connections() if server == ctx.server]
+    ports = [port for server, port in ctx.hypervisor.plugged() if server == ctx.server]
+    if volumes or ports:
+        known = [VolumeRef(volume=volume, attachment="", device="") for volume in volumes]
+        disconnect_all(ctx, known, [PortRef(port=port, mac="") for port in ports])

@@ -110,6 +110,8 @@ class MarkReverting(Step):
         """
         record = before(ctx.move)
         with cell_rows(ctx) as rows:
+            if not ctx.move.delete_requested:
+                swap(rows.session, rows.instance, vm_state=(VmState.RESIZED, VmState.RESIZED))
             swap(
                 rows.session,
                 rows.instance,

@@ -92,6 +92,7 @@ class StopGuest(HostStep):
     where = Where.SOURCE
     deadline = 180.0
     asks = ("prepare_start",)
+    starts = "revert"
     states = starting.FORWARD_UNDO
     does = "shut the guest down"
     undoes = "start it if it ran and the destination is proved off"
@@ -432,6 +433,7 @@ class StartGuest(HostStep):
     does = "start the guest"
     undoes = "only if it was proved never started: leave it off"
     asks = ("prepare_start",)
+    starts = "execute"
     states = starting.FORWARD
     defined_by: ClassVar[str] = DefineGuest.step_name()
     """The step that told how often the guest had been started on the host before."""
@@ -450,6 +452,7 @@ class StartGuest(HostStep):
             if not details.power_on:
                 starting.may_start(ctx, host, self.states)
                 return self._send(ctx, off)
+            redefining.without_gone(ctx, host, self.redefine)
             sent = starting.permitted(
                 ctx,
                 host,
@@ -464,6 +467,10 @@ class StartGuest(HostStep):
     def other(self, ctx: Context) -> str:
         """The host that must be proved off before the guest is started."""
         return ctx.move.source_host
+
+    def redefine(self, ctx: Context) -> None:
+        """Define the guest, which is off, with what is attached by now."""
+        redefining.on_destination(ctx, self.host(ctx), before(ctx.move).guest.definition)
 
     def _send(self, ctx: Context, details: wire.StartGuest) -> dict[str, Any]:
         try:
@@ -519,6 +526,10 @@ class StartSourceGuest(StartGuest):
     def other(self, ctx: Context) -> str:
         """The destination."""
         return ctx.destination.host
+
+    def redefine(self, ctx: Context) -> None:
+        """As it was before the move."""
+        redefining.on_source(ctx, self.host(ctx))
 
 
 class PrepareSourceGuest(HostStep):

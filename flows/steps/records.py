@@ -142,6 +142,7 @@ class Accept(Step):
             swap(
                 rows.session,
                 rows.instance,
+                host=(ctx.move.source_host, ctx.move.source_host),
                 vm_state=(record.vm_state, record.vm_state),
                 task_state=(OneOf((None, TaskState.RESIZE_PREP)), TaskState.RESIZE_MIGRATED),
                 progress=(OneOf((None, 0)), 0),
@@ -196,6 +197,8 @@ class RecordMigration(Step):
         record, move = before(ctx.move), ctx.move
         with cell_rows(ctx) as rows:
             if servers.migration(rows.session, move.id) is None:
+                # An evacuation that came before this row is told by the host alone.
+                swap(rows.session, rows.instance, host=(move.source_host, move.source_host))
                 rows.session.add(
                     Migration(
                         uuid=move.id,

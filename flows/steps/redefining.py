@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING, Final
 from droveway import wire
 from droveway.flows.before import before
 from droveway.flows.steps.attached import gone_since, port_refs, volume_refs
-from droveway.flows.steps.command import new_flavor
+from droveway.flows.steps.command import describe, new_flavor
+from droveway.flows.steps.rows import is_deleted
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import msgspec
 
     from droveway.flows.step import Context
@@ -43,6 +46,16 @@ def disconnect_gone(ctx: Context, host: str) -> None:
     gone = gone_since(ctx)
     if gone.volumes or gone.ports:
         _command(ctx, host, "disconnect", gone)
+
+
+def without_gone(ctx: Context, host: str, redefine: Callable[[Context], None]) -> None:
+    """Take out what went since the guest was defined: the host was not told, for the rows named the other."""
+    if ctx.same_host or is_deleted(ctx):
+        return
+    gone = gone_since(ctx)
+    if (gone.volumes or gone.ports) and not describe(ctx, host, part="gone").running:
+        disconnect_gone(ctx, host)
+        redefine(ctx)
 
 
 def _command(ctx: Context, host: str, action: str, details: msgspec.Struct) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
+import sqlite3
 import uuid
 from collections.abc import Callable
 from typing import Any
@@ -151,6 +153,16 @@ class Nova:
         self.lab.cloud.network.delete_port(port)
         self.lab.hypervisor(self.host).unplug(self.server, port)
         self._define(lambda guest: _without(guest, "ports", "port", port))
+
+    def detach_port(self, port: str) -> None:
+        """Nova's detach of an interface that its user had made: the port stays, and is no server's."""
+        self.lab.hypervisor(self.host).unplug(self.server, port)
+        self._define(lambda guest: _without(guest, "ports", "port", port))
+        network = self.lab.cloud.network
+        for host in self.ports()[port]:
+            network.delete_binding(port, host)
+        with contextlib.closing(sqlite3.connect(self.lab.layout.services, timeout=30)) as services, services:
+            services.execute("UPDATE ports SET server = '', device_owner = '' WHERE id = ?", (port,))
 
     def delete_port_alone(self, port: str) -> None:
         """A tenant deletes a port while no host is told of it."""

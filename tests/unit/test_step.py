@@ -20,7 +20,7 @@ class FakeRun:
     """What the wrapper asks of a run; everything that happens is written down."""
 
     def __init__(self, *, retry_for: float = 60.0) -> None:
-        self.move_id, self.kind, self.flow_uuid = "11111111-1111-4111-8111-111111111111", "migrate", "f"
+        self.move_id, self.kind, self.flow_uuid = "11111111-1111-4111-8111-111111111111", "toy", "f"
         self.options = MoveOptions(retry_for=retry_for, retry_pause=0.0)
         self.seen: list[str] = []
         self.stop_at_boundary: Exception | None = None
