@@ -9,7 +9,7 @@ import msgspec
 import sqlalchemy as sa
 
 from droveway.errors import StepError
-from droveway.flows.before import before
+from droveway.flows.before import SWAP, before
 from droveway.flows.run import DECLARED_DOWN, UNREACHABLE
 from droveway.flows.step import Context, Step, Where
 from droveway.flows.steps.rows import lives_on
@@ -129,6 +129,11 @@ class HostStep(Step):
     def action_name(cls) -> str:
         """Step and action mostly have one name."""
         return cls.action or cls.step_name()
+
+
+def has_disks(ctx: Context) -> bool:
+    """Whether the server has a disk on its host, not on a volume, that holds anything of its own."""
+    return any(disk.name != SWAP for disk in before(ctx.move).guest.disks)
 
 
 def never_started(ctx: Context) -> bool:

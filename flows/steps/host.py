@@ -8,7 +8,7 @@ import msgspec
 
 from droveway import wire
 from droveway.errors import DestinationFault, ServerDeleted, StepError
-from droveway.flows.before import SWAP, before, shows_disks
+from droveway.flows.before import before, shows_disks
 from droveway.flows.run import DECLARED_DOWN, UNREACHABLE
 from droveway.flows.step import Context, Where
 from droveway.flows.steps import clearing, overtaken, redefining, starting
@@ -18,6 +18,7 @@ from droveway.flows.steps.command import (
     HostStep,
     describe,
     forget_probe,
+    has_disks,
     never_started,
     new_flavor,
     probe_name,
@@ -32,11 +33,6 @@ NOT_WHOLE: Final = frozenset({"foreign", "missing", "damaged", "link", "source-c
 COPY_DEADLINE: Final = 24 * 3600.0
 """Seconds that copying a server's disks may take."""
 NOTHING: Final = wire.Connections(volumes=[], ports=[])
-
-
-def has_disks(ctx: Context) -> bool:
-    """Whether the server has a disk on its host, not on a volume, that holds anything of its own."""
-    return any(disk.name != SWAP for disk in before(ctx.move).guest.disks)
 
 
 class CheckDestination(HostStep):
