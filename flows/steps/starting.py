@@ -35,7 +35,7 @@ _FORCED_DOWN: Final = sa.select(Service.forced_down).where(
 PERMISSION_VOID: Final = "permission-void"
 """The code of the StepError for a guest that was not started, since its worker slept meanwhile."""
 
-ROUNDS: Final = 10
+ROUNDS: Final = 40
 """So often is a permission asked for before the start has failed."""
 
 FORWARD: Final[States] = frozenset(

@@ -27,7 +27,7 @@ from droveway.workers.hypervisors import guests_log
 
 HOSTS: Final = ("host1", "host2")
 PILOT: Final = "pilot"
-SERVERS: Final = tuple(f"server{number}" for number in range(49))
+SERVERS: Final = tuple(f"server{number}" for number in range(55))
 """One for each place at which a conductor may fall asleep in a resize, or more."""
 
 LATE: Final = "reserve_volumes POST 1"

@@ -22,15 +22,21 @@ MODULES: Final = (
 )  # fmt: skip
 
 _REPLY: Final = """
-while read -r line; do
-  id=${line##*:}; id=${id%%\\}*}; id=$(echo $id)
-  case $line in
-    *guest-sync*) [ ${#id} -gt 13 ] && MINE || echo "{\\"return\\": $id}" ;;
-    *) OTHER ;;
-  esac >&3
-done <&3
+while :; do
+  while read -r line; do
+    id=${line##*:}; id=${id%%\\}*}; id=$(echo $id)
+    case $line in
+      *guest-sync*) [ ${#id} -gt 13 ] && MINE || echo "{\\"return\\": $id}" ;;
+      *) OTHER ;;
+    esac >&3
+  done <&3
+  sleep 1
+done
 """
-"""libvirt's own numbers have 13 digits, which a liar may tell from others."""
+"""libvirt's own numbers have 13 digits, which a liar may tell from others.
+
+A port reads as ended until the guest has learnt that its host is there: the agent that it stands for tries again too.
+"""
 
 AGENTS: Final = {
     "real": "qemu-ga -m virtio-serial -p $port -t /run",
