@@ -423,8 +423,8 @@ EXPLANATIONS: Final[dict[str, Explanation]] = {
     ),
     "overtaken": Explanation(
         "The journal was put back from an older copy and adopted, and the move had come further than that copy knows.",
-        "Nothing is undone from there. The undo is tried again for [conductor] retry_for seconds; then the move rests "
-        "as needs-operator.",
+        "Nothing is done or undone from there. A step that goes forward fails, and the flow is undone. An undo is "
+        "tried again for [conductor] retry_for seconds; then the move rests as needs-operator.",
         "See with droveway server show SERVER where the server lives and runs. Stop a guest that is not to stay, and "
         "see that the rows name the host that the journal has; then droveway move retry MOVE. Or say that the undo "
         "needs nothing: droveway move settle MOVE STEP --as done. Or end the move there, with --as left.",
@@ -434,7 +434,7 @@ EXPLANATIONS: Final[dict[str, Explanation]] = {
         "Its guest was not started. The step is tried again for [conductor] retry_for seconds; then the move rests as "
         "needs-operator.",
         "See who changed the rows, and whether the server runs anywhere. Once they are as the move left them: droveway "
-        "move retry MOVE.",
+        "move retry MOVE. Where only the server's state was reset, the retry itself puts the move's mark back.",
     ),
     "guest-runs": Explanation(
         "A guest runs whose disks were to be moved, copied or removed.",
