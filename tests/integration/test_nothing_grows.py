@@ -77,5 +77,7 @@ def test_a_purge_leaves_nothing_of_a_move_anywhere(site: Installation) -> None:
         age(site, host)
         site.worker(host)
         until(lambda host=host: rows(site, host) == 0, f"an empty journal of {host}", LONG)
+    plan = ("move", "plan", "web", "-f", "json")
+    until(lambda: site.droveway(*plan)[0] == 0, "that the conductor has seen the workers again", LONG)
     # What was seen stays seen, and the next move goes on from there.
     asked(site, "server", "migrate", "web", "--confirm", "auto")
