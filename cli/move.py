@@ -235,7 +235,7 @@ def frozen_by(site: Site, move: View) -> str | None:
 
 
 def unattended(site: Site, move: View) -> str | None:
-    """What makes a move go on in a lab that nobody runs; None where it needs nothing of that kind."""
+    """Name the command that makes a move go on in a lab that nobody runs; None where it needs none."""
     deleting = move.state == "verifying" and move.delete_requested
     if move.hold or not (deleting or move.state in GOING) or site.is_run():
         return None

@@ -114,7 +114,7 @@ class Settle(OfMove):
 
 
 def _workers(site: Site, stack: contextlib.ExitStack) -> Coordination:
-    """A session in which the hosts' workers answer."""
+    """Open a session in which the hosts' workers answer."""
     if site.runs_here:
         from droveway.lab import runner
         from droveway.lab.session import Lab

@@ -21,7 +21,7 @@ from droveway.persistence.states import State
 MOVES: Final = f"{ROOT}/moves"
 
 _TURNED_BACK: Final = (states.FAILURE, states.REVERTING, states.REVERTED, states.REVERT_FAILURE)
-"""What an atom of a flow says that is being undone."""
+"""TaskFlow gives these states to the atoms of a flow that is being undone."""
 
 _ONCE: Final = {"revert": "check_source"}
 """By kind: up to which step nothing is run again.  A second look at a guest would not know that it was stopped."""

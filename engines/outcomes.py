@@ -85,9 +85,9 @@ def of_move(site: Site, move: Move) -> str | None:
 
 
 def begun_before(site: Site, move: Move) -> str | None:
-    """The kind of flow that the move was in when its journal was put back to a time at which it waited; else None.
+    """Find the kind of flow that had begun when the journal was put back to a time at which the move waited; else None.
 
-    The rows show it, and nothing has happened since the journal was adopted.
+    The server's rows show it.  It counts while nothing has happened since the journal was adopted.
     """
     with site.journal.read() as session:
         last = session.scalar(

@@ -1,4 +1,6 @@
-"""What hosts have to show before a person's word lets a copy or a guest count as gone: what the step would have asked.
+"""Asks hosts for proof before a person's word lets a copy or a guest count as gone.
+
+A host has to show what the step itself would have asked of it.
 
 Nothing is changed by it: the questions go under the epoch of the move's last claim, which rests.
 """
@@ -34,7 +36,7 @@ SECONDS: Final = 60.0
 
 @dataclasses.dataclass(frozen=True)
 class Resting:
-    """The step at which a move rests, and in which direction."""
+    """Holds the step at which a move rests, and the direction that it was entered in."""
 
     move: Move
     flow: MoveFlow
@@ -42,11 +44,11 @@ class Resting:
     direction: str
     sequence: int
     record: Before | None
-    """What was before the move; a deletion has none."""
+    """`record_before` wrote it; a deletion has none."""
 
 
 class Witnesses:
-    """The hosts of one move, asked once each question."""
+    """Asks the hosts of one move; each call sends a new question."""
 
     def __init__(self, site: Site, coordination: Coordination, rests: Resting, *, so: str = "") -> None:
         """``so``: what a refusal says becomes of it, and the mend."""
@@ -62,23 +64,23 @@ class Witnesses:
 
     @property
     def record(self) -> Before:
-        """What was before the move; raises Refused for a move that never came so far."""
+        """Return what `record_before` wrote; raises Refused for a move that never came so far."""
         if self.rests.record is None:
             raise self.refused("nobody recorded how the server was before")
         return self.rests.record
 
     @property
     def destination(self) -> str:
-        """The move's destination."""
+        """Return the destination; the source of a move that has none yet."""
         return self.move.dest_host or self.move.source_host
 
     @property
     def shares(self) -> bool:
-        """Whether both hosts keep their servers in one directory."""
+        """Tell whether both hosts keep their servers in one directory."""
         return self.move.storage in ("shared", "same-host") or self.destination == self.move.source_host
 
     def state(self, host: str) -> GuestState | None:
-        """What the host holds; None of one that a person declared down."""
+        """Ask what the host holds; None for one that a person declared down."""
         value = self._ask(host, "describe_guest", NoDetails())
         return None if value is None else msgspec.convert(value, type=GuestState)
 

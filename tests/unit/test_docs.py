@@ -42,7 +42,8 @@ LIFE = {
     State.FAILED: set(),
     State.CANCELLED: set(),
 }
-"""Which state may follow which, as the design decided it, but for the detour over needs-operator."""
+"""Which state may follow which, written by hand: as the design has it, with the cancel of a move that an evacuation or
+a person ends where it stands; without the detour over needs-operator."""
 
 """Lines that an operator's terminal shows at once."""
 
