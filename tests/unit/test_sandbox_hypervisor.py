@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -114,6 +115,34 @@ def test_a_killed_starter_leaves_one_guest_to_be_found(lab: Lab, moment: str) ->
     assert lab.running
     assert lab.starts == lab.host.probe_guest(lab.server)["boots"] == 1
     assert len(under_way(lab.log)) == 1
+
+
+def test_a_start_that_is_refused_at_the_last_moment_leaves_nothing_that_counts_as_running(lab: Lab) -> None:
+    """A process that another thread starts has the lock's file open too, until its exec."""
+    inherited: list[int] = []
+
+    def closed_while_another_starts() -> None:
+        inherited.extend(os.dup(file) for file in _open_files(lab.run / f"{lab.server}.lock"))
+        raise StepError("the permission is void")
+
+    with pytest.raises(StepError, match="the permission is void"):
+        lab.host.start(lab.server, closed_while_another_starts)
+    assert len(inherited) == 1
+    assert not lab.running
+    lab.start()
+    assert lab.starts == 1
+    os.close(inherited[0])
+    assert lab.running
+
+
+def _open_files(path: Path) -> list[int]:
+    """The descriptors under which this process has the file open."""
+    found = []
+    for link in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # the listing's own
+            if link.readlink() == path:
+                found.append(int(link.name))
+    return found
 
 
 @pytest.mark.parametrize("moment", MOMENTS)

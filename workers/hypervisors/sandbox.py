@@ -188,7 +188,7 @@ class Sandbox(AttachingHypervisor):
             durable.remove(self._definition_file(server))
             durable.remove(self._starts_file(server))
         finally:
-            os.close(lock)
+            run.release(lock)
 
     def start(self, server: str, fence: Fence) -> None:
         """Start the guest unless it runs; DestinationFault when it is proved that it never started."""
@@ -205,6 +205,10 @@ class Sandbox(AttachingHypervisor):
             known = self._startable(server)
             before = self._starts(server)
             fence()
+        except BaseException:
+            run.release(lock)
+            raise
+        try:
             word = self._spawn(known, lock, deadline)
         finally:
             os.close(lock)

@@ -25,6 +25,7 @@ POLL_SECONDS = 0.002
 ASK_AGAIN_SECONDS = 0.25
 # struct flock of fcntl(2): type, whence, start, length, pid.
 _WHOLE_FILE = struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+_NO_LOCK = struct.pack("hhqqi", fcntl.F_UNLCK, os.SEEK_SET, 0, 0, 0)
 
 
 class Run:
@@ -63,6 +64,15 @@ class Run:
             os.close(file)
             raise
         return file
+
+    def release(self, lock: int) -> None:
+        """Give back a lock that no guest was started with."""
+        # Not by closing it alone: a process that another thread starts at this moment has the file open until its
+        # exec, and for so long the guest would count as running.
+        try:
+            fcntl.fcntl(lock, fcntl.F_OFD_SETLK, _NO_LOCK)
+        finally:
+            os.close(lock)
 
     def up(self) -> bool:
         """Whether the guest has booted and lives."""
