@@ -1,0 +1,247 @@
+"""What a server's rows show of a flow whose journal was put back: step by step, as the graphs order them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.moving_rows import DESTINATION, SOURCE, Moving, guest
+
+from droveway.engines import adoption
+from droveway.errors import StepError
+from droveway.flows import registry
+from droveway.flows.graph import Graph
+from droveway.flows.step import Step
+from droveway.flows.steps import endings, overtaken, records
+from droveway.flows.steps.command import ADOPTED
+from droveway.wire import Direction
+
+FORWARD = [graph for graph in registry.GRAPHS.values() if graph.kind in ("resize", "migrate")]
+BACK = [graph for graph in registry.GRAPHS.values() if graph.kind == "revert"]
+
+
+@pytest.fixture(name="moving")
+def fixture_moving(tmp_path: Path) -> Iterator[Moving]:
+    made = Moving(tmp_path)
+    yield made
+    made.close()
+
+
+def adopted(moving: Moving, kind: str) -> Moving:
+    moving.kind = kind
+    moving.note(ADOPTED)
+    return moving
+
+
+def names(graph: Graph) -> list[str]:
+    return [step.step_name() for step in graph.walk()]
+
+
+def until(graph: Graph, last: type[Step]) -> list[str]:
+    """The steps up to this one, which is one of them."""
+    return names(graph)[: list(graph.walk()).index(last) + 1]
+
+
+def since(graph: Graph, first: type[Step]) -> list[str]:
+    """This step and all after it."""
+    return names(graph)[list(graph.walk()).index(first) :]
+
+
+def lists(forward: list[Graph], back: list[Graph]) -> dict[str, set[str]]:
+    """What each list has to be, by the order of the graphs.
+
+    `switch_records` lets the rows name the other host, `mark_migrating` ends the preparing, and `record_migration`
+    makes the migration, whose end is the first that is known of an undo.  Of what comes past the start the last step
+    finishes the migration.
+    """
+    return {
+        "_SWITCHED": {name for graph in forward for name in since(graph, records.SwitchRecords)},
+        "_SWITCHED_BACK": {name for graph in back for name in since(graph, endings.SwitchBack)[1:]},
+        "_STARTED": {name for graph in forward for name in since(graph, graph.no_return)[1:-1]},
+        "_FIRST": {name for graph in forward for name in until(graph, records.RecordMigration)},
+        "_PREPARING": {name for graph in forward for name in until(graph, records.MarkMigrating)},
+    }
+
+
+def test_the_steps_that_are_named_are_those_of_the_graphs() -> None:
+    wanted = lists(FORWARD, BACK)
+    assert {name: set(getattr(overtaken, name)) for name in wanted} == wanted
+    assert {overtaken._SWITCH} == {records.SwitchRecords.step_name(), endings.SwitchBack.step_name()}
+    assert {overtaken._MARK_BACK} == {names(graph)[0] for graph in BACK}
+
+
+def test_no_step_is_run_once_that_no_graph_has() -> None:
+    """Named by hand in the adoption: up to it a revert's steps are not run again."""
+    for kind, step in adoption._ONCE.items():
+        graphs = [graph for graph in registry.GRAPHS.values() if graph.kind == kind]
+        assert graphs
+        assert all(step in names(graph) for graph in graphs)
+
+
+class Added(Step):
+    """A step that a graph gets."""
+
+
+class Renamed(records.SaveRequestSpec):
+    """A step under another name."""
+
+
+@pytest.mark.parametrize("graph", [FORWARD[-1]], ids=lambda graph: graph.kind)
+def test_a_graph_that_gets_loses_or_renames_a_step_needs_other_lists(graph: Graph) -> None:
+    changed = [
+        dataclasses.replace(graph, steps=(Added, *graph.steps)),
+        dataclasses.replace(graph, tried=(Added, *graph.tried)),
+        dataclasses.replace(graph, tried=(*graph.tried[:-1], Added, graph.tried[-1])),
+        dataclasses.replace(graph, after=(*graph.after[:-1], Added, graph.after[-1])),
+        dataclasses.replace(graph, after=graph.after[1:]),
+        dataclasses.replace(graph, after=(Renamed, *graph.after[1:])),
+        dataclasses.replace(graph, tried=graph.tried[1:]),
+    ]
+    assert all(lists([each], BACK) != lists([graph], BACK) for each in changed)
+
+
+@pytest.mark.parametrize("graph", FORWARD, ids=lambda graph: f"{graph.kind}@{graph.version}")
+@pytest.mark.parametrize("finished", [False, True])
+def test_rows_that_name_the_destination_show_all_before_the_switch_as_done(
+    moving: Moving, graph: Graph, *, finished: bool
+) -> None:
+    adopted(moving, graph.kind)
+    moving.place(DESTINATION, *((None, "finished", "resized") if finished else ("resize_finish", "post-migrating")))
+    shown = [step for step in names(graph) if overtaken.went_on(moving, step)]
+    later = since(graph, records.SwitchRecords)
+    assert shown == [step for step in names(graph) if step not in later or (finished and step != "save_request_spec")]
+    assert not any(overtaken.went_back(moving, step) for step in names(graph))
+
+
+@pytest.mark.parametrize("graph", BACK, ids=lambda graph: f"{graph.kind}@{graph.version}")
+def test_rows_that_name_the_source_show_a_revert_up_to_the_switch_as_done(moving: Moving, graph: Graph) -> None:
+    adopted(moving, graph.kind)
+    moving.place(SOURCE, "resize_reverting", "reverting", "resized")
+    shown = [step for step in names(graph) if overtaken.went_on(moving, step)]
+    assert shown == until(graph, endings.SwitchBack)
+    moving.place(SOURCE, None, "reverted")
+    assert not any(overtaken.went_on(moving, step) for step in names(graph))
+
+
+@pytest.mark.parametrize("graph", FORWARD, ids=lambda graph: f"{graph.kind}@{graph.version}")
+@pytest.mark.parametrize(
+    ("task", "status", "last"),
+    [("resize_migrated", "migrating", None), ("resize_migrated", "pre-migrating", records.MarkMigrating)],
+)
+def test_the_migration_shows_how_far_the_flow_was_taken_back(
+    moving: Moving, graph: Graph, task: str, status: str, last: type[Step] | None
+) -> None:
+    """Who is asked to undo a step that was undone finds the source's guest in use, and takes its disks aside."""
+    adopted(moving, graph.kind)
+    moving.place(SOURCE, task, status)
+    undone = [step for step in names(graph) if overtaken.went_back(moving, step)]
+    assert undone == ([] if last is None else names(graph)[len(until(graph, last)) :])
+    assert not any(overtaken.went_on(moving, step) for step in names(graph))
+
+
+@pytest.mark.parametrize("graph", FORWARD, ids=lambda graph: f"{graph.kind}@{graph.version}")
+def test_a_migration_that_ended_leaves_only_the_first_steps_to_be_undone(moving: Moving, graph: Graph) -> None:
+    adopted(moving, graph.kind)
+    moving.place(SOURCE, "resize_migrated", "error")
+    left = [step for step in names(graph) if not overtaken.went_back(moving, step)]
+    assert left == until(graph, records.RecordMigration)
+
+
+@pytest.mark.parametrize("graph", BACK, ids=lambda graph: f"{graph.kind}@{graph.version}")
+def test_a_revert_whose_server_waits_again_was_undone(moving: Moving, graph: Graph) -> None:
+    adopted(moving, graph.kind)
+    moving.place(DESTINATION, None, "finished", "resized")
+    assert all(overtaken.went_back(moving, step) for step in names(graph))
+    moving.place(DESTINATION, "resize_reverting", "reverting", "resized")
+    assert not any(overtaken.went_back(moving, step) for step in names(graph))
+
+
+@pytest.mark.parametrize(("kind", "step"), [("migrate", "copy_disks"), ("revert", "restore_disks")])
+def test_a_journal_that_was_not_adopted_is_believed(moving: Moving, kind: str, step: str) -> None:
+    moving.kind = kind
+    for host, task, status in (
+        (DESTINATION, "resize_finish", "post-migrating"),
+        (SOURCE, "resize_reverting", "reverting"),
+        (SOURCE, "resize_migrated", "error"),
+        (DESTINATION, None, "finished"),
+    ):
+        moving.place(host, task, status)
+        assert not overtaken.went_on(moving, step)
+        assert not overtaken.went_back(moving, step)
+        overtaken.require_way(moving.context(step))
+        overtaken.require_way(moving.context(step, "revert"))
+
+
+def refused(moving: Moving, step: str, direction: Direction = "execute") -> StepError:
+    with pytest.raises(StepError) as caught:
+        overtaken.require_way(moving.context(step, direction))
+    assert caught.value.error_code == "overtaken"
+    said = f"so {step} is not {'undone' if direction == 'revert' else 'done'}"
+    assert said in str(caught.value)
+    return caught.value
+
+
+@pytest.mark.parametrize("step", ["claim", "stop_guest", "copy_disks", "define_guest"])
+def test_a_move_that_was_undone_is_not_begun_anew(moving: Moving, step: str) -> None:
+    adopted(moving, "migrate")
+    moving.place(SOURCE, None, "error")
+    assert "it was undone" in str(refused(moving, step))
+
+
+def test_the_first_steps_go_on_while_the_mark_of_the_move_stands(moving: Moving) -> None:
+    adopted(moving, "migrate")
+    moving.place(SOURCE, "resize_migrated", "error")
+    overtaken.require_way(moving.context("record_migration"))
+    refused(moving, "claim")
+    moving.place(SOURCE, None, "error")
+    refused(moving, "record_migration")
+
+
+def test_rows_name_no_destination_while_the_sources_guest_runs(moving: Moving) -> None:
+    adopted(moving, "migrate")
+    moving.says[SOURCE] = guest(running=True)
+    overtaken.require_way(moving.context("define_guest"))
+    found = refused(moving, "switch_records")
+    assert (found.host, "its guest runs on host1" in str(found)) == (SOURCE, True)
+    moving.says[SOURCE] = guest()
+    overtaken.require_way(moving.context("switch_records"))
+
+
+def test_nothing_is_undone_of_a_server_that_lives_elsewhere(moving: Moving) -> None:
+    adopted(moving, "migrate")
+    moving.says[DESTINATION] = guest()
+    moving.place(DESTINATION, "resize_finish", "post-migrating")
+    found = refused(moving, "copy_disks", "revert")
+    assert (found.host, "its rows name host2" in str(found)) == (DESTINATION, True)
+    overtaken.require_way(moving.context("switch_records", "revert"))
+    moving.place("host3", "resize_finish", "post-migrating")
+    refused(moving, "switch_records", "revert")
+
+
+@pytest.mark.parametrize("facts", [{"running": True}, {"starts": 1}])
+def test_nothing_is_undone_beside_a_guest_that_the_destination_started(moving: Moving, facts: dict[str, int]) -> None:
+    adopted(moving, "migrate")
+    moving.says[DESTINATION] = guest(**facts)
+    found = refused(moving, "set_aside", "revert")
+    assert (found.host, "host2 has started its guest" in str(found)) == (DESTINATION, True)
+    moving.says[DESTINATION] = guest()
+    overtaken.require_way(moving.context("set_aside", "revert"))
+
+
+def test_a_revert_that_was_undone_begins_with_its_mark_or_not_at_all(moving: Moving) -> None:
+    adopted(moving, "revert")
+    moving.place(DESTINATION, None, "finished", "resized")
+    refused(moving, "restore_disks")
+    overtaken.require_way(moving.context("mark_reverting"))
+    overtaken.require_way(moving.context("restore_disks", "revert"))
+    moving.place(DESTINATION, "resize_reverting", "reverting", "resized")
+    overtaken.require_way(moving.context("restore_disks"))
+
+
+def test_nothing_is_asked_of_a_server_that_is_deleted(moving: Moving) -> None:
+    adopted(moving, "migrate")
+    moving.place(SOURCE, None, "error")
+    moving.change(deleted=1)
+    overtaken.require_way(moving.context("copy_disks"))
