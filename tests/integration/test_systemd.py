@@ -29,7 +29,11 @@ class Site:
 
     def begin(self) -> str:
         """A resize that copies disks, once a conductor has seen the workers: no host that is down is chosen."""
-        until(lambda: self._is_up() == {"host1": True, "host2": True}, "both workers", LONG)
+        try:
+            until(lambda: self._is_up() == {"host1": True, "host2": True}, "both workers", LONG)
+        except AssertionError as missing:
+            said = [self.machine.said(unit)[-2000:] for unit in (CONDUCTOR, *WORKERS.values())]
+            raise AssertionError("\n".join([f"{missing}: {self._is_up()}", *said])) from None
         # Not by a command: the copy may be over by the time that its process has ended.
         move = file_flow(self.lab, "resize")
         until(lambda: read_move(self.lab, move).step == "copy_disks", "the copy", LONG)
