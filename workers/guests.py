@@ -237,14 +237,15 @@ def _refuse_set_aside(ctx: Context) -> None:
 
 
 def _judge(ctx: Context, before: int, error: DrovewayError | OSError) -> None:
-    """After a failed start: return when it runs all the same, raise what is proved otherwise."""
+    """After a failed start: return when it runs all the same and that start was counted, else raise what is proved."""
     try:
         guest = ctx.hypervisor.guest(ctx.server)
     except (DrovewayError, OSError) as blind:
         raise ctx.failed(f"nobody can say whether {ctx.server} runs: {blind}", code="start-unknown") from None
-    if guest is not None and guest.running:
+    running = guest is not None and guest.running
+    if running and _starts(guest) != before:
         return
-    if _starts(guest) == before and isinstance(error, DestinationFault):
+    if not running and _starts(guest) == before and isinstance(error, DestinationFault):
         raise ctx.fault(str(error), code=VOID if isinstance(error, PermissionVoid) else "start-failed") from None
     raise ctx.failed(
         f"whether the guest of server {ctx.server} started on {ctx.host.name} is unknown: {error}",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -395,6 +395,24 @@ def test_a_start_that_happened_is_found_again_and_not_undone(pair: Cloud) -> Non
         pair.run("alpha", "start_guest", details, direction="revert")
     assert caught.value.error_code == "start-unknown"
     assert pair.run("alpha", "start_guest", details) == {"started": True, "running": True, "starts": 1}
+
+
+def test_a_guest_that_seems_to_run_uncounted_after_a_refused_start_is_not_told_as_started(
+    pair: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a move goes to verifying with a guest that nobody started."""
+    hypervisor = pair.hosts["alpha"].hypervisor
+    guest = hypervisor.guest
+
+    def refuse(server: str, fence: Callable[[], None]) -> None:
+        fence()
+        monkeypatch.setattr(hypervisor, "guest", lambda _: msgspec.structs.replace(guest(server), running=True))
+        raise DestinationFault("the permission is void")
+
+    monkeypatch.setattr(hypervisor, "start", refuse)
+    with pytest.raises(StepError) as caught:
+        pair.run("alpha", "start_guest", wire.StartGuest(power_on=True))
+    assert caught.value.error_code == "start-unknown"
 
 
 def test_a_guest_that_ran_and_cannot_start_again_is_unknown(pair: Cloud) -> None:
