@@ -135,6 +135,38 @@ def test_a_start_that_is_refused_at_the_last_moment_leaves_nothing_that_counts_a
     assert lab.running
 
 
+def test_a_guest_that_was_undefined_does_not_count_as_running(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    inherited: list[int] = []
+    remove = sandbox.durable.remove
+
+    def while_another_starts(path: Path) -> None:
+        inherited.extend(os.dup(file) for file in _open_files(lab.run / f"{lab.server}.lock"))
+        remove(path)
+
+    monkeypatch.setattr(sandbox.durable, "remove", while_another_starts)
+    lab.host.undefine(lab.server)
+    assert inherited
+    assert not lab.running
+    for file in inherited:
+        os.close(file)
+
+
+def test_a_process_that_got_the_pid_of_an_ended_guest_is_never_signalled(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next guest writes its record between two looks at it."""
+    lab.start()
+    stranger = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    run = lab.host._run(lab.server)
+    recorded = run._recorded
+    looks = iter([{"pid": stranger.pid, "born": 0, "up": True}])
+    monkeypatch.setattr(run, "_recorded", lambda: next(looks, None) or recorded())
+    run.signal(signal.SIGKILL, 10.0)
+    assert not lab.running
+    stranger.communicate(b"\n")
+    assert stranger.returncode == 0
+
+
 def _open_files(path: Path) -> list[int]:
     """The descriptors under which this process has the file open."""
     found = []

@@ -131,23 +131,29 @@ class Run:
         raise StepError(f"the guest of server {self.server} on {self.host} does not answer", host=self.host)
 
     def _open_process(self) -> int | None:
-        """A handle of the guest's process; None when it has none (yet, or any more)."""
+        """Open a handle of the guest's process; None when it has none (yet, or any more)."""
+        record = self._recorded()
         try:
-            process = os.pidfd_open(self._recorded()["pid"])
+            process = os.pidfd_open(record["pid"])
         except (KeyError, ProcessLookupError):
             return None
-        if self._alive():
+        # By the record that named it: a new guest may have written another one meanwhile.
+        if _lives(record):
             return process
         os.close(process)
         return None
 
     def _alive(self) -> bool:
         """Whether the process that the record names still runs."""
-        record = self._recorded()
-        return bool(record) and sandbox_guest.born(record["pid"]) == record["born"]
+        return _lives(self._recorded())
 
     def _recorded(self) -> dict[str, Any]:
         return msgspec.json.decode(durable.read(self._record) or b"{}", type=dict[str, Any])
+
+
+def _lives(record: dict[str, Any]) -> bool:
+    """Tell whether the process of this record still runs."""
+    return bool(record) and sandbox_guest.born(record["pid"]) == record["born"]
 
 
 def _send(process: int, number: signal.Signals, seconds: float) -> None:
