@@ -1,6 +1,6 @@
-"""The rows of one server and of the move that takes it from host1 to host2: a cell, a journal, and no host.
+"""Makes the rows of one server and of the move that takes it from host1 to host2, in a cell and a journal.
 
-What steps and engines decide by rows alone is asked of these; a host says what the test has it say.
+Tests ask of them what steps and engines decide by rows alone.  There is no host: a test sets what one says.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ FLAVOR: Final = {"nova_object.name": "Flavor", "nova_object.namespace": "nova", 
 
 
 def disk(name: str, size: int) -> DiskInfo:
-    """One disk of a server, of so many bytes."""
+    """Describe one raw disk of ``size`` bytes."""
     return DiskInfo(name=name, format="raw", virtual_size=size, allocated=size)
 
 
 def guest(*disks: DiskInfo, **facts: Any) -> GuestState:
-    """What a host says of the server: by default a guest that is defined there, off and never started."""
+    """Build a host's answer about the server: by default its guest is defined there, off and never started."""
     known: dict[str, Any] = {"defined": True, "running": False, "starts": 0, "definition": "{}", "move": ""}
     return GuestState(**known | {"set_aside": False, "disks": list(disks)} | facts)
 
 
 def record(**facts: Any) -> Before:
-    """The server before its move: one disk and swap, one volume, one port."""
+    """Build what the journal records of the server before its move: one disk and swap, one volume, one port."""
     known: dict[str, Any] = {
         "user_id": "u",
         "project_id": "p",
@@ -73,7 +73,7 @@ def record(**facts: Any) -> Before:
 
 
 class Moving:
-    """The rows, and all that a step asks of its run; each command is written down."""
+    """Holds the rows, and answers all that a step asks of its run; it writes each command down."""
 
     def __init__(self, folder: Path, kind: str = "migrate") -> None:
         self.kind, self.move_id, self.flow_uuid, self.epoch = kind, MOVE, FLOW, EPOCH
@@ -107,7 +107,7 @@ class Moving:
         self.commands: list[tuple[str, str, str]] = []
         """Host, action and direction of each command that is no question."""
         self.told: list[Any] = []
-        """The details of each of these."""
+        """Details of each of these commands."""
         self.down: set[str] = set()
         self.network = SimpleNamespace(ports=lambda _server: self.ports)
         self.ports = [SimpleNamespace(id=PORT, mac="fa:16:3e:00:00:01", profile={}, bindings={})]
@@ -161,7 +161,7 @@ class Moving:
             session.execute(sa.update(Instance).values(**columns))
 
     def seen(self) -> tuple[str | None, str | None, str | None, str | None]:
-        """The server's host, vm_state and task_state, and its migration's status."""
+        """Read the server's host, vm_state and task_state, and its migration's status."""
         with self.cell.read() as session:
             row = session.scalars(sa.select(Instance)).one()
             status = session.scalar(sa.select(Migration.status).where(Migration.uuid == MOVE))
@@ -183,19 +183,19 @@ class Moving:
             )
 
     def context(self, step: str, direction: Direction = "execute") -> Context:
-        """One run of a step of this move."""
+        """Make the context of one run of a step of this move."""
         return Context(self, step, direction, self.row, self.chosen, {})
 
     def attempt(self, _move: Move) -> MoveAttempt | None:
-        """The alternate that the move is on."""
+        """Return the alternate that the move is on."""
         return self.chosen
 
     def declared_down(self, host: str) -> bool:
-        """Whether a person said that the host is off."""
+        """Tell whether a person said that the host is off."""
         return host in self.down
 
     def workers(self) -> dict[str, Any]:
-        """The hosts whose workers are up."""
+        """List the hosts whose workers are up."""
         return {host: None for host in (SOURCE, DESTINATION) if host not in self.down}
 
     def command(

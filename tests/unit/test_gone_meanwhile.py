@@ -1,4 +1,4 @@
-"""What was detached while nobody told the host is taken out of a guest that is off, before it is started."""
+"""A step takes out of a guest that is off what was detached meanwhile, before it starts the guest."""
 
 from __future__ import annotations
 
