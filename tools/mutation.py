@@ -142,8 +142,8 @@ def page(rows: Iterable[tuple[Mutant, Found]], order: Iterable[Mutant] = (), bef
 def _row(mutant: Mutant, found: Found) -> str:
     files = ", ".join(f"``{file}``" for file in dict.fromkeys(edit.file for edit in mutant.edits))
     quoted = found.words.replace("`", "'")
-    lines = [f"   * - **{mutant.name}**: {mutant.what}.", f"       In {files}."]
-    return "\n".join([*lines, f"     - ``{found.by}``:", f"       ``{quoted}``", ""])
+    # Two lines a mutant: the page is as long as the list.
+    return f"   * - **{mutant.name}**: {mutant.what}. In {files}.\n     - ``{found.by}``: ``{quoted}``\n"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

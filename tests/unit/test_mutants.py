@@ -67,9 +67,8 @@ def test_there_are_enough_of_every_layer() -> None:
 
 def test_the_page_names_each() -> None:
     page = (ROOT / "docs" / "mutants.rst").read_text()
-    assert [line for line in page.splitlines() if line.startswith("   * - **")] == [
-        f"   * - **{mutant.name}**: {mutant.what}." for mutant in MUTANTS.values()
-    ]
+    rows = [line.partition(" In ``")[0] for line in page.splitlines() if line.startswith("   * - **")]
+    assert rows == [f"   * - **{mutant.name}**: {mutant.what}." for mutant in MUTANTS.values()]
 
 
 def test_an_old_text_that_is_not_there_or_twice_is_out_of_date() -> None:
