@@ -20,7 +20,7 @@ from droveway.engines.proofs import Resting, Witnesses
 from droveway.engines.site import Site
 from droveway.errors import Fenced, Refused, ServerDeleted
 from droveway.flows.before import Before, before, shows_disks
-from droveway.flows.steps.rows import compute_node
+from droveway.flows.steps.rows import compute_node, new_migration
 from droveway.persistence import cell, devices, moves, objects, servers, swap_devices, usage
 from droveway.persistence.database import database_time
 from droveway.persistence.journal import Claim, Move, MoveFlow, MoveStep
@@ -217,27 +217,13 @@ def _write_cell(case: _Case, epoch: int) -> list[str]:
 
 
 def _migration(session: orm.Session, case: _Case, writing: _Writing) -> cell.Migration:
-    move, record = case.move, case.record
+    move, status = case.move, _STATUS[State(case.move.state)]
     row = servers.migration(session, move.id)
     if row is None:
-        row = cell.Migration(
-            uuid=move.id,
-            source_compute=move.source_host,
-            source_node=record.node,
-            status=_STATUS[State(move.state)],
-            instance_uuid=move.server,
-            old_instance_type_id=objects.flavor_data(record.old_flavor)["id"],
-            new_instance_type_id=objects.flavor_data(record.new_flavor)["id"],
-            migration_type="resize" if move.kind == "resize" else "migration",
-            hidden=False,
-            cross_cell_move=False,
-            user_id=record.user_id,
-            project_id=record.project_id,
-            deleted=0,
-        )
+        row = new_migration(move, case.record, status)
         session.add(row)
         writing.told.append(f"migrations: the row of move {move.id[:SHORT]} was gone")
-    writing.set(row, status=_STATUS[State(move.state)])
+    writing.set(row, status=status)
     if move.dest_host:
         node = compute_node(session, move.dest_host)
         writing.set(

@@ -24,6 +24,7 @@ from droveway.flows.steps.rows import (
     fail_action,
     fail_event,
     failure,
+    new_migration,
     power_state,
     request_spec_after,
     reserved_on,
@@ -34,7 +35,6 @@ from droveway.flows.steps.rows import (
 )
 from droveway.flows.steps.scheduling import check_group
 from droveway.persistence import actions, moves, objects, servers, usage
-from droveway.persistence.cell import Migration
 from droveway.persistence.cell_hosts import ComputeNode
 from droveway.persistence.journal import MoveAttempt
 from droveway.persistence.swap import OneOf, swap
@@ -199,23 +199,7 @@ class RecordMigration(Step):
             if servers.migration(rows.session, move.id) is None:
                 # An evacuation that came before this row is told by the host alone.
                 swap(rows.session, rows.instance, host=(move.source_host, move.source_host))
-                rows.session.add(
-                    Migration(
-                        uuid=move.id,
-                        source_compute=move.source_host,
-                        source_node=record.node,
-                        status=MigrationStatus.PRE_MIGRATING,
-                        instance_uuid=move.server,
-                        old_instance_type_id=objects.flavor_data(record.old_flavor)["id"],
-                        new_instance_type_id=objects.flavor_data(record.new_flavor)["id"],
-                        migration_type="resize" if move.kind == "resize" else "migration",
-                        hidden=False,
-                        cross_cell_move=False,
-                        user_id=record.user_id,
-                        project_id=record.project_id,
-                        deleted=0,
-                    )
-                )
+                rows.session.add(new_migration(move, record, MigrationStatus.PRE_MIGRATING))
         return {}
 
     def undo(self, ctx: Context) -> None:

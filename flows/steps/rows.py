@@ -20,6 +20,7 @@ from droveway.flows.step import Context
 from droveway.persistence import actions, faults, moves, objects, servers, swap_devices, usage
 from droveway.persistence.cell import Instance, InstanceExtra, Migration
 from droveway.persistence.cell_hosts import ComputeNode
+from droveway.persistence.journal import Move
 from droveway.persistence.moves import FORWARD_KINDS
 from droveway.persistence.swap import OneOf, swap
 from droveway.persistence.vm_states import PowerState, TaskState
@@ -252,6 +253,25 @@ def same_or_encoded(present: str | None, wanted: dict[str, Any]) -> str:
     if present is not None and objects.decode(present) == wanted:
         return present
     return objects.encode(wanted)
+
+
+def new_migration(move: Move, record: Before, status: str) -> Migration:
+    """The migration row of a move as it is inserted: nobody has named a destination in it yet."""
+    return Migration(
+        uuid=move.id,
+        source_compute=move.source_host,
+        source_node=record.node,
+        status=status,
+        instance_uuid=move.server,
+        old_instance_type_id=objects.flavor_data(record.old_flavor)["id"],
+        new_instance_type_id=objects.flavor_data(record.new_flavor)["id"],
+        migration_type="resize" if move.kind == "resize" else "migration",
+        hidden=False,
+        cross_cell_move=False,
+        user_id=record.user_id,
+        project_id=record.project_id,
+        deleted=0,
+    )
 
 
 def compute_node(session: orm.Session, host: str, *, lock: bool = False) -> ComputeNode:
