@@ -162,6 +162,36 @@ def test_no_lie_is_taken_for_an_answer(ask: Callable[[Says, Says], None], lie: s
     assert len(str(caught.value)) < 200
 
 
+class LibvirtError(KeyError):
+    """What libvirt raises: a code and a text."""
+
+    def get_error_code(self) -> int:
+        return int(self.args[0])
+
+    def get_error_message(self) -> str:
+        return str(self.args[1])
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        (1, "what it answers to guest-ping is no answer to it: \\x1b[2J no (libvirt error 1)"),
+        (86, "\\x1b[2J no (libvirt error 86)"),
+    ],
+)
+def test_what_libvirt_could_not_read_is_told_as_an_answer(
+    ask: Callable[[Says, Says], None], code: int, told: str
+) -> None:
+    """Its word for an agent that said nothing stands alone."""
+
+    def fail(_: object) -> str:
+        raise LibvirtError(code, "\x1b[2J no")
+
+    with pytest.raises(libvirt_agent.Mute) as caught:
+        ask(synced, fail)
+    assert str(caught.value) == told
+
+
 def test_each_question_has_a_number_of_its_own(ask: Callable[[Says, Says], None]) -> None:
     seen: list[int] = []
 

@@ -15,7 +15,7 @@ import msgspec
 
 from droveway.wire import harmless
 from droveway.workers.hypervisors.libvirt_connection import library
-from droveway.workers.hypervisors.libvirt_errors import text_of
+from droveway.workers.hypervisors.libvirt_errors import Code, is_code, text_of
 
 MOST_BYTES: Final = 1024
 """Of an answer; an honest one has a fiftieth."""
@@ -51,13 +51,21 @@ def _ask(domain: Any, question: dict[str, Any], kind: type[Any], deadline: float
     try:
         told = _command(domain, msgspec.json.encode(question).decode(), math.ceil(left), 0)
     except library().libvirtError as error:
-        raise Mute(harmless(text_of(error))) from None
+        why = harmless(text_of(error))
+        # libvirt reads an answer before it hands it on, and says of one that it cannot read or that is an error only
+        # how it failed over it.
+        said = f"{_no_answer(question)}: {why}" if is_code(error, Code.INTERNAL_ERROR) else why
+        raise Mute(said) from None
     if len(told) > MOST_BYTES:
         raise Mute(f"it answers {question['execute']} with {len(told)} characters")
     try:
         return msgspec.json.decode(told, type=kind)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
-        raise Mute(f"what it answers to {question['execute']} is no answer to it") from None
+        raise Mute(_no_answer(question)) from None
+
+
+def _no_answer(question: dict[str, Any]) -> str:
+    return f"what it answers to {question['execute']} is no answer to it"
 
 
 def _command(domain: Any, text: str, seconds: int, flags: int) -> str:
