@@ -154,8 +154,14 @@ class Commands:
         """Remove the nodes of commands whose answers are stored by now: all but those of the row ``current``."""
         kept = [(host, key) for host, key in self._answered if f"{key}.".startswith(f"{current}.")]
         for host, key in set(self._answered) - set(kept):
-            self._remove(host, key)
+            self.remove(host, key)
         self._answered = kept
+
+    def remove(self, host: str, key: str) -> None:
+        """Remove all nodes of one command, whether it was answered or not."""
+        # The command first: a worker that finds a command without an answer would answer it again.
+        for path in (command_path(host, key), result_path(host, key), progress_path(host, key)):
+            self._coordination.delete(path)
 
     def sweep(self, hosts: Iterable[str], flows: Iterable[str]) -> None:
         """Remove every node that these flows left on these hosts: their ends are stored."""
@@ -215,11 +221,6 @@ class Commands:
         # In its place the worker answers again: what it has done it knows.
         self._coordination.delete(result_path(host, key))
         return None
-
-    def _remove(self, host: str, key: str) -> None:
-        # The command first: a worker that finds a command without an answer would answer it again.
-        for path in (command_path(host, key), result_path(host, key), progress_path(host, key)):
-            self._coordination.delete(path)
 
 
 def value_of(result: Result) -> dict[str, Any]:

@@ -134,7 +134,8 @@ class Witnesses:
         except (Unreachable, Overdue):
             raise self.refused(f"host {host} did not answer") from None
         finally:
-            commands.tidy("")
+            # Of a move that is over nobody clears up later what was not answered.
+            commands.remove(host, key)
         if result.error is not None:
             raise StepError(result.error["message"], code=result.error["code"], host=host)
         return result.value or {}
