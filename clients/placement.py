@@ -166,13 +166,15 @@ class Placement:
         migration: str,
         source_allocations: ProviderResources | None = None,
         release: bool = False,
+        found: Allocations | None = None,
     ) -> None:
         """Give the server back what the migration holds, in one POST; with ``release`` (a deleted server) empty both.
 
         Nothing is done when the migration holds nothing: the claim never ran, or this has run before. The server has
-        then to hold ``source_allocations``, where they are given.
+        then to hold ``source_allocations``, where they are given. ``found`` is what `allocations` found for the server
+        before the caller looked whether it may do this: who changed that since is not overwritten.
         """
-        held, holds = self.allocations(migration), self.allocations(server)
+        held, holds = self.allocations(migration), found or self.allocations(server)
         if release:
             self._empty({migration: held, server: holds})
         elif held.allocations:

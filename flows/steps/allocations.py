@@ -1,4 +1,9 @@
-"""Steps on Placement: one POST holds both allocations of a move, one gives both back."""
+"""Steps on Placement: one POST holds both allocations of a move, one gives both back.
+
+Nova claims for its evacuation only after its rows say that it evacuates.  So each step first reads what the server
+holds, then looks at the rows, and then writes what it read with the generation that it read: what Nova claimed before
+is seen in the rows, and what it claims after the reading refuses the write.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +13,7 @@ from droveway.errors import DestinationFault
 from droveway.flows import outcome
 from droveway.flows.before import before
 from droveway.flows.step import Context, Step
+from droveway.flows.steps import starting
 from droveway.flows.steps.rows import is_deleted
 
 
@@ -21,6 +27,7 @@ class Claim(Step):
         """One allocations POST; a full destination is a fault of the destination."""
         record, placement = before(ctx.move), ctx.run.placement
         source = placement.allocations(ctx.move.server)
+        starting.require_not_evacuated(ctx)
         with ctx.run.intent("placement", f"claim {ctx.destination.host}"):
             try:
                 placement.claim_move(
@@ -40,8 +47,7 @@ class Claim(Step):
 
     def undo(self, ctx: Context) -> None:
         """One POST; everything is released when the server was deleted meanwhile."""
-        with ctx.run.intent("placement", f"give back {ctx.destination.host}"):
-            ctx.run.placement.return_move(server=ctx.move.server, migration=ctx.move.id, release=is_deleted(ctx))
+        _return(ctx, ctx.destination.host, may_release=True)
 
     def undo_evacuated(self, ctx: Context) -> None:
         """The migration's consumer is emptied; what the server holds is Nova's."""
@@ -75,8 +81,7 @@ class ReturnAllocation(Step):
 
     def perform(self, ctx: Context) -> dict[str, Any]:
         """One POST: the migration emptied, the server on the source."""
-        with ctx.run.intent("placement", "give back the source"):
-            ctx.run.placement.return_move(server=ctx.move.server, migration=ctx.move.id)
+        _return(ctx, "the source")
         return {}
 
     def perform_ended(self, ctx: Context) -> dict[str, Any]:
@@ -84,3 +89,16 @@ class ReturnAllocation(Step):
         with ctx.run.intent("placement", "release the destination"):
             ctx.run.placement.release(ctx.move.id)
         return outcome.noted()
+
+
+def _return(ctx: Context, what: str, *, may_release: bool = False) -> None:
+    """Give the server back what its migration holds, unless Nova has taken it; ``may_release``: a deleted one nothing.
+
+    A delete removes what the server holds behind its rows, so it is seen, or refuses the write, as an evacuation is.
+    """
+    placement = ctx.run.placement
+    found = placement.allocations(ctx.move.server)
+    starting.require_not_evacuated(ctx)
+    release = may_release and is_deleted(ctx)
+    with ctx.run.intent("placement", f"give back {what}"):
+        placement.return_move(server=ctx.move.server, migration=ctx.move.id, release=release, found=found)

@@ -81,10 +81,10 @@ def may_start(ctx: Context, host: str, states: States) -> bool:
 
 
 def require_not_evacuated(ctx: Context) -> None:
-    """Raise StepError (``evacuated``) when Nova has taken the server: its ports and volumes are its evacuation's."""
+    """Raise StepError (``evacuated``) when Nova has taken the server: what it holds or uses is its evacuation's."""
     # A server that is gone has none, and one that is being deleted is no longer evacuated.
     with contextlib.suppress(ServerDeleted), cell_rows(ctx) as rows:
-        _refuse_evacuated(ctx, rows, "so its ports and volumes are left as they are")
+        _refuse_evacuated(ctx, rows, "so what it holds, its ports and its volumes stay")
 
 
 def permitted(

@@ -8,9 +8,11 @@ import pytest
 import sqlalchemy as sa
 from support import remains
 from support.operations import Stage, faults_cleared, stage
+from support.two_faults.nova_acts import Acts
 
 from droveway.engines import asking
-from droveway.lab import leftovers
+from droveway.lab import leftovers, operations
+from droveway.persistence import usage
 from droveway.persistence.cell import (
     Instance,
     InstanceAction,
@@ -179,3 +181,23 @@ def test_a_move_that_was_undone_for_the_delete_is_cancelled(lab: Stage, server: 
     with lab.lab.cell_databases["cell1"].read() as session:
         status = session.scalar(sa.select(Migration.status).where(Migration.uuid == move))
     assert status == "error"
+
+
+def test_a_server_that_nova_deletes_first_is_cleared_off_its_host(lab: Stage, server: str) -> None:
+    """Its rows went before the flow had read where it is: the journal knows."""
+    nova = Acts(lab, server)
+    met: list[str] = []
+
+    def meet(_move: str, step: str, _direction: str, phase: str) -> None:
+        if (step, phase) == ("mark_deleting", "before") and not met:
+            met.append(step)
+            nova.delete_without_host()
+
+    move = operations.ask_to_delete(lab.lab, server)
+    with lab.running(meet):
+        asking.carry(lab.lab, move)
+    ended = asking.read_move(lab.lab, move)
+    assert (ended.state, ended.error) == ("done", None)
+    with lab.lab.cell_databases["cell1"].write() as session:
+        # The host's tracker counts anew.
+        usage.recompute(session, "host1")

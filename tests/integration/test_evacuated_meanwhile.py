@@ -11,7 +11,9 @@ import pytest
 import sqlalchemy as sa
 from support.operations import Stage, stage
 from support.small_lab import until
+from support.two_faults.nova_acts import Acts
 
+from droveway.clients.placement import Allocations, Placement
 from droveway.engines import asking
 from droveway.engines.submit import Wish, submit
 from droveway.errors import StepError
@@ -169,3 +171,46 @@ def test_a_copy_stays_while_an_evacuated_host_shows_nothing(lab: Stage, tmp_path
     assert asking.read_move(lab.lab, move).state == "cancelled"
     assert (lab.directory("host2", "web") / "disk").exists()
     assert [(debt["host"], debt["step"]) for debt in lab.json("debt", "list")] == [("host2", "copy_disks")]
+
+
+@pytest.mark.parametrize("when", ["before", "behind", "later"])
+@pytest.mark.parametrize("step", ["claim", "undo of claim", "return_allocation"])
+def test_what_nova_claimed_for_its_evacuation_stays(
+    lab: Stage, step: str, when: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nova evacuates right before the step reads what the server holds, right behind that, or before it writes."""
+    lab.cli("host", "disable", "host3", "--reason", "spare")
+    move = submit(lab.lab, Wish(server="web", flavor=None, host="host2")).id
+    if step == "return_allocation":
+        with lab.running():
+            asking.carry(lab.lab, move)
+        asking.ask(lab.lab, move, asking.revert)
+    nova = Acts(lab, "web")
+    held: list[Any] = []
+    at = (step.removeprefix("undo of "), "revert" if step.startswith("undo") else "execute", "before")
+    entered: list[str] = []
+    read = Placement.allocations
+
+    def reading(placement: Placement, consumer: str) -> Allocations:
+        if not entered or held or consumer != (move if when == "later" else nova.server):
+            return read(placement, consumer)
+        found = read(placement, consumer) if when == "behind" else None
+        held.append(None)
+        nova.evacuate()
+        held[0] = lab.held(nova.server)
+        return found or read(placement, consumer)
+
+    def meet(_move: str, name: str, way: str, phase: str) -> None:
+        if (name, way, phase) == at:
+            entered.append(name)
+        if step.startswith("undo") and (name, way, phase) == ("record_destination", "execute", "before"):
+            raise StepError("it fails", code="test")
+
+    monkeypatch.setattr(Placement, "allocations", reading)
+    with lab.running(meet):
+        asking.carry(lab.lab, move)
+    ended = asking.read_move(lab.lab, move)
+    assert (ended.state, ended.error_code) == ("cancelled", "evacuated")
+    assert set(held[0]) == {"host3", "host1" if step == "claim" else "host2"}
+    assert lab.held(nova.server) == held[0]
+    assert lab.held(move) == {}

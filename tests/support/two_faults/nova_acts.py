@@ -247,6 +247,10 @@ class Acts(Nova):
                     f"UPDATE {table} SET deleted = id, deleted_at = ? WHERE instance_uuid = ? AND deleted = 0",
                     (NOW, self.server),
                 )
+            database.execute(
+                "UPDATE instance_id_mappings SET deleted = id, deleted_at = ? WHERE uuid = ? AND deleted = 0",
+                (NOW, self.server),
+            )
             if "console_auth_tokens" in known:
                 database.execute("DELETE FROM console_auth_tokens WHERE instance_uuid = ?", (self.server,))
         self._placement.delete(f"/allocations/{self.server}", raise_exc=False)
