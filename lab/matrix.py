@@ -122,7 +122,12 @@ def _choice() -> argparse.ArgumentParser:
     parser.add_argument(
         "--each", type=int, metavar="N", help="only N points of each flow, way, effect and phase, chosen by --seed"
     )
-    parser.add_argument("--seed", type=int, default=0, help="of --sample and --each")
+    parser.add_argument(
+        "--cover",
+        action="store_true",
+        help="only as many points as kill each step on each way and let each effect come in each phase of each way",
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of --sample, --each and --cover")
     return parser
 
 
@@ -134,6 +139,9 @@ def _wanted(bench: Bench, options: argparse.Namespace) -> list[Point]:
     chosen = every[number - 1 :: parts]
     if options.each is not None:
         chosen = _some_of_each(chosen, options.each, options.seed)
+    if options.cover:
+        several, chosen = len(chosen), _cover(chosen, options.seed)
+        _say(f"{len(chosen)} of {several} points cover them, seed {options.seed}")
     if options.sample is not None and options.sample < len(chosen):
         _say(f"{options.sample} of {len(chosen)} points, seed {options.seed}")
         chosen = sorted(random.Random(options.seed).sample(chosen, options.sample))  # noqa: S311 - no secret
@@ -146,6 +154,24 @@ def _some_of_each(points: Sequence[Point], count: int, seed: int) -> list[Point]
     for point in points:
         alike[point.kind, point.path, point.first.effect, _phase(point)].append(point)
     chosen = {point for group in alike.values() for point in chance.sample(group, min(count, len(group)))}
+    return [point for point in points if point in chosen]
+
+
+def _cover(points: Sequence[Point], seed: int) -> list[Point]:
+    """Choose points until every step is killed on every way, and every effect comes in every phase of every way.
+
+    A point's turn follows from the seed and its own name alone: another point beside it hardly changes who is chosen.
+    """
+    met: set[tuple[str, ...]] = set()
+    chosen = set()
+    for point in sorted(points, key=lambda point: random.Random(f"{seed} {point}").random()):  # noqa: S311 - no secret
+        effect = point.first.effect
+        meets: set[tuple[str, ...]] = {(point.kind, point.path, effect, _phase(point))}
+        if effect in ("kill", "worker"):
+            meets.add((point.kind, point.path, point.first.step))
+        if not meets <= met:
+            met |= meets
+            chosen.add(point)
     return [point for point in points if point in chosen]
 
 

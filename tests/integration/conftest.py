@@ -24,12 +24,12 @@ pytest.register_assert_rewrite("hypervisor_contract")
 from libvirt_rig import LibvirtRig  # noqa: E402 - the asserts of what it imports are rewritten first
 
 LONGEST = (
-    "test_crash_same_host",
-    "test_chaos",
-    "test_crash_image_backed",
-    "test_crash_volume_backed",
     "test_crash_elsewhere",
     "test_soak",
+    "test_crash_image_backed",
+    "test_crash_volume_backed",
+    "test_chaos",
+    "test_crash_same_host",
     "test_database_faults",
     "test_daemons",
     "test_stale_conductor_all",
@@ -69,7 +69,7 @@ LONGEST = (
 )
 """Begun before all others, longest first, so that no worker is left with a long file at the end.
 
-Three files run at once and each worker is given two in advance: the fourth comes after the shortest of the matrices.
+Three files run at once, and each worker is given two in advance.
 """
 
 
@@ -96,6 +96,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if matrices := [value for name, value in told if name == "crash points"]:
         points, converged, leaks = map(sum, zip(*matrices, strict=True))
         terminalreporter.write_line(f"crash matrix: {points} points, {converged} converged, {leaks} leaks")
+        terminalreporter.write_line("these are samples: tools/matrix --full and --two run all, tools/chaos 200 moves")
     passed = [report for report in terminalreporter.stats.get("passed", []) if report.when == "call"]
     found = [value for report in passed for name, value in report.user_properties if name == "planted"]
     if wanted := [value for name, value in told if name == "planted"]:

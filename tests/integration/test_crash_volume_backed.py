@@ -1,15 +1,19 @@
-"""The crash matrix of a server that boots from a volume and goes to another host (`tools/matrix`)."""
+"""The crash matrix of a server that boots from a volume and goes to another host: a fixed sample.
+
+`tools/matrix --full` has all points.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 import pytest
-from support.crash_points import EVERY, assert_converged
+from support.crash_points import assert_converged, sample, unmet
 
 
 # No promise of speed, only a guard: one process runs all of them, since it is warmed once then.
-@pytest.mark.timeout(1500)
-def test_every_single_fault_converges(record_property: Callable[[str, object], None]) -> None:
-    """R0-04, R0-11, R3-15: whatever happens at any step."""
-    assert_converged(record_property, "--cloud", "volume-backed", *EVERY)
+@pytest.mark.timeout(900)
+def test_each_step_of_every_flow_converges(record_property: Callable[[str, object], None]) -> None:
+    """R0-04, R0-11, R3-15: each step is killed on each way that a flow can go, and all else happens to each flow."""
+    ran = assert_converged(record_property, *sample("volume-backed"))
+    assert unmet(ran) == []

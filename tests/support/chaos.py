@@ -43,7 +43,7 @@ SETTLES_WITHIN: Final = 180.0
 """Seconds for all moves to end once nothing dies any more; the longest pause of a conductor's retries is 60."""
 
 MOVES: Final = 200
-"""So many are asked for at least."""
+"""So many are asked for at least, unless somebody wants fewer."""
 
 MORE: Final = 420.0
 """Seconds that may be added for them, on a machine that is busy with other things."""
@@ -130,6 +130,7 @@ class Chaos:
         databases: postgres_server.Server,
         proxies: tuple[Proxy, Proxy],
         seed: int,
+        wanted: int,
     ) -> None:
         self.site = site
         self.done: collections.Counter[str] = collections.Counter()
@@ -138,6 +139,7 @@ class Chaos:
         self._proxy, self._zookeeper = proxies
         self._asking = Asking(site.lab, seed)
         self._chance = random.Random(f"{seed} breaks")
+        self._wanted = wanted
         self._daemons: dict[str, Daemon] = {}
         self._turns: dict[Callable[[], None], float] = {
             self._kill_conductor: 10,
@@ -149,25 +151,34 @@ class Chaos:
             self._cut_connections: 4,
             self._lose_commits: 4,
         }
+        self._first = self._chance.sample(list(self._turns), len(self._turns))
+        """Each thing that breaks comes once before chance chooses: a short run has all of them too."""
 
     def run(self, seconds: float) -> None:
-        """Let things die for so long, and until `MOVES` moves were asked for; then let all moves end."""
+        """Let things die for so long, each once at least, and until the moves were asked for; then all moves end."""
         for name in (*HOSTS, *CONDUCTORS):
             self._start(name)
         began = time.monotonic()
         self._asking.start()
         try:
-            while (passed := time.monotonic() - began) < seconds or self._asking.done["moves"] < MOVES:
+            while (passed := time.monotonic() - began) < seconds or not self._is_enough():
                 assert self._asking.is_alive()
                 assert passed < seconds + MORE, f"but {self._asking.done['moves']} moves in {passed:.0f} s"
-                turn = self._chance.choices(list(self._turns), list(self._turns.values()))[0]
-                turn()
+                self._next()()
                 time.sleep(self._chance.uniform(0, _LONGEST_CALM))
         finally:
             self._asking.close()
         self.done += self._asking.done
         self._proxy.lose_none()
         self._settle()
+
+    def _is_enough(self) -> bool:
+        return not self._first and self._asking.done["moves"] >= self._wanted
+
+    def _next(self) -> Callable[[], None]:
+        if self._first:
+            return self._first.pop()
+        return self._chance.choices(list(self._turns), list(self._turns.values()))[0]
 
     def _start(self, name: str) -> None:
         """As systemd's Restart=on-failure does: again when it ends over a server that is away."""
@@ -288,8 +299,11 @@ def _reserving(volume: str) -> tuple[str, str]:
     return f"reserve {volume}", f"attach {volume} as before"
 
 
-def run(folder: Path, seconds: float, seed: int) -> str:
-    """Run it in an empty folder and say what was done; raises AssertionError when anything is not as it should be."""
+def run(folder: Path, seconds: float, seed: int, wanted: int = MOVES) -> str:
+    """Run it in an empty folder until ``wanted`` moves are asked for, and say what was done.
+
+    Raises AssertionError when anything is not as it should be.
+    """
     in_child(lambda: build.create(folder / "lab", cloud.parse_cloud(_CLOUD, "chaos")).close())
     lab = Lab.open(folder / "lab")
     try:
@@ -306,7 +320,7 @@ def run(folder: Path, seconds: float, seed: int) -> str:
                 reached=lambda name: databases.url_through(to_databases.port, name),
             ) as site,
         ):
-            chaos = Chaos(site, ensemble, databases, (to_databases, to_zookeeper), seed)
+            chaos = Chaos(site, ensemble, databases, (to_databases, to_zookeeper), seed, wanted)
             chaos.run(seconds)
             chaos.mend_late_calls()
             report = books.balance(lab)

@@ -5,15 +5,36 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
-EVERY: Final = ("--kind", "resize", "--kind", "confirm", "--kind", "revert", "--kind", "delete")
+from droveway.flows import registry
+from droveway.flows.graph import Graph
+
+KINDS: Final = ("resize", "confirm", "revert", "delete")
 """Every kind of flow; resize and migrate are one graph, so that one of them will do."""
 
+EVERY: Final = tuple(word for kind in KINDS for word in ("--kind", kind))
 
-def assert_converged(record: Callable[[str, object], None], *arguments: str) -> None:
-    """What `tools/matrix` runs with these arguments: some points, all of which converge; the figures are recorded."""
+SEEDS: Final = {"three-hosts": 1, "volume-backed": 2, "one-host": 3}
+"""Cloud → what its fixed sample of single faults is chosen by; `tools/matrix --full` runs every one of them."""
+
+END: Final = "end_of_flow"
+"""What a kill is called that comes once the last result was stored."""
+
+AROUND: Final = ("before", "after", "stored")
+
+SILENT: Final = {("confirm", "revert")}
+"""Ways on which nothing is asked of a host or of a service: there is nothing to be killed between."""
+
+
+def sample(cloud: str) -> tuple[str, ...]:
+    """Return the words with which `tools/matrix` runs the cloud's fixed sample."""
+    return ("--cloud", cloud, *EVERY, "--cover", "--seed", str(SEEDS[cloud]))
+
+
+def assert_converged(record: Callable[[str, object], None], *arguments: str) -> list[str]:
+    """Run `tools/matrix` with these arguments and record its figures; return the points, all of which converged."""
     done = subprocess.run(
         [sys.executable, "-m", "droveway.lab.matrix", *arguments],
         capture_output=True,
@@ -28,3 +49,54 @@ def assert_converged(record: Callable[[str, object], None], *arguments: str) -> 
     record("crash points", (points, converged, leaks))
     assert (done.returncode, leaks) == (0, 0), done.stdout + done.stderr
     assert points == converged > 0
+    ran = re.findall(r"^([a-z]+:\S+)  [a-z-]+  [\d.]+ s(?:  met)?$", done.stdout, re.MULTILINE)
+    assert len(set(ran)) == points, done.stdout
+    return ran
+
+
+def unmet(ran: Iterable[str], *, alternates: bool = True) -> list[str]:
+    """Name what the points leave out: a step of any graph that no kill meets, or what never happens to a flow.
+
+    What there is to meet is read from the graphs of all versions.  ``alternates``: there is a second destination.
+    """
+    killed, happened = set(), set()
+    for point in ran:
+        if "+" not in point:
+            kind, way, step, effect, phase = point.split(":")
+            happened.add((kind, way, effect, phase if phase in AROUND else "within"))
+            if effect in ("kill", "worker"):
+                killed.add((kind, way, step))
+    missing = []
+    for graph in registry.GRAPHS.values():
+        for way, steps in _ways(graph, alternates=alternates) if graph.kind in KINDS else ():
+            flow = (graph.kind, way)
+            missing += [f"{graph.kind}@{graph.version}:{way}:{step}" for step in steps if (*flow, step) not in killed]
+            missing += [":".join((*flow, *what)) for what in _happens(graph, way) if (*flow, *what) not in happened]
+    return missing
+
+
+def _ways(graph: Graph, *, alternates: bool) -> Iterator[tuple[str, list[str]]]:
+    """Give each way of the graph's flows with the steps that are met on it."""
+    names = graph.names()
+    undone = names[: names.index(graph.no_return.step_name()) + 1]
+    yield "execute", [*names, END]
+    if len(undone) > 1:
+        yield "revert", [*undone, END]
+    if graph.tried and alternates:
+        tried = {step.step_name() for step in graph.tried}
+        yield "retry", [*(name for name in undone if name in tried), END]
+
+
+def _happens(graph: Graph, way: str) -> Iterator[tuple[str, str]]:
+    """Give each effect that there is on the way, with its phases."""
+    for effect, phases in (("kill", AROUND), ("fail", ("before", "after")), ("pause", ("before",))):
+        yield from ((effect, phase) for phase in phases)
+    yield "twice", "before"
+    if (graph.kind, way) not in SILENT:
+        yield from ((effect, "within") for effect in ("kill", "worker", "fail"))
+    if graph.kind != "delete":
+        yield "delete", "before"
+    if graph.tried:
+        yield "cancel", "before"
+        if way == "execute":
+            yield "refuse", "before"
