@@ -1,12 +1,15 @@
 """A machine of its own with a real systemd as PID 1: namespaces over an overlay of this one's files.
 
-Needs root. The network is this machine's; only `shared` is written through to this machine's own files.
+Needs root. The network is this machine's; only `shared` is written through to this machine's own files.  Each machine
+has a cgroup of its own in every hierarchy, below which its systemd makes all of its folders: two machines do not see
+each other's, and nothing of them is left.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import shlex
 import shutil
 import signal
@@ -19,6 +22,44 @@ from support.small_lab import until
 
 BOOTS_WITHIN = 60.0
 SYSTEMD = Path("/lib/systemd/systemd")
+
+_HIERARCHIES = """
+set -e
+work=$1 name=$2
+mount -t tmpfs tmpfs "$work/cgroups"
+mkdir "$work/cgroups/systemd"
+# That there is one: a hierarchy cannot be made from within a namespace of cgroups.
+mount -t cgroup -o none,name=systemd cgroup "$work/cgroups/systemd"
+groups=()
+while IFS=: read -r number kind path; do
+    case $kind in
+        "") how=(cgroup2) ;;
+        name=*) how=(cgroup -o "none,$kind") ;;
+        *cpuset*) continue ;;  # systemd makes no folders there
+        *) how=(cgroup -o "$kind") ;;
+    esac
+    mkdir "$work/cgroups/$number"
+    mount -t "${how[@]}" cgroup "$work/cgroups/$number"
+    groups+=("$work/cgroups/$number$path/$name")
+done < /proc/self/cgroup
+"""
+"""Mounts the hierarchies of cgroups for one program, in a mount namespace of its own: nothing is left of that."""
+
+_OWN_CGROUPS = f"""{_HIERARCHIES}
+shift 2
+for group in "${{groups[@]}}"; do
+    mkdir "$group"
+    echo $$ > "$group/cgroup.procs"
+done
+exec "$@"
+"""
+
+_REMOVE_CGROUPS = f"""{_HIERARCHIES}
+for group in "${{groups[@]}}"; do
+    [ ! -d "$group" ] || find "$group" -depth -type d -exec rmdir {{}} +
+done
+"""
+"""Fails as long as a process is in one of them."""
 
 _BOOT = """
 set -e
@@ -94,10 +135,11 @@ def machine(work: Path, shared: Path, files: Mapping[str, str]) -> Iterator[Mach
     assert os.geteuid() == 0, "a machine of its own is made by root: run the tests as root"
     assert SYSTEMD.exists(), "the Debian package systemd is missing: apt-get install systemd"
     upper = work / "up"
-    for folder in (upper, work / "work", work / "root"):
+    name = f"droveway-{secrets.token_hex(4)}"
+    for folder in (upper, work / "work", work / "root", work / "cgroups"):
         folder.mkdir(parents=True)
-    for name, text in {"/etc/systemd/system/test.target": _TARGET, **files}.items():
-        path = upper / name.lstrip("/")
+    for path_there, text in {"/etc/systemd/system/test.target": _TARGET, **files}.items():
+        path = upper / path_there.lstrip("/")
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
         if text.startswith("#!"):
@@ -106,9 +148,9 @@ def machine(work: Path, shared: Path, files: Mapping[str, str]) -> Iterator[Mach
         (upper / "etc/systemd/system" / unit).symlink_to("/dev/null")
     log = work / "boot.log"
     with log.open("wb") as out:
-        # The child of unshare is PID 1 there.
         process = subprocess.Popen(
             [
+                *_apart(_OWN_CGROUPS, work, name),
                 "unshare", "--pid", "--fork", "--kill-child", "--mount", "--uts", "--ipc", "--cgroup",
                 "--propagation", "private", "bash", "-c", _BOOT, "boot", str(work), str(shared),
             ],
@@ -117,9 +159,12 @@ def machine(work: Path, shared: Path, files: Mapping[str, str]) -> Iterator[Mach
             stdin=subprocess.DEVNULL,
         )  # fmt: skip
     try:
-        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-        pid = int(until(lambda: children.read_text().split(), "the first process", BOOTS_WITHIN)[0])
-        made = Machine(pid)
+
+        def first() -> int:
+            assert process.poll() is None, log.read_text()
+            return _first_of_its_own(process.pid)
+
+        made = Machine(until(first, "the first process", BOOTS_WITHIN))
 
         def is_up() -> bool:
             assert process.poll() is None, log.read_text()
@@ -130,7 +175,28 @@ def machine(work: Path, shared: Path, files: Mapping[str, str]) -> Iterator[Mach
     finally:
         process.send_signal(signal.SIGKILL)
         process.wait()
+        # Until the last process of the machine is gone.
+        until(lambda: _succeeds(_apart(_REMOVE_CGROUPS, work, name)), f"the end of all in {name}", BOOTS_WITHIN)
         shutil.rmtree(work, ignore_errors=True)
+
+
+def _first_of_its_own(parent: int) -> int:
+    """Find the child that is PID 1 of another namespace; 0: there is none yet, only what prepares it."""
+    for child in Path(f"/proc/{parent}/task/{parent}/children").read_text().split():
+        # One that has ended meanwhile is not the one.
+        with contextlib.suppress(FileNotFoundError):
+            if Path(f"/proc/{child}/ns/pid").readlink() != Path("/proc/self/ns/pid").readlink():
+                return int(child)
+    return 0
+
+
+def _apart(program: str, work: Path, name: str) -> list[str]:
+    """Give the words that run a program on the cgroups of this name in a mount namespace of its own."""
+    return ["unshare", "--mount", "--propagation", "private", "bash", "-c", program, "cgroups", str(work), name]
+
+
+def _succeeds(words: list[str]) -> bool:
+    return subprocess.run(words, capture_output=True, check=False).returncode == 0
 
 
 def interpreter(words: str) -> str:
