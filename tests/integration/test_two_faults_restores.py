@@ -152,9 +152,25 @@ BROKEN: dict[str, tuple[Callable[[Stage], object], str]] = {
     "an attachment": (lambda lab: change(lab.lab.layout.services, "DELETE FROM attachments"), "the attachments are []"),
     "a directory": (lambda lab: lab.directory("host2", "web").mkdir(), "on host2 is left: instances/"),
     "a directory aside": (lambda lab: lab.directory("host1", "web", "_resize").mkdir(), "_resize is left on host1"),
-    "use that is counted twice": (
-        lambda lab: change(cell(lab), "UPDATE compute_nodes SET vcpus_used = vcpus_used + 1 WHERE host = 'host1'"),
-        "host1 counts 3 vCPUs in use and its servers have 2",
+    **{
+        f"use that is counted twice, as {column}": (
+            lambda lab, column=column: change(  # type: ignore[misc]
+                cell(lab), f"UPDATE compute_nodes SET {column} = {column} + 1 WHERE host = 'host1'"
+            ),
+            f"host1 counts {wrong} as {column} and its servers make it {wrong - 1}",
+        )
+        for column, wrong in {
+            "vcpus_used": 3,
+            "memory_mb_used": 513,
+            "local_gb_used": 3,
+            "free_ram_mb": 8192 - 511,
+            "free_disk_gb": 99,
+            "running_vms": 3,
+        }.items()
+    },
+    "another column of a host": (
+        lambda lab: change(cell(lab), "UPDATE compute_nodes SET pci_stats = '{}' WHERE host = 'host1'"),
+        "of the hosts changed what no move writes",
     ),
 }
 

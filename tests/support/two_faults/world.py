@@ -34,6 +34,12 @@ _STORE: Final = ".droveway-store"
 _CELLS: Final = "cells/*.sqlite"
 
 
+_REST: Final = {"vcpus_used": 0, "memory_mb_used": 0, "local_gb_used": 0, "running_vms": 0}
+"""What compute_nodes says of a host that has nothing."""
+_TRACKED: Final = (*_REST, "free_ram_mb", "free_disk_gb", "updated_at")
+_CLASSES: Final = {"VCPU": "vcpus_used", "MEMORY_MB": "memory_mb_used", "DISK_GB": "local_gb_used"}
+
+
 @dataclasses.dataclass(frozen=True)
 class Verdict:
     """What became of a point; ``trouble`` is empty when it held."""
@@ -53,6 +59,7 @@ class Watch:
         self._disks = {server: dict(self._bytes_of(server)) for server in self.servers}
         self._volumes = {path.name: content(path) for path in sorted((root / "volumes").glob("*"))}
         self._before = {server: self._photograph(server) for server in self.servers}
+        self._untracked = _untracked(root)
 
     def trouble(
         self, server: str, *, ended: bool, verifying: bool = False, deleted: bool = False, dead: Collection[str] = ()
@@ -226,20 +233,43 @@ class Watch:
             for context in cell_rows(self.root, "instance_extra"):
                 if context["instance_uuid"] == server and context["migration_context"] is not None:
                     yield f"{name} has a migration context, and no migration"
-            yield from self._usage()
+        yield from self._usage()
 
     def _usage(self) -> Iterator[str]:
-        """Where no migration is alive a host's vCPUs in use are those of the servers that live there."""
-        if any(row["status"] not in OVER for row in cell_rows(self.root, "migrations") if not row["deleted"]):
+        """Where each migration is over or waits, compute_nodes counts what lives there and what waits to come back.
+
+        All else in it, and the PCI devices, stands as it was.
+        """
+        alive = [row for row in cell_rows(self.root, "migrations") if not row["deleted"] and row["status"] not in OVER]
+        if any(row["status"] != "finished" for row in alive):
             return
-        lives: collections.Counter[str] = collections.Counter()
+        waiting = {row["instance_uuid"]: row["source_compute"] for row in alive}
+        flavors = {row["instance_uuid"]: json.loads(row["flavor"]) for row in cell_rows(self.root, "instance_extra")}
+        on_volumes = {
+            row["instance_uuid"]
+            for row in cell_rows(self.root, "block_device_mapping")
+            if row["boot_index"] == 0 and row["destination_type"] == "volume" and not row["deleted"]
+        }
+        held = collections.defaultdict(lambda: collections.Counter(_REST))
         for row in cell_rows(self.root, "instances"):
-            if not row["deleted"]:
-                lives[row["host"]] += row["vcpus"]
+            if row["deleted"]:
+                continue
+            server, kept = row["uuid"], flavors[row["uuid"]]
+            no_root = server in on_volumes
+            held[row["host"]].update(_amounts(row, _fields(kept["cur"])["swap"], no_root=no_root), running_vms=1)
+            if server in waiting:
+                old = _fields(kept["old"])
+                held[waiting[server]].update(_amounts(old, old["swap"], no_root=no_root))
         for node in cell_rows(self.root, "compute_nodes"):
-            used, own = node["vcpus_used"], lives[node["host"]]
-            if used != own:
-                yield f"{node['host']} counts {used} vCPUs in use and its servers have {own}"
+            wanted = held[node["host"]]
+            wanted.update(_reserved(self.root, node["uuid"]))
+            wanted["free_ram_mb"] = node["memory_mb"] - wanted["memory_mb_used"]
+            wanted["free_disk_gb"] = node["local_gb"] - wanted["local_gb_used"]
+            for column, amount in sorted(wanted.items()):
+                if node[column] != amount:
+                    yield f"{node['host']} counts {node[column]} as {column} and its servers make it {amount}"
+        if (now := _untracked(self.root)) != self._untracked:
+            yield f"of the hosts changed what no move writes: {self._untracked} -> {now}"
 
     def _hosts(
         self, server: str, name: str, host: str, live: list[Row], verifying: bool, dead: Collection[str]
@@ -409,6 +439,37 @@ def opened(database: Path) -> Iterator[sqlite3.Connection]:
     with contextlib.closing(sqlite3.connect(f"file:{database}?mode=rw", uri=True)) as connection:
         connection.row_factory = sqlite3.Row
         yield connection
+
+
+def _fields(flavor: Row) -> Row:
+    """What a flavor says that is kept with a server."""
+    return dict(flavor["nova_object.data"])
+
+
+def _amounts(holder: Row, swap: int, *, no_root: bool) -> dict[str, int]:
+    """What Nova's tracker counts for a server's row or a flavor: only whole GiB of swap, and no root on a volume."""
+    disk = holder["ephemeral_gb"] + swap // 1024 + (0 if no_root else holder["root_gb"])
+    return {"vcpus_used": holder["vcpus"], "memory_mb_used": holder["memory_mb"], "local_gb_used": disk}
+
+
+def _reserved(root: Path, node: str) -> dict[str, int]:
+    """What a host keeps for itself, as it told Placement."""
+    query = (
+        "SELECT c.name AS class, i.reserved AS kept FROM inventories i "
+        "JOIN resource_providers p ON p.id = i.resource_provider_id "
+        "JOIN resource_classes c ON c.id = i.resource_class_id WHERE p.uuid = ?"
+    )
+    with opened(root / "placement.sqlite") as database:
+        told = {row["class"]: row["kept"] for row in database.execute(query, (node,))}
+    return {column: told.get(name, 0) for name, column in _CLASSES.items()}
+
+
+def _untracked(root: Path) -> list[Row]:
+    """The hosts' rows without what a move changes in them, and their PCI devices."""
+    nodes = [
+        {key: value for key, value in row.items() if key not in _TRACKED} for row in cell_rows(root, "compute_nodes")
+    ]
+    return nodes + cell_rows(root, "pci_devices")
 
 
 def _may_stay(path: Path, verifying: bool) -> bool:
