@@ -171,7 +171,7 @@ def look(
         unasked = fitness.unasked(connection, destinations) if destinations else {}
         seen += [
             Seen(row.id, State(row.state), hold=False, posting=posting_of(row, row), cleared=False)
-            for row in open_flows.left(connection)
+            for row in open_flows.left(connection, now)
         ]
     needed = {host for each in seen if each.waiting is not None for host in policies.hosts(each.waiting, now)}
     up = frozenset(host for host in needed if coordination.get(worker_path(host)) is not None)

@@ -19,7 +19,7 @@ from droveway.flows.before import before
 from droveway.flows.steps import leaving
 from droveway.persistence import moves, requests
 from droveway.persistence.database import database_time
-from droveway.persistence.journal import Claim, Move, MoveFlow, MoveStep
+from droveway.persistence.journal import OPERATOR, Claim, Move, MoveFlow, MoveStep
 from droveway.persistence.moves import SHORT
 from droveway.persistence.states import State
 
@@ -121,7 +121,7 @@ def leave(site: Site, name: str, step: str, *, who: str, reason: str) -> Move:
         flow = session.scalars(_NEWEST, {"move": move.id}).one()
     if claim is not None and claim.released_at is None:
         raise Refused(f"conductor {claim.owner} has not given move {move.id[:SHORT]} back: ask again when it has")
-    epoch = fencing.claim(site.journal, move.id, f"operator {who}", quarantine_after=sys.maxsize)
+    epoch = fencing.claim(site.journal, move.id, f"hand of {who}", quarantine_after=sys.maxsize)
     try:
         with deadlines.running("settle_left", site.conf.conductor.step_deadline):
             _close_books(site, move, flow.uuid, epoch)
@@ -149,7 +149,8 @@ def leave(site: Site, name: str, step: str, *, who: str, reason: str) -> Move:
     except Exception:
         fencing.release(site.journal, move.id, epoch)
         raise
-    # The claim stays: by it whoever runs moves finds an end that is to be cleared up after, commands of hosts too.
+    # The claim stays: by it whoever runs moves finds an end that is to be cleared up after, commands of hosts too.  So
+    # it is called by another name than that of a command that gives its claim back.
     return move
 
 
@@ -200,6 +201,6 @@ def _fence(session: orm.Session, claim: Claim | None, who: str) -> None:
     """Whoever had the move before writes nothing any more."""
     if claim is not None:
         claim.epoch = fencing.next_epoch(session.connection())
-        claim.owner = f"operator {who}"
+        claim.owner = f"{OPERATOR}{who}"
         claim.released_at = database_time(session)
         claim.unclean = 0

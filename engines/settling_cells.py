@@ -23,7 +23,7 @@ from droveway.flows.before import Before, before, shows_disks
 from droveway.flows.steps.rows import compute_node, new_migration
 from droveway.persistence import cell, devices, moves, objects, servers, swap_devices, usage
 from droveway.persistence.database import database_time
-from droveway.persistence.journal import Claim, Move, MoveFlow, MoveStep
+from droveway.persistence.journal import OPERATOR, Claim, Move, MoveFlow, MoveStep
 from droveway.persistence.moves import FORWARD_KINDS, SHORT
 from droveway.persistence.states import ENDED, State
 from droveway.persistence.vm_states import MigrationStatus, PowerState, TaskState, VmState
@@ -129,7 +129,7 @@ def settle(site: Site, coordination: Coordination, name: str, where: str, *, who
     if claim is not None and claim.released_at is None:
         raise Refused(f"conductor {claim.owner} is still clearing up after move {short}: ask again when it has")
     case = _Case(site, move, record, flow, running=_shown(site, coordination, move, flow, record))
-    epoch = fencing.claim(site.journal, move.id, f"operator {who}", quarantine_after=sys.maxsize)
+    epoch = fencing.claim(site.journal, move.id, f"{OPERATOR}{who}", quarantine_after=sys.maxsize)
     try:
         with deadlines.running(STEP, site.conf.conductor.step_deadline):
             told = _write_api(case) if where == API else _write_cell(case, epoch)
@@ -137,6 +137,10 @@ def settle(site: Site, coordination: Coordination, name: str, where: str, *, who
         raise Refused(
             f"cell {where} has no row of server {move.server_name}, and there is no other copy of it: put a newer copy "
             "of that database back"
+        ) from None
+    except Fenced:
+        raise Refused(
+            f"somebody took move {short} over meanwhile: nothing was written, ask again when it rests"
         ) from None
     else:
         if told:

@@ -20,7 +20,7 @@ from droveway.errors import Refused
 from droveway.persistence import moves, servers
 from droveway.persistence.cell import Instance, Migration
 from droveway.persistence.database import database_time
-from droveway.persistence.journal import Claim, Move, MoveFlow, MoveStep
+from droveway.persistence.journal import OPERATOR, Claim, Move, MoveFlow, MoveStep
 from droveway.persistence.moves import SHORT
 from droveway.persistence.states import State
 from droveway.persistence.swap import swap
@@ -64,7 +64,7 @@ def settle(site: Site, move: Move, step: str, *, done: bool, who: str, reason: s
         raise Refused(f"conductor {claim.owner} is still clearing up after move {short}: ask again when it has")
     with site.cell_databases[move.source_cell].read() as session:
         _require_barred(move, *_rows(session, move))
-    epoch = fencing.claim(site.journal, move.id, f"operator {who}")
+    epoch = fencing.claim(site.journal, move.id, f"{OPERATOR}{who}")
     try:
         _write(site, move, epoch)
         return _note(site, move, epoch, who=who, reason=reason)

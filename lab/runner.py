@@ -65,7 +65,7 @@ def is_busy(lab: Lab) -> bool:
     with lab.journal.engine.connect() as connection:
         now = database_time(connection)
         if any(can_go_on(row, now, away) for row in open_flows.of_open_moves(connection)) or open_flows.left(
-            connection
+            connection, now
         ):
             return True
     with lab.journal.read() as session:

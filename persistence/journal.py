@@ -155,6 +155,9 @@ class MoveAttempt(JournalBase):
 COLLECTOR: Final = "debts"
 """The owner of a claim under which debts are settled; no conductor has that name."""
 
+OPERATOR: Final = "operator "
+"""How the owner of a claim is called under which a person's command writes; no conductor's name begins so."""
+
 
 class Claim(JournalBase):
     """Who may write for a move: the highest epoch alone."""

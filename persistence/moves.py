@@ -15,7 +15,7 @@ from sqlalchemy import exc, orm
 from droveway.errors import Conflict, Evacuated, NotFound, Refused, ServerDeleted
 from droveway.persistence import debts
 from droveway.persistence.database import database_time
-from droveway.persistence.journal import COLLECTOR, Claim, Debt, Move, MoveFlow, MoveStep
+from droveway.persistence.journal import COLLECTOR, OPERATOR, Claim, Debt, Move, MoveFlow, MoveStep
 from droveway.persistence.policies import AUTO, DEADLINE, MANUAL
 from droveway.persistence.states import ENDED, State, check_transition
 
@@ -24,6 +24,9 @@ SHORT = 8
 
 FORWARD_KINDS: Final = frozenset({"resize", "migrate"})
 """The flows that carry a server to another host, or let it grow: only these are cancelled, and ended by a delete."""
+
+OPERATOR_WRITES: Final = dt.timedelta(minutes=5)
+"""A person's command that has not given its claim back by then counts as dead, and somebody clears up after it."""
 
 RELEASING_KINDS: Final = frozenset({"confirm", "delete"})
 """The flows that go through also for a server without rows, to have the rest of it released."""
@@ -192,9 +195,11 @@ def ended_flows(session: orm.Session, move_id: str) -> list[str]:
 def left_ends(session: orm.Session) -> list[tuple[Move, MoveFlow]]:
     """Flows that ended under a claim which was never given back: what the end leaves behind is still to be cleared.
 
-    A claim under which debts are settled is left alone until the last one is.
+    A claim under which debts are settled is left alone until the last one is, and a person's command while it may be
+    at work: whoever cleared up after that would take its claim away.
     """
-    return [(move, flow) for move, flow in session.execute(LEFT_ENDS)]
+    dead = {"dead_since": database_time(session) - OPERATOR_WRITES}
+    return [(move, flow) for move, flow in session.execute(LEFT_ENDS, dead)]
 
 
 def _left_ends() -> sa.Select[Move, MoveFlow]:
@@ -211,6 +216,7 @@ def _left_ends() -> sa.Select[Move, MoveFlow]:
             MoveFlow.ended_at.is_not(None),
             ~later.exists(),
             sa.or_(Claim.owner != COLLECTOR, ~owed.exists()),
+            sa.or_(~Claim.owner.startswith(OPERATOR), Claim.claimed_at < sa.bindparam("dead_since")),
         )
     )
 

@@ -5,6 +5,7 @@ However long the queue is, each of these reads a few rows of an index.
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Collection, Sequence
 from typing import Any, Final
 
@@ -13,7 +14,7 @@ import sqlalchemy as sa
 from droveway.persistence.database import Executor
 from droveway.persistence.freezes import FROZEN
 from droveway.persistence.journal import Move, MoveFlow
-from droveway.persistence.moves import LEFT_ENDS, OPEN
+from droveway.persistence.moves import LEFT_ENDS, OPEN, OPERATOR_WRITES
 from droveway.persistence.policies import HEALTHY
 from droveway.persistence.states import ENDED, State
 
@@ -126,9 +127,9 @@ def count_older(connection: Executor, move: sa.Row[Any]) -> int:
     return connection.execute(_OLDER, given).scalar_one()
 
 
-def left(connection: Executor) -> Sequence[sa.Row[Any]]:
-    """The flows of `droveway.persistence.moves.left_ends`."""
-    return connection.execute(_LEFT).all()
+def left(connection: Executor, now: dt.datetime) -> Sequence[sa.Row[Any]]:
+    """The flows of `droveway.persistence.moves.left_ends`; ``now`` by the database's clock."""
+    return connection.execute(_LEFT, {"dead_since": now - OPERATOR_WRITES}).all()
 
 
 def newest(connection: Executor) -> Any:

@@ -16,7 +16,7 @@ from support.small_lab import small_cloud
 from droveway.cli import main
 from droveway.errors import Refused
 from droveway.lab import build
-from droveway.persistence import debts, invariants, moves, purge, requests
+from droveway.persistence import debts, invariants, moves, open_flows, purge, requests
 from droveway.persistence.database import database_time
 from droveway.persistence.journal import COLLECTOR, Claim, Counter, Debt, Move, MoveFlow
 
@@ -114,6 +114,32 @@ def test_what_is_kept_for_a_time_keeps_nothing_waiting_but_its_move_s_rows(rig: 
         assert [left.id for left, _ in moves.left_ends(session)] == [move]
         with pytest.raises(Refused, match="nothing is kept of the source"):
             requests.purge_kept(session, moves.get(session, move))
+
+
+@pytest.mark.parametrize(
+    ("owner", "minutes", "is_left"),
+    [
+        ("operator ann", 0, False),
+        ("operator ann", 4, False),
+        ("operator ann", 6, True),
+        ("hand of ann", 0, True),
+        ("conductor-1", 0, True),
+    ],
+)
+def test_a_persons_command_at_work_is_no_end_that_was_left(
+    rig: Rig, owner: str, minutes: int, *, is_left: bool
+) -> None:
+    """Whoever cleared up after it would take its claim away; after a dead one somebody has to."""
+    move = ended(rig, "settled", 0)
+    with rig.journal.write() as session:
+        now = database_time(session)
+        session.execute(
+            sa.update(Claim).values(owner=owner, released_at=None, claimed_at=now - dt.timedelta(minutes=minutes))
+        )
+    wanted = [move] if is_left else []
+    with rig.journal.read() as session:
+        assert [left.id for left, _ in moves.left_ends(session)] == wanted
+        assert [row.id for row in open_flows.left(session, database_time(session))] == wanted
 
 
 def broken(rig: Rig) -> list[str]:

@@ -32,9 +32,9 @@ from support.moving_rows import (
 from droveway.clients.volume import Attachment
 from droveway.clients.zookeeper import TOMBSTONE, epoch_path
 from droveway.engines import fencing, settling_cells
-from droveway.errors import Refused
+from droveway.errors import Fenced, Refused
 from droveway.flows.before import as_json
-from droveway.persistence import api, journal, nova_base, objects
+from droveway.persistence import api, journal, nova_base, objects, usage
 from droveway.persistence.cell import BlockDeviceMapping, Instance, InstanceExtra, InstanceSystemMetadata, Migration
 from droveway.persistence.cell_hosts import ComputeNode
 from droveway.persistence.cells import FENCE_KEY
@@ -363,6 +363,19 @@ def test_who_still_clears_up_is_not_disturbed(restored: Restored) -> None:
         restored.settle()
     assert restored.claim().released_at is None
     assert restored.hosts.asked == []
+
+
+def test_who_took_the_move_over_meanwhile_has_it(restored: Restored) -> None:
+    """The rows are behind its fence; what was written of them is undone with the transaction."""
+    compute = usage.recompute
+
+    def overtake(*words: Any, **facts: Any) -> None:
+        compute(*words, **facts)
+        raise Fenced("epoch 4 no longer stands")
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(usage, "recompute", overtake)
+        refused(restored, "somebody took move .* over meanwhile: nothing was written")
 
 
 @pytest.mark.parametrize("task", ["rebuilding", "deleting-images", "resize_confirming"])

@@ -1,0 +1,149 @@
+"""What a person says of a step or of a cell is proved by the workers of an installation, each a process of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shutil
+import sqlite3
+from pathlib import Path
+from typing import Any, Final
+
+import support
+from support.daemons import LONG, Installation
+from support.small_lab import SERVER, assert_balanced, differences, file_flow, picture, read_move, until
+
+from droveway.clients.zookeeper import ROOT
+from droveway.persistence import catalog
+from droveway.persistence.states import State
+
+FAILING: Final = str(Path(next(iter(support.__path__))) / "failing")
+WHY: Final = ("--reason", "it was looked at")
+
+
+def failing(site: Installation, *places: str) -> None:
+    """Start the workers and a conductor in which these steps fail."""
+    site.workers()
+    site.conductor("failing", PYTHONPATH=FAILING, FAILS=",".join(places), OS_CONDUCTOR__RETRY_FOR="0")
+
+
+def parked(site: Installation, move: str, step: str) -> None:
+    """Wait until the move rests at the step, and nobody has it."""
+    until(lambda: read_move(site.lab, move).state == State.NEEDS_OPERATOR, f"that it rests at {step}", LONG)
+    assert site.told("move", "show", move)["step"] == step
+
+
+def directory(site: Installation, host: str, ending: str = "") -> Path:
+    server = catalog.find_server(site.lab.api, site.lab.cell_databases, SERVER).id
+    return site.lab.layout.host(host) / "instances" / f"{server}{ending}"
+
+
+def asked(site: Installation) -> set[str]:
+    """The nodes of commands and their answers that stand; a move that rests keeps those of its last steps."""
+    paths = site.nodes(f"{ROOT}/hosts")
+    return {path for path in paths if re.search("/(commands|results|progress)/", path)}
+
+
+def host_of(site: Installation, host: str) -> Any:
+    (daemon,) = [each for each in site.daemons if each.name == f"worker-{host}" and each.process.poll() is None]
+    return daemon
+
+
+def settled(site: Installation, move: str, step: str) -> None:
+    site.done("move", "settle", move, step, "--as", "done", *WHY)
+
+
+def refused(site: Installation, move: str, step: str) -> str:
+    """Why the word is refused; the move rests as before, and no question of it is left."""
+    before = asked(site)
+    said = site.refused("move", "settle", move, step, "--as", "done", *WHY)
+    assert f"droveway move retry {move[:8]}" in said
+    assert read_move(site.lab, move).state == State.NEEDS_OPERATOR
+    assert asked(site) - before == set()
+    return said
+
+
+def test_what_is_set_aside_counts_as_gone_once_both_workers_have_shown_it(site: Installation) -> None:
+    failing(site, "discard_source execute after")
+    move = file_flow(site.lab, "resize")
+    assert site.await_rest(move) == State.VERIFYING
+    site.done("move", "confirm", move)
+    parked(site, move, "discard_source")
+    shutil.copytree(directory(site, "host2"), directory(site, "host1", "_resize"))
+    assert "host1 still holds what was set aside" in refused(site, move, "discard_source")
+    shutil.rmtree(directory(site, "host1", "_resize"))
+    disk = directory(site, "host2") / "disk"
+    hidden = disk.rename(site.folder / "hidden")
+    assert "host2 does not show its copy whole" in refused(site, move, "discard_source")
+    hidden.rename(disk)
+    # Its session outlives it for a moment: then it is asked and says nothing.
+    host_of(site, "host1").kill()
+    assert re.search("host1 did not answer|worker of host host1 is away", refused(site, move, "discard_source"))
+    site.worker("host1")
+    settled(site, move, "discard_source")
+    assert site.await_rest(move) == State.DONE
+    assert_balanced(site.lab)
+
+
+def test_a_copy_counts_as_discarded_once_the_source_has_shown_what_it_set_aside(site: Installation) -> None:
+    failing(site, "define_guest execute before", "copy_disks revert before")
+    move = file_flow(site.lab, "resize")
+    parked(site, move, "copy_disks")
+    aside = directory(site, "host1", "_resize")
+    hidden = aside.rename(site.folder / "hidden")
+    assert "host1 does not show its copy whole" in refused(site, move, "copy_disks")
+    hidden.rename(aside)
+    # As a person does it by hand.
+    shutil.rmtree(directory(site, "host2"))
+    settled(site, move, "copy_disks")
+    assert site.await_rest(move) == State.FAILED
+    assert_balanced(site.lab)
+
+
+def test_a_cell_is_settled_once_the_step_is_at_which_its_move_rests(site: Installation) -> None:
+    """What a move leaves half way nobody can write: it is refused, and names what comes first."""
+    kept = _copied(site, site.lab.layout.cell("cell1"))
+    failing(site, "finish_records execute before")
+    move = file_flow(site.lab, "resize")
+    parked(site, move, "finish_records")
+    _put_back(kept, site.lab.layout.cell("cell1"))
+    before, standing = _of_databases(site), asked(site)
+    for where in ("cell1", "api"):
+        said = site.refused("move", "settle", move, "--cell", where, "--reason", "last night's copy was put back")
+        assert f"move {move[:8]} of {SERVER} is needs-operator" in said
+        assert f"droveway move show {move[:8]} tells what can be done" in said
+    assert differences(before, _of_databases(site)) == []
+    assert asked(site) == standing
+    assert f"droveway move settle {move[:8]} finish_records --as left" in site.told("move", "show", move)["next"]
+    settled(site, move, "finish_records")
+    assert site.await_rest(move) == State.VERIFYING
+    words = ("move", "settle", move, "--cell", "cell1", "--reason", "last night's copy was put back")
+    assert "instances.host: host1 -> host2" in site.done(*words)
+    assert "nothing differs" in site.done(*words)
+    until(lambda: asked(site) == set(), "that nothing is asked any more", LONG)
+    assert_balanced(site.lab)
+    site.done("move", "revert", move)
+    assert site.await_rest(move) == State.REVERTED
+    assert_balanced(site.lab)
+
+
+def _copied(site: Installation, database: Path) -> Path:
+    target = site.folder / "kept.sqlite"
+    with contextlib.closing(sqlite3.connect(database)) as source, contextlib.closing(sqlite3.connect(target)) as kept:
+        source.backup(kept)
+    return target
+
+
+def _put_back(kept: Path, database: Path) -> None:
+    with contextlib.closing(sqlite3.connect(kept)) as source, contextlib.closing(sqlite3.connect(database)) as target:
+        source.backup(target)
+
+
+def _of_databases(site: Installation) -> dict[str, object]:
+    """Every row but of what daemons say of themselves."""
+    seen = picture(site.lab.layout)
+    return {name: rows for name, rows in seen.items() if ".sqlite:" in name and not _is_of_daemons(name)}
+
+
+def _is_of_daemons(name: str) -> bool:
+    return name.endswith(":daemons") or "worker.sqlite" in name
