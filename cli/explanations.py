@@ -421,6 +421,14 @@ EXPLANATIONS: Final[dict[str, Explanation]] = {
         "See that the server runs where its rows name it. droveway audit names what was kept: look whether anybody "
         "needs it before you remove it.",
     ),
+    "being-evacuated": Explanation(
+        "Nova evacuates a server that is to be deleted, or took it elsewhere right before its rows were to go.",
+        "Nothing more of it is deleted while Nova builds it anew. The step is tried again for [conductor] retry_for "
+        "seconds, and follows the server once the evacuation is over; then the move rests as needs-operator.",
+        "Wait until openstack server show tells no task any more, then droveway move retry MOVE: the server is deleted "
+        "where it is by then. Where the evacuation hangs, the same command deletes it all the same, as Nova's own "
+        "delete would.",
+    ),
     "overtaken": Explanation(
         "The journal was put back from an older copy and adopted, and the move had come further than that copy knows.",
         "Nothing is done or undone from there. A step that goes forward fails, and the flow is undone. An undo is "

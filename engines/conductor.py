@@ -28,6 +28,7 @@ from droveway.engines.incarnation import Restored
 from droveway.engines.run import MoveRun, Resources, Stop, begin_state
 from droveway.errors import CoordinationLost, Fenced, NotFound, Parked
 from droveway.flows.graph import Graph
+from droveway.flows.steps import homes
 from droveway.outages import Outage
 from droveway.persistence import attempts, debts, freezes, moves
 from droveway.persistence.database import absence, without_sql
@@ -237,7 +238,8 @@ class MoveConductor(impl_nonblocking.NonBlockingConductor):
             commands = Commands(
                 self._coordination, flow_uuid=posting.flow, epoch=epoch, guard=epoch_path(move.id), version=0
             )
-            commands.sweep(hosts, ended)
+            followed = homes.asked(self._resources.cells, move) if posting.kind == "delete" else ()
+            commands.sweep({*hosts, *followed}, ended)
             self._bury(move, epoch)
             fencing.release(journal, move.id, epoch)
 

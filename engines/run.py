@@ -27,7 +27,7 @@ from droveway.engines.step_marks import StepMark
 from droveway.errors import Cancelled, CoordinationLost, DestinationFault, Fenced, Parked, StepError, step_error
 from droveway.flows import evacuation
 from droveway.flows.run import DECLARED_DOWN, UNREACHABLE, MoveOptions
-from droveway.flows.steps import attached, leaving, overtaken
+from droveway.flows.steps import attached, homes, leaving, overtaken
 from droveway.persistence import attempts, debts, freezes, moves, requests
 from droveway.persistence.cells import Cells
 from droveway.persistence.database import Database
@@ -435,7 +435,10 @@ class MoveRun:
         """Remove what the commands of the move's ended flows left in ZooKeeper, this one's among them."""
         with self.journal.read() as session:
             ended = moves.ended_flows(session, self.move_id)
-        self._commands.sweep(self._hosts(), ended)
+        hosts = set(self._hosts())
+        if self.kind == "delete":
+            hosts |= homes.asked(self.cells, self.row)
+        self._commands.sweep(sorted(hosts), ended)
 
     def _is_declared_down(self, host: str) -> bool:
         there = host == self.row.dest_host and self.row.dest_cell

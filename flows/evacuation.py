@@ -40,9 +40,14 @@ _REBUILDING: Final = "rebuild"
 """How each task of an evacuation begins."""
 
 
+def is_under_way(task: str | None) -> bool:
+    """Whether the task is one of an evacuation that goes on, or of a rebuild."""
+    return (task or "").startswith(_REBUILDING)
+
+
 def has_taken(session: orm.Session, server: str, task: str | None, migration: int) -> bool:
     """Whether Nova evacuates the server, or has done so since the move's migration was made."""
-    if (task or "").startswith(_REBUILDING):
+    if is_under_way(task):
         return True
     return session.scalar(_EVACUATIONS, {"server": server, "after": migration}) is not None
 

@@ -8,9 +8,12 @@ import msgspec
 import sqlalchemy as sa
 
 from droveway import wire
+from droveway.errors import StepError
+from droveway.flows.run import DECLARED_DOWN, UNREACHABLE
 from droveway.flows.step import Context, Step, Where
+from droveway.flows.steps import homes
 from droveway.flows.steps.attached import volume_refs
-from droveway.flows.steps.command import HostStep
+from droveway.flows.steps.command import OWED, HostStep
 from droveway.flows.steps.rows import api_rows, request_id, reserved_on
 from droveway.persistence import actions, deletion, moves, servers, usage
 from droveway.persistence.actions import ActionRef
@@ -38,6 +41,7 @@ class MarkDeleting(Step):
         with run.cells.transaction(move.source_cell, move.server, run.epoch) as session:
             row = session.scalar(sa.select(Instance).where(Instance.uuid == move.server, Instance.deleted == 0))
             if row is not None:
+                homes.require_no_evacuation(ctx, row)
                 host = row.host or ""
                 present = OneOf((row.task_state,))
                 swap(session, row, task_state=(present, TaskState.DELETING), progress=(row.progress, 0))
@@ -48,7 +52,10 @@ class MarkDeleting(Step):
 
 
 class _AtHome(HostStep):
-    """A step on the host that the server is on; nothing for a server that has none."""
+    """A step on the host that the server is on, and on those that may still have something of it.
+
+    Nothing for a server that has no host.
+    """
 
     where = Where.HOME
     no_undo = _FORWARD_ONLY
@@ -56,16 +63,50 @@ class _AtHome(HostStep):
     needs = ("home",)
 
     def host(self, ctx: Context) -> str:
-        """By the server's own row; by the journal, where that went before it was read."""
-        home = ctx.inputs["home"].get("host")
-        if home is None:
-            with ctx.run.journal.read() as session:
-                home = moves.home(session, ctx.move)
-        return str(home)
+        """The one that the server was on when its delete began."""
+        return homes.before(ctx)
 
     def perform(self, ctx: Context) -> dict[str, Any] | None:
-        """Command that host's worker."""
-        return super().perform(ctx) if self.host(ctx) else {}
+        """Command each host's worker; on a host that the server came to since, what the steps before did there too."""
+        return self.clear(ctx, homes.hold(ctx))
+
+    def clear(self, ctx: Context, found: homes.Homes) -> dict[str, Any]:
+        """What the host said that the server was on when its delete began."""
+        was, answer = self.host(ctx), dict[str, Any]()
+        for host in found.every:
+            if host == was:
+                answer = self.ask(ctx, host, must=host == found.now)
+            else:
+                _clear_host(ctx, host, must=host == found.now, until=type(self))
+        return answer
+
+    def ask(self, ctx: Context, host: str, *, must: bool, part: str = "") -> dict[str, Any]:
+        """The host's answer, or that it owes it: the host of a server that lives elsewhere is not waited for."""
+        details = self.details(ctx)
+        if must or not ctx.run.owes(host):
+            try:
+                return ctx.run.command(
+                    ctx.step,
+                    ctx.direction,
+                    host=host,
+                    action=self.action_name(),
+                    details=details,
+                    deadline=self.deadline,
+                    part=part,
+                )
+            except StepError as error:
+                if error.error_code != DECLARED_DOWN and (must or error.error_code != UNREACHABLE):
+                    raise
+        ctx.run.owe(
+            ctx.step,
+            host=host,
+            action=self.action_name(),
+            details=details,
+            deadline=self.deadline,
+            direction=ctx.direction,
+            entered=ctx.direction,
+        )
+        return dict(OWED)
 
 
 class StopDeletedGuest(_AtHome):
@@ -103,6 +144,11 @@ class RemoveGuest(_AtHome):
     deadline = 600.0
     does = "undefine the guest, delete its disks"
 
+    def perform(self, ctx: Context) -> dict[str, Any] | None:
+        """Note the hosts on which nothing of the server is left by now."""
+        found = homes.hold(ctx)
+        return {**self.clear(ctx, found), homes.HOSTS: found.every}
+
 
 class DeletePorts(Step):
     """The server's ports go with every binding of theirs."""
@@ -112,11 +158,8 @@ class DeletePorts(Step):
 
     def perform(self, ctx: Context) -> dict[str, Any]:
         """Whatever ports are there."""
-        ports = ctx.run.network.ports(ctx.move.server)
-        for port in ports:
-            with ctx.run.intent("network", f"delete {port.id}"):
-                ctx.run.network.delete_port(port.id)
-        return {"ports": len(ports)}
+        _follow(ctx)
+        return {"ports": _delete_ports(ctx)}
 
 
 class DeleteAttachments(Step):
@@ -127,22 +170,9 @@ class DeleteAttachments(Step):
 
     def perform(self, ctx: Context) -> dict[str, Any]:
         """Whatever attachments are there, empty ones too; a volume that another server has as well stays."""
-        volumes = ctx.run.volumes
-        held = volumes.for_server(ctx.move.server)
-        for attachment in held:
-            with ctx.run.intent("volume", f"free {attachment.volume}"):
-                volumes.delete_attachment(attachment.id)
-        going = [volume for volume in _going_along(ctx) if not volumes.attachments(volume)]
-        for volume in going:
-            with ctx.run.intent("volume", f"delete {volume}"):
-                volumes.delete_volume(volume)
-        return {"attachments": len(held), "deleted_volumes": going}
-
-
-def _going_along(ctx: Context) -> list[str]:
-    with ctx.run.cells.database(ctx.move.source_cell).read() as session:
-        rows = servers.volumes(session, ctx.move.server)
-    return [row.volume_id for row in rows if row.delete_on_termination and row.volume_id]
+        _follow(ctx)
+        held, going = free_volumes(ctx)
+        return {"attachments": held, "deleted_volumes": going}
 
 
 class ReleaseAllocation(Step):
@@ -153,8 +183,8 @@ class ReleaseAllocation(Step):
 
     def perform(self, ctx: Context) -> dict[str, Any]:
         """Both consumers are emptied, in one Placement call."""
-        with ctx.run.intent("placement", "release the server"):
-            ctx.run.placement.return_move(server=ctx.move.server, migration=ctx.move.id, release=True)
+        _follow(ctx)
+        _release(ctx)
         return {}
 
 
@@ -166,11 +196,18 @@ class SettleDeleted(Step):
     no_undo = _FORWARD_ONLY
 
     def perform(self, ctx: Context) -> dict[str, Any]:
-        """As Nova's `instance_destroy`, with the host's usage and the action's end."""
-        move, run, reserved = ctx.move, ctx.run, reserved_on(ctx)
+        """As Nova's `instance_destroy`, with the host's usage and the action's end.
+
+        A server that Nova takes to another host right before that keeps its rows: the next try follows it.
+        """
+        found = _follow(ctx)
+        move, run, reserved = ctx.move, ctx.run, reserved_on(ctx, *found.every)
         with run.cells.transaction(move.source_cell, move.server, run.epoch) as session:
+            row = session.scalar(sa.select(Instance).where(Instance.uuid == move.server, Instance.deleted == 0))
+            if row is not None:
+                homes.require_cleared(row, found)
             deletion.remove_from_cell(session, move.server, reserved)
-            usage.recompute(session, move.source_host, move.dest_host, reserved=reserved)
+            usage.recompute(session, move.source_host, move.dest_host, *found.every, reserved=reserved)
             actions.close_event(session, ActionRef(move.server, request_id(ctx)), DELETE_EVENT)
         return {}
 
@@ -186,3 +223,59 @@ class ForgetRequest(Step):
         with api_rows(ctx) as session:
             deletion.remove_from_api(session, ctx.move.server)
         return {}
+
+
+_ON_A_HOST: Final[tuple[type[_AtHome], ...]] = (StopDeletedGuest, DisconnectGuest, RemoveGuest)
+
+
+def _clear_host(ctx: Context, host: str, *, must: bool, until: type[_AtHome] = RemoveGuest) -> None:
+    """Do on another host what the steps do on the first one, up to this one: each finds it done."""
+    for step in _ON_A_HOST[: _ON_A_HOST.index(until) + 1]:
+        step(ctx.run).ask(ctx, host, must=must, part=f"{step.step_name()}-at-{host}")
+
+
+def _follow(ctx: Context) -> homes.Homes:
+    """Clear each host that the server came to since `remove_guest`, and then all that Nova has made for it there."""
+    found = homes.hold(ctx)
+    cleared = homes.cleared(ctx)
+    if left := [host for host in found.every if host not in cleared]:
+        ctx.run.require_thawed()
+        for host in left:
+            _clear_host(ctx, host, must=host == found.now)
+        _delete_ports(ctx)
+        free_volumes(ctx)
+        _release(ctx)
+    return found
+
+
+def _delete_ports(ctx: Context) -> int:
+    ports = ctx.run.network.ports(ctx.move.server)
+    for port in ports:
+        with ctx.run.intent("network", f"delete {port.id}"):
+            ctx.run.network.delete_port(port.id)
+    return len(ports)
+
+
+def free_volumes(ctx: Context) -> tuple[int, list[str]]:
+    """Free the server's volumes; how many attachments went, and the volumes that were deleted with them."""
+    volumes = ctx.run.volumes
+    held = volumes.for_server(ctx.move.server)
+    for attachment in held:
+        with ctx.run.intent("volume", f"free {attachment.volume}"):
+            volumes.delete_attachment(attachment.id)
+    going = [volume for volume in _going_along(ctx) if not volumes.attachments(volume)]
+    for volume in going:
+        with ctx.run.intent("volume", f"delete {volume}"):
+            volumes.delete_volume(volume)
+    return len(held), going
+
+
+def _going_along(ctx: Context) -> list[str]:
+    with ctx.run.cells.database(ctx.move.source_cell).read() as session:
+        rows = servers.volumes(session, ctx.move.server)
+    return [row.volume_id for row in rows if row.delete_on_termination and row.volume_id]
+
+
+def _release(ctx: Context) -> None:
+    with ctx.run.intent("placement", "release the server"):
+        ctx.run.placement.return_move(server=ctx.move.server, migration=ctx.move.id, release=True)

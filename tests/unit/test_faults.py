@@ -14,7 +14,7 @@ import pytest
 import sqlalchemy as sa
 
 from droveway.flows.step import Context
-from droveway.flows.steps.deletion import DeleteAttachments
+from droveway.flows.steps.deletion import free_volumes
 from droveway.persistence import actions, cell, faults
 from droveway.persistence.database import Database, sqlite_url
 from droveway.persistence.times import utcnow
@@ -140,8 +140,7 @@ def test_a_volume_that_another_server_has_too_stays(database: Database) -> None:
         intent=lambda _service, _call: contextlib.nullcontext(),
     )
     ctx = cast("Context", SimpleNamespace(run=run, move=SimpleNamespace(server=SERVER, source_cell="cell1")))
-    step = DeleteAttachments(cast("Any", run))
-    assert step.perform(ctx) == {"attachments": 3, "deleted_volumes": ["goes"]}
+    assert free_volumes(ctx) == (3, ["goes"])
     assert volumes.attached == {"stays": set(), "shared": {"another"}}
-    step.perform(ctx)
+    free_volumes(ctx)
     assert volumes.attached == {"stays": set(), "shared": {"another"}}

@@ -184,6 +184,30 @@ class Acts(Nova):
         if runs:
             self.lab.hypervisor(REFUGE).start(self.server, _unfenced)
 
+    def begin_evacuate(self) -> None:
+        """`evacuate`, of which nova-api has done its part: the task, and the migration for the conductor."""
+        row = self.row
+        self.write(
+            "INSERT INTO migrations (uuid, instance_uuid, migration_type, status, source_compute, source_node, "
+            "hidden, cross_cell_move, created_at, deleted) VALUES (?, ?, 'evacuation', 'accepted', ?, ?, 0, 0, ?, 0)",
+            str(uuid.uuid4()),
+            self.server,
+            row["host"],
+            row["node"],
+            NOW,
+        )
+        self.write("UPDATE instances SET task_state = 'rebuilding' WHERE uuid = ?", self.server)
+
+    def end_evacuate(self) -> None:
+        """The rest of it, once its host has taken it; it ends by itself where its mark was overwritten."""
+        if self.row["task_state"] != "rebuilding":
+            return
+        self.write(
+            "DELETE FROM migrations WHERE instance_uuid = ? AND migration_type = 'evacuation' AND status = 'accepted'",
+            self.server,
+        )
+        self.evacuate()
+
     def reap(self) -> None:
         """`_cleanup_running_deleted_instances` of a nova-compute that is back: a guest that it still lists goes."""
         host = self.row["host"]

@@ -1,0 +1,162 @@
+"""Finds where a server is that is being deleted: Nova may evacuate it meanwhile, whatever its task.
+
+The delete was asked for the server, not for the host that it was on.  So it waits until an evacuation that is under way
+is over, puts its mark again, and follows the server: what Nova has built elsewhere goes as well.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any, Final
+
+import sqlalchemy as sa
+
+from droveway.errors import ServerDeleted, StepError
+from droveway.flows import evacuation
+from droveway.persistence import moves
+from droveway.persistence.cell import Instance, Migration
+from droveway.persistence.journal import MoveStep
+from droveway.persistence.swap import OneOf, swap
+from droveway.persistence.vm_states import MigrationStatus, TaskState
+
+if TYPE_CHECKING:
+    from sqlalchemy import orm
+
+    from droveway.flows.step import Context
+    from droveway.persistence.cells import Cells
+    from droveway.persistence.journal import Move
+
+UNDER_WAY: Final = "being-evacuated"
+"""The code of the StepError for a server that Nova evacuates while it is to be deleted."""
+
+HOSTS: Final = "hosts"
+"""In the result of `remove_guest`: the hosts on which nothing of the server is left."""
+
+_SERVER: Final[sa.BindParameter[str]] = sa.bindparam("server")
+_LIVE: Final = sa.select(Instance).where(Instance.uuid == _SERVER, Instance.deleted == 0)
+_HOST: Final = sa.select(Instance.host).where(Instance.uuid == _SERVER)
+_EVACUATIONS: Final = sa.select(Migration.dest_compute).where(
+    Migration.instance_uuid == _SERVER, Migration.migration_type == "evacuation", Migration.dest_compute.is_not(None)
+)
+_BEGUN: Final = _EVACUATIONS.where(
+    Migration.status.in_(("accepted", MigrationStatus.PRE_MIGRATING)), Migration.deleted == 0
+)
+"""Where an evacuation that did not end may have built a guest."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Homes:
+    """The hosts that may have something of the server."""
+
+    now: str
+    """The one that its rows name, which has to be cleared; the one of before for a server without rows."""
+    others: tuple[str, ...] = ()
+    """Those that it has left, or that it never came to; one that is away owes it."""
+
+    @property
+    def every(self) -> list[str]:
+        """All of them, those that the server has left first."""
+        return [*self.others, *([self.now] if self.now else [])]
+
+
+def before(ctx: Context) -> str:
+    """The host that the server was on when the delete began: by its row, or by the journal, where that was gone."""
+    with ctx.run.journal.read() as session:
+        noted = ctx.inputs.get("home") or session.scalar(_results(ctx, "mark_deleting")) or {}
+        host = noted.get("host")
+        return moves.home(session, ctx.move) if host is None else str(host)
+
+
+def hold(ctx: Context) -> Homes:
+    """The server's homes by its rows of now, which say once more that it is being deleted.
+
+    Raises StepError (``being-evacuated``) while Nova evacuates it.  A person who asks once more, when that was told,
+    has it deleted all the same, as Nova's own delete would: Nova's evacuation ends once it sees the mark.
+    """
+    was, move = before(ctx), ctx.move
+    with ctx.run.journal.read() as session:
+        known = moves.home(session, move)
+    with ctx.run.cells.database(move.source_cell).read() as session:
+        row = session.scalar(_LIVE, {"server": move.server})
+        if row is None:
+            return Homes(was)
+        now, task = row.host or "", row.task_state
+        begun = session.scalars(_BEGUN, {"server": move.server}).all()
+    if task != TaskState.DELETING:
+        now = _mark(ctx)
+    others = dict.fromkeys(host for host in (known, was, *begun) if host and host != now)
+    return Homes(now, tuple(others))
+
+
+def require_no_evacuation(ctx: Context, row: Instance) -> None:
+    """Raise StepError (``being-evacuated``) while Nova evacuates the server, unless that was told already."""
+    if evacuation.is_under_way(row.task_state) and not _was_told(ctx):
+        name = ctx.move.server_name
+        raise StepError(
+            f"Nova evacuates server {name} from {row.host or 'no host'} (task {row.task_state}), so it is not deleted "
+            f"yet: once that is over, or to have it deleted all the same:  droveway move retry "
+            f"{ctx.move.id[: moves.SHORT]}",
+            code=UNDER_WAY,
+        )
+
+
+def require_cleared(row: Instance, homes: Homes) -> None:
+    """Raise StepError (``being-evacuated``) when the server has been taken elsewhere since its homes were cleared."""
+    if (row.host or "") != homes.now or row.task_state != TaskState.DELETING:
+        raise StepError(
+            f"the rows of server {row.display_name} changed while it was deleted: they name {row.host or 'no host'} in "
+            f"task {row.task_state or 'none'}",
+            code=UNDER_WAY,
+        )
+
+
+def cleared(ctx: Context) -> set[str]:
+    """The hosts on which nothing of the server is left since `remove_guest` ran; a release that noted none: its own."""
+    with ctx.run.journal.read() as session:
+        results = session.scalars(_results(ctx, "remove_guest")).all()
+    return {before(ctx), *(host for result in results for host in (result or {}).get(HOSTS, ()))}
+
+
+def asked(cells: Cells, move: Move) -> set[str]:
+    """Every host that a command of the server's delete may have gone to, by rows that may be deleted by now."""
+    of = {"server": move.server}
+    with cells.database(move.source_cell).read() as session:
+        found = [*session.scalars(_HOST, of), *session.scalars(_EVACUATIONS, of)]
+    return {host for host in found if host}
+
+
+def _results(ctx: Context, step: str) -> sa.Select[tuple[Any]]:
+    return sa.select(MoveStep.result).where(
+        MoveStep.flow_uuid == ctx.run.flow_uuid, MoveStep.step == step, MoveStep.result.is_not(None)
+    )
+
+
+def _mark(ctx: Context) -> str:
+    """Put the mark of the delete again in place of whatever came since; the host that the row names then."""
+    move, run = ctx.move, ctx.run
+    try:
+        with run.cells.transaction(move.source_cell, move.server, run.epoch) as session:
+            row = _locked(session, move.server)
+            if row is None:
+                return before(ctx)
+            require_no_evacuation(ctx, row)
+            swap(session, row, task_state=(OneOf((row.task_state,)), TaskState.DELETING))
+            return row.host or ""
+    except ServerDeleted:
+        return before(ctx)
+
+
+def _locked(session: orm.Session, server: str) -> Instance | None:
+    return session.scalar(_LIVE.with_for_update(), {"server": server})
+
+
+def _was_told(ctx: Context) -> bool:
+    """Whether this step has rested for the evacuation before, so that whoever let it go on knows of it."""
+    told = sa.select(MoveStep.error).where(
+        MoveStep.flow_uuid == ctx.run.flow_uuid,
+        MoveStep.step == ctx.step,
+        MoveStep.epoch != ctx.run.epoch,
+        MoveStep.error.is_not(None),
+    )
+    with ctx.run.journal.read() as session:
+        return any((error or {}).get("code") == UNDER_WAY for error in session.scalars(told))
