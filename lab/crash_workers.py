@@ -85,6 +85,8 @@ class _Child:
         if self._pid == 0:
             self._pipe.close()
             _be_the_worker(lab, host, probes, other)
+        # Names this process for as long as it is open: its number is another's once it was reaped.
+        self._process = os.pidfd_open(self._pid)
         other.close()
 
     def end(self) -> None:
@@ -92,9 +94,9 @@ class _Child:
         self._send(("end", 0, None))
 
     def kill(self) -> None:
-        """Kill it, unless it was reaped."""
+        """Kill it; once it was reaped this signals nobody."""
         with contextlib.suppress(ProcessLookupError):
-            os.kill(self._pid, signal.SIGKILL)
+            signal.pidfd_send_signal(self._process, signal.SIGKILL)
 
     def serve(self, coordination: Coordination) -> None:
         """Let it begin, and answer what it asks until it ends."""
