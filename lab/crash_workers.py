@@ -173,6 +173,11 @@ class _Remote(Coordination):
         found: int | None = self._ask("owner", path)
         return found
 
+    def born(self, path: str) -> float | None:
+        """See `Coordination.born`."""
+        found: float | None = self._ask("born", path)
+        return found
+
     def children(self, path: str) -> list[str]:
         """See `Coordination.children`."""
         found: list[str] = self._ask("children", path)

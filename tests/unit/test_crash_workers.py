@@ -1,13 +1,16 @@
-"""The workers of a crash point are processes, which are killed by what names them alone."""
+"""The workers of a crash point are processes: they can ask all that a worker asks, and are killed by a handle."""
 
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
+from pathlib import Path
 from typing import Any, cast
 
-from droveway.lab.crash_workers import _Child
+from droveway.clients.zookeeper import Coordination
+from droveway.lab.crash_workers import _Child, _Remote
 
 NOTHING = cast("Any", None)
 """A worker that was not told to begin asks for no lab and no probes."""
@@ -28,3 +31,11 @@ def test_whoever_has_the_number_of_a_worker_that_was_reaped_is_left_alone() -> N
         child.kill()
         stranger.communicate()
     assert stranger.returncode == 0
+
+
+def test_a_worker_can_ask_of_its_session_all_that_a_worker_asks() -> None:
+    """What it could not ask would be asked of no client at all, and fail in the middle of its loop."""
+    files = (Path(__file__).parents[2] / "workers").rglob("*.py")
+    asked = {name for path in files for name in re.findall(r"\bcoordination\.(\w+)", path.read_text(encoding="utf-8"))}
+    assert {"watch", "put", "born"} <= asked
+    assert (asked & {*vars(Coordination)}) - {*vars(_Remote)} == set()
