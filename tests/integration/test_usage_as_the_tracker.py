@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 import sqlalchemy as sa
 from support.operations import Stage, stage
+from support.two_faults.world import Watch
 
 from droveway.persistence.cell_hosts import ComputeNode
 
@@ -76,3 +77,23 @@ def test_a_move_there_and_back_writes_what_the_tracker_would(lab: Stage) -> None
     lab.cli("lab", "server", "delete", "db")
     assert used(lab) == [alone, alone]
     lab.cli("audit")
+
+
+@pytest.mark.parametrize("column", ["vcpus_used", "memory_mb_used", "local_gb_used", "free_ram_mb", "free_disk_gb"])
+def test_the_judge_of_two_faults_adds_up_the_same_at_each_rest(lab: Stage, column: str) -> None:
+    """Also what waits to come back, on the source; and it tells of each wrong sum there."""
+    watch, server = Watch(lab.root), lab.id_of("db")
+    assert watch.trouble(server, ended=True) == ""
+    lab.cli("server", "resize", "db", "--flavor", "large")
+    assert watch.trouble(server, ended=False, verifying=True) == ""
+    with lab.lab.cells.database("cell1").write() as session:
+        row = session.scalars(sa.select(ComputeNode).where(ComputeNode.host == "host1")).one()
+        setattr(row, column, getattr(row, column) - 1)
+    assert f"host1 counts {getattr(nodes(lab)['host1'], column)} as {column}" in watch.trouble(
+        server, ended=False, verifying=True
+    )
+    with lab.lab.cells.database("cell1").write() as session:
+        row = session.scalars(sa.select(ComputeNode).where(ComputeNode.host == "host1")).one()
+        setattr(row, column, getattr(row, column) + 1)
+    lab.cli("server", "revert", "db")
+    assert watch.trouble(server, ended=True) == ""
