@@ -19,7 +19,7 @@ from keystoneauth1 import exceptions
 from support.operations import Stage, Workers
 
 from droveway.persistence import api
-from droveway.persistence.cell import Instance, Migration
+from droveway.persistence.cell import Instance, InstanceExtra, Migration
 
 UNDO, FORWARD, REVERT = "undo", "forward", "revert"
 STOPPED, RUNNING = "web", "live"
@@ -201,6 +201,11 @@ CAUSES: Final[dict[str, Cause]] = {
         "return_allocation", lambda broken: broken.answer(broken.lab.lab.placement, None), REVERT
     ),
     "placement-failed": Cause("return_allocation", lambda broken: broken.answer(broken.lab.lab.placement, 403), REVERT),
+    "bad-object": Cause(
+        "finish_records",
+        lambda broken: broken.row(InstanceExtra, _server(broken, InstanceExtra), flavor="no flavor"),
+        FORWARD,
+    ),
     "not-found": Cause("save_request_spec", _forget_spec, FORWARD),
     "conflict": Cause(
         "finish_records",
