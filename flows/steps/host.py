@@ -110,11 +110,11 @@ class StopGuest(HostStep):
         if is_deleted(ctx) or ctx.run.declared_down(self.host(ctx)):
             self._leave_off(ctx)
             return
+        if self._is_off_and_changed(ctx):
+            self.redefine(ctx)
         if not self.ran(ctx):
             super().undo(ctx)
             return
-        if self._is_off_and_changed(ctx):
-            self.redefine(ctx)
         details = self.details(ctx)
 
         def send(permission: str) -> dict[str, Any]:

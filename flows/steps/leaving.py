@@ -20,7 +20,7 @@ from droveway.persistence.vm_states import MigrationStatus, TaskState, VmState
 if TYPE_CHECKING:
     from sqlalchemy import orm
 
-    from droveway.clients.placement import Placement
+    from droveway.clients.placement import Allocations, Placement
     from droveway.persistence.cell import Instance, Migration
     from droveway.persistence.cells import Cells
     from droveway.persistence.journal import Move
@@ -47,6 +47,8 @@ class Left:
     evacuated: bool
     in_error: bool
     """Whether its rows were still the move's, so that they say ERROR by now."""
+    found: Allocations | None = None
+    """What it held before its rows were read: what Nova claims for an evacuation since then is not overwritten."""
 
 
 def close_rows(cells: Cells, placement: Placement, move: Move, flow_uuid: str, epoch: int) -> Left:
@@ -56,6 +58,7 @@ def close_rows(cells: Cells, placement: Placement, move: Move, flow_uuid: str, e
     nobody knows what the server is then.  What Nova, or a person, has written since stays.  Repeated: the same.
     """
     hosts = [host for host in (move.source_host, move.dest_host) if host]
+    found = placement.allocations(move.server)
     with cells.database(move.source_cell).read() as session:
         nodes = {row.host: row.uuid for row in session.execute(_NODES, {"hosts": hosts})}
     reserved = {host: usage.reserved_of(placement.provider_inventories(node)) for host, node in nodes.items()}
@@ -72,14 +75,14 @@ def close_rows(cells: Cells, placement: Placement, move: Move, flow_uuid: str, e
             swap(session, row, vm_state=(row.vm_state, VmState.ERROR), task_state=(row.task_state, None))
         actions.fail(session, ActionRef(move.server, f"req-{flow_uuid}"), None)
         usage.recompute(session, *hosts, reserved=reserved)
-        return Left(row.host or "", evacuated, held)
+        return Left(row.host or "", evacuated, held, found)
 
 
 def close_allocations(placement: Placement, move: Move, left: Left) -> None:
     """Empty the migration's consumer; a server that its rows have on the source still gets back what that holds."""
     if left.host == move.source_host != move.dest_host and not left.evacuated:
         if placement.allocations(move.id).allocations:
-            placement.return_move(server=move.server, migration=move.id)
+            placement.return_move(server=move.server, migration=move.id, found=left.found)
     else:
         placement.release(move.id)
 

@@ -214,3 +214,40 @@ def test_what_nova_claimed_for_its_evacuation_stays(
     assert set(held[0]) == {"host3", "host1" if step == "claim" else "host2"}
     assert lab.held(nova.server) == held[0]
     assert lab.held(move) == {}
+
+
+def test_a_move_that_is_left_gives_nothing_back_over_an_evacuation(lab: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nova evacuates between the look at the rows and the write to Placement: whoever asks again is told."""
+    lab.cli("host", "disable", "host3", "--reason", "spare")
+    move = submit(lab.lab, Wish(server="web", flavor=None, host="host2")).id
+
+    def meet(_move: str, name: str, way: str, phase: str) -> None:
+        if (name, way, phase) == ("record_destination", "execute", "before"):
+            raise StepError("it fails", code="test")
+        if (name, way, phase) == ("claim", "revert", "before"):
+            raise StepError("it cannot be undone", code="test")
+
+    with lab.running(meet):
+        asking.carry(lab.lab, move)
+    nova = Acts(lab, "web")
+    read, held = Placement.allocations, list[Any]()
+
+    def reading(placement: Placement, consumer: str) -> Allocations:
+        # The second look at what the migration holds: the first one decides whether there is anything to give back.
+        held.append(consumer)
+        if held.count(move) == 2 and held[-1] == move:
+            nova.evacuate()
+            held.append(lab.held(nova.server))
+        return read(placement, consumer)
+
+    words = ("move", "settle", move, "claim", "--as", "left", "--reason", "nobody mends it")
+    with monkeypatch.context() as patched:
+        patched.setattr(Placement, "allocations", reading)
+        lab.cli(*words, code=3)
+    assert "changed the allocations" in lab.error
+    there = next(each for each in held if isinstance(each, dict))
+    assert set(there) == {"host2", "host3"}
+    lab.cli(*words)
+    assert lab.held(nova.server) == there
+    assert lab.held(move) == {}
+    assert asking.read_move(lab.lab, move).state == "cancelled"

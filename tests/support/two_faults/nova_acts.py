@@ -335,11 +335,13 @@ class Acts(Nova):
         return made
 
     def _build_at_refuge(self, row: world.Row, ports: list[Port], volumes: list[Volume]) -> None:
+        """`rebuild` there: on the disks that it finds where all hosts share them, else from the image."""
         host = self.lab.hypervisor(REFUGE)
         place = self._place(REFUGE, "")
-        place.mkdir()
+        place.mkdir(exist_ok=True)
         disk = place / "disk"
-        host.create_disk(disk, size=row["root_gb"] * 1024**3, kind="root")
+        if not disk.exists():
+            host.create_disk(disk, size=row["root_gb"] * 1024**3, kind="root")
         for volume in volumes:
             host.connect_volume(self.server, volume)
         for port in ports:

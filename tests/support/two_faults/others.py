@@ -1,261 +1,91 @@
-"""Everything that Nova or a user may do to a server, between any two steps of its move and at every rest of it.
+"""Everything that Nova or a user may do to a server, at each point of its move and at every rest of it: run and judged.
 
-A point is a boundary and an act.  What the server's state is at each boundary is told here, step by step, from the
-documents; what Nova's API refuses in that state is no point.
+Which points there are is told in `support.two_faults.other_points`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import datetime as dt
+import itertools
 import time
-import zlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final, Self
 
+import sqlalchemy as sa
 from support.operations import stage
-from support.two_faults import copies, ways_out, world
+from support.small_lab import until
+from support.two_faults import copies, other_points, ways_out, world
 from support.two_faults.nova_acts import REFUGE, Acts, definition
+from support.two_faults.other_points import (
+    AFTER,
+    DELETES,
+    DESTINATION,
+    DURING,
+    END,
+    ENDED,
+    FORWARD,
+    PARKED,
+    PAUSED,
+    REST,
+    SOURCE,
+    WAITING,
+    WORLDS,
+    Point,
+    points,
+)
 from support.two_faults.world import Verdict, Watch
 
 from droveway.clients.embedded import placement
 from droveway.engines import asking, outcomes
 from droveway.engines.submit import Wish, submit
 from droveway.errors import DestinationFault, StepError
-from droveway.flows import registry
-from droveway.persistence import moves
+from droveway.lab import stopped
+from droveway.persistence import moves, requests
+from droveway.persistence.journal import Move
+
+__all__ = ["KIND", "points", "run"]
 
 KIND: Final = "others"
 
-SOURCE, DESTINATION = "host1", "host2"
-
-FORWARD: Final = ("resize", "migrate")
-ENDS: Final = ("confirm", "revert")
-OPERATIONS: Final = (*FORWARD, *ENDS)
-END: Final = "end_of_flow"
-"""The boundary behind the last step."""
-
 CLOUD: Final = """
-cells: {cell1: {hosts: {host1: {}, host2: {}, host3: {}}}}
+cells: {cell1: {hosts: {host1: {SHARED}, host2: {SHARED}, host3: {SHARED}}}}
 flavors:
   small: {vcpus: 1, memory_mb: 256, root_gb: 1}
   large: {vcpus: 2, memory_mb: 512, root_gb: 1}
 images: {base: {size_mb: 1}}
 servers:
-  web: {flavor: small, host: host1, image: base, ports: [{}], volumes: [{size_gb: 1}]}
+  web: {STATE flavor: small, host: host1, image: base, ports: [{}], volumes: [{size_gb: 1}]}
   near: {flavor: small, host: host1, image: base, ports: [{}], volumes: [{size_gb: 1}]}
   far: {flavor: small, host: host2, image: base, ports: [{}]}
 """
 
 
-@dataclasses.dataclass(frozen=True)
-class State:
-    """What Nova's API and its services see of the server at a boundary."""
-
-    vm_state: str = "active"
-    task_state: str | None = None
-    migration: str | None = None
-    host: str = SOURCE
-    bound: str = SOURCE
-    """The host on which its port is bound ACTIVE."""
-
-
-_MIGRATED: Final = {"task_state": "resize_migrated"}
-EFFECTS: Final[dict[str, dict[str, dict[str, Any]]]] = {
-    "forward": {
-        "accept": _MIGRATED,
-        "record_migration": {"migration": "pre-migrating"},
-        "mark_migrating": {"migration": "migrating"},
-        "move_ports": {"bound": DESTINATION},
-        "switch_records": {"task_state": "resize_finish", "migration": "post-migrating", "host": DESTINATION},
-        "finish_records": {"vm_state": "resized", "task_state": None, "migration": "finished"},
-    },
-    "confirm": {
-        "mark_confirming": {"migration": "confirming"},
-        "settle_records": {"vm_state": "active", "migration": "confirmed"},
-    },
-    "revert": {
-        "mark_reverting": {"task_state": "resize_reverting", "migration": "reverting"},
-        "move_ports": {"bound": SOURCE},
-        "switch_records": {"host": SOURCE},
-        "settle_records": {"vm_state": "active", "task_state": None, "migration": "reverted"},
-    },
-}
-"""What each step changes of that, by the kind of its flow; the others change none of it."""
-
-VERIFYING: Final = State("resized", None, "finished", DESTINATION, DESTINATION)
-
-
-def refused(act: str, state: State) -> str:
-    """The rule of Nova's API by which the act is refused in the state; "" when it is not."""
-    rule = _RULES.get(act)
-    if rule is None:
-        return ""
-    decorator, vm_states, any_task = rule
-    if state.vm_state not in vm_states or (state.task_state is not None and not any_task):
-        return decorator
-    if act in ("confirm", "revert") and state.migration != "finished":
-        return "Migration.get_by_instance_and_status(..., 'finished')"
-    return ""
-
-
-_SET: Final = ("active", "paused", "stopped", "resized", "soft-delete", "shelved", "shelved_offloaded")
-_INTERFACE: Final = ("active", "paused", "stopped")
-_RULES: Final[dict[str, tuple[str, tuple[str, ...], bool]]] = {
-    "stop": ("stop: @check_instance_state(vm_state=[ACTIVE, ERROR])", ("active", "error"), False),
-    "reboot": ("_hard_reboot: @check_instance_state(vm_state=ALLOW_HARD_REBOOT)", ("active", "stopped"), False),
-    "attach": ("attach_volume: @check_instance_state(vm_state=[ACTIVE, ..., RESIZED, ...])", _SET, False),
-    "detach": ("detach_volume: @check_instance_state(vm_state=[ACTIVE, ..., RESIZED, ...])", _SET, False),
-    "swap": ("swap_volume: @check_instance_state(vm_state=[...])", ("active", "paused", "resized"), False),
-    "attach-port": ("attach_interface: @check_instance_state(vm_state=[...], task_state=[None])", _INTERFACE, False),
-    "detach-port": ("detach_interface: @check_instance_state(vm_state=[...], task_state=[None])", _INTERFACE, False),
-    "confirm": ("confirm_resize: @check_instance_state(vm_state=[RESIZED])", ("resized",), False),
-    "revert": ("revert_resize: @check_instance_state(vm_state=[RESIZED])", ("resized",), False),
-    "metadata": ("update_instance_metadata: @check_instance_state(vm_state=[...])", _INTERFACE, True),
-    "evacuate": (
-        "evacuate: @check_instance_state(vm_state=[ACTIVE, STOPPED, ERROR], task_state=None)",
-        ("active", "stopped", "error"),
-        True,
-    ),
-}
-
-DELETES: Final = ("delete", "delete-local", "deleting")
-ACTS: Final = (
-    *DELETES,
-    "evacuate",
-    "reset-active",
-    "reset-error",
-    "stop",
-    "reboot",
-    "attach",
-    "detach",
-    "swap",
-    "attach-port",
-    "detach-port",
-    "delete-port",
-    "touch-ports",
-    "rebind-ports",
-    "confirm",
-    "revert",
-    "lock",
-    "rename",
-    "metadata",
-    "delete-flavor",
-    "restart-compute",
-)
-
-
-@dataclasses.dataclass(frozen=True)
-class Point:
-    """An act at a boundary: before a step in a direction, or at a rest before what is asked next."""
-
-    operation: str
-    way: str
-    at: str
-    act: str
-
-    def __str__(self) -> str:
-        return f"{self.operation}:{self.way}.{self.at}:{self.act}"
-
-    @property
-    def is_new(self) -> bool:
-        """Whether the move is yet to be asked for; else it waits for verification."""
-        return self.operation in FORWARD and self.at not in ENDS
-
-    @property
-    def waiting(self) -> str:
-        """Which kind of move waits."""
-        return self.operation if self.operation in FORWARD else FORWARD[zlib.crc32(str(self).encode()) % 2]
-
-    @property
-    def choice(self) -> str:
-        """How a move that waits in the end is ended."""
-        return self.at if self.at in ENDS else ENDS[zlib.crc32(str(self).encode()) % 2]
-
-    @classmethod
-    def parse(cls, text: str) -> Point:
-        """The point that `str` of it named."""
-        operation, boundary, act = text.split(":")
-        way, _, at = boundary.partition(".")
-        return cls(operation, way, at, act)
-
-
-def points() -> list[str]:
-    """Every act that is not refused, at every boundary."""
-    return [
-        str(Point(operation, way, at, act))
-        for operation, way, at, state in boundaries()
-        for act in ACTS
-        if not refused(act, state) and not _is_nothing(act, state)
-    ]
-
-
-def _is_nothing(act: str, state: State) -> bool:
-    """Whether nobody would do it there: Nova binds nothing anew while the port is bound elsewhere."""
-    return act == "rebind-ports" and state.bound != state.host
-
-
-def boundaries() -> Iterator[tuple[str, str, str, State]]:
-    """Operation, way and step, and the state before that step; the way is a direction, or a rest."""
-    for operation in OPERATIONS:
-        effects = EFFECTS.get(operation, EFFECTS["forward"])
-        state = State() if operation in FORWARD else VERIFYING
-        before: dict[str, State] = {}
-        for step in _steps(operation):
-            before[step] = state
-            yield operation, "execute", step, state
-            state = dataclasses.replace(state, **effects.get(step, {}))
-        yield operation, "execute", END, state
-        back = [*reversed(_undone(operation)), END]
-        state = before[back[0]]
-        for step in back:
-            yield operation, "revert", step, state
-            state = dataclasses.replace(before.get(step, state), migration=_migration_undone(operation, step, state))
-    yield "resize", "rest", "submitted", State()
-    yield "resize", "rest", "confirm", VERIFYING
-    yield "migrate", "rest", "revert", VERIFYING
-
-
-def _migration_undone(operation: str, step: str, state: State) -> str | None:
-    """The status of the migration behind the undo of the step: what was tried stays as evidence."""
-    if operation in FORWARD and step in ("record_migration", "accept", "record_before"):
-        return "error"
-    effects = EFFECTS.get(operation, EFFECTS["forward"])
-    if "migration" not in effects.get(step, {}):
-        return state.migration
-    return {"mark_migrating": "pre-migrating", "switch_records": "migrating"}.get(step, "finished")
-
-
-def _steps(operation: str) -> list[str]:
-    return [step.step_name() for step in registry.latest(operation).walk()]
-
-
-def _undone(operation: str) -> list[str]:
-    """The steps up to the one whose failure undoes the flow: the last one at which that is possible."""
-    steps, graph = _steps(operation), registry.latest(operation)
-    at = steps.index(graph.no_return.step_name())
-    return steps[: at + 1] if steps[at] == "start_guest" else steps[:at]
-
-
 def run(folder: Path, points: Iterable[str]) -> Iterator[Verdict]:
-    """Build the lab once, and put it back for each point."""
-    with Bench(folder) as bench:
-        for text in points:
-            began = time.monotonic()
-            trouble = bench.trouble(Point.parse(text))
-            yield Verdict(KIND, text, trouble, time.monotonic() - began)
+    """Build one lab for each world, and put it back for each point."""
+    wanted = sorted((Point.parse(text) for text in points), key=lambda point: WORLDS.index(point.world))
+    for world_of, found in itertools.groupby(wanted, key=lambda point: point.world):
+        with Bench(folder / world_of, world_of) as bench:
+            for point in found:
+                began = time.monotonic()
+                trouble = bench.trouble(point)
+                yield Verdict(KIND, str(point), trouble, time.monotonic() - began)
 
 
 class Bench:
     """One lab, as it is before a move and while one waits for verification."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, of_world: str = other_points.APART) -> None:
         self._folder = folder
+        storage, _, state = of_world.partition("-")
+        cloud = CLOUD.replace("SHARED", "shared: nfs1" if storage == "shared" else "")
+        self._cloud = cloud.replace("STATE", f"state: {state}," if state else "")
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
-        self.lab = lab = self._stack.enter_context(stage(self._folder / "lab", CLOUD))
+        self.lab = lab = self._stack.enter_context(stage(self._folder / "lab", self._cloud))
         self._stack.callback(self._disconnect)
         self._stack.callback(setattr, outcomes, "EVERY", outcomes.EVERY)
         self._stack.callback(setattr, moves, "CONFIRM_AGAIN", moves.CONFIRM_AGAIN)
@@ -309,10 +139,20 @@ class Bench:
         nova.was = self._was
         move = self._ask(point)
         planted = Planted(nova, point, move)
-        with self.lab.running(planted):
-            if point.way == "rest":
+        workers = dict.fromkeys(sorted(self.lab.lab.identity.hosts), planted.on_worker)
+        with self.lab.running(planted, workers if point.kind == DURING else None) as running:
+            if point.kind == REST:
                 planted.do()
-            asking.carry(self.lab.lab, move)
+            if point.kind == WAITING:
+                running.stop(SOURCE)
+                self._let_wait(move)
+                planted.do()
+            else:
+                asking.carry(self.lab.lab, move)
+        if point.kind in (PAUSED, PARKED, ENDED):
+            planted.do()
+        if point.kind == WAITING:
+            self.lab.cli("lab", "worker", "start", SOURCE)
         if planted.trouble or not planted.done:
             return planted.trouble or "the boundary was not reached"
         if point.act == "deleting":
@@ -332,9 +172,17 @@ class Bench:
         if point.is_new:
             return self._submit(point.operation)
         move = self.lab.move("web").id
-        if point.way != "rest":
+        if point.kind not in (REST, WAITING):
             asking.ask(lab, move, getattr(asking, point.operation))
         return move
+
+    def _let_wait(self, move: str) -> None:
+        """Let the policy want to confirm while the source's worker is away."""
+        stopped.stop(self.lab.lab.layout, SOURCE)
+        due = {"policy": "deadline", "deadline": dt.datetime(2026, 1, 1)}  # noqa: DTZ001 - the journal's have no zone
+        with self.lab.lab.journal.write() as session:
+            session.execute(sa.update(Move).where(Move.id == move).values(**due))
+        until(lambda: asking.read_move(self.lab.lab, move).waits_for, "the wait for the source")
 
 
 class Planted:
@@ -345,14 +193,22 @@ class Planted:
         self.done = False
         self.trouble = ""
         self._kept: dict[str, Any] = {}
-        undone = _undone(point.operation)
-        self._failed = False
-        self._fails = undone[-1] if point.way == "revert" else ""
+        self._asked = self._failed = False
+        self._fails = other_points.undone(point.operation)[-1] if point.direction == "revert" else ""
+        at = "after" if point.kind == AFTER else "before"
+        self._met = (point.at, "execute" if point.at == END else point.direction, at)
 
-    def __call__(self, _move: str, step: str, direction: str, phase: str) -> None:
-        way = "execute" if self.point.at == END else self.point.way
-        if not self.done and (step, direction, phase) == (self.point.at, way, "before"):
+    def __call__(self, move: str, step: str, direction: str, phase: str) -> None:
+        """The conductor's probe."""
+        met = (step, direction, phase) == self._met
+        if met and self.point.kind in ("execute", "revert", AFTER) and not self.done:
             self.do()
+        if met and self.point.kind == PARKED:
+            raise StepError("it cannot go on", code="test")
+        if met and self.point.kind == PAUSED:
+            self._once(move, requests.pause)
+        if self.point.at == "cancelled" and (step, phase) == ("copy_disks", "before"):
+            self._once(move, requests.cancel)
         if (step, direction) != (self._fails, "execute") or self._failed:
             return
         self._failed = phase == ("before" if step == "start_guest" else "after")
@@ -361,13 +217,23 @@ class Planted:
         if step != "start_guest" and phase == "after":
             raise StepError("it fails", code="test")
 
+    def on_worker(self, step: str, direction: str, _phase: str, _effect: str) -> None:
+        """The probe of each host's worker, before each effect: the first one of the step."""
+        if (step, direction) == self._met[:2] and not self.done:
+            self.do()
+
+    def _once(self, move: str, wish: Any) -> None:
+        if not self._asked:
+            self._asked = True
+            asking.ask(self.nova.lab, move, wish)
+
     def do(self) -> None:
         """Look whether the state is what the point takes it for, and act."""
         self.done = True
         row = self.nova.row
         status = next((each["status"] for each in self.nova.migrations() if each["uuid"] == self.move), None)
         found = (row["vm_state"], row["task_state"], status, row["host"])
-        told = dataclasses.astuple(_state(self.point))[:4]
+        told = dataclasses.astuple(other_points.state_of(self.point))[:4]
         if found != told:
             self.trouble = f"the boundary is {found}, and told to be {told}"
             return
@@ -460,10 +326,6 @@ class Planted:
                     f"{host} has the {group} {there} of the server, its guest {known[group]}, and {[*wanted]} are its"
                 )
         return ""
-
-
-def _state(point: Point) -> State:
-    return next(state for *names, state in boundaries() if names == [point.operation, point.way, point.at])
 
 
 PLANTS: Final[dict[str, Callable[[Acts, str], Any]]] = {

@@ -1,0 +1,314 @@
+"""Which acts of Nova and its users there are, and where: between any two steps, in the middle of one, and at rests.
+
+What the server's state is at each boundary is told here, step by step, from the documents; what Nova's API refuses in
+that state is no point.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import zlib
+from collections.abc import Iterator
+from typing import Any, Final
+
+from droveway.flows import registry
+from droveway.flows.step import Step
+from droveway.flows.steps.command import HostStep
+
+SOURCE: Final = "host1"
+DESTINATION: Final = "host2"
+
+FORWARD: Final = ("resize", "migrate")
+ENDS: Final = ("confirm", "revert")
+OPERATIONS: Final = (*FORWARD, *ENDS)
+END: Final = "end_of_flow"
+"""The boundary behind the last step."""
+
+APART: Final = "apart"
+WORLDS: Final = (APART, "apart-stopped", "shared", "shared-stopped")
+"""Where the hosts keep disks, and whether the server is stopped when all begins."""
+
+
+@dataclasses.dataclass(frozen=True)
+class State:
+    """What Nova's API and its services see of the server at a boundary."""
+
+    vm_state: str = "active"
+    task_state: str | None = None
+    migration: str | None = None
+    host: str = SOURCE
+    bound: str = SOURCE
+    """The host on which its port is bound ACTIVE."""
+
+
+_MIGRATED: Final = {"task_state": "resize_migrated"}
+EFFECTS: Final[dict[str, dict[str, dict[str, Any]]]] = {
+    "forward": {
+        "accept": _MIGRATED,
+        "record_migration": {"migration": "pre-migrating"},
+        "mark_migrating": {"migration": "migrating"},
+        "move_ports": {"bound": DESTINATION},
+        "switch_records": {"task_state": "resize_finish", "migration": "post-migrating", "host": DESTINATION},
+        "finish_records": {"vm_state": "resized", "task_state": None, "migration": "finished"},
+    },
+    "confirm": {
+        "mark_confirming": {"migration": "confirming"},
+        "settle_records": {"vm_state": "active", "migration": "confirmed"},
+    },
+    "revert": {
+        "mark_reverting": {"task_state": "resize_reverting", "migration": "reverting"},
+        "move_ports": {"bound": SOURCE},
+        "switch_records": {"host": SOURCE},
+        "settle_records": {"vm_state": "active", "task_state": None, "migration": "reverted"},
+    },
+}
+"""What each step changes of that, by the kind of its flow; the others change none of it."""
+
+VERIFYING: Final = State("resized", None, "finished", DESTINATION, DESTINATION)
+
+
+def refused(act: str, state: State) -> str:
+    """The rule of Nova's API by which the act is refused in the state; "" when it is not."""
+    rule = _RULES.get(act)
+    if rule is None:
+        return ""
+    decorator, vm_states, any_task = rule
+    if state.vm_state not in vm_states or (state.task_state is not None and not any_task):
+        return decorator
+    if act in ("confirm", "revert") and state.migration != "finished":
+        return "Migration.get_by_instance_and_status(..., 'finished')"
+    return ""
+
+
+_SET: Final = ("active", "paused", "stopped", "resized", "soft-delete", "shelved", "shelved_offloaded")
+_INTERFACE: Final = ("active", "paused", "stopped")
+_RULES: Final[dict[str, tuple[str, tuple[str, ...], bool]]] = {
+    "stop": ("stop: @check_instance_state(vm_state=[ACTIVE, ERROR])", ("active", "error"), False),
+    "reboot": ("_hard_reboot: @check_instance_state(vm_state=ALLOW_HARD_REBOOT)", ("active", "stopped"), False),
+    "attach": ("attach_volume: @check_instance_state(vm_state=[ACTIVE, ..., RESIZED, ...])", _SET, False),
+    "detach": ("detach_volume: @check_instance_state(vm_state=[ACTIVE, ..., RESIZED, ...])", _SET, False),
+    "swap": ("swap_volume: @check_instance_state(vm_state=[...])", ("active", "paused", "resized"), False),
+    "attach-port": ("attach_interface: @check_instance_state(vm_state=[...], task_state=[None])", _INTERFACE, False),
+    "detach-port": ("detach_interface: @check_instance_state(vm_state=[...], task_state=[None])", _INTERFACE, False),
+    "confirm": ("confirm_resize: @check_instance_state(vm_state=[RESIZED])", ("resized",), False),
+    "revert": ("revert_resize: @check_instance_state(vm_state=[RESIZED])", ("resized",), False),
+    "metadata": ("update_instance_metadata: @check_instance_state(vm_state=[...])", _INTERFACE, True),
+    "evacuate": (
+        "evacuate: @check_instance_state(vm_state=[ACTIVE, STOPPED, ERROR], task_state=None)",
+        ("active", "stopped", "error"),
+        True,
+    ),
+}
+
+DELETES: Final = ("delete", "delete-local", "deleting")
+ACTS: Final = (
+    *DELETES,
+    "evacuate",
+    "reset-active",
+    "reset-error",
+    "stop",
+    "reboot",
+    "attach",
+    "detach",
+    "swap",
+    "attach-port",
+    "detach-port",
+    "delete-port",
+    "touch-ports",
+    "rebind-ports",
+    "confirm",
+    "revert",
+    "lock",
+    "rename",
+    "metadata",
+    "delete-flavor",
+    "restart-compute",
+)
+
+
+DURING, AFTER, PAUSED, PARKED, WAITING, ENDED, REST = "during", "after", "paused", "parked", "waiting", "ended", "rest"
+"""Ways beside a direction: a host is at the step; the step is done and not stored; and rests.
+
+`PAUSED` is a move that is held behind the step, `PARKED` one that needs an operator, `WAITING` one whose policy waits
+for the source to be back, `ENDED` one that is over.
+"""
+
+_STARTS: Final = (("start_guest", "execute"), ("stop_guest", "revert"))
+"""Where a host is about to start the guest: Nova evacuates only where no host answers."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Point:
+    """An act at a boundary of a world: at a step in a direction, or at a rest before what is asked next."""
+
+    operation: str
+    way: str
+    at: str
+    act: str
+    world: str = APART
+
+    def __str__(self) -> str:
+        named = f"{self.operation}:{self.way}.{self.at}:{self.act}"
+        return named if self.world == APART else f"{named}:{self.world}"
+
+    @property
+    def kind(self) -> str:
+        """The way without the direction."""
+        return self.way.partition("-")[0]
+
+    @property
+    def direction(self) -> str:
+        """In which the step is met."""
+        return "revert" if self.way.endswith("revert") else "execute"
+
+    @property
+    def is_new(self) -> bool:
+        """Whether the move is yet to be asked for; else it waits for verification."""
+        return self.operation in FORWARD and self.at not in ENDS
+
+    @property
+    def waiting(self) -> str:
+        """Which kind of move waits."""
+        return self.operation if self.operation in FORWARD else FORWARD[_turn(str(self), 2)]
+
+    @property
+    def choice(self) -> str:
+        """How a move that waits in the end is ended."""
+        return self.at if self.at in ENDS else ENDS[_turn(str(self), 2)]
+
+    @classmethod
+    def parse(cls, text: str) -> Point:
+        """The point that `str` of it named."""
+        operation, boundary, act, *world = text.split(":")
+        way, _, at = boundary.partition(".")
+        return cls(operation, way, at, act, *world)
+
+
+def points() -> list[str]:
+    """Every act that is not refused, at every boundary.
+
+    Before a step and at the first rests that is so in the simplest world and in one more; else in one of all worlds,
+    which take turns.
+    """
+    return [str(point) for boundary in boundaries() for act in ACTS for point in _at(boundary, act)]
+
+
+def state_of(point: Point) -> State:
+    """What the server's state is at the point."""
+    found = next(state for *names, state in boundaries() if names == [point.operation, point.way, point.at])
+    return in_world(found, point.world)
+
+
+def in_world(state: State, world: str) -> State:
+    """The state of a server that was stopped when all began."""
+    if world.endswith("stopped") and state.vm_state == "active":
+        return dataclasses.replace(state, vm_state="stopped")
+    return state
+
+
+def _at(boundary: tuple[str, str, str, State], act: str) -> Iterator[Point]:
+    operation, way, at, state = boundary
+    point = Point(operation, way, at, act)
+    if act == "evacuate" and point.kind == DURING and (at, point.direction) in _STARTS:
+        return
+    if point.kind in (AFTER, PAUSED) and _turn(str(point), 4):
+        # Most of what follows is what follows the next boundary.
+        return
+    first = way in ("execute", "revert", REST)
+    others = WORLDS[1:] if first else WORLDS
+    for world in dict.fromkeys([*([APART] if first else []), others[_turn(str(point), len(others))]]):
+        there = in_world(state, world)
+        if not refused(act, there) and not _is_nothing(act, there):
+            yield dataclasses.replace(point, world=world)
+
+
+def _turn(text: str, count: int) -> int:
+    """Which of so many has its turn: a step that is added changes no other point."""
+    return zlib.crc32(text.encode()) % count
+
+
+def _is_nothing(act: str, state: State) -> bool:
+    """Whether nobody would do it there: Nova binds nothing anew while the port is bound elsewhere."""
+    return act == "rebind-ports" and state.bound != state.host
+
+
+def boundaries() -> Iterator[tuple[str, str, str, State]]:
+    """Operation, way and step, and the state there; the way is a direction, a way of being in the step, or a rest."""
+    for operation in OPERATIONS:
+        yield from _onward(operation)
+        yield from _backward(operation)
+    yield "resize", REST, "submitted", State()
+    yield "resize", REST, "confirm", VERIFYING
+    yield "migrate", REST, "revert", VERIFYING
+    for kind, end in itertools.product(FORWARD, ENDS):
+        yield kind, WAITING, end, VERIFYING
+    for kind in FORWARD:
+        yield kind, ENDED, "cancelled", State(migration="error")
+    yield "confirm", ENDED, "done", State(migration="confirmed", host=DESTINATION, bound=DESTINATION)
+    yield "revert", ENDED, "reverted", State(migration="reverted")
+
+
+def _onward(operation: str) -> Iterator[tuple[str, str, str, State]]:
+    effects = EFFECTS.get(operation, EFFECTS["forward"])
+    state = State() if operation in FORWARD else VERIFYING
+    graph = registry.latest(operation)
+    steps, beyond = [*graph.walk()], False
+    for step in steps:
+        name = step.step_name()
+        yield operation, "execute", name, state
+        if beyond:
+            yield operation, f"{PARKED}-execute", name, state
+        beyond = beyond or step is graph.no_return
+        if is_worked(step, "execute"):
+            yield operation, f"{DURING}-execute", name, state
+        state = dataclasses.replace(state, **effects.get(name, {}))
+        yield operation, f"{AFTER}-execute", name, state
+        if step is not steps[-1]:
+            yield operation, PAUSED, name, state
+    yield operation, "execute", END, state
+
+
+def _backward(operation: str) -> Iterator[tuple[str, str, str, State]]:
+    before: dict[str, State] = {name: state for _, way, name, state in _onward(operation) if way == "execute"}
+    known = {step.step_name(): step for step in registry.latest(operation).walk()}
+    back = [*reversed(undone(operation)), END]
+    state = before[back[0]]
+    for step in back:
+        yield operation, "revert", step, state
+        if step == END:
+            return
+        yield operation, f"{PARKED}-revert", step, state
+        if is_worked(known[step], "revert"):
+            yield operation, f"{DURING}-revert", step, state
+        state = dataclasses.replace(before.get(step, state), migration=_migration_undone(operation, step, state))
+        yield operation, f"{AFTER}-revert", step, state
+
+
+def is_worked(step: type[Step], direction: str) -> bool:
+    """Whether a host carries the step out, with effects of its own in the middle of which it can be met."""
+    if not issubclass(step, HostStep) or (direction == "revert" and step.no_undo):
+        return False
+    return (step.step_name(), direction) not in _QUIET
+
+
+_QUIET: Final = (("check_source", "execute"),)
+"""Steps and directions in which the host only looks."""
+
+
+def _migration_undone(operation: str, step: str, state: State) -> str | None:
+    """The status of the migration behind the undo of the step: what was tried stays as evidence."""
+    if operation in FORWARD and step in ("record_migration", "accept", "record_before"):
+        return "error"
+    effects = EFFECTS.get(operation, EFFECTS["forward"])
+    if "migration" not in effects.get(step, {}):
+        return state.migration
+    return {"mark_migrating": "pre-migrating", "switch_records": "migrating"}.get(step, "finished")
+
+
+def undone(operation: str) -> list[str]:
+    """The steps up to the one whose failure undoes the flow: the last one at which that is possible."""
+    graph = registry.latest(operation)
+    steps = [step.step_name() for step in graph.walk()]
+    at = steps.index(graph.no_return.step_name())
+    return steps[: at + 1] if steps[at] == "start_guest" else steps[:at]
