@@ -32,6 +32,16 @@ _EVACUATIONS: Final = (
     )
     .limit(1)
 )
+_REFUGE: Final = (
+    sa.select(Migration.dest_compute)
+    .where(
+        Migration.instance_uuid == sa.bindparam("server"),
+        Migration.migration_type == "evacuation",
+        Migration.deleted == 0,
+    )
+    .order_by(Migration.id.desc())
+    .limit(1)
+)
 _ROW: Final = sa.select(Instance.host, Instance.task_state).where(
     Instance.uuid == sa.bindparam("server"), Instance.deleted == 0
 )
@@ -50,6 +60,11 @@ def has_taken(session: orm.Session, server: str, task: str | None, migration: in
     if is_under_way(task):
         return True
     return session.scalar(_EVACUATIONS, {"server": server, "after": migration}) is not None
+
+
+def refuge(session: orm.Session, server: str) -> str:
+    """The host that Nova's last evacuation of the server goes to; empty while none is chosen."""
+    return session.scalar(_REFUGE, {"server": server}) or ""
 
 
 def sentence(name: str, host: str | None, task: str | None, so: str) -> str:

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from typing import Any, ClassVar
 
 from droveway.clients.network import ACTIVE
-from droveway.errors import StepError
+from droveway.errors import Evacuated, StepError
+from droveway.flows import evacuation
 from droveway.flows.before import PortBefore
 from droveway.flows.step import Context, Step
 from droveway.flows.steps import attached, starting
@@ -104,6 +105,7 @@ class MovePorts(PortStep):
             with self.writing(ctx, f"activate {{port}} on {host}", port):
                 bring(ctx, port, host, self.owner(ctx, port, host))
                 ctx.run.network.delete_binding(port.port, self.old_host(ctx))
+        _leave_to_evacuation(ctx, ports, host)
         return {"ports": len(ports)}
 
     def undo(self, ctx: Context) -> None:
@@ -114,10 +116,31 @@ class MovePorts(PortStep):
         if is_deleted(ctx):
             return
         starting.require_not_evacuated(ctx)
-        host = self.old_host(ctx)
-        for port in self.ports(ctx):
+        host, ports = self.old_host(ctx), self.ports(ctx)
+        for port in ports:
             with self.writing(ctx, f"activate {{port}} on {host}", port):
                 bring(ctx, port, host, self.owner(ctx, port, host))
+        _leave_to_evacuation(ctx, ports, host)
+
+
+def _leave_to_evacuation(ctx: Context, ports: list[PortBefore], host: str) -> None:
+    """Look once more whether Nova has evacuated the server; what it bound while this step wrote is active again.
+
+    Neutron compares nothing, so that an activation which comes behind Nova's would take the port away from its guest.
+    """
+    try:
+        starting.require_not_evacuated(ctx)
+    except Evacuated:
+        with ctx.run.cells.database(ctx.move.source_cell).read() as session:
+            refuge = evacuation.refuge(session, ctx.move.server)
+        known = {port.port for port in ports}
+        for port in ctx.run.network.ports(ctx.move.server):
+            if port.id in known and refuge != host and port.bindings.get(refuge, ACTIVE) != ACTIVE:
+                with ctx.run.intent("network", f"leave {port.id} to {refuge}"):
+                    owner = f"compute:{availability_zone(ctx, refuge)}"
+                    ctx.run.network.activate(port.id, refuge, device_owner=owner)
+                    ctx.run.network.delete_binding(port.id, host)
+        raise
 
 
 def bring(ctx: Context, port: PortBefore, host: str, owner: str) -> None:

@@ -68,7 +68,7 @@ def may_start(ctx: Context, host: str, states: States) -> bool:
     """
     with cell_rows(ctx) as rows:
         row, migration = rows.instance, rows.migration(ctx)
-        _refuse_evacuated(ctx, rows, f"so its guest is not started on {host}")
+        refuse_evacuated(ctx, rows, f"so its guest is not started on {host}")
         deleting = row.task_state == TaskState.DELETING
         if row.host != host or not (deleting or (row.task_state, migration.status) in states):
             raise StepError(
@@ -84,7 +84,7 @@ def require_not_evacuated(ctx: Context) -> None:
     """Raise StepError (``evacuated``) when Nova has taken the server: what it holds or uses is its evacuation's."""
     # A server that is gone has none, and one that is being deleted is no longer evacuated.
     with contextlib.suppress(ServerDeleted), cell_rows(ctx) as rows:
-        _refuse_evacuated(ctx, rows, "so what it holds, its ports and its volumes stay")
+        refuse_evacuated(ctx, rows, "so what it holds, its ports and its volumes stay")
 
 
 def permitted(
@@ -163,7 +163,8 @@ def _is_declared_down(ctx: Context, host: str) -> bool:
         return bool(rows.session.scalar(_FORCED_DOWN, {"host": host}))
 
 
-def _refuse_evacuated(ctx: Context, rows: Rows, so: str) -> None:
+def refuse_evacuated(ctx: Context, rows: Rows, so: str) -> None:
+    """Raise StepError (``evacuated``) when Nova has taken the server, in the transaction that writes its rows."""
     row, name = rows.instance, ctx.move.server_name
     if evacuation.has_taken(rows.session, row.uuid, row.task_state, rows.migration(ctx).id):
         raise Evacuated(evacuation.sentence(name, row.host, row.task_state, so))

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from droveway.clients.volume import Attachment
+from droveway.errors import Evacuated
 from droveway.flows.before import VolumeBefore, before
 from droveway.flows.step import Context, Step
 from droveway.flows.steps import attached, starting
@@ -152,7 +153,21 @@ def _connect(ctx: Context, volume: VolumeBefore, attachment: str, connector: dic
     ctx.run.volumes.connect(attachment, connector, volume.device)
     ctx.run.volumes.complete(attachment)
     shown = ctx.run.volumes.shown(attachment)
+    try:
+        found = _record(ctx, volume, attachment, shown)
+    except Evacuated:
+        # Nova has one of its own by now; while it has none, this one keeps the volume the server's.
+        if any(each.volume == volume.volume and each.attachment in _held(ctx, each) for each in _volumes(ctx)):
+            ctx.run.volumes.delete_attachment(attachment)
+        raise
+    if not found:
+        ctx.run.volumes.delete_attachment(attachment)
+
+
+def _record(ctx: Context, volume: VolumeBefore, attachment: str, shown: dict[str, Any]) -> bool:
+    """Let the volume's row name the attachment; False when there is none any more."""
     with cell_rows(ctx) as rows:
+        starting.refuse_evacuated(ctx, rows, "so its volumes stay")
         found = servers.volumes(rows.session, ctx.move.server)
         row = next((row for row in found if row.volume_id == volume.volume), None)
         if row is not None:
@@ -163,5 +178,4 @@ def _connect(ctx: Context, volume: VolumeBefore, attachment: str, connector: dic
                 attachment_id=(OneOf((row.attachment_id,)), attachment),
                 connection_info=(OneOf((row.connection_info,)), objects.encode(info)),
             )
-    if row is None:
-        ctx.run.volumes.delete_attachment(attachment)
+        return row is not None

@@ -13,7 +13,9 @@ from support.operations import Stage, stage
 from support.small_lab import until
 from support.two_faults.nova_acts import Acts
 
+from droveway.clients.network import Network
 from droveway.clients.placement import Allocations, Placement
+from droveway.clients.volume import Volumes
 from droveway.engines import asking
 from droveway.engines.submit import Wish, submit
 from droveway.errors import StepError
@@ -251,3 +253,56 @@ def test_a_move_that_is_left_gives_nothing_back_over_an_evacuation(lab: Stage, m
     assert lab.held(nova.server) == there
     assert lab.held(move) == {}
     assert asking.read_move(lab.lab, move).state == "cancelled"
+
+
+@pytest.mark.parametrize(
+    ("step", "direction", "write"),
+    [
+        ("move_ports", "execute", "network"),
+        ("move_ports", "revert", "network"),
+        ("move_volumes", "execute", "rows"),
+        ("move_volumes", "revert", "rows"),
+    ],
+)
+def test_a_write_that_comes_behind_an_evacuation_is_taken_back(
+    lab: Stage, step: str, direction: str, write: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nova evacuates behind the step's look at the rows and before it writes, to Neutron or to the volume's row."""
+    lab.cli("host", "disable", "host3", "--reason", "spare")
+    move = submit(lab.lab, Wish(server="web", flavor=None, host="host2")).id
+    nova, inside, seen = Acts(lab, "web"), list[str](), list[Any]()
+
+    def act() -> None:
+        if inside and not seen:
+            seen.append(None)
+            nova.evacuate()
+            seen[0] = held(lab)
+
+    def meet(_move: str, at: str, way: str, phase: str) -> None:
+        if (at, way, phase) == (step, direction, "before"):
+            inside.append(at)
+        if direction == "revert" and (at, way, phase) == ("define_guest", "execute", "before"):
+            raise StepError("it fails", code="test")
+
+    if write == "network":
+        activate = Network.activate
+
+        def activating(network: Network, *words: str, **named: str) -> None:
+            act()
+            activate(network, *words, **named)
+
+        monkeypatch.setattr(Network, "activate", activating)
+    else:
+        complete = Volumes.complete
+
+        def completing(volumes: Volumes, attachment: str) -> None:
+            complete(volumes, attachment)
+            act()
+
+        monkeypatch.setattr(Volumes, "complete", completing)
+    with lab.running(meet):
+        asking.carry(lab.lab, move)
+    ended = asking.read_move(lab.lab, move)
+    assert (ended.state, ended.error_code) == ("cancelled", "evacuated")
+    assert seen == [held(lab)]
+    assert_left_to_nova(lab, move)
