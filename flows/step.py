@@ -179,7 +179,12 @@ class Step(task.Task):
         try:
             ctx.run.require_way(ctx)
             self._mark_again(ctx)
-            return self.perform_ended(ctx) if outcome.is_reached(ctx) else self.perform(ctx)
+            if outcome.is_reached(ctx):
+                return self.perform_ended(ctx)
+            if self.where is not Where.CONDUCTOR and (why := self._evacuated(ctx)):
+                # Only what writes the server's rows, ports, volumes or books looks by itself.
+                raise Evacuated(why)
+            return self.perform(ctx)
         except ServerDeleted:
             ctx.run.note_deleted()
             if not (ctx.must_go_on or ctx.run.kind in RELEASING_KINDS):

@@ -111,6 +111,8 @@ class StopGuest(HostStep):
             self._leave_off(ctx)
             return
         if self._is_off_and_changed(ctx):
+            # It may have gone while the host connected it again.
+            redefining.disconnect_gone(ctx, self.host(ctx))
             self.redefine(ctx)
         if not self.ran(ctx):
             super().undo(ctx)

@@ -157,6 +157,23 @@ def test_a_move_that_met_an_evacuation_ends_as_cancelled(lab: Stage, step: str) 
         assert (lab.directory("host2", "web") / "disk").exists()
 
 
+def test_no_host_is_asked_once_nova_has_the_server(lab: Stage) -> None:
+    """Where all hosts share a directory the next step would take it away from the guest that Nova has built there."""
+    move = submit(lab.lab, Wish(server="web", flavor=None, host="host2")).id
+    met: list[str] = []
+
+    def meet(_move: str, at: str, way: str, phase: str) -> None:
+        if (at, way, phase) == ("set_aside", "execute", "before") and not met:
+            met.append(at)
+            evacuate(lab)
+
+    with lab.running(meet):
+        asking.carry(lab.lab, move)
+    assert asking.read_move(lab.lab, move).state == "cancelled"
+    assert (lab.directory("host1", "web") / "disk").exists()
+    assert not lab.directory("host1", "web", "_resize").exists()
+
+
 def test_a_copy_stays_while_an_evacuated_host_shows_nothing(lab: Stage, tmp_path: Path) -> None:
     """Of disks that were proved whole the only ones may lie on the destination."""
     move = submit(lab.lab, Wish(server="web", flavor=None, host="host2")).id

@@ -180,7 +180,8 @@ class Nova:
             host.undefine(self.server)
         shutil.rmtree(self.lab.layout.host(source) / "instances" / f"{self.server}_resize")
         self.lab.placement.release(move)
-        self._end(move, "confirmed", power_state=1, vm_state="active")
+        runs = any(guest.server == self.server and guest.running for guest in self.lab.hypervisor(self.host).guests())
+        self._end(move, "confirmed", power_state=1 if runs else 4, vm_state="active" if runs else "stopped")
 
     def revert(self, move: str) -> None:
         """Nova's own revert, as both nova-computes carry it out."""
@@ -210,7 +211,8 @@ class Nova:
             new.connect_volume(self.server, Volume(volume=volume, device="/dev/vdb", boot=False, connection=connection))
         directories = self.lab.layout.host(source) / "instances"
         (directories / f"{self.server}_resize").rename(directories / self.server)
-        new.start(self.server, lambda: None)
+        if self.was["instance"]["vm_state"] == "active":
+            new.start(self.server, lambda: None)
         self.lab.placement.return_move(server=self.server, migration=move)
         self._end(move, "reverted", **self.was["instance"])
         with self.lab.api.write() as session:

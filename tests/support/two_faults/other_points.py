@@ -134,8 +134,16 @@ DURING, AFTER, PAUSED, PARKED, WAITING, ENDED, REST = "during", "after", "paused
 for the source to be back, `ENDED` one that is over.
 """
 
-_STARTS: Final = (("start_guest", "execute"), ("stop_guest", "revert"))
-"""Where a host is about to start the guest: Nova evacuates only where no host answers."""
+_AT_ONCE: Final = (
+    ("start_guest", "execute"),
+    ("stop_guest", "revert"),
+    ("set_aside", "execute"),
+    ("copy_disks", "revert"),
+)
+"""Where a host is about to start the guest, or to take away the directory's name.
+
+That effect is under way, and only the next one can be stopped: `docs/limits.rst`.
+"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -210,7 +218,7 @@ def in_world(state: State, world: str) -> State:
 def _at(boundary: tuple[str, str, str, State], act: str) -> Iterator[Point]:
     operation, way, at, state = boundary
     point = Point(operation, way, at, act)
-    if act == "evacuate" and point.kind == DURING and (at, point.direction) in _STARTS:
+    if act == "evacuate" and point.kind == DURING and (at, point.direction) in _AT_ONCE:
         return
     if point.kind in (AFTER, PAUSED) and _turn(str(point), 4):
         # Most of what follows is what follows the next boundary.
@@ -292,7 +300,7 @@ def is_worked(step: type[Step], direction: str) -> bool:
     return (step.step_name(), direction) not in _QUIET
 
 
-_QUIET: Final = (("check_source", "execute"),)
+_QUIET: Final = (("check_source", "execute"), ("check_destination_copy", "execute"))
 """Steps and directions in which the host only looks."""
 
 

@@ -293,7 +293,14 @@ class Planted:
                 "bindings": [each for each in bindings if each["port"] in ports and each["status"] == "ACTIVE"],
                 "attachments": nova.volumes(),
                 "the allocation": world.allocations(root, nova.server),
-                "the new host": world.standing_on(root, REFUGE, nova.server),
+                "the new host": [
+                    thing for thing in world.standing_on(root, REFUGE, nova.server) if not _is_moves(thing)
+                ],
+                "its disks": {
+                    path.name: world.content(path)
+                    for path in sorted((world.instances(root, REFUGE) / nova.server).glob("disk*"))
+                    if world.is_disk(path)
+                },
                 "the definition": definition(root, REFUGE, nova.server),
                 "where it runs": world.running_on(root, nova.server),
                 "starts": [each for each in world.starts(root) if each["server"] == nova.server],
@@ -326,6 +333,11 @@ class Planted:
                     f"{host} has the {group} {there} of the server, its guest {known[group]}, and {[*wanted]} are its"
                 )
         return ""
+
+
+def _is_moves(thing: str) -> bool:
+    """Whether it is the move's own, in a directory that all hosts share."""
+    return any(word in thing for word in ("droveway-probe", ".part-", "_resize"))
 
 
 PLANTS: Final[dict[str, Callable[[Acts, str], Any]]] = {
