@@ -157,7 +157,8 @@ def _connect(ctx: Context, volume: VolumeBefore, attachment: str, connector: dic
         found = _record(ctx, volume, attachment, shown)
     except Evacuated:
         # Nova has one of its own by now; while it has none, this one keeps the volume the server's.
-        if any(each.volume == volume.volume and each.attachment in _held(ctx, each) for each in _volumes(ctx)):
+        named = {each.attachment for each in _volumes(ctx) if each.volume == volume.volume}
+        if attachment not in named and named & _held(ctx, volume).keys():
             ctx.run.volumes.delete_attachment(attachment)
         raise
     if not found:
