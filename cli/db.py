@@ -117,12 +117,15 @@ class Purge(Command):
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         """Remove them, and say how many rows went."""
+        from droveway.lab.records import InFolder
         from droveway.persistence import purge
 
         site = self.site(parsed_args)
         gone: list[str] = []
         counted = purge.purge(site.journal, parsed_args.older_than, gone)
-        if not site.runs_here:
+        if site.runs_here:
+            InFolder(self.lab(parsed_args).layout.recorded).forget(gone)
+        else:
             counted["nodes in ZooKeeper"] = self._sweep(site, gone)
         for name, count in counted.items():
             print(f"{count:>8}  {name}")

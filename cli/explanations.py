@@ -431,11 +431,20 @@ EXPLANATIONS: Final[dict[str, Explanation]] = {
     ),
     "overtaken": Explanation(
         "The journal was put back from an older copy and adopted, and the move had come further than that copy knows.",
-        "Nothing is done or undone from there. A step that goes forward fails, and the flow is undone. An undo is "
-        "tried again for [conductor] retry_for seconds; then the move rests as needs-operator.",
+        "The step that the message names was neither done nor undone. Where it went forward it fails, and the flow is "
+        "undone as far as it had really come. An undo is tried again for [conductor] retry_for seconds; then the move "
+        "rests as needs-operator.",
         "See with droveway server show SERVER where the server lives and runs. Stop a guest that is not to stay, and "
         "see that the rows name the host that the journal has; then droveway move retry MOVE. Or say that the undo "
         "needs nothing: droveway move settle MOVE STEP --as done. Or end the move there, with --as left.",
+    ),
+    "record-lost": Explanation(
+        "The journal was put back from an older copy and adopted. Neither it nor ZooKeeper knows any more what the "
+        "move began with: the server as it was before, or the destination that was chosen.",
+        "Nothing was done since. The move can be neither finished nor undone from this journal.",
+        "Put a newer copy of the journal back. When there is none, see with droveway server show SERVER where the "
+        "server lives and runs, and end the move there: droveway move settle MOVE STEP --as left --reason TEXT. Then "
+        "droveway audit names what is left over.",
     ),
     "not-this-moves": Explanation(
         "The server's rows name another host, or a task or a status of the migration that this move did not leave.",

@@ -90,6 +90,11 @@ def step_path(move: str) -> str:
     return f"{move_path(move)}/step"
 
 
+def record_path(move: str) -> str:
+    """The mirror of what the journal recorded of a running move (`droveway.engines.recorded`)."""
+    return f"{move_path(move)}/recorded"
+
+
 TOMBSTONE: Final = b"ended"
 
 

@@ -10,8 +10,10 @@ from sqlalchemy import orm
 from taskflow import states
 
 from droveway.clients.zookeeper import ROOT, Coordination, epoch_path, step_path
-from droveway.engines import details, incarnation, step_marks
+from droveway.engines import details, incarnation, recorded, step_marks
+from droveway.engines.recorded import Recorded
 from droveway.flows import registry
+from droveway.flows.alternates import AlternateRetry
 from droveway.flows.steps.command import ADOPTED
 from droveway.persistence import moves
 from droveway.persistence.database import Database, database_time
@@ -40,6 +42,7 @@ def adopt(coordination: Coordination, journal: Database, *, ignored: Collection[
     mark = incarnation.read_mark(coordination)
     workers = [each for each in incarnation.workers(coordination) if each.host not in ignored]
     marked = step_marks.highest(coordination, MOVES)
+    mirrored = recorded.mirrored(recorded.InZooKeeper(coordination))
     epochs = [mark.epoch if mark is not None else 0, *_mirrored(coordination)]
     with journal.write() as session:
         own = session.scalar(sa.select(Counter.value).where(Counter.name == EPOCH)) or 0
@@ -48,7 +51,7 @@ def adopt(coordination: Coordination, journal: Database, *, ignored: Collection[
         workers = incarnation.believed(workers, highest + (incarnation.GAP if mark is None else 0))
         epoch = max([highest, *(each.epoch for each in workers)])
         step = max([last, *(each.step for each in workers if each.step <= last + incarnation.GAP)]) + incarnation.GAP
-        parked = park_all(session, step=step, what="the journal was adopted as it is", said={})
+        parked = park_all(session, step=step, what="the journal was adopted as it is", said={}, mirrored=mirrored)
         for move in parked:
             epoch += 1
             # Whoever runs the move by the newer journal writes nothing any more.
@@ -68,11 +71,23 @@ def adopt(coordination: Coordination, journal: Database, *, ignored: Collection[
     return parked
 
 
-def park_all(session: orm.Session, *, step: int, what: str, said: Mapping[str, Sequence[str]]) -> list[Move]:
-    """Park every unfinished move with what the audit has ``said`` of it; the numbers of steps go on from ``step``."""
+def park_all(
+    session: orm.Session,
+    *,
+    step: int,
+    what: str,
+    said: Mapping[str, Sequence[str]],
+    mirrored: Mapping[str, Recorded],
+) -> list[Move]:
+    """Park every unfinished move with what the audit has ``said`` of it; the numbers of steps go on from ``step``.
+
+    What the journal has lost of its own record of a move comes back from what was ``mirrored``.
+    """
     parked = moves.open_moves(session)
     for number, move in enumerate(parked, step):
+        elsewhere = move.id in mirrored and recorded.take_back(session, move, mirrored[move.id])
         _park(session, move, number, what, said.get(move.id))
+        _begin_again(session, move, anew=elsewhere)
     return parked
 
 
@@ -112,18 +127,18 @@ def _park(session: orm.Session, move: Move, number: int, what: str, findings: Se
             error=error,
         )
     )
-    _begin_again(session, move)
     if move.state == State.NEEDS_OPERATOR:
         move.error, move.error_code = why, incarnation.Restored.code
     else:
         moves.park(session, move.id, incarnation.Restored.code, why)
 
 
-def _begin_again(session: orm.Session, move: Move) -> None:
+def _begin_again(session: orm.Session, move: Move, *, anew: bool) -> None:
     """Let every step of a flow that goes forward run once more: each finds its work done, or does it.
 
     The world may have gone on from where the copy has the flow, and come back behind that again.  What a step before
-    the first alternate recorded stands; a flow that was being undone goes on with that.
+    the first alternate recorded stands; a flow that was being undone goes on with that.  With ``anew`` the copy has the
+    flow at a destination that was given up since: the flow begins again with the choice, which takes the last one.
     """
     flow = session.get(MoveFlow, move.flow_uuid) if move.flow_uuid else None
     if flow is None or flow.ended_at is not None or (flow.kind, flow.version) not in registry.GRAPHS:
@@ -134,7 +149,9 @@ def _begin_again(session: orm.Session, move: Move) -> None:
         again = again[again.index(_ONCE[flow.kind]) + 1 :]
     atoms = details.ATOMS.c
     ours = atoms.parent_uuid == flow.uuid
-    if session.scalar(sa.select(sa.func.count()).where(ours, atoms.state.in_(_TURNED_BACK))):
+    if anew and graph.tried:
+        again += [graph.steps[-1].step_name(), AlternateRetry.title]
+    elif session.scalar(sa.select(sa.func.count()).where(ours, atoms.state.in_(_TURNED_BACK))):
         return
     session.execute(details.ATOMS.delete().where(ours, atoms.name.in_(again)))
 

@@ -17,7 +17,7 @@ from taskflow.types import timing
 
 from droveway import deadlines, wire
 from droveway.clients.zookeeper import Coordination, epoch_path
-from droveway.engines import fencing, incarnation, step_marks
+from droveway.engines import fencing, incarnation, recorded, step_marks
 from droveway.engines.backend import FlowBackend
 from droveway.engines.board import MoveBoard, MoveJob, Posting
 from droveway.engines.commands import Commands
@@ -28,7 +28,7 @@ from droveway.engines.incarnation import Restored
 from droveway.engines.run import MoveRun, Resources, Stop, begin_state
 from droveway.errors import CoordinationLost, Fenced, NotFound, Parked
 from droveway.flows.graph import Graph
-from droveway.flows.steps import homes
+from droveway.flows.steps import homes, overtaken
 from droveway.outages import Outage
 from droveway.persistence import attempts, debts, freezes, moves
 from droveway.persistence.database import absence, without_sql
@@ -114,6 +114,7 @@ class MoveConductor(impl_nonblocking.NonBlockingConductor):
         self.idle = threading.Event()
         """Set when the last flow that ran was given back."""
         self._coordination = coordination
+        self._records = resources.records or recorded.InZooKeeper(coordination)
         self._resources = resources
         self._find_graph = find_graph
         self._slots = slots
@@ -290,7 +291,12 @@ class MoveConductor(impl_nonblocking.NonBlockingConductor):
         return True
 
     def _run_engine(self, posting: Posting, graph: Graph, run: MoveRun, backend: FlowBackend) -> None:
-        engine = MoveEngine(graph.build(run), backend.load(), backend)
+        engine = MoveEngine(
+            graph.build(run),
+            backend.load(),
+            backend,
+            may_be_done=lambda failed: overtaken.may_be_done(run, failed, graph),
+        )
         try:
             engine.take_up_failed_undos()
             engine.run()
@@ -351,6 +357,7 @@ class MoveConductor(impl_nonblocking.NonBlockingConductor):
             stop=self.stopping,
             commands=commands,
             mark=step_marks.StepMark(self._coordination, self._resources.journal, move.id),
+            mirror=recorded.RecordMirror(self._records, self._resources.journal),
         )
 
     def _raise_fences(self, move: Move, epoch: int) -> None:

@@ -1,15 +1,18 @@
-"""The engine: TaskFlow's serial one, without the writes that nobody reads, and able to take a failed undo up again."""
+"""The engine: TaskFlow's serial one, without the writes that nobody reads, and able to take a failed undo up again.
+
+The undo of a flow that may have gone further than its journal knows covers the steps that it may have come to.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import itertools
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from taskflow import exceptions, states, storage
-from taskflow.engines.action_engine import compiler, deciders, selector, traversal
+from taskflow.engines.action_engine import compiler, completer, deciders, selector, traversal
 from taskflow.engines.action_engine.engine import SerialActionEngine
 from taskflow.utils import misc
 
@@ -77,12 +80,36 @@ class LinearSelector(selector.Selector):
                 yield successor, decider
 
 
+class MoveCompleter(completer.Completer):
+    """TaskFlow's answer to a failed atom, which undoes what stands as done.
+
+    Of a flow whose journal was put back more may be done than stands there.
+    """
+
+    def __init__(self, runtime: Any, backend: FlowBackend, may_be_done: Callable[[str], Sequence[str]]) -> None:
+        super().__init__(runtime)
+        self._store = backend
+        self._may_be_done = may_be_done
+
+    def _process_atom_failure(self, atom: Any, failure: Any) -> None:
+        """Let everything that may be done be undone: each undo is safe for a step that did not run."""
+        for name in self._may_be_done(atom.name):
+            if self._storage.get_atom_state(name) == states.PENDING:
+                self._store.assume(name)
+                self._storage.save(name, {}, states.SUCCESS)
+        super()._process_atom_failure(atom, failure)
+
+
 class MoveEngine(SerialActionEngine):
     """Runs one claimed flow in the caller's thread."""
 
-    def __init__(self, flow: Any, flow_detail: Any, backend: FlowBackend) -> None:
+    def __init__(
+        self, flow: Any, flow_detail: Any, backend: FlowBackend, *, may_be_done: Callable[[str], Sequence[str]]
+    ) -> None:
+        """``may_be_done`` names the steps that may be done beyond what the journal knows, when this one fails."""
         super().__init__(flow, flow_detail, backend, dict(OPTIONS))
         self._store = backend
+        self._may_be_done = may_be_done
 
     @misc.cachedproperty  # type: ignore[untyped-decorator]
     def storage(self) -> MoveStorage:
@@ -98,6 +125,7 @@ class MoveEngine(SerialActionEngine):
         if not self._compiled:
             super().compile()
             self._runtime._selector = LinearSelector(self._runtime)
+            self._runtime._completer = MoveCompleter(self._runtime, self._store, self._may_be_done)
 
     def take_up_failed_undos(self) -> None:
         """Set undos that failed back to begun: left as they are, TaskFlow calls the flow undone and does nothing."""

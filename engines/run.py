@@ -23,6 +23,7 @@ from droveway.engines.debts import Owed
 from droveway.engines.history import History
 from droveway.engines.incarnation import Restored
 from droveway.engines.progress import ProgressNote
+from droveway.engines.recorded import RecordMirror, Store
 from droveway.engines.step_marks import StepMark
 from droveway.errors import Cancelled, CoordinationLost, DestinationFault, Fenced, Parked, StepError, step_error
 from droveway.flows import evacuation
@@ -70,6 +71,8 @@ class Resources:
     host_away: float = 30.0
     """Seconds for which a step before the point of no return waits for a host whose worker is away."""
     probe: Probe | None = None
+    records: Store | None = None
+    """Where what the journal recorded of moves is mirrored; None for ZooKeeper."""
 
 
 class Stop:
@@ -115,6 +118,7 @@ class MoveRun:
         stop: Stop,
         commands: Commands,
         mark: StepMark,
+        mirror: RecordMirror,
     ) -> None:
         self.move_id = move.id
         self.server = move.server
@@ -133,6 +137,7 @@ class MoveRun:
         self._stop = stop
         self._commands = commands
         self._mark = mark
+        self._mirror = mirror
         self._no_return = no_return
         self._cancellable = True
         self._asked_beyond = False
@@ -177,7 +182,7 @@ class MoveRun:
         """
         if step == self._no_return:
             self._asked_beyond = direction == "execute" and (
-                self._asked_beyond or self.history.entered_again(step, direction)
+                self._asked_beyond or self.history.entered_again(step, direction) or overtaken.may_have_started(self)
             )
         self._cancellable = cancellable and not self._asked_beyond and self.kind in moves.FORWARD_KINDS
         self._require_going_on()
@@ -199,6 +204,14 @@ class MoveRun:
     def went_back(self, step: str) -> bool:
         """Whether a journal that was put back does not know that this step was undone."""
         return overtaken.went_back(self, step)
+
+    def is_behind(self) -> bool:
+        """Whether the flow may have gone further than its journal knows, which was put back and adopted."""
+        return overtaken.is_behind(self)
+
+    def may_not_turn_back(self, step: str) -> bool:
+        """Whether such a flow parks at this step rather than fail, since its undos would not know enough."""
+        return overtaken.may_not_turn_back(self, step)
 
     def require_way(self, ctx: Context) -> None:
         """Raise StepError for a step from a place that the move has left."""
@@ -453,6 +466,8 @@ class MoveRun:
         while why is None:
             try:
                 why = self._mark.note(step, direction, self.history.sequence(step, direction))
+                if not why:
+                    self._mirror.note(self.row)
             except CoordinationLost:
                 self.wait(SESSION_LOOK)
                 self._look()

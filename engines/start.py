@@ -20,6 +20,7 @@ from droveway.engines.folders import HostFolders
 from droveway.engines.health import Standard
 from droveway.engines.keeper import Keeper
 from droveway.engines.outcomes import Nova
+from droveway.engines.recorded import Store
 from droveway.engines.roster import Roster
 from droveway.engines.run import Probe, Resources
 from droveway.engines.site import Site
@@ -42,11 +43,18 @@ RACKS_FOR: Final = 60.0
 
 
 def conductor(
-    site: Site, coordination: Coordination, *, name: str, probe: Probe | None = None, ignored: Collection[str] = ()
+    site: Site,
+    coordination: Coordination,
+    *,
+    name: str,
+    probe: Probe | None = None,
+    ignored: Collection[str] = (),
+    records: Store | None = None,
 ) -> Conductor:
     """A conductor, started over a session of its own; ``name`` is new for each.
 
-    What the workers of ``ignored`` hosts have seen of the journal does not count.
+    What the workers of ``ignored`` hosts have seen of the journal does not count.  What the journal recorded of moves
+    is mirrored in ``records``, by default in ZooKeeper.
     """
     conf = site.conf
     resources = Resources(
@@ -67,6 +75,7 @@ def conductor(
         ),
         host_away=conf.conductor.host_away,
         probe=probe,
+        records=records,
     )
     found = Conductor(coordination, resources, registry.graph, name=name, slots=conf.conductor.threads, ignored=ignored)
     found.start()

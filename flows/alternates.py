@@ -29,10 +29,10 @@ class AlternateRetry(retry.Retry):
 
     def execute(self, candidates: dict[str, Any], history: Any, **_inputs: Any) -> dict[str, Any]:
         """The next alternate: its number, cell and host; recorded in the journal before anything relies on it."""
-        number = len(history) + 1
-        chosen = candidates["chosen"][number - 1]
+        number = candidates.get("first", 1) + len(history)
 
         def record() -> dict[str, Any]:
+            chosen = candidates["chosen"][number - 1]
             with self.run_.write() as session:
                 attempts.begin(session, self.run_.move_id, number, chosen)
             return {"attempt": number, "cell": chosen["cell"], "host": chosen["host"]}
@@ -41,7 +41,7 @@ class AlternateRetry(retry.Retry):
 
     def on_failure(self, candidates: dict[str, Any], history: Any, **_inputs: Any) -> retry.Decision:
         """RETRY for a destination's fault while alternates are left, else REVERT."""
-        left = len(history) < len(candidates["chosen"])
+        left = candidates.get("first", 1) + len(history) <= len(candidates["chosen"])
         destination = history.caused_by(DestinationFault, index=-1) and not history.caused_by(Cancelled, index=-1)
         move = self.run_.move()
         ends = move.cancel_requested or move.delete_requested

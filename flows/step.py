@@ -266,13 +266,15 @@ def guarded(
 ) -> T:
     """Run one atom's body between its boundary and its probes; raises flat StepErrors only, Parked or Fenced.
 
-    With ``must_go_on`` a failure is tried again until the deadline, then the move is parked.
+    With ``must_go_on`` a failure is tried again until the deadline, then the move is parked; so it is where a flow
+    whose journal was put back does not know yet what its undos need.
     """
     until = time.monotonic() + run.options.retry_for
     pause = run.options.retry_pause
     said = ""
     while True:
         try:
+            must_go_on = must_go_on or (direction == "execute" and run.may_not_turn_back(name))
             run.boundary(name, direction, cancellable=not must_go_on)
             run.probe(name, direction, "before")
             with deadlines.running(name, run.options.step_deadline):

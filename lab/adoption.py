@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from droveway.engines.adoption import park_all
 from droveway.engines.incarnation import new_incarnation
+from droveway.engines.recorded import mirrored
 from droveway.errors import Refused
 from droveway.lab import books, build, marks
+from droveway.lab.records import InFolder
 from droveway.lab.session import Lab
 from droveway.persistence import moves
 from droveway.persistence.journal import EPOCH, INCARNATION, Counter, Move
@@ -32,7 +34,10 @@ def adopt(lab: Lab) -> list[Move]:
         step = max([known.step or 0 if known else 0, present.step or 0, *(mark.step for mark in seen)]) + 1
         with lab.journal.write() as session:
             told = {move.id: said.get(move.id, []) for move in moves.open_moves(session)}
-            parked = park_all(session, step=step, what="the lab's databases were adopted as they are", said=told)
+            kept = mirrored(InFolder(lab.layout.recorded))
+            parked = park_all(
+                session, step=step, what="the lab's databases were adopted as they are", said=told, mirrored=kept
+            )
             session.merge(Counter(name=EPOCH, value=epoch))
             session.merge(Counter(name=INCARNATION, value=new_incarnation()))
         lab.layout.marks.unlink(missing_ok=True)

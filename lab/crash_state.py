@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from droveway.lab.crash_bytes import HEAD
+from droveway.lab.layout import RECORDED
 from droveway.lab.session import Lab
 from droveway.workers import extents
 from droveway.workers.hypervisors import guests_log
@@ -97,6 +98,7 @@ _WORKER: Final = (
 _SMALL: Final = 64 * 1024
 """Bytes: of so small a file the whole content counts; a disk's beyond what the guest itself writes."""
 
+_SAME_FILES: Final = ("faults.json", "lab.json", "marks.json")
 _SAME: Final = (".lock", ".log", ".sqlite-wal", ".sqlite-shm", ".pid", ".ask", ".answer", ".starts")
 
 
@@ -161,7 +163,7 @@ def _lines(lab: Lab, *, flow: bool = False) -> Iterator[str]:
                 yield from _rows(name, path, flow=flow)
             elif flow:
                 yield from _worker(name, path)
-        elif not name.endswith(_SAME) and name not in ("faults.json", "lab.json", "marks.json"):
+        elif not name.endswith(_SAME) and name not in _SAME_FILES and path.parent.name != RECORDED:
             yield f"{name} {_content(path, whole=flow)}"
     for host in sorted(lab.identity.hosts):
         for guest in lab.hypervisor(host).guests():

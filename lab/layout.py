@@ -18,6 +18,7 @@ VERSION: Final = 1
 """Raised when an older Droveway could not use the lab any more."""
 
 WORKER: Final = "worker.sqlite"
+RECORDED: Final = "recorded"
 """The journal of a host's worker, in the host's directory."""
 
 _SOCKET_PREFIX = "droveway-"
@@ -134,6 +135,11 @@ class Layout:
     def marks(self) -> Path:
         """What the databases said of themselves when the lab last ran."""
         return self.root / "marks.json"
+
+    @property
+    def recorded(self) -> Path:
+        """One file for each move: what the journal recorded of it."""
+        return self.root / RECORDED
 
     @property
     def log(self) -> Path:

@@ -26,6 +26,7 @@ from droveway.errors import DrovewayError, Refused
 from droveway.flows import registry
 from droveway.flows.step import Where
 from droveway.lab import faults, marks
+from droveway.lab.records import InFolder
 from droveway.lab.session import Lab
 from droveway.lab.stopped import stopped_workers
 from droveway.persistence import debts, moves, open_flows
@@ -201,6 +202,7 @@ def start_conductor(lab: Lab, coordination: Coordination, *, probe: Probe | None
         coordination,
         name=f"lab-{os.getpid()}-{uuid.uuid4().hex[:8]}",
         probe=probe or faults.conductor_probe(lab.layout, lambda move, step: _host_of(lab, move, step)),
+        records=InFolder(lab.layout.recorded),
     )
 
 

@@ -25,6 +25,7 @@ _STANDS_AT: Final = (
         updated_at=sa.func.utc_now(),
     )
 )
+_TRIED: Final = sa.select(MoveAttempt).where(MoveAttempt.move_id == sa.bindparam("move")).order_by(MoveAttempt.attempt)
 _HOSTS: Final = sa.select(MoveAttempt.host).where(MoveAttempt.move_id == sa.bindparam("move"))
 
 
@@ -52,6 +53,12 @@ def begin(session: orm.Session, move_id: str, number: int, chosen: dict[str, Any
 def current(session: orm.Session, move: Move) -> MoveAttempt | None:
     """The alternate that the move is on, or None before the first."""
     return session.scalar(_ATTEMPT, {"move": move.id, "number": move.attempt}) if move.attempt else None
+
+
+def tried(session: orm.Session, move_id: str) -> list[dict[str, Any]]:
+    """Every alternate that was recorded, first to last, as `begin` was given them."""
+    rows = session.scalars(_TRIED, {"move": move_id})
+    return [{name: getattr(row, name) for name in ("cell", "host", "node", "provider", "request")} for row in rows]
 
 
 def hosts(session: orm.Session, move: Move) -> list[str]:

@@ -81,8 +81,6 @@ class CheckSource(HostStep):
     does = "check what was set aside on the source"
     no_undo = "it only reads"
     gives = "source_check"
-    may_do_without: ClassVar[bool] = True
-    """Whether the flow goes on when that host is declared down."""
 
     def perform(self, ctx: Context) -> dict[str, Any] | None:
         """Nobody needs the disks of a server that was deleted meanwhile; a host declared down has them discarded later.
@@ -94,12 +92,16 @@ class CheckSource(HostStep):
         try:
             return super().perform(ctx)
         except StepError as error:
-            if error.error_code == DECLARED_DOWN and self.may_do_without and not ctx.same_host:
+            if error.error_code == DECLARED_DOWN and self.may_do_without(ctx) and not ctx.same_host:
                 return {"declared_down": self.host(ctx)}
             if error.error_code != "missing" or ctx.run.kind != "confirm":
                 raise
             # A host that was installed anew: a confirm, which only deletes there, has nothing to do.
             return {"missing": error.message}
+
+    def may_do_without(self, ctx: Context) -> bool:  # noqa: ARG002 - a confirm always may
+        """Whether the flow goes on when that host is declared down."""
+        return True
 
 
 class CheckRevertSource(CheckSource):
@@ -107,7 +109,10 @@ class CheckRevertSource(CheckSource):
 
     title: ClassVar[str] = "check_source"
     does = "check what was set aside on the source, and the guest on the destination"
-    may_do_without = False
+
+    def may_do_without(self, ctx: Context) -> bool:
+        """Only a revert that may have stopped the guest already: what comes next fails, and its undo starts it."""
+        return ctx.run.is_behind()
 
     def perform(self, ctx: Context) -> dict[str, Any] | None:
         """The source's connector, and whether the destination's guest runs: one that is declared down has none."""

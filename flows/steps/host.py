@@ -326,7 +326,7 @@ class CopyDisks(HostStep):
     def details(self, ctx: Context) -> wire.CopyDisks:
         """From whom, and how."""
         return wire.CopyDisks(
-            variant="local" if ctx.inputs["storage"]["shared"] else "pull",
+            variant="local" if same_directory(ctx) else "pull",
             source=ctx.move.source_host,
             address="",
             probe=probe_name(ctx),

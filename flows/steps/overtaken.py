@@ -23,6 +23,7 @@ from droveway.persistence.moves import FORWARD_KINDS
 from droveway.persistence.vm_states import MigrationStatus, TaskState
 
 if TYPE_CHECKING:
+    from droveway.flows.graph import Graph
     from droveway.flows.step import Context
     from droveway.persistence.cell import Instance, Migration
 
@@ -58,8 +59,34 @@ _PREPARING: Final = _FIRST | {
 
 _MARK_BACK: Final = "mark_reverting"
 
+_FINDING: Final = {
+    "resize": _FIRST | {"choose_destinations", "alternates"},
+    "migrate": _FIRST | {"choose_destinations", "alternates"},
+    _REVERT: frozenset({_MARK_BACK, "check_source"}),
+}
+"""By kind: the steps that come before what every undo of the flow has to know."""
+
 _ADOPTED: Final[weakref.WeakKeyDictionary[Run, bool]] = weakref.WeakKeyDictionary()
 """Run → whether its move's journal was adopted, which happens only while nobody has claimed it."""
+
+_BEHIND: Final[weakref.WeakKeyDictionary[Run, int | None]] = weakref.WeakKeyDictionary()
+"""Run → `_adopted_on`."""
+
+_LAST_ADOPTED: Final = (
+    sa.select(MoveStep.seq, MoveStep.flow_uuid, MoveStep.attempt)
+    .where(MoveStep.move_id == sa.bindparam("move"), MoveStep.step == ADOPTED)
+    .order_by(MoveStep.seq.desc())
+    .limit(1)
+)
+_OTHER_SINCE: Final = (
+    sa.select(MoveStep.seq)
+    .where(
+        MoveStep.move_id == sa.bindparam("move"),
+        MoveStep.seq > sa.bindparam("adopted"),
+        MoveStep.flow_uuid != sa.bindparam("flow"),
+    )
+    .limit(1)
+)
 
 
 def went_on(run: Run, step: str) -> bool:
@@ -125,7 +152,7 @@ def require_way(ctx: Context) -> None:
         _require_way_back(ctx)
     elif _is_undone(ctx):
         raise _overtaken(ctx, "it was undone", "")
-    elif ctx.step == _SWITCH and not ctx.same_host and describe(ctx, ctx.move.source_host, part="off").running:
+    elif ctx.step == _SWITCH and not _is_switched(ctx) and describe(ctx, ctx.move.source_host, part="off").running:
         raise _overtaken(ctx, f"its guest runs on {ctx.move.source_host}", ctx.move.source_host)
 
 
@@ -141,6 +168,12 @@ def _is_undone(ctx: Context) -> bool:
     row, migration = _rows(ctx.run)
     over = migration is not None and migration.status == MigrationStatus.ERROR
     return over and not (ctx.step in _FIRST and row is not None and row.task_state == TaskState.RESIZE_MIGRATED)
+
+
+def _is_switched(ctx: Context) -> bool:
+    """Whether the rows name the destination, so that nothing is switched; on one host it never matters."""
+    row, _ = _rows(ctx.run)
+    return ctx.same_host or (row is not None and row.host == ctx.destination.host)
 
 
 def are_in_use_again(ctx: Context) -> bool:
@@ -181,6 +214,80 @@ def was_adopted(run: Run) -> bool:
         with run.journal.read() as session:
             _ADOPTED[run] = session.scalar(adopted.limit(1)) is not None
     return _ADOPTED[run]
+
+
+def is_behind(run: Run) -> bool:
+    """Whether the flow may have gone further than its journal knows: it was adopted in this flow, or right before it.
+
+    What another flow of the move did since then the journal knows.
+    """
+    return _adopted_on(run) is not None
+
+
+def _adopted_on(run: Run) -> int | None:
+    """The alternate that the flow was on when its journal was adopted; None unless that was in it, or right before."""
+    if not was_adopted(run):
+        return None
+    if run not in _BEHIND:
+        with run.journal.read() as session:
+            last = session.execute(_LAST_ADOPTED, {"move": run.move_id}).one()
+            since = {"move": run.move_id, "flow": run.flow_uuid, "adopted": last.seq}
+            ours = last.flow_uuid == run.flow_uuid or session.scalar(_OTHER_SINCE, since) is None
+        _BEHIND[run] = last.attempt if ours else None
+    return _BEHIND[run]
+
+
+def may_not_turn_back(run: Run, step: str) -> bool:
+    """Whether the flow goes forward from this step, or parks: its undos would not know what they are to bring back.
+
+    So it is where the rows show the step as done, and until the first step is within reach that has something of its
+    own to undo.  A move that has no migration yet, or whose migration ended, has nothing beyond these.
+    """
+    if went_on(run, step):
+        return True
+    if step not in _FINDING.get(run.kind, ()) or not is_behind(run):
+        return False
+    row, migration = _rows(run)
+    if row is None or migration is None:
+        return False
+    if run.kind == _REVERT:
+        return (row.task_state, migration.status) == _REVERTING
+    return run.attempt(run.row) is not None and migration.status != MigrationStatus.ERROR
+
+
+def may_be_done(run: Run, failed: str, graph: Graph) -> list[str]:
+    """Name the steps behind the one that failed that the flow may have done before its journal was put back.
+
+    The point of no return is none of them: an undo is refused where the guest may have been started.  What was done on
+    an alternate that was tried after the adoption the journal knows.
+    """
+    if failed in _FINDING.get(run.kind, (failed,)) or _adopted_on(run) != run.row.attempt:
+        return []
+    names = graph.names()
+    return names[names.index(failed) + 1 : names.index(graph.no_return.step_name())]
+
+
+def may_have_started(run: Run) -> bool:
+    """Whether the flow may have come to its point of no return before its journal was put back."""
+    return _adopted_on(run) == run.row.attempt
+
+
+def require_record(ctx: Context, *, lost: str) -> None:
+    """Park the move (``record-lost``) when it may have gone on, and nobody knows any more what this step recorded."""
+    if not is_behind(ctx.run):
+        return
+    _, migration = _rows(ctx.run)
+    if migration is None:
+        return
+    ctx.run.park(
+        ctx.step,
+        ctx.direction,
+        StepError(
+            f"the journal was put back to a time before it knew {lost}, and ZooKeeper has lost it too, so the move of "
+            f"{ctx.move.server_name} can be neither finished nor undone: put a newer copy of the journal back",
+            code="record-lost",
+        ),
+    )
 
 
 def _rows(run: Run) -> tuple[Instance | None, Migration | None]:

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from droveway.errors import StepError
 from droveway.flows.before import Before, PortBefore, VolumeBefore, as_json, before
 from droveway.flows.step import Context, Step
-from droveway.flows.steps import leaving
+from droveway.flows.steps import leaving, overtaken
 from droveway.flows.steps.rows import (
     Place,
     Rows,
@@ -63,6 +63,7 @@ class RecordBefore(Step):
     def perform(self, ctx: Context) -> dict[str, Any]:
         """Write `moves.before` once."""
         if ctx.move.before is None:
+            overtaken.require_record(ctx, lost="what the server was before the move")
             record = self._look(ctx)
             with ctx.run.write() as session:
                 moves.get(session, ctx.move.id, lock=True).before = as_json(record)

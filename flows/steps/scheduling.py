@@ -10,8 +10,9 @@ from sqlalchemy import orm
 from droveway.errors import DestinationFault
 from droveway.flows.before import before
 from droveway.flows.step import Context, Step
+from droveway.flows.steps import overtaken
 from droveway.flows.steps.rows import compute_node
-from droveway.persistence import objects
+from droveway.persistence import attempts, objects
 from droveway.scheduler.candidates import schedule
 from droveway.scheduler.filters import rejection
 from droveway.scheduler.hosts import HostState, host_states
@@ -28,9 +29,21 @@ class ChooseDestinations(Step):
     def perform(self, ctx: Context) -> dict[str, Any]:
         """One allocation candidates query, then filters and weighers; raises StepError `no-valid-host`.
 
-        The result has the hosts that were left out with the filter and the reason against each.
+        The result has the hosts that were left out with the filter and the reason against each.  A flow that had
+        chosen before its journal was put back keeps to the destination that it was on.
         """
+        if ctx.run.is_behind():
+            if ctx.attempt is not None:
+                return self.passed_by(ctx)
+            if ctx.run.placement.allocations(ctx.move.id).allocations:
+                overtaken.require_record(ctx, lost="the destination that it had chosen")
         return schedule(ctx.run.placement, _states(ctx), _request(ctx)).as_dict()
+
+    def passed_by(self, ctx: Context) -> dict[str, Any]:
+        """The destinations that were tried, of which the last is the ``first`` to be tried now."""
+        with ctx.run.journal.read() as session:
+            tried = attempts.tried(session, ctx.move.id)
+        return {"chosen": tried, "rejected": {}, "first": ctx.move.attempt}
 
 
 def check_group(ctx: Context, session: orm.Session) -> None:

@@ -173,10 +173,11 @@ class Moving:
             session.add(
                 MoveStep(
                     move_id=MOVE,
-                    flow_uuid=FLOW,
+                    flow_uuid=self.flow_uuid,
                     flow=self.kind,
                     step=step,
                     direction=direction,
+                    attempt=self.row.attempt,
                     epoch=epoch,
                     started_at=NOW,
                 )

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 from support.moving_rows import DESTINATION, SOURCE, Moving, guest
 
 from droveway.engines import adoption
@@ -14,8 +15,9 @@ from droveway.errors import StepError
 from droveway.flows import registry
 from droveway.flows.graph import Graph
 from droveway.flows.step import Step
-from droveway.flows.steps import endings, overtaken, records
+from droveway.flows.steps import confirming, endings, overtaken, records
 from droveway.flows.steps.command import ADOPTED
+from droveway.persistence.cell import Migration
 from droveway.wire import Direction
 
 FORWARD = [graph for graph in registry.GRAPHS.values() if graph.kind in ("resize", "migrate")]
@@ -65,9 +67,21 @@ def lists(forward: list[Graph], back: list[Graph]) -> dict[str, set[str]]:
     }
 
 
+def finding() -> dict[str, set[str]]:
+    """By kind what comes before the first step on a destination, the choice among the alternates too.
+
+    A revert is to know what it found on both hosts.
+    """
+    known = {
+        graph.kind: {name for name in graph.names() if name not in since(graph, graph.tried[0])} for graph in FORWARD
+    }
+    return known | {graph.kind: set(until(graph, confirming.CheckRevertSource)) for graph in BACK}
+
+
 def test_the_steps_that_are_named_are_those_of_the_graphs() -> None:
     wanted = lists(FORWARD, BACK)
     assert {name: set(getattr(overtaken, name)) for name in wanted} == wanted
+    assert {kind: set(steps) for kind, steps in overtaken._FINDING.items()} == finding()
     assert {overtaken._SWITCH} == {records.SwitchRecords.step_name(), endings.SwitchBack.step_name()}
     assert {overtaken._MARK_BACK} == {names(graph)[0] for graph in BACK}
 
@@ -245,3 +259,70 @@ def test_nothing_is_asked_of_a_server_that_is_deleted(moving: Moving) -> None:
     moving.place(SOURCE, None, "error")
     moving.change(deleted=1)
     overtaken.require_way(moving.context("copy_disks"))
+
+
+def test_rows_that_are_switched_are_not_switched_while_the_source_is_away(moving: Moving) -> None:
+    """Who asks the source then waits for a host that the server left."""
+    adopted(moving, "migrate")
+    moving.place(DESTINATION, "resize_finish", "post-migrating")
+    assert SOURCE not in moving.says
+    overtaken.require_way(moving.context("switch_records"))
+
+
+@pytest.mark.parametrize("graph", FORWARD, ids=lambda graph: f"{graph.kind}@{graph.version}")
+def test_a_forward_flow_that_was_put_back_parks_until_it_is_on_its_destination(moving: Moving, graph: Graph) -> None:
+    adopted(moving, graph.kind)
+    assert {step for step in graph.names() if overtaken.may_not_turn_back(moving, step)} == finding()[graph.kind]
+    moving.chosen = None
+    assert not any(overtaken.may_not_turn_back(moving, step) for step in graph.names()), "nothing was claimed"
+
+
+@pytest.mark.parametrize("graph", BACK, ids=lambda graph: f"{graph.kind}@{graph.version}")
+def test_a_revert_that_was_put_back_parks_where_its_rows_show_that_it_began(moving: Moving, graph: Graph) -> None:
+    adopted(moving, graph.kind)
+    moving.place(DESTINATION, "resize_reverting", "reverting", "resized")
+    assert {step for step in graph.names() if overtaken.may_not_turn_back(moving, step)} == finding()[graph.kind]
+    moving.place(DESTINATION, None, "finished", "resized")
+    assert not any(overtaken.may_not_turn_back(moving, step) for step in graph.names())
+
+
+@pytest.mark.parametrize("graph", [*FORWARD, *BACK], ids=lambda graph: f"{graph.kind}@{graph.version}")
+def test_what_may_be_done_lies_between_the_failed_step_and_the_start(moving: Moving, graph: Graph) -> None:
+    adopted(moving, graph.kind)
+    moving.place(DESTINATION, "resize_reverting", "reverting", "resized")
+    order = graph.names()
+    start = order.index(graph.no_return.step_name())
+    for number, step in enumerate(order[:start]):
+        known = [] if step in finding()[graph.kind] else order[number + 1 : start]
+        assert overtaken.may_be_done(moving, step, graph) == known
+    moving.row.attempt = 2
+    assert overtaken.may_be_done(moving, order[start - 2], graph) == [], "this alternate the journal knows"
+
+
+@pytest.mark.parametrize("later", ["in another flow", "in none"])
+def test_what_another_flow_did_since_the_adoption_the_journal_knows(moving: Moving, later: str) -> None:
+    """A flow that was filed for what had begun before the journal was put back comes right behind the adoption."""
+    moving.flow_uuid = "c0ffee00-77aa-4a63-8d4e-2a0f2a0c9b05"
+    adopted(moving, "revert")
+    moving.flow_uuid = "c0ffee00-77aa-4a63-8d4e-2a0f2a0c9b06"
+    if later == "in another flow":
+        moving.note("finish_records")
+    moving.flow_uuid = "c0ffee00-77aa-4a63-8d4e-2a0f2a0c9b07"
+    moving.note("mark_reverting")
+    assert overtaken.is_behind(moving) == (later == "in none")
+
+
+def test_a_flow_whose_record_is_lost_parks(moving: Moving) -> None:
+    adopted(moving, "migrate")
+    parks: list[StepError] = []
+    moving.park = lambda _step, _direction, error: parks.append(error)
+    overtaken.require_record(moving.context("record_before"), lost="what the server was")
+    assert [error.error_code for error in parks] == ["record-lost"]
+    assert "before it knew what the server was" in str(parks[0])
+
+
+def test_a_flow_whose_migration_does_not_stand_yet_records_the_server_anew(moving: Moving) -> None:
+    adopted(moving, "migrate")
+    with moving.cell.write() as session:
+        session.execute(sa.delete(Migration))
+    overtaken.require_record(moving.context("record_before"), lost="what the server was")

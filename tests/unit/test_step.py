@@ -24,6 +24,7 @@ class FakeRun:
         self.options = MoveOptions(retry_for=retry_for, retry_pause=0.0)
         self.seen: list[str] = []
         self.stop_at_boundary: Exception | None = None
+        self.turns_back: Exception | bool = True
 
     def boundary(self, step: str, direction: str, *, cancellable: bool) -> None:
         self.seen.append(f"boundary {direction} {'cancellable' if cancellable else 'must go on'}")
@@ -40,6 +41,11 @@ class FakeRun:
 
     def went_on(self, step: str) -> bool:
         return False
+
+    def may_not_turn_back(self, step: str) -> bool:
+        if isinstance(self.turns_back, Exception):
+            raise self.turns_back
+        return not self.turns_back
 
     def evacuated(self, ctx: Any) -> str:
         return ""
@@ -251,3 +257,20 @@ def test_a_step_that_cannot_even_park_is_never_a_failed_one(
     with pytest.raises(Parked):
         step.execute()
     assert run.seen[-1] == "leave"
+
+
+def test_a_step_that_must_not_be_turned_back_from_parks(toy: Callable[..., tuple[Toy, FakeRun]]) -> None:
+    """So of a flow whose journal was put back, where its undos would not know what they are to bring back."""
+    step, run = toy(StepError("away", code="host-unreachable"), retry_for=0.0)
+    run.turns_back = False
+    with pytest.raises(Parked):
+        step.execute()
+    assert run.seen == ["boundary execute must go on", "before execute", "park host-unreachable"]
+
+
+def test_nobody_turns_back_while_the_rows_cannot_be_read(toy: Callable[..., tuple[Toy, FakeRun]]) -> None:
+    step, run = toy({})
+    run.turns_back = CoordinationLost("away")
+    with pytest.raises(Parked):
+        step.execute()
+    assert run.seen == ["leave"]

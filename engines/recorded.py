@@ -1,0 +1,162 @@
+"""Mirrors in ZooKeeper what only the journal knows of a running move, so that an older copy of the journal finds it.
+
+A move changes the very things that these facts were read from: the server as it was before, the destinations that were
+tried, how the disks are stored.  Whoever adopts an older journal takes from the mirror what that journal lacks.  The
+mirror that is lost is written anew from the journal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Protocol
+
+import msgspec
+import sqlalchemy as sa
+from sqlalchemy import orm
+
+from droveway.clients.zookeeper import ROOT, Coordination, record_path
+from droveway.persistence import moves
+from droveway.persistence.database import Database, database_time
+from droveway.persistence.journal import Move, MoveAttempt
+
+MOVES: Final = f"{ROOT}/moves"
+
+_ATTEMPTS: Final = sa.select(MoveAttempt).where(MoveAttempt.move_id == sa.bindparam("move")).order_by("attempt")
+
+
+class Tried(msgspec.Struct, frozen=True, kw_only=True):
+    """A destination that the move tried: the columns of its row in the journal."""
+
+    attempt: int
+    cell: str
+    host: str
+    node: str
+    provider: str
+    request: dict[str, Any]
+
+
+class Recorded(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What the journal recorded of a move."""
+
+    before: dict[str, Any] | None = None
+    """The server as `record_before` found it."""
+    storage: str | None = None
+    """The variant that `find_storage` found on the last destination."""
+    tried: Sequence[Tried] = ()
+    """In the order of their numbers."""
+
+
+class Store(Protocol):
+    """Where the mirrors of moves are kept, beside the journal and never with it."""
+
+    def get(self, move: str) -> tuple[bytes, int] | None:
+        """The mirror and its version, or None."""
+
+    def put(self, move: str, data: bytes, version: int | None) -> bool:
+        """Write the mirror over this version, None for none; False when another stands."""
+
+    def moves(self) -> list[str]:
+        """The ids of the moves that may have one."""
+
+
+class InZooKeeper:
+    """Keeps each mirror in a node of its move's folder, which goes when the move is purged.
+
+    Each method raises `droveway.errors.CoordinationLost`.
+    """
+
+    def __init__(self, coordination: Coordination) -> None:
+        self._coordination = coordination
+
+    def get(self, move: str) -> tuple[bytes, int] | None:
+        """The mirror and its version, or None."""
+        return self._coordination.get(record_path(move), sync=True)
+
+    def put(self, move: str, data: bytes, version: int | None) -> bool:
+        """Write the mirror over this version, None for none; False when another stands."""
+        if version is None:
+            return self._coordination.create(record_path(move), data)
+        return self._coordination.put(record_path(move), data, version=version)
+
+    def moves(self) -> list[str]:
+        """The ids of the moves that may have one."""
+        return self._coordination.children(MOVES)
+
+
+class RecordMirror:
+    """The mirror of one claimed move, written by the holder of the claim."""
+
+    def __init__(self, store: Store, journal: Database) -> None:
+        self._store = store
+        self._journal = journal
+        self._mirrored: tuple[bool, str | None, int] = (False, None, 0)
+
+    def note(self, move: Move) -> None:
+        """Mirror what the journal has recorded, once the move's row tells of more; raises what the store raises."""
+        facts = (move.before is not None, move.storage, move.attempt)
+        if facts == self._mirrored:
+            return
+        while not self._is_written(move.id):
+            pass
+        self._mirrored = facts
+
+    def _is_written(self, move: str) -> bool:
+        """Write the mirror once; False when somebody else wrote it between the look at it and the journal's answer."""
+        found = self._store.get(move)
+        with self._journal.read() as session:
+            data = msgspec.json.encode(of_journal(session, moves.get(session, move)))
+        if found is not None and found[0] == data:
+            return True
+        return self._store.put(move, data, found[1] if found is not None else None)
+
+
+def of_journal(session: orm.Session, move: Move) -> Recorded:
+    """What the journal has recorded of the move."""
+    tried = [
+        Tried(
+            attempt=row.attempt,
+            cell=row.cell,
+            host=row.host,
+            node=row.node,
+            provider=row.provider,
+            request=row.request,
+        )
+        for row in session.scalars(_ATTEMPTS, {"move": move.id})
+    ]
+    return Recorded(before=move.before, storage=move.storage, tried=tried)
+
+
+def mirrored(store: Store) -> Mapping[str, Recorded]:
+    """What is mirrored of each move; what cannot be read counts as not there.  Raises what the store raises."""
+    found = {}
+    for move in store.moves():
+        kept = store.get(move)
+        if kept is not None and (recorded := _decoded(kept[0])) is not None:
+            found[move] = recorded
+    return found
+
+
+def take_back(session: orm.Session, move: Move, recorded: Recorded) -> bool:
+    """Give the move's row what it lacks of ``recorded``; whether another destination was tried since.
+
+    What the row has stands: the mirror may be older than the journal.
+    """
+    if move.before is None:
+        move.before = recorded.before
+    lost = [each for each in recorded.tried if each.attempt > move.attempt]
+    for each in lost:
+        if session.get(MoveAttempt, (move.id, each.attempt)) is None:
+            columns = msgspec.structs.asdict(each)
+            session.add(MoveAttempt(move_id=move.id, created_at=database_time(session), **columns))
+    if lost:
+        move.attempt, move.dest_cell, move.dest_host = lost[-1].attempt, lost[-1].cell, lost[-1].host
+    if lost or move.storage is None:
+        move.storage = recorded.storage
+    return bool(lost)
+
+
+def _decoded(data: bytes) -> Recorded | None:
+    try:
+        return msgspec.json.decode(data, type=Recorded)
+    except msgspec.DecodeError:
+        return None
