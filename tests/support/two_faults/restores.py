@@ -20,7 +20,7 @@ from typing import Final
 from support.operations import Stage, stage
 from support.two_faults import copies, ways_out
 from support.two_faults.copies import Copy
-from support.two_faults.world import Verdict, Watch
+from support.two_faults.world import Verdict, Watch, running_on
 
 from droveway.clients.embedded import placement
 from droveway.errors import StepError
@@ -126,11 +126,14 @@ class Recording:
         self._put_back(point)
         rest, away, choice = point.how
         lab = self._lab
-        if away != "up":
-            ways_out.say(lab, "lab", "worker", "stop", away)
         said = ways_out.say(lab, "db", "adopt")
         if said.code != 0:
             return f"db adopt ended with {said.code}: {said.error.strip()}"
+        if away != "up":
+            # Not before: with a journal that was put back every other command is refused.
+            said = ways_out.say(lab, "lab", "worker", "stop", away)
+            if said.code != 0:
+                return f"the worker of {away} is not away: {said.error.strip()}"
         if rest == "left":
             ways_out.say(lab, "move", "resume")
         elif away != "up":
@@ -141,7 +144,9 @@ class Recording:
             ways_out.say(lab, "lab", "worker", "start", away)
         if stuck := ways_out.finish(lab, self._move, choice=choice):
             return stuck
-        return self._watch.trouble(self._server, ended=True)
+        if wrong := self._watch.trouble(self._server, ended=True):
+            return wrong
+        return "" if running_on(lab.root, self._server) else "the server ran before its move, and is off at its end"
 
     def close(self) -> None:
         """Have the lab as it is after the operation: whoever removes it stops its guests."""
