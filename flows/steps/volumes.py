@@ -140,8 +140,13 @@ def _is_on(held: dict[str, Attachment], volume: VolumeBefore, connector: dict[st
 
 
 def _another(ctx: Context, volume: VolumeBefore, *, but: set[str]) -> str:
-    """An attachment besides these, which an earlier try may have begun to connect, or a new empty one."""
+    """An attachment besides these, which an earlier try may have begun to connect, or a new empty one.
+
+    Raises `droveway.errors.Evacuated` where it may be one that Nova made.
+    """
     others = sorted(_held(ctx, volume).keys() - but)
+    # Behind the look at the attachments: Nova's evacuation has its own row before it makes any.
+    starting.require_not_evacuated(ctx)
     return others[0] if others else ctx.run.volumes.create_attachment(volume.volume, ctx.move.server, known=but)
 
 

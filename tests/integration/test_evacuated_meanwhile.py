@@ -15,7 +15,7 @@ from support.two_faults.nova_acts import Acts
 
 from droveway.clients.network import Network
 from droveway.clients.placement import Allocations, Placement
-from droveway.clients.volume import Volumes
+from droveway.clients.volume import Attachment, Volumes
 from droveway.engines import asking
 from droveway.engines.submit import Wish, submit
 from droveway.errors import StepError
@@ -322,4 +322,43 @@ def test_a_write_that_comes_behind_an_evacuation_is_taken_back(
     ended = asking.read_move(lab.lab, move)
     assert (ended.state, ended.error_code) == ("cancelled", "evacuated")
     assert seen == [held(lab)]
+    assert_left_to_nova(lab, move)
+
+
+def test_an_attachment_that_nova_made_is_not_taken_for_an_earlier_try(
+    lab: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nova evacuates behind the undo's look at the rows, so that its attachment is the one that the undo finds."""
+    lab.cli("host", "disable", "host3", "--reason", "spare")
+    move = submit(lab.lab, Wish(server="web", flavor=None, host="host2")).id
+    nova, inside, made, taken = Acts(lab, "web"), list[str](), set[str](), set[str]()
+    attachments, connect = Volumes.attachments, Volumes.connect
+
+    def listing(volumes: Volumes, volume: str) -> list[Attachment]:
+        if inside:
+            inside.clear()
+            known = {each.id for each in attachments(volumes, volume)}
+            nova.evacuate()
+            made.update({each.id for each in attachments(volumes, volume)} - known)
+        return attachments(volumes, volume)
+
+    def connecting(volumes: Volumes, attachment: str, *words: Any) -> Any:
+        taken.update({attachment} & made)
+        return connect(volumes, attachment, *words)
+
+    def meet(_move: str, step: str, direction: str, phase: str) -> None:
+        if (step, direction, phase) == ("move_volumes", "revert", "before"):
+            # The acts of Nova connect what they make by another way.
+            monkeypatch.setattr(Volumes, "connect", connecting)
+            inside.extend([] if made else [step])
+        if (step, direction, phase) == ("define_guest", "execute", "before"):
+            raise StepError("it fails", code="test")
+
+    monkeypatch.setattr(Volumes, "attachments", listing)
+    with lab.running(meet):
+        asking.carry(lab.lab, move)
+    ended = asking.read_move(lab.lab, move)
+    assert (ended.state, ended.error_code) == ("cancelled", "evacuated")
+    assert len(made) == 1
+    assert taken == set()
     assert_left_to_nova(lab, move)
