@@ -81,6 +81,8 @@ def _parse(given: list[str]) -> list[argparse.Namespace]:
     first = _parser().parse_args(groups[0])
     if first.full and len(groups) > 1:
         _parser().error(f"--full runs every point, so that nothing may follow it with {AND}: leave one of them out")
+    if first.full and (first.cover or first.each is not None):
+        _parser().error("--full runs every point, or --sample of each part: leave --cover and --each out")
     choices = argparse.ArgumentParser(prog=f"tools/matrix ... {AND}", parents=[_choice()])
     return [first, *(choices.parse_args(group, argparse.Namespace(confirm=first.confirm)) for group in groups[1:])]
 

@@ -66,6 +66,8 @@ def test_every_point_has_a_column(kind: str) -> None:
     ("words", "why"),
     [
         (["--full", "--and", "--kind", "delete"], "--full runs every point"),
+        (["--full", "--cover"], "leave --cover and --each out"),
+        (["--full", "--each", "1"], "leave --cover and --each out"),
         (["--kind", "delete", "--and", "--cloud", "shared"], "unrecognized arguments: --cloud"),
     ],
 )
