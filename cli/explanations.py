@@ -403,7 +403,7 @@ EXPLANATIONS: Final[dict[str, Explanation]] = {
     "permission-void": Explanation(
         "A worker, or the conductor, slept for half a session with ZooKeeper between the proof that the guest runs "
         "nowhere else and its start.",
-        "The guest was not started. A permission is asked for ten times, each with a proof of its own; then the next "
+        "The guest was not started. A permission is asked for forty times, each with a proof of its own; then the next "
         "alternate is tried, and an undo is tried again for [conductor] retry_for seconds.",
         "See why that machine sleeps or is that slow: a VM that is paused, a disk that hangs, [zookeeper] "
         "session_timeout that is too short for it.",

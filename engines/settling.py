@@ -121,7 +121,7 @@ def leave(site: Site, name: str, step: str, *, who: str, reason: str) -> Move:
         flow = session.scalars(_NEWEST, {"move": move.id}).one()
     if claim is not None and claim.released_at is None:
         raise Refused(f"conductor {claim.owner} has not given move {move.id[:SHORT]} back: ask again when it has")
-    epoch = fencing.claim(site.journal, move.id, f"hand of {who}", quarantine_after=sys.maxsize)
+    epoch = fencing.claim(site.journal, move.id, f"left by {who}", quarantine_after=sys.maxsize)
     try:
         with deadlines.running("settle_left", site.conf.conductor.step_deadline):
             _close_books(site, move, flow.uuid, epoch)
