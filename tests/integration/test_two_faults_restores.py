@@ -40,6 +40,15 @@ MET = [
     "shared:revert:execute.start_guest.after:execute.reserve_ports:retried:up:revert",
     "shared:revert:execute.return_allocation.after:execute.mark_reverting:left:host2:confirm",
     "shared:revert:execute.restore_disks.early:rest:retried:host2:confirm",
+    # The flow failed before it came to what was to be undone, and was told as undone.
+    "apart:resize:execute.copy_disks.after:begin:retried:host1:confirm",
+    # What the server was before is not known, nor the destination.
+    "apart:resize:execute.start_guest.after:begin:retried:up:revert",
+    # The rows show the start, and the source is away.
+    "apart:resize:execute.save_request_spec.after:execute.accept:retried:host1:confirm",
+    # All was undone, and the flow parked rather than fail.
+    "apart:resize-undone:revert.record_before.before:execute.accept:left:host1:confirm",
+    "shared:resize-undone:revert.record_before.before:begin:retried:host2:revert",
     # The copy's mark has ended.
     "apart:confirm:execute.release_source_allocation.before:execute.mark_confirming:retried:up:revert",
 ]
