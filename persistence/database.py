@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import logging
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -80,6 +81,21 @@ class SqliteDialect(pysqlite.dialect):
 
 _DRIVER: Final = "droveway"
 sa.dialects.registry.register(f"sqlite.{_DRIVER}", __name__, SqliteDialect.__name__)
+
+
+class _Broken(logging.Filter):
+    """Leaves out that a connection which broke could not be rolled back: who needs the server next is told of it.
+
+    SQLAlchemy shows it with a traceback where the server went between the last statement and the connection's return.
+    """
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        error = record.exc_info[1] if record.exc_info else None
+        # Each driver has classes of its own, by the names of PEP 249.
+        return type(error).__name__ not in ("OperationalError", "InterfaceError")
+
+
+logging.getLogger("sqlalchemy.pool.impl.QueuePool").addFilter(_Broken())
 
 
 class Database:

@@ -128,3 +128,29 @@ def test_an_error_shows_no_values(tmp_path: Path) -> None:
         "server said"
     )
     assert without_sql(ValueError("x")) is None
+
+
+class Gone(sqlite3.Connection):
+    """A connection whose server went before the transaction was rolled back."""
+
+    error: Exception | None = None
+
+    def rollback(self) -> None:
+        if self.error is not None:
+            raise self.error
+
+
+@pytest.mark.parametrize(
+    ("error", "told"), [(sqlite3.OperationalError("gone"), 0), (sqlite3.ProgrammingError("a defect"), 1)]
+)
+def test_a_connection_that_broke_is_given_back_without_a_traceback(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception, told: int
+) -> None:
+    """Anything else that fails there is shown."""
+    engine = sa.create_engine("sqlite://", poolclass=sa.QueuePool, connect_args={"factory": Gone})
+    connection = engine.raw_connection()
+    monkeypatch.setattr(Gone, "error", error)
+    connection.close()
+    assert len([record for record in caplog.records if "Exception during reset" in record.message]) == told
+    monkeypatch.undo()
+    engine.dispose()
