@@ -25,7 +25,7 @@ _ATTEMPTS: Final = sa.select(MoveAttempt).where(MoveAttempt.move_id == sa.bindpa
 
 
 class Tried(msgspec.Struct, frozen=True, kw_only=True):
-    """A destination that the move tried: the columns of its row in the journal."""
+    """Names a destination that the move tried, by the columns of its row in the journal."""
 
     attempt: int
     cell: str
@@ -36,7 +36,7 @@ class Tried(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Recorded(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What the journal recorded of a move."""
+    """Holds what the journal recorded of a move."""
 
     before: dict[str, Any] | None = None
     """The server as `record_before` found it."""
@@ -47,16 +47,16 @@ class Recorded(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Store(Protocol):
-    """Where the mirrors of moves are kept, beside the journal and never with it."""
+    """Keeps the mirrors of moves, beside the journal and never with it."""
 
     def get(self, move: str) -> tuple[bytes, int] | None:
-        """The mirror and its version, or None."""
+        """Return the mirror and its version, or None."""
 
     def put(self, move: str, data: bytes, version: int | None) -> bool:
         """Write the mirror over this version, None for none; False when another stands."""
 
     def moves(self) -> list[str]:
-        """The ids of the moves that may have one."""
+        """List the ids of the moves that may have one."""
 
 
 class InZooKeeper:
@@ -69,7 +69,7 @@ class InZooKeeper:
         self._coordination = coordination
 
     def get(self, move: str) -> tuple[bytes, int] | None:
-        """The mirror and its version, or None."""
+        """Return the mirror and its version, or None."""
         return self._coordination.get(record_path(move), sync=True)
 
     def put(self, move: str, data: bytes, version: int | None) -> bool:
@@ -79,12 +79,12 @@ class InZooKeeper:
         return self._coordination.put(record_path(move), data, version=version)
 
     def moves(self) -> list[str]:
-        """The ids of the moves that may have one."""
+        """List the ids of the moves that may have one."""
         return self._coordination.children(MOVES)
 
 
 class RecordMirror:
-    """The mirror of one claimed move, written by the holder of the claim."""
+    """Writes the mirror of one claimed move, for the holder of the claim."""
 
     def __init__(self, store: Store, journal: Database) -> None:
         self._store = store
@@ -111,7 +111,7 @@ class RecordMirror:
 
 
 def of_journal(session: orm.Session, move: Move) -> Recorded:
-    """What the journal has recorded of the move."""
+    """Read what the journal has recorded of the move."""
     tried = [
         Tried(
             attempt=row.attempt,
@@ -127,7 +127,7 @@ def of_journal(session: orm.Session, move: Move) -> Recorded:
 
 
 def mirrored(store: Store) -> Mapping[str, Recorded]:
-    """What is mirrored of each move; what cannot be read counts as not there.  Raises what the store raises."""
+    """Read what is mirrored of each move; what cannot be read counts as not there.  Raises what the store raises."""
     found = {}
     for move in store.moves():
         kept = store.get(move)

@@ -206,11 +206,11 @@ class MoveRun:
         return overtaken.went_back(self, step)
 
     def is_behind(self) -> bool:
-        """Whether the flow may have gone further than its journal knows, which was put back and adopted."""
+        """Tell whether the flow may have gone further than its journal knows, which was put back and adopted."""
         return overtaken.is_behind(self)
 
     def may_not_turn_back(self, step: str) -> bool:
-        """Whether such a flow parks at this step rather than fail, since its undos would not know enough."""
+        """Tell whether such a flow parks at this step rather than fail, since its undos would not know enough."""
         return overtaken.may_not_turn_back(self, step)
 
     def require_way(self, ctx: Context) -> None:

@@ -84,10 +84,10 @@ class Run(Protocol):
         """Whether a journal that was put back does not know that this step was undone, as the server's rows show it."""
 
     def is_behind(self) -> bool:
-        """Whether the flow may have gone further than its journal knows, which was put back and adopted."""
+        """Tell whether the flow may have gone further than its journal knows, which was put back and adopted."""
 
     def may_not_turn_back(self, step: str) -> bool:
-        """Whether such a flow parks at this step rather than fail, since its undos would not know enough."""
+        """Tell whether such a flow parks at this step rather than fail, since its undos would not know enough."""
 
     def require_way(self, ctx: Context) -> None:
         """Raise StepError for a step from a place that the move has left since its journal was copied."""

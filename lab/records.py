@@ -18,7 +18,7 @@ class InFolder:
         self._folder = folder
 
     def get(self, move: str) -> tuple[bytes, int] | None:
-        """The mirror, and 0 for the one version that there is; or None."""
+        """Return the mirror, and 0 for the one version that there is; or None."""
         try:
             return self._file(move).read_bytes(), 0
         except FileNotFoundError:
@@ -33,7 +33,7 @@ class InFolder:
         return True
 
     def moves(self) -> list[str]:
-        """The ids of the moves that have one."""
+        """List the ids of the moves that have one."""
         return sorted(path.stem for path in self._folder.glob(f"[!.]*{_ENDING}"))
 
     def forget(self, moves: Iterable[str]) -> None:

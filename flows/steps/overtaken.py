@@ -171,7 +171,7 @@ def _is_undone(ctx: Context) -> bool:
 
 
 def _is_switched(ctx: Context) -> bool:
-    """Whether the rows name the destination, so that nothing is switched; on one host it never matters."""
+    """Tell whether the rows name the destination, so that nothing is switched; on one host it never matters."""
     row, _ = _rows(ctx.run)
     return ctx.same_host or (row is not None and row.host == ctx.destination.host)
 
@@ -217,7 +217,7 @@ def was_adopted(run: Run) -> bool:
 
 
 def is_behind(run: Run) -> bool:
-    """Whether the flow may have gone further than its journal knows: it was adopted in this flow, or right before it.
+    """Tell whether the flow may have gone further than its journal knows: that was adopted in it, or right before it.
 
     What another flow of the move did since then the journal knows.
     """
@@ -225,7 +225,7 @@ def is_behind(run: Run) -> bool:
 
 
 def _adopted_on(run: Run) -> int | None:
-    """The alternate that the flow was on when its journal was adopted; None unless that was in it, or right before."""
+    """Find the alternate that the flow was on when its journal was adopted in it, or right before it; else None."""
     if not was_adopted(run):
         return None
     if run not in _BEHIND:
@@ -238,7 +238,7 @@ def _adopted_on(run: Run) -> int | None:
 
 
 def may_not_turn_back(run: Run, step: str) -> bool:
-    """Whether the flow goes forward from this step, or parks: its undos would not know what they are to bring back.
+    """Tell whether the flow goes on from this step or parks: its undos would not know what they are to bring back.
 
     So it is where the rows show the step as done, and until the first step is within reach that has something of its
     own to undo.  A move that has no migration yet, or whose migration ended, has nothing beyond these.
@@ -268,7 +268,7 @@ def may_be_done(run: Run, failed: str, graph: Graph) -> list[str]:
 
 
 def may_have_started(run: Run) -> bool:
-    """Whether the flow may have come to its point of no return before its journal was put back."""
+    """Tell whether the flow may have come to its point of no return before its journal was put back."""
     return _adopted_on(run) == run.row.attempt
 
 

@@ -40,7 +40,7 @@ class ChooseDestinations(Step):
         return schedule(ctx.run.placement, _states(ctx), _request(ctx)).as_dict()
 
     def passed_by(self, ctx: Context) -> dict[str, Any]:
-        """The destinations that were tried, of which the last is the ``first`` to be tried now."""
+        """Name the destinations that were tried, of which the last is the ``first`` to be tried now."""
         with ctx.run.journal.read() as session:
             tried = attempts.tried(session, ctx.move.id)
         return {"chosen": tried, "rejected": {}, "first": ctx.move.attempt}
