@@ -41,7 +41,7 @@ UNPLANTED: dict[str, str] = {
     "it is its sibling's rest after minutes of silence": "deadline network-overdue overdue placement-overdue "
     "volume-overdue",
     "tests of their own plant it: conductors that die, an older journal, a power cut, a full disk, an evacuation": ""
-    "being-evacuated disk-full quarantined restored start-unknown",
+    "being-evacuated disk-full quarantined record-lost restored start-unknown",
 }
 """Why the cause of a code is not planted here, and the codes; the walk below plants their errors."""
 
