@@ -1,4 +1,4 @@
-"""A database put back in the middle of an operation, adopted, and the move ended by what it names; and the judge."""
+"""A journal put back or lost in the middle of an operation, and the move ended by what it names; and the judge."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ servers:
 GROUPS = ("apart:resize:", "apart:resize-undone:", "shared:resize-undone:", "shared:revert:", "apart:confirm:")
 """The operations of the sample: each has to be recorded first."""
 EACH = 8
+EACH_LOST = 3
+"""So many points of each operation where the journal was put back, and where a worker's was moved away."""
 SEED = 7
 MET = [
     # The journal has the disks set aside, and the source has them in use again.
@@ -57,11 +59,12 @@ MET = [
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("group", GROUPS)
-def test_a_restored_journal_starts_no_second_guest_and_its_move_ends(
+def test_a_restored_or_lost_journal_starts_no_second_guest_and_its_move_ends(
     tmp_path: Path, record_property: Callable[[str, object], None], group: str
 ) -> None:
-    every = [each for each in restores.points() if each.startswith(group)]
-    chosen = [each for each in MET if each.startswith(group)] + command.sample(every, EACH, SEED)
+    chosen = [each for each in MET if each.startswith(group)]
+    for every, count in ((restores.put_back(), EACH), (restores.moved_away(), EACH_LOST)):
+        chosen += command.sample([each for each in every if each.startswith(group)], count, SEED)
     verdicts = list(restores.run(tmp_path, chosen))
     bad = [f"{each.point}: {each.trouble}" for each in verdicts if each.trouble]
     record_property("two faults", (restores.KIND, len(verdicts), len(verdicts) - len(bad)))
@@ -75,6 +78,11 @@ def test_every_operation_has_points() -> None:
     assert {tuple(each.split(":")[:2]) for each in every} == {
         (storage, operation) for storage in restores.STORAGES for operation in restores.OPERATIONS
     }
+
+
+def test_each_worker_s_journal_is_moved_away_in_each_way() -> None:
+    every = {(point.of, point.how) for point in map(restores.Point.parse, restores.moved_away())}
+    assert every == {(f"{restores.LOST}{host}", how) for host in restores.HOSTS for how in restores.HOWS}
 
 
 @pytest.fixture(name="lab")

@@ -1,8 +1,8 @@
-"""A journal, a worker's journal or a service's database put back from an older copy in the middle of an operation.
+"""The journal put back from an older copy, or a worker's journal moved away, in the middle of an operation.
 
 Each operation runs once, and the whole lab is copied around every effect.  A point is a pair: the lab as it was at one
-effect, and in it one database as it had been at an earlier boundary.  The lab is adopted as the documents say, and its
-move then ends by the commands that it names.
+effect, and in it the journal as it had been at an earlier boundary, or a host whose worker's journal is gone.  The lab
+is adopted as the documents say, and its move then ends by the commands that it names.
 """
 
 from __future__ import annotations
@@ -40,6 +40,10 @@ BEGIN: Final = "begin"
 HOWS: Final = tuple(itertools.product(("retried", "left"), ("up", "host1", "host2"), ("confirm", "revert")))
 """What is done once it was adopted, whose worker is away meanwhile, and how the move is ended where it waits."""
 
+LOST: Final = "worker-"
+"""Before a host's name, in a boundary's place: the journal of that host's worker was moved away."""
+HOSTS: Final = ("host1", "host2")
+
 STORAGES: Final = ("apart", "shared")
 
 _CLOUD: Final = """
@@ -56,14 +60,14 @@ servers:
 
 @dataclasses.dataclass(frozen=True)
 class Point:
-    """One database put back in one world."""
+    """One database put back in one world, or moved away there."""
 
     storage: str
     operation: str
     at: str
     """The effect: direction.step.phase."""
     of: str
-    """The boundary that the journal is as of: direction.step, `BEGIN` or `REST`."""
+    """The boundary that the journal is as of: direction.step, `BEGIN` or `REST`; or `LOST` with a host."""
     how: tuple[str, str, str]
 
     def __str__(self) -> str:
@@ -77,6 +81,11 @@ class Point:
 
 
 def points() -> list[str]:
+    """Every point: with the journal put back, then with a worker's journal moved away."""
+    return [*put_back(), *moved_away()]
+
+
+def put_back() -> list[str]:
     """Every effect of every operation with every earlier boundary, each in one of `HOWS` in turn."""
     turns = itertools.cycle(HOWS)
     return [
@@ -84,6 +93,22 @@ def points() -> list[str]:
         for storage in STORAGES
         for operation in OPERATIONS
         for at, of in _pairs(operation)
+    ]
+
+
+def moved_away() -> list[str]:
+    """Every effect of every operation with each host's worker's journal moved away, each in one of `HOWS` in turn."""
+    every = [
+        (storage, operation, at)
+        for storage in STORAGES
+        for operation in OPERATIONS
+        for at in dict.fromkeys(at for at, _ in _pairs(operation))
+    ]
+    # One turn for both hosts: else each would be tried in every second of them only.
+    return [
+        str(Point(*world, f"{LOST}{host}", how))
+        for world, how in zip(every, itertools.cycle(HOWS), strict=False)
+        for host in HOSTS
     ]
 
 
@@ -122,13 +147,14 @@ class Recording:
         self._record()
 
     def trouble(self, point: Point) -> str:
-        """Put the world and the older journal there, adopt, and end the move by what it names."""
+        """Make the world of the point, adopt it where that is wanted, and end the move by what it names."""
         self._put_back(point)
         rest, away, choice = point.how
         lab = self._lab
-        said = ways_out.say(lab, "db", "adopt")
-        if said.code != 0:
-            return f"db adopt ended with {said.code}: {said.error.strip()}"
+        if not point.of.startswith(LOST) or self._is_wanted():
+            said = ways_out.say(lab, "db", "adopt")
+            if said.code != 0:
+                return f"db adopt ended with {said.code}: {said.error.strip()}"
         if away != "up":
             # Not before: with a journal that was put back every other command is refused.
             said = ways_out.say(lab, "lab", "worker", "stop", away)
@@ -144,6 +170,9 @@ class Recording:
             ways_out.say(lab, "lab", "worker", "start", away)
         if stuck := ways_out.finish(lab, self._move, choice=choice):
             return stuck
+        if away != "up":
+            # A host pays what it owes once its worker is there, in a lab as the next command runs.
+            ways_out.say(lab, "move", "resume")
         if wrong := self._watch.trouble(self._server, ended=True):
             return wrong
         return "" if running_on(lab.root, self._server) else "the server ran before its move, and is off at its end"
@@ -152,11 +181,21 @@ class Recording:
         """Have the lab as it is after the operation: whoever removes it stops its guests."""
         placement.disconnect(self._lab.lab.layout.placement)
 
+    def _is_wanted(self) -> bool:
+        """Whether the lab says that it has to be adopted: where it has never seen the journal, it misses none."""
+        return "db adopt" in ways_out.say(self._lab, "move", "list").error
+
     def _put_back(self, point: Point) -> None:
         self._lab.lab.close()
         placement.disconnect(self._lab.lab.layout.placement)
         self._lab.lab = self._world(point.at).put_back()
-        copies.restore_database(self._journal(point.of), self._lab.lab.layout.journal)
+        files = self._lab.lab.layout
+        if point.of.startswith(LOST):
+            journal = files.worker(point.of.removeprefix(LOST))
+            for path in journal.parent.glob(f"{journal.name}*"):
+                path.unlink()
+        else:
+            copies.restore_database(self._journal(point.of), files.journal)
 
     def _world(self, at: str) -> Copy:
         """The world at the effect; where a step had nothing to do on its host, the one after it."""
