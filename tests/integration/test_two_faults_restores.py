@@ -19,7 +19,10 @@ servers:
   web: {flavor: small, host: host1, image: base, ports: [{}], volumes: [{size_gb: 1}]}
   near: {flavor: small, host: host1, image: base, ports: [{}]}
 """
-GROUPS = ("apart:resize:", "apart:resize-undone:", "shared:resize-undone:", "shared:revert:", "apart:confirm:")
+GROUPS = (
+    *("apart:resize:", "apart:resize-undone:", "shared:resize-undone:"),
+    *("shared:revert:", "apart:confirm:", "apart:revert:"),
+)
 """The operations of the sample: each has to be recorded first."""
 EACH = 8
 EACH_LOST = 3
@@ -51,6 +54,9 @@ MET = [
     # All was undone, and the flow parked rather than fail.
     "apart:resize-undone:revert.record_before.before:execute.accept:left:host1:confirm",
     "shared:resize-undone:revert.record_before.before:begin:retried:host2:revert",
+    # The volumes were reserved again before the undo, and so on the host that it takes them from.
+    "apart:revert:execute.restore_disks.late:execute.move_ports:retried:host2:confirm",
+    "apart:revert:execute.restore_disks.late:worker-host2:retried:host2:confirm",
     # The copy's mark has ended.
     "apart:confirm:execute.release_source_allocation.before:execute.mark_confirming:retried:up:revert",
 ]
