@@ -17,6 +17,7 @@ from droveway.clients.zookeeper import (
     host_path,
     inquiry_path,
     page_path,
+    record_path,
     result_path,
     worker_path,
 )
@@ -88,6 +89,7 @@ def test_who_may_do_what() -> None:
         f"{BOARD}/flow": [boss],
         f"{ROOT}/moves/m": [boss],
         epoch_path("m"): [boss, anyone],
+        record_path("m"): [boss],
         host_path("host1"): [boss],
         command_path("host1"): [boss, f"{host1}:1"],
         command_path("host1", "k"): [boss, f"{host1}:1"],
