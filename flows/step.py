@@ -169,7 +169,9 @@ class Step(task.Task):
     def revert(self, result: Any, flow_failures: Any, **inputs: Any) -> None:  # noqa: ARG002 - TaskFlow's signature
         """TaskFlow's entry; see `undo`."""
         stored = result if isinstance(result, dict) else None
-        self._guarded("revert", lambda: self._backward(self._context("revert", inputs, stored)))
+        # Of a flow whose journal was put back a step may be undone that reads what a step before it failed to give.
+        given = {name: value if isinstance(value, dict) else {} for name, value in inputs.items()}
+        self._guarded("revert", lambda: self._backward(self._context("revert", given, stored)))
 
     def _onward(self, ctx: Context) -> dict[str, Any] | None:
         if self.destroys:

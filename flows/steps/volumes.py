@@ -91,13 +91,13 @@ class MoveVolumes(Step):
         if is_deleted(ctx):
             return
         starting.require_not_evacuated(ctx)
-        connector, left = self.old_connector(ctx), self.new_connector(ctx)
+        connector = self.old_connector(ctx)
         for volume in _volumes(ctx):
             ids = ctx.inputs["reserved"].get(volume.volume)
             present = _held(ctx, volume)
             # What was reserved again, after an adoption, has for the old one what this step had made before.
             old = present.get(ids["old"]) if ids is not None else None
-            if (old is not None and old.host != left.get("host")) or _is_on(present, volume, connector):
+            if (old is not None and old.host in (None, connector.get("host"))) or _is_on(present, volume, connector):
                 continue
             gone = {volume.attachment, ids["new"]} if ids is not None else {volume.attachment}
             with ctx.run.intent("volume", f"attach {volume.volume} as before"):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import pytest
 from sqlalchemy.exc import DataError, DBAPIError, OperationalError
 from taskflow.exceptions import StorageFailure
+from taskflow.types.failure import Failure
 
 from droveway.errors import Cancelled, CoordinationLost, DestinationFault, Fenced, Parked, StepError
 from droveway.flows.run import MoveOptions
@@ -274,3 +275,14 @@ def test_nobody_turns_back_while_the_rows_cannot_be_read(toy: Callable[..., tupl
     with pytest.raises(Parked):
         step.execute()
     assert run.seen == ["leave"]
+
+
+def test_an_undo_is_given_nothing_of_what_a_step_before_it_failed_to_give(
+    toy: Callable[..., tuple[Toy, FakeRun]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step, _run = toy()
+    seen: list[Context] = []
+    monkeypatch.setattr(Toy, "undo", lambda _step, ctx: seen.append(ctx))
+    failed = Failure.from_exception(StepError("away", code="host-unreachable"))
+    step.revert(None, {}, storage=failed, reserved={"volume": 1})
+    assert seen[0].inputs == {"storage": {}, "reserved": {"volume": 1}}
