@@ -9,8 +9,9 @@ import sqlalchemy as sa
 from sqlalchemy import orm
 from taskflow import states
 
-from droveway.clients.zookeeper import ROOT, Coordination, epoch_path, step_path
+from droveway.clients.zookeeper import Coordination, epoch_path, step_path
 from droveway.engines import details, incarnation, recorded, step_marks
+from droveway.engines.purging import MOVES
 from droveway.engines.recorded import Recorded
 from droveway.flows import registry
 from droveway.flows.alternates import AlternateRetry
@@ -19,8 +20,6 @@ from droveway.persistence import moves
 from droveway.persistence.database import Database, database_time
 from droveway.persistence.journal import EPOCH, INCARNATION, Claim, Counter, Move, MoveFlow, MoveStep
 from droveway.persistence.states import State
-
-MOVES: Final = f"{ROOT}/moves"
 
 _TURNED_BACK: Final = (states.FAILURE, states.REVERTING, states.REVERTED, states.REVERT_FAILURE)
 """TaskFlow gives these states to the atoms of a flow that is being undone."""

@@ -8,20 +8,16 @@ mirror that is lost is written anew from the journal.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 import msgspec
-import sqlalchemy as sa
 from sqlalchemy import orm
 
-from droveway.clients.zookeeper import ROOT, Coordination, record_path
-from droveway.persistence import moves
+from droveway.clients.zookeeper import Coordination, record_path
+from droveway.engines.purging import MOVES
+from droveway.persistence import attempts, moves
 from droveway.persistence.database import Database, database_time
 from droveway.persistence.journal import Move, MoveAttempt
-
-MOVES: Final = f"{ROOT}/moves"
-
-_ATTEMPTS: Final = sa.select(MoveAttempt).where(MoveAttempt.move_id == sa.bindparam("move")).order_by("attempt")
 
 
 class Tried(msgspec.Struct, frozen=True, kw_only=True):
@@ -121,7 +117,7 @@ def of_journal(session: orm.Session, move: Move) -> Recorded:
             provider=row.provider,
             request=row.request,
         )
-        for row in session.scalars(_ATTEMPTS, {"move": move.id})
+        for row in attempts.tried(session, move.id)
     ]
     return Recorded(before=move.before, storage=move.storage, tried=tried)
 

@@ -55,10 +55,9 @@ def current(session: orm.Session, move: Move) -> MoveAttempt | None:
     return session.scalar(_ATTEMPT, {"move": move.id, "number": move.attempt}) if move.attempt else None
 
 
-def tried(session: orm.Session, move_id: str) -> list[dict[str, Any]]:
-    """Every alternate that was recorded, first to last, as `begin` was given them."""
-    rows = session.scalars(_TRIED, {"move": move_id})
-    return [{name: getattr(row, name) for name in ("cell", "host", "node", "provider", "request")} for row in rows]
+def tried(session: orm.Session, move_id: str) -> list[MoveAttempt]:
+    """Read every alternate that was recorded, first to last."""
+    return list(session.scalars(_TRIED, {"move": move_id}))
 
 
 def hosts(session: orm.Session, move: Move) -> list[str]:

@@ -17,6 +17,7 @@ from droveway.scheduler.candidates import schedule
 from droveway.scheduler.filters import rejection
 from droveway.scheduler.hosts import HostState, host_states
 from droveway.scheduler.requests import MoveRequest
+from droveway.scheduler.select import Destination, Selection
 
 
 class ChooseDestinations(Step):
@@ -42,8 +43,11 @@ class ChooseDestinations(Step):
     def passed_by(self, ctx: Context) -> dict[str, Any]:
         """Name the destinations that were tried, of which the last is the ``first`` to be tried now."""
         with ctx.run.journal.read() as session:
-            tried = attempts.tried(session, ctx.move.id)
-        return {"chosen": tried, "rejected": {}, "first": ctx.move.attempt}
+            tried = [
+                Destination(cell=row.cell, host=row.host, node=row.node, provider=row.provider, request=row.request)
+                for row in attempts.tried(session, ctx.move.id)
+            ]
+        return {**Selection(tried, {}).as_dict(), "first": ctx.move.attempt}
 
 
 def check_group(ctx: Context, session: orm.Session) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 from support.operations import Stage, stage
+from support.two_faults.copies import copy_database
 
 from droveway.engines import asking
 from droveway.engines.submit import Wish, submit
@@ -36,13 +36,6 @@ def fixture_lab(tmp_path: Path) -> Iterator[Stage]:
         yield made
 
 
-def copy(source: Path, target: Path) -> None:
-    with sqlite3.connect(source) as reading, sqlite3.connect(target) as writing:
-        reading.backup(writing)
-    reading.close()
-    writing.close()
-
-
 def put_back(lab: Stage, *, kept_at: str, left_at: str, fails: str = "") -> str:
     """Leave a resize at one step, and adopt its journal as it was before an earlier one; the move.
 
@@ -57,7 +50,7 @@ def put_back(lab: Stage, *, kept_at: str, left_at: str, fails: str = "") -> str:
         if (direction, phase) != ("execute", "before"):
             return
         if step == kept_at and not kept.exists():
-            copy(lab.lab.layout.journal, kept)
+            copy_database(lab.lab.layout.journal, kept)
         if step == fails and not failed:
             failed.append(step)
             raise DestinationFault("the disk is full", code="full")
@@ -67,7 +60,7 @@ def put_back(lab: Stage, *, kept_at: str, left_at: str, fails: str = "") -> str:
 
     with lab.running(meet):
         assert left.wait(60)
-    copy(kept, lab.lab.layout.journal)
+    copy_database(kept, lab.lab.layout.journal)
     adoption.adopt(lab.lab)
     return move
 
@@ -141,7 +134,7 @@ def test_a_start_that_the_copy_does_not_know_is_not_given_up(lab: Stage, away: s
 def test_a_move_of_which_the_record_is_lost_too_parks_and_can_be_left(lab: Stage, kept_at: str) -> None:
     move = put_back(lab, kept_at=kept_at, left_at="set_aside")
     journal = lab.root / "copy.sqlite"
-    copy(journal, lab.lab.layout.journal)
+    copy_database(journal, lab.lab.layout.journal)
     for path in lab.lab.layout.recorded.iterdir():
         path.unlink()
     adoption.adopt(lab.lab)
