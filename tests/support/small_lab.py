@@ -21,7 +21,7 @@ from droveway.lab import books, cloud
 from droveway.lab.layout import Layout
 from droveway.lab.session import Lab
 from droveway.persistence import moves, requests
-from droveway.persistence.journal import Claim, Move, MoveStep
+from droveway.persistence.journal import Claim, Daemon, Move, MoveStep
 from droveway.persistence.states import State
 
 SERVER: Final = "web"
@@ -100,7 +100,10 @@ def until(condition: Callable[[], Any], what: str, seconds: float = 60.0) -> Any
 
 
 def picture(files: Layout) -> dict[str, object]:
-    """Every row of every database and every file of the hosts; an intent that is open counts as late."""
+    """Read every row of every database and every file of the hosts.
+
+    An intent that is open counts as late.  The moment of a daemon's last beat is left out: it beats whatever happens.
+    """
     seen: dict[str, object] = {}
     for path in sorted(files.root.rglob("*.sqlite")):
         seen |= {f"{path.relative_to(files.root)}:{table}": rows for table, rows in _tables(path).items()}
@@ -123,6 +126,9 @@ def _tables(path: Path) -> dict[str, list[Any]]:
     try:
         names = [name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
         rows = {name: sorted(map(repr, database.execute(f'SELECT * FROM "{name}"'))) for name in names}
+        if "daemons" in rows:
+            columns = [column.name for column in Daemon.__table__.columns if column.name != "seen_at"]
+            rows["daemons"] = sorted(map(repr, database.execute(f"SELECT {', '.join(columns)} FROM daemons")))
     finally:
         database.close()
     if "intents" in rows:
@@ -130,14 +136,14 @@ def _tables(path: Path) -> dict[str, list[Any]]:
     return rows
 
 
-def in_child(work: Callable[[], None]) -> None:
+def in_child(work: Callable[[], None], seconds: int = CHILD_SECONDS) -> None:
     """Do the work in a forked process, whose connections and threads end with it; fails as the work fails."""
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
         os.close(reading)
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.alarm(CHILD_SECONDS)
+        signal.alarm(seconds)
         code = 1
         try:
             work()
