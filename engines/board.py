@@ -16,6 +16,7 @@ from kazoo import exceptions as kazoo_errors
 from kazoo.protocol import paths
 from oslo_serialization import jsonutils
 from taskflow import exceptions
+from taskflow.conductors.backends import impl_executor
 from taskflow.jobs import base
 from taskflow.jobs.backends import impl_zookeeper
 from taskflow.utils import misc
@@ -59,6 +60,22 @@ def posting_of(move: Move | sa.Row[Any], flow: MoveFlow | sa.Row[Any]) -> Postin
 
 def _is_to_end(move: Move | sa.Row[Any]) -> bool:
     return bool(move.cancel_requested or move.delete_requested)
+
+
+class _CutOff(logging.Filter):
+    """Makes one line of what TaskFlow tells with a traceback when ZooKeeper goes while the jobs are listed."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        error = record.exc_info[1] if record.exc_info else None
+        if isinstance(error, exceptions.JobFailure | exceptions.NotFound):
+            # TaskFlow writes the cause into the text of its errors, on a line of its own.
+            record.msg, record.args = "%s: %s", (record.getMessage(), " ".join(str(error).split()))
+            record.exc_info = record.exc_text = None
+        return True
+
+
+for _module in (impl_zookeeper, impl_executor):
+    logging.getLogger(_module.__name__).addFilter(_CutOff())
 
 
 class MoveJob(impl_zookeeper.ZookeeperJob):

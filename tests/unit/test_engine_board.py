@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from kazoo.exceptions import ConnectionLoss
 from support.engine_rig import embedded_rig
 from taskflow.exceptions import JobFailure, UnclaimableJob
 from taskflow.jobs.backends.impl_zookeeper import ZookeeperJobBoard
@@ -47,3 +48,22 @@ def test_a_claim_that_is_no_longer_doubtful_stays(tmp_path: Path) -> None:
         host.board.claim(job, "me")
         assert len(host.jobs()) == 1
         assert host.board.lock_owner(job) == host.coordination.session
+
+
+def test_a_listing_that_is_cut_off_says_so_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """TaskFlow shows a traceback of each job whose owner it does not hear, as if it were the program's fault."""
+
+    def cut_off(_board: MoveBoard, job: MoveJob) -> str:
+        raise JobFailure(f"Owner query failure: {job.uuid}", cause=ConnectionLoss())
+
+    with embedded_rig(tmp_path) as rig:
+        rig.post(rig.submit())
+        host = rig.host()
+        (job,) = host.jobs()
+        monkeypatch.setattr(MoveBoard, "find_owner", cut_off)
+        assert list(host.board.iterjobs()) == []
+        (record,) = [each for each in caplog.records if job.uuid in each.getMessage()]
+        assert record.exc_info is None
+        assert record.getMessage().endswith(f"Owner query failure: {job.uuid} kazoo.exceptions.ConnectionLoss")
