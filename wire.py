@@ -7,6 +7,7 @@ attachment's id and the worker resolves it with its own service credential.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
@@ -41,6 +42,12 @@ MOST_ACTIONS: Final = 200
 LONGEST_ERROR: Final = 2000
 """Characters of one value of an error: it is stored in rows and shown to operators."""
 
+MOST_DISKS: Final = 256
+"""Of one server."""
+
+MOST_FIELDS: Final = 64
+"""Of what a host tells Cinder of itself."""
+
 MOST_PAGES: Final = 64
 """Of the answer to one inquiry."""
 
@@ -58,8 +65,16 @@ Owner = Annotated[str, msgspec.Meta(pattern=r"^([A-Za-z0-9_][A-Za-z0-9_.:-]{0,25
 Number = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 """What a column holds."""
 
+Connector = Annotated[dict[Text, Any], msgspec.Meta(max_length=MOST_FIELDS)]
+"""A host as Cinder wants to know it; `require_plain` looks at the values.
+
+A schema of them would be a text in a list in a choice in a dict, of which msgspec reads at the end of a process what it
+has freed.
+"""
+
 Seconds = Annotated[float, msgspec.Meta(ge=0.0, le=1e9)]
 
+_TEXT: Final = re.compile(rf"{PRINTABLE}{{0,2000}}\Z")
 _UNPRINTABLE: Final = re.compile(rf"(?!{PRINTABLE}).", re.DOTALL)
 
 _Record = TypeVar("_Record", bound=msgspec.Struct)
@@ -219,13 +234,22 @@ class PortRef(msgspec.Struct, frozen=True, kw_only=True):
 class DiskInfo(msgspec.Struct, frozen=True, kw_only=True):
     """One local disk of a server; sizes in bytes.  ``name`` is Nova's (disk, disk.eph0, disk.swap)."""
 
-    name: str
-    format: str
-    virtual_size: int
-    allocated: int
-    backing: str = ""
-    backing_format: str = ""
-    checksum: str = ""
+    name: Name
+    format: Text
+    virtual_size: Number
+    allocated: Number
+    backing: Text = ""
+    backing_format: Text = ""
+    checksum: Text = ""
+
+
+def require_plain(connector: Mapping[str, Any]) -> None:
+    """Raise ValueError unless each value is a number, a text, a list of texts, true, false or nothing."""
+    for name, value in connector.items():
+        texts = value if isinstance(value, list) else [value]
+        is_text = all(isinstance(each, str) and _TEXT.match(each) for each in texts)
+        if not (is_text or isinstance(value, bool | int | float | None)):
+            raise ValueError(f"{name} of the connector is no plain value")
 
 
 class GuestState(msgspec.Struct, frozen=True, kw_only=True):
@@ -233,17 +257,20 @@ class GuestState(msgspec.Struct, frozen=True, kw_only=True):
 
     defined: bool
     running: bool
-    starts: int
+    starts: Number
     """How often the guest was started on this host, by the hypervisor's own count."""
     definition: str
     """The hypervisor's own text of the guest (domain XML or JSON), without secrets; empty when not defined."""
-    move: str
+    move: Text
     """The move that the definition is marked with; empty when Droveway did not make it."""
-    disks: list[DiskInfo]
+    disks: Annotated[list[DiskInfo], msgspec.Meta(max_length=MOST_DISKS)]
     set_aside: bool
     """Whether ``<uuid>_resize`` stands on this host."""
-    connector: dict[str, Any] = {}
+    connector: Connector = {}
     """What Cinder wants to know of this host to export a volume to it."""
+
+    def __post_init__(self) -> None:
+        require_plain(self.connector)
 
 
 class NoDetails(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

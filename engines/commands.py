@@ -8,6 +8,7 @@ one command of a server at a time, so an undo that comes after its step's withdr
 
 from __future__ import annotations
 
+import collections
 import logging
 import threading
 import time
@@ -24,6 +25,7 @@ from droveway.clients.zookeeper import (
     result_path,
     worker_path,
 )
+from droveway.engines import answers
 from droveway.errors import CoordinationLost, Fenced, Refused
 from droveway.outages import Once
 from droveway.wire import Command, Progress, Registration, Result, decode, decode_answer, decode_command, encode
@@ -35,6 +37,9 @@ REFUSED: Final = Once(LOG)
 
 LOOK_EVERY: Final = 0.5
 """Seconds between two looks at whether the move was held or cancelled, while a host works."""
+
+MOST_REFUSED: Final = 20
+"""So many unreadable answers to one command are taken away, for its worker to answer again."""
 
 HOSTS: Final = host_path("").rstrip("/")
 
@@ -62,10 +67,13 @@ class Commands:
         self._version = version
         self._session = coordination.session
         self._answered: list[tuple[str, str]] = []
+        self._posted: dict[str, Command] = {}
+        self._refused: collections.Counter[str] = collections.Counter()
 
     def post(self, command: Command) -> None:
         """Make the command's node, or adopt the one that stands; raises Fenced when a newer claim has it."""
         path = command_path(command.host, command.key)
+        self._posted[command.key] = command
         while True:
             if self._coordination.get(result_path(command.host, command.key)) is not None:
                 return
@@ -96,7 +104,7 @@ class Commands:
         bell: threading.Event,
         is_gone: Callable[[], bool] = lambda: False,
     ) -> Result:
-        """The command's answer.
+        """The answer of the command that was posted, checked by its schema.
 
         ``look`` is called whenever the bell rang for anything but the answer and at least every `LOOK_EVERY` seconds,
         and ends the wait by raising.  ``is_gone`` is asked while the worker is away.  Raises DeclaredDown when it says
@@ -115,7 +123,10 @@ class Commands:
                     result, up = None, True  # nothing is known of the worker while ZooKeeper is away
                 if result is not None:
                     self._answered.append((host, key))
-                    return result
+                    return answers.checked(self._posted[key], result)
+                if self._refused[key] >= MOST_REFUSED:
+                    self._answered.append((host, key))
+                    return answers.refused(self._posted[key], self._epoch, f"{MOST_REFUSED} of them were unreadable")
                 if waited:
                     look()
                 if not up and is_gone():
@@ -216,8 +227,10 @@ class Commands:
             if result.epoch <= self._epoch:
                 return result
             look()  # ends the wait, unless our claim stands: then nobody can have asked under a newer one
+            self._refused[key] -= 1
             why = f"it was given to epoch {result.epoch}, newer than {self._epoch}"
         REFUSED.tell(f"The result of {key} on host {host} is refused", why)
+        self._refused[key] += 1
         # In its place the worker answers again: what it has done it knows.
         self._coordination.delete(result_path(host, key))
         return None

@@ -20,7 +20,7 @@ import msgspec
 
 from droveway import wire
 from droveway.clients.zookeeper import Coordination, command_path, epoch_path, progress_path, result_path
-from droveway.engines import fencing
+from droveway.engines import answers, fencing
 from droveway.engines.commands import HOSTS, REFUSED
 from droveway.engines.policies import QUESTION, Waiting
 from droveway.errors import Fenced, Refused
@@ -131,10 +131,13 @@ class HealthChecks:
                 meant_to_run = before(moves.get(session, question.move)).powered_on
             try:
                 result = wire.decode_answer(node[0], question.key)
-                health, reason = judge(result, self._standard, meant_to_run=meant_to_run)
-            except (Refused, msgspec.ValidationError) as error:
+            except Refused as error:
                 REFUSED.tell(f"The result of {question.key} on host {question.host} is refused", error)
                 return True
+            try:
+                health, reason = judge(result, self._standard, meant_to_run=meant_to_run)
+            except msgspec.ValidationError as error:
+                health, reason = Health.FAILING, answers.sentence(question.host, QUESTION, str(error))
             self._record(question, health, reason, result.epoch)
             return True
         seconds = self._standard.probe_timeout + ANSWER_SECONDS

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.told_guests import told
 
 from droveway.errors import DestinationFault, Fenced, StepError
 from droveway.lab.boot_guests import BootGuests
@@ -320,10 +321,9 @@ class HypervisorContract:
         assert server.probe()["boots"] == 1
         kill(rig.guest_pid(server.id))
         wait_for(lambda: not server.running, "the guest is off")
-        assert server.starts == 1
+        assert (server.starts, told(rig.host, server.id)) == (1, "went-off")
         server.start()
-        assert (server.running, server.starts) == (True, 2)
-        assert server.probe()["boots"] == 2
+        assert (told(rig.host, server.id), server.starts, server.probe()["boots"]) == ("running", 2, 2)
 
     def test_it_is_known_for_how_long_a_guest_has_run(self, rig: Rig, server: Server) -> None:
         def age() -> float:

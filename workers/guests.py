@@ -117,8 +117,9 @@ def prepare_start(ctx: Context, _: NoDetails) -> dict[str, Any]:
 def start_guest(ctx: Context, details: StartGuest) -> dict[str, Any]:
     """Start the guest on its new host: the point of no return.
 
-    Raises DestinationFault when it is proved that it never started, and StepError (``start-unknown``) when nobody can
-    say.  The start count before the step's first try is noted, so that a later try knows of an earlier one's start.
+    Raises DestinationFault when it is proved that it never started, and StepError: ``start-unknown`` when nobody can
+    say, ``went-off`` for a guest that was started and is off by then.  The start count before the step's first try is
+    noted, so that a later try knows of an earlier one's start.
     """
     if not details.power_on:
         ctx.effect("leave_off")
@@ -141,8 +142,24 @@ def start_guest(ctx: Context, details: StartGuest) -> dict[str, Any]:
     except (DrovewayError, OSError) as error:
         _judge(ctx, before, error)
     ctx.effect("started")
+    # It may have written to its disks, whether it runs by now or not.
     forget_manifest(ctx)
-    return {"started": True, "running": True, "starts": _starts(ctx.hypervisor.guest(ctx.server))}
+    return {"started": True, "running": True, "starts": require_up(ctx).starts}
+
+
+def require_up(ctx: Context) -> GuestRecord:
+    """Return the guest that was started, as it is now; raises StepError (``went-off``) when it is off.
+
+    Whether its start was counted tells nothing here: somebody may have started it by hand, and it runs.
+    """
+    guest = ctx.hypervisor.guest(ctx.server)
+    if guest is None or not guest.running:
+        raise ctx.failed(
+            f"the guest of server {ctx.server} was started on {ctx.host.name} and went off at once: its console and "
+            "the hypervisor's log say why",
+            code="went-off",
+        )
+    return guest
 
 
 def undo_start_guest(ctx: Context, _: StartGuest) -> dict[str, Any]:

@@ -180,7 +180,7 @@ class Run:
                 key=self.command.key,
                 epoch=self._context.epoch,
                 value=value,
-                error=error.as_dict() if error is not None else None,
+                error=told(error) if error is not None else None,
             )
         )
 
@@ -192,6 +192,11 @@ class Run:
                 _put_beside(self.host.coordination, self.host.name, self.command.key, path, data)
         except DrovewayError as error:
             LOG.debug("How far %s is could not be told: %s", self.command.key, error)  # the next word replaces it
+
+
+def told(error: StepError) -> dict[str, str]:
+    """The error as a conductor can read it: the words in it may be those of a stranger, and of any length."""
+    return {name: wire.harmless(text) for name, text in error.as_dict().items()}
 
 
 def superseded(host: Host, command: wire.Command) -> bytes:

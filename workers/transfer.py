@@ -8,14 +8,24 @@ from typing import Any, Final, TypeVar
 
 import tenacity
 
+from droveway import wire
 from droveway.certificates import Identity
-from droveway.errors import CoordinationLost, Fenced, StepError, step_error
+from droveway.errors import CoordinationLost, DrovewayError, Fenced, StepError
 from droveway.workers import endpoints, frames
 from droveway.workers.limits import Bucket
 from droveway.workers.sources import DiskMap
 
 PATIENCE: Final = 20.0
 """Seconds for which a source that does not answer is asked again: its worker may be starting anew."""
+
+LONGEST_PAUSE: Final = 60.0
+"""Seconds after which a source that put this end off is asked again, however long it said."""
+
+REFUSALS: Final = frozenset({
+    "not-offered", "guest-runs", "certificate", "source-changed", "missing", "link", "damaged", "disk-format",
+    "storage-away",
+})  # fmt: skip
+"""Codes that a source may give; with any other it would speak for a conductor, or for this host."""
 
 Answer = TypeVar("Answer")
 
@@ -83,7 +93,7 @@ class RemoteSource:
             answer, data = self._asked(lambda peer: self._ask(peer, request, frames.ChunkAnswer, into[:length]))
             if isinstance(answer, frames.ChunkFrame):
                 return data, answer.checksum
-            self._pause(answer.seconds)
+            self._pause(min(max(answer.seconds, 0.0), LONGEST_PAUSE))
 
     def close(self) -> None:
         """Hang up."""
@@ -133,11 +143,17 @@ class RemoteSource:
         peer.send(request)
         answer, payload = peer.receive(into)
         if isinstance(answer, frames.Refusal):
-            if answer.error["code"] == Fenced.code:
-                raise Fenced(answer.error["message"])
-            if answer.error["code"] == CoordinationLost.code:
-                raise frames.FrameError(answer.error["message"])  # it may know more in a moment
-            raise step_error(answer.error)
+            raise self._refused(answer.error)
         if not isinstance(answer, kind):
             raise StepError(f"host {self.host} answered with {type(answer).__name__}", code="protocol", host=self.host)
         return answer, payload
+
+    def _refused(self, error: dict[str, str]) -> DrovewayError | OSError:
+        """What the source says, as a stranger's word: bounded, harmless, about itself and nobody else."""
+        code, why = (wire.harmless(error.get(name, "")) for name in ("code", "message"))
+        why = why or f"host {self.host} refuses and does not say why"
+        if code == Fenced.code:
+            return Fenced(why)
+        if code == CoordinationLost.code:
+            return frames.FrameError(why)  # it may know more in a moment
+        return StepError(why, code=code if code in REFUSALS else "protocol", host=self.host)

@@ -415,6 +415,38 @@ def test_a_guest_that_seems_to_run_uncounted_after_a_refused_start_is_not_told_a
     assert caught.value.error_code == "start-unknown"
 
 
+def test_a_guest_that_goes_off_at_once_is_not_told_as_running(pair: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was started, so that nothing is undone; asked again, it is started again."""
+    hypervisor = pair.hosts["alpha"].hypervisor
+    start = hypervisor.start
+
+    def start_and_die(server: str, fence: Callable[[], None]) -> None:
+        start(server, fence)
+        hypervisor.stop(server, grace=0, fence=lambda: None)
+
+    details = wire.StartGuest(power_on=True)
+    with monkeypatch.context() as dying:
+        dying.setattr(hypervisor, "start", start_and_die)
+        with pytest.raises(StepError) as caught:
+            pair.run("alpha", "start_guest", details)
+    assert (caught.value.error_code, caught.value.host) == ("went-off", "alpha")
+    assert not isinstance(caught.value, DestinationFault)
+    with pytest.raises(StepError) as undone:
+        pair.run("alpha", "start_guest", details, direction="revert")
+    assert undone.value.error_code == "start-unknown"
+    assert pair.run("alpha", "start_guest", details) == {"started": True, "running": True, "starts": 2}
+
+
+def test_a_guest_that_somebody_started_by_hand_is_told_as_running(pair: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody counted its start, and it runs."""
+    hypervisor = pair.hosts["alpha"].hypervisor
+    guest = hypervisor.guest
+    monkeypatch.setattr(hypervisor, "guest", lambda _: msgspec.structs.replace(guest(SERVER), running=True))
+    monkeypatch.setattr(hypervisor, "start", lambda _server, _fence: None)
+    value = pair.run("alpha", "start_guest", wire.StartGuest(power_on=True))
+    assert value == {"started": True, "running": True, "starts": 0}
+
+
 def test_a_guest_that_ran_and_cannot_start_again_is_unknown(pair: Cloud) -> None:
     hypervisor = pair.hosts["alpha"].hypervisor
     details = wire.StartGuest(power_on=True)

@@ -20,9 +20,10 @@ from support.engine_rig import (
     embedded_rig,
     until,
 )
+from support.valid_answers import VALID
 
 from droveway import wire
-from droveway.clients.zookeeper import command_path, epoch_path, progress_path, result_path
+from droveway.clients.zookeeper import command_path, epoch_path, progress_path, result_path, worker_path
 from droveway.engines import fencing
 from droveway.engines.commands import Commands
 from droveway.errors import Fenced, StepError
@@ -61,14 +62,14 @@ def leftovers(rig: Rig, host: str = "h1") -> list[str]:
 
 
 def test_a_command_is_answered_and_nothing_of_it_is_left(rig: Rig, worker: Any) -> None:
-    hand = worker(lambda _command: {"renamed": True})
+    hand = worker(lambda _command: {"nobody": "knows this"})
     move = rig.submit(REMOTE)
     flow = rig.move(move).flow_uuid
     rig.post(move)
     rig.host().turn()
     assert rig.move(move).state == "verifying"
     row = next(row for row in rig.history(move) if row.step == "on_host")
-    assert row.result == {"renamed": True}
+    assert row.result == VALID["set_aside"]
     assert row.host == "h1"
     assert [command.key for command in hand.seen] == [f"{flow}.on_host.execute.{row.seq}"]
     assert hand.seen[0].epoch == row.epoch
@@ -84,10 +85,39 @@ def test_an_answer_is_taken_before_anything_else_is_looked_at(rig: Rig) -> None:
                 result_path("h1", "f.s.execute.1"), wire.encode(wire.Result(key="f.s.execute.1", epoch=1))
             )
 
+    session.create("/guard", b"")
     commands = Commands(session, flow_uuid="f", epoch=1, guard="/guard", version=0)
+    asked: dict[str, Any] = {
+        "move": "m",
+        "server": "s",
+        "step": "s",
+        "action": "connect",
+        "direction": "execute",
+        "details": {},
+    }
+    commands.post(wire.Command(key="f.s.execute.1", host="h1", epoch=1, deadline=9.0, **asked))
     wait = {"deadline": 9.0, "away": 9.0, "bell": Answered()}
     result = commands.wait("h1", "f.s.execute.1", look=lambda: pytest.fail("the answer was there"), **wait)
     assert result.error is None
+
+
+def test_a_host_whose_answers_stay_unreadable_is_not_waited_for_until_the_deadline(rig: Rig) -> None:
+    """Each is taken away, for its worker to answer again; after some of them the command has failed."""
+    session = rig.session()
+    path = result_path("h1", "f.s.execute.1")
+
+    class Garbled(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            return session.create(path, b"no json")
+
+    session.create("/guard", b"")
+    commands = Commands(session, flow_uuid="f", epoch=1, guard="/guard", version=0)
+    asked: dict[str, Any] = {"move": "m", "server": "s", "step": "s", "action": "connect", "direction": "execute"}
+    commands.post(wire.Command(key="f.s.execute.1", host="h1", epoch=1, deadline=9.0, details={}, **asked))
+    session.create(worker_path("h1"), b"")
+    result = commands.wait("h1", "f.s.execute.1", look=lambda: None, deadline=9e9, away=9e9, bell=Garbled())
+    assert result.error is not None
+    assert (result.error["code"], result.error["host"]) == ("bad-answer", "h1")
 
 
 def test_a_host_that_is_away_fails_the_step_in_time(rig: Rig) -> None:

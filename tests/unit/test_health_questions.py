@@ -130,6 +130,18 @@ def test_any_keeper_takes_the_one_answer(site: Site) -> None:
     assert site.read().health == "passed"
 
 
+def test_an_answer_that_breaks_its_schema_is_a_failure_that_names_the_host(site: Site) -> None:
+    checks = site.checks()
+    checks.ask(site.move)
+    (key,) = site.nodes()
+    result = wire.Result(key=key, epoch=EPOCH, value={"running": "yes"})
+    assert site.coordination.create(result_path("host2", key), wire.encode(result))
+    assert site.collect(checks)
+    move = site.read()
+    assert (site.nodes(), move.health) == ([], "failing")
+    assert "host host2 gave no valid answer to check_guest" in (move.health_reason or "")
+
+
 def test_an_answer_under_an_older_claim_says_nothing(site: Site) -> None:
     checks = site.checks()
     checks.ask(site.move)

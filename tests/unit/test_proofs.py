@@ -25,6 +25,7 @@ from support.moving_rows import (
     guest,
     record,
 )
+from support.valid_answers import VALID
 
 from droveway.engines import proofs
 from droveway.errors import Refused, StepError
@@ -50,8 +51,8 @@ class Asked:
         self.hosts = AnsweringHosts()
         self.source, self.destination = WHOLE, EMPTY
         for host in (SOURCE, DESTINATION):
-            self.hosts.say(host, "check_copy", {})
-            self.hosts.say(host, "check_set_aside", {})
+            for action in ("check_copy", "check_set_aside"):
+                self.hosts.say(host, action, VALID[action])
         with self.moving.journal.write() as session:
             session.add(Claim(move_id=MOVE, epoch=7, owner="c", claimed_at=NOW, released_at=NOW))
 

@@ -7,6 +7,7 @@ through an open directory (`droveway.workers.directories.Directory.path`).
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import stat
@@ -28,6 +29,9 @@ LIMITS: Final = ("prlimit", "--as=1073741824", "--cpu=30", "--")
 
 MODE: Final = 0o640
 """Of a guest's disk."""
+
+_NO_FILE: Final = (errno.ELOOP, errno.ENXIO)
+"""What is met by who opens a link and follows none, or a socket."""
 
 _OPEN: Final = re.compile(r"/proc/self/fd/([0-9]+)(?:/|$)")
 
@@ -111,6 +115,10 @@ def _opened(path: Path, disk_format: str) -> Iterator[tuple[int, Path]]:
         file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
     except FileNotFoundError:
         raise StepError(f"{told(path)} is not there", code="missing") from None
+    except OSError as error:
+        if error.errno in _NO_FILE:
+            raise StepError(f"{told(path)} is no plain file", code="link") from None
+        raise
     try:
         if not stat.S_ISREG(os.fstat(file).st_mode):
             raise StepError(f"{told(path)} is no plain file", code="link")
