@@ -62,12 +62,18 @@ class Protection:
 def protection(conf: cfg.ConfigOpts, host: str | None = None) -> Protection | None:
     """How this daemon protects what it says to ZooKeeper: the worker of ``host``, or a conductor; None for not at all.
 
-    Raises `droveway.errors.Refused` where that was not said and others could listen, and for a certificate that is not
+    Raises `droveway.errors.Refused` where that was not said and others could listen, or has to be said since there are
+    certificates and the users of this machine could write, and for a certificate that is not
     the one by which ZooKeeper is to know the daemon.
     """
     group = conf.zookeeper
     identity = certificates.load(conf)
     beyond = [name for name, _port in collect_hosts(group.hosts)[0] if not _is_own(name)]
+    if identity is not None and group.tls is None and not beyond:
+        raise Refused(
+            f"[tls] is given, and ZooKeeper at {group.hosts} is on this machine, where that does not say whether TLS "
+            "protects it: set [zookeeper] tls = true, or false to let every user of this machine command all hosts"
+        )
     if not (bool(beyond) if group.tls is None else group.tls):
         return None
     if identity is None:

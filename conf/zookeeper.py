@@ -26,8 +26,8 @@ OPTS = (
         "tls",
         help="Whether ZooKeeper is spoken to through TLS, with the certificate of [tls], and every node gets an access "
         "list by which only conductors, and workers for what is their own host's, get at it. Where this is not set: "
-        "yes, unless all the servers of hosts are this machine itself. With false, whoever reaches ZooKeeper commands "
-        "all hosts.",
+        "yes, unless all the servers of hosts are this machine itself; then it has to be said where [tls] is given. "
+        "With false, whoever reaches ZooKeeper commands all hosts: on this machine that is every user.",
     ),
     cfg.StrOpt(
         "conductor_identity",

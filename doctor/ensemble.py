@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import socket
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from typing import Final
 
 from kazoo import exceptions
 
+from droveway import certificates
 from droveway.clients.zookeeper import ROOT, Coordination
 from droveway.doctor.findings import FINE, Around, Finding
 from droveway.errors import Refused
@@ -20,7 +22,8 @@ PORT: Final = 2181
 
 
 def check(around: Around) -> Iterator[Finding]:
-    """The ensemble as a whole, each of its servers, and the access list of Droveway's root."""
+    """How it is spoken to, the ensemble as a whole, each of its servers, and the access list of Droveway's root."""
+    yield from _plain(around)
     if around.session is None:
         refused = isinstance(around.why, Refused)
         yield Finding("zookeeper-refused" if refused else "zookeeper-away", SUBJECT, str(around.why))
@@ -33,6 +36,12 @@ def check(around: Around) -> Iterator[Finding]:
     else:
         yield from filter(None, map(_member, members))
     yield from _access(around.session)
+
+
+def _plain(around: Around) -> Iterator[Finding]:
+    with contextlib.suppress(Refused):  # of a certificate that cannot be used, which its own check tells
+        if around.conf.zookeeper.tls is False and certificates.load(around.conf) is not None:
+            yield Finding("zookeeper-plain", SUBJECT, f"[zookeeper] tls is false for {around.conf.zookeeper.hosts}")
 
 
 def _member(member: str) -> Finding | None:

@@ -69,6 +69,12 @@ MEANINGS: Final[dict[str, Meaning]] = {
         "Whoever reaches ZooKeeper may write what Droveway keeps there: commands for hosts among it.",
         "Let nobody but conductors and hosts reach ZooKeeper's ports, by firewall or by access lists.",
     ),
+    "zookeeper-plain": Meaning(
+        Level.WARNING,
+        "There is a certificate, and [zookeeper] tls = false: ZooKeeper is spoken to in the clear, and whoever reaches "
+        "it commands every host. On the machine of a ZooKeeper that is every user.",
+        "Let ZooKeeper have a certificate and speak TLS alone, then set [zookeeper] tls = true on every machine.",
+    ),
     "database-away": Meaning(
         Level.FAILURE,
         "A database cannot be used; the detail says which and why. Moves wait until it answers.",

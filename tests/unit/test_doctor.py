@@ -132,6 +132,23 @@ def test_a_certificate_is_told_before_it_ends(tmp_path: Path, days: int, code: s
     assert [each.code for each in certificate.check(around(settings.load_deployment(path)))] == [code]
 
 
+@pytest.mark.parametrize(("said", "code"), [("", "zookeeper-refused"), ("tls = false", "zookeeper-plain")])
+def test_a_zookeeper_without_tls_where_there_are_certificates_is_found(
+    tmp_path: Path, conf: cfg.ConfigOpts, said: str, code: str
+) -> None:
+    """S16: it is on this machine, and every user of it would command every host."""
+    assert conf.zookeeper.hosts == "127.0.0.1:9"
+    tls = Authority(tmp_path / "tls").issue("droveway-conductor").options()
+    path = tmp_path / "plain.conf"
+    text = (tmp_path / "droveway.conf").read_text().replace("hosts = 127.0.0.1:9", f"hosts = 127.0.0.1:9\n{said}")
+    path.write_text(text + "\n[tls]\n" + "".join(f"{name} = {value}\n" for name, value in tls.items()))
+    path.chmod(0o640)
+    found = {each.code: each for each in run.examine(settings.load_deployment(path))}
+    assert code in found
+    assert "127.0.0.1:9" in found[code].detail
+    assert ("zookeeper-plain" in found) == (code == "zookeeper-plain")
+
+
 def test_a_machine_without_a_worker_has_nothing_to_look_at(conf: cfg.ConfigOpts) -> None:
     assert list(host.check(around(conf))) == []
 

@@ -49,12 +49,26 @@ def protection(folder: Path, zookeeper: Options, tls: Options, host: str | None 
 
 @pytest.mark.parametrize("hosts", ["127.0.0.1:2181", "localhost:1,127.0.0.9:2", "[::1]:2181", "localhost:1/chroot"])
 def test_a_zookeeper_of_this_machine_alone_needs_no_tls(tmp_path: Path, certificate: Options, hosts: str) -> None:
-    """Unless it is asked for; a certificate may be there for transfers alone."""
+    """Unless it is asked for.  A certificate may be there for transfers alone, but then that is said."""
     assert protection(tmp_path, {"hosts": hosts}, {}) is None
-    assert protection(tmp_path, {"hosts": hosts}, certificate) is None
+    assert protection(tmp_path, {"hosts": hosts, "tls": "false"}, certificate) is None
     assert protection(tmp_path, {"hosts": hosts, "tls": "true"}, certificate) is not None
     with pytest.raises(Refused, match=r"\[tls\] is empty and \[zookeeper\] tls is true: give certificate"):
         protection(tmp_path, {"hosts": hosts, "tls": "true"}, {})
+
+
+@pytest.mark.parametrize("host", [None, "droveway-conductor"])
+@pytest.mark.parametrize("hosts", ["127.0.0.1:2181", "localhost:1,127.0.0.9:2"])
+def test_where_there_are_certificates_no_user_of_the_machine_commands_hosts_unsaid(
+    tmp_path: Path, certificate: Options, hosts: str, host: str | None
+) -> None:
+    """Neither a conductor nor a worker starts, and the refusal says what the option gives away."""
+    with pytest.raises(Refused) as caught:
+        protection(tmp_path, {"hosts": hosts}, certificate, host)
+    assert f"[tls] is given, and ZooKeeper at {hosts} is on this machine" in str(caught.value)
+    assert "set [zookeeper] tls = true, or false to let every user of this machine command all hosts" in str(
+        caught.value
+    )
 
 
 def test_what_others_could_listen_to_goes_through_tls_unless_it_is_said_otherwise(
