@@ -17,7 +17,7 @@ from taskflow.types import timing
 
 from droveway import deadlines, wire
 from droveway.clients.zookeeper import Coordination, epoch_path
-from droveway.engines import fencing, incarnation, recorded, step_marks
+from droveway.engines import fencing, incarnation, queue, recorded, step_marks
 from droveway.engines.backend import FlowBackend
 from droveway.engines.board import MoveBoard, MoveJob, Posting
 from droveway.engines.commands import Commands
@@ -185,10 +185,10 @@ class MoveConductor(impl_nonblocking.NonBlockingConductor):
             if freezes.over(connection, posting.move) is not None:
                 return False  # the keeper takes it off the board until it is thawed
         try:
-            epoch = fencing.claim(self._resources.journal, posting.move, self._name)
-        except Quarantined as error:
-            with self._resources.journal.write() as writing:
-                moves.park(writing, posting.move, error.code, str(error))
+            epoch = self._claim(posting, job)
+        except Fenced:
+            return False  # it slept, and the job went to another one meanwhile
+        if epoch is None:
             return True
         # The epoch is taken, so an older claimant can write no more; if the lock went meanwhile, neither may we.
         if self._lost(job) or not self._coordination.live():
@@ -210,6 +210,17 @@ class MoveConductor(impl_nonblocking.NonBlockingConductor):
             if self._wanted(posting) is not None:
                 fencing.release(self._resources.journal, posting.move, epoch)
             raise
+
+    def _claim(self, posting: Posting, job: MoveJob) -> int | None:
+        """Take the next epoch; None for a move that is quarantined, and parked."""
+        journal = self._resources.journal
+        try:
+            return fencing.claim(journal, posting.move, self._name, is_lost=lambda: self._lost(job))
+        except Quarantined as error:
+            with journal.write() as session:
+                fencing.check(session, posting.move, error.epoch)
+                moves.park(session, posting.move, error.code, str(error))
+            return None
 
     def _is_due(self, posting: Posting) -> bool:
         """Whether the journal still wants this flow to run: the journal is the truth, the board a work list."""
@@ -363,7 +374,22 @@ class MoveConductor(impl_nonblocking.NonBlockingConductor):
     def _raise_fences(self, move: Move, epoch: int) -> None:
         with deadlines.running("raise_fences", self._resources.options.step_deadline):
             for cell in _cells(move):
-                self._resources.cells.raise_fence(cell, move.server, epoch)
+                try:
+                    self._resources.cells.raise_fence(cell, move.server, epoch)
+                except Exception as error:
+                    if absence(error) is not None:
+                        self._note_wait(move, epoch, f"the database of cell {cell}, which does not answer")
+                    raise
+        if move.waits_for is not None:
+            self._note_wait(move, epoch, None)
+
+    def _note_wait(self, move: Move, epoch: int, why: str | None) -> None:
+        """Say what a flow that has begun waits for: meanwhile the keeper gives its room to others."""
+        with self._resources.journal.write() as session:
+            fencing.check(session, move.id, epoch)
+            row = moves.get(session, move.id, lock=True)
+            if State(row.state) in queue.BEGUN:
+                row.waits_for = why
 
     def _drop_fences(self, move: Move, epoch: int) -> None:
         with deadlines.running("drop_fences", self._resources.options.step_deadline):

@@ -66,6 +66,8 @@ class Seen:
     """Where it takes room while it runs."""
     runnable: bool = True
     """False when no conductor that is up knows its flow: it waits, and takes no room meanwhile."""
+    waits: bool = False
+    """Whether its flow, which has begun, is tried again and again, as the database of its cell is away."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -160,11 +162,16 @@ def look(
             # Whoever has claimed it runs it, whatever it has told.
             return posted.get(row.uuid, False) or queue.runs(row, runnable)
 
-        seen = [_seen(row, racks, runs) for row in [*rows, *open_flows.queued(connection, offered)]]
+        def waits(row: sa.Row[Any]) -> bool:
+            return queue.waits(row) and not posted.get(row.uuid, False)
+
+        cells_away = queue.away(rows, runs)
+        seen = [_seen(row, racks, runs, waits) for row in [*rows, *open_flows.queued(connection, offered)]]
         line = _in_turn(seen)
         admission = _admission(line, posted, limits)
         _offer(line, posted, admission)
-        seen += [_seen(row, racks, runs) for row in queue.head(connection, offered, admission, racks, runnable)]
+        waiting = queue.head(connection, offered, admission, racks, runnable, cells_away)
+        seen += [_seen(row, racks, runs, waits) for row in waiting if row.source_cell not in cells_away]
         destinations = {
             each.waiting.destination for each in seen if each.waiting is not None and each.waiting.policy == HEALTHY
         }
@@ -402,10 +409,19 @@ class Keeper:
         return False
 
 
-def _seen(row: sa.Row[Any], racks: Racks, runs: Callable[[sa.Row[Any]], bool]) -> Seen:
-    posting = posting_of(row, row) if row.uuid is not None else None
-    held = row.hold or row.frozen
-    return Seen(row.id, State(row.state), held, posting, _waiting(row), places=places(row, racks), runnable=runs(row))
+def _seen(
+    row: sa.Row[Any], racks: Racks, runs: Callable[[sa.Row[Any]], bool], waits: Callable[[sa.Row[Any]], bool]
+) -> Seen:
+    return Seen(
+        row.id,
+        State(row.state),
+        hold=row.hold or row.frozen,
+        posting=posting_of(row, row) if row.uuid is not None else None,
+        waiting=_waiting(row),
+        places=places(row, racks),
+        runnable=runs(row),
+        waits=waits(row),
+    )
 
 
 def _may_run(seen: Seen) -> bool:
@@ -413,7 +429,7 @@ def _may_run(seen: Seen) -> bool:
 
 
 def _needs_room(posting: Posting, seen: Seen) -> bool:
-    return seen.cleared and not posting.urgent
+    return seen.cleared and not posting.urgent and not seen.waits
 
 
 def _in_turn(moves: Iterable[Seen]) -> list[tuple[Posting, Seen]]:

@@ -116,7 +116,7 @@ def act(
     if (waiting.deleting or waiting.policy != HEALTHY) and not due:
         return []
     if waiting.destination in gone and not waiting.deleting:
-        return _wait(waiting, _dead(waiting))
+        return _wait(waiting, _dead(waiting, source_gone=waiting.source in gone))
     if waiting.source not in up | gone:
         return _wait(waiting, _away(waiting.source, "its copy of the server is needed to confirm and to revert"))
     if waiting.deleting or waiting.policy != HEALTHY:
@@ -165,11 +165,14 @@ def _away(host: str, what: str) -> str:
     return f"{_HOST}{host} is away, and {what}: start it"
 
 
-def _dead(waiting: Waiting) -> str:
-    return (
-        f"host {waiting.destination}, which the server is on, is declared down: droveway move revert "
-        f"{waiting.move[:SHORT]} brings it back from its disks on {waiting.source}"
-    )
+def _dead(waiting: Waiting, *, source_gone: bool) -> str:
+    lost = f"host {waiting.destination}, which the server is on, is declared down"
+    if source_gone:
+        return (
+            f"{lost}, and so is its source {waiting.source}: droveway move confirm {waiting.move[:SHORT]} leaves the "
+            "server where it is"
+        )
+    return f"{lost}: droveway move revert {waiting.move[:SHORT]} brings it back from its disks on {waiting.source}"
 
 
 def _is_due(waiting: Waiting, now: dt.datetime) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -23,6 +23,9 @@ _ROOM: Final = {
 }
 
 
+BEGUN: Final = frozenset({State.RUNNING, State.UNDOING, State.CONFIRMING, State.REVERTING, State.DELETING})
+"""The states in which a flow has begun; what such a move waits for is the database of its cell."""
+
 PASSED_AT_ONCE: Final = 200
 """So many more of the queue are looked at when some of it is passed."""
 
@@ -39,27 +42,32 @@ def head(
     admission: Admission,
     racks: Racks,
     runnable: Runnable,
+    away: Collection[str] = (),
 ) -> list[sa.Row[Any]]:
     """As much of the queue as there may be room for: no move of which it is known that a place of it is full.
 
-    What no conductor can run that is up takes no room, and is passed.
+    What no conductor can run that is up takes no room, and is passed; so is all that is of a cell which is ``away``.
     """
+
+    def goes(row: sa.Row[Any]) -> bool:
+        return runs(row, runnable) and row.source_cell not in away
+
     # For the oldest room is kept, wherever that is.
     page = open_flows.oldest(connection, offered) if admission.room() and admission.full() else []
     found = [*page]
     while True:
         for row in page:
-            if runs(row, runnable):
+            if goes(row):
                 admission.admit(places(row, racks))
         if not (room := admission.room()):
             return found
         full = admission.full()
         hosts = {place.name for place in full if place.kind is Kind.HOST}
         hosts |= {host for host, its in racks.items() if any((Kind.RACK, rack) in full for rack in its)}
-        cells = {place.name for place in full if place.kind is Kind.CELL}
+        cells = {place.name for place in full if place.kind is Kind.CELL} | {*away}
         beside = [*offered, *(row.uuid for row in found)]
         # Whoever has to pass many of them does it in few looks.
-        most = room if all(runs(row, runnable) for row in page) else max(room, PASSED_AT_ONCE)
+        most = room if all(goes(row) for row in page) else max(room, PASSED_AT_ONCE)
         page = open_flows.next_ones(connection, beside, hosts=hosts, cells=cells, most=most)
         found += page
         if len(page) < most:
@@ -69,6 +77,17 @@ def head(
 def runs(row: sa.Row[Any], runnable: Runnable) -> bool:
     """Whether some conductor that is up can run the move's flow."""
     return row.uuid is None or runnable.runs(row.kind, row.version, row.digest)
+
+
+def waits(row: sa.Row[Any]) -> bool:
+    """Whether a flow that has begun waits for the database of its cell, as the last conductor that tried it said."""
+    return row.uuid is not None and row.waits_for is not None and State(row.state) in BEGUN
+
+
+def away(rows: Iterable[sa.Row[Any]], can_run: Callable[[sa.Row[Any]], bool]) -> frozenset[str]:
+    """The cells whose databases are away: flows that are tried again and again wait for them."""
+    tried = (row for row in rows if waits(row) and not row.hold and not row.frozen and can_run(row))
+    return frozenset(row.source_cell for row in tried)
 
 
 def nobody_runs(row: sa.Row[Any]) -> str:
@@ -92,19 +111,23 @@ def waits_for(journal: Database, move_id: str, limits: Limits, racks: Racks) -> 
     with journal.engine.connect() as connection:
         if (move := open_flows.one_queued(connection, move_id)) is None:
             return None
+        begun = open_flows.under_way(connection)
         running = [
             places(row, racks)
-            for row in open_flows.under_way(connection)
-            if row.state == State.RUNNING and row.kind in FORWARD_KINDS
+            for row in begun
+            if row.state == State.RUNNING and row.kind in FORWARD_KINDS and not waits(row)
         ]
         runnable = daemons.runnable(connection)
         if not runs(move, runnable):
             return nobody_runs(move)
+        gone = away(begun, lambda row: runs(row, runnable))
+        if move.source_cell in gone:
+            return f"the database of cell {move.source_cell}, for which moves wait that have begun"
         admission = Admission(limits, running)
         # Those that are offered, too, are still queued in the journal.
-        before = head(connection, [], Admission(limits, running), racks, runnable)
+        before = head(connection, [], Admission(limits, running), racks, runnable, gone)
         for row in before:
-            if not runs(row, runnable):
+            if not runs(row, runnable) or row.source_cell in gone:
                 continue
             full = admission.admit(places(row, racks))
             if row.id == move_id and full is None:

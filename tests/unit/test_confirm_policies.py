@@ -192,6 +192,16 @@ def test_a_host_that_was_declared_down_is_not_waited_for() -> None:
     assert policies.act(deleting, UP - gone, NOW, gone=gone) == settle_deleted(PAST)
 
 
+def test_with_both_hosts_dead_a_policy_waits_for_a_persons_confirm() -> None:
+    waiting = Waiting(move="m", policy="deadline", deadline=PAST, source="host1", destination="host2")
+    (wait,) = policies.act(waiting, frozenset(), NOW, gone=UP)
+    assert isinstance(wait, Wait)
+    assert "revert" not in str(wait.why)
+    assert "droveway move confirm m leaves the server where it is" in str(wait.why)
+    deleting = dataclasses.replace(waiting, deleting=True)
+    assert policies.act(deleting, frozenset(), NOW, gone=UP) == settle_deleted(PAST)
+
+
 def settle_deleted(deadline: dt.datetime) -> list[PolicyAction]:
     return [Settle("m", "confirm", deadline, unasked=True)]
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from sqlalchemy import event
 from support.engine_rig import CONFIRM, MIGRATE, REMOTE, Rig, embedded_rig, reference, until
 from taskflow import exceptions as taskflow_errors
@@ -357,3 +358,22 @@ def test_a_fence_that_is_raised_too_late_is_taken_away(rig: Rig, monkeypatch: py
     rig.host().turn()
     assert rig.move(move).state == "running"
     assert rig.cells.fences == {}
+
+
+def test_a_move_says_that_it_waits_for_its_cells_database_until_that_answers(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The keeper gives its room away by that word."""
+
+    def away(_cell: str, _server: str, _epoch: int) -> None:
+        raise sa.exc.OperationalError("SELECT 1", {}, Exception("connection refused"))
+
+    move = rig.submit(MIGRATE)
+    rig.post(move)
+    with monkeypatch.context() as outage:
+        outage.setattr(rig.cells, "raise_fence", away)
+        assert rig.host().turn() == [False]
+    waiting = rig.move(move)
+    assert (waiting.state, waiting.waits_for) == ("running", "the database of cell c1, which does not answer")
+    assert rig.host().turn() == [True]
+    assert (rig.move(move).state, rig.move(move).waits_for) == ("verifying", None)

@@ -108,6 +108,55 @@ def test_a_flow_that_has_begun_and_that_nobody_knows_any_more_keeps_no_room(rig:
     assert foreign(rig.journal, waits) is None
 
 
+CELL_AWAY = "the database of cell c1, which does not answer"
+
+
+def begin(rig: Rig, moves: list[str], **columns: Any) -> None:
+    """Let these moves have begun, and wait for their cell's database."""
+    with rig.journal.write() as session:
+        given = {"state": "running", "waits_for": CELL_AWAY, **columns}
+        session.execute(sa.update(Move).where(Move.id.in_(moves)).values(**given))
+
+
+def test_moves_that_wait_for_their_cells_database_give_their_room_to_those_of_other_cells(rig: Rig) -> None:
+    """Of the queue what is of that cell is passed, and says so; nothing of it is offered in vain."""
+    begun, crowd, other = ask(rig, "h1", "h1"), ask(rig, *["h2"] * 30), ask(rig, "h3", "h3", source_cell="c2")
+    keeper, limits = make_keeper(rig, Limits(running=2)), Limits(running=2)
+    assert offered(keeper) == begun
+    assert offered(keeper) == []
+    begin(rig, begun)
+    assert waits_for(rig.journal, crowd[0], limits, RACKS) == (
+        "the database of cell c1, for which moves wait that have begun"
+    )
+    assert "the database" not in (waits_for(rig.journal, other[0], limits, RACKS) or "")
+    assert offered(keeper) == other
+    assert offered(keeper) == []
+    begin(rig, begun, waits_for=None)
+    assert offered(keeper) == [], "they have their room again, beside those that took it"
+    for gone in (begun, other):
+        begin(rig, gone, state="failed", waits_for=None, flow_uuid=None)
+    assert offered(keeper) == crowd[:2]
+
+
+@pytest.mark.parametrize("columns", [{"hold": True}, {"state": "needs-operator"}])
+def test_nobody_waits_for_a_cell_because_of_a_move_that_nobody_tries(rig: Rig, columns: dict[str, Any]) -> None:
+    begun, queued = ask(rig, "h1"), ask(rig, "h2")
+    begin(rig, begun, **columns)
+    assert offered(make_keeper(rig, Limits(running=1))) == queued
+
+
+def test_who_has_claimed_it_has_its_room(rig: Rig) -> None:
+    begun = ask(rig, "h1")
+    keeper = make_keeper(rig, Limits(running=1))
+    assert offered(keeper) == begun
+    host = rig.host()
+    (job,) = host.jobs()
+    host.board.claim(job, "c")
+    begin(rig, begun)
+    ask(rig, "h3", source_cell="c2")
+    assert offered(keeper) == []
+
+
 def test_a_move_whose_target_is_frozen_is_not_offered(rig: Rig) -> None:
     """So that nobody is surprised on a host that is worked on: the source alone is not all that a freeze is about."""
     waits, (goes,) = ask(rig, "h1", target_host="h2"), ask(rig, "h3")
