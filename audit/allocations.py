@@ -207,6 +207,9 @@ def _release(consumer: str) -> str:
 def _mend_of(standing: Standing) -> str:
     if standing.move is not None and standing.phase is Phase.MOVING:
         return f"droveway move retry {standing.move.short}"
+    if standing.move is not None and standing.phase is Phase.VERIFYING:
+        # Nova's own healing knows nothing of the migration's consumer, which holds the source for a revert.
+        return f"droveway move settle {standing.move.short} --cell placement --reason TEXT"
     return f"nova-manage placement heal_allocations --instance {standing.server} --force"
 
 

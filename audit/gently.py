@@ -1,22 +1,31 @@
-"""Mends that break no right row: where Nova itself moves a server, or has ended its move, what differs may be right."""
+"""Mends that break no right row.
+
+Where Nova itself moves a server, or has ended its move, what differs may be right.  Where a cell was put back to a time
+before a move's end, what its hosts and services hold is right.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 from typing import Final
 
+from droveway.audit import behind
 from droveway.audit.findings import Finding, Kind
 from droveway.audit.snapshot import Phase, Snapshot, Standing
 from droveway.persistence.vm_states import ENDED_MIGRATIONS, RESIZING, VmState
 
 _HOSTS: Final = frozenset({Kind.HOST, Kind.COMMAND, Kind.USAGE})
 """What is no server's."""
-_LOOKS: Final = ("droveway move ", "droveway debt ")
+_NOT_OF_ROWS: Final = _HOSTS | {Kind.JOURNAL}
+"""What is found without a look at a server's rows."""
+_LOOKS: Final = ("droveway move show ", "droveway move list ", "droveway move retry ", "droveway debt ")
 """Commands that change no row by themselves, or only by a flow that compares them."""
 
 
 def gently(snapshot: Snapshot, finding: Finding) -> Finding:
     """The finding; its mend looks and changes nothing while the rows that it goes by may be in Nova's hands."""
+    if finding.kind not in _NOT_OF_ROWS and (move := behind.of(snapshot, finding.server)) is not None:
+        return dataclasses.replace(finding, mend=behind.mend(move))
     standing = snapshot.standings.get(finding.server)
     if standing is None or finding.kind in _HOSTS or finding.mend.startswith(_LOOKS):
         return finding

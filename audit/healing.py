@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
+from droveway.audit import behind
 from droveway.audit.bindings import ACTIVE
 from droveway.audit.findings import Finding, Kind, Report
 from droveway.audit.records import DebtRow, Directory, MoveRow, Store
@@ -251,9 +252,16 @@ def _judge(look: Look, finding: Finding, covered: set[tuple[str, str]]) -> Mend:
     if (finding.host, finding.move) in covered and finding.kind in (Kind.DISK, Kind.GUEST):
         return Mend(finding=finding, why=f"{finding.host} undoes it with what it owes: see its debts in this plan")
     try:
+        _require_known(look, finding.server)
         return RULES.get(finding.kind, _nobody)(look, finding)
     except LeftAlone as left:
         return Mend(finding=finding, why=f"left alone: {left}; to mend it yourself: {finding.mend}")
+
+
+def _require_known(look: Look, server: str) -> None:
+    """Raise `LeftAlone` where the cell does not know how the server's last move ended: its rows prove nothing."""
+    if (move := behind.of(look.snapshot, server)) is not None:
+        raise LeftAlone(f"cell {move.source_cell} does not know how the move {move.short} ended")
 
 
 def _nobody(_: Look, finding: Finding) -> Mend:
@@ -280,6 +288,7 @@ def _again(look: Look, debt: DebtRow) -> Mend:
         move.id,
     )
     try:
+        _require_known(look, move.server)
         look.ended(move.id)
     except LeftAlone as left:
         return Mend(finding=finding, why=f"left alone: {left}")

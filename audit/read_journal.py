@@ -18,6 +18,9 @@ from droveway.persistence.states import ENDED, State
 OVERDUE: Final = dt.timedelta(hours=1)
 """After its date by which a host should have purged what it keeps."""
 
+_MARKS: Final = "accept"
+_INSERTS: Final = "record_migration"
+
 
 def moves(session: orm.Session) -> tuple[MoveRow, ...]:
     """Every move."""
@@ -26,6 +29,7 @@ def moves(session: orm.Session) -> tuple[MoveRow, ...]:
         sa.select(Move.id, Move.before).where(Move.state.not_in(ended), Move.before.is_not(None))
     )
     recorded = {row.id: row.before for row in open_ones}
+    wrote = _wrote(session)
     rows = session.execute(
         sa.select(
             Move.id,
@@ -41,6 +45,9 @@ def moves(session: orm.Session) -> tuple[MoveRow, ...]:
             Move.flow_uuid,
             Move.hold,
             Move.delete_requested,
+            Move.old_flavor,
+            Move.new_flavor,
+            Move.error_code,
         ).order_by(Move.created_at, Move.id)
     )
     return tuple(
@@ -61,9 +68,25 @@ def moves(session: orm.Session) -> tuple[MoveRow, ...]:
             old_flavor=_flavor(recorded.get(row.id), "old_flavor"),
             new_flavor=_flavor(recorded.get(row.id), "new_flavor"),
             profiles={port["port"]: port["profile"] for port in (recorded.get(row.id) or {}).get("ports") or []},
+            from_flavor=row.old_flavor or "",
+            to_flavor=row.new_flavor or "",
+            error_code=row.error_code or "",
+            marked=(row.id, _MARKS) in wrote,
+            recorded=(row.id, _INSERTS) in wrote,
         )
         for row in rows
     )
+
+
+def _wrote(session: orm.Session) -> set[tuple[str, str]]:
+    """(Move, step) of each of the two first steps that write in a cell, where it was done."""
+    done = sa.select(MoveStep.move_id, MoveStep.step).where(
+        MoveStep.step.in_((_MARKS, _INSERTS)),
+        MoveStep.direction == "execute",
+        MoveStep.ended_at.is_not(None),
+        MoveStep.error.is_(None),
+    )
+    return {(row.move_id, row.step) for row in session.execute(done.distinct())}
 
 
 def flows(session: orm.Session) -> tuple[FlowRow, ...]:

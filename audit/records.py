@@ -114,6 +114,15 @@ class MoveRow:
     """Fields of Nova's Flavor object, as the move recorded them at its start; None before that or once it ended."""
     profiles: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
     """Port → the profile of its binding, recorded likewise."""
+    from_flavor: str = ""
+    to_flavor: str = ""
+    """The flavors' names, or their flavorids, as the move was asked for."""
+    error_code: str = ""
+    """Why it rests or has ended; empty when nothing was wrong."""
+    marked: bool = False
+    """Whether it has marked its server as being moved, so that it has written in the cell."""
+    recorded: bool = False
+    """Whether it has inserted its migration."""
 
     @property
     def ended(self) -> bool:

@@ -149,6 +149,11 @@ class Snapshot:
         return {move.server: move for move in self.moves if not move.ended}
 
     @functools.cached_property
+    def last_moves(self) -> dict[str, MoveRow]:
+        """The last move of each server that wrote in its cell, or may yet."""
+        return {move.server: move for move in self.moves if move.marked or move.kind == "delete" or not move.ended}
+
+    @functools.cached_property
     def rows_of(self) -> dict[str, list[ServerRow]]:
         """The live rows of each server, over all cells."""
         found: dict[str, list[ServerRow]] = {}
