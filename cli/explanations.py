@@ -279,6 +279,13 @@ EXPLANATIONS: Final[dict[str, Explanation]] = {
         "droveway move show MOVE names what ends the move, droveway debt list --host HOST what is owed. Is the host "
         "back: start its worker, then droveway host enable HOST.",
     ),
+    "bad-answer": Explanation(
+        "What a host's worker answered is none of the answers that there are: a wrong type, a missing part, too many.",
+        "As for any failure of that host: before the point of no return the next alternate is tried, or the move is "
+        "undone. Nothing of the answer was used.",
+        "Upgrade or restart the host's worker and see its log. One that keeps at it may be in strange hands: droveway "
+        "worker drain HOST, and a new certificate. Then droveway move retry MOVE if the move rests.",
+    ),
     "overdue": Explanation(
         "A host's worker was there, but did not finish a command in time.",
         "As for a host that is away; the worker may still be at it, and a later run finds what it did.",
@@ -400,6 +407,12 @@ EXPLANATIONS: Final[dict[str, Explanation]] = {
         "Bring the host back, or make sure what became of the guest there. Then droveway move retry MOVE: it finds a "
         "guest that runs, or starts it.",
     ),
+    "went-off": Explanation(
+        "The guest was started on its new host, and was off again when its worker looked right after that.",
+        "The move rests as needs-operator at once. It is not undone: the guest may have written to its disks.",
+        "Look at the guest's console and the hypervisor's log. Then droveway move retry MOVE starts it again. Where it "
+        "is to be off: droveway move settle MOVE STEP --as done.",
+    ),
     "permission-void": Explanation(
         "A worker, or the conductor, slept for half a session with ZooKeeper between the proof that the guest runs "
         "nowhere else and its start.",
@@ -437,6 +450,14 @@ EXPLANATIONS: Final[dict[str, Explanation]] = {
         "See with droveway server show SERVER where the server lives and runs. Stop a guest that is not to stay, and "
         "see that the rows name the host that the journal has; then droveway move retry MOVE. Or say that the undo "
         "needs nothing: droveway move settle MOVE STEP --as done. Or end the move there, with --as left.",
+    ),
+    "cell-put-back": Explanation(
+        "The rows of the server in its cell stand where an earlier step of the same move had left them: the cell's "
+        "database was put back from an older copy in the middle of the move.",
+        "The step that would have been next did nothing. Hosts, volumes, ports and the journal are as they were.",
+        "Was the database put back: droveway move settle MOVE --cell CELL --reason TEXT writes there what the move has "
+        "left, then droveway move retry MOVE goes on. Was it not: droveway move history MOVE tells what was done, and "
+        "droveway server show SERVER what the rows say; somebody has changed them, and has to change them back.",
     ),
     "record-lost": Explanation(
         "The journal was put back from an older copy and adopted. Neither it nor ZooKeeper knows any more what the "

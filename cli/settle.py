@@ -28,6 +28,9 @@ class Settle(OfMove):
     A move at verifying rests behind finish_records. As done, its server's rows are written anew as that step left them,
     where somebody put the server in a state that bars confirm and revert.
 
+    A database that was put back from a copy is of an earlier time than the move: --cell compares it with what the
+    journal says and writes what differs. Of a second time nothing differs.
+
     It is believed: look twice. For whatever the step does not need a person, droveway move retry is the better one.
     """
 
@@ -38,7 +41,8 @@ class Settle(OfMove):
         parser.add_argument(
             "--cell",
             metavar="CELL",
-            help="write into this cell's database (or api), which was put back from a copy, what the move left there",
+            help="write into this cell's database (or api, or placement), which was put back from a copy, what the "
+            "move left there",
         )
         parser.add_argument("--as", choices=("done", "not-done", "left"), dest="found", help=FOUND)
         parser.add_argument("--reason", metavar="TEXT", required=True, help="how that is known; kept in the history")

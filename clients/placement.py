@@ -188,6 +188,30 @@ class Placement:
                 code="allocation-conflict",
             )
 
+    def rewrite(
+        self, consumers: Mapping[str, tuple[Allocations, Mapping[str, Any], str]], *, project_id: str, user_id: str
+    ) -> None:
+        """Let consumers hold what their allocation requests say, all in one POST.
+
+        For each what `allocations` found, its request, in which no allocations empty it, and its type. Who changed one
+        since it was found is not overwritten; raises `droveway.errors.StepError` ``no-capacity`` if it is too much.
+        """
+        body = {
+            consumer: {
+                **_entry({}, found.generation, project_id, user_id, kind),
+                **{key: wanted[key] for key in ("allocations", "mappings") if wanted.get(key)},
+            }
+            for consumer, (found, wanted, kind) in consumers.items()
+        }
+
+        def stands() -> bool:
+            return all(
+                self.allocations(consumer).allocations == resources_of(wanted)
+                for consumer, (_, wanted, _) in consumers.items()
+            )
+
+        self._write(body, stands)
+
     def release(self, consumer: str) -> None:
         """Empty the consumer; done when it holds nothing."""
         self._empty({consumer: self.allocations(consumer)})

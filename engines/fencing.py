@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import datetime as dt
+from collections.abc import Callable
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -79,6 +80,11 @@ class Quarantined(DrovewayError):
 
     code = "quarantined"
 
+    def __init__(self, message: str, epoch: int) -> None:
+        """``epoch``: of the claim that was given back, under which the move may be parked."""
+        super().__init__(message)
+        self.epoch = epoch
+
 
 @dataclasses.dataclass(frozen=True)
 class Standing:
@@ -92,12 +98,23 @@ class Standing:
     """As `claimed` gives it, where that was wanted."""
 
 
-def claim(journal: Database, move_id: str, owner: str, *, quarantine_after: int = QUARANTINE_AFTER) -> int:
+def claim(
+    journal: Database,
+    move_id: str,
+    owner: str,
+    *,
+    quarantine_after: int = QUARANTINE_AFTER,
+    is_lost: Callable[[], bool] = lambda: False,
+) -> int:
     """Take the next epoch for the move and fence every older claim off.
 
-    Raises Quarantined when the last ``quarantine_after`` claims ended unclean and saved nothing.
+    Raises Quarantined when the last ``quarantine_after`` claims ended unclean and saved nothing, and
+    `droveway.errors.Fenced` when ``is_lost`` says in the transaction that the move went to another: who slept right
+    before it takes nothing away from him.
     """
     with journal.begin() as connection:
+        if is_lost():
+            raise Fenced(f"move {move_id[:8]} is not this conductor's any more")
         epoch = next_epoch(connection)
         last = connection.execute(_LAST, {"move": move_id}).first()
         unclean = last.unclean + 1 if last is not None and _in_vain(connection, last) else 0
@@ -118,7 +135,8 @@ def claim(journal: Database, move_id: str, owner: str, *, quarantine_after: int 
         release(journal, move_id, epoch)
         raise Quarantined(
             f"{quarantine_after} conductors in a row ended in the middle of move {move_id[:8]} and saved no progress: "
-            f"look at their logs, then droveway move retry {move_id[:8]}"
+            f"look at their logs, then droveway move retry {move_id[:8]}",
+            epoch,
         )
     return epoch
 

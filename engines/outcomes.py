@@ -3,6 +3,9 @@
 A user who confirms, reverts or deletes a server through Nova's API, and a nova-compute that confirms by itself, tell
 nobody.  So the keeper that leads looks at the migrations of all waiting moves, and files the flow that takes the end
 as it is (`droveway.flows.outcome`).
+
+A server that waits is evacuated once its state was reset, which is what an operator does whose host burns.  The confirm
+that is filed for it marks nothing: it finds the evacuation, and leaves the server to it (`droveway.flows.evacuation`).
 """
 
 from __future__ import annotations
@@ -15,9 +18,11 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 import sqlalchemy as sa
+from sqlalchemy import orm
 
 from droveway.engines.rounds import one_round
 from droveway.engines.site import Site
+from droveway.flows import evacuation
 from droveway.flows.steps.command import ADOPTED
 from droveway.outages import Outage
 from droveway.persistence import moves, requests
@@ -60,6 +65,23 @@ _ENDED: Final = (
         Instance.vm_state != VmState.RESIZED,
     )
 )
+_REBUILT: Final = orm.aliased(Migration)
+_EVACUATED: Final = (
+    sa.select(Migration.uuid)
+    .join(Instance, Instance.uuid == Migration.instance_uuid)
+    .join(_REBUILT, _REBUILT.instance_uuid == Migration.instance_uuid)
+    .where(
+        Migration.uuid.in_(sa.bindparam("moves", expanding=True)),
+        Migration.deleted == 0,
+        Instance.deleted == 0,
+        Instance.vm_state != VmState.RESIZED,
+        _REBUILT.id > Migration.id,
+        _REBUILT.migration_type == "evacuation",
+        _REBUILT.status.in_(evacuation.OVER),
+        _REBUILT.deleted == 0,
+    )
+)
+"""The moves whose server Nova has evacuated, to the end, since their migration was made."""
 _PRESENT: Final = sa.select(Instance.uuid).where(
     Instance.uuid.in_(sa.bindparam("servers", expanding=True)), Instance.deleted == 0
 )
@@ -81,6 +103,8 @@ def of_move(site: Site, move: Move) -> str | None:
     """The kind of flow that takes the move's end as it stands in the rows; None when it is still to be decided."""
     with site.cell_databases[move.source_cell].read() as session:
         status = session.scalar(sa.select(Migration.status).where(Migration.uuid == move.id, Migration.deleted == 0))
+        if status not in _KINDS and session.scalar(_EVACUATED, {"moves": [move.id]}) is not None:
+            return CONFIRM
     return _KINDS.get(status or "")
 
 
@@ -159,9 +183,10 @@ class Outcomes:
                 outage.over()
 
     def _found(self, cell: str, waiting: Mapping[str, str]) -> dict[str, str]:
-        """What is to be filed, by move: confirm or revert for an end that stands in the rows, delete for no server."""
+        """What is to be filed, by move: confirm or revert for an end that the rows show, delete for no server."""
         with self._nova.cells[cell].read() as session:
-            kinds = {row.uuid: _KINDS[row.status] for row in session.execute(_ENDED, {"moves": [*waiting]})}
+            kinds = {str(move): CONFIRM for move in session.scalars(_EVACUATED, {"moves": [*waiting]})}
+            kinds |= {row.uuid: _KINDS[row.status] for row in session.execute(_ENDED, {"moves": [*waiting]})}
             standing = set(session.scalars(_PRESENT, {"servers": [*waiting.values()]}))
         lost = set(waiting.values()) - standing
         # A row that is not there may have been lost with its database: who deletes a server says so in its mapping too.

@@ -85,11 +85,11 @@ class RecordMirror:
     def __init__(self, store: Store, journal: Database) -> None:
         self._store = store
         self._journal = journal
-        self._mirrored: tuple[bool, str | None, int] = (False, None, 0)
+        self._mirrored: tuple[bool, bool, str | None, int] = (False, False, None, 0)
 
     def note(self, move: Move) -> None:
         """Mirror what the journal has recorded, once the move's row tells of more; raises what the store raises."""
-        facts = (move.before is not None, move.storage, move.attempt)
+        facts = (move.before is not None, _was_stopped(move.before), move.storage, move.attempt)
         if facts == self._mirrored:
             return
         while not self._is_written(move.id):
@@ -135,9 +135,10 @@ def mirrored(store: Store) -> Mapping[str, Recorded]:
 def take_back(session: orm.Session, move: Move, recorded: Recorded) -> bool:
     """Give the move's row what it lacks of ``recorded``; whether another destination was tried since.
 
-    What the row has stands: the mirror may be older than the journal.
+    What the row has stands: the mirror may be older than the journal.  That a server was stopped in the middle of its
+    move is taken from either.
     """
-    if move.before is None:
+    if move.before is None or _was_stopped(recorded.before):
         move.before = recorded.before
     lost = [each for each in recorded.tried if each.attempt > move.attempt]
     for each in lost:
@@ -149,6 +150,10 @@ def take_back(session: orm.Session, move: Move, recorded: Recorded) -> bool:
     if lost or move.storage is None:
         move.storage = recorded.storage
     return bool(lost)
+
+
+def _was_stopped(record: dict[str, Any] | None) -> bool:
+    return record is not None and bool(record.get("stopped"))
 
 
 def _decoded(data: bytes) -> Recorded | None:

@@ -24,6 +24,8 @@ _ROW: Final = sa.select(Instance.host, Instance.deleted).where(Instance.uuid == 
 _BRINGS_BACK: Final = frozenset({("set_aside", "revert"), ("disconnect", "revert"), ("stop_guest", "revert")})
 """Debts that give a server back what it had on the host; all others take away what it has there no more."""
 
+_TAKES_BACK: Final = ("restore_disks", "revert")
+
 _AFTER_DELETION: Final = frozenset({("set_aside", "revert")})
 """Of those the ones that a deletion rests on: it removes what they bring back."""
 
@@ -56,10 +58,13 @@ def homes(cells: Cells) -> FindHome:
 def why_void(home: Home, move: Move, host: str, action: str, direction: Direction) -> str:
     """Why nothing is owed any more; empty when the debt stands."""
     what = (action, direction)
+    # In a directory that both share a revert's undo gives the destination its copy back.
+    takes_back = what == _TAKES_BACK and host == move.dest_host != move.source_host
     # The mark of a confirmed copy ends where the server lives.
-    if what in _BRINGS_BACK or action.partition("@")[0] == "keep_copy":
+    if takes_back or what in _BRINGS_BACK or action.partition("@")[0] == "keep_copy":
         if home.gone:
-            return "" if what in _AFTER_DELETION else f"server {move.server_name} was deleted, so it needs nothing back"
+            stands = takes_back or what in _AFTER_DELETION
+            return "" if stands else f"server {move.server_name} was deleted, so it needs nothing back"
         if home.host == host:
             return ""
         return f"server {move.server_name} lives on {home.host or 'no host'} by now, so it needs nothing back on {host}"

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from sqlalchemy import orm
 
 from droveway import deadlines
-from droveway.engines import fencing, fitness
+from droveway.engines import answers, fencing, fitness
 from droveway.engines.backend import FlowBackend
 from droveway.engines.commands import Commands, DeclaredDown, Overdue, Unreachable, value_of
 from droveway.engines.debts import Owed
@@ -28,7 +28,7 @@ from droveway.engines.step_marks import StepMark
 from droveway.errors import Cancelled, CoordinationLost, DestinationFault, Fenced, Parked, StepError, step_error
 from droveway.flows import evacuation
 from droveway.flows.run import DECLARED_DOWN, UNREACHABLE, MoveOptions
-from droveway.flows.steps import attached, homes, leaving, overtaken
+from droveway.flows.steps import attached, homes, leaving, older_rows, overtaken
 from droveway.persistence import attempts, debts, freezes, moves, requests
 from droveway.persistence.cells import Cells
 from droveway.persistence.database import Database
@@ -214,8 +214,9 @@ class MoveRun:
         return overtaken.may_not_turn_back(self, step)
 
     def require_way(self, ctx: Context) -> None:
-        """Raise StepError for a step from a place that the move has left."""
+        """Raise StepError for a step from a place that the move has left; Parked where the cell was put back."""
         overtaken.require_way(ctx)
+        older_rows.require_own(ctx)
 
     def wait(self, seconds: float) -> None:
         """Wait, at most ``seconds``; ends early with Parked when the conductor stops."""
@@ -266,7 +267,7 @@ class MoveRun:
             details=msgspec.to_builtins(details),
             deadline=deadline,
         )
-        if self._is_no_return(step, direction):
+        if step == self._no_return and direction == "execute":
             self._asked_beyond, self._cancellable = True, False
         self._commands.post(command)
         progress = ProgressNote(self.move_id, lambda: self._commands.progress(host, command.key), self.write)
@@ -308,6 +309,8 @@ class MoveRun:
         if result.error["code"] == Restored.code:
             self.park(step, direction, step_error(result.error))
         self._spent[command.key] = result.error
+        if result.error["code"] == answers.BAD_ANSWER:
+            raise self._host_fault(host, answers.BAD_ANSWER, result.error["message"])
         raise step_error(result.error) from None
 
     def note_deleted(self) -> None:
@@ -577,9 +580,6 @@ class MoveRun:
         move = self.move()
         destination = host == move.dest_host and host != move.source_host and not self._asked_beyond
         return (DestinationFault if destination else StepError)(message, code=code, host=host)
-
-    def _is_no_return(self, step: str, direction: Direction) -> bool:
-        return step == self._no_return and direction == "execute"
 
     def _hosts(self) -> list[str]:
         """Every host that a command of this move may have gone to."""

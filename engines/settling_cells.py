@@ -1,7 +1,7 @@
 """Writes into a database that was put back from an older copy what the journal left there of one move.
 
-Only at a rest, and after the end.  Hosts are asked first: the one that the server is to live on shows its disks whole,
-and its guest runs nowhere else.  Nothing is started, moved or deleted.
+At a rest, after the end, and wherever the move is parked.  Hosts are asked first: the guest runs nowhere but where the
+server is to live, and at a rest that host shows its disks whole.  Nothing is started, moved or deleted.
 """
 
 from __future__ import annotations
@@ -14,57 +14,72 @@ import sqlalchemy as sa
 from sqlalchemy import orm
 
 from droveway import deadlines
+from droveway.clients.volume import ATTACHED
 from droveway.clients.zookeeper import Coordination
-from droveway.engines import fencing
+from droveway.engines import fencing, left, settling_books
+from droveway.engines.left import Left
 from droveway.engines.proofs import Resting, Witnesses
 from droveway.engines.site import Site
-from droveway.errors import Fenced, Refused, ServerDeleted
-from droveway.flows.before import Before, before, shows_disks
+from droveway.errors import Evacuated, Fenced, Refused, ServerDeleted
+from droveway.flows.before import shows_disks
+from droveway.flows.steps.put_back import Side
 from droveway.flows.steps.rows import compute_node, new_migration
-from droveway.persistence import cell, devices, moves, objects, servers, swap_devices, usage
+from droveway.persistence import actions, cell, devices, moves, objects, servers, swap_devices, usage
+from droveway.persistence.actions import ActionRef
 from droveway.persistence.database import database_time
 from droveway.persistence.journal import OPERATOR, Claim, Move, MoveFlow, MoveStep
 from droveway.persistence.moves import FORWARD_KINDS, SHORT
 from droveway.persistence.states import ENDED, State
-from droveway.persistence.vm_states import MigrationStatus, PowerState, TaskState, VmState
+from droveway.persistence.vm_states import ENDED_MIGRATIONS, MigrationStatus
 from droveway.scheduler.hosts import zone_of
 
 API: Final = "api"
 """The name under which the API database is given."""
 
+PLACEMENT: Final = "placement"
+"""The same of Placement."""
+
 STEP: Final = "settle_cell"
 """The history's row of it."""
 
-_STATUS: Final = {
-    State.VERIFYING: MigrationStatus.FINISHED,
-    State.DONE: MigrationStatus.CONFIRMED,
-    State.REVERTED: MigrationStatus.REVERTED,
-    State.FAILED: MigrationStatus.ERROR,
-}
-"""The rests of which the journal knows what it left, and the migration's status there."""
+_KNOWN: Final = frozenset({*left.RESTS, State.NEEDS_OPERATOR, State.DELETING})
+"""Where no conductor is at the move; one that is held is not either."""
 
-_TASKS: Final = frozenset(
-    {
-        None,
-        TaskState.RESIZE_PREP,
-        TaskState.RESIZE_MIGRATED,
-        TaskState.RESIZE_FINISH,
-        TaskState.RESIZE_REVERTING,
-    }
+_LEFT_ALONE: Final = (Evacuated.code, "left-as-is")
+"""Codes of moves that ended where they stood."""
+
+_ENDED_AS: Final = {State.DONE: MigrationStatus.CONFIRMED, State.REVERTED: MigrationStatus.REVERTED}
+"""How the migration of a move ends; any other's with an error."""
+
+_MARKED: Final = sa.select(MoveStep.move_id).where(
+    MoveStep.step == "accept",
+    MoveStep.direction == "execute",
+    MoveStep.ended_at.is_not(None),
+    MoveStep.error.is_(None),
 )
-"""What an older copy may say that the move itself wrote; in any other task somebody is at work on the server."""
-
 _LATEST: Final = (
-    sa.select(Move.id).where(Move.server == sa.bindparam("server")).order_by(Move.created_at.desc()).limit(1)
+    sa.select(Move.id)
+    .where(
+        Move.server == sa.bindparam("server"),
+        # A move that ended before it marked its server has written nothing.
+        sa.or_(
+            Move.id == sa.bindparam("move"),
+            Move.state.not_in([state.value for state in ENDED]),
+            Move.kind.not_in(sorted(FORWARD_KINDS)),
+            Move.id.in_(_MARKED),
+        ),
+    )
+    .order_by(Move.created_at.desc())
+    .limit(1)
 )
 _FLOW: Final = (
     sa.select(MoveFlow).where(MoveFlow.move_id == sa.bindparam("move")).order_by(MoveFlow.created_at.desc()).limit(1)
 )
 _LAST_STEP: Final = sa.select(sa.func.max(MoveStep.seq)).where(MoveStep.move_id == sa.bindparam("move"))
-_LATER: Final = sa.select(cell.Migration.uuid).where(
+_OPEN: Final = sa.select(cell.Migration).where(
     cell.Migration.instance_uuid == sa.bindparam("server"),
     cell.Migration.uuid != sa.bindparam("move"),
-    cell.Migration.id > sa.bindparam("after"),
+    cell.Migration.status.not_in(sorted(ENDED_MIGRATIONS)),
     cell.Migration.deleted == 0,
 )
 
@@ -92,51 +107,43 @@ class _Writing:
 @dataclasses.dataclass(frozen=True)
 class _Case:
     site: Site
-    move: Move
-    record: Before
+    left: Left
     flow: MoveFlow
     running: bool
 
     @property
-    def moved(self) -> bool:
-        """Whether the server lives on its destination."""
-        return self.move.state in (State.VERIFYING, State.DONE)
-
-    @property
-    def home(self) -> str:
-        return (self.move.dest_host or "") if self.moved else self.move.source_host
-
-    @property
-    def flavor(self) -> dict[str, Any]:
-        return self.record.new_flavor if self.moved else self.record.old_flavor
+    def move(self) -> Move:
+        return self.left.move
 
 
 def settle(site: Site, coordination: Coordination, name: str, where: str, *, who: str, reason: str) -> list[str]:
     """Write it, and return what differed; nothing is written where nothing does.
 
-    Raises `droveway.errors.Refused` for a move that does not rest, another cell, a server on which somebody is at work,
-    and when the hosts do not show what the rows are to say.
+    Raises `droveway.errors.Refused` for a move that a conductor may be at, another cell, a server on which somebody is
+    at work, and when the hosts do not show what the rows are to say.
     """
     if not reason.strip():
         raise Refused("settling a cell needs a reason: say with --reason which copy was put back")
     with site.journal.read() as session:
         move = moves.find(session, name)
         short = move.id[:SHORT]
-        _require_rest(session, move, where)
+        _require_known(session, move, where)
+        found = left.of(session, move)
         flow = session.scalars(_FLOW, {"move": move.id}).one()
-        record = before(move)
         claim = session.get(Claim, move.id)
     if claim is not None and claim.released_at is None:
         raise Refused(f"conductor {claim.owner} is still clearing up after move {short}: ask again when it has")
-    case = _Case(site, move, record, flow, running=_shown(site, coordination, move, flow, record))
+    # What is held in Placement does not depend on what runs where.
+    running = where != PLACEMENT and _shown(site, coordination, found, flow)
+    case = _Case(site, found, flow, running=running)
     epoch = fencing.claim(site.journal, move.id, f"{OPERATOR}{who}", quarantine_after=sys.maxsize)
     try:
         with deadlines.running(STEP, site.conf.conductor.step_deadline):
-            told = _write_api(case) if where == API else _write_cell(case, epoch)
+            told = _write(case, where, epoch)
     except ServerDeleted:
         raise Refused(
-            f"cell {where} has no row of server {move.server_name}, and there is no other copy of it: put a newer copy "
-            "of that database back"
+            f"cell {move.source_cell} has no row of server {move.server_name}, and there is no other copy of it: put a "
+            "newer copy of that database back"
         ) from None
     except Fenced:
         raise Refused(
@@ -150,22 +157,36 @@ def settle(site: Site, coordination: Coordination, name: str, where: str, *, who
     return told
 
 
-def _require_rest(session: orm.Session, move: Move, where: str) -> None:
-    short = move.id[:SHORT]
-    if where not in (API, move.source_cell):
+def _write(case: _Case, where: str, epoch: int) -> list[str]:
+    if where == API:
+        return _write_api(case)
+    return settling_books.write(case.site, case.left) if where == PLACEMENT else _write_cell(case, epoch)
+
+
+def _require_known(session: orm.Session, move: Move, where: str) -> None:
+    short, state = move.id[:SHORT], State(move.state)
+    if where not in (API, PLACEMENT, move.source_cell):
         raise Refused(f"move {short} of {move.server_name} is in cell {move.source_cell}, not in {where}")
-    if move.kind not in FORWARD_KINDS or State(move.state) not in _STATUS:
+    if move.kind not in FORWARD_KINDS or not (state in _KNOWN or move.hold):
         raise Refused(
-            f"move {short} of {move.server_name} is {move.state}, and what it left in a database is known at its rest "
-            f"and after its end only: droveway move show {short} tells what can be done"
+            f"move {short} of {move.server_name} is {move.state}, and what it left in a database is known where it "
+            f"rests: droveway move show {short} tells what can be done"
         )
-    latest = session.scalar(_LATEST, {"server": move.server})
+    if state in ENDED and move.delete_requested:
+        raise Refused(f"server {move.server_name} was deleted with move {short}, so nothing of it is written")
+    if move.error_code in _LEFT_ALONE:
+        raise Refused(
+            f"move {short} of {move.server_name} ended where it stood ({move.error_code}), so nobody knows what the "
+            "rows should say: openstack server show tells what Nova has"
+        )
+    latest = session.scalar(_LATEST, {"server": move.server, "move": move.id})
     if latest != move.id:
         raise Refused(f"server {move.server_name} was moved since: settle its last move, {str(latest)[:SHORT]}")
 
 
-def _shown(site: Site, coordination: Coordination, move: Move, flow: MoveFlow, record: Before) -> bool:
+def _shown(site: Site, coordination: Coordination, found: Left, flow: MoveFlow) -> bool:
     """Whether the guest runs where the server is to live; raises Refused unless the hosts show that it may."""
+    move = found.move
     with site.journal.read() as session:
         epoch = fencing.standing_epoch(session, move.id) or 0
         sequence = session.scalar(_LAST_STEP, {"move": move.id}) or 0
@@ -174,11 +195,11 @@ def _shown(site: Site, coordination: Coordination, move: Move, flow: MoveFlow, r
     who = Witnesses(
         site,
         coordination,
-        Resting(move, flow, STEP, "execute", sequence, record),
+        Resting(move, flow, STEP, "execute", sequence, found.record),
         so=f"so nothing of move {move.id[:SHORT]} is written: mend that, then ask again",
     )
-    moved = move.state in (State.VERIFYING, State.DONE)
-    home, other = (who.destination, move.source_host) if moved else (move.source_host, who.destination)
+    home = found.home
+    other = move.source_host if found.stands.side is Side.DESTINATION else who.destination
     try:
         state = who.state(home)
         elsewhere = who.state(other) if other != home else None
@@ -189,50 +210,82 @@ def _shown(site: Site, coordination: Coordination, move: Move, flow: MoveFlow, r
             fencing.bury(coordination, move.id, epoch)
     if elsewhere is not None and elsewhere.running:
         raise who.refused(f"the guest runs on host {other}, and the journal left the server on {home}")
-    if state is None or not shows_disks(state, record):
+    if found.rests and (state is None or not shows_disks(state, found.record)):
         raise who.refused(f"host {home}, on which the journal left the server, does not show its disks whole")
-    return state.running
+    return state is not None and state.running
 
 
 def _write_cell(case: _Case, epoch: int) -> list[str]:
-    move, cells, writing = case.move, case.site.cells, _Writing()
+    move, found, cells, writing = case.move, case.left, case.site.cells, _Writing()
     hosts = [host for host in (move.source_host, move.dest_host) if host]
     with case.site.api.read() as session:
-        zone = zone_of(session, case.home) if case.moved else case.record.availability_zone
+        zone = found.record.availability_zone
+        if found.stands.zone is Side.DESTINATION:
+            zone = zone_of(session, found.host_of(Side.DESTINATION))
+    with case.site.journal.read() as session:
+        ended = _ended_moves(session, move)
     cells.raise_fence(move.source_cell, move.server, epoch)
     try:
         with cells.transaction(move.source_cell, move.server, epoch) as session:
-            row = servers.live(session, move.server)
+            row = servers.live(session, move.server, deleting=True)
+            left.require_own(session, found, row)
             migration = _migration(session, case, writing)
-            _require_idle(session, case, row, migration)
+            _end_earlier(session, move, ended, writing)
             nodes = {host: compute_node(session, host) for host in hosts}
             reserved = {
                 host: usage.reserved_of(case.site.placement.provider_inventories(node.uuid or ""))
                 for host, node in nodes.items()
             }
-            _write_server(session, case, writing, row, nodes[case.home], zone)
+            _write_server(session, case, writing, row, nodes[found.home], zone)
             _write_traces(session, case, writing, migration)
             _write_volumes(session, case, writing)
+            if found.action:
+                record, action = found.record, ActionRef(move.server, f"req-{move.flow_uuid}")
+                actions.begin(session, action, found.action, user_id=record.user_id, project_id=record.project_id)
             session.flush()
             usage.recompute(session, *hosts, reserved=reserved)
     finally:
-        cells.drop_fence(move.source_cell, move.server, epoch)
+        # A flow that is parked has its fence until it ends.
+        if found.rests:
+            cells.drop_fence(move.source_cell, move.server, epoch)
     return writing.told
 
 
-def _migration(session: orm.Session, case: _Case, writing: _Writing) -> cell.Migration:
-    move, status = case.move, _STATUS[State(case.move.state)]
+def _ended_moves(session: orm.Session, move: Move) -> dict[str, str]:
+    """The server's other moves that ended, by their uuids: how their migrations did."""
+    ended = sa.select(Move.id, Move.state).where(
+        Move.server == move.server, Move.id != move.id, Move.state.in_([state.value for state in ENDED])
+    )
+    return {row.id: _ENDED_AS.get(State(row.state), MigrationStatus.ERROR) for row in session.execute(ended)}
+
+
+def _end_earlier(session: orm.Session, move: Move, ended: dict[str, str], writing: _Writing) -> None:
+    """What the copy has of earlier moves as under way has ended since."""
+    for row in session.scalars(_OPEN, {"server": move.server, "move": move.id}).all():
+        if row.uuid in ended:
+            writing.set(row, status=ended[row.uuid])
+
+
+def _migration(session: orm.Session, case: _Case, writing: _Writing) -> cell.Migration | None:
+    """The move's row; one is only made where the journal knows that the move had made it."""
+    move, found = case.move, case.left
     row = servers.migration(session, move.id)
+    status = found.stands.status
+    if status is None:
+        if row is not None and found.rests:
+            # Its insertion was committed and never noted.
+            writing.set(row, status=MigrationStatus.ERROR)
+        return row
     if row is None:
-        row = new_migration(move, case.record, status)
+        row = new_migration(move, found.record, status)
         session.add(row)
         writing.told.append(f"migrations: the row of move {move.id[:SHORT]} was gone")
     writing.set(row, status=status)
-    if move.dest_host:
-        node = compute_node(session, move.dest_host)
+    if found.stands.attempt and (host := found.host_of(Side.DESTINATION)):
+        node = compute_node(session, host)
         writing.set(
             row,
-            dest_compute=move.dest_host,
+            dest_compute=host,
             dest_node=node.hypervisor_hostname,
             dest_compute_id=node.id,
             dest_host=node.host_ip,
@@ -241,29 +294,16 @@ def _migration(session: orm.Session, case: _Case, writing: _Writing) -> cell.Mig
     return row
 
 
-def _require_idle(session: orm.Session, case: _Case, row: cell.Instance, migration: cell.Migration) -> None:
-    name = case.move.server_name
-    if row.task_state not in _TASKS:
-        raise Refused(f"server {name} has task {row.task_state}: wait until that ends, then ask again")
-    later = session.scalar(_LATER.limit(1), {"server": row.uuid, "move": case.move.id, "after": migration.id})
-    if later is not None:
-        raise Refused(f"server {name} was moved since by another than Droveway (migration {later}): its rows stay")
-
-
 def _write_server(
     session: orm.Session, case: _Case, writing: _Writing, row: cell.Instance, node: Any, zone: str | None
 ) -> None:
-    flavor = objects.flavor_data(case.flavor)
-    state = case.record.vm_state
-    if case.move.state == State.VERIFYING:
-        state = VmState.RESIZED
-    elif case.move.state == State.DONE:
-        state = VmState.ACTIVE if case.running else VmState.STOPPED
+    found = case.left
+    flavor = objects.flavor_data(found.flavor)
     extra = servers.extra_row(session, row.uuid)
     was = objects.flavor_data(servers.flavors(extra)["cur"])["swap"]
     writing.set(
         row,
-        host=case.home,
+        host=found.home,
         node=node.hypervisor_hostname,
         compute_id=node.id,
         availability_zone=zone,
@@ -272,34 +312,40 @@ def _write_server(
         vcpus=flavor["vcpus"],
         root_gb=flavor["root_gb"],
         ephemeral_gb=flavor["ephemeral_gb"],
-        vm_state=state,
-        task_state=None,
-        power_state=PowerState.RUNNING if case.running else PowerState.SHUTDOWN,
+        vm_state=found.vm_state(running=case.running),
+        task_state=found.stands.task_state,
+        power_state=found.power_state(running=case.running),
     )
     session.flush()
     if was != flavor["swap"]:
-        swap_devices.follow_flavor(session, row.uuid, was, flavor["swap"], back=not case.moved)
+        back = found.flavor == found.record.old_flavor
+        swap_devices.follow_flavor(session, row.uuid, was, flavor["swap"], back=back)
 
 
-def _write_traces(session: orm.Session, case: _Case, writing: _Writing, migration: cell.Migration) -> None:
-    """The flavors, the migration's context and the state before, which stand while the server waits."""
-    record, server = case.record, case.move.server
-    extra, waits = servers.extra_row(session, server), case.move.state == State.VERIFYING
+def _write_traces(session: orm.Session, case: _Case, writing: _Writing, migration: cell.Migration | None) -> None:
+    """The flavors, the migration's context and the state before, which stand while the move needs them."""
+    found, server = case.left, case.move.server
+    extra, stands = servers.extra_row(session, server), found.stands
     slots = {
-        "cur": case.flavor,
-        "old": record.old_flavor if waits else None,
-        "new": record.new_flavor if waits else None,
+        "cur": found.flavor,
+        "old": found.flavor_of(stands.old),
+        "new": found.flavor_of(stands.new),
     }
     writing.set_json(extra, "flavor", objects.change_server_flavors(servers.flavors(extra), slots))
-    writing.set_json(extra, "migration_context", objects.migration_context(server, migration.id) if waits else None)
+    traced = stands.traces and migration is not None
+    context = objects.migration_context(server, migration.id) if traced and migration is not None else None
+    writing.set_json(extra, "migration_context", context)
     session.flush()
-    servers.set_system_metadata(session, server, "old_vm_state", record.vm_state if waits else None)
+    servers.set_system_metadata(session, server, "old_vm_state", found.record.vm_state if traced else None)
 
 
 def _write_volumes(session: orm.Session, case: _Case, writing: _Writing) -> None:
-    """By Cinder: the attachment of each volume that is complete on the host that the server lives on."""
-    volumes = case.site.cloud.volumes
-    held = {each.volume: each for each in volumes.for_server(case.move.server) if each.host == case.home}
+    """By Cinder: each volume's complete attachment, on the host that the journal has it on, or else where it is."""
+    volumes, home = case.site.cloud.volumes, case.left.host_of(case.left.stands.attachments)
+    held: dict[str, Any] = {}
+    for each in volumes.for_server(case.move.server):
+        if each.status == ATTACHED and (each.host == home or each.volume not in held):
+            held[each.volume] = each
     for row in servers.volumes(session, case.move.server):
         attachment = held.get(row.volume_id or "")
         if attachment is not None and row.attachment_id != attachment.id:
@@ -311,12 +357,12 @@ def _write_volumes(session: orm.Session, case: _Case, writing: _Writing) -> None
 
 
 def _write_api(case: _Case) -> list[str]:
-    """The request spec, with the flavor that the server has."""
-    writing = _Writing()
-    wanted = objects.decode(case.record.request_spec)
-    if case.moved:
+    """The request spec, with the flavor that the move's steps have given it."""
+    writing, record = _Writing(), case.left.record
+    wanted = objects.decode(record.request_spec)
+    if case.left.new_spec:
         requests = objects.pci_requests(instance_uuid=case.move.server)
-        wanted = objects.change_request_spec(wanted, {"flavor": case.record.new_flavor, "pci_requests": requests})
+        wanted = objects.change_request_spec(wanted, {"flavor": record.new_flavor, "pci_requests": requests})
     with case.site.api.write() as session:
         writing.set_json(servers.request_spec(session, case.move.server), "spec", wanted)
     return writing.told

@@ -1,4 +1,7 @@
-"""What a server was before its move: written once at the start, read by every undo and by revert."""
+"""What a server was before its move: written at the start, read by every undo and by revert.
+
+It is changed only where a user stops the server in the middle of the move.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import msgspec
 
 from droveway.errors import StepError
 from droveway.persistence.journal import Move
+from droveway.persistence.vm_states import PowerState, VmState
 from droveway.wire import GuestState
 
 SWAP: Final = "disk.swap"
@@ -51,11 +55,13 @@ class Before(msgspec.Struct, frozen=True, kw_only=True):
     volumes: list[VolumeBefore]
     ports: list[PortBefore]
     guest: GuestState
+    stopped: bool = False
+    """Whether its user stopped it since, in the middle of the move: the record then says so of its state too."""
 
     @property
     def powered_on(self) -> bool:
         """Whether the server is to run once it has arrived: it does not when it was stopped."""
-        return self.vm_state != "stopped"
+        return self.vm_state != VmState.STOPPED
 
 
 def before(move: Move) -> Before:
@@ -73,6 +79,13 @@ def shows_disks(guest: GuestState, record: Before) -> bool:
         for disk in record.guest.disks
         if disk.name != SWAP
     )
+
+
+def stopped_since(record: Before) -> Before:
+    """Return the record of the server once its user has stopped it in the middle of its move."""
+    guest = msgspec.structs.replace(record.guest, running=False)
+    off = {"vm_state": VmState.STOPPED, "power_state": PowerState.SHUTDOWN, "guest": guest}
+    return msgspec.structs.replace(record, stopped=True, **off)
 
 
 def as_json(record: Before) -> dict[str, Any]:

@@ -21,12 +21,15 @@ if TYPE_CHECKING:
 
     from droveway.flows.step import Context
 
+OVER: Final = ("done", "completed")
+"""What Nova's migration says of a server that was evacuated; the second once the host that it left has cleaned up."""
+
 _EVACUATIONS: Final = (
     sa.select(Migration.id)
     .where(
         Migration.instance_uuid == sa.bindparam("server"),
         Migration.migration_type == "evacuation",
-        Migration.status.in_(("accepted", MigrationStatus.PRE_MIGRATING, "done")),
+        Migration.status.in_(("accepted", MigrationStatus.PRE_MIGRATING, *OVER)),
         Migration.deleted == 0,
         Migration.id > sa.bindparam("after"),
     )

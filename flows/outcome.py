@@ -6,6 +6,7 @@ any more.  What is left are the move's own traces, and what of them cannot be cl
 
 An administrator may reset a server's state at any time (`os-resetState`): that clears the task which keeps Nova's API
 away, and says nothing of the move.  While all else is as the move left it, its mark is put again before anything else.
+Who stops the server then through Nova's API has it stopped wherever the move ends.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from typing import TYPE_CHECKING, Final
 
 import sqlalchemy as sa
 
-from droveway.flows.before import before
-from droveway.persistence import servers
+from droveway.flows.before import as_json, before, stopped_since
+from droveway.persistence import moves, servers
 from droveway.persistence.cell import Instance, Migration
 from droveway.persistence.journal import MoveStep
 from droveway.persistence.moves import BY_NOVA, FORWARD_KINDS
@@ -50,8 +51,8 @@ _LIVE: Final = sa.select(Instance).where(Instance.uuid == sa.bindparam("server")
 _MARKED: Final = FORWARD_KINDS | {"revert"}
 """The flows that mark their server with a task."""
 
-_RESET: Final = (VmState.ACTIVE, VmState.ERROR)
-"""What `os-resetState` writes, with no task."""
+_RESET: Final = (VmState.ACTIVE, VmState.ERROR, VmState.STOPPED)
+"""What `os-resetState` writes, with no task; and what Nova's stop of such a server does."""
 
 _TASKS: Final = {
     MigrationStatus.PRE_MIGRATING: TaskState.RESIZE_MIGRATED,
@@ -62,7 +63,11 @@ _TASKS: Final = {
 
 
 def mark_again(ctx: Context) -> None:
-    """Put back task and vm_state of a server whose state was reset in the middle of its move."""
+    """Put back task and vm_state of a server whose state was reset in the middle of its move.
+
+    A server that ran before its move and was stopped by its user since counts as stopped before it: it is left off on
+    either host.
+    """
     if ctx.run.kind not in _MARKED:
         return
     move, cells = ctx.move, ctx.run.cells
@@ -70,10 +75,21 @@ def mark_again(ctx: Context) -> None:
         row = session.scalar(_LIVE, {"server": move.server})
         if row is None or not _mark_lost(ctx, row, servers.migration(session, move.id)):
             return
+        stopped = row.vm_state == VmState.STOPPED
+    if stopped and not before(move).stopped:
+        _record_stopped(ctx)
     with cells.transaction(move.source_cell, move.server, ctx.run.epoch) as session:
         row = servers.live(session, move.server, deleting=True)
         if lost := _mark_lost(ctx, row, servers.migration(session, move.id)):
             swap(session, row, vm_state=(row.vm_state, lost[0]), task_state=(None, lost[1]))
+
+
+def _record_stopped(ctx: Context) -> None:
+    # First the journal: rows that have their mark again say no more that the server was stopped.
+    with ctx.run.write() as session:
+        move = moves.get(session, ctx.move.id, lock=True)
+        move.before = as_json(stopped_since(before(move)))
+    ctx.move.before = move.before
 
 
 def was_tried(ctx: Context) -> bool:

@@ -90,7 +90,10 @@ class Run(Protocol):
         """Tell whether such a flow parks at this step rather than fail, since its undos would not know enough."""
 
     def require_way(self, ctx: Context) -> None:
-        """Raise StepError for a step from a place that the move has left since its journal was copied."""
+        """Raise StepError for a step from a place that the move has left since its journal was copied.
+
+        Raises Parked where the server's rows are older than the move: its cell was put back from a copy.
+        """
 
     def wait(self, seconds: float) -> None:
         """Wait, at most ``seconds``; ends early with Parked when the conductor stops."""

@@ -296,8 +296,8 @@ def guarded(
             return value
         if not must_go_on and not (at_no_return and not _proved_undone(failure)):
             raise failure from None
-        # At the point of no return trying again cannot tell whether the guest runs.
-        if (at_no_return and failure.error_code == "start-unknown") or time.monotonic() >= until:
+        # At the point of no return trying again cannot tell whether the guest runs, nor keeps it running.
+        if (at_no_return and failure.error_code in ("start-unknown", "went-off")) or time.monotonic() >= until:
             _park(run, name, direction, failure)
         run.wait(pause)
         pause = min(pause * 2, LONGEST_PAUSE)

@@ -5,8 +5,10 @@ Each function is one rule: None when it holds, else one sentence that names the 
 
 from __future__ import annotations
 
+from typing import Final
+
 from droveway.clients.network import NORMAL
-from droveway.persistence.vm_states import MOVABLE, MigrationStatus, TaskState, VmState
+from droveway.persistence.vm_states import MOVABLE, RESIZING, MigrationStatus, TaskState, VmState
 from droveway.scheduler.facts import EndFacts, Facts
 from droveway.scheduler.features import ACCELERATORS, unhandled
 
@@ -16,6 +18,8 @@ _STOOD = frozenset(
     {MigrationStatus.FINISHED, MigrationStatus.CONFIRMING, MigrationStatus.REVERTING, MigrationStatus.ERROR}
 )
 """What `droveway.engines.waiting` takes back."""
+_OWN: Final = frozenset({*RESIZING, TaskState.RESIZE_REVERTING})
+"""Tasks of the move itself, which stand in the rows of a server that waits when its cell was put back from a copy."""
 
 
 def no_open_move(facts: Facts) -> str | None:
@@ -234,9 +238,10 @@ def _way_out(facts: EndFacts) -> str:
     server, reverting = facts.server, facts.migration == MigrationStatus.REVERTING
     if server.task_state == TaskState.DELETING:
         return "it is being deleted"
-    if server.task_state is not None and not (reverting and server.task_state == TaskState.RESIZE_REVERTING):
+    own = server.task_state in _OWN and not (reverting and server.task_state == TaskState.RESIZE_REVERTING)
+    if server.task_state not in (None, *_OWN):
         return "wait for its task, or end that with  openstack server set --state active SERVER"
-    if server.host != facts.destination or server.vm_state not in _WAITED or facts.migration not in _STOOD:
+    if own or server.host != facts.destination or server.vm_state not in _WAITED or facts.migration not in _STOOD:
         return (
             f"was the database of cell {server.cell} put back from a copy, droveway move settle {facts.move} --cell "
             f"{server.cell} --reason TEXT writes what the move left there; droveway audit says what else is wrong"
@@ -258,8 +263,8 @@ def source_can_clean_up(facts: EndFacts) -> str | None:
 
 
 def destination_shows_its_copy(facts: EndFacts) -> str | None:
-    """The host that the server is on is not declared down, unless the server is to be deleted."""
-    if facts.destination_up or facts.deleting or not facts.destination_gone:
+    """The host that the server is on is not declared down, unless the source is too, or the server is to be deleted."""
+    if facts.destination_up or facts.deleting or not facts.destination_gone or facts.source_gone:
         return None
     return (
         f"host {facts.destination}, which server {facts.server.name} is on, is declared down, and the copy on "
@@ -279,7 +284,8 @@ def source_can_take_back(facts: EndFacts) -> str | None:
     if facts.destination_gone:
         return (
             f"host {facts.source}, the source of move {facts.move}, is declared down, and so is {facts.destination}: "
-            "start the worker of one of them, then droveway host enable that host and ask again"
+            "start the worker of one that comes back, then droveway host enable that host and ask again; "
+            f"droveway move confirm {facts.move} leaves the server where it is, and each copy until both are back"
         )
     return (
         f"host {facts.source}, the source of move {facts.move}, is declared down, so nothing can be brought back "

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from droveway.clients.placement import resources_of
 from droveway.errors import DestinationFault
 from droveway.flows import outcome
 from droveway.flows.before import before
@@ -62,14 +63,18 @@ class ReleaseSourceAllocation(Step):
     no_undo = "past the point of no return"
 
     def perform(self, ctx: Context) -> dict[str, Any]:
-        """The migration's consumer is emptied."""
-        with ctx.run.intent("placement", "release the source"):
-            ctx.run.placement.release(ctx.move.id)
-        return {}
+        """The migration's consumer is emptied, once the server holds what the move has claimed.
+
+        A Placement that was put back from a copy of before the claim gets that again first: later nobody would look.
+        """
+        claimed = _claim_again(ctx)
+        _release_source(ctx)
+        return {"claimed_again": True} if claimed else {}
 
     def perform_ended(self, ctx: Context) -> dict[str, Any]:
         """Nova empties it too; what a server holds that is Nova's again is left alone."""
-        return outcome.noted(**self.perform(ctx))
+        _release_source(ctx)
+        return outcome.noted()
 
 
 class ReturnAllocation(Step):
@@ -89,6 +94,37 @@ class ReturnAllocation(Step):
         with ctx.run.intent("placement", "release the destination"):
             ctx.run.placement.release(ctx.move.id)
         return outcome.noted()
+
+
+def _release_source(ctx: Context) -> None:
+    with ctx.run.intent("placement", "release the source"):
+        ctx.run.placement.release(ctx.move.id)
+
+
+def _claim_again(ctx: Context) -> bool:
+    """Claim the destination where neither consumer holds what `claim` gave it; whether that was so.
+
+    Raises `droveway.errors.DestinationFault` when others have taken the room since.
+    """
+    record, placement, chosen = before(ctx.move), ctx.run.placement, ctx.destination
+    found = placement.allocations(ctx.move.server)
+    wanted = resources_of(chosen.request)
+    if found.allocations == wanted or not found.allocations or placement.allocations(ctx.move.id).allocations:
+        return False
+    if not ctx.same_host and chosen.provider in found.allocations:
+        # Somebody has changed what the server holds there.
+        return False
+    starting.require_not_evacuated(ctx)
+    with ctx.run.intent("placement", f"claim {chosen.host}"):
+        placement.claim_move(
+            server=ctx.move.server,
+            migration=ctx.move.id,
+            source=found,
+            destination=chosen.request,
+            project_id=found.project_id or record.project_id,
+            user_id=found.user_id or record.user_id,
+        )
+    return True
 
 
 def _return(ctx: Context, what: str, *, may_release: bool = False) -> None:

@@ -48,7 +48,10 @@ class CheckDestinationCopy(HostStep):
     gives = "destination_guest"
 
     def perform(self, ctx: Context) -> dict[str, Any] | None:
-        """Nobody needs the disks of a server that was deleted meanwhile, nor of one that is to be, on a dead host."""
+        """Nobody needs the disks of a server that was deleted meanwhile, nor of one that is to be, on a dead host.
+
+        With both hosts declared down nothing can be compared: the source keeps its copy until both are back.
+        """
         if is_deleted(ctx):
             return {"running": False, **GONE}
         try:
@@ -56,7 +59,8 @@ class CheckDestinationCopy(HostStep):
         except StepError as error:
             if error.error_code in _LET_GO and (kept := _kept(ctx)) is not None:
                 return kept
-            if not (ctx.move.delete_requested and error.error_code == DECLARED_DOWN):
+            alone = ctx.move.delete_requested or ctx.run.declared_down(ctx.move.source_host)
+            if not (alone and error.error_code == DECLARED_DOWN):
                 raise
             return {"running": False, "declared_down": self.host(ctx)}
 
@@ -146,8 +150,8 @@ class DiscardSource(HostStep):
     def perform(self, ctx: Context) -> dict[str, Any] | None:
         """The destination shows its copy first, each time: from here on that is the server's only one.
 
-        One that is declared down cannot, so that the source's is kept.  What is kept for a time is owed from then on:
-        the host purges it when its time is over.
+        One that is declared down cannot, so that the source's is kept, and owed where the source is declared down too.
+        What is kept for a time is owed from then on: the host purges it when its time is over.
         """
         if not (ctx.same_host or ctx.move.delete_requested or is_deleted(ctx)):
             begun = ctx.run.may_have_begun(ctx.step)
@@ -165,7 +169,7 @@ class DiscardSource(HostStep):
 
     def _keep(self, ctx: Context, *, begun: bool) -> dict[str, Any]:
         other = ctx.destination.host
-        if begun:
+        if begun or ctx.run.declared_down(ctx.move.source_host):
             self.owe(ctx, self.details(ctx), after=other)
             return dict(OWED)
         raise StepError(

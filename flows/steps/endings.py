@@ -68,14 +68,19 @@ class SettleConfirmed(Step):
     needs = ("destination_guest",)
 
     def perform(self, ctx: Context) -> dict[str, Any]:
-        """Status `confirmed`; what the host saw decides active or stopped; the move's traces go (Nova's confirm)."""
-        running = bool(ctx.inputs["destination_guest"]["running"])
+        """Status `confirmed`; what the host saw decides active or stopped; the move's traces go (Nova's confirm).
+
+        Of a host that was declared down the row tells what was seen last.
+        """
+        guest = ctx.inputs["destination_guest"]
         reserved = reserved_on(ctx, ctx.destination.host)
         with cell_rows(ctx) as rows:
             migration = rows.migration(ctx)
             swap(rows.session, migration, status=(MigrationStatus.CONFIRMING, MigrationStatus.CONFIRMED))
             _clear_traces(rows, ctx)
             if rows.instance.vm_state == VmState.RESIZED:
+                seen = rows.instance.power_state == PowerState.RUNNING
+                running = seen if guest.get("declared_down") else bool(guest["running"])
                 swap(
                     rows.session,
                     rows.instance,

@@ -187,8 +187,8 @@ class StopDestinationGuest(StopGuest):
         return ctx.move.source_host
 
     def ran(self, ctx: Context) -> bool:
-        """Whether it ran when the revert began."""
-        return bool(ctx.inputs["source_check"]["destination"]["running"])
+        """Whether it ran when the revert began, and nobody has stopped it since."""
+        return bool(ctx.inputs["source_check"]["destination"]["running"]) and not before(ctx.move).stopped
 
     def attached_before(self, ctx: Context) -> list[str]:
         """As the revert found it; one that an earlier release began has not noted it."""

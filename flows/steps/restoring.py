@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from droveway import wire
+from droveway.errors import StepError
+from droveway.flows.run import DECLARED_DOWN
 from droveway.flows.step import Context, Where
 from droveway.flows.steps import clearing
 from droveway.flows.steps.command import HostStep, same_directory
@@ -24,13 +26,21 @@ class RestoreDisks(HostStep):
     def undo(self, ctx: Context) -> None:
         """In a directory that both share the destination does it for a source that is declared down.
 
-        Its guest is started next: until then the source's disks have the name of its own.
+        Its guest is started next: until then the source's disks have the name of its own.  Declared down too, it owes
+        that, since the server is its own.
         """
         if ctx.same_host or not (same_directory(ctx) and ctx.run.declared_down(self.host(ctx))):
             super().undo(ctx)
             return
         host, action, told, limit = ctx.destination.host, self.action_name(), self.undo_details(ctx), self.deadline
-        ctx.run.command(ctx.step, ctx.direction, host=host, action=action, details=told, deadline=limit, part="shared")
+        try:
+            ctx.run.command(
+                ctx.step, ctx.direction, host=host, action=action, details=told, deadline=limit, part="shared"
+            )
+        except StepError as error:
+            if error.error_code != DECLARED_DOWN:
+                raise
+            ctx.run.owe(ctx.step, host=host, action=action, details=told, deadline=limit)
 
     def perform_ended(self, ctx: Context) -> dict[str, Any]:
         """The disks are in use again, so that the manifest says nothing of them any more."""

@@ -233,11 +233,14 @@ def changed_flavors(rows: Rows, **slots: dict[str, Any] | None) -> None:
 def api_rows(ctx: Context) -> Iterator[orm.Session]:
     """A transaction on the API database that is committed before anybody else can claim the move.
 
-    The journal's claim stays locked meanwhile: comparing old values alone, a conductor that lost its claim could
-    write anew what a later revert has taken back.
+    Comparing old values alone, a conductor that lost its claim could write anew what a later revert has taken back.
+    The journal's claim is compared and locked behind the writes, whose rows are locked by then: who sleeps before that
+    finds his claim gone, and who sleeps behind it the transaction.
     """
-    with ctx.run.write(), ctx.run.api.write() as session:
+    with contextlib.ExitStack() as claim, ctx.run.api.write() as session:
         yield session
+        session.flush()
+        claim.enter_context(ctx.run.write())
 
 
 def request_spec_after(ctx: Context) -> str:

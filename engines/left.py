@@ -1,0 +1,249 @@
+"""What a move's last step that the journal knows has left of its server: in its cell, the API database and Placement.
+
+Only steps that ended well count.  One that was under way is entered again, and finds its work undone or done.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+import sqlalchemy as sa
+from sqlalchemy import orm
+
+from droveway.errors import Refused
+from droveway.flows import evacuation
+from droveway.flows.before import Before, before
+from droveway.flows.steps.command import ADOPTED
+from droveway.flows.steps.put_back import START, WAITS, Power, Ran, Side, Stands, Vm
+from droveway.flows.steps.put_back import left as walked
+from droveway.persistence import attempts, cell, servers
+from droveway.persistence.journal import Move, MoveAttempt, MoveStep
+from droveway.persistence.moves import GONE, SHORT
+from droveway.persistence.states import State
+from droveway.persistence.vm_states import MigrationStatus, TaskState
+
+
+class Books(enum.StrEnum):
+    """Who holds what in Placement."""
+
+    SOURCE = "the server its old flavor on the source"
+    BOTH = "the server the destination's, the migration the source's"
+    DESTINATION = "the server the destination's"
+    NOTHING = "nobody anything"
+
+
+RESTS: Final = (State.VERIFYING, State.DONE, State.REVERTED, State.FAILED, State.CANCELLED)
+"""Where a move stands between its flows and after them."""
+
+TASKS: Final = frozenset(
+    {
+        None,
+        TaskState.RESIZE_PREP,
+        TaskState.RESIZE_MIGRATED,
+        TaskState.RESIZE_FINISH,
+        TaskState.RESIZE_REVERTING,
+    }
+)
+"""What an older copy may say that the move itself wrote; in any other task somebody is at work on the server."""
+
+_UNDONE: Final = (State.FAILED, State.CANCELLED)
+_CLAIM: Final = "claim"
+_HOLDS: Final = {
+    (_CLAIM, "execute"): Books.BOTH,
+    (_CLAIM, "revert"): Books.SOURCE,
+    ("release_source_allocation", "execute"): Books.DESTINATION,
+    ("return_allocation", "execute"): Books.SOURCE,
+    ("release_allocation", "execute"): Books.NOTHING,
+}
+_RESTING_BOOKS: Final = {State.VERIFYING: Books.BOTH, State.DONE: Books.DESTINATION}
+_NAMES_FLAVOR: Final = {("save_request_spec", "execute"): True, ("restore_request_spec", "execute"): False}
+_ACTIONS: Final = {"mark_confirming": "confirmResize", "mark_reverting": "revertResize"}
+_MARKS: Final = ("accept", *_ACTIONS)
+_DELETE: Final = "delete"
+_IS_GONE: Final = (_DELETE, "settle_records")
+"""The step behind which the cell has no such server."""
+
+_LATER: Final = sa.select(cell.Migration.uuid).where(
+    cell.Migration.instance_uuid == sa.bindparam("server"),
+    cell.Migration.uuid != sa.bindparam("move"),
+    cell.Migration.id > sa.bindparam("after"),
+    cell.Migration.deleted == 0,
+)
+_SINCE: Final = sa.select(cell.Migration.uuid).where(
+    cell.Migration.instance_uuid == sa.bindparam("server"),
+    cell.Migration.uuid != sa.bindparam("move"),
+    cell.Migration.created_at > sa.bindparam("begun"),
+    cell.Migration.deleted == 0,
+)
+_STEPS: Final = sa.select(MoveStep).where(MoveStep.move_id == sa.bindparam("move")).order_by(MoveStep.seq)
+
+
+@dataclasses.dataclass(frozen=True)
+class Left:
+    """What stands, or should."""
+
+    move: Move
+    record: Before
+    stands: Stands
+    destination: MoveAttempt | None
+    """The alternate whose host the rows name; None while they name none."""
+    claimed: MoveAttempt | None
+    """The alternate that Placement holds something of."""
+    books: Books
+    new_spec: bool
+    """Whether the request spec has the new flavor."""
+    action: str
+    """The name of the action that the flow under way has begun; empty at a rest, and before the flow's mark."""
+
+    @property
+    def rests(self) -> bool:
+        """Whether no flow is under way: then the disks of the server are whole where it lives."""
+        return self.move.state in RESTS
+
+    @property
+    def home(self) -> str:
+        """The host that the rows are to name."""
+        return self.host_of(self.stands.side)
+
+    @property
+    def flavor(self) -> dict[str, Any]:
+        """The flavor that the server is to have."""
+        return self.flavor_of(self.stands.cur) or self.record.old_flavor
+
+    def host_of(self, side: Side) -> str:
+        """The name of one of the two hosts."""
+        if side is Side.SOURCE:
+            return self.move.source_host
+        return self.destination.host if self.destination is not None else self.move.dest_host or ""
+
+    def flavor_of(self, which: str | None) -> dict[str, Any] | None:
+        """The flavor that a slot of the rows is to have."""
+        return {"old": self.record.old_flavor, "new": self.record.new_flavor}.get(which or "")
+
+    def vm_state(self, *, running: bool) -> str:
+        """What the row is to say; ``running``: whether the guest runs."""
+        if self.stands.vm_state is Vm.BEFORE:
+            return self.record.vm_state
+        if self.stands.vm_state is Vm.RESIZED:
+            return "resized"
+        return "active" if running else "stopped"
+
+    def power_state(self, *, running: bool) -> int | None:
+        """The same of power_state: at a rest what the guest does."""
+        if self.stands.power_state is Power.OFF:
+            return 4
+        if self.stands.power_state is Power.BEFORE and not self.rests:
+            return self.record.power_state
+        if self.stands.power_state is Power.AGAIN and not self.rests:
+            return 1 if self.record.powered_on else 4
+        return 1 if running else 4
+
+
+def of(session: orm.Session, move: Move) -> Left:
+    """Walk the move's history; raises `droveway.errors.Refused` for one without a record of its server, or deleted."""
+    short = move.id[:SHORT]
+    if move.before is None:
+        raise Refused(f"move {short} never recorded what server {move.server_name} was, so it left nothing anywhere")
+    rows = list(session.scalars(_STEPS, {"move": move.id}))
+    state = State(move.state)
+    done = list(_done(rows))
+    if any((row.flow, row.step) == _IS_GONE for row in done):
+        raise Refused(f"server {move.server_name} was deleted with move {short}, so nothing of it is written")
+    tried = {each.attempt: each for each in attempts.tried(session, move.id)}
+    stands = _stands(move, state, done)
+    return Left(
+        move=move,
+        record=before(move),
+        stands=stands,
+        destination=tried.get(stands.attempt),
+        claimed=tried.get(_claimed(done) or move.attempt),
+        books=_RESTING_BOOKS.get(state, Books.SOURCE) if state in RESTS else _last(done, _HOLDS, Books.SOURCE),
+        new_spec=state in (State.VERIFYING, State.DONE) if state in RESTS else _last(done, _NAMES_FLAVOR, False),
+        action="" if state in RESTS else _action(move, done),
+    )
+
+
+def require_own(session: orm.Session, found: Left, row: cell.Instance) -> None:
+    """Raise `droveway.errors.Refused` where somebody else is at work on the server, or has moved it since."""
+    move, name = found.move, found.move.server_name
+    going = {TaskState.DELETING} if found.stands.task_state == TaskState.DELETING else set()
+    if row.task_state not in TASKS | going:
+        raise Refused(f"server {name} has task {row.task_state}: wait until that ends, then ask again")
+    migration = servers.migration(session, move.id)
+    mine = {"server": row.uuid, "move": move.id}
+    if migration is None:
+        later = session.scalar(_SINCE.limit(1), {**mine, "begun": move.created_at})
+    else:
+        later = session.scalar(_LATER.limit(1), {**mine, "after": migration.id})
+    if later is not None:
+        raise Refused(f"server {name} was moved since by another than Droveway (migration {later}): its rows stay")
+    if migration is not None and evacuation.has_taken(session, row.uuid, row.task_state, migration.id):
+        raise Refused(evacuation.sentence(name, row.host, row.task_state, "so its rows stay"))
+
+
+def _done(rows: Iterable[MoveStep]) -> Iterator[MoveStep]:
+    """The runs that ended well, in their order.
+
+    A flow whose databases were adopted runs again what it has done: until it comes to something else nothing is new.
+    """
+    known: set[tuple[str, str, str]] = set()
+    again: set[tuple[str, str, str]] = set()
+    for row in rows:
+        result, run = row.result or {}, (row.flow_uuid, row.step, row.direction)
+        if row.step == ADOPTED:
+            again = set(known)
+        if row.ended_at is None or row.error is not None or result == GONE or result.get("settled", "done") != "done":
+            continue
+        if run in again:
+            continue
+        again = set()
+        known.add(run)
+        yield row
+
+
+def _stands(move: Move, state: State, done: list[MoveStep]) -> Stands:
+    found = walked(
+        Ran(row.flow, row.step, row.direction, row.attempt)  # type: ignore[arg-type]
+        for row in done
+        if row.flow != _DELETE
+    )
+    if state is State.VERIFYING:
+        found = dataclasses.replace(WAITS, attempt=move.attempt)
+    elif state is State.DONE:
+        found = dataclasses.replace(
+            WAITS,
+            attempt=move.attempt,
+            status=MigrationStatus.CONFIRMED,
+            vm_state=Vm.FOUND,
+            power_state=Power.FOUND,
+            old=None,
+            new=None,
+            traces=False,
+        )
+    elif state is State.REVERTED:
+        found = dataclasses.replace(START, status=MigrationStatus.REVERTED, attempt=move.attempt)
+    elif state in _UNDONE:
+        status = None if found.status is None else MigrationStatus.ERROR
+        found = dataclasses.replace(START, status=status, attempt=found.attempt)
+    going = move.delete_requested or state is State.DELETING
+    return dataclasses.replace(found, task_state=TaskState.DELETING) if going else found
+
+
+def _claimed(done: list[MoveStep]) -> int:
+    return max((row.attempt for row in done if (row.step, row.direction) == (_CLAIM, "execute")), default=0)
+
+
+def _last(done: list[MoveStep], known: dict[tuple[str, str], Any], first: Any) -> Any:
+    """What the last of these steps made of it."""
+    found = [known[row.step, row.direction] for row in done if (row.step, row.direction) in known]
+    return found[-1] if found else first
+
+
+def _action(move: Move, done: list[MoveStep]) -> str:
+    marks = [row for row in done if row.flow_uuid == move.flow_uuid and row.step in _MARKS]
+    if not marks or marks[-1].direction != "execute":
+        return ""
+    return _ACTIONS.get(marks[-1].step, move.kind)

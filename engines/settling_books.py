@@ -1,0 +1,214 @@
+"""Writes into a Placement that was put back from an older copy what a move's last step left there.
+
+The server's and the migration's consumers are written together, as moves write them.  What somebody else holds by them
+stays: then nothing is written.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import sqlalchemy as sa
+from sqlalchemy import orm
+
+from droveway.clients.placement import MIGRATION, SERVER, Allocations, ProviderResources, resources_of
+from droveway.engines import left
+from droveway.engines.left import Books, Left
+from droveway.engines.site import Site
+from droveway.errors import Refused, StepError
+from droveway.flows.steps.put_back import Side
+from droveway.persistence import objects, servers
+from droveway.persistence.cell import Instance
+from droveway.persistence.cell_hosts import ComputeNode
+from droveway.persistence.journal import Move
+from droveway.persistence.moves import SHORT
+from droveway.scheduler.requests import MoveRequest, amounts
+
+_REFUSALS: Final = ("allocation-conflict", "no-capacity")
+"""Codes of writes that Placement did not take."""
+
+_GROUP: Final = re.compile(r"resources[a-zA-Z0-9_-]+:(.+)")
+"""What a flavor asks for in a group with a name of its own."""
+
+_NODES: Final = sa.select(ComputeNode.host, ComputeNode.uuid).where(
+    ComputeNode.host.in_(sa.bindparam("hosts", expanding=True)), ComputeNode.deleted == 0
+)
+_EARLIER: Final = sa.select(Move.source_host, Move.dest_host).where(Move.server == sa.bindparam("server"))
+
+Request = Mapping[str, Any]
+"""Placement's allocation request, or the part of it that is written."""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Consumer:
+    """One of the two that a move holds by."""
+
+    id: str
+    kind: str
+    whose: str
+    found: Allocations
+    wanted: Request
+
+    @property
+    def right(self) -> bool:
+        return self.found.allocations == resources_of(self.wanted)
+
+    @property
+    def written(self) -> bool:
+        """Whether Placement has to be told: it knows no consumer that never held anything."""
+        return bool(self.found.allocations or self.wanted["allocations"])
+
+
+def write(site: Site, found: Left) -> list[str]:
+    """Compare, write what differs, and say it; nothing is written where nothing does.
+
+    Raises `droveway.errors.Refused` where the cell has the server elsewhere or with another flavor, and where one of
+    the consumers holds what no move of the server made.
+    """
+    move = found.move
+    hosts = _hosts(site, move)
+    with site.cells.database(move.source_cell).read() as session:
+        _require_row(session, found)
+        nodes = {row.host: row.uuid for row in session.execute(_NODES, {"hosts": sorted(hosts)})}
+    placement = site.placement
+    held = {consumer: placement.allocations(consumer) for consumer in (move.server, move.id)}
+    server, migration = _wanted(found, nodes, held.values())
+    both = (
+        _Consumer(move.server, SERVER, "the server", held[move.server], server),
+        _Consumer(move.id, MIGRATION, "the migration", held[move.id], migration),
+    )
+    names = {node: host for host, node in nodes.items()}
+    for each in both:
+        _require_moves_own(each, names, resources_of(server) | resources_of(migration), move)
+    if all(each.right for each in both):
+        return []
+    owner = next((each.found for each in both if each.found.project_id), None)
+    try:
+        placement.rewrite(
+            {each.id: (each.found, each.wanted, each.kind) for each in both if each.written},
+            project_id=owner.project_id if owner is not None else found.record.project_id,
+            user_id=owner.user_id if owner is not None else found.record.user_id,
+        )
+    except StepError as error:
+        if error.error_code not in _REFUSALS:
+            raise
+        raise Refused(f"nothing was written for move {move.id[:SHORT]}: {error}") from None
+    return [
+        f"allocations of {each.whose}: {_text(each.found.allocations, names)} -> "
+        f"{_text(resources_of(each.wanted), names)}"
+        for each in both
+        if not each.right
+    ]
+
+
+def _hosts(site: Site, move: Move) -> set[str]:
+    """Every host that a move of the server went from or to: an older copy may have it on any of these."""
+    with site.journal.read() as session:
+        rows = session.execute(_EARLIER, {"server": move.server}).all()
+    return {host for row in rows for host in row if host}
+
+
+def _require_row(session: orm.Session, found: Left) -> None:
+    """Raise Refused unless the cell has the server as the journal left it: in the middle of a flow on either side."""
+    move = found.move
+    row = session.scalar(sa.select(Instance).where(Instance.uuid == move.server, Instance.deleted == 0))
+    if row is None:
+        raise Refused(f"cell {move.source_cell} has no row of server {move.server_name}: put that database right first")
+    left.require_own(session, found, row)
+    present = servers.flavors(servers.extra_row(session, move.server))["cur"]
+    sides = [(found.home, found.flavor)]
+    if not found.rests:
+        sides = [(found.host_of(Side.SOURCE), found.record.old_flavor)]
+        sides.append((found.host_of(Side.DESTINATION), found.record.new_flavor))
+    if found.books is Books.SOURCE:
+        sides = sides[:1]
+    if any(row.host == host and _sizes(present) == _sizes(flavor) for host, flavor in sides):
+        return
+    has, should = (objects.flavor_data(flavor).get("name") for flavor in (present, found.flavor))
+    raise Refused(
+        f"server {move.server_name} is on {row.host} with the flavor {has} in cell {move.source_cell}, and the journal "
+        f"left it on {found.home} with {should}: was that database put back too, settle it first with "
+        f"--cell {move.source_cell}"
+    )
+
+
+def _sizes(flavor: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What of a flavor decides what is held."""
+    data = objects.flavor_data(dict(flavor))
+    names = ("id", "vcpus", "memory_mb", "root_gb", "ephemeral_gb", "swap")
+    return (*(data[name] for name in names), data.get("extra_specs") or {})
+
+
+def _wanted(found: Left, nodes: Mapping[str, str], held: Iterable[Allocations]) -> tuple[Request, Request]:
+    """What the server and the migration are to hold."""
+    nothing: Request = {"allocations": {}}
+    if found.books is Books.NOTHING:
+        return nothing, nothing
+    source = _source(found, nodes, held)
+    if found.books is Books.SOURCE:
+        return source, nothing
+    if found.claimed is not None:
+        destination: Request = found.claimed.request
+    else:
+        host = found.host_of(Side.DESTINATION)
+        destination = _request({nodes[host]: _amounts(found, found.record.new_flavor)})
+    return destination, source if found.books is Books.BOTH else nothing
+
+
+def _source(found: Left, nodes: Mapping[str, str], held: Iterable[Allocations]) -> Request:
+    """What one of the two holds there already, if it adds up: disk may be another provider's; else all of the node."""
+    node, wanted = nodes[found.move.source_host], _amounts(found, found.record.old_flavor)
+    for each in held:
+        total: Counter[str] = Counter()
+        for resources in each.allocations.values():
+            total.update(resources)
+        if node in each.allocations and dict(total) == wanted:
+            return _request(each.allocations)
+    return _request({node: wanted})
+
+
+def _amounts(found: Left, flavor: dict[str, Any]) -> dict[str, int]:
+    move, data = found.move, objects.flavor_data(flavor)
+    total = Counter(
+        amounts(
+            MoveRequest(
+                server=move.server,
+                name=move.server_name,
+                kind=move.kind,
+                flavor=data,
+                request_spec={},
+                source_cell=move.source_cell,
+                source_host=move.source_host,
+                boot_from_volume=found.record.boot_from_volume,
+            )
+        )
+    )
+    for key, amount in (data.get("extra_specs") or {}).items():
+        if (group := _GROUP.fullmatch(key)) is not None:
+            total[group[1]] += int(amount)
+    return dict(total)
+
+
+def _request(allocations: ProviderResources) -> Request:
+    return {"allocations": {provider: {"resources": resources} for provider, resources in allocations.items()}}
+
+
+def _require_moves_own(each: _Consumer, names: Mapping[str, str], wanted: Mapping[str, Any], move: Move) -> None:
+    others = sorted(each.found.allocations.keys() - names.keys() - wanted.keys())
+    if others:
+        raise Refused(
+            f"{each.whose} of move {move.id[:SHORT]} holds something of provider {others[0]}, to which no move of "
+            f"{move.server_name} went: somebody else wrote that, so its allocations stay"
+        )
+
+
+def _text(allocations: ProviderResources, names: Mapping[str, str]) -> str:
+    parts = [
+        f"{', '.join(f'{name} {amount}' for name, amount in sorted(held.items()))} on {names.get(provider, provider)}"
+        for provider, held in sorted(allocations.items())
+    ]
+    return " and ".join(parts) or "nothing"
