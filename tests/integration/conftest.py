@@ -14,6 +14,7 @@ from support import mariadb_server, postgres_server, zookeeper_server
 from support.certificates import Authority
 from support.daemons import Installation, installation
 from support.small_lab import in_child, small_cloud
+from support.two_faults import command
 
 from droveway.lab import build, snapshot
 from droveway.lab.cloud import Cloud
@@ -74,9 +75,11 @@ Three files run at once, and each worker is given two in advance.
 
 
 PARTS = {
-    "matrices": ("crash_", "two_faults_", "kill_matrix_", "stale_conductor_", "chaos", "soak", "protocol_model_"),
+    "matrices": (
+        "crash_", "two_faults_", "strangers", "kill_matrix_", "stale_conductor_", "chaos", "soak", "protocol_model_",
+    ),
     "documents": ("docs_", "install_followed", "demo"),
-}
+}  # fmt: skip
 """Part of the integration tests → how its files' names begin after ``test_``; all others are tests of operations."""
 
 
@@ -106,9 +109,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         wrong = sum(value for name, value in told if name == "writes out of balance")
         terminalreporter.write_line(f"books: {writes} writes of moves looked at, {wrong} out of balance")
     if faults := [value for name, value in told if name == "two faults"]:
-        kinds = {kind: sum(points for each, points, _ in faults if each == kind) for kind, _, _ in faults}
+        kinds = {kind: sum(points for each, points, _ in faults if each == kind) for kind in command.KINDS}
         points, held = sum(kinds.values()), sum(each for _, _, each in faults)
-        by_kind = ", ".join(f"{kind} {count}" for kind, count in sorted(kinds.items()))
+        by_kind = ", ".join(f"{kind} {count}" for kind, count in kinds.items())
         terminalreporter.write_line(f"two faults: {points} points, {held} held ({by_kind})")
     for name, value in told:
         if name == "figure":

@@ -16,7 +16,7 @@ from support.two_faults.nova_acts import Acts
 from droveway.clients.network import Network
 from droveway.clients.placement import Allocations, Placement
 from droveway.clients.volume import Attachment, Volumes
-from droveway.engines import asking
+from droveway.engines import asking, outcomes
 from droveway.engines.submit import Wish, submit
 from droveway.errors import StepError
 from droveway.flows import registry
@@ -38,7 +38,7 @@ def fixture_lab(tmp_path: Path) -> Iterator[Stage]:
         yield made
 
 
-def evacuate(lab: Stage) -> None:
+def evacuate(lab: Stage, status: str = "done") -> None:
     """Nova rebuilds the server on host3: its rows, its port's binding, its volume's attachment."""
     server = lab.id_of("web")
     network, volumes = lab.lab.cloud.network, lab.lab.cloud.volumes
@@ -62,7 +62,7 @@ def evacuate(lab: Stage) -> None:
                 uuid="4f6f1f2e-0000-4000-8000-000000000001",
                 instance_uuid=server,
                 migration_type="evacuation",
-                status="done",
+                status=status,
                 source_compute="host1",
                 dest_compute="host3",
                 deleted=0,
@@ -155,6 +155,63 @@ def test_a_move_that_met_an_evacuation_ends_as_cancelled(lab: Stage, step: str) 
         ).exists()
     else:
         assert (lab.directory("host2", "web") / "disk").exists()
+
+
+def test_an_evacuation_counts_once_the_host_that_it_left_has_cleaned_up(lab: Stage) -> None:
+    """Its nova-compute writes `completed` as soon as it is back, maybe before anybody goes on with the move."""
+    move = submit(lab.lab, Wish(server="web", flavor=None, host="host2")).id
+    met: list[str] = []
+
+    def meet(_move: str, at: str, way: str, phase: str) -> None:
+        if (at, way, phase) == ("define_guest", "execute", "before") and not met:
+            met.append(at)
+            evacuate(lab, "completed")
+
+    with lab.running(meet):
+        asking.carry(lab.lab, move)
+    ended = asking.read_move(lab.lab, move)
+    assert (ended.state, ended.error_code) == ("cancelled", "evacuated")
+    assert_left_to_nova(lab, move)
+
+
+@pytest.mark.parametrize(("status", "asked"), [("done", "nothing"), ("completed", "confirm"), ("done", "revert")])
+def test_a_move_ends_whose_server_was_evacuated_while_it_waited(lab: Stage, status: str, asked: str) -> None:
+    """Somebody reset its state, without which Nova evacuates no server that waits."""
+    lab.cli("host", "disable", "host3", "--reason", "spare")
+    move = submit(lab.lab, Wish(server="web", flavor=None, host="host2")).id
+    with lab.running():
+        asking.carry(lab.lab, move)
+    nova = Acts(lab, "web")
+    nova.reset_state("active")
+    nova.evacuate()
+    nova.write("UPDATE migrations SET status = ? WHERE migration_type = 'evacuation'", status)
+    before = (held(lab), lab.held(nova.server), lab.starts("web"), lab.standing("web").directories)
+    if asked == "nothing":
+        with lab.running():
+            until(lambda: asking.read_move(lab.lab, move).state == "cancelled", "the end of the move")
+    else:
+        lab.cli("move", asked, move, code=3)
+    ended = asking.read_move(lab.lab, move)
+    assert (ended.state, ended.error_code) == ("cancelled", "evacuated")
+    assert (held(lab), lab.held(nova.server), lab.starts("web"), lab.standing("web").directories) == before
+    assert_left_to_nova(lab, move)
+
+
+def test_an_evacuation_that_failed_ends_no_wait(lab: Stage) -> None:
+    """The server is still where the move brought it, and may be confirmed once it is let wait again."""
+    lab.cli("host", "disable", "host3", "--reason", "spare")
+    move = submit(lab.lab, Wish(server="web", flavor=None, host="host2")).id
+    with lab.running():
+        asking.carry(lab.lab, move)
+    nova = Acts(lab, "web")
+    nova.reset_state("active")
+    nova.begin_evacuate()
+    nova.write("UPDATE migrations SET status = 'failed' WHERE migration_type = 'evacuation'")
+    nova.reset_state("active")
+    assert outcomes.of_move(lab.lab, asking.read_move(lab.lab, move)) is None
+    lab.cli("move", "settle", move, "finish_records", "--as", "done", "--reason", "Nova's evacuation failed")
+    lab.cli("move", "confirm", move)
+    assert lab.standing("web").host == "host2"
 
 
 def test_no_host_is_asked_once_nova_has_the_server(lab: Stage) -> None:

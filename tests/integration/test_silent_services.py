@@ -15,7 +15,7 @@ from support.zookeeper_server import Server, running_server
 from droveway.lab import build, snapshot
 from droveway.persistence.states import State
 
-STEP_DEADLINE = 1
+STEP_DEADLINE = 3
 """Seconds; the time-out of a request is a minute."""
 
 AT = {

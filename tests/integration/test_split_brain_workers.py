@@ -135,6 +135,8 @@ def _put_to_sleep(site: Installation, sleeper: Sleeper, names: tuple[str, ...], 
     """Learn the places from a move that nothing happens to, then begin one for each of them."""
     lab = site.lab
     pilot, *others = names
+    # Those that were put to sleep before go to other hosts first: on a busy machine that takes its time.
+    until(lambda: site.session.children(BOARD) == [], "an empty board", PATIENCE)
     assert site.await_rest(submit(lab, _wish(pilot)).id) == State.VERIFYING
     places = dict(zip(others, sleeper.passed(), strict=False))
     assert len(places) == len(sleeper.passed()), "more servers are needed"

@@ -13,9 +13,18 @@ from support.two_faults.command import sample
 from support.two_faults.death_worlds import DESTINATION, HOSTS, SOURCE, Death
 
 from droveway.flows import registry
+from droveway.persistence.journal import Move
 
 COUNT = 60
+BOTH = 6
 SEED = 16
+STUCK = [
+    "apart:confirm:execute.check_destination_copy.before:destination+source:on:confirm",
+    "bare:rest:paused.resize.start_guest:destination+source:off:revert",
+    "shared:confirm-undone:revert.mark_confirming.after:source+destination:on:confirm",
+    "shared:revert:execute.release_destination.after:destination+source:off:revert",
+]
+"""Moves that once ended by no command."""
 
 
 @pytest.mark.timeout(900)
@@ -24,8 +33,9 @@ def test_every_move_ends_without_a_host_that_is_dead(
     tmp_path: Path, record_property: Callable[[str, object], None], storage: str
 ) -> None:
     """At most one guest runs, a whole copy of each disk stands, and the host that is back pays what it owes."""
-    every = [point for point in deaths.points() if point.startswith(storage)]
-    chosen = sample(every, COUNT // len(deaths.STORAGES), SEED)
+    both = {point for point in STUCK if point.startswith(storage)}
+    both |= {*of_storage(deaths.points_of_both(), storage, BOTH)}
+    chosen = [*of_storage(deaths.points_of_one(), storage, COUNT), *sorted(both)]
     verdicts = list(deaths.run(tmp_path, chosen))
     bad = [f"{each.point}: {each.trouble}" for each in verdicts if each.trouble]
     record_property("two faults", (deaths.KIND, len(verdicts), len(verdicts) - len(bad)))
@@ -33,19 +43,27 @@ def test_every_move_ends_without_a_host_that_is_dead(
     assert bad == []
 
 
+def of_storage(points: list[str], storage: str, count: int) -> list[str]:
+    """Its share of a sample."""
+    return sample([point for point in points if point.startswith(storage)], count // len(deaths.STORAGES), SEED)
+
+
 def test_every_step_of_every_flow_has_points() -> None:
     every = [deaths.Point.parse(text) for text in deaths.points()]
     assert len(every) == len(set(every)) >= 500
+    assert set(STUCK) <= {*deaths.points_of_both()}
     met = {
         (death_flows.OPERATIONS[each.operation], each.at.split(".")[1]) for each in every if each.operation != "rest"
     }
     for kind in registry.kinds():
         assert {step.step_name() for step in registry.latest(kind).walk()} <= {step for of, step in met if of == kind}
-    assert {(each.dead, each.back) for each in every} == {(dead, back) for dead in HOSTS for back in death_worlds.BACK}
+    assert {(each.dead, each.back) for each in every} == {
+        (dead, back) for dead in (*HOSTS, *death_worlds.BOTH) for back in death_worlds.BACK
+    }
 
 
 def test_a_move_is_parked_for_every_code_that_a_step_may_meet() -> None:
-    parked = {at.rpartition(".")[2] for _operation, at, _dead in death_rests.rests() if at.startswith("parked.")}
+    parked = {at.rpartition(".")[2] for _operation, at in death_rests.rests() if at.startswith("parked.")}
     assert (
         parked == set(death_rests.park_codes()) >= {"host-unreachable", "start-unknown", "last-copy", "runs-elsewhere"}
     )
@@ -72,7 +90,7 @@ def judged(lab: Stage, death: Death, back: str = death_worlds.OFF) -> str:
     return death_worlds.judge(lab, death, choice="confirm", back=back)
 
 
-@pytest.mark.parametrize("role", HOSTS)
+@pytest.mark.parametrize("role", [*HOSTS, *death_worlds.BOTH])
 def test_the_judge_takes_a_death_that_is_paid_for(lab: Stage, role: str) -> None:
     assert judged(lab, dead(lab, role), death_worlds.ON) == ""
 
@@ -90,6 +108,24 @@ def test_the_judge_rejects_a_whole_copy_that_only_the_dead_host_has(
     death = dead(lab, SOURCE)
     monkeypatch.setattr(death_worlds.ways_out, "finish", lambda *_args, **_words: empty(lab))
     assert "none has any more" in " ".join(death_worlds.wrong(lab, death, "confirm", death_worlds.OFF))
+
+
+@pytest.mark.parametrize("left", [False, True])
+def test_the_judge_asks_for_no_guest_of_a_move_that_a_person_left(
+    lab: Stage, monkeypatch: pytest.MonkeyPatch, *, left: bool
+) -> None:
+    """That of any other move has to start where its host is back."""
+    death = dead(lab, DESTINATION)
+    monkeypatch.setattr(death_worlds.ways_out, "finish", lambda *_args, **_words: undefined(lab, left=left))
+    told = [each for each in death_worlds.wrong(lab, death, "confirm", death_worlds.OFF) if "does not start" in each]
+    assert len(told) == (0 if left else 1)
+
+
+def undefined(lab: Stage, *, left: bool) -> str:
+    lab.lab.hypervisor("host2").undefine(lab.id_of("web"))
+    with lab.lab.journal.write() as session:
+        session.get_one(Move, lab.move("web").id).error_code = "left-as-is" if left else None
+    return ""
 
 
 def empty(lab: Stage) -> str:

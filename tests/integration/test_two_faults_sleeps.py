@@ -6,9 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.two_faults import sleeps
+from support.two_faults import conductor_sleeps, sleeps
 
 from droveway.errors import Fenced
+from droveway.flows.steps import records
 from droveway.workers.context import Context
 
 SAMPLE = [
@@ -16,6 +17,10 @@ SAMPLE = [
     ("apart", "migrate", "execute", "again"),
 ]
 """Every effect of these: those that sleep in one operation are run together."""
+
+WRITERS = [("apart", "resize", "execute", "again"), ("shared", "confirm", "execute", "once")]
+"""Of each kind of write of these the first."""
+SPEC = "execute.save_request_spec.api-begin.1"
 
 CHUNK = "host2.copy_disks.execute.chunk"
 PROBE = "host2.check_destination.execute.probe"
@@ -31,6 +36,41 @@ def test_who_slept_changes_nothing_that_others_left(
     assert bad == []
     assert {each.point for each in verdicts} == set(points)
     assert len(points) >= 60
+
+
+@pytest.mark.timeout(900)
+def test_a_conductor_that_slept_right_before_a_write_makes_none(
+    tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    """But for what Neutron and Cinder take of anybody: the audit names it, with its mend."""
+    points = []
+    for words in WRITERS:
+        with conductor_sleeps.bench(tmp_path / "-".join(words), sleeps.small(words[0])) as made:
+            places = conductor_sleeps.one_of_each(made.writes(*words[1:3]))
+        points += [":".join([conductor_sleeps.WHO, *words, place]) for place in places]
+    verdicts = list(sleeps.run(tmp_path, points))
+    bad = [f"{each.point}: {each.trouble}" for each in verdicts if each.trouble]
+    record_property("two faults", (sleeps.KIND, len(verdicts), len(verdicts) - len(bad)))
+    assert bad == []
+    assert sorted(each.point for each in verdicts) == sorted(points)
+    assert len(points) >= 15
+    assert {point.split(".")[-2].split("-")[0] for point in points} >= {
+        *("journal", "cell1", "api", "zookeeper", "network", "volume")
+    }
+
+
+def test_a_conductor_that_writes_without_its_claim_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it writes anew has been taken back by the revert that followed."""
+    monkeypatch.setattr(records, "api_rows", lambda ctx: ctx.run.api.write())
+    with conductor_sleeps.bench(tmp_path / "bench", sleeps.small("apart")) as made:
+        assert "request_specs" in made.awake("resize", "execute", "again", [SPEC])[SPEC]
+
+
+def test_a_write_that_nobody_makes_is_told(tmp_path: Path) -> None:
+    with conductor_sleeps.bench(tmp_path / "bench", sleeps.small("apart")) as made:
+        assert made.awake("resize", "execute", "once", ["execute.sing.api-begin.1"]) == {
+            "execute.sing.api-begin.1": conductor_sleeps.NEVER
+        }
 
 
 def test_every_step_has_a_conductor_that_sleeps_there() -> None:

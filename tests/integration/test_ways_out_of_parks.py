@@ -36,12 +36,13 @@ UNPLANTED: dict[str, str] = {
     "declared-down definition destination-fault disk-format group-policy missing no-allocation no-capacity "
     "no-compute-node not-begun not-offered overtaken permission-void protocol source-changed source-unreachable "
     "start-failed volume-connected-elsewhere volume-unconnected",
-    "only a defect makes it, or a failure that has no code of its own": "flow-stopped internal step-failed",
+    "only a defect makes it, a stranger, or a failure that has no code of its own": "bad-answer flow-stopped internal "
+    "step-failed",
     "it wants libvirt, or a service that no step asks": "hypervisor-away image-failed image-overdue image-unavailable",
     "it is its sibling's rest after minutes of silence": "deadline network-overdue overdue placement-overdue "
     "volume-overdue",
-    "tests of their own plant it: conductors that die, an older journal, a power cut, a full disk, an evacuation": ""
-    "being-evacuated disk-full quarantined record-lost restored start-unknown",
+    "tests of their own plant it: conductors that die, older copies, a power cut, a full disk, an evacuation, "
+    "a dying guest": "being-evacuated cell-put-back disk-full quarantined record-lost restored start-unknown went-off",
 }
 """Why the cause of a code is not planted here, and the codes; the walk below plants their errors."""
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from sqlalchemy import event
+from support.valid_answers import VALID
 
 from droveway import wire
 from droveway.clients import zookeeper
@@ -378,7 +379,8 @@ class FakeWorker:
         command = wire.decode_command(node[0])
         self.seen.append(command)
         try:
-            result = wire.Result(key=key, epoch=command.epoch, value=self.act(command))
+            right = VALID[command.action] if command.direction == "execute" else {}
+            result = wire.Result(key=key, epoch=command.epoch, value={**right, **self.act(command)})
         except StepError as error:
             result = wire.Result(key=key, epoch=command.epoch, error=error.as_dict())
         self.coordination.create(result_path(self.host, key), wire.encode(result))

@@ -6,12 +6,14 @@ Tests ask of them what steps and engines decide by rows alone.  There is no host
 from __future__ import annotations
 
 import datetime as dt
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
 
 import msgspec
 import sqlalchemy as sa
+from sqlalchemy import orm
 
 from droveway.flows.before import Before, PortBefore, VolumeBefore, as_json
 from droveway.flows.step import Context
@@ -190,6 +192,10 @@ class Moving:
     def attempt(self, _move: Move) -> MoveAttempt | None:
         """Return the alternate that the move is on."""
         return self.chosen
+
+    def write(self) -> AbstractContextManager[orm.Session]:
+        """Open a transaction of the journal; the claim always stands."""
+        return self.journal.write()
 
     def declared_down(self, host: str) -> bool:
         """Tell whether a person said that the host is off."""

@@ -91,7 +91,7 @@ class Bench:
     def run(self, given: Relay) -> None:
         """Nothing takes effect for any conductor but the last."""
         self.rest.restore()
-        in_child(lambda: _Scene(self.root, given).play())
+        in_child(lambda: Scene(self.root, given).play())
 
 
 @contextlib.contextmanager
@@ -121,7 +121,7 @@ class _Pause:
         self._otherwise(move, step, direction, phase)
 
 
-class _Scene:
+class Scene:
     """One relay, run in a process of its own."""
 
     def __init__(self, root: Path, given: Relay) -> None:
@@ -130,12 +130,17 @@ class _Scene:
         self._relay = given
         self._no_return = registry.latest(given.kind).no_return.step_name()
 
-    def play(self) -> None:
+    def _begin(self) -> str:
+        """Ask for the flow, with workers that are up and nobody who runs it; its move."""
         self._start_workers()
         start.keeper(self._lab, self._session())
         if self._relay.kind in ("confirm", "revert"):
             self._resize()
-        move = file_flow(self._lab, self._relay.kind)
+        return file_flow(self._lab, self._relay.kind)
+
+    def play(self) -> None:
+        """Nothing takes effect for any conductor but the last."""
+        move = self._begin()
         stale = [self._paused_at(step) for step in self._relay.steps]
         epoch = self._epoch(move)
         last = runner.start_conductor(self._lab, self._session(), probe=self._failing)

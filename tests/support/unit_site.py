@@ -14,6 +14,7 @@ from support import served_cloud, zookeeper_server
 from support.daemons import in_place, settings_of
 from support.systemd_machine import Machine, interpreter, machine
 
+from droveway.lab import daemons
 from droveway.lab.session import Lab
 
 ETC: Final = Path(__file__).parents[2] / "etc"
@@ -22,15 +23,19 @@ CONDUCTOR: Final = "droveway-conductor.service"
 WORKERS: Final = {"host1": "droveway-worker.service", "host2": "droveway-worker-host2.service"}
 
 _CLOUD: Final = """
-hypervisor: sandbox
-cells: {cell1: {hosts: {host1: {}, host2: {}}}}
+hypervisor: {hypervisor}
+cells: {{cell1: {{hosts: {{host1: {{}}, host2: {{}}}}}}}}
 flavors:
-  small: {vcpus: 1, memory_mb: 256, root_gb: 1}
-  large: {vcpus: 2, memory_mb: 512, root_gb: 1, swap_mb: 1}
-images: {base: {size_mb: 256}}
+  small: {{vcpus: 1, memory_mb: {small}, root_gb: 1}}
+  large: {{vcpus: 2, memory_mb: {large}, root_gb: 1, swap_mb: 1}}
+images: {{base: {{size_mb: {image}}}}}
 servers:
-  web: {flavor: small, host: host1, image: base, ports: [{}], volumes: [{size_gb: 1}]}
+  web: {{flavor: small, host: host1, image: base, ports: [{{}}]{volumes}}}
 """
+_SIZES: Final = {
+    "sandbox": {"small": 256, "large": 512, "image": 256, "volumes": ", volumes: [{size_gb: 1}]"},
+    "libvirt": {"small": 32, "large": 48, "image": 16, "volumes": ""},
+}
 
 # This checkout may lie in somebody's home or among temporary files, and a sandbox's guests are its worker's children.
 _DROP_IN: Final = """
@@ -67,8 +72,8 @@ class Prepared:
 
 
 @contextlib.contextmanager
-def prepared(files: Mapping[str, str]) -> Iterator[Prepared]:
-    """The machine with ``files`` by their paths, and with drop-ins for the units of a sandbox's hosts."""
+def prepared(files: Mapping[str, str], hypervisor: str = "sandbox") -> Iterator[Prepared]:
+    """The machine with ``files`` by their paths, and with drop-ins for the units of the hosts of a hypervisor."""
     # Not among temporary files, which the units do not see.
     folder = Path(tempfile.mkdtemp(prefix="droveway-units-", dir="/var/lib"))
     folder.chmod(0o755)
@@ -83,7 +88,7 @@ def prepared(files: Mapping[str, str]) -> Iterator[Prepared]:
     for host, unit in WORKERS.items():
         drop_in = _DROP_IN.format(shared=shared) + _HOST.format(root=root / "hosts" / host)
         made[f"/etc/systemd/system/{unit}.d/test.conf"] = drop_in
-    (shared / "cloud.yaml").write_text(_CLOUD)
+    (shared / "cloud.yaml").write_text(_CLOUD.format(hypervisor=hypervisor, **_SIZES[hypervisor]))
     with (
         zookeeper_server.running_server(folder / "zookeeper") as zookeeper,
         machine(folder / "machine", shared, made) as booted,
@@ -92,9 +97,21 @@ def prepared(files: Mapping[str, str]) -> Iterator[Prepared]:
         # Its guests are processes of that machine.
         booted.run("droveway", "lab", "create", str(root), "--cloud", str(shared / "cloud.yaml"))
         lab = Lab.open(root)
+        if hypervisor == "libvirt":
+            _name_daemons(booted, lab)
         urls = in_place(lab)
         with served_cloud.served(lab.layout) as cloud:
             settings = settings_of(lab, zookeeper.hosts, urls, cloud, Path("/run/droveway"))
+            settings["worker"]["hypervisor"] = hypervisor
             yield Prepared(booted, lab, zookeeper, settings, shared)
         lab.close()
     shutil.rmtree(folder)
+
+
+def _name_daemons(booted: Machine, lab: Lab) -> None:
+    """Tell each host's unit where its libvirt daemon is, which runs on that machine."""
+    for host, unit in WORKERS.items():
+        line = f"Environment=OS_LIBVIRT__URI={daemons.host(lab.layout, lab.identity, host).uri}"
+        drop_in = f"/etc/systemd/system/{unit}.d/libvirt.conf"
+        booted.run("sh", "-c", f"printf '[Service]\n%s\n' '{line}' > {drop_in}")
+    booted.run("systemctl", "daemon-reload")

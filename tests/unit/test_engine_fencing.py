@@ -78,6 +78,26 @@ def test_only_unclean_claims_without_progress_lead_to_quarantine(rig: Rig) -> No
     assert fencing.claim(rig.journal, move, "me", quarantine_after=3) > 0
 
 
+def test_who_slept_behind_a_claim_that_was_refused_parks_nothing(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A person has looked at the move meanwhile, and another conductor has it."""
+    move = rig.submit()
+    rig.post(move)
+    host, claim = rig.host(), fencing.claim
+
+    def slept(*_claimed: Any, **_options: Any) -> int:
+        monkeypatch.undo()
+        for _ in range(3):
+            claim(rig.journal, move, "me", quarantine_after=3)
+        try:
+            return claim(rig.journal, move, "me", quarantine_after=3)
+        finally:
+            claim(rig.journal, move, "another one")
+
+    monkeypatch.setattr(fencing, "claim", slept)
+    assert host.turn() == [False]
+    assert (rig.move(move).state, rig.move(move).error_code) == ("queued", None)
+
+
 def tell(rig: Rig, move: str, epoch: int, done: int) -> None:
     """Keep what a host tells of a long step, as the holder of the claim does; a fresh conductor has kept nothing."""
 
@@ -305,8 +325,18 @@ def test_a_claimant_whose_session_went_gives_up_before_it_runs_anything(rig: Rig
     session.delete(job.lock_path)
     assert first.conductor._dispatch_job(job) is False
     assert rig.world.log == []
-    assert claim_of(rig, move).released_at is not None
+    with rig.journal.read() as reading:
+        assert reading.get(Claim, move) is None
     assert rig.host().turn() == [True]
+
+
+def test_who_slept_right_before_its_claim_takes_nothing_from_who_has_the_move(rig: Rig) -> None:
+    """It would fence him off in the middle of a step."""
+    move = rig.submit()
+    epoch = fencing.claim(rig.journal, move, "the other")
+    with pytest.raises(Fenced, match="not this conductor's"):
+        fencing.claim(rig.journal, move, "the sleeper", is_lost=lambda: True)
+    assert claim_of(rig, move).epoch == epoch
 
 
 def test_an_ended_move_has_a_tombstone_and_a_resting_one_has_not(rig: Rig) -> None:

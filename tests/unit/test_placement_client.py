@@ -409,3 +409,23 @@ def test_a_malformed_request_names_placements_answer(placement: Placement) -> No
     with pytest.raises(StepError, match="400") as caught:
         placement.candidates([("resources", "nonsense")])
     assert caught.value.error_code == "placement-failed"
+
+
+def test_both_consumers_of_a_move_are_rewritten_at_once(placement: Placement, asked: Requests) -> None:
+    """As a copy that was put back lacks them; who changed one since it was read is not overwritten."""
+    found = {consumer: placement.allocations(consumer) for consumer in (SERVER, MOVE)}
+    source = {"allocations": {SOURCE: {"resources": SMALL}}}
+    both = {SERVER: (found[SERVER], AT_DESTINATION, "INSTANCE"), MOVE: (found[MOVE], source, MIGRATION)}
+    placement.rewrite(both, **OWNER)
+    assert (placement.allocations(SERVER).allocations, placement.allocations(MOVE).allocations) == (AFTER, BEFORE)
+    assert placement.allocations(MOVE).consumer_type == MIGRATION
+    assert asked.count("POST", "/allocations") == 1
+    back = {
+        SERVER: (found[SERVER], source, "INSTANCE"),
+        MOVE: (placement.allocations(MOVE), {"allocations": {}}, MIGRATION),
+    }
+    with pytest.raises(StepError, match="another writer changed the allocations"):
+        placement.rewrite(back, **OWNER)
+    assert placement.allocations(SERVER).allocations == AFTER
+    placement.rewrite(back | {SERVER: (placement.allocations(SERVER), source, "INSTANCE")}, **OWNER)
+    assert (placement.allocations(SERVER).allocations, placement.allocations(MOVE).allocations) == (BEFORE, {})

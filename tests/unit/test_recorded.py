@@ -148,6 +148,24 @@ def test_what_a_journal_has_stands(rig: Rig) -> None:
         assert session.scalar(sa.select(Move.before)) == {"vm_state": "stopped"}
 
 
+def test_that_a_server_was_stopped_in_the_middle_is_mirrored_and_taken_back(rig: Rig) -> None:
+    move, session = rig.submit(), rig.session()
+    running, stopped = {"vm_state": "active"}, {"vm_state": "stopped", "stopped": True}
+    mirror = RecordMirror(InZooKeeper(session), rig.journal)
+    for record in (running, stopped):
+        change(rig, move, before=record)
+        with rig.journal.read() as reading:
+            row = moves.get(reading, move)
+            assert row.before is not None
+        mirror.note(row)
+    known = recorded.mirrored(InZooKeeper(session))[move]
+    assert known.before == stopped
+    change(rig, move, before=running)
+    assert not take_back(rig, move, known)
+    with rig.journal.read() as reading:
+        assert reading.scalar(sa.select(Move.before)) == stopped
+
+
 def test_what_nobody_of_us_wrote_is_not_taken(rig: Rig) -> None:
     move = rig.submit()
     session = rig.session()

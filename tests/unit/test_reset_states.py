@@ -6,12 +6,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 from support.moving_rows import DESTINATION, MOVE, SERVER, SOURCE, Moving, record
 
 from droveway.errors import Fenced
 from droveway.flows import outcome
-from droveway.flows.before import as_json
+from droveway.flows.before import as_json, before
 from droveway.flows.step import Context, Step
+from droveway.persistence.journal import Move
 
 
 @pytest.fixture(name="moving")
@@ -94,6 +96,30 @@ def test_only_the_claim_that_stands_writes_it(moving: Moving) -> None:
     with pytest.raises(Fenced):
         outcome.mark_again(moving.context("copy_disks"))
     assert moving.seen() == (SOURCE, "error", None, "migrating")
+
+
+@pytest.mark.parametrize(("kind", "host", "state", "task", "status"), MARKS)
+def test_a_server_that_its_user_stopped_behind_a_reset_counts_as_stopped(
+    moving: Moving, kind: str, host: str, state: str, task: str, status: str
+) -> None:
+    """Its mark is put again; where the move ends the guest is left off, by the journal too."""
+    moving.kind = kind
+    moving.place(host, None, status, "stopped")
+    ctx: Context = moving.context("copy_disks")
+    outcome.mark_again(ctx)
+    assert moving.seen() == (host, "stopped" if state == "active" else state, task, status)
+    with moving.journal.read() as session:
+        kept = before(session.scalars(sa.select(Move)).one())
+    for each in (before(ctx.move), kept):
+        assert (each.stopped, each.vm_state, each.power_state, each.guest.running) == (True, "stopped", 4, False)
+        assert not each.powered_on
+
+
+def test_a_server_that_was_only_reset_is_not_recorded_as_stopped(moving: Moving) -> None:
+    moving.place(SOURCE, None, "migrating", "error")
+    ctx: Context = moving.context("copy_disks")
+    outcome.mark_again(ctx)
+    assert not before(ctx.move).stopped
 
 
 class Starting(Step):

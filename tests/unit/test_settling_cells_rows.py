@@ -31,7 +31,7 @@ from support.moving_rows import (
 
 from droveway.clients.volume import Attachment
 from droveway.clients.zookeeper import TOMBSTONE, epoch_path
-from droveway.engines import fencing, settling_cells
+from droveway.engines import fencing, left, settling_cells
 from droveway.errors import Fenced, Refused
 from droveway.flows.before import as_json
 from droveway.persistence import api, journal, nova_base, objects, usage
@@ -331,10 +331,20 @@ def test_a_host_that_is_away_shows_nothing(restored: Restored, host: str) -> Non
     refused(restored, f"the worker of host {host} is away .*so nothing of move {MOVE[:8]} is written: mend that")
 
 
-@pytest.mark.parametrize("state", sorted({*State} - {"verifying", "done", "reverted", "failed"}))
-def test_what_a_move_left_is_known_at_its_rest_and_after_its_end(restored: Restored, state: str) -> None:
+UNDER_WAY: Final = ("queued", "running", "confirming", "reverting", "undoing")
+
+
+@pytest.mark.parametrize("state", UNDER_WAY)
+def test_a_move_is_left_alone_while_a_conductor_may_be_at_it(restored: Restored, state: str) -> None:
     restored.rest(state)
     refused(restored, f"is {state}, and what it left .* droveway move show {MOVE[:8]} tells what can be done")
+    restored.rest(state, hold=True)
+    restored.show(RUNS, EMPTY)
+    restored.settle()
+
+
+def test_every_state_is_known_or_under_way() -> None:
+    assert {*State} == {*UNDER_WAY} | settling_cells._KNOWN
 
 
 @pytest.mark.parametrize(
@@ -384,7 +394,7 @@ def test_a_server_on_which_somebody_is_at_work_is_left_alone(restored: Restored,
     refused(restored, f"has task {task}: wait until that ends")
 
 
-@pytest.mark.parametrize("task", sorted(filter(None, settling_cells._TASKS)))
+@pytest.mark.parametrize("task", sorted(filter(None, left.TASKS)))
 def test_a_task_of_the_move_itself_is_none(restored: Restored, task: str) -> None:
     restored.moving.change(task_state=task)
     restored.settle()

@@ -63,12 +63,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for verdict in known[name].run(folder, _wanted(known[name], options)):
                 counted[name] += 1
                 held += not verdict.trouble
-                _tell(verdict)
+                tell(verdict)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
     points = sum(counted.values())
     by_kind = ", ".join(f"{name} {counted[name]}" for name in KINDS)
-    _say(LAST.format(points, held, by_kind))
+    say(LAST.format(points, held, by_kind))
     return 0 if points == held > 0 else 1
 
 
@@ -93,13 +93,15 @@ def _wanted(kind: Kind, options: argparse.Namespace) -> list[str]:
     return sample(kind.points()[number - 1 :: parts], options.sample, options.seed)
 
 
-def _tell(verdict: Verdict) -> None:
-    _say(f"{verdict.kind} {verdict.point}  {'BAD' if verdict.trouble else 'held'}  {verdict.seconds:.1f} s")
+def tell(verdict: Verdict) -> None:
+    """Say what became of a point, and how one that did not hold is run again."""
+    say(f"{verdict.kind} {verdict.point}  {'BAD' if verdict.trouble else 'held'}  {verdict.seconds:.1f} s")
     if verdict.trouble:
-        _say(f"  {verdict.trouble}\n  again:  tools/matrix --two {verdict.kind} {verdict.point}")
+        say(f"  {verdict.trouble}\n  again:  tools/matrix --two {verdict.kind} {verdict.point}")
 
 
-def _say(line: str) -> None:
+def say(line: str) -> None:
+    """Print a line, at once."""
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 

@@ -9,11 +9,15 @@ import sqlite3
 import subprocess
 from collections.abc import Collection
 from pathlib import Path
+from typing import Final
 
 from support.two_faults import world
 
 from droveway.lab import snapshot
 from droveway.lab.session import Lab
+
+TRIES: Final = 20
+"""So often is a lab copied before that has failed."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,9 +40,7 @@ class Copy:
 
 def keep(root: Path, kept: Path) -> Copy:
     """Copy the lab, whose guests go on; nobody writes meanwhile but through SQLite."""
-    shutil.rmtree(kept, ignore_errors=True)
-    kept.mkdir(parents=True)
-    subprocess.run(["/bin/cp", "-a", "--sparse=always", "--reflink=auto", f"{root}/.", str(kept)], check=True)
+    _copy(root, kept)
     for path in sorted(root.rglob("*.sqlite")):
         target = kept / path.relative_to(root)
         for ending in ("", "-wal", "-shm", "-journal"):
@@ -52,6 +54,25 @@ def keep(root: Path, kept: Path) -> Copy:
         for path in sorted((root / "hosts" / host / "domains").glob("*.starts"))
     )
     return Copy(root, kept, running, starts)
+
+
+def _copy(root: Path, kept: Path) -> None:
+    """Copy all files; raises OSError with what cp says when it fails again and again.
+
+    A file that is replaced meanwhile has another name for a moment, which cp has seen and then no longer finds.
+    """
+    for _ in range(TRIES):
+        shutil.rmtree(kept, ignore_errors=True)
+        kept.mkdir(parents=True)
+        done = subprocess.run(
+            ["/bin/cp", "-a", "--sparse=always", "--reflink=auto", f"{root}/.", str(kept)],
+            check=False,
+            capture_output=True,
+            text=True,
+        )
+        if done.returncode == 0:
+            return
+    raise OSError(done.stderr)
 
 
 def copy_database(source: Path, target: Path) -> None:

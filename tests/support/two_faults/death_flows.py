@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from typing import Final
 
@@ -53,6 +52,10 @@ def begin(lab: Stage, operation: str, policy: str = "manual") -> str:
     return move
 
 
+ONE_HOST: Final = ("delete",)
+"""The server has no second one."""
+
+
 def turns(operation: str) -> str:
     """The step at which the operation is turned back; "" for one that is not."""
     return registry.latest(OPERATIONS[operation]).no_return.step_name() if operation.endswith(UNDONE) else ""
@@ -88,10 +91,10 @@ def hosts(operation: str) -> tuple[str, ...]:
     return (SOURCE,) if operation == "delete" else HOSTS
 
 
-def in_flows() -> Iterator[tuple[str, str, str]]:
-    """Operation, place and host of each death in the middle of a flow."""
+def in_flows() -> Iterator[tuple[str, str]]:
+    """Operation and place of each death in the middle of a flow."""
     for operation in OPERATIONS:
         for step in steps(operation):
             within = ["during"] if issubclass(step, HostStep) else []
-            for phase, dead in itertools.product(["before", *within, "after", "stored"], hosts(operation)):
-                yield operation, f"{direction(operation)}.{step.step_name()}.{phase}", dead
+            for phase in ("before", *within, "after", "stored"):
+                yield operation, f"{direction(operation)}.{step.step_name()}.{phase}"

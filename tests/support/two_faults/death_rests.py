@@ -11,7 +11,7 @@ from support.operations import Stage
 from support.small_lab import until
 from support.two_faults import death_flows, ways_out
 from support.two_faults.death_flows import OPERATIONS, UNDONE, begin
-from support.two_faults.death_worlds import DESTINATION, HOSTS, Death, Spot
+from support.two_faults.death_worlds import SOURCE, Death, Spot
 
 from droveway.cli.explanations import EXPLANATIONS
 from droveway.engines import asking
@@ -30,11 +30,10 @@ _NO_PARK: Final = ("settled", "not-begun")
 """The first is no error; the second proves that the step may be undone."""
 
 
-def rests() -> Iterator[tuple[str, str, str]]:
-    """Operation, place and host of each death at a rest."""
-    for at, dead in itertools.product(_places(), HOSTS):
-        if dead in death_flows.hosts(begins_with(at)):
-            yield OPERATION, at, dead
+def rests() -> Iterator[tuple[str, str]]:
+    """Operation and place of each death at a rest."""
+    for at in _places():
+        yield OPERATION, at
 
 
 def _places() -> Iterator[str]:
@@ -89,8 +88,8 @@ def bring_about(lab: Stage, at: str, death: Death) -> str:
     elif what == "waiting":
         _wait(lab, operation)
         death.die()
-        # Of two hosts that are away only one is dead.
-        if death.role == DESTINATION:
+        # Of two hosts that are away only one may be dead.
+        if SOURCE not in death.roles:
             lab.cli("lab", "worker", "start", "host1")
         return ""
     elif what == "verifying":
@@ -154,7 +153,7 @@ def _lose(lab: Stage, operation: str, step: str, death: Death) -> str:
         death.workers = workers
         asking.carry(lab.lab, begin(lab, operation.removesuffix(UNDONE)))
     death.workers = None
-    if not death.host:
-        return "the host never died"
+    if not death.hosts:
+        return "no host ever died"
     death.declare()
     return ""

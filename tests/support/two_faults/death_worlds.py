@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Final
 
 import sqlalchemy as sa
@@ -20,6 +20,8 @@ from droveway.wire import Direction
 SOURCE: Final = "source"
 DESTINATION: Final = "destination"
 HOSTS: Final = (SOURCE, DESTINATION)
+BOTH: Final = ("source+destination", "destination+source")
+"""Both hosts of a move, in the order in which they are declared down, and in which they are back."""
 
 OFF: Final = "off"
 ON: Final = "on"
@@ -30,56 +32,61 @@ SURE: Final = "power is off, ticket 4711"
 
 
 class Death:
-    """One host of one server's move, before it dies and after it."""
+    """One host of one server's move, or both, before they die and after it."""
 
     def __init__(self, lab: Stage, server: str, role: str) -> None:
+        """``role``: one of `HOSTS` or of `BOTH`."""
         self.lab = lab
         self.server = server
-        self.role = role
+        self.roles = role.split("+")
         self.watch = Watch(lab.root)
         self.workers: Workers | None = None
-        self.host = ""
-        """Its name, once it died."""
-        self.ran: list[str] = []
-        """The servers whose guests ran there."""
+        self.hosts: list[str] = []
+        """Their names, once they died."""
+        self.ran: dict[str, list[str]] = {}
+        """By host the servers whose guests ran there."""
         self.whole = False
         """Whether a host that lives on had each disk whole."""
 
-    def named(self) -> str:
-        """The host that is to die; before a destination is chosen the one that most moves go to."""
+    def named(self) -> list[str]:
+        """The hosts that are to die, or died; before a destination is chosen the one that most moves go to."""
+        if self.hosts:
+            return self.hosts
         with world.opened(self.lab.root / "journal.sqlite") as journal:
             found = journal.execute(
                 "SELECT source_host, dest_host FROM moves WHERE server = ? ORDER BY created_at DESC LIMIT 1",
                 (self.server,),
             ).fetchone()
         source, destination = tuple(found) if found is not None else ("host1", None)
-        return source if self.role == SOURCE else destination or "host2"
+        return [source if role == SOURCE else destination or "host2" for role in self.roles]
 
     def die(self) -> None:
-        """The host is off, with all that ran on it, and somebody says so."""
+        """The hosts are off, with all that ran on them, and somebody says so."""
         self.go_off()
         self.declare()
 
     def go_off(self) -> None:
-        """The host is off, with all that ran on it, and nobody knows."""
-        host = self.named()
-        if self.workers is not None:
-            self.workers.stop(host)
-        stopped.stop(self.lab.lab.layout, host)
-        self.ran = [server for server in self.watch.servers if world.is_running(self.lab.root, host, server)]
-        for server in self.ran:
-            self.lab.lab.hypervisor(host).stop(server, grace=0.0, fence=_unfenced)
-        self.whole = self.watch.is_whole(self.server, dead=[host])
-        self.host = host
+        """The hosts are off, with all that ran on them, and nobody knows."""
+        self.hosts = self.named()
+        for host in self.hosts:
+            if self.workers is not None:
+                self.workers.stop(host)
+            stopped.stop(self.lab.lab.layout, host)
+            ran = [server for server in self.watch.servers if world.is_running(self.lab.root, host, server)]
+            for server in ran:
+                self.lab.lab.hypervisor(host).stop(server, grace=0.0, fence=_unfenced)
+            self.ran[host] = ran
+        self.whole = self.watch.is_whole(self.server, dead=self.hosts)
 
     def declare(self) -> None:
-        """Somebody made sure that the host is off: in a lab that runs by its row, as the command waits for the lab."""
-        if self.workers is None:
-            self.lab.cli("host", "down", self.host, "--i-made-sure", SURE)
-            return
-        service = sa.update(Service).where(Service.host == self.host, Service.binary == "nova-compute")
-        with self.lab.lab.cell_databases["cell1"].write() as session:
-            session.execute(service.values(disabled=True, disabled_reason=SURE, forced_down=True))
+        """Somebody made sure that each is off: in a lab that runs by its row, as the command waits for the lab."""
+        for host in self.hosts:
+            if self.workers is None:
+                self.lab.cli("host", "down", host, "--i-made-sure", SURE)
+                continue
+            service = sa.update(Service).where(Service.host == host, Service.binary == "nova-compute")
+            with self.lab.lab.cell_databases["cell1"].write() as session:
+                session.execute(service.values(disabled=True, disabled_reason=SURE, forced_down=True))
 
 
 class Spot:
@@ -117,7 +124,7 @@ class Spot:
     def on_worker(self, host: str, step: str, direction: Direction, _phase: str, _effect: str) -> None:
         """The probe of a host's worker, before each effect."""
         if self._dying is not None:
-            if host == self._death.named():
+            if host in self._death.named():
                 raise Parked("the host is off")
             return
         there = (step, direction, "during") == (self._step, self._direction, self._phase)
@@ -125,7 +132,7 @@ class Spot:
             # Its worker is stopped by another thread: it waits for the action that asks here.
             self._dying = threading.Thread(target=self._die)
             self._dying.start()
-            if host == self._death.named():
+            if host in self._death.named():
                 raise Parked("the host is off")
             self._dying.join()
 
@@ -145,35 +152,40 @@ def judge(lab: Stage, death: Death, *, choice: str, back: str) -> str:
 
 
 def wrong(lab: Stage, death: Death, choice: str, back: str) -> Iterator[str]:
-    """Each thing that is wrong while the move is ended, and then while the host comes back and pays."""
-    server, watch, dead = death.server, death.watch, death.host
+    """Each thing that is wrong while the move is ended, and then while each host comes back and pays."""
+    server, watch, dead = death.server, death.watch, list(death.hosts)
+    named = " and ".join(dead)
     move = _moves(lab, server)[-1]
-    if told := watch.trouble(server, ended=False, dead=[dead], deleted=_is_deleted(lab, server)):
-        yield f"{dead} died: {told}"
+    if told := watch.trouble(server, ended=False, dead=dead, deleted=_is_deleted(lab, server)):
+        yield f"{named} died: {told}"
     if stuck := ways_out.finish(lab, move, choice=choice):
-        yield f"{dead} is dead: {stuck}"
+        yield f"{named} dead: {stuck}"
         return
     deleted = _is_deleted(lab, server)
-    if told := watch.trouble(server, ended=True, dead=[dead], deleted=deleted):
-        yield f"{dead} is dead and the move ended: {told}"
-    if death.whole and not deleted and not watch.is_whole(server, dead=[dead]):
-        yield f"{dead} is dead, another host had each disk of the server whole, and none has any more"
-    yield from _audited(lab, f"is off on {dead}, but")
-    yield from _back(lab, death, back)
-    if told := watch.trouble(server, ended=True, deleted=deleted):
-        yield f"{dead} is back: {told}"
+    if told := watch.trouble(server, ended=True, dead=dead, deleted=deleted):
+        yield f"{named} dead and the move ended: {told}"
+    if death.whole and not deleted and not watch.is_whole(server, dead=dead):
+        yield f"{named} dead, another host had each disk of the server whole, and none has any more"
+    yield from _audited(lab, dead)
+    while dead:
+        host = dead.pop(0)
+        yield from _back(lab, death, host, back)
+        if told := watch.trouble(server, ended=True, dead=dead, deleted=deleted):
+            yield f"{host} is back{f' and {dead[0]} is not' if dead else ''}: {told}"
+        if dead:
+            yield from _audited(lab, dead)
     if owed := ways_out.say(lab, "debt", "list", "-f", "value").out:
-        yield f"{dead} is back and there are debts: {owed}"
+        yield f"{named} back and there are debts: {owed}"
     yield from _audited(lab)
 
 
-def _back(lab: Stage, death: Death, back: str) -> Iterator[str]:
+def _back(lab: Stage, death: Death, host: str, back: str) -> Iterator[str]:
     """Start the host as it was, then its worker, and let it pay; then its own guests run again."""
-    root, host = lab.root, death.host
+    root = lab.root
     log = root / "guests.log"
     resumed = []
     kept = log.read_bytes()
-    for server in death.ran if back == ON else []:
+    for server in death.ran[host] if back == ON else []:
         # It does not start where the disks are gone, or in use by the guest that runs elsewhere by now.
         with contextlib.suppress(DestinationFault):
             lab.lab.hypervisor(host).start(server, _unfenced)
@@ -195,16 +207,34 @@ def _back(lab: Stage, death: Death, back: str) -> Iterator[str]:
         if server in resumed and host not in at[server] and row["power_state"] == 1:
             yield f"{host} is back, and what it owed took the guest that is the server's own by now"
         if row["power_state"] == 1:
-            lab.lab.hypervisor(host).start(server, _unfenced)
+            yield from _started(lab, host, server)
     # That the host itself let a guest run beside another one until it had paid is the host's doing.
     log.write_bytes(kept)
 
 
-def _audited(lab: Stage, known: str = "") -> Iterator[str]:
-    """What the audit finds, a sentence with ``known`` in it left out."""
+def _started(lab: Stage, host: str, server: str) -> Iterator[str]:
+    """Let the host, which is back, run the server's guest, as its own operator would.
+
+    It may not start where a person has left the server's move as it was: then nobody said that it would.
+    """
+    try:
+        lab.lab.hypervisor(host).start(server, _unfenced)
+    except DestinationFault as error:
+        if not is_left(lab, server):
+            yield f"{host} is back, and the guest of the server that lives there does not start: {error}"
+
+
+def is_left(lab: Stage, server: str) -> bool:
+    """Whether a person has left the server's last move as it was."""
+    found = [row for row in world.rows(lab.root / "journal.sqlite", "moves") if row["server"] == server]
+    return bool(found) and max(found, key=lambda row: str(row["created_at"]))["error_code"] == "left-as-is"
+
+
+def _audited(lab: Stage, dead: Collection[str] = ()) -> Iterator[str]:
+    """What the audit finds, without that a guest is off on a host that is dead."""
     said = ways_out.say(lab, "audit", "-f", "value", "-c", "kind", "-c", "detail")
     for line in said.out.splitlines():
-        if not (known and known in line):
+        if not any(f"is off on {host}, but" in line for host in dead):
             yield f"the audit ended with {said.code} and finds: {line}"
     if said.code not in (0, 3) and not said.out:
         yield f"the audit ended with {said.code}: {said.error}"

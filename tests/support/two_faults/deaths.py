@@ -1,4 +1,4 @@
-"""A host of a move dies for good at any point, is declared down, and is back when the move has ended.
+"""A host of a move, or both, dies for good at any point, is declared down, and is back when the move has ended.
 
 Each point begins with a copy of one lab.  The lab runs until the host dies; whatever the move comes to rest at is ended
 by the commands that it names.  Then the host is back, with its guests off or running again, and pays what it owes.
@@ -18,7 +18,7 @@ from typing import Final
 from support.operations import Stage, stage
 from support.two_faults import copies, death_flows, death_rests, death_worlds
 from support.two_faults.death_flows import FROM_REST, UNDONE, begin
-from support.two_faults.death_worlds import BACK, DESTINATION, Death, Spot
+from support.two_faults.death_worlds import BACK, BOTH, DESTINATION, Death, Spot
 from support.two_faults.world import Verdict
 
 from droveway.clients.embedded import placement
@@ -54,9 +54,9 @@ class Point:
     at: str
     """direction.step.phase; of a rest what was planted and what is asked."""
     dead: str
-    """Which host dies: `SOURCE` or `DESTINATION`."""
+    """Which hosts die: one of `HOSTS` or of `BOTH`."""
     back: str
-    """How it comes back, one of `BACK`."""
+    """How they come back, one of `BACK`."""
     choice: str
     """How the move is ended where it may be ended either way."""
 
@@ -70,17 +70,42 @@ class Point:
 
 
 def points() -> list[str]:
-    """Every step of every operation in each phase, and every rest, each with either host dead.
+    """Every step of every operation in each phase, and every rest, with either host dead, and with both."""
+    return [*points_of_one(), *points_of_both()]
 
-    Storage, the way back and the choice take turns.
-    """
-    found: list[Point] = []
-    for operation, at, dead in [*death_flows.in_flows(), *death_rests.rests()]:
-        # A hash of the place, not its number: a step that is added changes no other point.
-        turn = sum(f"{operation}:{at}".encode()) + (dead == DESTINATION)
-        storage, back, choice = [*STORAGES][turn % 3], BACK[turn // 2 % 2], CHOICES[turn // 4 % 2]
-        found.append(Point(storage, operation, at, dead, back, choice))
-    return sorted(map(str, found))
+
+def points_of_one() -> list[str]:
+    """Those in which one host dies.  Storage, the way back and the choice take turns."""
+    return sorted(
+        str(_in_turn(operation, at, dead, dead == DESTINATION))
+        for operation, at in _places()
+        for dead in death_flows.hosts(_begun(operation, at))
+    )
+
+
+def points_of_both() -> list[str]:
+    """Those in which both die; which is declared down and back first takes turns too."""
+    return sorted(
+        str(_in_turn(operation, at, BOTH[len(at) % 2], 0))
+        for operation, at in _places()
+        if _begun(operation, at) not in death_flows.ONE_HOST
+    )
+
+
+def _places() -> Iterator[tuple[str, str]]:
+    yield from death_flows.in_flows()
+    yield from death_rests.rests()
+
+
+def _begun(operation: str, at: str) -> str:
+    return death_rests.begins_with(at) if operation == death_rests.OPERATION else operation
+
+
+def _in_turn(operation: str, at: str, dead: str, more: int) -> Point:
+    # A hash of the place, not its number: a step that is added changes no other point.
+    turn = sum(f"{operation}:{at}".encode()) + more
+    storage, back, choice = [*STORAGES][turn % 3], BACK[turn // 2 % 2], CHOICES[turn // 4 % 2]
+    return Point(storage, operation, at, dead, back, choice)
 
 
 def run(folder: Path, points: Iterable[str]) -> Iterator[Verdict]:
@@ -121,7 +146,7 @@ class Ground:
     def trouble(self, point: Point) -> str:
         """Run the point; "" when it held."""
         planned = point.operation == death_rests.OPERATION
-        operation = death_rests.begins_with(point.at) if planned else point.operation
+        operation = _begun(point.operation, point.at)
         self._put_back(self._rest if operation.removesuffix(UNDONE) in FROM_REST else self._waiting)
         death = Death(self.lab, self.server, point.dead)
         wrong = death_rests.bring_about(self.lab, point.at, death) if planned else self._run_until_dead(point, death)
@@ -143,4 +168,4 @@ class Ground:
             spot.join()
         # Only now: what comes after the last step's result may still have been under way.
         death.workers = None
-        return "" if death.host else "the host never died"
+        return "" if death.hosts else "no host ever died"

@@ -85,6 +85,15 @@ class Acts(Nova):
         self.lab.hypervisor(self.row["host"]).stop(self.server, grace=0.0, fence=_unfenced)
         self.write("UPDATE instances SET vm_state='stopped', power_state=4, task_state=NULL WHERE uuid=?", self.server)
 
+    def reset_and_stop(self) -> None:
+        """os-resetState, then `stop`, which a host carries out that may not know the guest (`InstanceNotFound`)."""
+        self.reset_state("active")
+        if self.lab.hypervisor(self.row["host"]).guest(self.server) is not None:
+            self.stop()
+        else:
+            self.reset_state("stopped")
+            self.write("UPDATE instances SET power_state = 4 WHERE uuid = ?", self.server)
+
     def start(self) -> None:
         """`start`, or a hard reboot, which leaves the guest running too."""
         self.lab.hypervisor(self.row["host"]).start(self.server, _unfenced)

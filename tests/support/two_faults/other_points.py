@@ -107,6 +107,7 @@ ACTS: Final = (
     "evacuate",
     "reset-active",
     "reset-error",
+    "reset-stop",
     "stop",
     "reboot",
     "attach",
@@ -218,7 +219,7 @@ def in_world(state: State, world: str) -> State:
 def _at(boundary: tuple[str, str, str, State], act: str) -> Iterator[Point]:
     operation, way, at, state = boundary
     point = Point(operation, way, at, act)
-    if act == "evacuate" and point.kind == DURING and (at, point.direction) in _AT_ONCE:
+    if act in ("evacuate", "reset-stop") and point.kind == DURING and (at, point.direction) in _AT_ONCE:
         return
     if point.kind in (AFTER, PAUSED) and _turn(str(point), 4):
         # Most of what follows is what follows the next boundary.
@@ -237,8 +238,11 @@ def _turn(text: str, count: int) -> int:
 
 
 def _is_nothing(act: str, state: State) -> bool:
-    """Whether nobody would do it there: Nova binds nothing anew while the port is bound elsewhere."""
-    return act == "rebind-ports" and state.bound != state.host
+    """Whether nobody would do it there.
+
+    Nova binds nothing anew while the port is bound elsewhere, and a server without a task is stopped without a reset.
+    """
+    return (act == "rebind-ports" and state.bound != state.host) or (act == "reset-stop" and state.task_state is None)
 
 
 def boundaries() -> Iterator[tuple[str, str, str, State]]:

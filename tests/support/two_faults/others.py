@@ -257,7 +257,7 @@ class Planted:
     def _undone(self) -> str:
         """Whether what was done is not so any more."""
         row = self.nova.row
-        wanted = {"stop": ("vm_state", "stopped"), "reboot": ("vm_state", "active")}
+        wanted = dict.fromkeys(("stop", "reset-stop"), ("vm_state", "stopped")) | {"reboot": ("vm_state", "active")}
         wanted |= {"confirm": ("host", DESTINATION), "revert": ("host", SOURCE)}
         column, value = wanted.get(self.point.act, ("deleted", 0))
         if row[column] != value:
@@ -347,6 +347,7 @@ PLANTS: Final[dict[str, Callable[[Acts, str], Any]]] = {
     "evacuate": lambda nova, _: nova.evacuate(),
     "reset-active": lambda nova, _: nova.reset_state("active"),
     "reset-error": lambda nova, _: nova.reset_state("error"),
+    "reset-stop": lambda nova, _: nova.reset_and_stop(),
     "stop": lambda nova, _: nova.stop(),
     "reboot": lambda nova, _: nova.reboot(),
     "attach": lambda nova, _: nova.attach_volume(),

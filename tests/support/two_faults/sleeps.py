@@ -1,7 +1,8 @@
-"""A worker that sleeps before one of its effects, or a conductor at one of its steps, and is woken once all is over.
+"""A worker that sleeps before one of its effects, or a conductor at one of its steps or before one of its writes.
 
 Many sleep in one run: each is given up and replaced by the next, which falls asleep at another place, until the last
-one carries the move to its end.  Then they wake, one after another, and none may change what the others left.
+one carries the move to its end.  Once all is over they wake, one after another, and none may change what the others
+left.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from typing import Final
 from support import stale_relay
 from support.small_lab import differences, file_flow, in_child, is_released, picture, read_move, until
 from support.stale_relay import ENDS, Relay, relay
+from support.two_faults import conductor_sleeps
 from support.two_faults.world import Verdict, Watch
 
 from droveway.clients.zookeeper import BOARD, ROOT, Coordination, connect_embedded, embedded_store, worker_path
@@ -56,8 +58,11 @@ servers:
 
 
 def points() -> list[str]:
-    """Every effect of a worker that a dry run of each operation meets, and every phase of each step of a conductor."""
-    return [*_points_of_workers(), *points_of_conductors()]
+    """Every effect of a worker and every write of a conductor that a dry run of each operation meets.
+
+    Besides every phase of each step of a conductor.
+    """
+    return [*_points_of_workers(), *points_of_conductors(), *_points_of_writers()]
 
 
 def run(folder: Path, points: Iterable[str]) -> Iterator[Verdict]:
@@ -68,6 +73,10 @@ def run(folder: Path, points: Iterable[str]) -> Iterator[Verdict]:
             mine = [words for words in wanted if words[:2] == [who, storage]]
             if mine:
                 yield from _run_together(folder / f"{who}-{storage}", storage, mine)
+        writers = [words for words in wanted if words[:2] == [conductor_sleeps.WHO, storage]]
+        if writers:
+            with conductor_sleeps.bench(folder / f"writer-{storage}", small(storage)) as made:
+                yield from conductor_sleeps.run(made, KIND, writers)
 
 
 class Bench(stale_relay.Bench):
@@ -280,6 +289,36 @@ def points_of_workers(folder: Path, storage: str, kind: str, direction: str, *th
     with bench(folder, storage) as made:
         found = made.effects(kind, direction)
     return [f"worker:{storage}:{kind}:{direction}:{then}:{place}" for then in thens for place in found]
+
+
+def points_of_writers(folder: Path, storage: str, kind: str, direction: str) -> Iterator[str]:
+    """Every write by which a conductor comes in a dry run of the operation; where disks are shared takes turns.
+
+    Whether another move follows before it wakes takes turns as well.
+    """
+    with conductor_sleeps.bench(folder, small(storage)) as made:
+        places = made.writes(kind, direction)
+    for place in places:
+        turn = sum(place.encode())
+        if STORAGES[turn % 2] == storage:
+            yield f"{conductor_sleeps.WHO}:{storage}:{kind}:{direction}:{THENS[turn // 2 % 2]}:{place}"
+
+
+@functools.cache
+def _points_of_writers() -> tuple[str, ...]:
+    folder = Path(tempfile.mkdtemp(prefix="droveway-dry-", dir=scratch.place()))
+    try:
+        return tuple(
+            point
+            for storage, (kind, direction) in itertools.product(STORAGES, WAYS)
+            # By how it ends: those of one operation that wake together follow each other.
+            for point in sorted(
+                points_of_writers(folder / f"{storage}-{kind}-{direction}", storage, kind, direction),
+                key=lambda point: point.split(":")[4],
+            )
+        )
+    finally:
+        shutil.rmtree(folder)
 
 
 @functools.cache

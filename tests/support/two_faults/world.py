@@ -208,7 +208,7 @@ class Watch:
             if row["instance_uuid"] == server and not row["deleted"] and row["volume_id"]
         )
         found = sorted(
-            (row["volume"], json.loads(row["connector"] or "{}").get("host"), row["status"])
+            (row["volume"], (json.loads(row["connector"] or "null") or {}).get("host"), row["status"])
             for row in rows(services, "attachments")
             if row["server"] == server
         )

@@ -1,0 +1,91 @@
+"""A cell's database, or Placement's, put back in the middle of an operation: a fixed sample; and the judge."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support.operations import stage
+from support.two_faults import command, copies, databases, recording, restores, ways_out, world
+from support.two_faults.recording import CELL, PLACEMENT, Point
+
+GROUPS = ("volume:resize:", "apart:resize-undone:", "shared:revert:", "apart:confirm:", "apart:revert-undone:")
+"""The operations of the sample: each has to be recorded first."""
+EACH = {CELL: 9, PLACEMENT: 4}
+"""So many points of each operation with the cell's database put back, and with Placement's."""
+SEED = 11
+MET = [
+    # What the move had claimed was claimed by nobody, and its confirm gave up what the source held.
+    "volume:resize:execute.start_guest.before:placement-begin:resumed:up:confirm",
+    # The server's rows pass for those of a server that waits, and its volume has another attachment by now.
+    "apart:revert-undone:revert.mark_reverting.before:cell-begin:resumed:up:revert",
+    "apart:revert-undone:revert.mark_reverting.before:cell-execute.mark_reverting:resumed:up:revert",
+]
+"""Points that did not hold once."""
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("group", GROUPS)
+def test_a_database_that_was_put_back_starts_no_second_guest_and_its_move_ends(
+    tmp_path: Path, record_property: Callable[[str, object], None], group: str
+) -> None:
+    chosen = [each for each in MET if each.startswith(group)]
+    for database, count in EACH.items():
+        every = [each for each in databases.points() if each.startswith(group)]
+        chosen += command.sample([each for each in every if Point.parse(each).of.startswith(database)], count, SEED)
+    verdicts = list(restores.run(tmp_path, chosen))
+    bad = [f"{each.point}: {each.trouble}" for each in verdicts if each.trouble]
+    record_property("two faults", (restores.KIND, len(verdicts), len(verdicts) - len(bad)))
+    assert len(verdicts) == len(chosen)
+    assert bad == []
+
+
+def test_every_database_is_put_back_in_each_way() -> None:
+    every = list(map(Point.parse, databases.points()))
+    found = {(database, point.how) for point in every for database in EACH if point.of.startswith(database)}
+    assert found == {(database, how) for database in EACH for how in databases.HOWS}
+    assert {(point.storage, point.operation) for point in every} == {
+        (storage, operation) for storage in databases.STORAGES for operation in recording.OPERATIONS
+    }
+
+
+def test_a_full_run_meets_every_effect_and_every_boundary() -> None:
+    chosen = list(map(Point.parse, restores.full()))
+    every = list(map(Point.parse, restores.points()))
+    assert len(set(chosen)) == len(chosen) >= restores.COVER
+    assert restores.full() == list(map(str, chosen))
+    assert {(each.operation, each.at) for each in chosen} == {(each.operation, each.at) for each in every}
+    assert {(each.operation, each.of) for each in chosen} == {(each.operation, each.of) for each in every}
+
+
+def test_a_cell_that_stays_as_it_was_put_back_is_rejected(tmp_path: Path) -> None:
+    """The judge, of a world broken by hand: the rows say that the server never moved."""
+    with stage(tmp_path / "lab", recording.cloud("apart")) as lab:
+        copies.brand(lab.root, [lab.id_of("web")])
+        watch, server = world.Watch(lab.root), lab.id_of("web")
+        files = lab.lab.layout
+        kept = tmp_path / "cell.sqlite", tmp_path / "placement.sqlite"
+        for path, copy in zip((files.cell("cell1"), files.placement), kept, strict=True):
+            copies.copy_database(path, copy)
+        lab.cli("server", "resize", "web", "--flavor", "large")
+        lab.cli("server", "confirm", "web")
+        assert watch.trouble(server, ended=True) == ""
+        lab.lab.close()
+        newest = tmp_path / "newest.sqlite"
+        copies.copy_database(files.cell("cell1"), newest)
+        copies.restore_database(kept[0], files.cell("cell1"))
+        assert "its guest runs on ['host2']" in watch.trouble(server, ended=True)
+        copies.restore_database(newest, files.cell("cell1"))
+        assert watch.trouble(server, ended=True) == ""
+        with world.opened(files.placement) as database, database:
+            database.execute("DELETE FROM allocations WHERE consumer_id = ?", (server,))
+        assert "web lives on host2 and holds {}" in watch.trouble(server, ended=True)
+
+
+def test_the_way_out_of_a_cell_that_was_put_back_wants_a_persons_word() -> None:
+    said = (
+        "was the database of cell cell1 put back from a copy, droveway move settle 1 --cell cell1 --reason TEXT writes"
+    )
+    (way,) = ways_out.commands(said)
+    assert (way.wants, way.is_told()) == (databases.TRUE[0], True)

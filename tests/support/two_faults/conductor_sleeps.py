@@ -1,0 +1,371 @@
+"""A conductor that sleeps right before one of its writes, and is woken once others have carried the move to its end.
+
+A write is the beginning of a transaction that is to write, its commit, a call that changes something in Placement,
+Neutron or Cinder, or a change in ZooKeeper.  A database gives up the transaction of who stands still.
+
+Many sleep in one run, each in another step: the next one enters that step anew and falls asleep in a later one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import json
+import shutil
+import sqlite3
+import threading
+import time
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from support import stale_relay
+from support.small_lab import differences, file_flow, in_child, is_released, read_move, until
+from support.stale_relay import ENDS, Relay
+from support.two_faults import world
+from support.two_faults.world import Verdict, Watch
+
+from droveway.clients import rest
+from droveway.clients.zookeeper import Coordination
+from droveway.engines import commands, conductor
+from droveway.engines.conductor import Conductor
+from droveway.engines.run import Probe
+from droveway.lab import books, runner
+from droveway.persistence import database
+from droveway.persistence.states import State
+
+WHO: Final = "writer"
+
+CLAIM: Final = "claim"
+"""What a conductor does before the first step that it enters."""
+
+_NODES: Final = ("create", "create_guarded", "put", "delete", "ensure")
+NEVER: Final = "it never came there"
+_PATIENCE: Final = 80.0
+_CHILD_SECONDS: Final = 300
+"""However busy the machine is: a dozen conductors follow each other."""
+_LATE: Final = {"network-": ("ports", "port_bindings"), "volume-POST": ("attachments",)}
+"""The calls that may land late, and what of: Neutron compares nothing with what a call expects, and Cinder makes an
+attachment for each who asks.  The audit names either, with its mend."""
+_MAY_CHANGE: Final = tuple(table for tables in _LATE.values() for table in tables)
+
+_NAME: Final = "name of the database"
+_GONE: Final = "whether it was given up"
+
+_here = threading.local()
+
+
+class Sleeper:
+    """A conductor's probe, and what its run tells of each write before it is made."""
+
+    def __init__(self, wanted: Collection[str], otherwise: Probe) -> None:
+        """``wanted``: it sleeps at the first of these places by which it comes; where there is none it only notes."""
+        self.place = ""
+        self.passed: list[str] = []
+        self.reached = threading.Event()
+        self.go_on = threading.Event()
+        self._wanted = frozenset(wanted)
+        self._otherwise = otherwise
+        self._at = ""
+        self._count: Counter[str] = Counter()
+
+    def __call__(self, move: str, step: str, direction: str, phase: str) -> None:
+        """The conductor's probe: from here on it is in this step, whatever it writes."""
+        _here.sleeper = self
+        if phase == "before":
+            self.enter(f"{direction}.{step}")
+        self._otherwise(move, step, direction, phase)
+
+    def enter(self, at: str) -> None:
+        """A step, or the claim; entered again it counts anew."""
+        self._at = at
+        self._count.clear()
+
+    def comes_to(self, write: str) -> None:
+        """It is about to make the write."""
+        self._count[write] += 1
+        place = f"{self._at}.{write}.{self._count[write]}"
+        self.passed.append(place)
+        if place not in self._wanted or self.place:
+            return
+        for transaction in _open():
+            transaction.rollback()
+            transaction.info[_GONE] = True
+        self.place = place
+        self.reached.set()
+        self.go_on.wait()
+
+
+def comes_to(write: str) -> None:
+    """Whoever runs a move in this thread is about to make the write.
+
+    What it notes while it waits for a worker depends on how long that takes: nobody sleeps there.
+    """
+    sleeper = getattr(_here, "sleeper", None)
+    if sleeper is not None and not getattr(_here, "waits", False):
+        sleeper.comes_to(write)
+
+
+def _open() -> list[Any]:
+    """The connections of this thread's transactions that are to write, which others wait for."""
+    found: list[Any] = _here.__dict__.setdefault("open", [])
+    return found
+
+
+def hook() -> None:
+    """Have every conductor of this process tell of its writes."""
+    _hook_databases()
+    send = rest.Rest.send
+
+    def sending(self: rest.Rest, method: str, path: str, **options: Any) -> Any:
+        if method != "GET":
+            comes_to(f"{self._name.lower()}-{method}")
+        return send(self, method, path, **options)
+
+    rest.Rest.send = sending  # type: ignore[method-assign]
+    for name in _NODES:
+        setattr(Coordination, name, _telling(getattr(Coordination, name), f"zookeeper-{name}"))
+    wait, dispatch = commands.Commands.wait, conductor.MoveConductor._dispatch_job
+
+    def waiting(self: commands.Commands, *names: Any, **options: Any) -> Any:
+        _here.waits = True
+        try:
+            return wait(self, *names, **options)
+        finally:
+            _here.waits = False
+
+    def dispatching(self: conductor.MoveConductor, job: Any) -> bool:
+        probe = self._resources.probe
+        if isinstance(probe, Sleeper):
+            _here.sleeper = probe
+            probe.enter(f"execute.{CLAIM}")
+        return dispatch(self, job)
+
+    commands.Commands.wait = waiting  # type: ignore[method-assign]
+    conductor.MoveConductor._dispatch_job = dispatching  # type: ignore[method-assign]
+
+
+def _telling(call: Any, write: str) -> Any:
+    @functools.wraps(call)
+    def told(*names: Any, **options: Any) -> Any:
+        comes_to(write)
+        return call(*names, **options)
+
+    return told
+
+
+def _hook_databases() -> None:
+    writing, commit = database.Database.writing, database.SqliteDialect.do_commit
+
+    @contextlib.contextmanager
+    def beginning(self: database.Database) -> Iterator[Any]:
+        name = Path(str(self.engine.url.database)).stem
+        comes_to(f"{name}-begin")
+        with writing(self) as connection:
+            transaction = connection.connection
+            transaction.info.pop(_GONE, None)
+            transaction.info[_NAME] = name
+            _open().append(transaction)
+            try:
+                yield connection
+            finally:
+                _open().remove(transaction)
+
+    def committing(self: database.SqliteDialect, dbapi_connection: Any) -> None:
+        info = dbapi_connection.info
+        if info.get(database._WRITES):
+            comes_to(f"{info[_NAME]}-commit")
+        if info.pop(_GONE, False):
+            raise sqlite3.OperationalError("the server has given the transaction up")
+        commit(self, dbapi_connection)
+
+    database.Database.writing = beginning  # type: ignore[method-assign]
+    database.SqliteDialect.do_commit = committing  # type: ignore[method-assign]
+
+
+class Bench(stale_relay.Bench):
+    """A lab that is put back before each run."""
+
+    def awake(self, kind: str, direction: str, then: str, places: Sequence[str]) -> dict[str, str]:
+        """What the conductors did that slept at these places, each in another step, by place; "" for nothing."""
+        return dict(self._told(kind, direction, then, places)[0])
+
+    def writes(self, kind: str, direction: str) -> list[str]:
+        """The places by which a conductor comes in the operation, in their order."""
+        return list(self._told(kind, direction, "", ())[1])
+
+    def _told(self, kind: str, direction: str, then: str, places: Sequence[str]) -> Any:
+        self.rest.restore()
+        answer = self.root.with_name("answer.json")
+        answer.unlink(missing_ok=True)
+
+        def play() -> None:
+            hook()
+            scene = _Scene(self.root, Relay(kind, direction, "before", (), then))
+            answer.write_text(json.dumps(scene.told(list(places))))
+
+        in_child(play, _CHILD_SECONDS)
+        return json.loads(answer.read_text())
+
+
+class _Scene(stale_relay.Scene):
+    """One run, in a process of its own."""
+
+    def told(self, places: list[str]) -> tuple[dict[str, str], list[str]]:
+        """By place what its sleeper changed, and the places by which the last conductor came."""
+        watch = Watch(self._lab.layout.root)
+        move = self._begin()
+        asleep = self._all_asleep(places, move)
+        last = Sleeper((), self._failing)
+        finishing = runner.start_conductor(self._lab, self._session(), probe=last)
+        self._rest(move, finishing)
+        done, undone = ENDS[self._relay.kind]
+        assert read_move(self._lab, move).state == (undone if self._relay.direction == "revert" else done)
+        passed = list(dict.fromkeys(each for each in last.passed if self._counts(each)))
+        if self._relay.then == "again":
+            if read_move(self._lab, move).state == State.VERIFYING:
+                # What a resize wrote is taken back, so that a late write of it shows.
+                ends = "revert" if self._relay.kind == "resize" else "confirm"
+                self._rest(file_flow(self._lab, ends), finishing)
+            move = file_flow(self._lab, "migrate")
+            self._rest(move, finishing)
+        told = dict.fromkeys(places, NEVER)
+        for runs, sleeper in asleep:
+            told[sleeper.place] = self._wake(runs, sleeper)
+        return self._ended(watch, move, told), passed
+
+    def _counts(self, place: str) -> bool:
+        """Of an operation that is undone only what comes once it is turned back."""
+        turned = f"execute.{self._no_return}."
+        return self._relay.direction == "execute" or place.startswith(("revert.", turned))
+
+    def _all_asleep(self, places: list[str], move: str) -> list[tuple[Conductor, Sleeper]]:
+        """One conductor after another, each asleep at the next place, until one comes by none any more."""
+        asleep: list[tuple[Conductor, Sleeper]] = []
+        left = set(places)
+        while left:
+            sleeper = Sleeper(left, self._failing)
+            session = self._session()
+            runs = runner.start_conductor(self._lab, session, probe=sleeper)
+            until(lambda at=sleeper, by=runs: at.reached.is_set() or self._is_over(move, by), "a sleep", _PATIENCE)  # type: ignore[misc]
+            # As a whole it sleeps, so it claims nothing more either.
+            runs.board.claimable = lambda _posting: False
+            if not sleeper.reached.is_set():
+                runs.stop()
+                break
+            # ZooKeeper gave its session up, and it came back with a new one: awake that lets it do anything.
+            lost = session.session
+            session.client.restart()
+            assert session.session not in (None, lost)
+            asleep.append((runs, sleeper))
+            left.discard(sleeper.place)
+        return asleep
+
+    def _is_over(self, move: str, runs: Conductor) -> bool:
+        return is_released(self._lab, move) and runs.busy() == 0
+
+    def _wake(self, runs: Conductor, sleeper: Sleeper) -> str:
+        """What it changed once awake; "" for nothing, or for what the audit names with its mend."""
+        place = sleeper.place
+        before, kept = self._picture(), self._kept()
+        sleeper.go_on.set()
+        until(lambda: runs.busy() == 0, f"the end of the run that slept at {place}", _PATIENCE)
+        changed = differences(before, self._picture())
+        if not changed or not self._is_late(place, changed):
+            return "; ".join(changed)
+        named = [each for each in books.balance(self._lab).findings if each.mend]
+        self._mend(kept)
+        return "" if named else f"the audit does not name it: {'; '.join(changed)}"
+
+    @staticmethod
+    def _is_late(place: str, changed: Collection[str]) -> bool:
+        call = place.split(".")[2]
+        tables = next((tables for kind, tables in _LATE.items() if call.startswith(kind)), ())
+        return all(each.startswith(tuple(f"services.sqlite:{table}: " for table in tables)) for each in changed)
+
+    def _kept(self) -> dict[str, list[world.Row]]:
+        return {table: world.rows(self._lab.layout.services, table) for table in _MAY_CHANGE}
+
+    def _mend(self, kept: Mapping[str, list[world.Row]]) -> None:
+        """Give the services back what they had, as the audit's mend does."""
+        with world.opened(self._lab.layout.services) as services, services:
+            for table, rows in kept.items():
+                services.execute(f"DELETE FROM {table}")
+                for row in rows:
+                    columns, values = ", ".join(row), ", ".join("?" * len(row))
+                    services.execute(f"INSERT INTO {table} ({columns}) VALUES ({values})", tuple(row.values()))
+
+    def _ended(self, watch: Watch, move: str, told: dict[str, str]) -> dict[str, str]:
+        """Once all are awake the world is still right."""
+        row = read_move(self._lab, move)
+        verifying = row.state == State.VERIFYING
+        wrong = watch.trouble(row.server, ended=not verifying, verifying=verifying)
+        if not wrong:
+            wrong = "; ".join(
+                f"{each.kind} {each.subject}: {each.detail}" for each in books.balance(self._lab).findings
+            )
+        return {place: trouble or (f"at the end: {wrong}" if wrong else "") for place, trouble in told.items()}
+
+
+@contextlib.contextmanager
+def bench(folder: Path, cloud: Any) -> Iterator[Bench]:
+    """A bench in this folder, which is made and removed."""
+    folder.mkdir(parents=True, exist_ok=True)
+    made = Bench(folder, cloud)
+    try:
+        yield made
+    finally:
+        made.close()
+        shutil.rmtree(folder)
+
+
+def run(made: Bench, kind: str, wanted: Sequence[Sequence[str]]) -> Iterator[Verdict]:
+    """Run the points of one storage, each split into its words: of each step one sleeps in a run."""
+    for (of, direction, then), found in itertools.groupby(wanted, lambda words: tuple(words[2:5])):
+        for together in packed(found):
+            began = time.monotonic()
+            places = [words[5] for words in together]
+            told = _told(made, of, direction, then, places)
+            for place in places:
+                # Who takes over clears up no more than what it knows of: alone it is the first that comes there.
+                if told[place] == NEVER and len(places) > 1:
+                    told |= _told(made, of, direction, then, [place])
+            lasted = (time.monotonic() - began) / len(places)
+            for words in together:
+                yield Verdict(kind, ":".join(words), told[words[5]], lasted)
+
+
+def _told(made: Bench, of: str, direction: str, then: str, places: list[str]) -> dict[str, str]:
+    try:
+        return made.awake(of, direction, then, places)
+    except AssertionError as error:
+        return dict.fromkeys(places, str(error))
+
+
+def packed(found: Iterable[Sequence[str]]) -> list[list[Sequence[str]]]:
+    """Runs of points, in each at most one of a step: who enters a step anew writes as the first one did."""
+    count: Counter[str] = Counter()
+    runs: list[list[Sequence[str]]] = []
+    for words in found:
+        step = words[5].rsplit(".", 2)[0]
+        if count[step] == len(runs):
+            runs.append([])
+        runs[count[step]].append(words)
+        count[step] += 1
+    return runs
+
+
+def one_of_each(places: Iterable[str]) -> list[str]:
+    """Of each kind of write the first place in a step that has no other one yet."""
+    kinds: set[str] = set()
+    steps: set[str] = set()
+    found = []
+    for place in places:
+        step, write, _number = place.rsplit(".", 2)
+        if write not in kinds and step not in steps:
+            kinds.add(write)
+            steps.add(step)
+            found.append(place)
+    return found

@@ -1,0 +1,215 @@
+"""An operation that runs once, with copies of its lab at every effect and of its databases at every boundary.
+
+A fault is planted many times in what was copied: the lab as it was at an effect, and in it a database as it had been at
+an earlier boundary, or none at all.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+from support.operations import Stage
+from support.two_faults import copies, ways_out
+from support.two_faults.copies import Copy
+from support.two_faults.world import Watch
+
+from droveway.clients.embedded import placement
+from droveway.errors import StepError
+from droveway.flows import registry
+from droveway.flows.step import Where
+from droveway.lab.layout import Layout
+
+UNDONE: Final = "-undone"
+OPERATIONS: Final = tuple(f"{kind}{end}" for kind in ("resize", "migrate", "confirm", "revert") for end in ("", UNDONE))
+
+REST: Final = "rest"
+"""The boundary before a confirm or revert was asked for."""
+BEGIN: Final = "begin"
+"""The boundary before the first step."""
+
+LOST: Final = "worker-"
+"""Before a host's name, in a boundary's place: the journal of that host's worker was moved away."""
+CELL: Final = "cell-"
+PLACEMENT: Final = "placement-"
+"""Before a boundary's name: what was put back is the cell's database, or Placement's, and not the journal."""
+HOSTS: Final = ("host1", "host2")
+
+AWAY: Final = ("up", *HOSTS)
+CHOICES: Final = ("confirm", "revert")
+
+VOLUME: Final = "volume"
+"""The storage of a server that has no disk of its own."""
+
+_WEB: Final = {
+    VOLUME: "{flavor: small, host: host1, ports: [{}], volumes: [{size_gb: 1, boot: true}, {size_gb: 1}]}",
+    "": "{flavor: small, host: host1, image: base, ports: [{}], volumes: [{size_gb: 1}]}",
+}
+_CLOUD: Final = """
+cells: {cell1: {hosts: {host1: {SHARED}, host2: {SHARED}}}}
+flavors:
+  small: {vcpus: 1, memory_mb: 256, root_gb: 1}
+  large: {vcpus: 2, memory_mb: 512, root_gb: 1}
+images: {base: {size_mb: 1}}
+servers:
+  web: WEB
+  near: {flavor: small, host: host1, image: base, ports: [{}]}
+"""
+
+_DATABASES: Final[dict[str, Callable[[Layout], Path]]] = {
+    "": lambda files: files.journal,
+    CELL: lambda files: files.cell("cell1"),
+    PLACEMENT: lambda files: files.placement,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Point:
+    """One database put back in one world, or moved away there."""
+
+    storage: str
+    operation: str
+    at: str
+    """The effect: direction.step.phase."""
+    of: str
+    """The boundary that the journal is as of: direction.step, `BEGIN` or `REST`; with another database's name before
+    it, or `LOST` with a host."""
+    how: tuple[str, str, str]
+
+    def __str__(self) -> str:
+        return ":".join([self.storage, self.operation, self.at, self.of, *self.how])
+
+    @classmethod
+    def parse(cls, text: str) -> Point:
+        """The point that `str` of it named."""
+        storage, operation, at, of, *how = text.split(":")
+        return cls(storage, operation, at, of, (how[0], how[1], how[2]))
+
+
+def cloud(storage: str) -> str:
+    """The cloud in which the operations of a storage run."""
+    web = _WEB.get(storage, _WEB[""])
+    return _CLOUD.replace("SHARED", "shared: nfs1" if storage == "shared" else "").replace("WEB", web)
+
+
+class Recording:
+    """One run of an operation, with copies of the lab at its effects and of the databases at its boundaries."""
+
+    def __init__(self, lab: Stage, folder: Path, operation: str) -> None:
+        self.lab = lab
+        self._folder = folder
+        self._kind = operation.removesuffix(UNDONE)
+        self._undone = operation.endswith(UNDONE)
+        self._worlds: dict[str, Copy] = {}
+        self._lock = threading.Lock()
+        with lab.lab.layout.configuration.open("a") as options:
+            options.write("[conductor]\nhost_away = 0.2\nretry_for = 0\n")
+        copies.brand(lab.root, [lab.id_of("web"), lab.id_of("near")])
+        self.server = lab.id_of("web")
+        self.watch = Watch(lab.root)
+        self._record()
+
+    def put_back(self, point: Point) -> None:
+        """Make the world of the point, in which nothing runs but the guests."""
+        self.lab.lab.close()
+        placement.disconnect(self.lab.lab.layout.placement)
+        self.lab.lab = self._world(point.at).put_back()
+        files = self.lab.lab.layout
+        if point.of.startswith(LOST):
+            journal = files.worker(point.of.removeprefix(LOST))
+            for path in journal.parent.glob(f"{journal.name}*"):
+                path.unlink()
+        else:
+            name = next((each for each in (CELL, PLACEMENT) if point.of.startswith(each)), "")
+            copies.restore_database(self._kept(name, point.of.removeprefix(name)), _DATABASES[name](files))
+
+    def is_refused(self) -> bool:
+        """Whether the lab says that it has to be adopted: where it has never seen the journal, it misses none."""
+        return "db adopt" in ways_out.say(self.lab, "move", "list").error
+
+    def close(self) -> None:
+        """Have the lab as it is after the operation: whoever removes it stops its guests."""
+        placement.disconnect(self.lab.lab.layout.placement)
+
+    def _world(self, at: str) -> Copy:
+        """The world at the effect; where a step had nothing to do on its host, the one after it."""
+        if at not in self._worlds:
+            at = f"{at.rpartition('.')[0]}.after"
+        return self._worlds[at]
+
+    def _kept(self, name: str, of: str) -> Path:
+        return self._folder / "databases" / f"{name}{of}"
+
+    def _keep_databases(self, of: str) -> None:
+        for name, found in _DATABASES.items():
+            copies.copy_database(found(self.lab.lab.layout), self._kept(name, of))
+
+    def _record(self) -> None:
+        lab = self.lab
+        (self._folder / "databases").mkdir()
+        forward = self._kind in ("resize", "migrate")
+        if not forward:
+            lab.cli("server", "resize", "web", "--flavor", "large")
+            self._keep_databases(REST)
+        hosts = {host: functools.partial(self._on_worker, host) for host in sorted(lab.lab.identity.hosts)}
+        with lab.running(self._on_conductor, hosts):
+            words = ["--flavor", "large"] if self._kind == "resize" else []
+            code = 3 if self._undone else 0
+            said = ways_out.say(lab, "server", self._kind, "web", *words)
+            assert "Traceback" not in said.error, (said, code)
+        self.move = lab.move("web").id
+        self._worlds["end"] = copies.keep(lab.root, self._folder / "worlds" / "end")
+
+    def _on_conductor(self, _move: str, step: str, direction: str, phase: str) -> None:
+        if phase == "before" and not self._kept("", BEGIN).exists():
+            self._keep_databases(BEGIN)
+        if phase in ("before", "after"):
+            self._keep(f"{direction}.{step}.{phase}")
+        if phase == "stored":
+            self._keep_databases(f"{direction}.{step}")
+        if self._undone and (step, direction, phase) == (last(self._kind), "execute", "after"):
+            raise StepError("it fails", code="test")
+
+    def _on_worker(self, _host: str, step: str, direction: str, _phase: str, _effect: str) -> None:
+        """The first effect of the step, and the last one: each one takes the place of the one before."""
+        name = f"{direction}.{step}"
+        self._keep(f"{name}.{'late' if f'{name}.early' in self._worlds else 'early'}")
+
+    def _keep(self, name: str) -> None:
+        with self._lock:
+            self._worlds[name] = copies.keep(self.lab.root, self._folder / "worlds" / name)
+
+
+def last(kind: str) -> str:
+    """The last step before the point of no return: with its failure all is undone."""
+    graph = registry.latest(kind)
+    names = graph.names()
+    return names[names.index(graph.no_return.step_name()) - 1]
+
+
+def pairs(operation: str) -> Iterator[tuple[str, str]]:
+    """Every effect of the operation, with every boundary before it."""
+    kind = operation.removesuffix(UNDONE)
+    graph = registry.latest(kind)
+    at_host = {step.step_name() for step in graph.walk() if step.where is not Where.CONDUCTOR}
+    boundaries = [BEGIN] if kind in ("resize", "migrate") else [REST, BEGIN]
+    for direction, step in _passed(operation):
+        for phase in ("before", "early", "late", "after") if step in at_host else ("before", "after"):
+            yield from ((f"{direction}.{step}.{phase}", of) for of in boundaries)
+        if not (direction == "execute" and operation.endswith(UNDONE) and step == last(kind)):
+            boundaries.append(f"{direction}.{step}")
+    yield from (("end", of) for of in boundaries)
+
+
+def _passed(operation: str) -> list[tuple[str, str]]:
+    """What the operation passes, in its order."""
+    kind = operation.removesuffix(UNDONE)
+    names = registry.latest(kind).names()
+    if not operation.endswith(UNDONE):
+        return [("execute", name) for name in names]
+    there = names[: names.index(last(kind)) + 1]
+    return [("execute", name) for name in there] + [("revert", name) for name in reversed(there)]

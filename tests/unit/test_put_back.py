@@ -1,0 +1,104 @@
+"""What the rows of a server say after each step of its move: held against the graphs and the allowed states."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+
+import pytest
+
+from droveway.flows import registry
+from droveway.flows.graph import Graph
+from droveway.flows.steps import put_back
+from droveway.flows.steps.put_back import Ran, Side, Stands, Vm
+from droveway.persistence.vm_states import ServerState, check_transition
+
+GRAPHS = list(registry.GRAPHS.values())
+MOVES = [graph for graph in GRAPHS if graph.kind != "delete"]
+FORWARD = [Ran("resize", step.step_name(), attempt=1) for step in registry.latest("resize").walk()]
+VM = {Vm.BEFORE: "active", Vm.RESIZED: "resized", Vm.FOUND: "active", Vm.DELETED: "deleted"}
+
+
+def name(graph: Graph) -> str:
+    return f"{graph.kind}@{graph.version}"
+
+
+def runs(graph: Graph) -> list[Ran]:
+    return [Ran(graph.kind, step.step_name(), attempt=1) for step in graph.walk()]
+
+
+def begun(graph: Graph) -> Stands:
+    return put_back.START if graph.kind in ("resize", "migrate") else dataclasses.replace(put_back.WAITS, attempt=1)
+
+
+def state(found: Stands) -> ServerState:
+    return ServerState(VM[found.vm_state], found.task_state, found.status)
+
+
+@pytest.mark.parametrize("graph", GRAPHS, ids=name)
+def test_each_step_of_each_graph_has_its_row(graph: Graph) -> None:
+    assert {step.step_name() for step in graph.walk()} <= put_back.LEAVES[graph.kind].keys()
+
+
+@pytest.mark.parametrize("kind", put_back.LEAVES)
+def test_each_row_belongs_to_a_step(kind: str) -> None:
+    known = {step.step_name(): step for graph in GRAPHS if graph.kind == kind for step in graph.walk()}
+    assert put_back.LEAVES[kind].keys() == known.keys()
+    for step, leaves in put_back.LEAVES[kind].items():
+        assert not (known[step].no_undo and leaves.undoes)
+        assert known[step].no_undo or leaves.undoes.keys() == leaves.does.keys()
+
+
+@pytest.mark.parametrize("graph", MOVES, ids=name)
+def test_each_step_leads_to_a_state_that_is_allowed(graph: Graph) -> None:
+    found = begun(graph)
+    for ran in runs(graph):
+        became = put_back.after(found, ran)
+        if state(became) != state(found):
+            check_transition(state(found), state(became))
+        found = became
+
+
+@pytest.mark.parametrize("graph", MOVES, ids=name)
+def test_all_undos_lead_back(graph: Graph) -> None:
+    there = list(itertools.takewhile(lambda ran: ran.step != graph.no_return.step_name(), runs(graph)))
+    found = begun(graph)
+    for ran in there:
+        found = put_back.after(found, ran)
+    for ran in reversed(there):
+        became = put_back.after(found, ran._replace(direction="revert"))
+        if state(became) != state(found):
+            check_transition(state(found), state(became))
+        found = became
+    if graph.kind in ("resize", "migrate"):
+        # The migration stays as evidence.
+        assert found == dataclasses.replace(put_back.START, status="error", attempt=1)
+    else:
+        assert found == begun(graph)
+
+
+def test_a_move_that_went_through_waits() -> None:
+    assert put_back.left(FORWARD) == dataclasses.replace(put_back.WAITS, attempt=1)
+
+
+def test_a_move_that_was_confirmed_stays_on_its_destination() -> None:
+    found = put_back.left([*FORWARD, *runs(registry.latest("confirm"))])
+    assert (found.side, found.attachments, found.status) == (Side.DESTINATION, Side.DESTINATION, "confirmed")
+    assert (found.cur, found.old, found.new, found.traces) == ("new", None, None, False)
+
+
+def test_a_move_that_was_reverted_is_as_before() -> None:
+    found = put_back.left([*FORWARD, *runs(registry.latest("revert"))])
+    assert found == dataclasses.replace(put_back.START, status="reverted", attempt=1, power_state=put_back.Power.AGAIN)
+
+
+def test_the_undo_of_a_step_that_was_never_done_makes_no_migration() -> None:
+    ran = [Ran("resize", step, "revert") for step in ("record_migration", "accept")]
+    assert put_back.left([Ran("resize", "accept"), *ran]) == put_back.START
+
+
+def test_the_migration_names_the_alternate_that_was_tried_last() -> None:
+    first = FORWARD[: FORWARD.index(Ran("resize", "check_destination", attempt=1))]
+    undone = [Ran("resize", step, "revert", 1) for step in ("record_destination", "claim")]
+    assert put_back.left([*first, *undone]).attempt == 1
+    assert put_back.left([*first, *undone, Ran("resize", "record_destination", attempt=2)]).attempt == 2
