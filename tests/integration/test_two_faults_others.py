@@ -30,11 +30,13 @@ FOUND = (
     "migrate:during-revert.start_guest:delete-port:apart-stopped",
     "migrate:during-revert.release_source:delete-port:shared",
     "resize:during-execute.stop_guest:evacuate:shared-stopped",
+    "resize:execute.mark_migrating:reset-stop",
+    "revert:parked-revert.move_volumes:reset-stop",
 )
 """Points that did not hold once.
 
 A guest that stays off kept a port that was gone; a host plugged one that went meanwhile; the disks of the guest that
-Nova had built on shared storage were set aside.
+Nova had built on shared storage were set aside; a guest was started that its user had stopped behind a reset state.
 """
 
 

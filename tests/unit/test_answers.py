@@ -33,6 +33,17 @@ from droveway.flows.step import Context, Where
 HOST: Final = "host2"
 WRONG: Final[list[Any]] = [None, True, -1, 0.5, "\x1b[2J", "x" * 5000, 2**70, [], [7], {}, {"a": {"a": [{}]}}]
 MANY: Final = 300
+NOT_PLAIN: Final[list[Any]] = [
+    {"a": 1},
+    [{"a": 1}],
+    [["a"]],
+    [1],
+    [None],
+    "\x1b[2J",
+    ["\x1b[2J"],
+    "x" * (wire.LONGEST_ERROR + 1),
+]
+"""What no part of a connector is: nested, a list of anything but texts, unprintable, too long."""
 LEFT_OUT: Final = {"move", "connector", "checksum", "backing", "backing_format", "why"}
 """What a worker may leave out."""
 
@@ -117,6 +128,17 @@ def test_a_wrong_answer_is_a_failure_of_its_host_and_never_an_exception(action: 
         assert is_bad(answer(action, {**right, key: [{}] * MANY})), key
         if isinstance(right[key], list):
             assert is_bad(answer(action, {**right, key: right[key] * MANY})), key
+
+
+@pytest.mark.parametrize("action", sorted(action for action, value in VALID.items() if "connector" in value))
+def test_a_connector_has_plain_values_alone(action: str) -> None:
+    """Code looks at these, and no schema."""
+    for value in (1, 1.5, True, None, "text", "", [], ["a", "b"]):
+        taken = answer(action, {**VALID[action], "connector": {"a": value}})
+        assert taken.value["connector"] == {"a": value}
+    for value in NOT_PLAIN:
+        assert is_bad(answer(action, {**VALID[action], "connector": {"a": value}})), value
+    assert is_bad(answer(action, {**VALID[action], "connector": {f"a{n}": 1 for n in range(wire.MOST_FIELDS + 1)}}))
 
 
 @pytest.mark.parametrize("code", sorted(answers.NOT_ITS))

@@ -67,3 +67,21 @@ def test_a_listing_that_is_cut_off_says_so_in_one_line(
         (record,) = [each for each in caplog.records if job.uuid in each.getMessage()]
         assert record.exc_info is None
         assert record.getMessage().endswith(f"Owner query failure: {job.uuid} kazoo.exceptions.ConnectionLoss")
+
+
+def test_a_round_over_the_jobs_that_is_cut_off_says_so_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The executor that TaskFlow's conductor is made of tells the same error with a traceback of its own."""
+
+    def cut_off(_board: MoveBoard, *_args: object, **_named: object) -> None:
+        host.conductor.stop()
+        raise JobFailure("Transient job board failure", cause=ConnectionLoss())
+
+    with embedded_rig(tmp_path) as rig:
+        host = rig.host()
+        monkeypatch.setattr(MoveBoard, "iterjobs", cut_off)
+        host.conductor.run()
+        (record,) = [each for each in caplog.records if "Transient job board failure" in each.getMessage()]
+        assert record.exc_info is None
+        assert len(record.getMessage().splitlines()) == 1
