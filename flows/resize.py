@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from droveway.flows.graph import Graph
-from droveway.flows.steps import allocations, host, ports, records, scheduling, volumes
+from droveway.flows.steps import allocations, copying, host, ports, records, scheduling, volumes
 
 
 def _forward(kind: str) -> Graph:
@@ -31,7 +31,7 @@ def _forward(kind: str) -> Graph:
             host.StopGuest,
             host.ReleaseSource,
             host.SetAside,
-            host.CopyDisks,
+            copying.CopyDisks,
             host.FitDisks,
             volumes.MoveVolumes,
             ports.MovePorts,

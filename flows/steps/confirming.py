@@ -15,7 +15,7 @@ from droveway.flows.step import Context, Where
 from droveway.flows.steps import clearing, overtaken
 from droveway.flows.steps.attached import names
 from droveway.flows.steps.command import OWED, HostStep, ask, describe, has_disks, new_flavor
-from droveway.flows.steps.host import NOT_WHOLE
+from droveway.flows.steps.copying import NOT_WHOLE
 from droveway.flows.steps.rows import is_deleted
 from droveway.persistence.moves import GONE, SHORT
 

@@ -13,7 +13,7 @@ from support.engine_rig import Crash, Rig, embedded_rig, fault
 from droveway.engines import details, fencing, settling
 from droveway.errors import Fenced, Refused, StepError
 from droveway.flows.graph import Graph
-from droveway.flows.steps import host
+from droveway.flows.steps import copying, host
 from droveway.persistence import moves, requests
 from droveway.persistence.journal import Claim, Move
 
@@ -171,7 +171,7 @@ def test_a_step_whose_result_is_read_later_is_not_settled_as_done(rig: Rig, monk
         title = "finish"
         gives = "storage"
 
-    graph = Graph("migrate", 1, (Finish, host.SetAside, host.CopyDisks), host.CopyDisks)
+    graph = Graph("migrate", 1, (Finish, host.SetAside, copying.CopyDisks), copying.CopyDisks)
     assert any("storage" in step.needs for step in graph.walk())
     move = parked(rig, "x finish")
     monkeypatch.setattr(settling.registry, "graph", lambda _kind, _version: graph)
