@@ -18,7 +18,7 @@ Direction = Literal["execute", "revert"]
 
 ACTION_VERSION: Final = 1
 
-LEVEL: Final = 4
+LEVEL: Final = 5
 """How much is spoken to workers: one more with each release that adds an action; it has all that lower ones have."""
 
 SINCE: Final = {
@@ -29,6 +29,7 @@ SINCE: Final = {
     "keep_copy": 4,
     "prepare_start": 4,
     "digest_disks": 4,
+    "rename_copy": 5,
 }
 """The level that an action or an inquiry came with; those that are not named here came with the first."""
 
@@ -545,6 +546,7 @@ ACTIONS: Final[dict[str, type[msgspec.Struct]]] = {
     "restore_disks": RestoreDisks,
     "prepare_source_guest": PrepareSourceGuest,
     "discard_destination": DiscardDestination,
+    "rename_copy": NoDetails,
     "remove_guest": NoDetails,
 }
 

@@ -10,7 +10,7 @@ OPTS = (
     cfg.IntOpt(
         "worker",
         min=1,
-        max=4,
+        max=5,
         help="How many levels of commands, counted from the first release on, are spoken to workers; none: all that "
         "this release knows. Pinned to the level of the oldest worker, nothing is accepted that would need a later "
         "one, whichever host it is for. Nova's upgrade_levels do the same for its services.",

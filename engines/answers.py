@@ -178,7 +178,7 @@ class Whole(_Answer, frozen=True, kw_only=True):
 
 
 class Discarded(_Answer, frozen=True, kw_only=True):
-    """Of `discard_source`: the name of what is kept; empty for nothing."""
+    """Of `discard_source` and `rename_copy`: the name of what is kept; empty for nothing."""
 
     kept: Owner
 
@@ -208,6 +208,7 @@ EXECUTE: Final[Mapping[str, type[msgspec.Struct]]] = MappingProxyType(
         "restore_disks": Nothing,
         "prepare_source_guest": Defined,
         "discard_destination": Nothing,
+        "rename_copy": Discarded,
         "remove_guest": Nothing,
     }
 )

@@ -54,6 +54,7 @@ ACTIONS: Final[dict[str, Action]] = {
     "restore_disks": Action(disks.restore_disks, disks.undo_restore_disks),
     "prepare_source_guest": Action(guests.prepare_source_guest, guests.undo_prepare_source_guest),
     "discard_destination": Action(disks.discard_destination, nothing),
+    "rename_copy": Action(disks.rename_copy, nothing),
     "remove_guest": Action(removal.remove_guest, nothing),
 }
 

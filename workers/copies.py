@@ -34,6 +34,7 @@ from droveway.workers.ownership import (
     base_of,
     discard_copy,
     discard_parts,
+    discard_renamed_copy,
     hold_storage,
     own_copy_opened,
     own_manifest,
@@ -132,6 +133,7 @@ def undo_copy_disks(ctx: Context, _: CopyDisks) -> dict[str, Any]:
     """Delete this move's copy."""
     require_storage(ctx)
     discard_copy(ctx)
+    discard_renamed_copy(ctx)
     discard_parts(ctx)
     ctx.journal.forget(ctx.stem)
     return {}

@@ -15,6 +15,7 @@ from droveway.workers.ownership import (
     deleted_name,
     discard,
     discard_copy,
+    discard_renamed_copy,
     forget_manifest,
     hold_storage,
     is_copy,
@@ -174,9 +175,31 @@ def discard_destination(ctx: Context, details: DiscardDestination) -> dict[str, 
         if ctx.directories.exists(ctx.server):
             own_copy(ctx)
         discard(ctx, ctx.server, is_copy(ctx, of_any_host=True))
+        discard_renamed_copy(ctx)
     ctx.directories.remove(part_name(ctx))
     ctx.effect("discarded")
     return {}
+
+
+def rename_copy(ctx: Context, _: NoDetails) -> dict[str, Any]:
+    """Keep this move's copy as ``<uuid>_keep-<move>``, and undefine its guest, when nobody can say what it is worth.
+
+    Under its own name a Nova that evacuates the server to this host would take the copy for the server's disks.  Raises
+    StepError (``guest-runs``) while the copy is in use, and ``foreign`` for a directory that took its place meanwhile.
+    """
+    is_ours, kept = is_copy(ctx), kept_name(ctx.server, ctx.move)
+    require_storage(ctx, stem=ctx.move)
+    undefine_own(ctx)
+    if is_ours(ctx.server):
+        refuse_running(ctx, "its copy is renamed")
+        ctx.effect("rename")
+        ctx.fence()
+        ctx.directories.rename(ctx.server, kept)
+        if not is_ours(kept):
+            ctx.directories.rename(kept, ctx.server)
+            own_copy(ctx)
+    ctx.effect("renamed")
+    return {"kept": kept if ctx.directories.exists(kept) else ""}
 
 
 def _is_restored(ctx: Context) -> bool:

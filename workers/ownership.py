@@ -33,7 +33,7 @@ def deleted_name(server: str) -> str:
 
 
 def kept_name(server: str, move: str) -> str:
-    """The directory that a confirm keeps for a time instead of deleting what was set aside."""
+    """The directory of what is kept: by a confirm for a time, by a host for one that is dead."""
     return f"{server}_keep-{move}"
 
 
@@ -137,6 +137,13 @@ def discard_copy(ctx: Context, *, of_any_host: bool = False) -> None:
     if is_ours(ctx.server):
         refuse_running(ctx, "its copy is deleted")
         discard(ctx, ctx.server, is_ours)
+
+
+def discard_renamed_copy(ctx: Context) -> None:
+    """Delete the copy that this host made for this move and keeps under another name, since a host was dead."""
+    kept = kept_name(ctx.server, ctx.move)
+    if is_copy(ctx)(kept):
+        discard(ctx, kept, is_copy(ctx))
 
 
 def discard_parts(ctx: Context) -> None:

@@ -10,7 +10,7 @@ from droveway import wire
 from droveway.errors import StepError
 from droveway.flows.run import DECLARED_DOWN, UNREACHABLE
 from droveway.flows.step import Context, Where
-from droveway.flows.steps import overtaken
+from droveway.flows.steps import kept_copies, overtaken
 from droveway.flows.steps.command import HostStep, forget_probe, probe_name, same_directory
 from droveway.flows.steps.rows import is_deleted, lives_on
 
@@ -28,6 +28,7 @@ class CopyDisks(HostStep):
     does = "copy the disks, verify them"
     undoes = "delete the copy"
     needs = ("storage",)
+    asks = (kept_copies.ACTION,)
 
     def perform(self, ctx: Context) -> dict[str, Any] | None:
         """The source offers its disks to exactly this destination while the copy lasts."""
@@ -56,6 +57,7 @@ class CopyDisks(HostStep):
                     raise
                 if ctx.result is not None:
                     # Nobody knows what the source still has: what was proved whole here may be all that there is.
+                    kept_copies.rename(ctx, self.host(ctx))
                     self.owe(ctx, self.undo_details(ctx), after=ctx.move.source_host)
                     return
         super().undo(ctx)
@@ -73,6 +75,7 @@ class CopyDisks(HostStep):
             self._require_source(ctx)
         except StepError:
             if ctx.result is not None:
+                kept_copies.rename(ctx, self.host(ctx))
                 self.owe(ctx, self.undo_details(ctx), after=ctx.move.source_host)
                 return
         try:

@@ -11,7 +11,7 @@ from droveway.errors import DestinationFault, ServerDeleted, StepError
 from droveway.flows.before import before, shows_disks
 from droveway.flows.run import DECLARED_DOWN, UNREACHABLE
 from droveway.flows.step import Context, Where
-from droveway.flows.steps import clearing, redefining, starting
+from droveway.flows.steps import clearing, kept_copies, redefining, starting
 from droveway.flows.steps.attached import names, names_before, port_refs, to_disconnect, volume_refs
 from droveway.flows.steps.command import (
     OWED,
@@ -435,6 +435,7 @@ class DiscardDestination(HostStep):
 
     destroys = True
     where = Where.DESTINATION
+    asks = (kept_copies.ACTION,)
     owed_when_down = True
     does = "undefine the guest and delete its disks on the destination"
     no_undo = "past the point of no return"
@@ -448,6 +449,7 @@ class DiscardDestination(HostStep):
             except StepError as error:
                 if error.error_code != DECLARED_DOWN:
                     raise
+                kept_copies.rename(ctx, self.host(ctx))
                 self.owe(ctx, self.details(ctx), after=source)
                 return dict(OWED)
         return super().perform(ctx)

@@ -168,7 +168,8 @@ def test_a_revert_ends_without_a_host(lab: Stage, server: str, step: str, dead: 
     if dead == "host2":
         assert (ended.state, lab.standing(server).runs) == (State.REVERTED, ["host1"])
     elif step == "discard_destination":
-        assert lab.directory("host2", server).is_dir()
+        assert not lab.directory("host2", server).exists()
+        assert lab.directory("host2", server, f"_keep-{move}").is_dir()
         (debt,) = lab.json("debt", "list")
         assert "until host1 is back" in lab.json("debt", "show", str(debt["id"]))["next"]
     elif step != "settle_records":
@@ -255,6 +256,25 @@ def test_a_move_ends_without_a_host(lab: Stage, server: str, step: str, dead: st
         assert lab.standing(server).runs == ["host1"]
     come_back(lab, dead)
     balanced(lab, dead)
+
+
+def test_a_copy_whose_source_is_dead_is_kept_under_another_name(lab: Stage, server: str) -> None:
+    """An evacuation by Nova to that host would take a copy under the server's name for its disks."""
+    uuid = lab.id_of(server)
+    with dying(lab, "host1", "connect_destination") as died:
+        move = submit(lab.lab, Wish(server=server, flavor=None, host="host2")).id
+        until(lambda: died, "the death of host1")
+        ask(lab, move, "cancel")
+        found = rest(lab, move)
+    assert (died, found.state) == (["host1"], State.CANCELLED), found.error
+    kept = lab.directory("host2", server, f"_keep-{move}")
+    assert [path.name for path in kept.parent.glob(f"{uuid}*")] == [kept.name]
+    assert (kept / "disk").is_file()
+    assert lab.lab.hypervisor("host2").guest(uuid) is None
+    owing(lab, "host1", "host2")
+    come_back(lab, "host1")
+    balanced(lab, "host1")
+    assert not kept.exists()
 
 
 def test_a_debt_of_what_is_the_servers_own_by_then_is_void(lab: Stage, server: str) -> None:

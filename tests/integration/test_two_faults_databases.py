@@ -12,7 +12,7 @@ from support.two_faults.recording import CELL, PLACEMENT, Point
 
 GROUPS = ("volume:resize:", "apart:resize-undone:", "shared:revert:", "apart:confirm:", "apart:revert-undone:")
 """The operations of the sample: each has to be recorded first."""
-EACH = {CELL: 9, PLACEMENT: 4}
+EACH = {CELL: 5, PLACEMENT: 3}
 """So many points of each operation with the cell's database put back, and with Placement's."""
 SEED = 11
 MET = [

@@ -15,7 +15,7 @@ from support.two_faults.death_worlds import DESTINATION, HOSTS, SOURCE, Death
 from droveway.flows import registry
 from droveway.persistence.journal import Move
 
-COUNT = 60
+COUNT = 42
 BOTH = 6
 SEED = 16
 STUCK = [

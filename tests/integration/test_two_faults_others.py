@@ -14,15 +14,15 @@ from support.two_faults.others import Bench, Planted
 from droveway.flows import registry
 
 SAMPLE = {
-    "execute": 19,
-    "revert": 15,
-    "during": 11,
-    "parked": 9,
-    "rest": 5,
-    "after": 4,
-    "paused": 3,
-    "ended": 3,
-    "waiting": 3,
+    "execute": 13,
+    "revert": 10,
+    "during": 8,
+    "parked": 6,
+    "rest": 4,
+    "after": 3,
+    "paused": 2,
+    "ended": 2,
+    "waiting": 2,
 }
 """So many points of each kind."""
 SEED = 16

@@ -24,8 +24,8 @@ GROUPS = (
     *("shared:revert:", "apart:confirm:", "apart:revert:"),
 )
 """The operations of the sample: each has to be recorded first."""
-EACH = 8
-EACH_LOST = 3
+EACH = 4
+EACH_LOST = 2
 """So many points of each operation where the journal was put back, and where a worker's was moved away."""
 SEED = 7
 MET = [

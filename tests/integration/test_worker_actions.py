@@ -145,6 +145,58 @@ def test_what_was_kept_goes_when_its_server_is_deleted_before_the_step_ends(pair
     assert not pair.hosts["alpha"].directories.exists(kept)
 
 
+def copied(pair: Cloud) -> str:
+    """The move's copy on beta, with a guest that is off; returns the name that it is to be kept under."""
+    stages = forward(pair, VARIANTS["copy"])
+    for stage in stages[: [each.action for each in stages].index("define_guest") + 1]:
+        pair.run(stage.host, stage.action, stage.details)
+    return f"{SERVER}_keep-{MOVE}"
+
+
+@pytest.mark.parametrize("action", ["copy_disks", "discard_destination"])
+def test_a_copy_that_is_kept_for_a_dead_host_is_renamed_and_goes_when_it_may(pair: Cloud, action: str) -> None:
+    kept, beta = copied(pair), pair.hosts["beta"]
+    disks = beta.directories.disks(SERVER)
+    wear_out(pair, Stage("beta", "rename_copy", wire.NoDetails(), undone=False))
+    assert pair.run("beta", "rename_copy") == {"kept": kept}
+    assert (beta.directories.disks(kept), beta.directories.exists(SERVER)) == (disks, False)
+    assert beta.hypervisor.guest(SERVER) is None
+    if action == "copy_disks":
+        details = wire.CopyDisks(variant="pull", source="alpha", address="", probe=PROBE)
+        pair.run("beta", action, details, direction="revert")
+    else:
+        pair.run("beta", action, wire.DiscardDestination(same_directory=False))
+    assert not list(beta.directories.instances.glob(f"{SERVER}*"))
+
+
+def test_what_is_no_copy_of_the_move_keeps_its_name(pair: Cloud) -> None:
+    """The server's own disks; another move's copy; what took the copy's place while the host was about to rename it."""
+    before = pair.snapshot()
+    assert pair.run("alpha", "rename_copy") == {"kept": ""}
+    assert pair.snapshot() == before
+    kept, beta = copied(pair), pair.hosts["beta"]
+    place, aside = beta.directories.path(SERVER), pair.folder / "aside"
+
+    def swap(_step: str, _direction: str, _phase: str, effect: str) -> None:
+        if effect == "rename":
+            place.rename(aside)
+            place.mkdir()
+
+    with pytest.raises(StepError, match="is not the copy of move") as caught:
+        pair.run("beta", "rename_copy", probe=swap)
+    assert (caught.value.error_code, place.is_dir(), beta.directories.exists(kept)) == ("foreign", True, False)
+
+
+def test_a_copy_in_use_keeps_its_name(pair: Cloud) -> None:
+    copied(pair)
+    pair.hosts["beta"].hypervisor.start(SERVER, lambda: None)
+    before = pair.snapshot()
+    with pytest.raises(StepError, match="stop it before") as caught:
+        pair.run("beta", "rename_copy")
+    assert caught.value.error_code == "guest-runs"
+    assert pair.snapshot() == before
+
+
 def test_nothing_is_purged_that_the_move_did_not_keep(pair: Cloud) -> None:
     """Nor before its time, where a conductor that knows no dates asks for it as for any debt; nor behind the fence."""
     directories, purge = pair.hosts["alpha"].directories, wire.PurgeKept(of_move=MOVE)

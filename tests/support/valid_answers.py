@@ -54,6 +54,7 @@ VALID: Final[dict[str, dict[str, Any]]] = {
     "check_guest": {"running": True, "starts": 1, "running_for": 1.5, "answers": None, "why": ""},
     "check_health": {"running": True, "starts": 1, "running_for": 1.5, "answers": False, "why": "it is mute"},
     "discard_source": {"kept": ""},
+    "rename_copy": {"kept": ""},
     "keep_copy": {},
     "purge_kept": {},
     "restore_disks": {},

@@ -490,7 +490,7 @@ def _not_owed(root: Path, host: str, server: str, dead: Collection[str]) -> list
     """What stands on the host, without what a dead host owes and without what is kept until a dead one is back."""
     left = standing_on(root, host, server)
     if host in set(_waiting_for(root, dead)):
-        return [thing for thing in left if thing == _RUNS]
+        return [thing for thing in left if thing in (_RUNS, f"instances/{server}")]
     if instances(root, host) in {instances(root, each) for each in dead}:
         return [thing for thing in left if not thing.startswith("instances/")]
     return left
