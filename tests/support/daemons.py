@@ -18,8 +18,8 @@ from typing import Any
 import sqlalchemy as sa
 from support import mariadb_server, postgres_server, served_cloud, warm_commands, warm_daemons
 from support.certificates import Authority, Files
+from support.ports import free_port
 from support.small_lab import is_released, read_move, until
-from support.zookeeper_server import free_port
 
 from droveway import certificates
 from droveway.clients import zookeeper

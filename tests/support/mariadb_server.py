@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pymysql
 from support.certificates import Files
+from support.ports import free_port
 from support.small_lab import until
-from support.zookeeper_server import free_port
 
 PASSWORD = "canary-mariadb-93be"
 STARTS_WITHIN = 60.0

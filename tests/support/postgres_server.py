@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from support.certificates import Files
-from support.zookeeper_server import free_port
+from support.ports import free_port
 
 PASSWORD = "canary-postgres-4f1c"
 _USER = "postgres"

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 from support.certificates import Authority
-from support.zookeeper_server import free_port
+from support.ports import free_port
 
 from droveway import certificates, wire
 from droveway.clients import zookeeper

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from support.certificates import Authority, Files
+from support.ports import free_port
 
 from droveway import certificates
 
@@ -229,10 +230,3 @@ def running_server(folder: Path, files: Files | None = None) -> Iterator[Server]
         yield server
     finally:
         server.kill()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
