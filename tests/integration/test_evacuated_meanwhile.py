@@ -245,7 +245,8 @@ def test_a_copy_stays_while_an_evacuated_host_shows_nothing(lab: Stage, tmp_path
     with lab.running(meet):
         asking.carry(lab.lab, move)
     assert asking.read_move(lab.lab, move).state == "cancelled"
-    assert (lab.directory("host2", "web") / "disk").exists()
+    assert not lab.directory("host2", "web").exists(), "Nova would take it for the server's own disks"
+    assert (lab.directory("host2", "web", f"_keep-{move}") / "disk").exists()
     assert [(debt["host"], debt["step"]) for debt in lab.json("debt", "list")] == [("host2", "copy_disks")]
 
 
