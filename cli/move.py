@@ -11,7 +11,7 @@ from droveway.cli.base import Command, Lister, ShowOne
 from droveway.cli.columns import SHORT, Blank, Facts, Joined, Short, Time
 from droveway.cli.explanations import EXPLANATIONS
 from droveway.cli.spans import seconds
-from droveway.errors import Refused
+from droveway.errors import NotFound, Refused
 from droveway.persistence.stuck import BOUND
 
 if TYPE_CHECKING:
@@ -240,9 +240,22 @@ def unattended(site: Site, move: View) -> str | None:
     if move.hold or not (deleting or move.state in GOING) or site.is_run():
         return None
     if deleting:
-        again = f"droveway lab server delete {move.server_name}"
+        # One that Nova has deleted by itself is unknown by its name; what its move still holds goes with a confirm.
+        gone = f"droveway move confirm {move.id[:SHORT]}"
+        again = f"droveway lab server delete {move.server_name}" if is_known(site, move.server) else gone
         return f"its server is to be deleted: mend what the reason names, then: {again}"
     return f"nobody runs this lab now: droveway move resume {move.id[:SHORT]}"
+
+
+def is_known(site: Site, server: str) -> bool:
+    """Whether the server with this id has a row in its cell and a mapping: then its name can be given."""
+    from droveway.persistence import catalog
+
+    try:
+        catalog.find_server(site.api, site.cell_databases, server)
+    except NotFound:
+        return False
+    return True
 
 
 def nobody(site: Site) -> str | None:

@@ -13,8 +13,9 @@ from droveway.engines import asking
 from droveway.engines.submit import Wish, submit
 from droveway.errors import DestinationFault
 from droveway.lab import leftovers
-from droveway.persistence import deletion
+from droveway.persistence import deletion, requests
 from droveway.persistence.cell import Instance, InstanceSystemMetadata
+from droveway.persistence.journal import Move
 from droveway.workers.hypervisors import guests_log
 
 CLOUD = """
@@ -128,3 +129,18 @@ def test_while_it_waits_or_its_move_ends(lab: Stage, server: Server, kind: str, 
     server.deleted_at(move, step, "execute", allocations=allocations)
     server.assert_cancelled(move)
     assert server.started == server.starts()
+
+
+def test_a_delete_that_waits_names_the_command_that_ends_it(lab: Stage, server: Server) -> None:
+    """Nobody runs the lab meanwhile: while the server is known it is deleted again, and then its move is confirmed."""
+    move = submit(lab.lab, Wish(server=server.name, flavor="large")).id
+    with lab.running():
+        asking.carry(lab.lab, move)
+    with lab.lab.journal.write() as session:
+        requests.delete(session, session.get_one(Move, move))
+    assert lab.json("move", "show", move)["next"].endswith(f"then: droveway lab server delete {server.name}")
+    server.delete(allocations=True)
+    command = f"droveway move confirm {move[:8]}"
+    assert lab.json("move", "show", move)["next"].endswith(f"then: {command}")
+    lab.cli(*command.split()[1:], code=3)
+    server.assert_cancelled(move)
