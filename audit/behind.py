@@ -27,7 +27,7 @@ _FORWARD: Final = frozenset({MigrationStatus.PRE_MIGRATING, MigrationStatus.MIGR
 
 
 def of(snapshot: Snapshot, server: str) -> MoveRow | None:
-    """The server's last move, where the cell's rows are of a time before its end; None for any other server."""
+    """Return the server's last move where the cell's rows are of a time before its end; None for any other server."""
     standing = snapshot.standings.get(server)
     move = snapshot.last_moves.get(server)
     if standing is None or standing.row is None or move is None or move.kind not in _KINDS or move.delete_requested:
@@ -45,17 +45,17 @@ def of(snapshot: Snapshot, server: str) -> MoveRow | None:
 
 
 def mend(move: MoveRow) -> str:
-    """The command that writes into the cell what the move left there."""
+    """Return the command that writes into the cell what the move left there."""
     return f"droveway move settle {move.short} --cell {move.source_cell} --reason TEXT"
 
 
 def _is_where_it_was(row: ServerRow, move: MoveRow) -> bool:
-    """Whether the row names a host of the move, and nobody but the move is at work on the server."""
+    """Tell whether the row names a host of the move, and nobody but the move is at work on the server."""
     return row.host in (move.source_host, move.dest_host) and (row.task_state is None or row.task_state in _TASKS)
 
 
 def _moved_since(snapshot: Snapshot, server: str, migration: MigrationRow | None) -> bool:
-    """Whether Nova has moved the server since, as far as the cell's own numbers tell."""
+    """Tell whether Nova has moved the server since, as far as the cell's own numbers say."""
     return migration is not None and any(
         row.id > migration.id and row.uuid not in snapshot.move_by_id
         for row in snapshot.migrations
@@ -75,7 +75,7 @@ def _is_behind(row: ServerRow, move: MoveRow, migration: MigrationRow | None) ->
 
 
 def _is_as_left(row: ServerRow, move: MoveRow) -> bool:
-    """Whether the server's own rows are those that the end of the move wrote, whatever its migration says."""
+    """Tell whether the server's own rows are those that the end of the move wrote, whatever its migration says."""
     arrived = move.state in _AT_DESTINATION
     traces = (row.flavors.get("old"), row.flavors.get("new"), row.context, row.old_vm_state)
     present = row.flavors.get("cur") or {}

@@ -150,7 +150,7 @@ class Snapshot:
 
     @functools.cached_property
     def last_moves(self) -> dict[str, MoveRow]:
-        """The last move of each server that wrote in its cell, or may yet."""
+        """Find the last move of each server that wrote in its cell, or may yet."""
         return {move.server: move for move in self.moves if move.marked or move.kind == "delete" or not move.ended}
 
     @functools.cached_property

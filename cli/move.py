@@ -248,7 +248,7 @@ def unattended(site: Site, move: View) -> str | None:
 
 
 def is_known(site: Site, server: str) -> bool:
-    """Whether the server with this id has a row in its cell and a mapping: then its name can be given."""
+    """Tell whether the server with this id has a row in its cell and a mapping: then its name can be given."""
     from droveway.persistence import catalog
 
     try:

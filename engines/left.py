@@ -105,26 +105,26 @@ class Left:
 
     @property
     def home(self) -> str:
-        """The host that the rows are to name."""
+        """Return the host that the rows are to name."""
         return self.host_of(self.stands.side)
 
     @property
     def flavor(self) -> dict[str, Any]:
-        """The flavor that the server is to have."""
+        """Return the flavor that the server is to have."""
         return self.flavor_of(self.stands.cur) or self.record.old_flavor
 
     def host_of(self, side: Side) -> str:
-        """The name of one of the two hosts."""
+        """Name one of the two hosts."""
         if side is Side.SOURCE:
             return self.move.source_host
         return self.destination.host if self.destination is not None else self.move.dest_host or ""
 
     def flavor_of(self, which: str | None) -> dict[str, Any] | None:
-        """The flavor that a slot of the rows is to have."""
+        """Return the flavor that a slot of the rows is to have."""
         return {"old": self.record.old_flavor, "new": self.record.new_flavor}.get(which or "")
 
     def vm_state(self, *, running: bool) -> str:
-        """What the row is to say; ``running``: whether the guest runs."""
+        """Return what the row is to say; ``running``: whether the guest runs."""
         if self.stands.vm_state is Vm.BEFORE:
             return self.record.vm_state
         if self.stands.vm_state is Vm.RESIZED:
@@ -132,7 +132,7 @@ class Left:
         return "active" if running else "stopped"
 
     def power_state(self, *, running: bool) -> int | None:
-        """The same of power_state: at a rest what the guest does."""
+        """Return the power_state that the row is to say: at a rest what the guest does."""
         if self.stands.power_state is Power.OFF:
             return 4
         if self.stands.power_state is Power.BEFORE and not self.rests:
@@ -237,7 +237,7 @@ def _claimed(done: list[MoveStep]) -> int:
 
 
 def _last(done: list[MoveStep], known: dict[tuple[str, str], Any], first: Any) -> Any:
-    """What the last of these steps made of it."""
+    """Return what the last of these steps made of it."""
     found = [known[row.step, row.direction] for row in done if (row.step, row.direction) in known]
     return found[-1] if found else first
 
