@@ -319,10 +319,10 @@ class StartGuest(HostStep):
         if ctx.run.declared_down(host):
             return self._without_host(ctx)
         try:
+            redefining.without_gone(ctx, host, self.redefine)
             if not details.power_on:
                 starting.may_start(ctx, host, self.states)
                 return self._send(ctx, off)
-            redefining.without_gone(ctx, host, self.redefine)
             sent = starting.permitted(
                 ctx,
                 host,

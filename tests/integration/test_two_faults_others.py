@@ -30,6 +30,8 @@ FOUND = (
     "migrate:during-revert.start_guest:delete-port:apart-stopped",
     "migrate:during-revert.release_source:delete-port:shared",
     "resize:during-execute.stop_guest:evacuate:shared-stopped",
+    "migrate:during-execute.define_guest:delete-port:apart-stopped",
+    "revert:during-execute.prepare_source_guest:delete-port:shared-stopped",
     "resize:execute.mark_migrating:reset-stop",
     "revert:parked-revert.move_volumes:reset-stop",
 )
