@@ -8,17 +8,20 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 import sqlalchemy as sa
 from support.operations import Stage, stage
 from support.small_lab import until
 
 from droveway.engines import asking
+from droveway.engines.run import MoveRun
 from droveway.engines.submit import Wish, submit
 from droveway.lab import books, leftovers, operations, stopped
 from droveway.persistence.cell import Instance, Service
 from droveway.persistence.journal import Move
 from droveway.persistence.states import ENDED, State
+from droveway.wire import Registration
 from droveway.workers.hypervisors import guests_log
 
 CLOUD = """
@@ -275,6 +278,35 @@ def test_a_copy_whose_source_is_dead_is_kept_under_another_name(lab: Stage, serv
     come_back(lab, "host1")
     balanced(lab, "host1")
     assert not kept.exists()
+
+
+def test_a_worker_of_an_older_release_keeps_the_copy_under_its_name(
+    lab: Stage, server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It knows no other; its move ends as any other does, and what it owes is paid when the source is back."""
+    uuid = lab.id_of(server)
+    with monkeypatch.context() as older, dying(lab, "host1", "connect_destination") as died:
+        move = submit(lab.lab, Wish(server=server, flavor=None, host="host2")).id
+        until(lambda: died, "the death of host1")
+        # What a worker registers with is read by the flow, from where it stands.
+        told = MoveRun.workers
+        older.setattr(MoveRun, "workers", lambda run: {host: older_one(each) for host, each in told(run).items()})
+        ask(lab, move, "cancel")
+        found = rest(lab, move)
+    assert found.state == State.CANCELLED, found.error
+    copy = lab.directory("host2", server)
+    assert [path.name for path in copy.parent.glob(f"{uuid}*")] == [copy.name]
+    owing(lab, "host1", "host2")
+    come_back(lab, "host1")
+    balanced(lab, "host1")
+    assert not copy.exists()
+
+
+def older_one(worker: Registration) -> Registration:
+    """The same worker before it knew how to rename a copy."""
+    return msgspec.structs.replace(
+        worker, actions=[each for each in worker.actions if not each.startswith("rename_copy@")]
+    )
 
 
 def test_a_debt_of_what_is_the_servers_own_by_then_is_void(lab: Stage, server: str) -> None:

@@ -13,6 +13,7 @@ from support.two_faults.command import sample
 from support.two_faults.death_worlds import DESTINATION, HOSTS, SOURCE, Death
 
 from droveway.flows import registry
+from droveway.flows.steps import kept_copies
 from droveway.persistence.journal import Move
 
 COUNT = 42
@@ -108,6 +109,25 @@ def test_the_judge_rejects_a_whole_copy_that_only_the_dead_host_has(
     death = dead(lab, SOURCE)
     monkeypatch.setattr(death_worlds.ways_out, "finish", lambda *_args, **_words: empty(lab))
     assert "none has any more" in " ".join(death_worlds.wrong(lab, death, "confirm", death_worlds.OFF))
+
+
+@pytest.mark.parametrize(
+    "point",
+    [
+        "apart:resize-undone:revert.copy_disks.before:source:off:confirm",
+        "apart:revert:execute.start_guest.during:source:on:revert",
+    ],
+)
+def test_the_judge_rejects_a_kept_copy_under_the_servers_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    """The source of an undone move, or of a revert behind its start, is dead: nobody can say what the copy is worth."""
+    assert point in deaths.points()
+    (held,) = deaths.run(tmp_path / "renamed", [point])
+    monkeypatch.setattr(kept_copies, "rename", lambda *_: None)
+    (told,) = deaths.run(tmp_path / "not-renamed", [point])
+    assert held.trouble == ""
+    assert "and on host2 is left: instances/" in told.trouble
 
 
 @pytest.mark.parametrize("left", [False, True])
