@@ -37,7 +37,7 @@ def check(snapshot: Snapshot) -> Iterator[Finding]:
             yield from _at_rest(standing, row)
         elif standing.phase is Phase.VERIFYING:
             yield from _verifying(snapshot, standing, row)
-        if row.fence is not None and standing.phase is not Phase.MOVING and not _claimed(standing):
+        if row.fence is not None and standing.phase is not Phase.MOVING and not _claimed(snapshot, standing):
             yield from _fence(standing, row)
 
 
@@ -213,9 +213,14 @@ def _fence(standing: Standing, row: ServerRow) -> Iterator[Finding]:
     yield _finding(Kind.FENCE, standing, "droveway_epoch", text, _delete_metadata(row, "droveway_epoch"))
 
 
-def _claimed(standing: Standing) -> bool:
-    """A move that waits for its first step may have been claimed, which raises the fence."""
-    return standing.move is not None and standing.phase is Phase.REST
+def _claimed(snapshot: Snapshot, standing: Standing) -> bool:
+    """Whether a conductor may be at a move of the server: it raises the fence first of all, and drops it last of all.
+
+    A move that waits for its first step may be claimed at any moment.  One that has ended keeps its claim until its
+    conductor, or whoever clears up after it, has dropped the fence.
+    """
+    waits = standing.move is not None and standing.phase is Phase.REST
+    return waits or any(move.id in snapshot.claimed and move.server == standing.server for move in snapshot.moves)
 
 
 def _restore(standing: Standing, table: str) -> str:

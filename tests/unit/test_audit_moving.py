@@ -278,6 +278,15 @@ def test_a_move_that_waits_for_its_first_step_changes_nothing_yet() -> None:
     assert found.subject == "task_state"
 
 
+@pytest.mark.parametrize("state", [State.VERIFYING, State.DONE])
+@pytest.mark.parametrize(("claimed", "found"), [(MOVE, 0), (ENDED, 0), ("of another server", 1), (None, 1)])
+def test_a_fence_is_left_once_the_claim_was_given_back(state: State, claimed: str | None, found: int) -> None:
+    """The end of a flow is stored first, then its fence goes, then its claim."""
+    rests = with_move(books(), state=state, flow_uuid=None)
+    rests = replace(rests, claimed=frozenset([claimed] if claimed else []))
+    assert len(findings(rests, "fence")) == found
+
+
 def test_a_finding_of_a_moving_cloud_counts_only_when_it_is_found_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     passing, staying = books(allocations=NEITHER), books(attachments=())
     assert _audited(monkeypatch, [passing, books()]) == set()
