@@ -183,8 +183,8 @@ def machine(work: Path, shared: Path, files: Mapping[str, str]) -> Iterator[Mach
 def _first_of_its_own(parent: int) -> int:
     """Find the child that is PID 1 of another namespace; 0: there is none yet, only what prepares it."""
     for child in Path(f"/proc/{parent}/task/{parent}/children").read_text().split():
-        # One that has ended meanwhile is not the one.
-        with contextlib.suppress(FileNotFoundError):
+        # One that has ended meanwhile is not the one, and one that is ending shows its namespace to nobody.
+        with contextlib.suppress(FileNotFoundError, PermissionError):
             if Path(f"/proc/{child}/ns/pid").readlink() != Path("/proc/self/ns/pid").readlink():
                 return int(child)
     return 0
