@@ -57,6 +57,7 @@ UNDONE: Final[dict[str, frozenset[Kind]]] = {
     "set_aside": _DISKS,
     "offer_disks": _DISKS,
     "copy_disks": _DISKS,
+    "rename_copy": _DISKS,
     "fit_disks": _DISKS,
     "restore_disks": _DISKS,
     "connect": _WIRES,

@@ -63,6 +63,8 @@ def owed(debt: DebtView) -> str:
     """What is owed, in words."""
     undo = f"the undo of {debt.step}" if debt.is_undo else debt.step
     what = "the purge of what is kept of the source" if debt.is_kept else undo
+    if debt.is_rename:
+        what = "a name of its own for the copy that it keeps"
     return f"{what}, for the move {debt.move[:SHORT]} of {debt.server_name}"
 
 

@@ -166,6 +166,10 @@ class Collector:
         try:
             for debt in owed:
                 why = fitness.unspoken(fitness.Known(worker.version, worker.actions), debt.action, None)
+                if why and debt.action == debts.RENAME:
+                    # What follows rests on no name.
+                    self._void(debt, msgspec.convert(debt.details, type=Owed), epoch, why)
+                    continue
                 if why:
                     self._note(debt, epoch, f"host {debt.host} cannot be asked: {why}", {})
                 if why or not self._ask(debt, epoch):
@@ -284,7 +288,7 @@ class Collector:
             row = session.get_one(Debt, debt.id)
             if error is None:
                 row.settled_at = database_time(session)
-                if value.get("kept"):
+                if value.get("kept") and debt.action != debts.RENAME:
                     # A confirm whose source was declared down keeps for as long as was asked, from now on.
                     purge = {**row.details, "details": {"of_move": debt.move_id}, debts.AFTER: ""}
                     seconds = moves.get(session, debt.move_id).keep_seconds

@@ -384,8 +384,8 @@ class MoveRun:
                 details=msgspec.to_builtins(owed),
                 waits=bool(after),
             )
-        what = "the undo of " if direction == "revert" else ""
-        LOG.warning("Host %s owes %s%s for move %s", host, what, step, self.move_id[:8])
+        what = f"the undo of {step}" if direction == "revert" else action
+        LOG.warning("Host %s owes %s for move %s", host, what, self.move_id[:8])
 
     def void(self, step: str, *, host: str) -> bool:
         """Take back that the host owes this flow's step; whether it owed it, and so never carried it out."""

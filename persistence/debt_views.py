@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from droveway.errors import NotFound
 from droveway.persistence.database import Database
-from droveway.persistence.debts import AFTER, ERROR, PURGE, VOID, WRITTEN_OFF
+from droveway.persistence.debts import AFTER, ERROR, PURGE, RENAME, VOID, WRITTEN_OFF
 
 OWED: Final = "owed"
 SETTLED: Final = "settled"
@@ -66,6 +66,11 @@ class DebtView:
     def is_kept(self) -> bool:
         """Whether it is the end of what is kept of a move's source."""
         return self.action == PURGE
+
+    @property
+    def is_rename(self) -> bool:
+        """Whether it is a name of its own for a copy that the host keeps."""
+        return self.action == RENAME
 
 
 def listing(

@@ -26,9 +26,11 @@ VOID = "void"
 AFTER = "after"
 """The key of the host that has to show its own copy of the server's disks before; empty: none has to."""
 
-
 PURGE: Final = "purge_kept"
 """The action of a debt whose host keeps a move's source until its date."""
+
+RENAME: Final = "rename_copy"
+"""The action of a debt whose host gives a copy that it keeps a name of its own."""
 
 DUE: Final = sa.and_(Debt.settled_at.is_(None), sa.or_(Debt.not_before.is_(None), Debt.not_before <= sa.func.utc_now()))
 """What a debt is that may be settled now."""

@@ -13,6 +13,7 @@ from droveway.flows.step import Context, Where
 from droveway.flows.steps import kept_copies, overtaken
 from droveway.flows.steps.command import HostStep, forget_probe, probe_name, same_directory
 from droveway.flows.steps.rows import is_deleted, lives_on
+from droveway.persistence.debts import RENAME
 
 NOT_WHOLE: Final = frozenset({"foreign", "missing", "damaged", "link", "source-changed"})
 """What a host answers that does not hold the server's disks, or not as they were."""
@@ -28,7 +29,7 @@ class CopyDisks(HostStep):
     does = "copy the disks, verify them"
     undoes = "delete the copy"
     needs = ("storage",)
-    asks = (kept_copies.ACTION,)
+    asks = (RENAME,)
 
     def perform(self, ctx: Context) -> dict[str, Any] | None:
         """The source offers its disks to exactly this destination while the copy lasts."""

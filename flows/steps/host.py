@@ -24,6 +24,7 @@ from droveway.flows.steps.command import (
     same_directory,
 )
 from droveway.flows.steps.rows import is_deleted
+from droveway.persistence.debts import RENAME
 
 GIB: Final = 1024**3
 MIB: Final = 1024**2
@@ -194,8 +195,9 @@ class StopDestinationGuest(StopGuest):
         return clearing.stop_left_guest(ctx)
 
     def redefine(self, ctx: Context) -> None:
-        """As the revert found it."""
-        redefining.on_destination(ctx, self.host(ctx), ctx.inputs["source_check"]["destination"]["definition"])
+        """As the revert found it; as the move defined it where the host, which was declared down, did not show it."""
+        found = ctx.inputs["source_check"]["destination"]["definition"]
+        redefining.on_destination(ctx, self.host(ctx), found or before(ctx.move).guest.definition)
 
 
 class ReleaseSource(HostStep):
@@ -435,7 +437,7 @@ class DiscardDestination(HostStep):
 
     destroys = True
     where = Where.DESTINATION
-    asks = (kept_copies.ACTION,)
+    asks = (RENAME,)
     owed_when_down = True
     does = "undefine the guest and delete its disks on the destination"
     no_undo = "past the point of no return"

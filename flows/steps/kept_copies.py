@@ -9,32 +9,50 @@ from droveway.errors import StepError
 from droveway.flows.run import DECLARED_DOWN, UNREACHABLE
 from droveway.flows.step import Context
 from droveway.flows.steps.command import same_directory
+from droveway.persistence.debts import RENAME
 
-ACTION: Final = "rename_copy"
+DEADLINE: Final = 60.0
+"""Seconds for a host to rename a copy."""
 
-_KNOWN: Final = f"{ACTION}@{wire.ACTION_VERSION}"
+_KNOWN: Final = f"{RENAME}@{wire.ACTION_VERSION}"
 
 
 def rename(ctx: Context, host: str) -> None:
     """Have the host give the copy a name under which nobody takes it for the server's own disks.
 
-    A host that is away, or whose worker is of an older release, keeps it under the server's name.  In one directory the
-    disks that the copy was made of lie beside it.  Raises StepError for what the host refuses.
+    A host that is away owes that.  One whose worker is of an older release keeps the copy under the server's name.  In
+    one directory the disks that the copy was made of lie beside it.  Raises StepError for what the host refuses.
     """
     worker = ctx.run.workers().get(host)
-    if same_directory(ctx) or worker is None or _KNOWN not in worker.actions:
+    if same_directory(ctx) or (worker is not None and _KNOWN not in worker.actions):
+        return
+    if worker is None:
+        _owe(ctx, host)
         return
     try:
         ctx.run.command(
             ctx.step,
             ctx.direction,
             host=host,
-            action=ACTION,
+            action=RENAME,
             details=wire.NoDetails(),
-            deadline=60.0,
+            deadline=DEADLINE,
             command_direction="execute",
             part="rename",
         )
     except StepError as error:
         if error.error_code not in (UNREACHABLE, DECLARED_DOWN):
             raise
+        _owe(ctx, host)
+
+
+def _owe(ctx: Context, host: str) -> None:
+    ctx.run.owe(
+        ctx.step,
+        host=host,
+        action=RENAME,
+        details=wire.NoDetails(),
+        deadline=DEADLINE,
+        direction="execute",
+        entered=ctx.direction,
+    )

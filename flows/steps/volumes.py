@@ -9,13 +9,19 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+import sqlalchemy as sa
+
 from droveway.clients.volume import Attachment
-from droveway.errors import Evacuated
+from droveway.errors import Evacuated, StepError
 from droveway.flows.before import VolumeBefore, before
+from droveway.flows.run import UNREACHABLE
 from droveway.flows.step import Context, Step
 from droveway.flows.steps import attached, starting
+from droveway.flows.steps.host import CheckDestination
 from droveway.flows.steps.rows import cell_rows, is_deleted
 from droveway.persistence import devices, objects, servers
+from droveway.persistence.journal import MoveStep
+from droveway.persistence.moves import SHORT
 from droveway.persistence.swap import OneOf, swap
 
 
@@ -115,14 +121,34 @@ class MoveVolumesBack(MoveVolumes):
     needs = ("reserved", "source_check")
 
     def new_connector(self, ctx: Context) -> dict[str, Any]:
-        """The source's."""
-        found: dict[str, Any] = ctx.inputs["source_check"]["connector"]
-        return found
+        """The source's; as it was before the move where the source, which is declared down, has not told it."""
+        return ctx.inputs["source_check"].get("connector") or before(ctx.move).guest.connector
 
     def old_connector(self, ctx: Context) -> dict[str, Any]:
-        """The destination's."""
-        found: dict[str, Any] = ctx.inputs["source_check"]["destination"]["connector"]
-        return found
+        """The destination's; as the move that brought the server there was told it where it is declared down."""
+        return ctx.inputs["source_check"]["destination"].get("connector") or _told_connector(ctx)
+
+
+def _told_connector(ctx: Context) -> dict[str, Any]:
+    """The connector that the destination told the forward flow."""
+    told = sa.select(MoveStep.result).where(
+        MoveStep.move_id == ctx.move.id,
+        MoveStep.step == CheckDestination.step_name(),
+        MoveStep.direction == "execute",
+        MoveStep.attempt == ctx.move.attempt,
+        MoveStep.result.is_not(None),
+    )
+    with ctx.run.journal.read() as session:
+        found = session.scalar(told.order_by(MoveStep.seq.desc()).limit(1)) or {}
+    if connector := found.get("connector"):
+        return dict(connector)
+    host = ctx.destination.host
+    raise StepError(
+        f"host {host} is declared down, and the journal does not know by which connector it is given volumes: bring "
+        f"{host} back, then droveway move retry {ctx.move.id[:SHORT]}",
+        code=UNREACHABLE,
+        host=host,
+    )
 
 
 def _volumes(ctx: Context) -> list[VolumeBefore]:

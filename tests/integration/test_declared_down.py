@@ -15,6 +15,7 @@ from support.operations import Stage, stage
 from support.small_lab import until
 
 from droveway.engines import asking
+from droveway.engines.commands import Commands
 from droveway.engines.run import MoveRun
 from droveway.engines.submit import Wish, submit
 from droveway.lab import books, leftovers, operations, stopped
@@ -75,15 +76,18 @@ def come_back(lab: Stage, host: str) -> None:
 
 
 @contextlib.contextmanager
-def dying(lab: Stage, host: str, step: str, direction: str = "execute", phase: str = "before") -> Iterator[list[str]]:
-    """The lab runs, and the host dies as soon as the step comes to that."""
+def dying(
+    lab: Stage, host: str, step: str, direction: str = "execute", phase: str = "before", *, other: str = ""
+) -> Iterator[list[str]]:
+    """The lab runs, and the host dies as soon as the step comes to that; and with it the ``other`` one."""
     died: list[str] = []
 
     def die(_move: str, at: str, way: str, when: str) -> None:
         if (at, way, when) == (step, direction, phase) and not died:
-            died.append(host)
-            workers.stop(host)
-            burn(lab, host)
+            for each in filter(None, (host, other)):
+                died.append(each)
+                workers.stop(each)
+                burn(lab, each)
 
     with lab.running(die) as workers:
         yield died
@@ -300,6 +304,51 @@ def test_a_worker_of_an_older_release_keeps_the_copy_under_its_name(
     come_back(lab, "host1")
     balanced(lab, "host1")
     assert not copy.exists()
+
+
+@pytest.mark.parametrize("older", [False, True])
+def test_a_copy_that_is_kept_on_a_dead_host_is_renamed_when_that_is_back(
+    lab: Stage, server: str, monkeypatch: pytest.MonkeyPatch, *, older: bool
+) -> None:
+    """Both hosts are dead when the move is undone, and the source is so for longer.
+
+    A worker of an older release, which knows no renaming, is not asked for it.
+    """
+    uuid = lab.id_of(server)
+    with dying(lab, "host1", "connect_destination", other="host2") as died:
+        move = submit(lab.lab, Wish(server=server, flavor=None, host="host2")).id
+        until(lambda: len(died) == 2, "the death of both")
+        ask(lab, move, "cancel")
+        found = rest(lab, move)
+    assert found.state == State.CANCELLED, found.error
+    renaming = owed_by(lab, "host2").get("rename_copy")
+    assert renaming is not None
+    copy, kept = lab.directory("host2", server), lab.directory("host2", server, f"_keep-{move}")
+    assert copy.is_dir()
+    with monkeypatch.context() as release:
+        if older:
+            told = Commands.workers
+            release.setattr(
+                Commands, "workers", lambda asked: {host: older_one(each) for host, each in told(asked).items()}
+            )
+        stopped.start(lab.lab.layout, "host2")
+        lab.cli("host", "enable", "host2")
+        lab.cli("move", "resume")
+    ended = lab.json("debt", "show", str(renaming))
+    assert ended["state"] == ("void" if older else "settled")
+    assert ("does not know rename_copy" in ended["next"]) == older
+    assert [path.name for path in copy.parent.glob(f"{uuid}*")] == [copy.name if older else kept.name]
+    # All that is left to do there is the undo of the copy: nothing purges what is kept when a time is over.
+    assert set(owed_by(lab, "host2")) == {"copy_disks"}
+    come_back(lab, "host1")
+    balanced(lab, "host1")
+    assert not list(copy.parent.glob(f"{uuid}*"))
+
+
+def owed_by(lab: Stage, host: str) -> dict[str, int]:
+    """The number of each debt of the host, by its action."""
+    numbers = [row["id"] for row in lab.json("debt", "list", "--host", host)]
+    return {lab.json("debt", "show", str(number))["action"]: number for number in numbers}
 
 
 def older_one(worker: Registration) -> Registration:
