@@ -1,4 +1,4 @@
-"""Running an audit: every check over one snapshot, and a second look at whatever was found while moves go on."""
+"""Running an audit: every check over one snapshot, and a second look at whatever was found."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from droveway.audit import (
 )
 from droveway.audit.findings import Finding, Kind, Report, unique
 from droveway.audit.gently import gently
-from droveway.audit.snapshot import Phase, Snapshot
+from droveway.audit.snapshot import Snapshot
 from droveway.audit.sources import Sources, take
 
 Check = Callable[[Snapshot], Iterator[Finding]]
@@ -72,14 +72,13 @@ UNDONE: Final[dict[str, frozenset[Kind]]] = {
 def audit(sources: Sources) -> Report:
     """Compare all books and say what contradicts; nothing is changed.
 
-    Raises what databases and services raise when they cannot be read.  While flows run, databases and hosts are not
-    read at one instant: then a finding counts only when a second look finds it again.  Where hosts are asked, a flow
-    may begin while they answer, of which the journal that was read before knows nothing: there, too.
+    Raises what databases and services raise when they cannot be read.  Databases and hosts are not read at one
+    instant: a flow may begin or end meanwhile, of which the journal that was read before knows nothing.  So a finding
+    counts only when a second look finds it again.
     """
     snapshot = take(sources)
     report = judge(snapshot)
-    moving = any(standing.phase is Phase.MOVING for standing in snapshot.standings.values())
-    if report.clean or not (moving or sources.asks):
+    if report.clean:
         return report
     later = take(sources)
     again = judge(later)

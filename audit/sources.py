@@ -32,8 +32,6 @@ class Sources:
     """None where no image service is known: then images are not compared."""
     look: Callable[[], Looked]
     """Looks at what the hosts hold, see `droveway.audit.read_hosts`."""
-    asks: bool = False
-    """Whether that is asked of others, so that moves may begin and end meanwhile."""
     guests_log: Path | None = None
     """The log of all sandbox guests, where there is one."""
 

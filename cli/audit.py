@@ -184,7 +184,6 @@ def _sources(site: Site, stack: contextlib.ExitStack) -> Sources:
         volumes=site.cloud.volumes,
         images=None,
         look=_Workers(site, stack).look,
-        asks=True,
     )
 
 
