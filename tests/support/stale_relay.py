@@ -34,6 +34,8 @@ from droveway.lab.session import Lab
 from droveway.persistence.journal import Claim
 from droveway.persistence.states import State
 
+_REGISTERED = f"{ROOT}/.entities/"
+
 Phase = Literal["before", "during", "after", "stored"]
 
 ENDS = {
@@ -202,5 +204,10 @@ class Scene:
             raise DestinationFault("the guest was never started", code="fault")
 
     def _picture(self) -> dict[str, Any]:
-        nodes = {path: (node["data"], node["version"]) for path, node in self._store.get_children(ROOT, False).items()}
+        """Read all there is but the names by which conductors register: each does so when its thread comes to it.
+
+        They end with its session, and nobody reads them.
+        """
+        found = self._store.get_children(ROOT, False).items()
+        nodes = {path: (node["data"], node["version"]) for path, node in found if not path.startswith(_REGISTERED)}
         return {**picture(self._lab.layout), **nodes}
