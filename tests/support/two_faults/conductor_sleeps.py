@@ -226,8 +226,8 @@ class _Scene(stale_relay.Scene):
         passed = list(dict.fromkeys(each for each in last.passed if self._counts(each)))
         if self._relay.then == "again":
             if read_move(self._lab, move).state == State.VERIFYING:
-                # What a resize wrote is taken back, so that a late write of it shows.
-                ends = "revert" if self._relay.kind == "resize" else "confirm"
+                # What a resize wrote is taken back, so that a late write of it shows; a confirm fails here each time.
+                ends = "revert" if self._relay.kind in ("resize", "confirm") else "confirm"
                 self._rest(file_flow(self._lab, ends), finishing)
             move = file_flow(self._lab, "migrate")
             self._rest(move, finishing)
