@@ -14,9 +14,10 @@ from droveway.engines import facts, outcomes, policies
 from droveway.engines.site import Site
 from droveway.errors import DrovewayError, NotFound, Refused
 from droveway.flows import registry
+from droveway.flows.steps.command import ADOPTED
 from droveway.persistence import catalog, moves, requests
 from droveway.persistence.database import absence, database_time
-from droveway.persistence.journal import Move
+from droveway.persistence.journal import Move, MoveStep
 from droveway.persistence.policies import HEALTHY, MANUAL
 from droveway.persistence.states import ENDED, State
 from droveway.scheduler import preconditions
@@ -102,7 +103,33 @@ def end(site: Site, name: str, kind: str) -> Move:
     found = None if move.state != State.VERIFYING or move.delete_requested else outcomes.of_move(site, move)
     if found is None and not (move.delete_requested and kind == preconditions.REVERT):
         require_end(site, name, kind)
-    return ask(site, name, confirm if (found or kind) == outcomes.CONFIRM else revert)
+    request = confirm if (found or kind) == outcomes.CONFIRM else revert
+    if found is None and move.state == State.VERIFYING and outcomes.begun_before(site, move) == kind:
+        return ask(site, name, _going_on(request))
+    return ask(site, name, request)
+
+
+def _going_on(request: Callable[[orm.Session, Move], None]) -> Callable[[orm.Session, Move], None]:
+    """File the flow as one that may have gone further than the journal knows, see `flows.steps.overtaken.is_behind`."""
+
+    def filed(session: orm.Session, move: Move) -> None:
+        request(session, move)
+        now = database_time(session)
+        session.add(
+            MoveStep(
+                move_id=move.id,
+                flow_uuid=move.flow_uuid,
+                flow="",
+                step=ADOPTED,
+                direction="execute",
+                attempt=move.attempt,
+                started_at=now,
+                ended_at=now,
+                result={"begun": move.state},
+            )
+        )
+
+    return filed
 
 
 def require_end(site: Site, name: str, kind: str) -> None:

@@ -111,12 +111,12 @@ def of_move(site: Site, move: Move) -> str | None:
 def begun_before(site: Site, move: Move) -> str | None:
     """Find the kind of flow that had begun when the journal was put back to a time at which the move waited; else None.
 
-    The server's rows show it.  It counts while nothing has happened since the journal was adopted.
+    The server's rows show it.  It counts while nothing but the forward flow, which writes no such thing, has gone on
+    since the journal was adopted.
     """
     with site.journal.read() as session:
-        last = session.scalar(
-            sa.select(MoveStep.step).where(MoveStep.move_id == move.id).order_by(MoveStep.seq.desc()).limit(1)
-        )
+        ours = sa.select(MoveStep.step).where(MoveStep.move_id == move.id, MoveStep.flow.not_in(moves.FORWARD_KINDS))
+        last = session.scalar(ours.order_by(MoveStep.seq.desc()).limit(1))
     if last != ADOPTED:
         return None
     with site.cell_databases[move.source_cell].read() as session:

@@ -42,6 +42,11 @@ _SWITCHED_BACK: Final = frozenset(
 _STARTED: Final = frozenset({"save_request_spec"})
 """The same once the migration is finished."""
 
+_ENDING: Final = frozenset(
+    {MigrationStatus.CONFIRMING, MigrationStatus.CONFIRMED, MigrationStatus.REVERTING, MigrationStatus.REVERTED}
+)
+"""What the migration says once a confirm or revert has begun, here or by Nova: all of the forward flow is done."""
+
 _FIRST: Final = frozenset({"record_before", "accept", "record_migration"})
 """The steps that are undone last, from the migration's end on."""
 
@@ -92,12 +97,17 @@ _OTHER_SINCE: Final = (
 def went_on(run: Run, step: str) -> bool:
     """Whether the server's rows show that the flow did this step before its journal was put back.
 
-    They name the other host from `switch_records` on, so that whatever comes before was done by then.
+    They name the other host from `switch_records` on, so that whatever comes before was done by then.  Where the move
+    is being confirmed or reverted, or was, nothing of its forward flow is left to do.
     """
     move, attempt = run.row, run.attempt(run.row)
-    if attempt is None or move.storage is None or not was_adopted(run) or attempt.host == move.source_host:
+    if attempt is None or move.storage is None or not was_adopted(run):
         return False
     row, migration = _rows(run)
+    if run.kind in FORWARD_KINDS and row is not None and migration is not None and migration.status in _ENDING:
+        return True
+    if attempt.host == move.source_host:
+        return False
     if run.kind == _REVERT:
         back = row is not None and migration is not None and row.host == move.source_host
         return back and step not in _SWITCHED_BACK and (row.task_state, migration.status) == _REVERTING  # type: ignore[union-attr]

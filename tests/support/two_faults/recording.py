@@ -31,6 +31,8 @@ REST: Final = "rest"
 """The boundary before a confirm or revert was asked for."""
 BEGIN: Final = "begin"
 """The boundary before the first step."""
+FORWARD: Final = "forward."
+"""Before a step of the resize that a confirm or revert ends: the boundary behind that step."""
 
 LOST: Final = "worker-"
 """Before a host's name, in a boundary's place: the journal of that host's worker was moved away."""
@@ -76,8 +78,8 @@ class Point:
     at: str
     """The effect: direction.step.phase."""
     of: str
-    """The boundary that the journal is as of: direction.step, `BEGIN` or `REST`; with another database's name before
-    it, or `LOST` with a host."""
+    """The boundary that the journal is as of: direction.step, one of `FORWARD`, `BEGIN` or `REST`; with another
+    database's name before it, or `LOST` with a host."""
     how: tuple[str, str, str]
 
     def __str__(self) -> str:
@@ -153,7 +155,8 @@ class Recording:
         (self._folder / "databases").mkdir()
         forward = self._kind in ("resize", "migrate")
         if not forward:
-            lab.cli("server", "resize", "web", "--flavor", "large")
+            with lab.running(self._on_resize):
+                lab.cli("server", "resize", "web", "--flavor", "large")
             self._keep_databases(REST)
         hosts = {host: functools.partial(self._on_worker, host) for host in sorted(lab.lab.identity.hosts)}
         with lab.running(self._on_conductor, hosts):
@@ -163,6 +166,10 @@ class Recording:
             assert "Traceback" not in said.error, (said, code)
         self.move = lab.move("web").id
         self._worlds["end"] = copies.keep(lab.root, self._folder / "worlds" / "end")
+
+    def _on_resize(self, _move: str, step: str, _direction: str, phase: str) -> None:
+        if phase == "stored":
+            self._keep_databases(f"{FORWARD}{step}")
 
     def _on_conductor(self, _move: str, step: str, direction: str, phase: str) -> None:
         if phase == "before" and not self._kept("", BEGIN).exists():
@@ -196,7 +203,8 @@ def pairs(operation: str) -> Iterator[tuple[str, str]]:
     kind = operation.removesuffix(UNDONE)
     graph = registry.latest(kind)
     at_host = {step.step_name() for step in graph.walk() if step.where is not Where.CONDUCTOR}
-    boundaries = [BEGIN] if kind in ("resize", "migrate") else [REST, BEGIN]
+    resize = [f"{FORWARD}{step.step_name()}" for step in registry.latest("resize").walk()]
+    boundaries = [BEGIN] if kind in ("resize", "migrate") else [*resize, REST, BEGIN]
     for direction, step in _passed(operation):
         for phase in ("before", "early", "late", "after") if step in at_host else ("before", "after"):
             yield from ((f"{direction}.{step}.{phase}", of) for of in boundaries)
