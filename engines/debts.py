@@ -204,7 +204,7 @@ class Collector:
             self._coordination, flow_uuid=owed.flow, epoch=epoch, guard=epoch_path(fence), version=version
         )
         asked = Command(
-            key=f"{owed.flow}.{owed.step}.{owed.direction}.{owed.sequence}.debt-{epoch}",
+            key=f"{owed.flow}.{owed.step}.{owed.direction}.{owed.sequence}.debt-{epoch}-{debt.id}",
             host=debt.host,
             move=fence,
             server=move.server,

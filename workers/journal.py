@@ -27,7 +27,7 @@ APPLICATION: Final = 0x44726F76
 VERSION: Final = 1
 
 DEBT: Final = "debt-"
-"""How the last part of a command's key begins by which a debt is paid, with the number of the step that left it."""
+"""How the last part of a command's key begins by which a debt is paid: with the claim's epoch and the debt's number."""
 
 _SCHEMA: Final = f"""
 CREATE TABLE commands (

@@ -31,6 +31,9 @@ _SWITCH: Final = "switch_records"
 _SWITCHED: Final = frozenset({_SWITCH, "start_guest", "save_request_spec", "finish_records"})
 """The steps that the rows do not show as done when they name the destination."""
 
+_UNDONE_BACK: Final = frozenset({MigrationStatus.FINISHED, MigrationStatus.CONFIRMING, MigrationStatus.CONFIRMED})
+"""What the migration says once a revert was undone."""
+
 _REVERT: Final = "revert"
 _REVERTING: Final = (TaskState.RESIZE_REVERTING, MigrationStatus.REVERTING)
 
@@ -167,9 +170,9 @@ def require_way(ctx: Context) -> None:
 
 
 def _waits(run: Run, row: Instance, migration: Migration) -> bool:
-    """Whether the server waits for confirm or revert, as it does once a revert was undone."""
+    """Whether the server waits for confirm or revert, as it does once a revert was undone, or was confirmed since."""
     attempt = run.attempt(run.row)
-    stands = (row.task_state, migration.status) == (None, MigrationStatus.FINISHED)
+    stands = row.task_state is None and migration.status in _UNDONE_BACK
     return stands and attempt is not None and row.host == attempt.host
 
 

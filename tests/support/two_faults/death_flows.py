@@ -52,6 +52,12 @@ def begin(lab: Stage, operation: str, policy: str = "manual") -> str:
     return move
 
 
+PROVED: Final = {"discard_source": DESTINATION, "discard_destination": SOURCE}
+"""The steps that delete a copy, with the host that shows its own right before the command is sent.
+
+One that dies while the command is carried out had shown it in this claim: nothing calls the deletion back.
+"""
+
 ONE_HOST: Final = ("delete",)
 """The server has no second one."""
 

@@ -168,4 +168,7 @@ class Ground:
             spot.join()
         # Only now: what comes after the last step's result may still have been under way.
         death.workers = None
+        _direction, step, phase = point.at.split(".")
+        if phase == "during" and death_flows.PROVED.get(step) == point.dead:
+            death.whole = False
         return "" if death.hosts else "no host ever died"
