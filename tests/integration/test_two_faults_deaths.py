@@ -23,6 +23,7 @@ STUCK = [
     "apart:confirm:execute.check_destination_copy.before:destination+source:on:confirm",
     "apart:revert:execute.check_source.during:destination+source:off:confirm",
     "bare:rest:paused.resize.start_guest:destination+source:off:revert",
+    "bare:revert:execute.start_guest.stored:source+destination:on:revert",
     "shared:confirm-undone:revert.mark_confirming.after:source+destination:on:confirm",
     "shared:revert:execute.release_destination.after:destination+source:off:revert",
 ]

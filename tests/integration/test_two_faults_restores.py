@@ -57,6 +57,11 @@ MET = [
     # The volumes were reserved again before the undo, and so on the host that it takes them from.
     "apart:revert:execute.restore_disks.late:execute.move_ports:retried:host2:confirm",
     "apart:revert:execute.restore_disks.late:worker-host2:retried:host2:confirm",
+    # The journal has the move in the middle of its forward flow, and it was confirmed or reverted, or is being so.
+    "apart:confirm:end:forward.copy_disks:retried:up:confirm",
+    "apart:confirm:execute.keep_copy.after:forward.set_aside:left:host1:revert",
+    "apart:revert:execute.stop_guest.after:forward.accept:retried:host2:confirm",
+    "shared:revert:end:forward.move_ports:retried:up:revert",
     # The copy's mark has ended.
     "apart:confirm:execute.release_source_allocation.before:execute.mark_confirming:retried:up:revert",
 ]

@@ -129,6 +129,30 @@ def test_rows_that_name_the_destination_show_all_before_the_switch_as_done(
     assert not any(overtaken.went_back(moving, step) for step in names(graph))
 
 
+@pytest.mark.parametrize("graph", FORWARD, ids=lambda graph: f"{graph.kind}@{graph.version}")
+@pytest.mark.parametrize(
+    ("host", "task", "status", "vm_state"),
+    [
+        (DESTINATION, None, "confirming", "resized"),
+        (DESTINATION, None, "confirmed", "active"),
+        (DESTINATION, "resize_reverting", "reverting", "resized"),
+        (SOURCE, "resize_reverting", "reverting", "resized"),
+        (SOURCE, None, "reverted", "active"),
+        # It was moved once more since.
+        ("third", None, "confirmed", "active"),
+    ],
+)
+def test_a_confirm_or_revert_shows_all_of_the_forward_flow_as_done(
+    moving: Moving, graph: Graph, host: str, task: str | None, status: str, vm_state: str
+) -> None:
+    moving.kind = graph.kind
+    moving.place(host, task, status, vm_state)
+    assert not any(overtaken.went_on(moving, step) for step in names(graph))
+    overtaken._ADOPTED.clear()
+    adopted(moving, graph.kind)
+    assert all(overtaken.went_on(moving, step) for step in names(graph))
+
+
 @pytest.mark.parametrize("graph", BACK, ids=lambda graph: f"{graph.kind}@{graph.version}")
 def test_rows_that_name_the_source_show_a_revert_up_to_the_switch_as_done(moving: Moving, graph: Graph) -> None:
     adopted(moving, graph.kind)
@@ -167,6 +191,8 @@ def test_a_migration_that_ended_leaves_only_the_first_steps_to_be_undone(moving:
 def test_a_revert_whose_server_waits_again_was_undone(moving: Moving, graph: Graph) -> None:
     adopted(moving, graph.kind)
     moving.place(DESTINATION, None, "finished", "resized")
+    assert all(overtaken.went_back(moving, step) for step in names(graph))
+    moving.place(DESTINATION, None, "confirmed")
     assert all(overtaken.went_back(moving, step) for step in names(graph))
     moving.place(DESTINATION, "resize_reverting", "reverting", "resized")
     assert not any(overtaken.went_back(moving, step) for step in names(graph))
