@@ -214,7 +214,7 @@ def _fence(standing: Standing, row: ServerRow) -> Iterator[Finding]:
 
 
 def _claimed(snapshot: Snapshot, standing: Standing) -> bool:
-    """Whether a conductor may be at a move of the server: it raises the fence first of all, and drops it last of all.
+    """Tell whether a conductor may be at a move of the server: it raises the fence first and drops it last.
 
     A move that waits for its first step may be claimed at any moment.  One that has ended keeps its claim until its
     conductor, or whoever clears up after it, has dropped the fence.

@@ -69,7 +69,7 @@ class DebtView:
 
     @property
     def is_rename(self) -> bool:
-        """Whether it is a name of its own for a copy that the host keeps."""
+        """Tell whether the host is to rename a copy that it keeps."""
         return self.action == RENAME
 
 

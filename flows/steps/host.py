@@ -195,7 +195,7 @@ class StopDestinationGuest(StopGuest):
         return clearing.stop_left_guest(ctx)
 
     def redefine(self, ctx: Context) -> None:
-        """As the revert found it; as the move defined it where the host, which was declared down, did not show it."""
+        """Define the guest as the revert found it, or as the move defined it where the dead host did not show it."""
         found = ctx.inputs["source_check"]["destination"]["definition"]
         redefining.on_destination(ctx, self.host(ctx), found or before(ctx.move).guest.definition)
 

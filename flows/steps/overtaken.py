@@ -170,7 +170,7 @@ def require_way(ctx: Context) -> None:
 
 
 def _waits(run: Run, row: Instance, migration: Migration) -> bool:
-    """Whether the server waits for confirm or revert, as it does once a revert was undone, or was confirmed since."""
+    """Tell whether the server waits for confirm or revert once more, or was confirmed since."""
     attempt = run.attempt(run.row)
     stands = row.task_state is None and migration.status in _UNDONE_BACK
     return stands and attempt is not None and row.host == attempt.host

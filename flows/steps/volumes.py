@@ -121,16 +121,16 @@ class MoveVolumesBack(MoveVolumes):
     needs = ("reserved", "source_check")
 
     def new_connector(self, ctx: Context) -> dict[str, Any]:
-        """The source's; as it was before the move where the source, which is declared down, has not told it."""
+        """Return the source's connector: what the source told, or what it was before the move where it is dead."""
         return ctx.inputs["source_check"].get("connector") or before(ctx.move).guest.connector
 
     def old_connector(self, ctx: Context) -> dict[str, Any]:
-        """The destination's; as the move that brought the server there was told it where it is declared down."""
+        """Return the destination's connector: what it told the revert, or the forward flow where it is dead."""
         return ctx.inputs["source_check"]["destination"].get("connector") or _told_connector(ctx)
 
 
 def _told_connector(ctx: Context) -> dict[str, Any]:
-    """The connector that the destination told the forward flow."""
+    """Read the connector that the destination told the forward flow; raises StepError where nobody knows it."""
     told = sa.select(MoveStep.result).where(
         MoveStep.move_id == ctx.move.id,
         MoveStep.step == CheckDestination.step_name(),

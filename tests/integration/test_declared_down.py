@@ -79,7 +79,7 @@ def come_back(lab: Stage, host: str) -> None:
 def dying(
     lab: Stage, host: str, step: str, direction: str = "execute", phase: str = "before", *, other: str = ""
 ) -> Iterator[list[str]]:
-    """The lab runs, and the host dies as soon as the step comes to that; and with it the ``other`` one."""
+    """Run the lab, and let the host die as soon as the step comes to that, and with it the ``other`` one."""
     died: list[str] = []
 
     def die(_move: str, at: str, way: str, when: str) -> None:
@@ -346,7 +346,7 @@ def test_a_copy_that_is_kept_on_a_dead_host_is_renamed_when_that_is_back(
 
 
 def owed_by(lab: Stage, host: str) -> dict[str, int]:
-    """The number of each debt of the host, by its action."""
+    """Read the number of each debt of the host, by its action."""
     numbers = [row["id"] for row in lab.json("debt", "list", "--host", host)]
     return {lab.json("debt", "show", str(number))["action"]: number for number in numbers}
 

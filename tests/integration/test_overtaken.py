@@ -89,3 +89,30 @@ def test_what_a_guest_that_is_off_has_written_is_kept(lab: Stage, name: str, ste
     put_back(lab, name, step, off=True, cancelled=True)
     assert (lab.directory(destination, name) / "disk").exists()
     assert lab.starts(name).count(source) == 1
+
+
+def test_a_revert_that_had_begun_goes_on_though_the_journal_has_the_forward_flow(lab: Stage) -> None:
+    """It had stopped the guest: with the source away it parks, where it would have left the server waiting, and off."""
+    journal, kept = lab.lab.layout.journal, lab.root / "copy.sqlite"
+
+    def meet(move: str, step: str, _direction: str, phase: str) -> None:
+        if (step, phase) == ("copy_disks", "before"):
+            copy(journal, kept)
+        if (step, phase) == ("release_destination", "before"):
+            asking.ask(lab.lab, move, requests.pause)
+
+    with lab.running(meet):
+        lab.cli("server", "migrate", "web", "--host", "host2")
+        lab.cli("server", "revert", "web")
+    assert (lab.move("web").state, lab.standing("web").runs) == ("reverting", [])
+    copy(kept, journal)
+    lab.cli("db", "adopt")
+    lab.cli("move", "retry", lab.move("web").id)
+    assert lab.move("web").state == "verifying"
+    lab.cli("lab", "worker", "stop", "host1")
+    lab.cli("move", "revert", lab.move("web").id, code=4)
+    assert lab.move("web").state == "needs-operator"
+    lab.cli("lab", "worker", "start", "host1")
+    lab.cli("move", "retry", lab.move("web").id)
+    assert (lab.move("web").state, lab.standing("web").runs) == ("reverted", ["host1"])
+    lab.assert_balanced()

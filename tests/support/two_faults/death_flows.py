@@ -55,7 +55,8 @@ def begin(lab: Stage, operation: str, policy: str = "manual") -> str:
 PROVED: Final = {"discard_source": DESTINATION, "discard_destination": SOURCE}
 """The steps that delete a copy, with the host that shows its own right before the command is sent.
 
-One that dies while the command is carried out had shown it in this claim: nothing calls the deletion back.
+One that dies while the command is carried out had shown it in this claim: nothing calls the deletion back, and its
+own copy is the last one.
 """
 
 ONE_HOST: Final = ("delete",)

@@ -47,6 +47,8 @@ class Death:
         """By host the servers whose guests ran there."""
         self.whole = False
         """Whether a host that lives on had each disk whole."""
+        self.shown = False
+        """Whether the dead host had shown its own right before the others' deletion, so that its copy counts."""
 
     def named(self) -> list[str]:
         """The hosts that are to die, or died; before a destination is chosen the one that most moves go to."""
@@ -164,7 +166,7 @@ def wrong(lab: Stage, death: Death, choice: str, back: str) -> Iterator[str]:
     deleted = _is_deleted(lab, server)
     if told := watch.trouble(server, ended=True, dead=dead, deleted=deleted):
         yield f"{named} dead and the move ended: {told}"
-    if death.whole and not deleted and not watch.is_whole(server, dead=dead):
+    if death.whole and not deleted and not watch.is_whole(server, dead=[] if death.shown else dead):
         yield f"{named} dead, another host had each disk of the server whole, and none has any more"
     yield from _audited(lab, dead)
     while dead:

@@ -169,6 +169,5 @@ class Ground:
         # Only now: what comes after the last step's result may still have been under way.
         death.workers = None
         _direction, step, phase = point.at.split(".")
-        if phase == "during" and death_flows.PROVED.get(step) == point.dead:
-            death.whole = False
+        death.shown = phase == "during" and death_flows.PROVED.get(step) == point.dead
         return "" if death.hosts else "no host ever died"
