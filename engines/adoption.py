@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy import orm
@@ -90,6 +90,24 @@ def park_all(
     return parked
 
 
+def note(session: orm.Session, move: Move, **told: Any) -> None:
+    """Write into the history that the move's flow may have gone further than the journal knows; ``told``: columns."""
+    now = database_time(session)
+    session.add(
+        MoveStep(
+            move_id=move.id,
+            flow_uuid=move.flow_uuid or "",
+            flow="",
+            step=ADOPTED,
+            direction="execute",
+            attempt=move.attempt,
+            started_at=now,
+            ended_at=now,
+            **told,
+        )
+    )
+
+
 def _mirrored(coordination: Coordination) -> list[int]:
     found = []
     for move in coordination.children(MOVES):
@@ -112,20 +130,7 @@ def _park(session: orm.Session, move: Move, number: int, what: str, findings: Se
         .where(MoveStep.move_id == move.id, MoveStep.ended_at.is_(None))
         .values(ended_at=now, error=error)
     )
-    session.add(
-        MoveStep(
-            seq=number,
-            move_id=move.id,
-            flow_uuid=move.flow_uuid or "",
-            flow="",
-            step=ADOPTED,
-            direction="execute",
-            attempt=move.attempt,
-            started_at=now,
-            ended_at=now,
-            error=error,
-        )
-    )
+    note(session, move, seq=number, error=error)
     if move.state == State.NEEDS_OPERATOR:
         move.error, move.error_code = why, incarnation.Restored.code
     else:

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy import orm
 
-from droveway.engines import facts, outcomes, policies
+from droveway.engines import adoption, facts, outcomes, policies
 from droveway.engines.site import Site
 from droveway.errors import DrovewayError, NotFound, Refused
 from droveway.flows import registry
-from droveway.flows.steps.command import ADOPTED
 from droveway.persistence import catalog, moves, requests
 from droveway.persistence.database import absence, database_time
-from droveway.persistence.journal import Move, MoveStep
+from droveway.persistence.journal import Move
 from droveway.persistence.policies import HEALTHY, MANUAL
 from droveway.persistence.states import ENDED, State
 from droveway.scheduler import preconditions
@@ -67,7 +66,7 @@ def carry(site: Site, move_id: str) -> Move:
     return read_move(site, move_id) if site.settle(rests) else seen
 
 
-def ask(site: Site, name: str, request: Callable[[orm.Session, Move], None]) -> Move:
+def ask(site: Site, name: str, request: requests.Filing) -> Move:
     """Write what is asked of the move that has this id, or begins with it; nothing is carried on yet."""
     with site.journal.write() as session:
         move = moves.get(session, moves.find(session, name).id, lock=True)
@@ -80,9 +79,9 @@ def confirm(session: orm.Session, move: Move) -> None:
     requests.confirm(session, move, registry.reference("confirm"))
 
 
-def revert(session: orm.Session, move: Move) -> None:
-    """File the revert flow."""
-    requests.revert(session, move, registry.reference("revert"))
+def revert(session: orm.Session, move: Move, *, shown: bool = False) -> None:
+    """File the revert flow; ``shown`` as for `requests.revert`."""
+    requests.revert(session, move, registry.reference("revert"), shown=shown)
 
 
 def cancel(session: orm.Session, move: Move) -> None:
@@ -101,49 +100,66 @@ def end(site: Site, name: str, kind: str) -> Move:
     """
     move = find_move(site, name)
     found = None if move.state != State.VERIFYING or move.delete_requested else outcomes.of_move(site, move)
+    going_on = False
     if found is None and not (move.delete_requested and kind == preconditions.REVERT):
-        require_end(site, name, kind)
-    request = confirm if (found or kind) == outcomes.CONFIRM else revert
-    if found is None and move.state == State.VERIFYING and outcomes.begun_before(site, move) == kind:
-        return ask(site, name, _going_on(request))
-    return ask(site, name, request)
+        going_on = require_end(site, move.id, kind)
+    return ask(site, move.id, _filing(found or kind, going_on=going_on))
 
 
-def _going_on(request: Callable[[orm.Session, Move], None]) -> Callable[[orm.Session, Move], None]:
-    """File the flow as one that may have gone further than the journal knows, see `flows.steps.overtaken.is_behind`."""
+def filing(site: Site, move_id: str, kind: str, *, unasked: bool) -> requests.Filing | str:
+    """How a policy's confirm or revert (``kind``) of the move is filed; why not, when a person's would be refused now.
+
+    What cannot be found out is a reason too.  With ``unasked`` it is filed whatever state the server is in.  Where the
+    rows show that one of the two is done, that one is filed; and if it is ``unasked``, one that had begun.
+    """
+    try:
+        move = read_move(site, move_id)
+        done = outcomes.of_move(site, move)
+        if done is None and not unasked:
+            return _filing(kind, going_on=require_end(site, move_id, kind))
+        begun = outcomes.begun_before(site, move) if done is None else None
+        return _filing(done or begun or kind, going_on=begun is not None, shown=True)
+    except DrovewayError as error:
+        return str(error)
+    except Exception as error:
+        if (why := absence(error)) is not None:
+            return f"whether it may be {_DONE[kind]} cannot be told: {why}"
+        LOG.exception("Whether move %s may be %s cannot be told", move_id, _DONE[kind])
+        return (
+            f"whether it may be {_DONE[kind]} cannot be told ({type(error).__name__}; the log of the conductor that "
+            f"leads has the traceback): droveway move {kind} {move_id[: moves.SHORT]} tries it by hand"
+        )
+
+
+def _filing(kind: str, *, going_on: bool, shown: bool = False) -> requests.Filing:
+    """With ``going_on`` as a flow that may have gone further than the journal knows, see `overtaken.is_behind`.
+
+    With ``shown`` a server that is to be deleted is reverted too: the rows show that it was, or that this had begun.
+    """
 
     def filed(session: orm.Session, move: Move) -> None:
-        request(session, move)
-        now = database_time(session)
-        session.add(
-            MoveStep(
-                move_id=move.id,
-                flow_uuid=move.flow_uuid,
-                flow="",
-                step=ADOPTED,
-                direction="execute",
-                attempt=move.attempt,
-                started_at=now,
-                ended_at=now,
-                result={"begun": move.state},
-            )
-        )
+        if kind == preconditions.CONFIRM:
+            confirm(session, move)
+        else:
+            revert(session, move, shown=shown)
+        if going_on:
+            adoption.note(session, move, result={"begun": move.state})
 
     return filed
 
 
-def require_end(site: Site, name: str, kind: str) -> None:
+def require_end(site: Site, name: str, kind: str) -> bool:
     """Raise `droveway.errors.Refused` naming the first rule that a confirm or revert (``kind``) of the move breaks.
 
-    Asked before a person's and before a policy's.  Nothing for a move that does not wait for it, or whose server is
-    gone: the request itself says what becomes of it.
+    Asked before a person's and before a policy's.  No rule for a move that does not wait for it, or whose server is
+    gone: the request itself says what becomes of it.  Returns whether it had begun before its journal was put back.
     """
     move = find_move(site, name)
     if move.state != State.VERIFYING:
-        return
+        return False
     begun = outcomes.begun_before(site, move)
     if begun == kind:
-        return
+        return True
     if begun is not None:
         raise Refused(
             f"the {begun} of move {move.id[: moves.SHORT]} had begun before its journal was put back: go on with  "
@@ -156,6 +172,7 @@ def require_end(site: Site, name: str, kind: str) -> None:
         # What was found may be the first writes of a confirm or revert that somebody else has asked for meanwhile.
         if read_move(site, move.id).state == State.VERIFYING:
             raise
+    return False
 
 
 def barred(site: Site, move_id: str) -> dict[str, str]:
@@ -167,26 +184,6 @@ def barred(site: Site, move_id: str) -> dict[str, str]:
         except Refused as error:
             why[kind] = str(error)
     return why
-
-
-def may_end(site: Site, move_id: str, kind: str) -> str | None:
-    """Why a person's confirm or revert (``kind``) of the move would be refused now; None when it would not.
-
-    What cannot be found out is a reason too.
-    """
-    try:
-        require_end(site, move_id, kind)
-    except DrovewayError as error:
-        return str(error)
-    except Exception as error:
-        if (why := absence(error)) is not None:
-            return f"whether it may be {_DONE[kind]} cannot be told: {why}"
-        LOG.exception("Whether move %s may be %s cannot be told", move_id, _DONE[kind])
-        return (
-            f"whether it may be {_DONE[kind]} cannot be told ({type(error).__name__}; the log of the conductor that "
-            f"leads has the traceback): droveway move {kind} {move_id[: moves.SHORT]} tries it by hand"
-        )
-    return None
 
 
 def read_move(site: Site, move_id: str) -> Move:

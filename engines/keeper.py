@@ -12,7 +12,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Container, Iterable, Mapping
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import sqlalchemy as sa
 
@@ -38,8 +38,8 @@ from droveway.persistence.states import State
 
 LOG = logging.getLogger(__name__)
 
-MayEnd = Callable[[str, Literal["confirm", "revert"]], str | None]
-"""Why the move may not be confirmed or reverted now, by its id; None when it may."""
+FilingOf = Callable[[Settle], requests.Filing | str]
+"""How the confirm or revert that is due is filed; why not, when it may not be now."""
 
 ASK_AGAIN: Final = 2.0
 """Seconds after which it is asked again whether a policy may do what it could not."""
@@ -204,7 +204,7 @@ class Keeper:
         probe: float | None = None,
         standard: Standard | None = None,
         level: int | None = None,
-        may_end: MayEnd = lambda _move, _kind: None,
+        filing: FilingOf | None = None,
         find_home: FindHome | None = None,
         declared: Callable[[], frozenset[str]] = frozenset,
     ) -> None:
@@ -212,7 +212,7 @@ class Keeper:
 
         ``every``: seconds between two rounds at rest; ``probe``: seconds after which it is asked, far more cheaply,
         whether a flow was filed meanwhile, None: never.  ``racks`` is asked in each round.  ``level``: how much may be
-        spoken to workers.  ``may_end`` says why a person could not confirm or revert a move now.  ``nova``: where moves
+        spoken to workers.  ``filing`` says how what a policy decided is filed; None: plainly.  ``nova``: where moves
         are looked for that Nova has ended; None: nowhere.  ``find_home`` and ``declared`` read the cells: where a
         server lives, which hosts a person declared down.
         """
@@ -223,7 +223,7 @@ class Keeper:
         self._health = HealthChecks(coordination, journal, standard or Standard())
         self._limits = limits or Limits()
         self._racks = racks
-        self._may_end = may_end
+        self._filing = filing or self._plainly
         self._refusals: dict[str, Refusal] = {}
         self._steady = Steady()
         self._every = every
@@ -376,37 +376,39 @@ class Keeper:
 
     def _settle(self, action: Settle) -> None:
         """Confirm or revert, unless a person may not, or the move has left that wait: another has another deadline."""
-        if not self._is_allowed(action):
+        filing = self._allowed(action)
+        if filing is None:
             return
         try:
             with self._journal.write() as session:
                 move = moves.get(session, action.move, lock=True)
                 if move.deadline != action.deadline:
                     return
-                request = requests.confirm if action.kind == "confirm" else requests.revert
-                request(session, move, self._flow_of(action.kind))
+                filing(session, move)
         except Refused as error:
             LOG.info("Move %s was not settled by its policy (%s): %s", action.move, action.kind, error)
         else:
             self.ring()
 
-    def _is_allowed(self, action: Settle) -> bool:
-        """Whether a person may do that to the move; what is refused is asked about again after a while."""
-        if action.unasked:
-            return True
+    def _plainly(self, action: Settle) -> requests.Filing:
+        request = requests.confirm if action.kind == "confirm" else requests.revert
+        return lambda session, move: request(session, move, self._flow_of(action.kind))
+
+    def _allowed(self, action: Settle) -> requests.Filing | None:
+        """How it is filed, if a person may do that to the move; what is refused is asked about again after a while."""
         last = self._refusals.get(action.move)
         if last is not None and time.monotonic() < last.again:
-            return False
-        why = self._may_end(action.move, action.kind)
-        if why is None:
+            return None
+        found = self._filing(action)
+        if not isinstance(found, str):
             self._refusals.pop(action.move, None)
-            return True
-        self._refusals[action.move] = Refusal(why, time.monotonic() + ASK_AGAIN)
-        if last is None or last.why != why:
-            LOG.info("Move %s waits: its policy may not %s it now: %s", action.move, action.kind, why)
+            return found
+        self._refusals[action.move] = Refusal(found, time.monotonic() + ASK_AGAIN)
+        if last is None or last.why != found:
+            LOG.info("Move %s waits: its policy may not %s it now: %s", action.move, action.kind, found)
             with self._journal.write() as session:
-                note_wait(session, action.move, why)
-        return False
+                note_wait(session, action.move, found)
+        return None
 
 
 def _seen(

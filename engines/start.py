@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 import time
 from collections.abc import Callable, Collection
@@ -98,7 +97,7 @@ def keeper(site: Site, coordination: Coordination) -> Keeper:
         probe=None if site.runs_here else KEEPER_PROBE,
         standard=Standard(healthy_after=conf.healthy_after, probe_timeout=conf.probe_timeout),
         level=site.conf.upgrade_levels.worker,
-        may_end=functools.partial(asking.may_end, site),
+        filing=lambda due: asking.filing(site, due.move, due.kind, unasked=due.unasked),
         find_home=returning.homes(site.cells),
         declared=lambda: _declared(site),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 import sqlalchemy as sa
@@ -14,6 +15,9 @@ from droveway.persistence.journal import Move, MoveStep
 from droveway.persistence.moves import SHORT, FlowRef
 from droveway.persistence.states import ENDED, State
 
+Filing = Callable[[orm.Session, Move], None]
+"""Files a flow of a move in a transaction of the journal."""
+
 FORWARD: Final = frozenset({State.QUEUED, State.RUNNING, State.UNDOING})
 
 _GOING_ON: Final = FORWARD | {State.CONFIRMING, State.REVERTING, State.DELETING}
@@ -25,10 +29,13 @@ def confirm(session: orm.Session, move: Move, flow: FlowRef) -> None:
     moves.begin_flow(session, move, State.CONFIRMING, flow)
 
 
-def revert(session: orm.Session, move: Move, flow: FlowRef) -> None:
-    """File the revert flow; raises Refused unless the move waits for verification, and when its server goes anyway."""
+def revert(session: orm.Session, move: Move, flow: FlowRef, *, shown: bool = False) -> None:
+    """File the revert flow; raises Refused unless the move waits for verification, and when its server goes anyway.
+
+    The latter is no reason where the server's rows have ``shown`` that it is reverted already, or half.
+    """
     require(move, {State.VERIFYING}, "reverted")
-    if move.delete_requested:
+    if move.delete_requested and not shown:
         raise Refused(_going(move, "reverted"))
     moves.begin_flow(session, move, State.REVERTING, flow)
 
@@ -101,8 +108,8 @@ def go_on(session: orm.Session, move: Move, code: str, message: str) -> None:
 def delete(session: orm.Session, move: Move) -> None:
     """The move's server is to be deleted; repeated: a step that was parked is entered again, and no wait goes on.
 
-    A forward flow ends at its next boundary and releases everything; what waits for verification is confirmed first;
-    any other flow ends as it would.  Then the server goes.
+    A forward flow ends at its next boundary and releases everything; what waits for verification is confirmed first,
+    or reverted where that had begun; any other flow ends as it would.  Then the server goes.
     """
     if move.state == State.NEEDS_OPERATOR and (move.delete_requested or move.kind == "delete"):
         retry(session, move)

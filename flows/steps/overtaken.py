@@ -7,6 +7,7 @@ nothing is undone from the old place.
 from __future__ import annotations
 
 import weakref
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Final
 
 import sqlalchemy as sa
@@ -112,16 +113,21 @@ def went_on(run: Run, step: str) -> bool:
     if attempt.host == move.source_host:
         return False
     if run.kind == _REVERT:
-        back = row is not None and migration is not None and row.host == move.source_host
-        return back and step not in _SWITCHED_BACK and (row.task_state, migration.status) == _REVERTING  # type: ignore[union-attr]
+        if row is None or migration is None or row.host != move.source_host:
+            return False
+        return step not in _SWITCHED_BACK and _stands(row, migration, {_REVERTING})
     if run.kind not in FORWARD_KINDS:
         return False
     if row is None or migration is None or row.host != attempt.host:
         return False
-    status = (row.task_state, migration.status)
-    return status in starting.FORWARD and step not in (
+    return _stands(row, migration, starting.FORWARD) and step not in (
         _STARTED if migration.status == MigrationStatus.FINISHED else _SWITCHED
     )
+
+
+def _stands(row: Instance, migration: Migration, states: Collection[tuple[str | None, str]]) -> bool:
+    """Whether the rows show one of these task_states with its migration's status; a delete writes over the former."""
+    return any(migration.status == status and row.task_state in (task, TaskState.DELETING) for task, status in states)
 
 
 def went_back(run: Run, step: str) -> bool:
@@ -264,7 +270,7 @@ def may_not_turn_back(run: Run, step: str) -> bool:
     if row is None or migration is None:
         return False
     if run.kind == _REVERT:
-        return (row.task_state, migration.status) == _REVERTING
+        return _stands(row, migration, {_REVERTING})
     return run.attempt(run.row) is not None and migration.status != MigrationStatus.ERROR
 
 

@@ -7,12 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 from support.operations import Stage, stage
 
 from droveway.engines import adoption, asking
 from droveway.engines.submit import Wish, submit
 from droveway.persistence import requests
-from droveway.persistence.journal import Move
+from droveway.persistence.journal import Move, MoveFlow, MoveStep
 
 CLOUD = """
 cells: {cell1: {hosts: {host1: {}, host2: {}, host3: {shared: nfs1}, host4: {shared: nfs1}}}}
@@ -91,28 +92,78 @@ def test_what_a_guest_that_is_off_has_written_is_kept(lab: Stage, name: str, ste
     assert lab.starts(name).count(source) == 1
 
 
-def test_a_revert_that_had_begun_goes_on_though_the_journal_has_the_forward_flow(lab: Stage) -> None:
-    """It had stopped the guest: with the source away it parks, where it would have left the server waiting, and off."""
+def lose_end(lab: Stage, kind: str | None, pause: str, *policy: str) -> str:
+    """Move `web`, confirm or revert it until that step, and put the journal back to the forward flow; the move's id.
+
+    With no ``kind`` its policy does.  A step that is none lets it end.
+    """
     journal, kept = lab.lab.layout.journal, lab.root / "copy.sqlite"
 
     def meet(move: str, step: str, _direction: str, phase: str) -> None:
         if (step, phase) == ("copy_disks", "before"):
             copy(journal, kept)
-        if (step, phase) == ("release_destination", "before"):
+        if (step, phase) == (pause, "before"):
             asking.ask(lab.lab, move, requests.pause)
 
     with lab.running(meet):
-        lab.cli("server", "migrate", "web", "--host", "host2")
-        lab.cli("server", "revert", "web")
-    assert (lab.move("web").state, lab.standing("web").runs) == ("reverting", [])
+        lab.cli("server", "migrate", "web", "--host", "host2", *policy)
+        if kind is not None:
+            lab.cli("server", kind, "web")
+    move = lab.move("web").id
     copy(kept, journal)
     lab.cli("db", "adopt")
-    lab.cli("move", "retry", lab.move("web").id)
+    return move
+
+
+def goes_on(lab: Stage, move: str) -> list[str]:
+    """Of which flows the journal notes that they had begun before it was put back."""
+    with lab.lab.journal.read() as session:
+        noted = sa.select(MoveStep.result).where(MoveStep.move_id == move, MoveStep.step == "adopt")
+        return [result["begun"] for result in session.scalars(noted.order_by(MoveStep.seq)) if result]
+
+
+def test_a_revert_that_had_begun_goes_on_though_the_journal_has_the_forward_flow(lab: Stage) -> None:
+    """It had stopped the guest: with the source away it parks, where it would have left the server waiting, and off."""
+    move = lose_end(lab, "revert", "release_destination")
+    assert lab.standing("web").runs == []
+    lab.cli("move", "retry", move)
     assert lab.move("web").state == "verifying"
     lab.cli("lab", "worker", "stop", "host1")
-    lab.cli("move", "revert", lab.move("web").id, code=4)
+    lab.cli("move", "revert", move, code=4)
     assert lab.move("web").state == "needs-operator"
     lab.cli("lab", "worker", "start", "host1")
-    lab.cli("move", "retry", lab.move("web").id)
+    lab.cli("move", "retry", move)
     assert (lab.move("web").state, lab.standing("web").runs) == ("reverted", ["host1"])
+    lab.assert_balanced()
+
+
+@pytest.mark.parametrize(
+    ("kind", "pause", "noted"),
+    [
+        ("revert", "release_destination", ["reverting"]),
+        ("revert", "discard_destination", ["reverting"]),
+        ("revert", "none", []),
+        ("confirm", "keep_copy", ["confirming"]),
+        ("confirm", "none", []),
+    ],
+)
+def test_a_delete_takes_the_end_that_had_begun(lab: Stage, kind: str, pause: str, noted: list[str]) -> None:
+    """It confirms what waits, and could never confirm a server that is half reverted, or wholly."""
+    move = lose_end(lab, kind, pause)
+    lab.cli("move", "retry", move)
+    assert lab.move("web").state == "verifying"
+    lab.cli("lab", "server", "delete", "web")
+    with lab.lab.journal.read() as session:
+        kinds = session.scalars(sa.select(MoveFlow.kind).where(MoveFlow.move_id == move).order_by(MoveFlow.created_at))
+        assert [*kinds] == ["migrate", kind, "delete"]
+    assert goes_on(lab, move) == noted
+    lab.assert_balanced()
+
+
+@pytest.mark.parametrize(("pause", "noted"), [("keep_copy", ["confirming"]), ("none", [])])
+def test_a_policy_takes_the_end_that_had_begun(lab: Stage, pause: str, noted: list[str]) -> None:
+    move = lose_end(lab, None, pause, "--confirm", "auto")
+    lab.cli("move", "retry", move)
+    assert (lab.move("web").state, lab.standing("web").runs) == ("done", ["host2"])
+    assert goes_on(lab, move) == noted
     lab.assert_balanced()
