@@ -15,7 +15,8 @@ from droveway.errors import StepError
 from droveway.flows import outcome
 from droveway.flows.before import before
 from droveway.flows.run import UNREACHABLE
-from droveway.flows.steps.command import describe
+from droveway.flows.steps import kept_copies
+from droveway.flows.steps.command import describe, same_directory
 from droveway.flows.steps.rows import lives_on
 from droveway.persistence.journal import MoveStep
 from droveway.persistence.moves import LEFT
@@ -68,7 +69,10 @@ def forget_manifest(ctx: Context) -> dict[str, Any]:
 
 
 def discard_left_copy(ctx: Context) -> dict[str, Any]:
-    """Revert: undefine the destination's guest and delete its copy, if the source shows the server's disks."""
+    """Revert: undefine the destination's guest and delete its copy, if the source shows the server's disks.
+
+    One that is declared down cannot: the copy is kept under a name of its own, and goes once that host is back.
+    """
     host = ctx.destination.host
     if lives_on(ctx, host):
         return outcome.noted()
@@ -77,6 +81,8 @@ def discard_left_copy(ctx: Context) -> dict[str, Any]:
     found = _clear(ctx, host, "define_guest", undefine, part="guest")
     source = _look(ctx, ctx.move.source_host)
     if record.guest.disks and (source is None or not source.disks):
+        if ctx.run.declared_down(ctx.move.source_host):
+            return _keep_copy(ctx, host)
         return outcome.noted(
             **{
                 LEFT: f"what host {host} may have copied was left, since host {ctx.move.source_host} could not show "
@@ -85,6 +91,18 @@ def discard_left_copy(ctx: Context) -> dict[str, Any]:
         )
     variant = wire.CopyDisks(variant="pull", source=ctx.move.source_host, address="", probe="")
     return found | _clear(ctx, host, "copy_disks", variant)
+
+
+def _keep_copy(ctx: Context, host: str) -> dict[str, Any]:
+    guest = _look(ctx, host)
+    if guest is not None and not guest.disks:
+        return outcome.noted()
+    try:
+        kept_copies.rename(ctx, host)
+    except StepError as error:
+        return _left(host, error)
+    details = wire.DiscardDestination(same_directory=same_directory(ctx))
+    return _owe(ctx, host, "discard_destination", details, "execute", after=ctx.move.source_host)
 
 
 def _is_left(ctx: Context, guest: GuestState) -> bool:
@@ -135,11 +153,17 @@ def _clear(
     except StepError as error:
         if error.error_code == UNREACHABLE:
             return _owe(ctx, host, action, details, direction)
-        return outcome.noted(**{LEFT: f"something was left on host {host}: {error.message}"})
+        return _left(host, error)
     return outcome.noted()
 
 
-def _owe(ctx: Context, host: str, action: str, details: msgspec.Struct, direction: Direction) -> dict[str, Any]:
+def _left(host: str, error: StepError) -> dict[str, Any]:
+    return outcome.noted(**{LEFT: f"something was left on host {host}: {error.message}"})
+
+
+def _owe(
+    ctx: Context, host: str, action: str, details: msgspec.Struct, direction: Direction, *, after: str = ""
+) -> dict[str, Any]:
     ctx.run.owe(
         ctx.step,
         host=host,
@@ -148,5 +172,6 @@ def _owe(ctx: Context, host: str, action: str, details: msgspec.Struct, directio
         deadline=DEADLINE,
         direction=direction,
         entered=ctx.direction,
+        after=after,
     )
     return outcome.noted(owes=host)

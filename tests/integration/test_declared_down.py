@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 import sqlalchemy as sa
+from support.beside_nova import Nova
 from support.operations import Stage, stage
 from support.small_lab import until
 
@@ -183,6 +184,25 @@ def test_a_revert_ends_without_a_host(lab: Stage, server: str, step: str, dead: 
         assert (ended.state, lab.standing(server).runs) == (State.DONE, ["host2"])
     come_back(lab, dead)
     balanced(lab, dead)
+
+
+def test_what_nova_left_of_its_revert_is_kept_without_the_source(lab: Stage, server: str) -> None:
+    """The destination failed to delete its copy, which may be the only whole one: it goes once the source is back.
+
+    Under the server's own name an evacuation to this host would take it for the server's disks.
+    """
+    nova = Nova(lab, server)
+    move = moved(lab, server)
+    copy = lab.directory("host2", server)
+    shutil.copytree(copy, copy.with_name("copied"))
+    nova.revert(move)
+    copy.with_name("copied").rename(copy)
+    burn(lab, "host1")
+    lab.cli("server", "revert", server)
+    assert not copy.exists()
+    assert lab.directory("host2", server, f"_keep-{move}").is_dir()
+    come_back(lab, "host1")
+    balanced(lab, "host1")
 
 
 def test_a_start_that_may_have_begun_leaves_no_mark_on_the_disks(lab: Stage, server: str) -> None:
