@@ -99,26 +99,28 @@ def end(site: Site, name: str, kind: str) -> Move:
     Raises `droveway.errors.Refused` as `require_end` does.
     """
     move = find_move(site, name)
-    found = None if move.state != State.VERIFYING or move.delete_requested else outcomes.of_move(site, move)
-    going_on = False
-    if found is None and not (move.delete_requested and kind == preconditions.REVERT):
-        going_on = require_end(site, move.id, kind)
+    found, going_on = None, False
+    if move.state == State.VERIFYING and not move.delete_requested:
+        found = outcomes.of_move(site, move)
+        going_on = found is None and require_end(site, move.id, kind)
+    elif move.state == State.VERIFYING and kind == preconditions.CONFIRM:
+        return ask(site, move.id, _to_delete(site, move))
     return ask(site, move.id, _filing(found or kind, going_on=going_on))
 
 
 def filing(site: Site, move_id: str, kind: str, *, unasked: bool) -> requests.Filing | str:
     """How a policy's confirm or revert (``kind``) of the move is filed; why not, when a person's would be refused now.
 
-    What cannot be found out is a reason too.  With ``unasked`` it is filed whatever state the server is in.  Where the
-    rows show that one of the two is done, that one is filed; and if it is ``unasked``, one that had begun.
+    What cannot be found out is a reason too.  ``unasked``, a delete's is filed whatever state the server is in.  Where
+    the rows show that one of the two is done, that one is filed.
     """
     try:
         move = read_move(site, move_id)
-        done = outcomes.of_move(site, move)
-        if done is None and not unasked:
-            return _filing(kind, going_on=require_end(site, move_id, kind))
-        begun = outcomes.begun_before(site, move) if done is None else None
-        return _filing(done or begun or kind, going_on=begun is not None, shown=True)
+        if unasked:
+            return _to_delete(site, move)
+        if (done := outcomes.of_move(site, move, settled=True)) is not None:
+            return _filing(done, going_on=False)
+        return _filing(kind, going_on=require_end(site, move_id, kind))
     except DrovewayError as error:
         return str(error)
     except Exception as error:
@@ -129,6 +131,13 @@ def filing(site: Site, move_id: str, kind: str, *, unasked: bool) -> requests.Fi
             f"whether it may be {_DONE[kind]} cannot be told ({type(error).__name__}; the log of the conductor that "
             f"leads has the traceback): droveway move {kind} {move_id[: moves.SHORT]} tries it by hand"
         )
+
+
+def _to_delete(site: Site, move: Move) -> requests.Filing:
+    """How a move that waits ends whose server is to be deleted: by a confirm, unless its rows show a revert."""
+    done = outcomes.of_move(site, move)
+    begun = outcomes.begun_before(site, move) if done is None else None
+    return _filing(done or begun or preconditions.CONFIRM, going_on=begun is not None, shown=True)
 
 
 def _filing(kind: str, *, going_on: bool, shown: bool = False) -> requests.Filing:

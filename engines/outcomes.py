@@ -99,13 +99,18 @@ class Nova:
     cells: Mapping[str, Database] = dataclasses.field(default_factory=dict)
 
 
-def of_move(site: Site, move: Move) -> str | None:
-    """The kind of flow that takes the move's end as it stands in the rows; None when it is still to be decided."""
+def of_move(site: Site, move: Move, *, settled: bool = False) -> str | None:
+    """The kind of flow that takes the move's end as it stands in the rows; None when it is still to be decided.
+
+    With ``settled`` a Nova that lets the server wait still is at it, and nothing is decided.
+    """
+    found = sa.select(Migration.status, Instance.vm_state).join(Instance, Instance.uuid == Migration.instance_uuid)
     with site.cell_databases[move.source_cell].read() as session:
-        status = session.scalar(sa.select(Migration.status).where(Migration.uuid == move.id, Migration.deleted == 0))
+        row = session.execute(found.where(Migration.uuid == move.id, Migration.deleted == 0)).first()
+        status, vm_state = row if row is not None else (None, None)
         if status not in _KINDS and session.scalar(_EVACUATED, {"moves": [move.id]}) is not None:
             return CONFIRM
-    return _KINDS.get(status or "")
+    return None if settled and vm_state == VmState.RESIZED else _KINDS.get(status or "")
 
 
 def begun_before(site: Site, move: Move) -> str | None:

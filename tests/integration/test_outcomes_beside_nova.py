@@ -112,6 +112,19 @@ def test_a_policy_takes_it_as_it_is(nova: Nova) -> None:
     settled(nova, "revert")
 
 
+def test_a_policy_leaves_nova_alone_that_is_still_at_it(nova: Nova) -> None:
+    """Nova writes first how the migration ended, and then lets the server be an ordinary one."""
+    move = nova.stage.move("web").id
+    nova.update(nova.MIGRATION, nova.MIGRATION.uuid == move, status="reverted")
+    nova.set(task_state="resize_reverting")
+    refused = asking.filing(nova.lab, move, "confirm", unasked=False)
+    assert isinstance(refused, str)
+    assert "task" in refused
+    nova.update(nova.MIGRATION, nova.MIGRATION.uuid == move, status="finished")
+    nova.set(task_state=None)
+    assert not isinstance(asking.filing(nova.lab, move, "confirm", unasked=False), str)
+
+
 @pytest.mark.parametrize("kind", ["confirm", "revert"])
 def test_what_the_user_did_with_the_server_since_stays(nova: Nova, kind: str) -> None:
     """It was stopped, locked and renamed by the time that the move ends."""
