@@ -253,6 +253,19 @@ def test_a_start_elsewhere_first_settles_a_run_that_nobody_found_dead(lab: Lab) 
     assert events == [("start", "host1"), ("stop", "host1"), ("start", "host2")]
 
 
+@pytest.mark.parametrize("written", [1, 60, -1], ids=["begun", "half", "all but its end"])
+def test_a_line_that_was_torn_by_a_kill_is_taken_back(lab: Lab, written: int) -> None:
+    """A guest that is killed while it says that it stops has not said so."""
+    lab.start()
+    lab.host.stop(lab.server, grace=2, fence=open_fence)
+    start, stop = lab.log.read_bytes().splitlines(keepends=True)
+    lab.log.write_bytes(start + stop[:written])
+    assert len(under_way(lab.log)) == 1
+    lab.start()
+    events = [json.loads(line)["event"] for line in lab.log.read_bytes().splitlines()]
+    assert events == ["start", "stop", "start"]
+
+
 def test_two_runs_of_a_server_are_seen_by_the_log(lab: Lab) -> None:
     lab.start()
     lab.peer.start(lab.server, open_fence)

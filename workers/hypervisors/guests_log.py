@@ -33,12 +33,15 @@ class Overlap(msgspec.Struct, frozen=True):
 
 
 def events(log: Path) -> list[Event]:
-    """Every start and stop, in the order in which they were written; none when there is no log yet."""
+    """Every start and stop, in the order in which they were written; none when there is no log yet.
+
+    A line without an end is none: its writer is at it, or was killed.
+    """
     try:
-        lines = log.read_bytes().splitlines()
+        whole, _, _torn = log.read_bytes().rpartition(b"\n")
     except FileNotFoundError:
         return []
-    return [msgspec.json.decode(line, type=Event) for line in lines]
+    return [msgspec.json.decode(line, type=Event) for line in whole.splitlines()]
 
 
 def overlaps(log: Path) -> list[Overlap]:

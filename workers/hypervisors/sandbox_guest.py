@@ -53,6 +53,7 @@ class LockedLog:
     def __init__(self, path: str) -> None:
         self.fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         fcntl.flock(self.fd, fcntl.LOCK_EX)
+        self._drop_torn()
 
     def __enter__(self) -> LockedLog:  # noqa: PYI034 - as the imports of this file are few
         return self
@@ -69,6 +70,12 @@ class LockedLog:
         if os.write(self.fd, line) != len(line):
             os.ftruncate(self.fd, size)
             raise OSError(errno.ENOSPC, "the log of all guests cannot grow")
+
+    def _drop_torn(self) -> None:
+        """Take back the line of a writer that was killed: the kernel ends a write that crosses a page in the middle."""
+        size = os.fstat(self.fd).st_size
+        if size and os.pread(self.fd, 1, size - 1) != b"\n":
+            os.ftruncate(self.fd, os.pread(self.fd, size, 0).rfind(b"\n") + 1)
 
     def settle(self, server: str) -> None:
         """Write the stop line of every run of the server, on any host, that ended without one."""
