@@ -205,6 +205,16 @@ def test_what_nova_left_of_its_revert_is_kept_without_the_source(lab: Stage, ser
     balanced(lab, "host1")
 
 
+def test_where_nova_left_nothing_of_its_revert_nothing_is_owed(lab: Stage, server: str) -> None:
+    nova = Nova(lab, server)
+    nova.revert(moved(lab, server))
+    burn(lab, "host1")
+    lab.cli("server", "revert", server)
+    assert [debt for debt in lab.json("debt", "list") if debt["host"] == "host2"] == []
+    come_back(lab, "host1")
+    balanced(lab, "host1")
+
+
 def test_a_start_that_may_have_begun_leaves_no_mark_on_the_disks(lab: Stage, server: str) -> None:
     """The source dies while it is asked for the start: when it is back the disks are the server's own."""
     move = moved(lab, server)

@@ -12,6 +12,7 @@ from support.operations import Stage, stage
 
 from droveway.engines import adoption, asking
 from droveway.engines.submit import Wish, submit
+from droveway.lab import operations
 from droveway.persistence import requests
 from droveway.persistence.journal import Move, MoveFlow, MoveStep
 
@@ -116,10 +117,17 @@ def lose_end(lab: Stage, kind: str | None, pause: str, *policy: str) -> str:
 
 
 def goes_on(lab: Stage, move: str) -> list[str]:
-    """Of which flows the journal notes that they had begun before it was put back."""
+    """Return which flows, by the journal's notes, had begun before it was put back."""
     with lab.lab.journal.read() as session:
         noted = sa.select(MoveStep.result).where(MoveStep.move_id == move, MoveStep.step == "adopt")
         return [result["begun"] for result in session.scalars(noted.order_by(MoveStep.seq)) if result]
+
+
+def flows(lab: Stage, move: str) -> list[str]:
+    """Return the kinds of the move's flows, in their order."""
+    with lab.lab.journal.read() as session:
+        kinds = sa.select(MoveFlow.kind).where(MoveFlow.move_id == move).order_by(MoveFlow.created_at)
+        return [*session.scalars(kinds)]
 
 
 def test_a_revert_that_had_begun_goes_on_though_the_journal_has_the_forward_flow(lab: Stage) -> None:
@@ -148,15 +156,22 @@ def test_a_revert_that_had_begun_goes_on_though_the_journal_has_the_forward_flow
     ],
 )
 def test_a_delete_takes_the_end_that_had_begun(lab: Stage, kind: str, pause: str, noted: list[str]) -> None:
-    """It confirms what waits, and could never confirm a server that is half reverted, or wholly."""
+    """A delete confirms what waits.  Nobody can confirm a server that is half reverted, or wholly."""
     move = lose_end(lab, kind, pause)
     lab.cli("move", "retry", move)
     assert lab.move("web").state == "verifying"
     lab.cli("lab", "server", "delete", "web")
-    with lab.lab.journal.read() as session:
-        kinds = session.scalars(sa.select(MoveFlow.kind).where(MoveFlow.move_id == move).order_by(MoveFlow.created_at))
-        assert [*kinds] == ["migrate", kind, "delete"]
+    assert flows(lab, move) == ["migrate", kind, "delete"]
     assert goes_on(lab, move) == noted
+    lab.assert_balanced()
+
+
+def test_a_person_who_confirms_for_a_delete_takes_the_end_that_had_begun(lab: Stage) -> None:
+    move = lose_end(lab, "revert", "release_destination")
+    lab.cli("move", "retry", move)
+    operations.ask_to_delete(lab.lab, "web")
+    lab.cli("move", "confirm", move, code=3)
+    assert flows(lab, move) == ["migrate", "revert", "delete"]
     lab.assert_balanced()
 
 

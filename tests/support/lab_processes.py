@@ -157,7 +157,9 @@ def processes(rest: Snapshot, hosts: str) -> Iterator[Processes]:
 def runs_overlap(guests_log: Path) -> bool:
     """Whether two runs of a server ever overlapped, by the log that the guests themselves write."""
     running: dict[str, set[tuple[str, int]]] = collections.defaultdict(set)
-    for line in guests_log.read_text().splitlines():
+    # A guest that was killed in the middle of its line has left half of it.
+    whole, _, _torn = guests_log.read_text().rpartition("\n")
+    for line in whole.splitlines():
         event = json.loads(line)
         runs = running[event["server"]]
         if event["event"] == "stop":
