@@ -7,6 +7,7 @@ crash matrix did not converge, or a named test failed by an assertion: a tree th
 from __future__ import annotations
 
 import argparse
+import ast
 import compileall
 import concurrent.futures
 import contextlib
@@ -36,7 +37,6 @@ SECONDS: Final = 900
 """A run that takes longer has found nothing."""
 CHUNK: Final = 10
 """So many points of the unmutated tree are run by one process."""
-DEEPEST: Final = 40
 WORDS: Final = 110
 
 _BROKEN: Final = re.compile(
@@ -53,27 +53,47 @@ _ID: Final = re.compile(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[
 
 
 class OutOfDateError(Exception):
-    """A mutant's old text is not in its file exactly once."""
+    """A mutant's function, or the lines that it changes, are not in its file exactly once."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Edit:
-    """Whole lines of one file, and what stands in their place; both are indented as the file has them."""
+class Hunk:
+    """A change inside one function of one file, as lines of a patch; their common indentation does not matter.
+
+    ``function`` is the qualified name of a function or class, such as ``Claim.undo``; empty means the whole file.
+    """
 
     file: str
-    old: str
-    new: str
+    function: str
+    lines: tuple[tuple[str, str], ...]
 
     def apply(self, text: str) -> str:
         """The text with the defect in it; raises OutOfDateError."""
-        found = [
-            (old, textwrap.indent(self.new, margin))
-            for margin in (" " * depth for depth in range(0, DEEPEST, 4))
-            for old in [textwrap.indent(self.old, margin)] * f"\n{text}".count("\n" + textwrap.indent(self.old, margin))
+        present = text.splitlines()
+        old = [line for mark, line in self.lines if mark != "+"]
+        first, last = self._span(text)
+        starts = [
+            start
+            for start in range(first, last - len(old) + 1)
+            if _dedent(present[start : start + len(old)]) == _dedent(old)
         ]
-        if len(found) != 1:
-            raise OutOfDateError(f"{self.file} has its old text {len(found)} times")
-        return f"\n{text}".replace("\n" + found[0][0], "\n" + found[0][1])[1:]
+        if len(starts) != 1:
+            raise OutOfDateError(f"{self} has the lines that the patch changes {len(starts)} times")
+        margin = _margin(present[starts[0] : starts[0] + len(old)]) - _margin(old)
+        new = [" " * margin + line if line else "" for mark, line in self.lines if mark != "-"]
+        return "\n".join([*present[: starts[0]], *new, *present[starts[0] + len(old) :], ""])
+
+    def __str__(self) -> str:
+        """Return the address, as the patch has it."""
+        return f"{self.file} {self.function}".rstrip()
+
+    def _span(self, text: str) -> tuple[int, int]:
+        if not self.function:
+            return 0, text.count("\n")
+        spans = [span for name, span in _functions(ast.parse(text)) if name == self.function]
+        if len(spans) != 1:
+            raise OutOfDateError(f"{self.file} has the function {self.function} {len(spans)} times")
+        return spans[0]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,17 +102,17 @@ class Mutant:
 
     name: str
     what: str
-    edits: tuple[Edit, ...]
+    hunks: tuple[Hunk, ...]
     points: tuple[str, ...]
     cloud: str
     tests: tuple[str, ...]
 
     def plant(self, tree: Path) -> None:
         """Change the files of a tree; raises OutOfDateError, which names the mutant."""
-        for edit in self.edits:
-            path = tree / edit.file
+        for hunk in self.hunks:
+            path = tree / hunk.file
             try:
-                changed = edit.apply(path.read_text(encoding="utf-8"))
+                changed = hunk.apply(path.read_text(encoding="utf-8"))
             except OutOfDateError as error:
                 raise OutOfDateError(f"the mutant {self.name} is out of date: {error}") from None
             path.write_text(changed, encoding="utf-8")
@@ -140,7 +160,7 @@ def page(rows: Iterable[tuple[Mutant, Found]], order: Iterable[Mutant] = (), bef
 
 
 def _row(mutant: Mutant, found: Found) -> str:
-    files = ", ".join(f"``{file}``" for file in dict.fromkeys(edit.file for edit in mutant.edits))
+    files = ", ".join(f"``{file}``" for file in dict.fromkeys(hunk.file for hunk in mutant.hunks))
     quoted = found.words.replace("`", "'")
     # Two lines a mutant: the page is as long as the list.
     return f"   * - **{mutant.name}**: {mutant.what}. In {files}.\n     - ``{found.by}``: ``{quoted}``\n"
@@ -164,17 +184,41 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _mutant(name: str, facts: dict[str, Any]) -> Mutant:
-    edits = tuple(
-        Edit(edit["file"], f"{edit['old']}\n", f"{edit['new']}\n" if edit["new"] else "") for edit in facts["edits"]
-    )
     return Mutant(
         name=name,
         what=facts["what"],
-        edits=edits,
+        hunks=tuple(hunks(facts["patch"])),
         points=tuple(facts.get("points", ())),
         cloud=facts.get("cloud", "three-hosts"),
         tests=tuple(facts.get("tests", ())),
     )
+
+
+def hunks(patch: str) -> Iterator[Hunk]:
+    """Take a patch apart: each hunk begins with ``@@ FILE FUNCTION``, as those of git name the function."""
+    for part in re.split(r"^@@ ", patch, flags=re.MULTILINE)[1:]:
+        address, *lines = part.rstrip("\n").splitlines()
+        file, _, function = address.partition(" ")
+        yield Hunk(file, function, tuple((line[:1] or " ", line[1:]) for line in lines))
+
+
+def _functions(node: ast.AST, prefix: str = "") -> Iterator[tuple[str, tuple[int, int]]]:
+    """Name each function and class of a module, with its first line, counted from 0, and the line behind its last."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            first = min([child.lineno, *(each.lineno for each in child.decorator_list)])
+            yield f"{prefix}{child.name}", (first - 1, child.end_lineno or first)
+            yield from _functions(child, f"{prefix}{child.name}.")
+        else:
+            yield from _functions(child, prefix)
+
+
+def _margin(lines: Iterable[str]) -> int:
+    return min((len(line) - len(line.lstrip()) for line in lines if line.strip()), default=0)
+
+
+def _dedent(lines: Sequence[str]) -> list[str]:
+    return [line[_margin(lines) :].rstrip() for line in lines]
 
 
 def _judge(folder: Path, mutants: list[Mutant], jobs: int, *, whole: bool) -> int:
@@ -235,10 +279,10 @@ def _hunt(base: Path, folder: Path, mutant: Mutant) -> Found:
 
 def _imported(folder: Path, mutant: Mutant) -> Found | None:
     """Nothing when the changed modules are what an interpreter there imports, and it can."""
-    modules = [f"droveway.{edit.file.removesuffix('.py').replace('/', '.')}" for edit in mutant.edits]
+    modules = [f"droveway.{hunk.file.removesuffix('.py').replace('/', '.')}" for hunk in mutant.hunks]
     lines = [f"import {module}; print({module}.__file__)" for module in modules]
     done = _python(folder, ["-c", "\n".join(lines)])
-    expected = [str(folder / "droveway" / edit.file) for edit in mutant.edits]
+    expected = [str(folder / "droveway" / hunk.file) for hunk in mutant.hunks]
     if done.stdout.split() == expected:
         return None
     return Found("", f"(it cannot be imported: {done.stdout} {done.stderr[-300:]})")

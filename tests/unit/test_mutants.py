@@ -35,13 +35,13 @@ MUTANTS = {mutant.name: mutant for mutant in TOOL.load()}
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_defect_can_be_planted_and_leaves_valid_code(name: str, tmp_path: Path) -> None:
     mutant = MUTANTS[name]
-    for edit in mutant.edits:
-        (tmp_path / edit.file).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / edit.file).write_bytes((ROOT / edit.file).read_bytes())
+    for hunk in mutant.hunks:
+        (tmp_path / hunk.file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / hunk.file).write_bytes((ROOT / hunk.file).read_bytes())
     mutant.plant(tmp_path)
-    for edit in mutant.edits:
-        assert ast.dump(ast.parse((tmp_path / edit.file).read_text())) != ast.dump(
-            ast.parse((ROOT / edit.file).read_text())
+    for hunk in mutant.hunks:
+        assert ast.dump(ast.parse((tmp_path / hunk.file).read_text())) != ast.dump(
+            ast.parse((ROOT / hunk.file).read_text())
         )
 
 
@@ -62,7 +62,7 @@ def test_what_has_to_find_a_defect_is_there(name: str) -> None:
 
 def test_there_are_enough_of_every_layer() -> None:
     assert len(MUTANTS) >= 20
-    assert {edit.file.partition("/")[0] for mutant in MUTANTS.values() for edit in mutant.edits} >= LAYERS
+    assert {hunk.file.partition("/")[0] for mutant in MUTANTS.values() for hunk in mutant.hunks} >= LAYERS
 
 
 def test_the_page_names_each() -> None:
@@ -71,10 +71,43 @@ def test_the_page_names_each() -> None:
     assert rows == [f"   * - **{mutant.name}**: {mutant.what}." for mutant in MUTANTS.values()]
 
 
-def test_an_old_text_that_is_not_there_or_twice_is_out_of_date() -> None:
-    text = "def f():\n    a()\n    b()\n\n    a()\n"
-    edit = TOOL.Edit("x.py", "a()\nb()\n", "b()\n")
-    assert edit.apply(text) == "def f():\n    b()\n\n    a()\n"
-    for old in ("a()\n", "c()\n"):
-        with pytest.raises(TOOL.OutOfDateError):
-            TOOL.Edit("x.py", old, "c()\n").apply(text)
+TEXT = """\
+class C:
+    def f(self):
+        a()
+
+    @property
+    def g(self):
+        a()
+        b()
+
+        a()
+"""
+
+
+def _planted(patch: str) -> str:
+    (hunk,) = TOOL.hunks(patch)
+    return hunk.apply(TEXT)
+
+
+def test_a_hunk_changes_the_lines_of_its_function_alone() -> None:
+    assert _planted("@@ x.py C.f\n-a()\n+if True:\n+    c()\n") == TEXT.replace(
+        "    a()\n\n    @", "    if True:\n            c()\n\n    @"
+    )
+    assert _planted("@@ x.py C.g\n-a()\n b()\n") == TEXT.replace("        a()\n        b()\n", "        b()\n")
+    assert _planted("@@ x.py C.g\n b()\n\n-a()\n+c()\n") == TEXT.replace("b()\n\n        a()", "b()\n\n        c()")
+    assert _planted("@@ x.py\n-@property\n") == TEXT.replace("    @property\n", "")
+
+
+@pytest.mark.parametrize(
+    ("patch", "said"),
+    [
+        ("@@ x.py C.g\n-a()\n", "x.py C.g has the lines that the patch changes 2 times"),
+        ("@@ x.py C.f\n-b()\n", "x.py C.f has the lines that the patch changes 0 times"),
+        ("@@ x.py\n-c()\n", "x.py has the lines that the patch changes 0 times"),
+        ("@@ x.py f\n-a()\n", "x.py has the function f 0 times"),
+    ],
+)
+def test_a_patch_that_fits_nowhere_or_twice_is_out_of_date(patch: str, said: str) -> None:
+    with pytest.raises(TOOL.OutOfDateError, match=f"^{said}$"):
+        _planted(patch)
