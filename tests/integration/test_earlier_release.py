@@ -1,0 +1,163 @@
+"""An installation of an earlier release is upgraded in the middle of its moves: every one of them comes to its end."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Final
+
+import pytest
+from support import earlier, left_over, postgres_server, zookeeper_server
+from support.daemons import LONG, Daemon, Installation, installation
+from support.earlier import Release, Spot
+from support.small_lab import assert_balanced, is_released, read_move, until
+
+from droveway.lab import build, leftovers
+from droveway.persistence import catalog
+from droveway.persistence.journal import Move
+from droveway.persistence.states import ENDED, State
+from droveway.workers.hypervisors import guests_log
+
+HOSTS: Final = ("host1", "host2", "host3")
+
+WAIT: Final = 3 * LONG
+"""Seconds for which many flows are waited for."""
+
+ASKED: Final = {"confirm": "resize", "revert": "resize"}
+"""What is asked for first, where that is not the flow that is halted."""
+
+TOO_OLD: Final = re.compile(r"Move (\S+) .*: step \S+ (?:\(undo\) )?failed on host .* upgrade it first")
+"""What the present conductor says where a guest is to be started, for which the earlier workers know no proof."""
+
+
+def cloud_of(servers: list[str]) -> str:
+    """So many servers, each with a disk, a port and a volume, on three hosts in turn."""
+    host = "{vcpus: 200, memory_mb: 163840, disk_gb: 900}"
+    has = "flavor: small, image: base, ports: [{}], volumes: [{size_gb: 1}]"
+    lines = "".join(f"  {name}: {{host: {HOSTS[at % 3]}, {has}}}\n" for at, name in enumerate(servers))
+    return f"""
+hypervisor: sandbox
+cells: {{cell1: {{hosts: {{{", ".join(f"{name}: {host}" for name in HOSTS)}}}}}}}
+flavors:
+  small: {{vcpus: 1, memory_mb: 256, root_gb: 1}}
+  large: {{vcpus: 2, memory_mb: 512, root_gb: 1, swap_mb: 1}}
+images: {{base: {{size_mb: 4}}}}
+servers:
+{lines}"""
+
+
+class Upgrade:
+    """Servers whose flows the earlier release left in the middle, and the installation that goes on from there."""
+
+    def __init__(self, site: Installation, release: Release, where: dict[str, Spot]) -> None:
+        self.site = site
+        self.release = release
+        self.where = where
+        self.moves: dict[str, str] = {}
+
+    def begin(self) -> None:
+        """Let the earlier release bring each flow to its place, and end without giving anything back."""
+        lab = self.site.lab
+        ids = {name: catalog.find_server(lab.api, lab.cell_databases, name).id for name in self.where}
+        self.release.halt({ids[name]: spot for name, spot in self.where.items()})
+        self.workers = self.release.workers(self.site)
+        conductor = self.release.conductor(self.site, len(self.where) + 2)
+        asked = [(ASKED.get(spot.kind, spot.kind), name) for name, spot in self.where.items()]
+        self.moves = self.release.ask(self.site, asked)
+        ends = [(spot.kind, name) for name, spot in self.where.items() if spot.kind in ASKED]
+        until(lambda: all(self.move(name).state == State.VERIFYING for _, name in ends), "the moves to be ended", WAIT)
+        if ends:
+            self.release.ask(self.site, ends)
+        resting = {name: spot.phase for name, spot in self.where.items() if spot.phase in set(State)}
+        self.release.await_halted(ids[name] for name in self.where if name not in resting)
+        until(lambda: all(self.move(name).state == state for name, state in resting.items()), "the moves at rest", WAIT)
+        conductor.kill()
+
+    def go_on(self) -> None:
+        """Upgrade the journal, then the conductor, then one worker after another, until all flows rest."""
+        code, said, _ = self.site.droveway("upgrade", "check", "-f", "json")
+        failures = {row["finding"] for row in json.loads(said) if row["level"] == "failure"}
+        assert (code, failures) == (2, {"schema-other", "worker-lacks"})
+        assert "0007" in self.site.refused("move", "list"), "no command of this release writes into that journal"
+        self.site.done("db", "sync")
+        conductor = self.site.conductor("present", OS_CONDUCTOR__THREADS=str(len(self.where) + 2))
+        until(lambda: self.has_gone_on(conductor), "the end of what needs no worker of this release", WAIT)
+        for host, worker in self.workers.items():
+            worker.kill()
+            self.site.worker(host)
+        until(lambda: all(self.rests(name) for name in self.where), "the rest of all flows", WAIT)
+
+    def end(self) -> None:
+        """Take up again what was parked, then confirm one half of what waits for it, and revert the other."""
+        for name in self.where:
+            if self.move(name).state == State.NEEDS_OPERATOR:
+                self.site.done("move", "retry", self.moves[name])
+        until(lambda: not any(self.is_parked(name) for name in self.where), "what was parked to go on", WAIT)
+        until(lambda: all(self.rests(name) for name in self.where), "its rest", WAIT)
+        waiting = [name for name in self.where if self.move(name).state == State.VERIFYING]
+        assert {self.move(name).policy for name in waiting} <= {"deadline"}
+        for at, name in enumerate(waiting):
+            self.site.done("move", ("confirm", "revert")[at % 2], self.moves[name])
+        until(lambda: all(self.move(name).state in ENDED for name in self.where), "the end of all moves", WAIT)
+
+    def has_gone_on(self, conductor: Daemon) -> bool:
+        """Whether every flow rests, waits for a worker that will never answer, or for one of this release."""
+        told = {found[1] for found in TOO_OLD.finditer(conductor.log.read_text())}
+        return all(
+            self.rests(name) or spot.phase == earlier.UNANSWERED or self.moves[name] in told
+            for name, spot in self.where.items()
+        )
+
+    def move(self, name: str) -> Move:
+        """The server's move."""
+        return read_move(self.site.lab, self.moves[name])
+
+    def rests(self, name: str) -> bool:
+        """Whether the move waits for a person, or nobody runs a flow of it any more."""
+        return self.is_parked(name) or is_released(self.site.lab, self.moves[name])
+
+    def is_parked(self, name: str) -> bool:
+        """Whether the move needs an operator."""
+        return self.move(name).state == State.NEEDS_OPERATOR
+
+
+@pytest.fixture(name="release")
+def fixture_release(tmp_path: Path) -> Release:
+    return Release(tmp_path / "earlier")
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("kind", ["confirm", "delete"])
+def test_what_an_earlier_release_left_in_the_middle_comes_to_its_end(
+    tmp_path: Path, release: Release, kind: str
+) -> None:
+    """Its graph at every step in every direction, commands that nobody answered, and moves at rest."""
+    where = {f"server{at}": spot for at, spot in enumerate(earlier.spots(kind))}
+    lab = release.build(tmp_path / "lab", cloud_of(list(where)))
+    try:
+        with (
+            zookeeper_server.running_server(tmp_path / "zookeeper") as zookeeper,
+            postgres_server.running_server() as databases,
+            installation(lab, tmp_path, zookeeper.hosts, databases) as site,
+        ):
+            release.journal(site, databases)
+            upgrade = Upgrade(site, release, where)
+            upgrade.begin()
+            upgrade.go_on()
+            upgrade.end()
+            left_over.await_none(lab, site.session)
+            assert_balanced(lab)
+            assert guests_log.overlaps(lab.layout.guests_log) == []
+            for at, (name, spot) in enumerate(where.items()):
+                move = upgrade.move(name)
+                assert spot.fails == (move.state == State.FAILED), name
+                if spot.kind == "delete":
+                    assert leftovers.of(lab, move.server) == [], name
+                else:
+                    has = catalog.find_server(lab.api, lab.cell_databases, name)
+                    moved = move.state == State.DONE
+                    assert (has.host != HOSTS[at % 3], has.flavor) == (moved, "large" if moved else "small"), name
+    finally:
+        lab.close()
+        build.destroy(tmp_path / "lab")

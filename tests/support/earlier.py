@@ -1,0 +1,163 @@
+"""An earlier release, as it was: its lab, its daemons and its commands, run from its own code.
+
+The archive has all that git has of 69b5cfa but its tests, tools and documents:
+``git archive 69b5cfa -- . ':!tests' ':!docs' ':!tools' | xz``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+import tarfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+from support.daemons import LONG, Daemon, Installation
+from support.postgres_server import Server
+from support.small_lab import until
+
+from droveway.flows import registry
+from droveway.flows.graph import Graph
+from droveway.flows.step import Where
+from droveway.lab.session import Lab
+from droveway.persistence.database import Database, sqlite_url
+from droveway.persistence.states import State
+
+ARCHIVE: Final = Path(__file__).parents[1] / "data" / "release-69b5cfa.tar.xz"
+OWN: Final = Path(__file__).parent / "earlier_release"
+"""What its processes are told beside its code."""
+
+PHASES: Final = ("before", "after", "stored")
+"""Where a conductor may be halted at a step."""
+
+UNANSWERED: Final = "unanswered"
+"""Where a worker is halted: the step's command is in ZooKeeper, and it has not begun."""
+
+_BUILD: Final = """
+import sys
+from pathlib import Path
+from droveway.lab import build, cloud
+build.create(Path(sys.argv[1]), cloud.parse_cloud(sys.stdin.read(), "earlier")).close()
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Spot:
+    """Where a server's flow is when the earlier release ends; without a step its move rests in the state ``phase``."""
+
+    kind: str
+    step: str
+    direction: str
+    phase: str
+
+    @property
+    def fails(self) -> bool:
+        """Whether the flow has to fail to come there."""
+        return self.direction == "revert"
+
+
+def spots(kind: str) -> list[Spot]:
+    """One at every step of the earlier graph in each direction, at every unanswered command, and at rest."""
+    graph = registry.graph(kind, 1)
+    found = [Spot(kind, name, "execute", PHASES[at % 3]) for at, name in enumerate(graph.names())]
+    found += [Spot(kind, name, "execute", UNANSWERED) for name in _asking(graph)]
+    if kind == "resize":
+        undone = [step.step_name() for step in graph.walk() if not step.no_undo]
+        found += [Spot(kind, name, "revert", PHASES[at % 3]) for at, name in enumerate(undone)]
+        found += [Spot(kind, "", "", state) for state in (State.VERIFYING, State.NEEDS_OPERATOR)]
+    return found
+
+
+def _asking(graph: Graph) -> list[str]:
+    return [step.step_name() for step in graph.walk() if step.where is not Where.CONDUCTOR]
+
+
+class Release:
+    """The earlier release, unpacked in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.halts = folder / "halts.json"
+        with tarfile.open(ARCHIVE) as archive:
+            archive.extractall(folder / "droveway", filter="data")
+
+    def build(self, root: Path, cloud: str) -> Lab:
+        """Make a lab, and open it: its journal as it is, of the earlier schema."""
+        self._python(["-c", _BUILD, str(root)], cloud)
+        lab = Lab.open(root)
+        lab.__dict__["journal"] = Database(sqlite_url(lab.layout.journal))
+        return lab
+
+    def journal(self, site: Installation, server: Server) -> None:
+        """Give the installation a journal that the earlier release has made."""
+        server.create("earlier")
+        url = server.url("earlier")
+        text = site.configuration.read_text()
+        (line,) = (line for line in text.splitlines() if line == f"connection = {server.url('journal')}")
+        unlimited = "[quota]\ncores = -1\nram = -1\n"
+        site.configuration.write_text(text.replace(line, f"connection = {url}") + unlimited)
+        site.lab.journal.close()
+        site.lab.__dict__["journal"] = Database(url)
+        self._python(["-m", "droveway.cli.main", "db", "sync", "--config-file", str(site.configuration)])
+
+    def halt(self, where: dict[str, Spot]) -> None:
+        """Where daemons that start from now on halt, by the servers' ids."""
+        told = {server: [*dataclasses.astuple(spot), spot.fails] for server, spot in where.items()}
+        self.halts.write_text(json.dumps(told))
+
+    def await_halted(self, servers: Iterable[str]) -> None:
+        """Wait until these servers' flows have halted."""
+        told = self.halts.with_suffix(".halted")
+        missing = set(servers)
+
+        def look() -> bool:
+            missing.difference_update(told.read_text().split() if told.exists() else ())
+            return not missing
+
+        until(look, f"the halt of {len(missing)} flows", LONG * 3)
+
+    def conductor(self, site: Installation, threads: int) -> Daemon:
+        """A conductor."""
+        site.apart = True
+        made = site.conductor("earlier", OS_CONDUCTOR__THREADS=str(threads), **self._environment(halting=True))
+        site.apart = False
+        return made
+
+    def workers(self, site: Installation) -> dict[str, Daemon]:
+        """A worker for every host."""
+        site.apart = True
+        made = {host: site.worker(host, **self._environment(halting=True)) for host in sorted(site.lab.identity.hosts)}
+        site.apart = False
+        return made
+
+    def ask(self, site: Installation, asked: list[tuple[str, str]]) -> dict[str, str]:
+        """Ask for moves, or for their ends, in pairs of verb and server's name; the moves by server."""
+        told: dict[str, str] = json.loads(
+            self._python([str(OWN / "ask.py"), str(site.configuration)], json.dumps(asked))
+        )
+        return told
+
+    def _environment(self, *, halting: bool) -> dict[str, str]:
+        """``halting``: of a daemon, which halts where it is told."""
+        if halting:
+            return {"PYTHONPATH": f"{OWN}{os.pathsep}{self.folder}", "HALTS": str(self.halts)}
+        return {"PYTHONPATH": str(self.folder)}
+
+    def _python(self, arguments: list[str], given: str = "") -> str:
+        environment = {name: value for name, value in os.environ.items() if name != "DROVEWAY_LAB"}
+        done = subprocess.run(
+            [sys.executable, *arguments],
+            env={**environment, **self._environment(halting=False)},
+            input=given,
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=LONG * 3,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
