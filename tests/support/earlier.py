@@ -1,4 +1,4 @@
-"""An earlier release, as it was: its lab, its daemons and its commands, run from its own code.
+"""Run an earlier release from its own code: its lab, its daemons and its requests.
 
 The archive has all that git has of 69b5cfa but its tests, tools and documents:
 ``git archive 69b5cfa -- . ':!tests' ':!docs' ':!tools' | xz``.
@@ -29,13 +29,13 @@ from droveway.persistence.states import State
 
 ARCHIVE: Final = Path(__file__).parents[1] / "data" / "release-69b5cfa.tar.xz"
 OWN: Final = Path(__file__).parent / "earlier_release"
-"""What its processes are told beside its code."""
+"""The folder of what its processes import or run beside its code."""
 
 PHASES: Final = ("before", "after", "stored")
-"""Where a conductor may be halted at a step."""
+"""The phases of a step in which a conductor may be halted."""
 
 UNANSWERED: Final = "unanswered"
-"""Where a worker is halted: the step's command is in ZooKeeper, and it has not begun."""
+"""The phase in which a worker is halted: the step's command is in ZooKeeper, and nobody has begun it."""
 
 _BUILD: Final = """
 import sys
@@ -47,7 +47,7 @@ build.create(Path(sys.argv[1]), cloud.parse_cloud(sys.stdin.read(), "earlier")).
 
 @dataclasses.dataclass(frozen=True)
 class Spot:
-    """Where a server's flow is when the earlier release ends; without a step its move rests in the state ``phase``."""
+    """Names where a flow is when the earlier release ends; without a step its move rests in the state ``phase``."""
 
     kind: str
     step: str
@@ -56,12 +56,12 @@ class Spot:
 
     @property
     def fails(self) -> bool:
-        """Whether the flow has to fail to come there."""
+        """Tell whether the flow has to fail to come there."""
         return self.direction == "revert"
 
 
 def spots(kind: str) -> list[Spot]:
-    """One at every step of the earlier graph in each direction, at every unanswered command, and at rest."""
+    """List one at every step of the earlier graph in each direction, at every unanswered command, and at rest."""
     graph = registry.graph(kind, 1)
     found = [Spot(kind, name, "execute", PHASES[at % 3]) for at, name in enumerate(graph.names())]
     found += [Spot(kind, name, "execute", UNANSWERED) for name in _asking(graph)]
@@ -77,7 +77,7 @@ def _asking(graph: Graph) -> list[str]:
 
 
 class Release:
-    """The earlier release, unpacked in a folder."""
+    """Unpacks the earlier release into a folder and runs its processes."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -98,16 +98,18 @@ class Release:
         url = server.url("earlier")
         text = site.configuration.read_text()
         (line,) = (line for line in text.splitlines() if line == f"connection = {server.url('journal')}")
-        unlimited = "[quota]\ncores = -1\nram = -1\n"
+        unlimited = "[quota]\ncores = -1\nram = -1\n[keeper]\nmax_running = 10000\n"
         site.configuration.write_text(text.replace(line, f"connection = {url}") + unlimited)
         site.lab.journal.close()
         site.lab.__dict__["journal"] = Database(url)
         self._python(["-m", "droveway.cli.main", "db", "sync", "--config-file", str(site.configuration)])
 
     def halt(self, where: dict[str, Spot]) -> None:
-        """Where daemons that start from now on halt, by the servers' ids."""
+        """Tell the daemons where each server's flow halts from now on, by the servers' ids."""
         told = {server: [*dataclasses.astuple(spot), spot.fails] for server, spot in where.items()}
-        self.halts.write_text(json.dumps(told))
+        written = self.halts.with_suffix(".new")
+        written.write_text(json.dumps(told))
+        written.replace(self.halts)
 
     def await_halted(self, servers: Iterable[str]) -> None:
         """Wait until these servers' flows have halted."""
@@ -121,14 +123,14 @@ class Release:
         until(look, f"the halt of {len(missing)} flows", LONG * 3)
 
     def conductor(self, site: Installation, threads: int) -> Daemon:
-        """A conductor."""
+        """Start a conductor."""
         site.apart = True
         made = site.conductor("earlier", OS_CONDUCTOR__THREADS=str(threads), **self._environment(halting=True))
         site.apart = False
         return made
 
     def workers(self, site: Installation) -> dict[str, Daemon]:
-        """A worker for every host."""
+        """Start a worker for every host."""
         site.apart = True
         made = {host: site.worker(host, **self._environment(halting=True)) for host in sorted(site.lab.identity.hosts)}
         site.apart = False

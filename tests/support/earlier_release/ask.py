@@ -1,4 +1,4 @@
-"""Asks something of an installation with the code of an earlier release: its configuration is the first argument.
+"""Ask something of an installation with the code of an earlier release: its configuration is the first argument.
 
 What is asked comes as JSON: a list of pairs, a verb and a server's name.  It writes the moves' ids as JSON.
 """

@@ -1,4 +1,4 @@
-"""Makes daemons of an earlier release come to a halt where a file says, one place for each server.
+"""Make daemons of an earlier release come to a halt where a file says, one place for each server.
 
 The file that HALTS names has, by server, the flow's kind, step, direction and phase, and whether the flow is to fail.
 Whoever halts writes the server's id into the file's neighbour, and stands there until its process is killed.
@@ -17,7 +17,6 @@ from droveway.errors import StepError
 from droveway.workers.daemon import Worker
 
 HALTS = Path(os.environ["HALTS"])
-SPOTS: dict[str, list[Any]] = json.loads(HALTS.read_text())
 
 _told: set[str] = set()
 
@@ -29,8 +28,14 @@ def _tell(server: str) -> None:
             file.write(f"{server}\n")
 
 
+def _place(server: str) -> list[Any]:
+    """Read kind, step, direction, phase and whether the flow fails; the file may change while the daemon runs."""
+    place: list[Any] = json.loads(HALTS.read_text()).get(server, ["", "", "", "", False])
+    return place
+
+
 def _probe(self: MoveRun, step: str, direction: str, phase: str) -> None:
-    kind, *spot, fails = SPOTS.get(self.server, ["", "", "", "", False])
+    kind, *spot, fails = _place(self.server)
     if self.kind != kind:
         return
     if spot == [step, direction, phase]:
@@ -46,7 +51,7 @@ def _probe(self: MoveRun, step: str, direction: str, phase: str) -> None:
 
 
 def _begin(self: Worker, command: Any) -> None:
-    _kind, *spot, _fails = SPOTS.get(command.server, ["", "", "", "", False])
+    _kind, *spot, _fails = _place(command.server)
     if spot == [command.step, command.direction, "unanswered"]:
         _tell(command.server)
         return
