@@ -1,4 +1,4 @@
-"""What the product replaces of TaskFlow and other libraries, and which private names it uses: each has its known shape.
+"""Compare what the product replaces of its libraries, and which private names it uses, with their known shapes.
 
 A release of TaskFlow that renames one of them would not fail by itself: the override would never be called again.
 Whoever changes the bounds of a library in setup.cfg and sees a test fail here compares that class with its override,
@@ -74,12 +74,12 @@ REACHED = {"_completer", "_selector"}
 
 
 def theirs(ours: type) -> list[type]:
-    """The classes of TaskFlow that a class of ours is made from."""
+    """List the classes of TaskFlow that a class of ours is made from."""
     return [base for base in ours.__mro__ if base.__module__.startswith("taskflow.")]
 
 
 def classes() -> Iterator[type]:
-    """Every class of ours that is made directly from one of TaskFlow's: what a step adds to `Step` is our own."""
+    """Yield each class of ours that is made directly from one of TaskFlow's: what a step adds to `Step` is our own."""
     for package in PACKAGES:
         for found in pkgutil.walk_packages(importlib.import_module(package).__path__, f"{package}."):
             module = importlib.import_module(found.name)
@@ -104,7 +104,7 @@ def tree_of(of: type) -> ast.Module:
 
 
 def private(tree: ast.AST, within: str = "self") -> set[str]:
-    """The private attributes of ``self``, or of what ``within`` names of it, that a class reads or sets."""
+    """Find the private attributes of ``self``, or of what ``within`` names of it, that a class reads or sets."""
     return {
         node.attr
         for node in ast.walk(tree)
@@ -113,12 +113,12 @@ def private(tree: ast.AST, within: str = "self") -> set[str]:
 
 
 def known(of: type) -> set[str]:
-    """The names that a class of TaskFlow defines or sets."""
+    """Find the names that a class of TaskFlow defines or sets."""
     return private(tree_of(of)) | set(vars(of))
 
 
 def replaced() -> dict[str, str]:
-    """As `REPLACED`, from the classes themselves."""
+    """Make the same as `REPLACED` from the classes themselves."""
     return {
         f"{name}.{attribute}": shape(owner, attribute)
         for name, ours in CLASSES.items()
@@ -130,7 +130,7 @@ def replaced() -> dict[str, str]:
 
 
 def used() -> dict[str, set[str]]:
-    """As `USED`, from the classes themselves."""
+    """Make the same as `USED` from the classes themselves."""
     found = {
         name: {each for each in private(tree_of(ours)) - set(vars(ours)) if any(each in known(b) for b in theirs(ours))}
         for name, ours in CLASSES.items()

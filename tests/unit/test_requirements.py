@@ -1,4 +1,4 @@
-"""What setup.cfg requires is what the product imports: nothing is installed for nobody, nothing comes by chance."""
+"""Compare what setup.cfg requires with what the product imports: nothing is installed for nobody or comes by chance."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PRIVATE = {"taskflow", "kazoo", "zake", "PyMySQL"}
 
 
 def required() -> dict[str, str]:
-    """The product's requirements, and the bounds of each; those of the extras that one part of it needs, too."""
+    """Read the product's requirements with their bounds, those of the extras that one part of it needs among them."""
     setup = configparser.ConfigParser()
     setup.read(ROOT / "setup.cfg", encoding="utf-8")
     extras = setup["options.extras_require"]
@@ -32,7 +32,7 @@ def required() -> dict[str, str]:
 
 
 def imported() -> set[str]:
-    """The top names of all modules that the product imports, those for types alone left out."""
+    """Find the top names of all modules that the product imports, those for types alone left out."""
     setup = configparser.ConfigParser()
     setup.read(ROOT / "setup.cfg", encoding="utf-8")
     folders = [ROOT.joinpath(*package.split(".")[1:]) for package in setup["options"]["packages"].split()]
@@ -57,7 +57,7 @@ def _named(node: ast.AST) -> Iterator[str]:
 
 
 def distribution(module: str) -> str:
-    """The distribution that has a module, under the name that it gives itself, as normal names go."""
+    """Name the distribution that has a module."""
     known = importlib.metadata.packages_distributions()
     return LIBVIRT.get(module) or known.get(module, [module])[0]
 
