@@ -112,7 +112,8 @@ class Show(ShowOne, OfMove):
             from droveway.engines import admission, queue
 
             limits = admission.limits(site.conf)
-            self._facts["waits_for"] = queue.waits_for(site.journal, move.id, limits, queue.racks_of(site))
+            racks = queue.racks_of(site.api, site.conf)
+            self._facts["waits_for"] = queue.waits_for(site.journal, move.id, limits, racks)
         elif move.state in GOING and not site.runs_here:
             from droveway.engines import queue
 
@@ -304,7 +305,7 @@ def ways_out(site: Site, move: View) -> str | None:
     from droveway.engines import asking, outcomes
 
     short = move.id[:SHORT]
-    if outcomes.of_move(site, asking.read_move(site, move.id)) is not None:
+    if outcomes.of_move(site.cell_databases, asking.read_move(site, move.id)) is not None:
         return f"Nova has ended it, and it ends by itself; at once with  droveway move confirm {short}"
     barred = asking.barred(site, move.id)
     if len(barred) > 1:

@@ -65,7 +65,7 @@ class Settle(OfMove):
             words = {"who": getpass.getuser(), "reason": parsed_args.reason}
             return carry(self, site, settling.leave(site, found.id, parsed_args.step, **words), *AT_REST, "cancelled")
         if found.state == State.VERIFYING:
-            kind = outcomes.of_move(site, found)
+            kind = outcomes.of_move(site.cell_databases, found)
             if kind is not None:
                 return carry(self, site, asking.end(site, found.id, kind), *AT_REST)
             done = parsed_args.found == settling.DONE

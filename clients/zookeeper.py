@@ -29,6 +29,7 @@ LOG = logging.getLogger(__name__)
 
 ROOT: Final = "/droveway"
 BOARD: Final = f"{ROOT}/board"
+MOVES: Final = f"{ROOT}/moves"
 
 EMBEDDED_TIMEOUT: Final = 10.0
 """Of the sessions of a lab, which end only when they are closed."""
@@ -77,7 +78,7 @@ def worker_path(host: str) -> str:
 
 def move_path(move: str) -> str:
     """The folder of what the hosts are told of a move."""
-    return f"{ROOT}/moves/{move}"
+    return f"{MOVES}/{move}"
 
 
 def epoch_path(move: str) -> str:

@@ -9,9 +9,8 @@ import sqlalchemy as sa
 from sqlalchemy import orm
 from taskflow import states
 
-from droveway.clients.zookeeper import Coordination, epoch_path, step_path
+from droveway.clients.zookeeper import MOVES, Coordination, epoch_path, step_path
 from droveway.engines import details, incarnation, recorded, step_marks
-from droveway.engines.purging import MOVES
 from droveway.engines.recorded import Recorded
 from droveway.flows import registry
 from droveway.flows.alternates import AlternateRetry

@@ -101,7 +101,7 @@ def end(site: Site, name: str, kind: str) -> Move:
     move = find_move(site, name)
     found, going_on = None, False
     if move.state == State.VERIFYING and not move.delete_requested:
-        found = outcomes.of_move(site, move)
+        found = outcomes.of_move(site.cell_databases, move)
         going_on = found is None and require_end(site, move.id, kind)
     elif move.state == State.VERIFYING and kind == preconditions.CONFIRM:
         return ask(site, move.id, _to_delete(site, move))
@@ -118,7 +118,7 @@ def filing(site: Site, move_id: str, kind: str, *, unasked: bool) -> requests.Fi
         move = read_move(site, move_id)
         if unasked:
             return _to_delete(site, move)
-        if (done := outcomes.of_move(site, move, settled=True)) is not None:
+        if (done := outcomes.of_move(site.cell_databases, move, settled=True)) is not None:
             return _filing(done, going_on=False)
         return _filing(kind, going_on=require_end(site, move_id, kind))
     except DrovewayError as error:
@@ -135,8 +135,8 @@ def filing(site: Site, move_id: str, kind: str, *, unasked: bool) -> requests.Fi
 
 def _to_delete(site: Site, move: Move) -> requests.Filing:
     """How a move that waits ends whose server is to be deleted: by a confirm, unless its rows show a revert."""
-    done = outcomes.of_move(site, move)
-    begun = outcomes.begun_before(site, move) if done is None else None
+    done = outcomes.of_move(site.cell_databases, move)
+    begun = outcomes.begun_before(site.journal, site.cell_databases, move) if done is None else None
     return _filing(done or begun or preconditions.CONFIRM, going_on=begun is not None, shown=True)
 
 
@@ -166,7 +166,7 @@ def require_end(site: Site, name: str, kind: str) -> bool:
     move = find_move(site, name)
     if move.state != State.VERIFYING:
         return False
-    begun = outcomes.begun_before(site, move)
+    begun = outcomes.begun_before(site.journal, site.cell_databases, move)
     if begun == kind:
         return True
     if begun is not None:

@@ -17,7 +17,7 @@ from taskflow.types import timing
 
 from droveway import deadlines, wire
 from droveway.clients.zookeeper import Coordination, epoch_path
-from droveway.engines import fencing, incarnation, queue, recorded, step_marks
+from droveway.engines import fencing, incarnation, recorded, step_marks
 from droveway.engines.backend import FlowBackend
 from droveway.engines.board import MoveBoard, MoveJob, Posting
 from droveway.engines.commands import Commands
@@ -33,7 +33,7 @@ from droveway.outages import Outage
 from droveway.persistence import attempts, debts, freezes, moves
 from droveway.persistence.database import absence, without_sql
 from droveway.persistence.journal import Move, MoveFlow
-from droveway.persistence.states import ENDED, State
+from droveway.persistence.states import BEGUN, ENDED, State
 from droveway.printable import printable
 
 LOG = logging.getLogger(__name__)
@@ -388,7 +388,7 @@ class MoveConductor(impl_nonblocking.NonBlockingConductor):
         with self._resources.journal.write() as session:
             fencing.check(session, move.id, epoch)
             row = moves.get(session, move.id, lock=True)
-            if State(row.state) in queue.BEGUN:
+            if State(row.state) in BEGUN:
                 row.waits_for = why
 
     def _drop_fences(self, move: Move, epoch: int) -> None:

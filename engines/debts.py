@@ -21,6 +21,7 @@ from droveway.clients.zookeeper import ROOT, Coordination, epoch_path, move_path
 from droveway.clocks import Steady
 from droveway.engines import fencing, fitness, incarnation, returning, step_marks
 from droveway.engines.commands import Commands, Overdue, Unreachable
+from droveway.engines.owed import Owed
 from droveway.engines.returning import FindHome
 from droveway.engines.rounds import one_round
 from droveway.errors import Fenced
@@ -30,7 +31,7 @@ from droveway.persistence import debts, freezes, moves
 from droveway.persistence.database import Database, database_time
 from droveway.persistence.journal import COLLECTOR, Debt, Move, MoveStep
 from droveway.persistence.states import ENDED, State
-from droveway.wire import Command, Direction, NoDetails
+from droveway.wire import Command, NoDetails
 
 LOG = logging.getLogger(__name__)
 
@@ -42,20 +43,6 @@ AWAY: Final = 5.0
 
 TRY_AGAIN: Final = 60.0
 """Seconds after which a debt is tried again that could not be settled."""
-
-
-class Owed(msgspec.Struct, frozen=True, kw_only=True):
-    """A debt's details: which step of which flow the host owes, in which direction."""
-
-    flow: str
-    step: str
-    sequence: int
-    details: dict[str, object]
-    deadline: float
-    error: str = ""
-    direction: Direction = "revert"
-    after: str = ""
-    """The host that has to show its own copy of the server's disks before; empty: none has to."""
 
 
 def _fence(debt: Debt) -> str:

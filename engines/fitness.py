@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Collection, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy import orm
 
 from droveway import wire
-from droveway.engines.policies import QUESTION
 from droveway.flows import registry
 from droveway.persistence import daemons, debts, freezes
 from droveway.persistence.database import Executor
 from droveway.persistence.journal import Daemon
+
+QUESTION: Final = "check_guest"
+"""The action by which a destination is asked how a guest is."""
 
 
 class Known(NamedTuple):

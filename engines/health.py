@@ -22,7 +22,8 @@ from droveway import wire
 from droveway.clients.zookeeper import Coordination, command_path, epoch_path, progress_path, result_path
 from droveway.engines import answers, fencing
 from droveway.engines.commands import HOSTS, REFUSED
-from droveway.engines.policies import QUESTION, Waiting
+from droveway.engines.fitness import QUESTION
+from droveway.engines.policies import Waiting
 from droveway.errors import Fenced, Refused
 from droveway.flows.before import before
 from droveway.persistence import moves, policies

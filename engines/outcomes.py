@@ -21,7 +21,6 @@ import sqlalchemy as sa
 from sqlalchemy import orm
 
 from droveway.engines.rounds import one_round
-from droveway.engines.site import Site
 from droveway.flows import evacuation
 from droveway.flows.steps.command import ADOPTED
 from droveway.outages import Outage
@@ -99,13 +98,13 @@ class Nova:
     cells: Mapping[str, Database] = dataclasses.field(default_factory=dict)
 
 
-def of_move(site: Site, move: Move, *, settled: bool = False) -> str | None:
+def of_move(cells: Mapping[str, Database], move: Move, *, settled: bool = False) -> str | None:
     """The kind of flow that takes the move's end as it stands in the rows; None when it is still to be decided.
 
     With ``settled`` a Nova that lets the server wait still is at it, and nothing is decided.
     """
     found = sa.select(Migration.status, Instance.vm_state).join(Instance, Instance.uuid == Migration.instance_uuid)
-    with site.cell_databases[move.source_cell].read() as session:
+    with cells[move.source_cell].read() as session:
         row = session.execute(found.where(Migration.uuid == move.id, Migration.deleted == 0)).first()
         status, vm_state = row if row is not None else (None, None)
         if status not in _KINDS and session.scalar(_EVACUATED, {"moves": [move.id]}) is not None:
@@ -113,18 +112,18 @@ def of_move(site: Site, move: Move, *, settled: bool = False) -> str | None:
     return None if settled and vm_state == VmState.RESIZED else _KINDS.get(status or "")
 
 
-def begun_before(site: Site, move: Move) -> str | None:
+def begun_before(journal: Database, cells: Mapping[str, Database], move: Move) -> str | None:
     """Find the kind of flow that had begun when the journal was put back to a time at which the move waited; else None.
 
     The server's rows show it.  It counts while nothing but the forward flow, which writes no such thing, has gone on
     since the journal was adopted.
     """
-    with site.journal.read() as session:
+    with journal.read() as session:
         ours = sa.select(MoveStep.step).where(MoveStep.move_id == move.id, MoveStep.flow.not_in(moves.FORWARD_KINDS))
         last = session.scalar(ours.order_by(MoveStep.seq.desc()).limit(1))
     if last != ADOPTED:
         return None
-    with site.cell_databases[move.source_cell].read() as session:
+    with cells[move.source_cell].read() as session:
         status = session.scalar(sa.select(Migration.status).where(Migration.uuid == move.id, Migration.deleted == 0))
     return _BEGUN.get(status or "")
 

@@ -31,9 +31,6 @@ from typing import Final, Literal
 from droveway.persistence.moves import SHORT
 from droveway.persistence.policies import DEADLINE, HEALTHY, MANUAL, Health
 
-QUESTION: Final = "check_guest"
-"""The action by which a destination is asked."""
-
 ASK_EVERY: Final = dt.timedelta(seconds=1)
 FRESH: Final = dt.timedelta(seconds=15)
 """So long after it was asked for an answer is acted on: longer than any answer takes."""

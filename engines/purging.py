@@ -7,11 +7,10 @@ from typing import Final
 
 import sqlalchemy as sa
 
-from droveway.clients.zookeeper import ROOT, TOMBSTONE, Coordination, epoch_path, move_path
+from droveway.clients.zookeeper import MOVES, TOMBSTONE, Coordination, epoch_path, move_path
 from droveway.persistence.database import Database
 from droveway.persistence.journal import Move
 
-MOVES: Final = f"{ROOT}/moves"
 KEPT: Final = ".kept"
 """What a purge of a kept source adds to its move's id: it has a fence of its own."""
 

@@ -6,14 +6,14 @@ from collections.abc import Callable, Collection, Iterable
 from typing import Any, Final
 
 import sqlalchemy as sa
+from oslo_config import cfg
 
 from droveway.engines.admission import Admission, Kind, Limits, Racks, places
-from droveway.engines.site import Site
 from droveway.persistence import catalog, daemons, open_flows
 from droveway.persistence.daemons import Runnable
 from droveway.persistence.database import Database
 from droveway.persistence.moves import FORWARD_KINDS
-from droveway.persistence.states import State
+from droveway.persistence.states import BEGUN, State
 
 _ROOM: Final = {
     Kind.ALL: "its turn: {limit} run at a time ([keeper] max_running)",
@@ -22,18 +22,13 @@ _ROOM: Final = {
     Kind.RACK: "room in rack {name}: {limit} run from or to it at a time ([keeper] per_rack)",
 }
 
-
-BEGUN: Final = frozenset({State.RUNNING, State.UNDOING, State.CONFIRMING, State.REVERTING, State.DELETING})
-"""The states in which a flow has begun; what such a move waits for is the database of its cell."""
-
 PASSED_AT_ONCE: Final = 200
 """So many more of the queue are looked at when some of it is passed."""
 
 
-def racks_of(site: Site) -> Racks:
+def racks_of(api: Database, conf: cfg.ConfigOpts) -> Racks:
     """The racks of all hosts, where there is a limit for them."""
-    conf = site.conf.keeper
-    return catalog.racks(site.api, conf.rack_key) if conf.per_rack else {}
+    return catalog.racks(api, conf.keeper.rack_key) if conf.keeper.per_rack else {}
 
 
 def head(

@@ -13,8 +13,7 @@ from typing import Any, Protocol
 import msgspec
 from sqlalchemy import orm
 
-from droveway.clients.zookeeper import Coordination, record_path
-from droveway.engines.purging import MOVES
+from droveway.clients.zookeeper import MOVES, Coordination, record_path
 from droveway.persistence import attempts, moves
 from droveway.persistence.database import Database, database_time
 from droveway.persistence.journal import Move, MoveAttempt

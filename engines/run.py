@@ -19,9 +19,9 @@ from droveway import deadlines
 from droveway.engines import answers, fencing, fitness
 from droveway.engines.backend import FlowBackend
 from droveway.engines.commands import Commands, DeclaredDown, Overdue, Unreachable, value_of
-from droveway.engines.debts import Owed
 from droveway.engines.history import History
 from droveway.engines.incarnation import Restored
+from droveway.engines.owed import Owed
 from droveway.engines.progress import ProgressNote
 from droveway.engines.recorded import RecordMirror, Store
 from droveway.engines.step_marks import StepMark

@@ -133,7 +133,7 @@ def _racks(site: Site) -> Callable[[], Racks]:
     def racks() -> Racks:
         nonlocal known
         if time.monotonic() - known[0] >= RACKS_FOR:
-            known = time.monotonic(), queue.racks_of(site)
+            known = time.monotonic(), queue.racks_of(site.api, site.conf)
         return known[1]
 
     return racks

@@ -12,7 +12,6 @@ import sqlalchemy as sa
 
 from droveway.engines import facts as lab_facts
 from droveway.engines import fitness
-from droveway.engines.policies import QUESTION
 from droveway.engines.site import Site
 from droveway.errors import Refused, StepError
 from droveway.flows import registry
@@ -104,7 +103,7 @@ def _confirm_seconds(site: Site, wish: Wish) -> int:
         return LONGEST
     if wish.policy != HEALTHY:
         return int(wish.confirm_seconds or conf.deadline)
-    if why := fitness.unspoken(None, QUESTION, site.conf.upgrade_levels.worker):
+    if why := fitness.unspoken(None, fitness.QUESTION, site.conf.upgrade_levels.worker):
         raise Refused(f"no host can be asked whether a guest is healthy: {why}, or move it under another policy")
     seconds = int(wish.confirm_seconds or conf.healthy_deadline)
     if seconds <= conf.healthy_after:

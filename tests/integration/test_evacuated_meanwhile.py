@@ -208,7 +208,7 @@ def test_an_evacuation_that_failed_ends_no_wait(lab: Stage) -> None:
     nova.begin_evacuate()
     nova.write("UPDATE migrations SET status = 'failed' WHERE migration_type = 'evacuation'")
     nova.reset_state("active")
-    assert outcomes.of_move(lab.lab, asking.read_move(lab.lab, move)) is None
+    assert outcomes.of_move(lab.lab.cell_databases, asking.read_move(lab.lab, move)) is None
     lab.cli("move", "settle", move, "finish_records", "--as", "done", "--reason", "Nova's evacuation failed")
     lab.cli("move", "confirm", move)
     assert lab.standing("web").host == "host2"
