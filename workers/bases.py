@@ -15,8 +15,9 @@ import msgspec
 
 from droveway.wire import DiskInfo
 from droveway.workers import extents, names
+from droveway.workers.chunk_log import log_name
 from droveway.workers.context import Context
-from droveway.workers.copying import Tally, copy_disk, log_name, readers
+from droveway.workers.copying import Tally, copy_disk, readers
 from droveway.workers.directories import BASES, BaseFile, CopiedDisk, Directory, SetAsideDisk, is_digest, open_file
 from droveway.workers.sources import Source, base_name
 

@@ -14,8 +14,9 @@ import msgspec
 from droveway.errors import Fenced, StepError
 from droveway.wire import CopyDisks, FitDisks, OfferDisks
 from droveway.workers import bases, frames
+from droveway.workers.chunk_log import log_name
 from droveway.workers.context import Context, Host
-from droveway.workers.copying import Tally, copy_disk, log_name, readers
+from droveway.workers.copying import Tally, copy_disk, readers
 from droveway.workers.directories import (
     DISK_INFO,
     SWAP,

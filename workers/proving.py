@@ -12,8 +12,8 @@ from droveway.errors import DestinationFault
 from droveway.workers import extents
 
 if TYPE_CHECKING:
+    from droveway.workers.chunk_log import ChunkLog
     from droveway.workers.context import Context
-    from droveway.workers.copying import ChunkLog
     from droveway.workers.sources import DiskMap
 
 Chunk = tuple[int, int]

@@ -24,7 +24,8 @@ from droveway.lab.session import Lab
 from droveway.lab.snapshot import Snapshot
 from droveway.persistence.cell import Instance
 from droveway.persistence.states import State
-from droveway.workers.copying import SYNC_BYTES, log_name
+from droveway.workers.chunk_log import log_name
+from droveway.workers.copying import SYNC_BYTES
 from droveway.workers.directories import Directories
 
 SOURCE: Final = "host1"

@@ -25,8 +25,8 @@ from droveway import wire
 from droveway.clients.zookeeper import command_path, result_path
 from droveway.errors import Cancelled, DestinationFault, Fenced, StepError
 from droveway.workers import actions, copying, endpoints, extents, frames
+from droveway.workers.chunk_log import ChunkLog
 from droveway.workers.context import Context
-from droveway.workers.copying import ChunkLog
 from droveway.workers.daemon import JOURNAL, Worker
 from droveway.workers.directories import BaseFile, Directories, SetAsideDisk
 from droveway.workers.journal import WorkerJournal
