@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from droveway.audit.records import Looked
     from droveway.audit.sources import Sources
     from droveway.clients.zookeeper import Coordination
-    from droveway.engines.installation import Installation
-    from droveway.engines.site import Site
+    from droveway.engines.site.installation import Installation
+    from droveway.engines.site.site import Site
 
 COLUMNS: Final = ("kind", "subject", "host", "server", "move", "detail", "mend")
 PLANNED: Final = (*COLUMNS, "heal", "plan")
@@ -172,7 +172,7 @@ def _sources(site: Site, stack: contextlib.ExitStack) -> Sources:
 
         assert isinstance(site, Lab)  # noqa: S101 - nothing else runs its moves itself
         return books.sources(site)
-    from droveway.engines.installation import Installation
+    from droveway.engines.site.installation import Installation
 
     assert isinstance(site, Installation)  # noqa: S101 - there is nothing else
     return Sources(
@@ -199,7 +199,7 @@ class _Workers:
         """What each host holds; where ZooKeeper or a worker does not answer, why nobody knows."""
         from droveway.audit import read_hosts
         from droveway.cli import daemon
-        from droveway.engines import inquiries
+        from droveway.engines.operations import inquiries
         from droveway.persistence import catalog
 
         site = self._site

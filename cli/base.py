@@ -17,8 +17,8 @@ from droveway.errors import Refused
 if TYPE_CHECKING:
     from oslo_config import cfg
 
-    from droveway.engines.installation import Installation
-    from droveway.engines.site import Site
+    from droveway.engines.site.installation import Installation
+    from droveway.engines.site.site import Site
     from droveway.lab.session import Lab
     from droveway.persistence.journal import Move
 
@@ -73,13 +73,13 @@ class Command(command.Command, abc.ABC):
         """
         if parsed_args.config_file is None and (self._named(parsed_args) or not CONFIGURATION.exists()):
             return self.lab(parsed_args)
-        from droveway.engines.installation import Installation
+        from droveway.engines.site.installation import Installation
 
         return Installation(self.configuration(parsed_args))
 
     def installation(self, parsed_args: argparse.Namespace) -> Installation:
         """The installation that the command is for; raises `droveway.errors.Refused` for a lab: it has no daemons."""
-        from droveway.engines.installation import Installation
+        from droveway.engines.site.installation import Installation
 
         site = self.site(parsed_args)
         if not isinstance(site, Installation):

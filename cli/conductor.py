@@ -82,7 +82,7 @@ class Run(Daemon):
     ) -> Collection[Turned]:
         """A conductor and a keeper over one session."""
         from droveway.engines import start
-        from droveway.engines.installation import Installation
+        from droveway.engines.site.installation import Installation
 
         site = Installation(conf)
         stack.callback(site.close)

@@ -11,7 +11,7 @@ from droveway.cli.spans import seconds
 from droveway.errors import Refused
 
 if TYPE_CHECKING:
-    from droveway.engines.site import Site
+    from droveway.engines.site.site import Site
     from droveway.persistence.journal import Move
 
 COLUMNS: Final = ("database", "subject", "detail", "mend")
@@ -51,7 +51,7 @@ class Adopt(Command):
     def _of_installation(self, site: Site, ignored: Sequence[str]) -> list[Move]:
         """What the daemons have seen stands in ZooKeeper: this command speaks to it."""
         from droveway.cli.daemon import connect
-        from droveway.engines import adoption
+        from droveway.engines.operations import adoption
 
         session = connect(site.conf)
         try:
@@ -136,7 +136,7 @@ class Purge(Command):
     def _sweep(self, site: Site, gone: list[str]) -> int:
         """What the moves left in ZooKeeper; what could not be reached now goes with the next purge."""
         from droveway.cli.daemon import connect
-        from droveway.engines import purging
+        from droveway.engines.operations import purging
 
         try:
             session = connect(site.conf)

@@ -11,7 +11,7 @@ from droveway.cli.base import Command, Lister
 from droveway.cli.columns import Blank, Time
 
 if TYPE_CHECKING:
-    from droveway.engines.installation import Installation
+    from droveway.engines.site.installation import Installation
     from droveway.persistence.freezes import Scope
 
 LISTED: Final = ("scope", "name", "reason", "who", "at")

@@ -77,7 +77,7 @@ class Enable(OfHost):
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         """Enable its service and clear its trait in Placement."""
-        from droveway.engines import hosts
+        from droveway.engines.operations import hosts
 
         hosts.set_enabled(self.site(parsed_args), parsed_args.host, enabled=True, reason=None)
         return 0
@@ -94,7 +94,7 @@ class Disable(OfHost):
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         """Disable its service and set its trait in Placement."""
-        from droveway.engines import hosts
+        from droveway.engines.operations import hosts
 
         hosts.set_enabled(self.site(parsed_args), parsed_args.host, enabled=False, reason=parsed_args.reason)
         return 0
@@ -116,7 +116,7 @@ class Down(OfHost):
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         """Force its service down and disable it; `host enable` takes both back."""
-        from droveway.engines import hosts
+        from droveway.engines.operations import hosts
 
         hosts.declare_down(self.site(parsed_args), parsed_args.host, reason=parsed_args.i_made_sure)
         return 0
@@ -128,7 +128,7 @@ class Forget(OfHost):
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         """Say what is written off."""
         from droveway.cli.debt import owed
-        from droveway.engines import hosts
+        from droveway.engines.operations import hosts
         from droveway.persistence import debt_views
 
         site = self.site(parsed_args)

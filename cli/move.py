@@ -15,7 +15,7 @@ from droveway.errors import NotFound, Refused
 from droveway.persistence.stuck import BOUND
 
 if TYPE_CHECKING:
-    from droveway.engines.site import Site
+    from droveway.engines.site.site import Site
     from droveway.persistence.journal import Move
     from droveway.persistence.move_views import View
 
@@ -109,13 +109,13 @@ class Show(ShowOne, OfMove):
         self._facts["kept_until"] = None if kept is None else kept.due
         self._facts["left_out"] = choice.left_out(move_views.history(site.journal, move.id))
         if move.state == "queued":
-            from droveway.engines import admission, queue
+            from droveway.engines.keeper import admission, queue
 
             limits = admission.limits(site.conf)
             racks = queue.racks_of(site.api, site.conf)
             self._facts["waits_for"] = queue.waits_for(site.journal, move.id, limits, racks)
         elif move.state in GOING and not site.runs_here:
-            from droveway.engines import queue
+            from droveway.engines.keeper import queue
 
             self._facts["waits_for"] = queue.foreign(site.journal, move.id) or self._facts["waits_for"]
         if move.state == "verifying" and not move.hold and not move.delete_requested:
@@ -302,7 +302,8 @@ def _advice(move: Move | View, advice: str) -> str:
 
 def ways_out(site: Site, move: View) -> str | None:
     """What can be done with a move that waits, where not both of its ends can be; None where they can."""
-    from droveway.engines import asking, outcomes
+    from droveway.engines.keeper import outcomes
+    from droveway.engines.operations import asking
 
     short = move.id[:SHORT]
     if outcomes.of_move(site.cell_databases, asking.read_move(site, move.id)) is not None:

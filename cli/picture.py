@@ -15,7 +15,7 @@ from droveway.cli.rate import Series
 from droveway.printable import printable
 
 if TYPE_CHECKING:
-    from droveway.engines.site import Site
+    from droveway.engines.site.site import Site
     from droveway.persistence.journal import Move, MoveStep
 
 SHORT_STEP: Final = 1.0
@@ -120,7 +120,7 @@ class Watcher:
 
     def look(self) -> Picture:
         """The move as it is now."""
-        from droveway.engines.asking import can_go_on
+        from droveway.engines.operations.asking import can_go_on
         from droveway.persistence import moves
         from droveway.persistence.database import database_time
 

@@ -25,7 +25,7 @@ class Plan(ShowOne):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         """The plan's facts."""
-        from droveway.engines import plan
+        from droveway.engines.operations import plan
 
         found = plan.plan(
             self.site(parsed_args), request.wish(parsed_args, flavor=parsed_args.flavor, host=parsed_args.host)

@@ -14,8 +14,8 @@ from droveway.cli.spans import seconds, seconds_or_none
 from droveway.printable import printable
 
 if TYPE_CHECKING:
-    from droveway.engines.site import Site
-    from droveway.engines.submit import Wish
+    from droveway.engines.operations.submit import Wish
+    from droveway.engines.site.site import Site
     from droveway.persistence.journal import Move
 
 
@@ -42,7 +42,7 @@ class _Ask(OfMove):
 
     def carried(self, parsed_args: argparse.Namespace, request: Callable[..., None], *wanted: str) -> int:
         """Write the request, let the lab run, say how it came out."""
-        from droveway.engines import asking
+        from droveway.engines.operations import asking
 
         site = self.site(parsed_args)
         return carry(self, site, asking.ask(site, parsed_args.move, request), *wanted)
@@ -53,7 +53,7 @@ class Confirm(_Ask):
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         """Done when the source's copy is gone."""
-        from droveway.engines import asking
+        from droveway.engines.operations import asking
 
         site = self.site(parsed_args)
         return carry(self, site, asking.end(site, parsed_args.move, "confirm"), "done")
@@ -64,7 +64,7 @@ class Revert(_Ask):
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         """Done when it is back."""
-        from droveway.engines import asking
+        from droveway.engines.operations import asking
 
         site = self.site(parsed_args)
         return carry(self, site, asking.end(site, parsed_args.move, "revert"), "reverted")
@@ -75,7 +75,7 @@ class Cancel(_Ask):
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         """Done when all is as it was."""
-        from droveway.engines import asking
+        from droveway.engines.operations import asking
 
         return self.carried(parsed_args, asking.cancel, "cancelled")
 
@@ -107,7 +107,7 @@ class Resume(Command):
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         """Carry on what can go on; the worst of their outcomes."""
         from droveway.cli import watching
-        from droveway.engines import asking
+        from droveway.engines.operations import asking
         from droveway.lab import operations
         from droveway.persistence import requests
 
@@ -129,7 +129,7 @@ class PurgeKept(OfMove):
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         """Write it; the host does it, at once if its worker is up."""
-        from droveway.engines import asking
+        from droveway.engines.operations import asking
         from droveway.lab import operations
         from droveway.persistence import debts, requests
 
@@ -216,7 +216,7 @@ def add_policy(parser: argparse.ArgumentParser) -> None:
 
 def create(command: Command, parsed_args: argparse.Namespace, *, flavor: str | None, host: str | None) -> int:
     """Submit the move that the options describe and carry it on."""
-    from droveway.engines import submit
+    from droveway.engines.operations import submit
 
     site = command.site(parsed_args)
     move = submit.submit(site, wish(parsed_args, flavor=flavor, host=host))
@@ -230,7 +230,7 @@ def carry(command: Command, site: Site, move: Move, *wanted: str, lines: bool = 
     carry it on, it is not waited for unless they are.
     """
     from droveway.cli import watching
-    from droveway.engines import asking
+    from droveway.engines.operations import asking
 
     command.note(move)
     if not site.runs_here and not lines:
@@ -245,7 +245,7 @@ def carry(command: Command, site: Site, move: Move, *wanted: str, lines: bool = 
 
 def wish(parsed_args: argparse.Namespace, *, flavor: str | None, host: str | None) -> Wish:
     """What the options ask for."""
-    from droveway.engines.submit import Wish
+    from droveway.engines.operations.submit import Wish
 
     return Wish(
         server=parsed_args.server,
@@ -261,7 +261,7 @@ def wish(parsed_args: argparse.Namespace, *, flavor: str | None, host: str | Non
 
 def finish(move: Move, *wanted: str) -> int:
     """Say how the move stands and return the exit code of a command that wanted one of these states."""
-    from droveway.engines.asking import outcome
+    from droveway.engines.operations.asking import outcome
     from droveway.persistence.states import State
 
     print(sentence(move))

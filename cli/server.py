@@ -113,7 +113,7 @@ class Confirm(OfServer):
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         """Done when the source's copy is gone."""
-        from droveway.engines import asking
+        from droveway.engines.operations import asking
 
         site = self.site(parsed_args)
         move = asking.move_of_server(site, parsed_args.server)
@@ -125,7 +125,7 @@ class Revert(OfServer):
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         """Done when it is back."""
-        from droveway.engines import asking
+        from droveway.engines.operations import asking
 
         site = self.site(parsed_args)
         move = asking.move_of_server(site, parsed_args.server)

@@ -13,7 +13,7 @@ from droveway.printable import printable
 
 if TYPE_CHECKING:
     from droveway.clients.zookeeper import Coordination
-    from droveway.engines.site import Site
+    from droveway.engines.site.site import Site
 
 
 FOUND: Final = (
@@ -52,7 +52,8 @@ class Settle(OfMove):
         """Write it down and carry the move on."""
         import getpass
 
-        from droveway.engines import asking, outcomes, settling, waiting
+        from droveway.engines.keeper import outcomes
+        from droveway.engines.operations import asking, settling, waiting
         from droveway.persistence.states import State
 
         site = self.site(parsed_args)
@@ -88,7 +89,7 @@ class Settle(OfMove):
         """Say what differed, once it is written."""
         import getpass
 
-        from droveway.engines import settling_cells
+        from droveway.engines.operations import settling_cells
 
         if parsed_args.step is not None or parsed_args.found is not None:
             raise Refused("--cell settles a database, not a step: leave STEP and --as out")
@@ -107,7 +108,7 @@ class Settle(OfMove):
 
     def _prove(self, site: Site, move: str, step: str) -> None:
         """Ask the hosts what the step would have asked; raises Refused when they do not show it."""
-        from droveway.engines import proofs, settling
+        from droveway.engines.operations import proofs, settling
 
         with site.journal.read() as session:
             rests = settling.resting(session, move, step)
@@ -126,7 +127,7 @@ def _workers(site: Site, stack: contextlib.ExitStack) -> Coordination:
         assert isinstance(site, Lab)  # noqa: S101 - nothing else runs its moves itself
         return stack.enter_context(runner.answering(site))
     from droveway.cli import daemon
-    from droveway.engines.installation import Installation
+    from droveway.engines.site.installation import Installation
 
     assert isinstance(site, Installation)  # noqa: S101 - there is nothing else
     session = daemon.connect(site.conf)

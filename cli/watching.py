@@ -17,7 +17,7 @@ from droveway.cli.picture import Picture, Watcher, name_of
 from droveway.printable import printable
 
 if TYPE_CHECKING:
-    from droveway.engines.site import Site
+    from droveway.engines.site.site import Site
     from droveway.persistence.journal import Move, MoveStep
 
 POLL: Final = 0.1
@@ -71,7 +71,7 @@ class Lines:
 
 def wait(site: Site, name: str, timeout: float | None) -> Move | None:
     """The move once it goes on no further by itself; None when that took longer than ``timeout`` seconds."""
-    from droveway.engines import asking
+    from droveway.engines.operations import asking
 
     watcher = Watcher(site, asking.find_move(site, name).id)
     until = None if timeout is None else time.monotonic() + timeout
@@ -86,7 +86,7 @@ def wait(site: Site, name: str, timeout: float | None) -> Move | None:
 
 def follow(site: Site, name: str, out: TextIO) -> Move:
     """Show the move until it rests and return it; Ctrl-C ends the showing, never the move."""
-    from droveway.engines import asking
+    from droveway.engines.operations import asking
 
     move_id = asking.find_move(site, name).id
     watcher = Watcher(site, move_id)

@@ -87,12 +87,12 @@ def epoch_path(move: str) -> str:
 
 
 def step_path(move: str) -> str:
-    """The mark of the last step that the journal has begun for a move (`droveway.engines.step_marks`)."""
+    """The mark of the last step that the journal has begun for a move (`droveway.engines.conductor.step_marks`)."""
     return f"{move_path(move)}/step"
 
 
 def record_path(move: str) -> str:
-    """The mirror of what the journal recorded of a running move (`droveway.engines.recorded`)."""
+    """The mirror of what the journal recorded of a running move (`droveway.engines.conductor.recorded`)."""
     return f"{move_path(move)}/recorded"
 
 

@@ -27,7 +27,7 @@ from droveway.cli.commands import COMMANDS
 from droveway.cli.explanations import EXPLANATIONS
 from droveway.conf import settings
 from droveway.doctor.findings import MEANINGS
-from droveway.engines import asking, plan
+from droveway.engines.operations import asking, plan
 from droveway.errors import IllegalTransition
 from droveway.flows import pictures, registry
 from droveway.flows.graph import NO_RETURN, Graph

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from oslo_config import cfg
 
     from droveway.clients.zookeeper import Coordination
-    from droveway.engines.installation import Installation
+    from droveway.engines.site.installation import Installation
     from droveway.errors import DrovewayError
 
 

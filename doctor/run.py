@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from droveway.clients import access, zookeeper
 from droveway.doctor import certificate, configuration, databases, ensemble, flows, host, services, workers
 from droveway.doctor.findings import Around, Finding, Level
-from droveway.engines.installation import Installation
+from droveway.engines.site.installation import Installation
 from droveway.errors import CoordinationLost, Refused
 
 if TYPE_CHECKING:

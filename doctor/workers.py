@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from droveway import wire
 from droveway.clients.zookeeper import worker_path
 from droveway.doctor.findings import FINE, Around, Finding
-from droveway.engines import incarnation
+from droveway.engines.conductor import incarnation
 from droveway.errors import DrovewayError, Refused
 from droveway.persistence import catalog
 

@@ -11,18 +11,19 @@ from typing import Final
 from sqlalchemy import exc
 
 from droveway.clients.zookeeper import Coordination
-from droveway.engines import admission, asking, queue, returning
-from droveway.engines.admission import Racks
-from droveway.engines.board import MoveBoard
-from droveway.engines.conductor import Conductor
-from droveway.engines.folders import HostFolders
-from droveway.engines.health import Standard
-from droveway.engines.keeper import Keeper
-from droveway.engines.outcomes import Nova
-from droveway.engines.recorded import Store
-from droveway.engines.roster import Roster
-from droveway.engines.run import Probe, Resources
-from droveway.engines.site import Site
+from droveway.engines.conductor.conductor import Conductor
+from droveway.engines.conductor.recorded import Store
+from droveway.engines.conductor.run import Probe, Resources
+from droveway.engines.conductor.taskflow.board import MoveBoard
+from droveway.engines.keeper import admission, queue, returning
+from droveway.engines.keeper.admission import Racks
+from droveway.engines.keeper.folders import HostFolders
+from droveway.engines.keeper.health import Standard
+from droveway.engines.keeper.keeper import Keeper
+from droveway.engines.keeper.outcomes import Nova
+from droveway.engines.keeper.roster import Roster
+from droveway.engines.operations import asking
+from droveway.engines.site.site import Site
 from droveway.flows import registry
 from droveway.flows.run import MoveOptions
 from droveway.persistence import declared

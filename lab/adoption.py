@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from droveway.engines.adoption import park_all
-from droveway.engines.incarnation import new_incarnation
-from droveway.engines.recorded import mirrored
+from droveway.engines.conductor.incarnation import new_incarnation
+from droveway.engines.conductor.recorded import mirrored
+from droveway.engines.operations.adoption import park_all
 from droveway.errors import Refused
 from droveway.lab import books, build, marks
 from droveway.lab.records import InFolder

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from droveway.engines.incarnation import new_incarnation
+from droveway.engines.conductor.incarnation import new_incarnation
 from droveway.errors import Refused
 from droveway.lab import cloud, daemons, disks, layout, libvirt_hosts, marks, servers, topology
 from droveway.lab.layout import Identity, LabHost, Layout

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
-from droveway.engines import asking
+from droveway.engines.operations import asking
 from droveway.errors import DrovewayError, Refused
 from droveway.flows import registry
 from droveway.lab import books, crash_bytes, leftovers, operations, runner, servers

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, Literal, get_args
 
-from droveway.engines.conductor import END_OF_FLOW
+from droveway.engines.conductor.conductor import END_OF_FLOW
 from droveway.flows import registry
 from droveway.flows.graph import Graph
 from droveway.persistence import moves

@@ -7,7 +7,7 @@ from typing import Final
 
 import sqlalchemy as sa
 
-from droveway.engines.asking import NEEDS_OPERATOR, can_go_on, carry, read_move
+from droveway.engines.operations.asking import NEEDS_OPERATOR, can_go_on, carry, read_move
 from droveway.errors import DrovewayError, Refused, StepError
 from droveway.flows import registry
 from droveway.lab import cloud, runner, servers, stopped

@@ -19,9 +19,9 @@ from sqlalchemy import orm
 from droveway.clients.references import References
 from droveway.clients.zookeeper import Coordination, connect_embedded, embedded_store, worker_path
 from droveway.engines import start
-from droveway.engines.asking import can_go_on
-from droveway.engines.conductor import Conductor
-from droveway.engines.run import Probe
+from droveway.engines.conductor.conductor import Conductor
+from droveway.engines.conductor.run import Probe
+from droveway.engines.operations.asking import can_go_on
 from droveway.errors import DrovewayError, Refused
 from droveway.flows import registry
 from droveway.flows.step import Where

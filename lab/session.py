@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Lab:
-    """A lab of this version: a `droveway.engines.site.Site`."""
+    """A lab of this version: a `droveway.engines.site.site.Site`."""
 
     runs_here = True
 

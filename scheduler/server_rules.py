@@ -17,7 +17,7 @@ _WAITED = frozenset({*MOVABLE, VmState.RESIZED, VmState.ERROR})
 _STOOD = frozenset(
     {MigrationStatus.FINISHED, MigrationStatus.CONFIRMING, MigrationStatus.REVERTING, MigrationStatus.ERROR}
 )
-"""What `droveway.engines.waiting` takes back."""
+"""What `droveway.engines.operations.waiting` takes back."""
 _OWN: Final = frozenset({*RESIZING, TaskState.RESIZE_REVERTING})
 """Tasks of the move itself, which stand in the rows of a server that waits when its cell was put back from a copy."""
 

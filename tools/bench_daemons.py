@@ -27,9 +27,9 @@ from support import long_queue, postgres_server, zookeeper_server
 from support.daemons import LONG, SESSION, Daemon, Installation, installation
 from support.small_lab import in_child, is_released, until
 
-from droveway.engines import asking
-from droveway.engines.fencing import now
-from droveway.engines.submit import Wish, submit
+from droveway.engines.conductor.fencing import now
+from droveway.engines.operations import asking
+from droveway.engines.operations.submit import Wish, submit
 from droveway.lab import build, cloud, runner
 from droveway.lab.session import Lab
 from droveway.persistence import moves

@@ -134,9 +134,9 @@ class Stopwatch:
 def droveway(file: Path, watch: Stopwatch) -> Iterator[Flow]:
     """Flows run by a conductor from a board in memory; the claim before and the sweep after are not timed."""
     from droveway.clients import zookeeper
-    from droveway.engines import conductor
-    from droveway.engines.board import MoveBoard, posting_of
-    from droveway.engines.run import Resources
+    from droveway.engines.conductor import conductor
+    from droveway.engines.conductor.run import Resources
+    from droveway.engines.conductor.taskflow.board import MoveBoard, posting_of
     from droveway.flows.graph import Graph
     from droveway.persistence import migrate, moves
     from droveway.persistence.database import Database, sqlite_url

@@ -28,10 +28,11 @@ import bench_figures as figures
 
 from droveway.cli.main import COLLECT_EVERY
 from droveway.clients.embedded import placement
-from droveway.engines import asking, conductor, submit
-from droveway.engines.backend import FlowBackend
-from droveway.engines.commands import Commands
-from droveway.engines.run import MoveRun
+from droveway.engines.conductor import conductor
+from droveway.engines.conductor.commands import Commands
+from droveway.engines.conductor.run import MoveRun
+from droveway.engines.conductor.taskflow.backend import FlowBackend
+from droveway.engines.operations import asking, submit
 from droveway.lab import build, cloud, runner
 from droveway.lab.session import Lab
 from droveway.persistence.cells import Cells
@@ -200,7 +201,8 @@ def require(move: Move, state: State) -> None:
 
 def command_start() -> float:
     """Milliseconds until a command of a lab has started and imported what a move needs."""
-    modules = "droveway.cli.main, droveway.cli.server, droveway.engines.submit, droveway.lab.runner, placement.handler"
+    ours = ("cli.main", "cli.server", "engines.operations.submit", "lab.runner")
+    modules = ", ".join((*(f"droveway.{name}" for name in ours), "placement.handler"))
     began = time.perf_counter()
     subprocess.run(
         [sys.executable, "-c", f"import gc; gc.set_threshold({COLLECT_EVERY})\nimport {modules}"], check=True

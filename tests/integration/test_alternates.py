@@ -14,8 +14,9 @@ from support.operations import Stage, Workers, faults_cleared, stage
 from support.small_lab import until
 
 from droveway.clients.embedded.services import NetworkHost
-from droveway.engines import asking, fencing
-from droveway.engines.submit import Wish, submit
+from droveway.engines.conductor import fencing
+from droveway.engines.operations import asking
+from droveway.engines.operations.submit import Wish, submit
 from droveway.errors import Parked
 from droveway.flows import registry
 from droveway.flows.step import Where

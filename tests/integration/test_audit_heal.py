@@ -25,7 +25,7 @@ from droveway.audit import mending
 from droveway.audit.findings import Kind
 from droveway.audit.healing import ORPHANS, RULES
 from droveway.clients.placement import Placement
-from droveway.engines.submit import Wish, submit
+from droveway.engines.operations.submit import Wish, submit
 from droveway.lab import books
 from droveway.persistence import orphans, servers
 from droveway.persistence.journal import Move, MoveStep

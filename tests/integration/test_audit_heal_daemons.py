@@ -9,7 +9,7 @@ import pytest
 from support.daemons import LONG, Installation
 from support.small_lab import SERVER, history, read_move, until
 
-from droveway.engines.submit import Wish, submit
+from droveway.engines.operations.submit import Wish, submit
 from droveway.persistence import catalog, daemons, orphans
 from droveway.persistence.database import database_time
 from droveway.persistence.debts import WRITTEN_OFF

@@ -17,7 +17,7 @@ from support.small_lab import read_move, until
 
 from droveway import wire
 from droveway.clients.zookeeper import command_path, inquiry_path, page_path, worker_path
-from droveway.engines.inquiries import ask
+from droveway.engines.operations.inquiries import ask
 from droveway.lab.cloud import Cloud, parse_cloud
 from droveway.persistence import catalog, debts
 from droveway.persistence.cell import Instance

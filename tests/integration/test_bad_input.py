@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 from support.operations import Stage, changes, photograph, stage
 
-from droveway.engines import asking
-from droveway.engines.submit import Wish, submit
+from droveway.engines.operations import asking
+from droveway.engines.operations.submit import Wish, submit
 from droveway.persistence.cell import ShareMapping
 
 CLOUD = """

@@ -11,8 +11,8 @@ import sqlalchemy as sa
 from support.operations import Stage, stage
 from support.two_faults.copies import copy_database
 
-from droveway.engines import asking
-from droveway.engines.submit import Wish, submit
+from droveway.engines.operations import asking
+from droveway.engines.operations.submit import Wish, submit
 from droveway.errors import DestinationFault, Parked
 from droveway.lab import adoption
 from droveway.persistence import requests

@@ -8,7 +8,7 @@ import pytest
 import sqlalchemy as sa
 from support.operations import Stage, stage
 
-from droveway.engines import asking
+from droveway.engines.operations import asking
 from droveway.persistence.cell import Instance
 
 CLOUD = """

@@ -21,11 +21,11 @@ from support.operations import Stage, stage
 from support.small_lab import until
 
 from droveway.clients.zookeeper import Coordination, connect_embedded, embedded_store, worker_path
-from droveway.engines import health
-from droveway.engines import keeper as keeping
-from droveway.engines.board import MoveBoard
-from droveway.engines.keeper import Keeper
-from droveway.engines.submit import Wish, submit
+from droveway.engines.conductor.taskflow.board import MoveBoard
+from droveway.engines.keeper import health
+from droveway.engines.keeper import keeper as keeping
+from droveway.engines.keeper.keeper import Keeper
+from droveway.engines.operations.submit import Wish, submit
 from droveway.flows import registry
 from droveway.lab import faults
 from droveway.persistence import moves

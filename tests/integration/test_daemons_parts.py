@@ -13,8 +13,8 @@ from support.small_lab import assert_balanced, differences, history, picture, re
 
 from droveway import wire
 from droveway.clients.zookeeper import BOARD, command_path, epoch_in, epoch_path, worker_path
-from droveway.engines import asking
-from droveway.engines.submit import Wish, submit
+from droveway.engines.operations import asking
+from droveway.engines.operations.submit import Wish, submit
 from droveway.lab import cloud
 from droveway.persistence import debt_views
 from droveway.persistence.cell import Instance

@@ -18,7 +18,7 @@ from support.daemons import Installation, Server, installation
 from support.proxy import Loss, Proxy, running_proxy
 from support.small_lab import assert_balanced, file_flow, history, is_released, until
 
-from droveway.engines.submit import Wish, submit
+from droveway.engines.operations.submit import Wish, submit
 from droveway.flows import registry
 from droveway.lab import cloud
 from droveway.lab.session import Lab

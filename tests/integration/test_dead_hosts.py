@@ -11,8 +11,8 @@ import sqlalchemy as sa
 from support.operations import Stage, stage
 
 from droveway.audit import healing, mending
-from droveway.engines import asking
-from droveway.engines.submit import Wish, submit
+from droveway.engines.operations import asking
+from droveway.engines.operations.submit import Wish, submit
 from droveway.lab import books, stopped
 from droveway.persistence.debts import WRITTEN_OFF
 from droveway.persistence.journal import Debt

@@ -15,10 +15,10 @@ from support.beside_nova import Nova
 from support.operations import Stage, stage
 from support.small_lab import until
 
-from droveway.engines import asking
-from droveway.engines.commands import Commands
-from droveway.engines.run import MoveRun
-from droveway.engines.submit import Wish, submit
+from droveway.engines.conductor.commands import Commands
+from droveway.engines.conductor.run import MoveRun
+from droveway.engines.operations import asking
+from droveway.engines.operations.submit import Wish, submit
 from droveway.lab import books, leftovers, operations, stopped
 from droveway.persistence.cell import Instance, Service
 from droveway.persistence.journal import Move

@@ -9,8 +9,8 @@ import sqlalchemy as sa
 from support import remains
 from support.operations import Stage, stage
 
-from droveway.engines import asking
-from droveway.engines.submit import Wish, submit
+from droveway.engines.operations import asking
+from droveway.engines.operations.submit import Wish, submit
 from droveway.errors import DestinationFault
 from droveway.lab import leftovers
 from droveway.persistence import deletion, requests

@@ -10,7 +10,7 @@ from support import remains
 from support.operations import Stage, faults_cleared, stage
 from support.two_faults.nova_acts import Acts
 
-from droveway.engines import asking
+from droveway.engines.operations import asking
 from droveway.lab import leftovers, operations
 from droveway.persistence import usage
 from droveway.persistence.cell import (

@@ -12,7 +12,7 @@ from support.operations import Stage, stage
 from support.two_faults import ways_out
 from support.two_faults.nova_acts import REFUGE, Acts
 
-from droveway.engines import asking
+from droveway.engines.operations import asking
 from droveway.flows import registry
 from droveway.lab import leftovers, operations
 from droveway.persistence import usage

@@ -16,8 +16,9 @@ from support.two_faults.nova_acts import Acts
 from droveway.clients.network import Network
 from droveway.clients.placement import Allocations, Placement
 from droveway.clients.volume import Attachment, Volumes
-from droveway.engines import asking, outcomes
-from droveway.engines.submit import Wish, submit
+from droveway.engines.keeper import outcomes
+from droveway.engines.operations import asking
+from droveway.engines.operations.submit import Wish, submit
 from droveway.errors import StepError
 from droveway.flows import registry
 from droveway.persistence.cell import Instance, InstanceExtra, Migration

@@ -13,7 +13,7 @@ from hypervisor_contract import open_fence
 from support.agent_guest import Guest
 
 from droveway import wire
-from droveway.engines.health import Standard, judge
+from droveway.engines.keeper.health import Standard, judge
 from droveway.errors import StepError
 from droveway.lab.libvirt_hosts import LibvirtHost
 from droveway.persistence.policies import Health

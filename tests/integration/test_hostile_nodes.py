@@ -27,7 +27,7 @@ from support.zookeeper_server import Server, running_server
 
 from droveway import wire
 from droveway.clients.zookeeper import BOARD, command_path, epoch_path, progress_path, result_path, worker_path
-from droveway.engines.board import Posting
+from droveway.engines.conductor.taskflow.board import Posting
 from droveway.lab import build, snapshot
 from droveway.persistence.states import State
 

@@ -28,8 +28,8 @@ from support.small_lab import assert_balanced, differences, history, in_child, p
 
 from droveway import certificates, wire
 from droveway.clients.zookeeper import epoch_in, epoch_path, worker_path
-from droveway.engines import asking
-from droveway.engines.submit import Wish, submit
+from droveway.engines.operations import asking
+from droveway.engines.operations.submit import Wish, submit
 from droveway.errors import DrovewayError, StepError
 from droveway.lab import build, cloud, snapshot
 from droveway.lab.snapshot import Snapshot

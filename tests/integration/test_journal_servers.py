@@ -19,7 +19,7 @@ from alembic.migration import MigrationContext
 from support import journal_policies, mariadb_server, postgres_server
 from support.proxy import running_proxy
 
-from droveway.engines import fencing
+from droveway.engines.conductor import fencing
 from droveway.errors import Fenced, Refused
 from droveway.flows import registry
 from droveway.persistence import database, debts, migrate, moves

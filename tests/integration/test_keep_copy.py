@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from support.operations import Stage, stage
 from support.small_lab import until
 
-from droveway.engines import asking
+from droveway.engines.operations import asking
 from droveway.flows import registry
 from droveway.lab import stopped
 from droveway.persistence import moves, requests

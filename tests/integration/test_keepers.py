@@ -12,7 +12,7 @@ from support.daemons import LONG, Daemon, Installation, installation
 from support.small_lab import assert_balanced, file_flow, in_child, read_move, small_cloud, until
 
 from droveway.clients.zookeeper import BOARD
-from droveway.engines.election import LEADER
+from droveway.engines.keeper.election import LEADER
 from droveway.lab import build
 from droveway.lab.session import Lab
 from droveway.persistence.states import State

@@ -20,10 +20,10 @@ from support.small_lab import until
 
 from droveway.audit import Finding
 from droveway.clients.zookeeper import connect_embedded, embedded_store
-from droveway.engines import asking
-from droveway.engines.commands import Commands
-from droveway.engines.debts import Collector
-from droveway.engines.submit import Wish, submit
+from droveway.engines.conductor.commands import Commands
+from droveway.engines.keeper.debts import Collector
+from droveway.engines.operations import asking
+from droveway.engines.operations.submit import Wish, submit
 from droveway.errors import Parked
 from droveway.lab import books, stopped
 from droveway.persistence import debts, moves

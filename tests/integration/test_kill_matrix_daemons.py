@@ -19,8 +19,8 @@ from support import caught, left_over, postgres_server, zookeeper_server
 from support.daemons import Daemon, Installation, installation
 from support.small_lab import assert_balanced, in_child, until
 
-from droveway.engines import asking
-from droveway.engines.submit import Wish, submit
+from droveway.engines.operations import asking
+from droveway.engines.operations.submit import Wish, submit
 from droveway.errors import Refused
 from droveway.lab import build, cloud, leftovers, operations
 from droveway.lab.session import Lab

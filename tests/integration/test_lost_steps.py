@@ -12,9 +12,9 @@ import sqlalchemy as sa
 from support.operations import Stage, Workers, stage
 
 from droveway.clients.zookeeper import step_path
-from droveway.engines import adoption, asking
-from droveway.engines.step_marks import Seen
-from droveway.engines.submit import Wish, submit
+from droveway.engines.conductor.step_marks import Seen
+from droveway.engines.operations import adoption, asking
+from droveway.engines.operations.submit import Wish, submit
 from droveway.errors import Parked
 from droveway.persistence import requests
 from droveway.persistence.journal import Move

@@ -11,7 +11,7 @@ from support.daemons import LONG, Installation
 from support.small_lab import until
 
 from droveway.clients.zookeeper import ROOT, epoch_path
-from droveway.engines import purging
+from droveway.engines.operations import purging
 from droveway.persistence.journal import Debt, Move
 from droveway.workers.daemon import JOURNAL
 

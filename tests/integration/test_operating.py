@@ -13,7 +13,7 @@ from support.small_lab import SERVER, assert_balanced, read_move, until
 
 from droveway import wire
 from droveway.clients.zookeeper import BOARD, worker_path
-from droveway.engines import fitness
+from droveway.engines.conductor import fitness
 from droveway.flows import registry
 from droveway.persistence import catalog, daemons, debt_views, moves, requests
 from droveway.persistence.journal import Claim

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 from support.operations import Amounts, Stage, stage
 
-from droveway.engines import asking
-from droveway.engines.submit import Wish, submit
+from droveway.engines.operations import asking
+from droveway.engines.operations.submit import Wish, submit
 from droveway.errors import DestinationFault
 from droveway.flows import registry
 from droveway.persistence import catalog

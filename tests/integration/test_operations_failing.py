@@ -11,8 +11,8 @@ import sqlalchemy as sa
 from support.operations import Stage, faults_cleared, stage
 from support.small_lab import until
 
-from droveway.engines import asking
-from droveway.engines.submit import Wish, submit
+from droveway.engines.operations import asking
+from droveway.engines.operations.submit import Wish, submit
 from droveway.lab import faults
 from droveway.persistence import requests
 from droveway.persistence.cell import InstanceFault

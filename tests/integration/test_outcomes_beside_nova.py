@@ -11,7 +11,7 @@ from support.beside_nova import Nova, Once
 from support.operations import Stage, faults_cleared, stage
 from support.small_lab import until
 
-from droveway.engines import asking
+from droveway.engines.operations import asking
 from droveway.lab import books
 from droveway.persistence.journal import Move
 

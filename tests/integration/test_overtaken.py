@@ -10,8 +10,8 @@ import pytest
 import sqlalchemy as sa
 from support.operations import Stage, stage
 
-from droveway.engines import adoption, asking
-from droveway.engines.submit import Wish, submit
+from droveway.engines.operations import adoption, asking
+from droveway.engines.operations.submit import Wish, submit
 from droveway.lab import operations
 from droveway.persistence import requests
 from droveway.persistence.journal import Move, MoveFlow, MoveStep

@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 from support.operations import Stage, changes, photograph, stage
 
-from droveway.engines import asking, facts
+from droveway.engines.operations import asking, facts
 from droveway.lab.session import Lab
 from droveway.persistence.api import Flavor, ProjectUserQuota, Quota
 from droveway.persistence.cell import Instance, Migration

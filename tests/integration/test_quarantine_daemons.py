@@ -11,7 +11,7 @@ from support.daemons import LONG, Installation
 from support.small_lab import assert_balanced, file_flow, read_move, until
 
 from droveway.clients.zookeeper import BOARD
-from droveway.engines.fencing import QUARANTINE_AFTER
+from droveway.engines.conductor.fencing import QUARANTINE_AFTER
 from droveway.persistence.states import State
 
 DEADLY: Final = str(Path(next(iter(support.__path__))) / "deadly")

@@ -12,7 +12,7 @@ from support.daemons import LONG, Installation, installation
 from support.small_lab import assert_balanced, file_flow, history, in_child, is_released, read_move, until
 from support.zookeeper_server import Ensemble, running_ensemble
 
-from droveway.engines.submit import Wish, submit
+from droveway.engines.operations.submit import Wish, submit
 from droveway.lab import build, cloud, snapshot
 from droveway.persistence.states import State
 

@@ -10,8 +10,8 @@ from support.operations import Stage, faults_cleared, stage
 
 from droveway.clients.embedded.placement import embedded_placement
 from droveway.clients.placement import Placement
-from droveway.engines import asking
-from droveway.engines.submit import Wish, submit
+from droveway.engines.operations import asking
+from droveway.engines.operations.submit import Wish, submit
 from droveway.persistence.journal import Move
 
 CLOUD = """

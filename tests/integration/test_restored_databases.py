@@ -15,7 +15,7 @@ import pytest
 from support.operations import Stage, changes, photograph, stage
 
 from droveway.clients.embedded import placement
-from droveway.engines.submit import Wish, submit
+from droveway.engines.operations.submit import Wish, submit
 from droveway.lab import marks
 from droveway.lab.layout import Layout
 

@@ -11,7 +11,7 @@ from support.daemons import Daemon, Installation
 from support.small_lab import assert_balanced, file_flow, history, read_move, small_cloud, until
 
 from droveway.clients.zookeeper import ROOT, epoch_path
-from droveway.engines import incarnation
+from droveway.engines.conductor import incarnation
 from droveway.lab import cloud
 from droveway.persistence.database import Database
 from droveway.persistence.journal import EPOCH, Counter, Move

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 from support.operations import Stage, stage
 
-from droveway.engines import asking
-from droveway.engines.submit import Wish, submit
+from droveway.engines.operations import asking
+from droveway.engines.operations.submit import Wish, submit
 from droveway.lab import cloud, operations
 
 CLOUD = """

@@ -17,8 +17,8 @@ from support.daemons import LONG, Daemon, Installation, installation
 from support.small_lab import assert_balanced, history, in_child, read_move, until
 
 from droveway.cli.rate import TOO_EARLY
-from droveway.engines import asking
-from droveway.engines.submit import Wish, submit
+from droveway.engines.operations import asking
+from droveway.engines.operations.submit import Wish, submit
 from droveway.lab import build, cloud, snapshot
 from droveway.lab.session import Lab
 from droveway.lab.snapshot import Snapshot

@@ -16,7 +16,7 @@ from support.small_lab import assert_balanced, differences, in_child, is_idle, p
 
 from droveway.clients.volume import RESERVED
 from droveway.clients.zookeeper import BOARD, ROOT
-from droveway.engines.submit import Wish, submit
+from droveway.engines.operations.submit import Wish, submit
 from droveway.flows import registry
 from droveway.lab import books, build, cloud
 from droveway.lab.session import Lab

@@ -15,8 +15,8 @@ from support.sleeper import PATIENCE, Sleeper
 from support.small_lab import assert_balanced, in_child, is_idle, picture, read_move, until
 
 from droveway.clients.zookeeper import BOARD
-from droveway.engines import asking, settling
-from droveway.engines.submit import Wish, submit
+from droveway.engines.operations import asking, settling
+from droveway.engines.operations.submit import Wish, submit
 from droveway.flows import registry
 from droveway.flows.step import Where
 from droveway.lab import build, cloud

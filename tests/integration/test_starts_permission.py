@@ -11,8 +11,9 @@ import pytest
 import sqlalchemy as sa
 from support.operations import Stage, Workers, stage
 
-from droveway.engines import asking, fencing
-from droveway.engines.submit import Wish, submit
+from droveway.engines.conductor import fencing
+from droveway.engines.operations import asking
+from droveway.engines.operations.submit import Wish, submit
 from droveway.errors import StepError
 from droveway.flows.steps import starting
 from droveway.persistence import requests

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from support.operations import Stage, stage
 
-from droveway.engines import asking
-from droveway.engines.submit import Wish, submit
+from droveway.engines.operations import asking
+from droveway.engines.operations.submit import Wish, submit
 from droveway.errors import StepError
 from droveway.flows.steps.command import ADOPTED
 from droveway.persistence.database import database_time

@@ -9,8 +9,8 @@ import pytest
 import sqlalchemy as sa
 from support.operations import Stage, stage
 
-from droveway.engines import asking
-from droveway.engines.submit import Wish, submit
+from droveway.engines.operations import asking
+from droveway.engines.operations.submit import Wish, submit
 from droveway.errors import StepError
 from droveway.persistence.cell import Instance, Migration
 from droveway.persistence.journal import Move

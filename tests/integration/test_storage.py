@@ -16,9 +16,9 @@ import sqlalchemy as sa
 from support import checksums
 from support.operations import Stage, faults_cleared, stage
 
-from droveway.engines import asking
-from droveway.engines import run as engine_run
-from droveway.engines.submit import Wish, submit
+from droveway.engines.conductor import run as engine_run
+from droveway.engines.operations import asking
+from droveway.engines.operations.submit import Wish, submit
 from droveway.flows.steps.host import FindStorage
 from droveway.persistence.cell import BlockDeviceMapping
 from droveway.workers import extents

@@ -14,9 +14,9 @@ from support.two_faults.stranger_lies import Lies
 
 from droveway import wire
 from droveway.clients.zookeeper import result_path
-from droveway.engines import answers
-from droveway.engines.commands import Commands
-from droveway.engines.roster import Roster
+from droveway.engines.conductor import answers
+from droveway.engines.conductor.commands import Commands
+from droveway.engines.keeper.roster import Roster
 from droveway.persistence.journal import Daemon
 from droveway.workers import copies, transfer
 from droveway.workers.hypervisors import headers, libvirt_xml, qcow2

@@ -9,8 +9,8 @@ import pytest
 from support.engine_rig import CONFIRM, MIGRATE, Rig, embedded_rig, reference, until
 
 from droveway.clients.zookeeper import BOARD, ROOT
-from droveway.engines.board import MoveBoard
-from droveway.engines.keeper import Keeper
+from droveway.engines.conductor.taskflow.board import MoveBoard
+from droveway.engines.keeper.keeper import Keeper
 from droveway.persistence import moves, requests
 from droveway.persistence.states import State
 

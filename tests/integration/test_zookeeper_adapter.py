@@ -13,8 +13,8 @@ from support.zookeeper_server import Server, running_server
 
 from droveway.clients import zookeeper
 from droveway.clients.zookeeper import Coordination, command_path, epoch_path, result_path, worker_path
-from droveway.engines import fencing
-from droveway.engines.keeper import Keeper
+from droveway.engines.conductor import fencing
+from droveway.engines.keeper.keeper import Keeper
 from droveway.errors import CoordinationLost, Fenced
 
 SESSION = 2.0

@@ -32,8 +32,8 @@ from droveway.clients.zookeeper import (
     result_path,
     worker_path,
 )
-from droveway.engines.board import MoveBoard, Posting
-from droveway.engines.folders import host_folders
+from droveway.engines.conductor.taskflow.board import MoveBoard, Posting
+from droveway.engines.keeper.folders import host_folders
 from droveway.errors import CoordinationLost
 from droveway.lab import build, snapshot
 from droveway.persistence.states import State

@@ -25,8 +25,8 @@ from support.small_lab import in_child
 from droveway.audit.findings import Kind
 from droveway.cli.main import USAGE
 from droveway.clients.volume import RESERVED
-from droveway.engines import asking
-from droveway.engines.submit import Wish, submit
+from droveway.engines.operations import asking
+from droveway.engines.operations.submit import Wish, submit
 from droveway.errors import Refused
 from droveway.lab import books, build, cloud
 from droveway.lab.session import Lab

@@ -17,9 +17,9 @@ from support.valid_answers import VALID
 from droveway import wire
 from droveway.clients import zookeeper
 from droveway.clients.zookeeper import Coordination, command_path, result_path, worker_path
-from droveway.engines.board import MoveBoard, posting_of
-from droveway.engines.conductor import Conductor, MoveConductor
-from droveway.engines.run import Resources
+from droveway.engines.conductor.conductor import Conductor, MoveConductor
+from droveway.engines.conductor.run import Resources
+from droveway.engines.conductor.taskflow.board import MoveBoard, posting_of
 from droveway.errors import DestinationFault, Fenced, NotFound, StepError
 from droveway.flows.graph import Graph
 from droveway.flows.run import MoveOptions

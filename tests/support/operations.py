@@ -17,7 +17,7 @@ from support.small_lab import until
 from droveway.cli import main
 from droveway.clients.zookeeper import Coordination, connect_embedded, embedded_store, worker_path
 from droveway.engines import start
-from droveway.engines.run import Probe
+from droveway.engines.conductor.run import Probe
 from droveway.lab import books, build, cloud, faults, runner
 from droveway.lab.faults import Fault
 from droveway.lab.session import Lab

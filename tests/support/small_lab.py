@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from droveway.engines.submit import Wish, submit
+from droveway.engines.operations.submit import Wish, submit
 from droveway.flows import registry
 from droveway.lab import books, cloud
 from droveway.lab.layout import Layout

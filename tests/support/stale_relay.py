@@ -23,8 +23,8 @@ from support.small_lab import (
 
 from droveway.clients.zookeeper import BOARD, ROOT, Coordination, connect_embedded, embedded_store, worker_path
 from droveway.engines import start
-from droveway.engines.conductor import Conductor
-from droveway.engines.run import Probe
+from droveway.engines.conductor.conductor import Conductor
+from droveway.engines.conductor.run import Probe
 from droveway.errors import DestinationFault
 from droveway.flows import registry
 from droveway.flows.step import Where

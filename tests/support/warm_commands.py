@@ -33,7 +33,7 @@ OPERATORS: Final = (
     "droveway.cli.plan",
     "droveway.cli.request",
     "droveway.cli.worker",
-    "droveway.engines.submit",
+    "droveway.engines.operations.submit",
     "cliff.formatters.json_format",
     "cliff.formatters.table",
     "openstack.connection",

@@ -33,7 +33,7 @@ DAEMONS: Final = (
     "droveway.clients.zookeeper",
     "droveway.conf.services",
     "droveway.conf.settings",
-    "droveway.engines.installation",
+    "droveway.engines.site.installation",
     "droveway.engines.start",
     "droveway.workers.daemon",
     "droveway.workers.endpoints",

@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from droveway.engines.admission import EVERYWHERE, Admission, Kind, Limits, Place, places
+from droveway.engines.keeper.admission import EVERYWHERE, Admission, Kind, Limits, Place, places
 
 Places = frozenset[Place]
 

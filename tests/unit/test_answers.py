@@ -24,7 +24,7 @@ from support.engine_rig import (
 from support.valid_answers import VALID
 
 from droveway import wire
-from droveway.engines import answers
+from droveway.engines.conductor import answers
 from droveway.errors import Refused
 from droveway.flows.graph import Graph
 from droveway.flows.run import DECLARED_DOWN, UNREACHABLE

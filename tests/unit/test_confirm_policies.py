@@ -14,9 +14,10 @@ import sqlalchemy as sa
 
 from droveway import wire
 from droveway.cli import spans
-from droveway.engines import asking, policies
-from droveway.engines.health import Standard, judge
-from droveway.engines.policies import ASK_EVERY, FRESH, Ask, PolicyAction, Settle, Wait, Waiting
+from droveway.engines.keeper import policies
+from droveway.engines.keeper.health import Standard, judge
+from droveway.engines.keeper.policies import ASK_EVERY, FRESH, Ask, PolicyAction, Settle, Wait, Waiting
+from droveway.engines.operations import asking
 from droveway.persistence import migrate, moves
 from droveway.persistence.database import Database, sqlite_url
 from droveway.persistence.journal import Claim, Move

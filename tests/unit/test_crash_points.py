@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from droveway.engines.conductor import END_OF_FLOW
+from droveway.engines.conductor.conductor import END_OF_FLOW
 from droveway.errors import DestinationFault, StepError
 from droveway.flows import registry
 from droveway.flows.graph import Graph

@@ -17,7 +17,7 @@ from droveway.cli.commands import COMMANDS
 from droveway.conf import settings
 from droveway.doctor import certificate, configuration, host, run
 from droveway.doctor.findings import FINE, MEANINGS, Around, Finding, Level
-from droveway.engines.installation import Installation
+from droveway.engines.site.installation import Installation
 
 DOCTOR = Path(__file__).parents[2] / "doctor"
 SECRET = "canary-doctor-55e1"

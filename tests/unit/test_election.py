@@ -11,9 +11,9 @@ import pytest
 from support.engine_rig import CONFIRM, Rig, embedded_rig, reference, until
 
 from droveway.clients.zookeeper import ROOT, Coordination
-from droveway.engines.board import MoveBoard
-from droveway.engines.election import LEADER, Election
-from droveway.engines.keeper import Keeper
+from droveway.engines.conductor.taskflow.board import MoveBoard
+from droveway.engines.keeper.election import LEADER, Election
+from droveway.engines.keeper.keeper import Keeper
 
 LONG = 300.0
 

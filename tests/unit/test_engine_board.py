@@ -10,7 +10,7 @@ from support.engine_rig import embedded_rig
 from taskflow.exceptions import JobFailure, UnclaimableJob
 from taskflow.jobs.backends.impl_zookeeper import ZookeeperJobBoard
 
-from droveway.engines.board import MoveBoard, MoveJob
+from droveway.engines.conductor.taskflow.board import MoveBoard, MoveJob
 
 
 @pytest.mark.parametrize("landed", [True, False])

@@ -15,11 +15,11 @@ from support.engine_rig import CONFIRM, MIGRATE, REMOTE, Rig, embedded_rig, refe
 from taskflow import exceptions as taskflow_errors
 
 from droveway.clients.zookeeper import BOARD, worker_path
-from droveway.engines import fencing
-from droveway.engines.backend import FlowBackend
-from droveway.engines.board import MoveBoard
-from droveway.engines.conductor import Conductor
-from droveway.engines.keeper import Keeper
+from droveway.engines.conductor import fencing
+from droveway.engines.conductor.conductor import Conductor
+from droveway.engines.conductor.taskflow.backend import FlowBackend
+from droveway.engines.conductor.taskflow.board import MoveBoard
+from droveway.engines.keeper.keeper import Keeper
 from droveway.persistence import moves, requests
 from droveway.persistence.journal import MoveFlow
 

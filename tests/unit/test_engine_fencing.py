@@ -15,10 +15,11 @@ from taskflow.exceptions import StorageFailure
 
 from droveway import wire
 from droveway.clients.zookeeper import TOMBSTONE, epoch_path, progress_path, result_path
-from droveway.engines import fencing, progress, purging
-from droveway.engines.backend import FlowBackend
-from droveway.engines.fencing import Quarantined
-from droveway.engines.progress import ProgressNote
+from droveway.engines.conductor import fencing, progress
+from droveway.engines.conductor.fencing import Quarantined
+from droveway.engines.conductor.progress import ProgressNote
+from droveway.engines.conductor.taskflow.backend import FlowBackend
+from droveway.engines.operations import purging
 from droveway.errors import Fenced, StepError
 from droveway.flows.run import MoveOptions
 from droveway.flows.step import Context, Step

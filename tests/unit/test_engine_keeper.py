@@ -5,10 +5,10 @@ from __future__ import annotations
 import datetime as dt
 from typing import Any
 
-from droveway.engines.admission import EVERYWHERE, Kind, Limits, Place
-from droveway.engines.board import Posting
-from droveway.engines.keeper import Action, Delete, Post, Seen, Snapshot, Withdraw, decide
-from droveway.engines.policies import Settle, Waiting
+from droveway.engines.conductor.taskflow.board import Posting
+from droveway.engines.keeper.admission import EVERYWHERE, Kind, Limits, Place
+from droveway.engines.keeper.keeper import Action, Delete, Post, Seen, Snapshot, Withdraw, decide
+from droveway.engines.keeper.policies import Settle, Waiting
 from droveway.persistence.states import State
 
 NOW = dt.datetime(2026, 1, 1, 12)  # noqa: DTZ001 - as the journal's columns hold it

@@ -14,8 +14,8 @@ from taskflow import exceptions as taskflow_errors
 
 from droveway import wire
 from droveway.clients.zookeeper import progress_path
-from droveway.engines import progress
-from droveway.engines.progress import ProgressNote
+from droveway.engines.conductor import progress
+from droveway.engines.conductor.progress import ProgressNote
 
 
 @pytest.fixture(name="rig")

@@ -6,7 +6,7 @@ import pytest
 
 from droveway import wire
 from droveway.conf import upgrade_levels
-from droveway.engines import fitness
+from droveway.engines.conductor import fitness
 from droveway.persistence.journal import Daemon
 
 ALL = [f"{action}@{wire.ACTION_VERSION}" for action in (*wire.ACTIONS, *wire.INQUIRIES)]

@@ -19,10 +19,10 @@ from droveway.clients.zookeeper import (
     epoch_path,
     result_path,
 )
-from droveway.engines.admission import Limits
-from droveway.engines.board import MoveBoard
-from droveway.engines.health import HealthChecks, Standard
-from droveway.engines.keeper import look
+from droveway.engines.conductor.taskflow.board import MoveBoard
+from droveway.engines.keeper.admission import Limits
+from droveway.engines.keeper.health import HealthChecks, Standard
+from droveway.engines.keeper.keeper import look
 from droveway.flows.before import Before, as_json
 from droveway.persistence import daemons, migrate, moves
 from droveway.persistence.database import Database, database_time, sqlite_url

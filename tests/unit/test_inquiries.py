@@ -16,8 +16,8 @@ from support.worker_rig import MOVE, PORT, SERVER, VOLUME, Cloud, cloud
 from droveway import wire
 from droveway.clients import zookeeper
 from droveway.clients.zookeeper import command_path, inquiry_path, page_path, result_path, worker_path
-from droveway.engines import inquiries
-from droveway.engines.inquiries import Answer, ask
+from droveway.engines.operations import inquiries
+from droveway.engines.operations.inquiries import Answer, ask
 from droveway.errors import CoordinationLost, Refused
 from droveway.workers import holdings, stores
 from droveway.workers import inquiries as answering

@@ -9,8 +9,8 @@ from typing import Any, Final
 import pytest
 from support.moving_rows import DESTINATION, FLAVOR, FLOW, MOVE, NOW, SOURCE, Moving, record
 
-from droveway.engines import left
-from droveway.engines.left import Books, Left
+from droveway.engines.operations import left
+from droveway.engines.operations.left import Books, Left
 from droveway.errors import Refused
 from droveway.flows import registry
 from droveway.flows.before import as_json

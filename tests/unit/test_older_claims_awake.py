@@ -15,7 +15,7 @@ from support.worker_rig import MOVE, Cloud, cloud
 
 from droveway import wire
 from droveway.clients.zookeeper import TOMBSTONE, Coordination, command_path, epoch_path
-from droveway.engines import fencing
+from droveway.engines.conductor import fencing
 from droveway.errors import Fenced
 from droveway.persistence.cell import CellBase, Instance, InstanceSystemMetadata
 from droveway.persistence.cells import FENCE_KEY, Cells

@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 from support.moving_rows import DESTINATION, SOURCE, Moving, guest
 
-from droveway.engines import adoption
+from droveway.engines.operations import adoption
 from droveway.errors import StepError
 from droveway.flows import registry
 from droveway.flows.graph import Graph

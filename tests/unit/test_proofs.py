@@ -27,7 +27,7 @@ from support.moving_rows import (
 )
 from support.valid_answers import VALID
 
-from droveway.engines import proofs
+from droveway.engines.operations import proofs
 from droveway.errors import Refused, StepError
 from droveway.flows import registry
 from droveway.persistence.cell import Instance

@@ -12,10 +12,10 @@ from sqlalchemy import event
 from support.engine_rig import CONFIRM, Rig, embedded_rig, reference
 from support.long_queue import fill
 
-from droveway.engines.admission import Limits
-from droveway.engines.board import MoveBoard
-from droveway.engines.keeper import Keeper, Post, look
-from droveway.engines.queue import foreign, waits_for
+from droveway.engines.conductor.taskflow.board import MoveBoard
+from droveway.engines.keeper.admission import Limits
+from droveway.engines.keeper.keeper import Keeper, Post, look
+from droveway.engines.keeper.queue import foreign, waits_for
 from droveway.persistence import daemons, freezes
 from droveway.persistence.journal import Move, MoveFlow
 from droveway.persistence.states import State

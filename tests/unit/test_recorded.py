@@ -12,8 +12,9 @@ import sqlalchemy as sa
 from support.engine_rig import Crash, Rig, embedded_rig, fault
 
 from droveway.clients.zookeeper import record_path
-from droveway.engines import adoption, recorded
-from droveway.engines.recorded import InZooKeeper, Recorded, RecordMirror, Tried
+from droveway.engines.conductor import recorded
+from droveway.engines.conductor.recorded import InZooKeeper, Recorded, RecordMirror, Tried
+from droveway.engines.operations import adoption
 from droveway.lab.records import InFolder
 from droveway.persistence import moves
 from droveway.persistence.journal import Move, MoveAttempt, MoveStep

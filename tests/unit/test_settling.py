@@ -10,7 +10,9 @@ import pytest
 import sqlalchemy as sa
 from support.engine_rig import Crash, Rig, embedded_rig, fault
 
-from droveway.engines import details, fencing, settling
+from droveway.engines.conductor import fencing
+from droveway.engines.conductor.taskflow import details
+from droveway.engines.operations import settling
 from droveway.errors import Fenced, Refused, StepError
 from droveway.flows.graph import Graph
 from droveway.flows.steps import copying, host

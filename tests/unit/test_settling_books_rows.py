@@ -13,8 +13,8 @@ from support.moving_rows import DESTINATION, FLAVOR, MOVE, SERVER, SOURCE, Movin
 
 from droveway.clients.placement import MIGRATION, Allocations, resources_of
 from droveway.clients.placement import SERVER as SERVERS
-from droveway.engines import settling_books
-from droveway.engines.left import Books, Left
+from droveway.engines.operations import settling_books
+from droveway.engines.operations.left import Books, Left
 from droveway.errors import Refused, StepError
 from droveway.flows.steps.put_back import START, WAITS, Stands
 from droveway.persistence import objects

@@ -31,7 +31,8 @@ from support.moving_rows import (
 
 from droveway.clients.volume import Attachment
 from droveway.clients.zookeeper import TOMBSTONE, epoch_path
-from droveway.engines import fencing, left, settling_cells
+from droveway.engines.conductor import fencing
+from droveway.engines.operations import left, settling_cells
 from droveway.errors import Fenced, Refused
 from droveway.flows.before import as_json
 from droveway.persistence import api, journal, nova_base, objects, usage

@@ -18,11 +18,12 @@ from taskflow.persistence import models
 from taskflow.persistence.backends import impl_memory
 from taskflow.types.failure import Failure
 
-from droveway.engines import details, fencing
-from droveway.engines.backend import FlowBackend
-from droveway.engines.engine import OPTIONS, MoveEngine
-from droveway.engines.history import History
-from droveway.engines.run import begin_state
+from droveway.engines.conductor import fencing
+from droveway.engines.conductor.history import History
+from droveway.engines.conductor.run import begin_state
+from droveway.engines.conductor.taskflow import details
+from droveway.engines.conductor.taskflow.backend import FlowBackend
+from droveway.engines.conductor.taskflow.engine import OPTIONS, MoveEngine
 from droveway.flows import registry
 from droveway.persistence import moves
 

@@ -11,8 +11,9 @@ import pytest
 from droveway import wire
 from droveway.clients.zookeeper import Coordination, connect_embedded, embedded_store, worker_path
 from droveway.doctor import workers as doctor
-from droveway.engines import adoption, incarnation
-from droveway.engines.roster import Roster
+from droveway.engines.conductor import incarnation
+from droveway.engines.keeper.roster import Roster
+from droveway.engines.operations import adoption
 from droveway.errors import Refused
 from droveway.persistence import daemons
 from droveway.persistence.database import Database, sqlite_url

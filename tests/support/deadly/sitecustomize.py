@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 
-from droveway.engines import run
+from droveway.engines.conductor import run
 
 STEP = "move_ports"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from droveway.engines import run
+from droveway.engines.conductor import run
 from droveway.errors import StepError
 
 FAILS = {tuple(place.split()) for place in os.environ["FAILS"].split(",")}

@@ -29,9 +29,9 @@ from support.two_faults.world import Verdict, Watch
 
 from droveway.clients import rest
 from droveway.clients.zookeeper import Coordination
-from droveway.engines import commands, conductor
-from droveway.engines.conductor import Conductor
-from droveway.engines.run import Probe
+from droveway.engines.conductor import commands, conductor
+from droveway.engines.conductor.conductor import Conductor
+from droveway.engines.conductor.run import Probe
 from droveway.lab import books, runner
 from droveway.persistence import database
 from droveway.persistence.states import State

@@ -8,8 +8,8 @@ from typing import Final
 from support.operations import Stage
 from support.two_faults.death_worlds import DESTINATION, HOSTS, SOURCE
 
-from droveway.engines import asking
-from droveway.engines.submit import Wish, submit
+from droveway.engines.operations import asking
+from droveway.engines.operations.submit import Wish, submit
 from droveway.flows import registry
 from droveway.flows.step import Step
 from droveway.flows.steps.command import HostStep

@@ -14,7 +14,7 @@ from support.two_faults.death_flows import OPERATIONS, UNDONE, begin
 from support.two_faults.death_worlds import SOURCE, Death, Spot
 
 from droveway.cli.explanations import EXPLANATIONS
-from droveway.engines import asking
+from droveway.engines.operations import asking
 from droveway.errors import StepError
 from droveway.flows import registry
 from droveway.flows.steps.command import HostStep

@@ -22,7 +22,7 @@ from support.two_faults.death_worlds import BACK, BOTH, DESTINATION, Death, Spot
 from support.two_faults.world import Verdict
 
 from droveway.clients.embedded import placement
-from droveway.engines import asking
+from droveway.engines.operations import asking
 
 KIND: Final = "deaths"
 

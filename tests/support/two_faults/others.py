@@ -39,8 +39,9 @@ from support.two_faults.other_points import (
 from support.two_faults.world import Verdict, Watch
 
 from droveway.clients.embedded import placement
-from droveway.engines import asking, outcomes
-from droveway.engines.submit import Wish, submit
+from droveway.engines.keeper import outcomes
+from droveway.engines.operations import asking
+from droveway.engines.operations.submit import Wish, submit
 from droveway.errors import DestinationFault, StepError
 from droveway.lab import stopped
 from droveway.persistence import moves, requests

@@ -27,9 +27,9 @@ from droveway.clients.zookeeper import (
     worker_path,
 )
 from droveway.doctor import workers as doctor
-from droveway.engines import answers, incarnation
-from droveway.engines.commands import Commands
-from droveway.engines.roster import Roster
+from droveway.engines.conductor import answers, incarnation
+from droveway.engines.conductor.commands import Commands
+from droveway.engines.keeper.roster import Roster
 from droveway.errors import Refused, step_error
 from droveway.persistence import daemons
 from droveway.persistence.database import Database, sqlite_url

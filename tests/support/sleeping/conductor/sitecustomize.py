@@ -8,7 +8,7 @@ from typing import Any
 from asleep import give_up, pass_by
 
 from droveway.clients import rest
-from droveway.engines import conductor, run
+from droveway.engines.conductor import conductor, run
 
 _here = threading.local()
 _probe, _send, _dispatch = run.MoveRun.probe, rest.Rest.send, conductor.MoveConductor._dispatch_job

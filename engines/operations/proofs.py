@@ -17,9 +17,9 @@ from typing import Any, Final
 import msgspec
 
 from droveway.clients.zookeeper import Coordination, epoch_path
-from droveway.engines import fencing
-from droveway.engines.commands import Commands, Overdue, Unreachable
-from droveway.engines.site import Site
+from droveway.engines.conductor import fencing
+from droveway.engines.conductor.commands import Commands, Overdue, Unreachable
+from droveway.engines.site.site import Site
 from droveway.errors import Refused, StepError
 from droveway.flows.before import Before, shows_disks
 from droveway.persistence import objects, servers

@@ -8,7 +8,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 from oslo_config import cfg
 
-from droveway.engines.admission import Admission, Kind, Limits, Racks, places
+from droveway.engines.keeper.admission import Admission, Kind, Limits, Racks, places
 from droveway.persistence import catalog, daemons, open_flows
 from droveway.persistence.daemons import Runnable
 from droveway.persistence.database import Database

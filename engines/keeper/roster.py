@@ -16,9 +16,9 @@ from typing import Final
 import sqlalchemy as sa
 
 from droveway.clients.zookeeper import Coordination
-from droveway.engines import incarnation
-from droveway.engines.commands import Commands
-from droveway.engines.rounds import one_round
+from droveway.engines.conductor import incarnation
+from droveway.engines.conductor.commands import Commands
+from droveway.engines.conductor.rounds import one_round
 from droveway.flows import registry
 from droveway.outages import Outage
 from droveway.persistence import daemons

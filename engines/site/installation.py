@@ -44,7 +44,7 @@ class Cloud:
 
 
 class Installation:
-    """A `droveway.engines.site.Site`; ``conf`` is of `droveway.conf.settings.load_deployment`."""
+    """A `droveway.engines.site.site.Site`; ``conf`` is of `droveway.conf.settings.load_deployment`."""
 
     runs_here = False
 

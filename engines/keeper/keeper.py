@@ -18,16 +18,17 @@ import sqlalchemy as sa
 
 from droveway.clients.zookeeper import BOARD, Coordination, worker_path
 from droveway.clocks import Steady
-from droveway.engines import fitness, incarnation, policies, queue
-from droveway.engines.admission import Admission, Limits, Place, Racks, places
-from droveway.engines.board import MoveBoard, Posting, posting_of
-from droveway.engines.debts import Collector
-from droveway.engines.election import Election
-from droveway.engines.health import HealthChecks, Standard
-from droveway.engines.outcomes import Nova, Outcomes
-from droveway.engines.policies import Ask, PolicyAction, Settle, Wait, Waiting
-from droveway.engines.returning import FindHome
-from droveway.engines.rounds import one_round
+from droveway.engines.conductor import fitness, incarnation
+from droveway.engines.conductor.rounds import one_round
+from droveway.engines.conductor.taskflow.board import MoveBoard, Posting, posting_of
+from droveway.engines.keeper import policies, queue
+from droveway.engines.keeper.admission import Admission, Limits, Place, Racks, places
+from droveway.engines.keeper.debts import Collector
+from droveway.engines.keeper.election import Election
+from droveway.engines.keeper.health import HealthChecks, Standard
+from droveway.engines.keeper.outcomes import Nova, Outcomes
+from droveway.engines.keeper.policies import Ask, PolicyAction, Settle, Wait, Waiting
+from droveway.engines.keeper.returning import FindHome
 from droveway.errors import Refused
 from droveway.outages import Outage
 from droveway.persistence import daemons, moves, open_flows, requests
@@ -147,7 +148,7 @@ def look(
     """The snapshot; the board is read first, so that a flow which ends in between is taken for wanted at worst.
 
     Of the queue it has what is offered and what there may be room for, with the oldest, which others may have to wait
-    for.  Raises `droveway.engines.incarnation.Restored` for a journal that is older than what ran on it.
+    for.  Raises `droveway.engines.conductor.incarnation.Restored` for a journal that is older than what ran on it.
     """
     racks = racks or {}
     posted, mark = board.posted(), incarnation.read_mark(coordination)

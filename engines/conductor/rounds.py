@@ -6,7 +6,7 @@ import contextlib
 import logging
 from collections.abc import Iterator
 
-from droveway.engines.incarnation import Restored
+from droveway.engines.conductor.incarnation import Restored
 from droveway.errors import CoordinationLost
 from droveway.outages import Outage
 from droveway.persistence.database import absence

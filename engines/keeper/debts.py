@@ -19,11 +19,12 @@ import msgspec
 from droveway import wire
 from droveway.clients.zookeeper import ROOT, Coordination, epoch_path, move_path
 from droveway.clocks import Steady
-from droveway.engines import fencing, fitness, incarnation, returning, step_marks
-from droveway.engines.commands import Commands, Overdue, Unreachable
-from droveway.engines.owed import Owed
-from droveway.engines.returning import FindHome
-from droveway.engines.rounds import one_round
+from droveway.engines.conductor import fencing, fitness, incarnation, step_marks
+from droveway.engines.conductor.commands import Commands, Overdue, Unreachable
+from droveway.engines.conductor.owed import Owed
+from droveway.engines.conductor.rounds import one_round
+from droveway.engines.keeper import returning
+from droveway.engines.keeper.returning import FindHome
 from droveway.errors import Fenced
 from droveway.flows.before import Before, before, shows_disks
 from droveway.outages import Outage
@@ -104,7 +105,7 @@ class Collector:
         self._thread.join()
 
     def round(self) -> None:
-        """Settle what hosts that are up owe; raises as `droveway.engines.incarnation.require` does."""
+        """Settle what hosts that are up owe; raises as `droveway.engines.conductor.incarnation.require` does."""
         incarnation.require(self._coordination, self._journal)
         with self._journal.read() as session:
             asked = time.monotonic()
@@ -169,7 +170,8 @@ class Collector:
     def _ask(self, debt: Debt, epoch: int) -> bool:
         """Have one debt settled; False when it was not: the later ones rest on it.
 
-        Right before that it is compared with the server's rows.  Raises as `droveway.engines.returning.FindHome` does.
+        Right before that it is compared with the server's rows.  Raises as
+        `droveway.engines.keeper.returning.FindHome` does.
         """
         if why := step_marks.lost(self._coordination, self._journal, debt.move_id):
             self._note(debt, epoch, why, {})

@@ -10,9 +10,10 @@ from sqlalchemy import orm
 from taskflow import states
 
 from droveway import deadlines
-from droveway.engines import details, fencing
-from droveway.engines.proofs import Resting
-from droveway.engines.site import Site
+from droveway.engines.conductor import fencing
+from droveway.engines.conductor.taskflow import details
+from droveway.engines.operations.proofs import Resting
+from droveway.engines.site.site import Site
 from droveway.errors import Refused, ServerDeleted
 from droveway.flows import registry
 from droveway.flows.before import before

@@ -10,8 +10,9 @@ from sqlalchemy import orm
 from taskflow import states
 
 from droveway.clients.zookeeper import MOVES, Coordination, epoch_path, step_path
-from droveway.engines import details, incarnation, recorded, step_marks
-from droveway.engines.recorded import Recorded
+from droveway.engines.conductor import incarnation, recorded, step_marks
+from droveway.engines.conductor.recorded import Recorded
+from droveway.engines.conductor.taskflow import details
 from droveway.flows import registry
 from droveway.flows.alternates import AlternateRetry
 from droveway.flows.steps.command import ADOPTED
@@ -32,8 +33,8 @@ _LOOK: Final = "droveway audit says what is wrong with it"
 def adopt(coordination: Coordination, journal: Database, *, ignored: Collection[str] = ()) -> list[Move]:
     """Park every unfinished move of an installation, and begin a new incarnation; the moves.
 
-    What the workers have seen counts as far as `droveway.engines.incarnation.believed` has it, those of ``ignored``
-    hosts left out.
+    What the workers have seen counts as far as `droveway.engines.conductor.incarnation.believed` has it, those of
+    ``ignored`` hosts left out.
 
     Repeated after a crash: the same once more.  Raises `droveway.errors.CoordinationLost`.
     """

@@ -16,15 +16,15 @@ import sqlalchemy as sa
 from sqlalchemy import orm
 
 from droveway import deadlines
-from droveway.engines import answers, fencing, fitness
-from droveway.engines.backend import FlowBackend
-from droveway.engines.commands import Commands, DeclaredDown, Overdue, Unreachable, value_of
-from droveway.engines.history import History
-from droveway.engines.incarnation import Restored
-from droveway.engines.owed import Owed
-from droveway.engines.progress import ProgressNote
-from droveway.engines.recorded import RecordMirror, Store
-from droveway.engines.step_marks import StepMark
+from droveway.engines.conductor import answers, fencing, fitness
+from droveway.engines.conductor.commands import Commands, DeclaredDown, Overdue, Unreachable, value_of
+from droveway.engines.conductor.history import History
+from droveway.engines.conductor.incarnation import Restored
+from droveway.engines.conductor.owed import Owed
+from droveway.engines.conductor.progress import ProgressNote
+from droveway.engines.conductor.recorded import RecordMirror, Store
+from droveway.engines.conductor.step_marks import StepMark
+from droveway.engines.conductor.taskflow.backend import FlowBackend
 from droveway.errors import Cancelled, CoordinationLost, DestinationFault, Fenced, Parked, StepError, step_error
 from droveway.flows import evacuation
 from droveway.flows.run import DECLARED_DOWN, UNREACHABLE, MoveOptions

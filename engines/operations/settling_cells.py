@@ -16,10 +16,11 @@ from sqlalchemy import orm
 from droveway import deadlines
 from droveway.clients.volume import ATTACHED
 from droveway.clients.zookeeper import Coordination
-from droveway.engines import fencing, left, settling_books
-from droveway.engines.left import Left
-from droveway.engines.proofs import Resting, Witnesses
-from droveway.engines.site import Site
+from droveway.engines.conductor import fencing
+from droveway.engines.operations import left, settling_books
+from droveway.engines.operations.left import Left
+from droveway.engines.operations.proofs import Resting, Witnesses
+from droveway.engines.site.site import Site
 from droveway.errors import Evacuated, Fenced, Refused, ServerDeleted
 from droveway.flows.before import shows_disks
 from droveway.flows.steps.put_back import Side

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from droveway.engines.fencing import Standing, now
-from droveway.engines.progress import NOTHING_TOLD
+from droveway.engines.conductor.fencing import Standing, now
+from droveway.engines.conductor.progress import NOTHING_TOLD
 from droveway.errors import DrovewayError
 from droveway.flows.step import Where
 from droveway.persistence.database import Executor

@@ -16,9 +16,9 @@ import sqlalchemy as sa
 from sqlalchemy import orm
 
 from droveway.clients.placement import MIGRATION, SERVER, Allocations, ProviderResources, resources_of
-from droveway.engines import left
-from droveway.engines.left import Books, Left
-from droveway.engines.site import Site
+from droveway.engines.operations import left
+from droveway.engines.operations.left import Books, Left
+from droveway.engines.site.site import Site
 from droveway.errors import Refused, StepError
 from droveway.flows.steps.put_back import Side
 from droveway.persistence import objects, servers

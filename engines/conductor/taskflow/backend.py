@@ -19,9 +19,10 @@ from taskflow import exceptions as taskflow_errors
 from taskflow import states
 from taskflow.persistence import models
 
-from droveway.engines import details, fencing
-from droveway.engines.fencing import Standing
-from droveway.engines.history import History, Run
+from droveway.engines.conductor import fencing
+from droveway.engines.conductor.fencing import Standing
+from droveway.engines.conductor.history import History, Run
+from droveway.engines.conductor.taskflow import details
 from droveway.errors import DrovewayError, Fenced, Parked
 from droveway.persistence import moves
 from droveway.persistence.database import Database, Executor

@@ -17,15 +17,15 @@ from taskflow.types import timing
 
 from droveway import deadlines, wire
 from droveway.clients.zookeeper import Coordination, epoch_path
-from droveway.engines import fencing, incarnation, recorded, step_marks
-from droveway.engines.backend import FlowBackend
-from droveway.engines.board import MoveBoard, MoveJob, Posting
-from droveway.engines.commands import Commands
-from droveway.engines.engine import MoveEngine
-from droveway.engines.fencing import Quarantined
-from droveway.engines.history import History
-from droveway.engines.incarnation import Restored
-from droveway.engines.run import MoveRun, Resources, Stop, begin_state
+from droveway.engines.conductor import fencing, incarnation, recorded, step_marks
+from droveway.engines.conductor.commands import Commands
+from droveway.engines.conductor.fencing import Quarantined
+from droveway.engines.conductor.history import History
+from droveway.engines.conductor.incarnation import Restored
+from droveway.engines.conductor.run import MoveRun, Resources, Stop, begin_state
+from droveway.engines.conductor.taskflow.backend import FlowBackend
+from droveway.engines.conductor.taskflow.board import MoveBoard, MoveJob, Posting
+from droveway.engines.conductor.taskflow.engine import MoveEngine
 from droveway.errors import CoordinationLost, Fenced, NotFound, Parked
 from droveway.flows.graph import Graph
 from droveway.flows.steps import homes, overtaken
@@ -452,7 +452,7 @@ class Conductor:
     ) -> None:
         """``name`` must be new for each process; ``slots`` run copies, ``reserved`` more only what must not queue.
 
-        ``ignored`` as in `droveway.engines.incarnation.begin`.
+        ``ignored`` as in `droveway.engines.conductor.incarnation.begin`.
         """
         self.name = name
         self._ignored = ignored

@@ -10,8 +10,9 @@ from typing import Any, Final
 import sqlalchemy as sa
 from sqlalchemy import orm
 
-from droveway.engines import adoption, facts, outcomes, policies
-from droveway.engines.site import Site
+from droveway.engines.keeper import outcomes, policies
+from droveway.engines.operations import adoption, facts
+from droveway.engines.site.site import Site
 from droveway.errors import DrovewayError, NotFound, Refused
 from droveway.flows import registry
 from droveway.persistence import catalog, moves, requests

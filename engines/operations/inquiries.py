@@ -24,8 +24,8 @@ from droveway.clients.zookeeper import (
     result_path,
     worker_path,
 )
-from droveway.engines import fitness
-from droveway.engines.commands import HOSTS, Commands
+from droveway.engines.conductor import fitness
+from droveway.engines.conductor.commands import HOSTS, Commands
 from droveway.errors import CoordinationLost, Refused
 
 SECONDS: Final = 30.0

@@ -10,9 +10,9 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from droveway.engines import facts as lab_facts
-from droveway.engines import fitness
-from droveway.engines.site import Site
+from droveway.engines.conductor import fitness
+from droveway.engines.operations import facts as lab_facts
+from droveway.engines.site.site import Site
 from droveway.errors import Refused, StepError
 from droveway.flows import registry
 from droveway.persistence import catalog, daemons, debts, moves, objects, servers

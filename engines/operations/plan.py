@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from droveway.engines.site import Site
-from droveway.engines.submit import Answer, Wish, examine, store_plan
+from droveway.engines.operations.submit import Answer, Wish, examine, store_plan
+from droveway.engines.site.site import Site
 from droveway.flows import registry
 from droveway.flows.graph import NO_RETURN
 from droveway.flows.step import Where

@@ -1,7 +1,8 @@
 """Asking destinations how the guests of `healthy` moves are.
 
-A question is a host command like any other (`droveway.engines.commands`), under the epoch of the move's last claim and
-created only while that epoch stands: as soon as somebody claims the move's confirm or revert, the worker drops it.
+A question is a host command like any other (`droveway.engines.conductor.commands`), under the epoch of the move's last
+claim and created only while that epoch stands: as soon as somebody claims the move's confirm or revert, the worker
+drops it.
 Its key's flow is ``health-MOVE`` and its attempt the second, by the database's clock, in which it was asked, so that
 everything about it can be told from ZooKeeper: a keeper that starts goes on with what another one asked.  It changes
 nothing, so that any number of keepers may ask, and any of them takes the answer.
@@ -20,10 +21,10 @@ import msgspec
 
 from droveway import wire
 from droveway.clients.zookeeper import Coordination, command_path, epoch_path, progress_path, result_path
-from droveway.engines import answers, fencing
-from droveway.engines.commands import HOSTS, REFUSED
-from droveway.engines.fitness import QUESTION
-from droveway.engines.policies import Waiting
+from droveway.engines.conductor import answers, fencing
+from droveway.engines.conductor.commands import HOSTS, REFUSED
+from droveway.engines.conductor.fitness import QUESTION
+from droveway.engines.keeper.policies import Waiting
 from droveway.errors import Fenced, Refused
 from droveway.flows.before import before
 from droveway.persistence import moves, policies

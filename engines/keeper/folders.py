@@ -18,8 +18,8 @@ from droveway.clients.zookeeper import (
     result_path,
     worker_path,
 )
-from droveway.engines.commands import HOSTS
-from droveway.engines.rounds import one_round
+from droveway.engines.conductor.commands import HOSTS
+from droveway.engines.conductor.rounds import one_round
 from droveway.outages import Outage
 from droveway.persistence.api import HostMapping
 from droveway.persistence.database import Database

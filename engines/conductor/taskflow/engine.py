@@ -16,7 +16,7 @@ from taskflow.engines.action_engine import compiler, completer, deciders, select
 from taskflow.engines.action_engine.engine import SerialActionEngine
 from taskflow.utils import misc
 
-from droveway.engines.backend import FlowBackend
+from droveway.engines.conductor.taskflow.backend import FlowBackend
 from droveway.errors import Fenced, Parked
 
 OPTIONS: Final = {

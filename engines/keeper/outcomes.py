@@ -20,7 +20,7 @@ from typing import Final
 import sqlalchemy as sa
 from sqlalchemy import orm
 
-from droveway.engines.rounds import one_round
+from droveway.engines.conductor.rounds import one_round
 from droveway.flows import evacuation
 from droveway.flows.steps.command import ADOPTED
 from droveway.outages import Outage

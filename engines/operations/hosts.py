@@ -6,7 +6,7 @@ import getpass
 
 import sqlalchemy as sa
 
-from droveway.engines.site import Site
+from droveway.engines.site.site import Site
 from droveway.errors import Refused
 from droveway.persistence import catalog, debts
 from droveway.persistence.cell import Service

@@ -9,7 +9,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from droveway.engines.site import Site
+from droveway.engines.site.site import Site
 from droveway.persistence import catalog, objects, quotas, server_features, servers
 from droveway.persistence.cell import InstanceExtra
 from droveway.persistence.journal import Move

@@ -25,7 +25,7 @@ from droveway.clients.zookeeper import (
     result_path,
     worker_path,
 )
-from droveway.engines import answers
+from droveway.engines.conductor import answers
 from droveway.errors import CoordinationLost, Fenced, Refused
 from droveway.outages import Once
 from droveway.wire import Command, Progress, Registration, Result, decode, decode_answer, decode_command, encode

@@ -14,8 +14,8 @@ import sqlalchemy as sa
 from sqlalchemy import orm
 
 from droveway import deadlines
-from droveway.engines import fencing
-from droveway.engines.site import Site
+from droveway.engines.conductor import fencing
+from droveway.engines.site.site import Site
 from droveway.errors import Refused
 from droveway.persistence import moves, servers
 from droveway.persistence.cell import Instance, Migration
