@@ -8,7 +8,7 @@ from typing import Any, Final
 from droveway.audit.findings import Finding, Kind
 from droveway.audit.records import MoveRow
 from droveway.audit.snapshot import Amounts, Phase, Snapshot, Standing
-from droveway.persistence.states import State
+from droveway.persistence.journal.states import State
 
 _COMPARED: Final = ("VCPU", "PCPU", "MEMORY_MB", "DISK_GB")
 _OVERRIDE: Final = "resources:"

@@ -9,8 +9,8 @@ from typing import Final
 
 from droveway.audit.records import MigrationRow, MoveRow, ServerRow
 from droveway.audit.snapshot import Snapshot
-from droveway.persistence.states import State
-from droveway.persistence.vm_states import ENDED_MIGRATIONS, RESIZING, MigrationStatus, TaskState, VmState
+from droveway.persistence.journal.states import State
+from droveway.persistence.nova.vm_states import ENDED_MIGRATIONS, RESIZING, MigrationStatus, TaskState, VmState
 
 PUT_BACK: Final = "cell-put-back"
 """The code with which a move rests whose step found its rows put back."""

@@ -10,7 +10,7 @@ from droveway.audit.findings import Finding, Kind
 from droveway.audit.records import CommandView
 from droveway.audit.snapshot import Snapshot
 from droveway.clients.zookeeper import host_path
-from droveway.persistence.states import State
+from droveway.persistence.journal.states import State
 from droveway.wire import printable
 
 _HEALTH: Final = "health-"

@@ -10,7 +10,7 @@ from typing import Any, Final
 from droveway.audit.findings import Finding, Kind
 from droveway.audit.records import DebtRow, Directory, Store
 from droveway.audit.snapshot import Phase, Snapshot, Standing
-from droveway.persistence.states import State
+from droveway.persistence.journal.states import State
 
 SET_ASIDE: Final = "_resize"
 

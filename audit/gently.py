@@ -12,7 +12,7 @@ from typing import Final
 from droveway.audit import behind
 from droveway.audit.findings import Finding, Kind
 from droveway.audit.snapshot import Phase, Snapshot, Standing
-from droveway.persistence.vm_states import ENDED_MIGRATIONS, RESIZING, VmState
+from droveway.persistence.nova.vm_states import ENDED_MIGRATIONS, RESIZING, VmState
 
 _HOSTS: Final = frozenset({Kind.HOST, Kind.COMMAND, Kind.USAGE})
 """What is no server's."""

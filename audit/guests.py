@@ -8,7 +8,7 @@ from typing import Final
 from droveway.audit.findings import Finding, Kind, update
 from droveway.audit.records import HostView, ServerRow
 from droveway.audit.snapshot import Phase, Snapshot, Standing
-from droveway.persistence.vm_states import PowerState, VmState
+from droveway.persistence.nova.vm_states import PowerState, VmState
 from droveway.wire import Guest
 from droveway.workers.hypervisors.guests_log import Overlap
 

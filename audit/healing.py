@@ -17,8 +17,8 @@ from droveway.audit.findings import Finding, Kind, Report
 from droveway.audit.records import DebtRow, Directory, MoveRow, Store
 from droveway.audit.snapshot import Snapshot, Standing
 from droveway.clients.volume import RESERVED
-from droveway.persistence.states import State
-from droveway.persistence.vm_states import ENDED_MIGRATIONS
+from droveway.persistence.journal.states import State
+from droveway.persistence.nova.vm_states import ENDED_MIGRATIONS
 
 _UUID: Final = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 _PROBE: Final = re.compile(rf"\.?droveway-probe-({_UUID})[A-Za-z0-9.-]*")

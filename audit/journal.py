@@ -8,7 +8,7 @@ from typing import Final
 from droveway.audit.findings import Finding, Kind
 from droveway.audit.records import MoveRow
 from droveway.audit.snapshot import Phase, Snapshot
-from droveway.persistence.states import State
+from droveway.persistence.journal.states import State
 
 _RESTS: Final = frozenset({State.VERIFYING, State.NEEDS_OPERATOR})
 _FLOW_FOLLOWS: Final = frozenset({State.DELETING})

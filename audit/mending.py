@@ -21,9 +21,10 @@ from droveway.audit.sources import Sources, take
 from droveway.clients.network import INACTIVE
 from droveway.clients.volume import RESERVED
 from droveway.errors import DrovewayError, NotFound
-from droveway.persistence import debts, orphans, servers
-from droveway.persistence.journal import Claim
-from droveway.persistence.orphans import Held, Hold
+from droveway.persistence.journal import debts, orphans
+from droveway.persistence.journal.orphans import Held, Hold
+from droveway.persistence.journal.tables import Claim
+from droveway.persistence.nova import servers
 
 DONE: Final = "done"
 OWED: Final = "owed"

@@ -8,8 +8,8 @@ from typing import Final
 from droveway.audit.findings import Finding, Kind, update
 from droveway.audit.records import MigrationRow, MoveRow
 from droveway.audit.snapshot import Phase, Snapshot
-from droveway.persistence.states import State
-from droveway.persistence.vm_states import ENDED_MIGRATIONS, MigrationStatus
+from droveway.persistence.journal.states import State
+from droveway.persistence.nova.vm_states import ENDED_MIGRATIONS, MigrationStatus
 
 _FAILED: Final = frozenset({MigrationStatus.ERROR, MigrationStatus.FAILED})
 _EXPECTED: Final = {

@@ -9,11 +9,11 @@ import sqlalchemy as sa
 from sqlalchemy import orm
 
 from droveway.audit.records import DebtRow, FlowRow, IntentRow, MoveRow, StepRow
-from droveway.persistence import objects
 from droveway.persistence.database import database_time
-from droveway.persistence.debts import PURGE, WRITTEN_OFF
-from droveway.persistence.journal import Claim, Debt, Intent, Move, MoveFlow, MoveStep
-from droveway.persistence.states import ENDED, State
+from droveway.persistence.journal.debts import PURGE, WRITTEN_OFF
+from droveway.persistence.journal.states import ENDED, State
+from droveway.persistence.journal.tables import Claim, Debt, Intent, Move, MoveFlow, MoveStep
+from droveway.persistence.nova import objects
 
 OVERDUE: Final = dt.timedelta(hours=1)
 """After its date by which a host should have purged what it keeps."""

@@ -9,8 +9,8 @@ from sqlalchemy import orm
 
 from droveway.audit.records import BlockDevice, Flavors, MappingRow, MigrationRow, Node, ServerRow
 from droveway.errors import BadObject
-from droveway.persistence import api, cell, objects
-from droveway.persistence.cells import FENCE_KEY
+from droveway.persistence.nova import api, cell, objects
+from droveway.persistence.nova.cells import FENCE_KEY
 
 OLD_VM_STATE: Final = "old_vm_state"
 FLAVOR_COLUMNS: Final = {

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from droveway.persistence.states import ENDED, State
+from droveway.persistence.journal.states import ENDED, State
 from droveway.wire import Guest
 
 Flavors = Mapping[str, Mapping[str, Any] | None]

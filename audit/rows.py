@@ -9,7 +9,7 @@ from droveway.audit.findings import Finding, Kind, delete, update, update_json
 from droveway.audit.read_nova import FLAVOR_COLUMNS
 from droveway.audit.records import ServerRow
 from droveway.audit.snapshot import Phase, Snapshot, Standing
-from droveway.persistence.vm_states import MOVABLE, RESIZING, TaskState, VmState
+from droveway.persistence.nova.vm_states import MOVABLE, RESIZING, TaskState, VmState
 
 _OURS: Final = RESIZING | {TaskState.RESIZE_REVERTING, TaskState.DELETING}
 """The task_states that only a move or a delete under way explains."""

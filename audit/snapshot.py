@@ -28,8 +28,8 @@ from droveway.audit.records import (
     Store,
     Unseen,
 )
-from droveway.persistence.states import State
-from droveway.persistence.vm_states import TaskState, VmState
+from droveway.persistence.journal.states import State
+from droveway.persistence.nova.vm_states import TaskState, VmState
 from droveway.workers.hypervisors.guests_log import Overlap
 
 Amounts = Mapping[str, int]

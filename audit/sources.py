@@ -13,8 +13,8 @@ from droveway.clients.image import Images
 from droveway.clients.network import Network
 from droveway.clients.placement import Placement
 from droveway.clients.volume import Volumes
-from droveway.persistence.cells import Cells
 from droveway.persistence.database import Database
+from droveway.persistence.nova.cells import Cells
 from droveway.workers.hypervisors import guests_log
 
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 from droveway.audit.findings import Finding, Kind, update
 from droveway.audit.records import MigrationRow, Node, ServerRow
 from droveway.audit.snapshot import Snapshot
-from droveway.persistence.vm_states import ENDED_MIGRATIONS
+from droveway.persistence.nova.vm_states import ENDED_MIGRATIONS
 
 _CLASSES: Final = {"VCPU": "vcpus", "MEMORY_MB": "memory_mb", "DISK_GB": "disk_gb"}
 """Resource classes of which a host may keep something for itself."""

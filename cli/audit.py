@@ -151,7 +151,7 @@ def _sentences(healing: Healing) -> Iterable[str]:
 
 def _await(site: Site, owed: set[str]) -> None:
     """Wait for the workers that have something to remove; what they have not done by then stays owed."""
-    from droveway.persistence import orphans
+    from droveway.persistence.journal import orphans
 
     ends = time.monotonic() + OWED_SECONDS
 
@@ -200,7 +200,7 @@ class _Workers:
         from droveway.audit import read_hosts
         from droveway.cli import daemon
         from droveway.engines.operations import inquiries
-        from droveway.persistence import catalog
+        from droveway.persistence.nova import catalog
 
         site = self._site
         hosts = {host.name for host in catalog.hosts(site.api, site.cell_databases)}

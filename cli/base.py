@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from droveway.engines.site.installation import Installation
     from droveway.engines.site.site import Site
     from droveway.lab.session import Lab
-    from droveway.persistence.journal import Move
+    from droveway.persistence.journal.tables import Move
 
 LAB_VARIABLE: Final = "DROVEWAY_LAB"
 CONFIGURATION: Final = Path("/etc/droveway/droveway.conf")

@@ -18,7 +18,7 @@ class List(Lister):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         """Rows by name."""
-        from droveway.persistence import catalog
+        from droveway.persistence.nova import catalog
 
         found = catalog.cells_of(self.site(parsed_args).api)
         return LISTED, [(each.name, Short(each.id), each.disabled, each.hosts, each.servers) for each in found]
@@ -35,7 +35,7 @@ class Show(ShowOne):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         """Its facts."""
-        from droveway.persistence import catalog
+        from droveway.persistence.nova import catalog
 
         site = self.site(parsed_args)
         cell = catalog.find_cell(site.api, parsed_args.cell)

@@ -10,7 +10,7 @@ from cliff.columns import FormattableColumn
 from droveway.cli.columns import Facts
 
 if TYPE_CHECKING:
-    from droveway.persistence.move_views import View
+    from droveway.persistence.journal.move_views import View
 
 CHOOSE: Final = "choose_destinations"
 """The step whose result is the choice."""

@@ -17,7 +17,7 @@ from droveway.cli.daemon import IGNORE_HELP, Daemon, Turned, connect
 if TYPE_CHECKING:
     from oslo_config import cfg
 
-    from droveway.persistence.journal import Daemon as Row
+    from droveway.persistence.journal.tables import Daemon as Row
 
 
 LISTED: Final = ("name", "host", "pid", "version", "state", "started", "seen")
@@ -28,7 +28,7 @@ class List(Lister):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         """Rows by name."""
-        from droveway.persistence import daemons
+        from droveway.persistence.journal import daemons
 
         with self.installation(parsed_args).journal.read() as session:
             found = daemons.listing(session, daemons.CONDUCTOR)
@@ -46,7 +46,7 @@ class Show(ShowOne):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         """Its facts."""
-        from droveway.persistence import daemons
+        from droveway.persistence.journal import daemons
 
         with self.installation(parsed_args).journal.read() as session:
             row, up = daemons.find(session, daemons.CONDUCTOR, parsed_args.conductor)

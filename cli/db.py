@@ -12,7 +12,7 @@ from droveway.errors import Refused
 
 if TYPE_CHECKING:
     from droveway.engines.site.site import Site
-    from droveway.persistence.journal import Move
+    from droveway.persistence.journal.tables import Move
 
 COLUMNS: Final = ("database", "subject", "detail", "mend")
 FOUND: Final = 3
@@ -67,7 +67,7 @@ class Sync(Command):
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         """Migrate it and say from where to where."""
-        from droveway.persistence import migrate
+        from droveway.persistence.journal import migrate
 
         database = self.site(parsed_args).any_journal()
         before, after = migrate.sync(database)
@@ -118,7 +118,7 @@ class Purge(Command):
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         """Remove them, and say how many rows went."""
         from droveway.lab.records import InFolder
-        from droveway.persistence import purge
+        from droveway.persistence.journal import purge
 
         site = self.site(parsed_args)
         gone: list[str] = []

@@ -10,7 +10,7 @@ from droveway.cli.base import Lister, ShowOne
 from droveway.cli.columns import SHORT, Blank, Short, Time
 
 if TYPE_CHECKING:
-    from droveway.persistence.debt_views import DebtView
+    from droveway.persistence.journal.debt_views import DebtView
 
 LISTED: Final = ("id", "host", "state", "move", "server_name", "step", "error", "created", "due", "settled")
 SHOWN: Final = (
@@ -32,7 +32,8 @@ class List(Lister):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         """Rows by number."""
-        from droveway.persistence import catalog, debt_views, move_views
+        from droveway.persistence.journal import debt_views, move_views
+        from droveway.persistence.nova import catalog
 
         site = self.site(parsed_args)
         if parsed_args.host is not None:
@@ -53,7 +54,7 @@ class Show(ShowOne):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         """Its facts."""
-        from droveway.persistence import debt_views
+        from droveway.persistence.journal import debt_views
 
         cells = _cells(debt_views.get(self.site(parsed_args).journal, parsed_args.debt))
         return self.dict2columns({name: cells[name] for name in SHOWN})

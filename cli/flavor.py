@@ -24,7 +24,7 @@ class List(Lister):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         """Rows by size."""
-        from droveway.persistence import catalog
+        from droveway.persistence.nova import catalog
 
         found = [each for each in catalog.flavors(self.site(parsed_args).api) if each.root_gb >= parsed_args.min_disk]
         rows = [dataclasses.asdict(each) | {"extra_specs": Facts(each.extra_specs)} for each in found]
@@ -42,7 +42,7 @@ class Show(ShowOne):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         """Its facts."""
-        from droveway.persistence import catalog
+        from droveway.persistence.nova import catalog
 
         flavor = catalog.find_flavor(self.site(parsed_args).api, parsed_args.flavor)
         return self.dict2columns(dataclasses.asdict(flavor) | {"extra_specs": Facts(flavor.extra_specs)})

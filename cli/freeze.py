@@ -12,7 +12,7 @@ from droveway.cli.columns import Blank, Time
 
 if TYPE_CHECKING:
     from droveway.engines.site.installation import Installation
-    from droveway.persistence.freezes import Scope
+    from droveway.persistence.journal.freezes import Scope
 
 LISTED: Final = ("scope", "name", "reason", "who", "at")
 
@@ -30,7 +30,7 @@ class _Scoped(Command):
 
     def scope(self, site: Installation, parsed_args: argparse.Namespace) -> tuple[Scope, str]:
         """What is named; raises `droveway.errors.NotFound` for an unknown cell or host."""
-        from droveway.persistence import catalog
+        from droveway.persistence.nova import catalog
 
         if parsed_args.cell is not None:
             return "cell", catalog.find_cell(site.api, parsed_args.cell).name
@@ -50,7 +50,7 @@ class Freeze(_Scoped):
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         """Write the row that every conductor heeds."""
-        from droveway.persistence import freezes
+        from droveway.persistence.journal import freezes
 
         site = self.installation(parsed_args)
         scope, name = self.scope(site, parsed_args)
@@ -64,7 +64,7 @@ class Thaw(_Scoped):
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         """Delete the row."""
-        from droveway.persistence import freezes
+        from droveway.persistence.journal import freezes
 
         site = self.installation(parsed_args)
         scope, name = self.scope(site, parsed_args)
@@ -78,7 +78,7 @@ class List(Lister):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         """Rows by age."""
-        from droveway.persistence import freezes
+        from droveway.persistence.journal import freezes
 
         with self.installation(parsed_args).journal.read() as session:
             found = freezes.listing(session)

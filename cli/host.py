@@ -10,7 +10,7 @@ from droveway.cli.base import Command, Lister, ShowOne
 from droveway.cli.columns import Blank, Joined
 
 if TYPE_CHECKING:
-    from droveway.persistence.catalog import Host
+    from droveway.persistence.nova.catalog import Host
 
 LISTED: Final = ("name", "cell", "status", "state", "zone", "servers", "vcpus", "memory_mb", "disk_gb")
 
@@ -20,7 +20,7 @@ class List(Lister):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         """Rows by cell and name."""
-        from droveway.persistence import catalog
+        from droveway.persistence.nova import catalog
 
         site = self.site(parsed_args)
         away = site.away()
@@ -50,7 +50,7 @@ class Show(ShowOne, OfHost):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         """Its facts."""
-        from droveway.persistence import catalog
+        from droveway.persistence.nova import catalog
 
         site = self.site(parsed_args)
         host = catalog.find_host(site.api, site.cell_databases, parsed_args.host)
@@ -129,7 +129,7 @@ class Forget(OfHost):
         """Say what is written off."""
         from droveway.cli.debt import owed
         from droveway.engines.operations import hosts
-        from droveway.persistence import debt_views
+        from droveway.persistence.journal import debt_views
 
         site = self.site(parsed_args)
         forgotten = [debt_views.get(site.journal, number) for number in hosts.forget(site, parsed_args.host)]

@@ -12,12 +12,12 @@ from droveway.cli.columns import SHORT, Blank, Facts, Joined, Short, Time
 from droveway.cli.explanations import EXPLANATIONS
 from droveway.cli.spans import seconds
 from droveway.errors import NotFound, Refused
-from droveway.persistence.stuck import BOUND
+from droveway.persistence.journal.stuck import BOUND
 
 if TYPE_CHECKING:
     from droveway.engines.site.site import Site
-    from droveway.persistence.journal import Move
-    from droveway.persistence.move_views import View
+    from droveway.persistence.journal.move_views import View
+    from droveway.persistence.journal.tables import Move
 
 HISTORY: Final = ("seq", "flow", "step", "direction", "attempt", "host", "started", "ended", "result", "error")
 TIMES: Final = ("created", "updated", "ended", "deadline", "progress_at", "claimed", "kept_until")
@@ -61,8 +61,8 @@ class List(Lister):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         """Rows by creation."""
-        from droveway.persistence import move_views, stuck
-        from droveway.persistence.states import State
+        from droveway.persistence.journal import move_views, stuck
+        from droveway.persistence.journal.states import State
 
         known = [state.value for state in State]
         for state in parsed_args.state:
@@ -93,7 +93,7 @@ class Show(ShowOne, OfMove):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         """Its facts."""
-        from droveway.persistence import debt_views, move_views, stuck
+        from droveway.persistence.journal import debt_views, move_views, stuck
 
         site = self.site(parsed_args)
         move = move_views.find(site.journal, parsed_args.move)
@@ -152,7 +152,7 @@ class History(Lister, OfMove):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         """Rows in order."""
-        from droveway.persistence import debt_views, move_views
+        from droveway.persistence.journal import debt_views, move_views
 
         journal = self.site(parsed_args).journal
         move = move_views.find(journal, parsed_args.move)
@@ -181,7 +181,7 @@ class History(Lister, OfMove):
 def facts(move: Move | View) -> dict[str, Any]:
     """The keys of `move show`; times as columns have them."""
     from droveway.cli import rate
-    from droveway.persistence.states import ADVICE, State
+    from droveway.persistence.journal.states import ADVICE, State
 
     told = rate.told(move)
     speed, left = rate.rate(told), rate.left(told)
@@ -226,8 +226,8 @@ def facts(move: Move | View) -> dict[str, Any]:
 
 def frozen_by(site: Site, move: View) -> str | None:
     """Why a move that has not ended may not go on; None when it may."""
-    from droveway.persistence import freezes
-    from droveway.persistence.states import ENDED, State
+    from droveway.persistence.journal import freezes
+    from droveway.persistence.journal.states import ENDED, State
 
     if State(move.state) in ENDED or site.runs_here:
         return None
@@ -250,7 +250,7 @@ def unattended(site: Site, move: View) -> str | None:
 
 def is_known(site: Site, server: str) -> bool:
     """Tell whether the server with this id has a row in its cell and a mapping: then its name can be given."""
-    from droveway.persistence import catalog
+    from droveway.persistence.nova import catalog
 
     try:
         catalog.find_server(site.api, site.cell_databases, server)
@@ -261,7 +261,7 @@ def is_known(site: Site, server: str) -> bool:
 
 def nobody(site: Site) -> str | None:
     """What to do when no conductor is up to take a move; None where one is, and in a lab, whose commands do."""
-    from droveway.persistence import daemons
+    from droveway.persistence.journal import daemons
 
     if site.runs_here:
         return None
@@ -319,7 +319,7 @@ def ways_out(site: Site, move: View) -> str | None:
 
 def _unattended(move: Move | View) -> str:
     """What becomes of a move that waits for verification when nobody does anything."""
-    from droveway.persistence.policies import HEALTHY, MANUAL
+    from droveway.persistence.journal.policies import HEALTHY, MANUAL
 
     if move.deadline is None:
         return "; it waits for that as long as it takes" if move.policy == MANUAL else ""

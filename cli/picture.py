@@ -16,7 +16,7 @@ from droveway.printable import printable
 
 if TYPE_CHECKING:
     from droveway.engines.site.site import Site
-    from droveway.persistence.journal import Move, MoveStep
+    from droveway.persistence.journal.tables import Move, MoveStep
 
 SHORT_STEP: Final = 1.0
 """Seconds below which a finished step shares its line with those beside it."""
@@ -121,8 +121,8 @@ class Watcher:
     def look(self) -> Picture:
         """The move as it is now."""
         from droveway.engines.operations.asking import can_go_on
-        from droveway.persistence import moves
         from droveway.persistence.database import database_time
+        from droveway.persistence.journal import moves
 
         with self._site.journal.read() as session:
             move = moves.get(session, self._move)
@@ -160,7 +160,7 @@ class Watcher:
 def ahead(move: Move, steps: Sequence[MoveStep]) -> list[str]:
     """The steps that are still to come if all goes well, and what comes then; nothing while something is undone."""
     from droveway.flows import registry
-    from droveway.persistence.moves import FORWARD_KINDS
+    from droveway.persistence.journal.moves import FORWARD_KINDS
 
     running = steps[-1] if steps and steps[-1].flow_uuid == move.flow_uuid else None
     if running is not None and running.direction != "execute":

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from droveway.persistence.journal import Move
-    from droveway.persistence.move_views import View
+    from droveway.persistence.journal.move_views import View
+    from droveway.persistence.journal.tables import Move
 
 SHORTEST_WINDOW: Final = 30.0
 """Seconds that a rate looks back over at least, once there are so many: a disk's rate jumps from second to second."""

@@ -16,7 +16,7 @@ from droveway.printable import printable
 if TYPE_CHECKING:
     from droveway.engines.operations.submit import Wish
     from droveway.engines.site.site import Site
-    from droveway.persistence.journal import Move
+    from droveway.persistence.journal.tables import Move
 
 
 class Create(Command):
@@ -85,7 +85,7 @@ class Pause(OfMove):
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         """Write the hold; whoever runs the move finds it."""
-        from droveway.persistence import moves, requests
+        from droveway.persistence.journal import moves, requests
 
         with self.site(parsed_args).journal.write() as session:
             move = moves.get(session, moves.find(session, parsed_args.move).id, lock=True)
@@ -109,7 +109,7 @@ class Resume(Command):
         from droveway.cli import watching
         from droveway.engines.operations import asking
         from droveway.lab import operations
-        from droveway.persistence import requests
+        from droveway.persistence.journal import requests
 
         if parsed_args.move is not None:
             site = self.site(parsed_args)
@@ -131,7 +131,7 @@ class PurgeKept(OfMove):
         """Write it; the host does it, at once if its worker is up."""
         from droveway.engines.operations import asking
         from droveway.lab import operations
-        from droveway.persistence import debts, requests
+        from droveway.persistence.journal import debts, requests
 
         site = self.site(parsed_args)
         move = asking.ask(site, parsed_args.move, requests.purge_kept)
@@ -154,7 +154,7 @@ class Retry(_Ask):
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         """Carry it on from there."""
-        from droveway.persistence import requests
+        from droveway.persistence.journal import requests
 
         return self.carried(parsed_args, requests.retry, *AT_REST)
 
@@ -262,7 +262,7 @@ def wish(parsed_args: argparse.Namespace, *, flavor: str | None, host: str | Non
 def finish(move: Move, *wanted: str) -> int:
     """Say how the move stands and return the exit code of a command that wanted one of these states."""
     from droveway.engines.operations.asking import outcome
-    from droveway.persistence.states import State
+    from droveway.persistence.journal.states import State
 
     print(sentence(move))
     return outcome(move, frozenset(State(state) for state in wanted))

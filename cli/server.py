@@ -11,7 +11,7 @@ from droveway.cli.base import Command, Lister, ShowOne
 from droveway.cli.columns import Blank, Joined, Short, Time
 
 if TYPE_CHECKING:
-    from droveway.persistence.catalog import Server
+    from droveway.persistence.nova.catalog import Server
 
 LISTED: Final = ("id", "name", "status", "vm_state", "task_state", "power_state", "host", "flavor", "cell")
 
@@ -28,7 +28,7 @@ class List(Lister):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         """Rows by name."""
-        from droveway.persistence import catalog
+        from droveway.persistence.nova import catalog
 
         site = self.site(parsed_args)
         if parsed_args.host:
@@ -58,7 +58,7 @@ class Show(ShowOne, OfServer):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         """Its facts."""
-        from droveway.persistence import catalog
+        from droveway.persistence.nova import catalog
 
         site = self.site(parsed_args)
         server = catalog.find_server(site.api, site.cell_databases, parsed_args.server)

@@ -54,7 +54,7 @@ class Settle(OfMove):
 
         from droveway.engines.keeper import outcomes
         from droveway.engines.operations import asking, settling, waiting
-        from droveway.persistence.states import State
+        from droveway.persistence.journal.states import State
 
         site = self.site(parsed_args)
         if parsed_args.cell is not None:

@@ -17,7 +17,7 @@ from droveway.cli.columns import SHORT, span
 from droveway.cli.timeline_style import STYLE
 
 if TYPE_CHECKING:
-    from droveway.persistence.move_views import View
+    from droveway.persistence.journal.move_views import View
 
 CONDUCTOR: Final = "conductor"
 """The lane of steps that no host carries out."""

@@ -18,7 +18,7 @@ from droveway.printable import printable
 
 if TYPE_CHECKING:
     from droveway.engines.site.site import Site
-    from droveway.persistence.journal import Move, MoveStep
+    from droveway.persistence.journal.tables import Move, MoveStep
 
 POLL: Final = 0.1
 """Seconds between two looks at the journal."""

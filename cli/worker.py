@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from oslo_config import cfg
 
     from droveway.certificates import Identity
-    from droveway.persistence.journal import Daemon as Row
+    from droveway.persistence.journal.tables import Daemon as Row
     from droveway.workers.endpoints import Endpoint
 
 
@@ -31,7 +31,7 @@ class List(Lister):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         """Rows by host; it is said when no conductor is up that would see a change."""
-        from droveway.persistence import daemons
+        from droveway.persistence.journal import daemons
 
         with self.installation(parsed_args).journal.read() as session:
             found = daemons.listing(session, daemons.WORKER)
@@ -56,7 +56,7 @@ class Show(ShowOne, OfWorker):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         """Its facts."""
-        from droveway.persistence import daemons
+        from droveway.persistence.journal import daemons
 
         with self.installation(parsed_args).journal.read() as session:
             row, up = daemons.find(session, daemons.WORKER, parsed_args.host)
@@ -76,7 +76,7 @@ class Drain(OfWorker):
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         """Note it at the worker's row; it outlives the worker's process."""
-        from droveway.persistence import daemons
+        from droveway.persistence.journal import daemons
 
         with self.installation(parsed_args).journal.write() as session:
             daemons.drain(session, parsed_args.host, on=not parsed_args.off, reason=parsed_args.reason)

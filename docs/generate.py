@@ -31,8 +31,8 @@ from droveway.engines.operations import asking, plan
 from droveway.errors import IllegalTransition
 from droveway.flows import pictures, registry
 from droveway.flows.graph import NO_RETURN, Graph
-from droveway.persistence.journal import Move
-from droveway.persistence.states import ADVICE, ENDED, State, check_transition
+from droveway.persistence.journal.states import ADVICE, ENDED, State, check_transition
+from droveway.persistence.journal.tables import Move
 
 REFERENCE: Final = Path(__file__).parent / "reference"
 NOTE: Final = ".. Written by docs/generate.py from the code: change the code and run it again.\n"

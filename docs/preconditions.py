@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from droveway.clients.network import PortRecord
-from droveway.persistence.catalog import Flavor, Host, Server
-from droveway.persistence.quotas import CORES, RAM, Holding
-from droveway.persistence.server_features import Features
+from droveway.persistence.nova.catalog import Flavor, Host, Server
+from droveway.persistence.nova.quotas import CORES, RAM, Holding
+from droveway.persistence.nova.server_features import Features
 from droveway.scheduler.facts import EndFacts, Facts
 from droveway.scheduler.preconditions import (
     CONFIRM,

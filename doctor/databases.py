@@ -9,8 +9,8 @@ from typing import Final
 from droveway import clocks
 from droveway.doctor.findings import FINE, Around, Finding
 from droveway.errors import DrovewayError
-from droveway.persistence import migrate
 from droveway.persistence.database import Database, DatabaseUnusable, database_time
+from droveway.persistence.journal import migrate
 
 JOURNAL: Final = "journal"
 SMALL: Final = dt.timedelta(seconds=2)

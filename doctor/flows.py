@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from droveway.doctor.findings import FINE, Around, Finding
 from droveway.errors import DrovewayError, NotFound
 from droveway.flows import registry
-from droveway.persistence.journal import MoveFlow
+from droveway.persistence.journal.tables import MoveFlow
 
 SUBJECT: Final = "flows"
 

@@ -12,7 +12,7 @@ from droveway.clients.zookeeper import worker_path
 from droveway.doctor.findings import FINE, Around, Finding
 from droveway.engines.conductor import incarnation
 from droveway.errors import DrovewayError, Refused
-from droveway.persistence import catalog
+from droveway.persistence.nova import catalog
 
 
 def check(around: Around) -> Iterator[Finding]:

@@ -26,8 +26,8 @@ from droveway.engines.operations import asking
 from droveway.engines.site.site import Site
 from droveway.flows import registry
 from droveway.flows.run import MoveOptions
-from droveway.persistence import declared
 from droveway.persistence.database import absence
+from droveway.persistence.nova import declared
 from droveway.scheduler.requests import rules
 
 LOG = logging.getLogger(__name__)

@@ -8,8 +8,8 @@ from taskflow import retry
 
 from droveway.errors import Cancelled, DestinationFault
 from droveway.flows.step import guarded
-from droveway.persistence import attempts
-from droveway.persistence.states import State
+from droveway.persistence.journal import attempts
+from droveway.persistence.journal.states import State
 
 if TYPE_CHECKING:
     from droveway.flows.run import Run

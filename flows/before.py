@@ -10,8 +10,8 @@ from typing import Any, Final
 import msgspec
 
 from droveway.errors import StepError
-from droveway.persistence.journal import Move
-from droveway.persistence.vm_states import PowerState, VmState
+from droveway.persistence.journal.tables import Move
+from droveway.persistence.nova.vm_states import PowerState, VmState
 from droveway.wire import GuestState
 
 SWAP: Final = "disk.swap"

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Final
 
 import sqlalchemy as sa
 
-from droveway.persistence import servers
-from droveway.persistence.cell import Instance, Migration
-from droveway.persistence.vm_states import MigrationStatus
+from droveway.persistence.nova import servers
+from droveway.persistence.nova.cell import Instance, Migration
+from droveway.persistence.nova.vm_states import MigrationStatus
 
 if TYPE_CHECKING:
     from typing import Any

@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Final
 import sqlalchemy as sa
 
 from droveway.flows.before import as_json, before, stopped_since
-from droveway.persistence import moves, servers
-from droveway.persistence.cell import Instance, Migration
-from droveway.persistence.journal import MoveStep
-from droveway.persistence.moves import BY_NOVA, FORWARD_KINDS
+from droveway.persistence.journal import moves
+from droveway.persistence.journal.moves import BY_NOVA, FORWARD_KINDS
+from droveway.persistence.journal.tables import MoveStep
+from droveway.persistence.nova import servers
+from droveway.persistence.nova.cell import Instance, Migration
+from droveway.persistence.nova.vm_states import MigrationStatus, TaskState, VmState
 from droveway.persistence.swap import swap
-from droveway.persistence.vm_states import MigrationStatus, TaskState, VmState
 
 if TYPE_CHECKING:
     from typing import Any

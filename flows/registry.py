@@ -10,7 +10,7 @@ from droveway.flows.delete import DELETE
 from droveway.flows.graph import Graph
 from droveway.flows.resize import MIGRATE, RESIZE
 from droveway.flows.revert import REVERT
-from droveway.persistence.moves import FlowRef
+from droveway.persistence.journal.moves import FlowRef
 
 GRAPHS: Final[dict[tuple[str, int], Graph]] = {
     (graph.kind, graph.version): graph for graph in (RESIZE, MIGRATE, CONFIRM_1, CONFIRM, REVERT, DELETE)

@@ -14,9 +14,9 @@ from droveway.clients.network import Network
 from droveway.clients.placement import Placement
 from droveway.clients.volume import Volumes
 from droveway.errors import StepError
-from droveway.persistence.cells import Cells
 from droveway.persistence.database import Database
-from droveway.persistence.journal import Move, MoveAttempt
+from droveway.persistence.journal.tables import Move, MoveAttempt
+from droveway.persistence.nova.cells import Cells
 from droveway.scheduler.requests import Rules
 from droveway.wire import Direction, Registration
 

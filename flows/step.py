@@ -34,14 +34,14 @@ from droveway.errors import (
 )
 from droveway.flows import outcome
 from droveway.persistence.database import absence, without_sql
-from droveway.persistence.moves import FORWARD_KINDS, GONE, RELEASING_KINDS
+from droveway.persistence.journal.moves import FORWARD_KINDS, GONE, RELEASING_KINDS
 from droveway.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from droveway.flows.run import Run
-    from droveway.persistence.journal import Move, MoveAttempt
+    from droveway.persistence.journal.tables import Move, MoveAttempt
     from droveway.wire import Direction
 
 LOG = logging.getLogger(__name__)

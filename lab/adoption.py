@@ -9,8 +9,8 @@ from droveway.errors import Refused
 from droveway.lab import books, build, marks
 from droveway.lab.records import InFolder
 from droveway.lab.session import Lab
-from droveway.persistence import moves
-from droveway.persistence.journal import EPOCH, INCARNATION, Counter, Move
+from droveway.persistence.journal import moves
+from droveway.persistence.journal.tables import EPOCH, INCARNATION, Counter, Move
 
 
 def adopt(lab: Lab) -> list[Move]:

@@ -18,11 +18,12 @@ from droveway.errors import Refused
 from droveway.lab import cloud, daemons, disks, layout, libvirt_hosts, marks, servers, topology
 from droveway.lab.layout import Identity, LabHost, Layout
 from droveway.lab.session import Lab
-from droveway.persistence import migrate, quotas
-from droveway.persistence.api import ApiBase
-from droveway.persistence.cell import CellBase
 from droveway.persistence.database import Database, sqlite_url
-from droveway.persistence.journal import INCARNATION, Counter
+from droveway.persistence.journal import migrate
+from droveway.persistence.journal.tables import INCARNATION, Counter
+from droveway.persistence.nova import quotas
+from droveway.persistence.nova.api import ApiBase
+from droveway.persistence.nova.cell import CellBase
 from droveway.workers.directories import Directories
 
 

@@ -37,7 +37,7 @@ from droveway.lab.crash_points import Path as Way
 from droveway.lab.crash_script import Script
 from droveway.lab.crash_workers import WorkerProcesses
 from droveway.lab.runner import Probes
-from droveway.persistence.states import State
+from droveway.persistence.journal.states import State
 
 SERVER: Final = "web"
 

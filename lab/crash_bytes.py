@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from droveway.errors import DrovewayError
 from droveway.lab.session import Lab
-from droveway.persistence.cell import Instance
+from droveway.persistence.nova.cell import Instance
 
 HEAD: Final = 64 * 1024
 """Bytes at the start of a root disk that the guest itself may write."""

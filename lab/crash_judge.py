@@ -12,12 +12,13 @@ from droveway.lab import books, crash_bytes, leftovers, operations, runner, serv
 from droveway.lab.crash_points import Point, expected_end
 from droveway.lab.runner import Probes
 from droveway.lab.session import Lab
-from droveway.persistence import api, moves, objects, requests
-from droveway.persistence import servers as rows
-from droveway.persistence.cell import Instance
-from droveway.persistence.journal import Move
-from droveway.persistence.states import ENDED, State
-from droveway.persistence.vm_states import VmState
+from droveway.persistence.journal import moves, requests
+from droveway.persistence.journal.states import ENDED, State
+from droveway.persistence.journal.tables import Move
+from droveway.persistence.nova import api, objects
+from droveway.persistence.nova import servers as rows
+from droveway.persistence.nova.cell import Instance
+from droveway.persistence.nova.vm_states import VmState
 
 
 def carry(

@@ -9,8 +9,8 @@ from typing import Final, Literal, get_args
 from droveway.engines.conductor.conductor import END_OF_FLOW
 from droveway.flows import registry
 from droveway.flows.graph import Graph
-from droveway.persistence import moves
-from droveway.persistence.states import State
+from droveway.persistence.journal import moves
+from droveway.persistence.journal.states import State
 
 Path = Literal["execute", "revert", "retry"]
 """How the flow runs: to its end; undone from its point of no return; or undone so far that the next alternate is tried,

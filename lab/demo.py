@@ -23,8 +23,8 @@ from droveway.lab.demo_guests import Failed, LibvirtGuests, SandboxGuests
 from droveway.lab.demo_plan import Aim, Planner, Round, count
 from droveway.lab.kills import Child, Run, Standing
 from droveway.lab.layout import Layout
-from droveway.persistence.moves import SHORT
-from droveway.persistence.states import ENDED, State
+from droveway.persistence.journal.moves import SHORT
+from droveway.persistence.journal.states import ENDED, State
 
 LEAST_MOVES: Final = 15
 LEAST_KILLS: Final = 10

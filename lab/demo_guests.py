@@ -14,7 +14,7 @@ from droveway.errors import DrovewayError
 from droveway.lab import cloud
 from droveway.lab.layout import Layout
 from droveway.lab.session import Lab
-from droveway.persistence import catalog
+from droveway.persistence.nova import catalog
 from droveway.workers.hypervisors import guests_log
 
 

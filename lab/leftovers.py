@@ -8,10 +8,16 @@ import sqlalchemy as sa
 
 from droveway.errors import DrovewayError
 from droveway.lab.session import Lab
-from droveway.persistence.api import InstanceMapping
-from droveway.persistence.cell import BlockDeviceMapping, Instance, InstanceExtra, InstanceSystemMetadata, Migration
-from droveway.persistence.cells import FENCE_KEY
-from droveway.persistence.journal import Move
+from droveway.persistence.journal.tables import Move
+from droveway.persistence.nova.api import InstanceMapping
+from droveway.persistence.nova.cell import (
+    BlockDeviceMapping,
+    Instance,
+    InstanceExtra,
+    InstanceSystemMetadata,
+    Migration,
+)
+from droveway.persistence.nova.cells import FENCE_KEY
 from droveway.workers.stores import STORE
 
 

@@ -25,7 +25,10 @@ ADOPT: Final = "droveway db adopt"
 
 EPOCH: Final = "epoch"
 INCARNATION: Final = "incarnation"
-"""Counters of the journal, by the names that `droveway.persistence.journal` gives them: its models load too slowly."""
+"""Counters of the journal, by the names that `droveway.persistence.journal.tables` gives them.
+
+Its models load too slowly.
+"""
 
 BUSY_TIMEOUT: Final = 30.0
 """Seconds that a look waits for another process's write."""

@@ -12,12 +12,13 @@ from droveway.errors import DrovewayError, Refused, StepError
 from droveway.flows import registry
 from droveway.lab import cloud, runner, servers, stopped
 from droveway.lab.session import Lab
-from droveway.persistence import catalog, moves, objects, requests
-from droveway.persistence import servers as rows
 from droveway.persistence.database import database_time
-from droveway.persistence.journal import Move
-from droveway.persistence.states import ENDED, State
-from droveway.persistence.vm_states import TaskState
+from droveway.persistence.journal import moves, requests
+from droveway.persistence.journal.states import ENDED, State
+from droveway.persistence.journal.tables import Move
+from droveway.persistence.nova import catalog, objects
+from droveway.persistence.nova import servers as rows
+from droveway.persistence.nova.vm_states import TaskState
 
 _MIB_PER_GIB: Final = 1024
 

@@ -29,8 +29,8 @@ from droveway.lab import faults, marks
 from droveway.lab.records import InFolder
 from droveway.lab.session import Lab
 from droveway.lab.stopped import stopped_workers
-from droveway.persistence import debts, moves, open_flows
 from droveway.persistence.database import database_time
+from droveway.persistence.journal import debts, moves, open_flows
 from droveway.workers.context import Probe as WorkerProbe
 from droveway.workers.daemon import Worker
 from droveway.workers.endpoints import UnixEndpoint

@@ -15,9 +15,9 @@ from sqlalchemy import orm
 
 from droveway.clients.placement import Placement
 from droveway.lab.topology import Owner
-from droveway.persistence import actions, api, cell, devices, objects, usage
+from droveway.persistence.nova import actions, api, cell, devices, objects, usage
+from droveway.persistence.nova.vm_states import PowerState, VmState
 from droveway.persistence.times import to_json, utcnow
-from droveway.persistence.vm_states import PowerState, VmState
 
 DEFAULT_ZONE: Final = "nova"
 """Nova's zone of a host that is in none."""

@@ -16,8 +16,8 @@ from droveway.lab import cloud, disks, server_rows
 from droveway.lab.server_rows import NewServer, ServerImage, ServerVolume
 from droveway.lab.session import Lab
 from droveway.lab.topology import Owner
-from droveway.persistence import api, cell, devices, objects, servers
-from droveway.persistence.vm_states import PowerState, VmState
+from droveway.persistence.nova import api, cell, devices, objects, servers
+from droveway.persistence.nova.vm_states import PowerState, VmState
 from droveway.workers.directories import Directories
 from droveway.workers.hypervisors.base import Port, Volume
 

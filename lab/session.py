@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from droveway.errors import NotFound, Refused
 from droveway.lab.layout import Identity, LabHost, Layout, read_identity
-from droveway.persistence import migrate
 from droveway.persistence.database import Database, DatabaseUnusable, sqlite_url
+from droveway.persistence.journal import migrate
 
 if TYPE_CHECKING:
     from oslo_config import cfg
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from droveway.clients.embedded.cloud import EmbeddedCloud
     from droveway.clients.placement import Placement
     from droveway.lab.boot_guests import BootGuests
-    from droveway.persistence.cells import Cells
+    from droveway.persistence.nova.cells import Cells
     from droveway.workers.hypervisors.sandbox import Sandbox
 
     Guests = Sandbox | BootGuests
@@ -55,7 +55,7 @@ class Lab:
     @functools.cached_property
     def cells(self) -> Cells:
         """Access to the cell databases behind the fence."""
-        from droveway.persistence.cells import Cells
+        from droveway.persistence.nova.cells import Cells
 
         return Cells(self.cell_databases)
 

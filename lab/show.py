@@ -6,7 +6,8 @@ from typing import Any
 
 from droveway.lab.session import Lab
 from droveway.lab.stopped import stopped_workers
-from droveway.persistence import catalog, moves
+from droveway.persistence.journal import moves
+from droveway.persistence.nova import catalog
 
 
 def summary(lab: Lab) -> dict[str, Any]:

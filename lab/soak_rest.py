@@ -12,9 +12,10 @@ from droveway.errors import DrovewayError
 from droveway.lab import books, faults, leftovers, operations
 from droveway.lab.session import Lab
 from droveway.lab.soak_model import Books, Told
-from droveway.persistence import catalog, debts, moves, requests
-from droveway.persistence.states import State
-from droveway.persistence.vm_states import TaskState
+from droveway.persistence.journal import debts, moves, requests
+from droveway.persistence.journal.states import State
+from droveway.persistence.nova import catalog
+from droveway.persistence.nova.vm_states import TaskState
 from droveway.workers.hypervisors import guests_log
 
 ROUNDS: Final = 4

@@ -8,7 +8,7 @@ from typing import Final
 from droveway.lab.soak_model import Model, Server, differences, usages
 from droveway.lab.soak_process import Line, Operation
 from droveway.lab.soak_rest import EPHEMERAL, Facts
-from droveway.persistence.moves import SHORT
+from droveway.persistence.journal.moves import SHORT
 
 _PROMISED: Final = {"confirm": "done", "revert": "reverted", "cancel": "cancelled"}
 _DELETE: Final = ("lab", "server", "delete")

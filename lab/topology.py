@@ -12,7 +12,7 @@ from sqlalchemy import orm
 
 from droveway.clients.placement import Placement
 from droveway.lab.cloud import AMOUNTS, Cell, Cloud, Flavor, Group, Host, Quotas
-from droveway.persistence import api, cell, quotas
+from droveway.persistence.nova import api, cell, quotas
 from droveway.persistence.times import utcnow
 
 SERVICE_VERSION: Final = 70

@@ -17,8 +17,9 @@ from droveway.errors import DrovewayError, StepError
 from droveway.lab.boot_guests import BootGuests
 from droveway.lab.console import MARK_BYTES, Console, Status
 from droveway.lab.session import Lab
-from droveway.persistence import catalog, moves
-from droveway.persistence.journal import MoveStep
+from droveway.persistence.journal import moves
+from droveway.persistence.journal.tables import MoveStep
+from droveway.persistence.nova import catalog
 
 FIRST_SECTOR: Final = 4096
 SECTORS: Final = 256

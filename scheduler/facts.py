@@ -6,9 +6,9 @@ import dataclasses
 from typing import Final
 
 from droveway.clients.network import PortRecord
-from droveway.persistence.catalog import Flavor, Host, Server
-from droveway.persistence.quotas import Holding
-from droveway.persistence.server_features import Features
+from droveway.persistence.nova.catalog import Flavor, Host, Server
+from droveway.persistence.nova.quotas import Holding
+from droveway.persistence.nova.server_features import Features
 
 RESIZE: Final = "resize"
 MIGRATE: Final = "migrate"

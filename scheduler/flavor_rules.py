@@ -11,8 +11,8 @@ from typing import Final
 
 from oslo_utils import strutils
 
-from droveway.persistence.catalog import Flavor
-from droveway.persistence.quotas import CORES, RAM, UNLIMITED, Holding
+from droveway.persistence.nova.catalog import Flavor
+from droveway.persistence.nova.quotas import CORES, RAM, UNLIMITED, Holding
 from droveway.scheduler.facts import EndFacts, Facts
 from droveway.scheduler.features import ACCELERATORS, unhandled
 

@@ -11,9 +11,9 @@ from typing import Final
 import sqlalchemy as sa
 from sqlalchemy import orm
 
-from droveway.persistence import api
-from droveway.persistence.cell import ComputeNode, Instance, Migration, Service
-from droveway.persistence.vm_states import ENDED_MIGRATIONS
+from droveway.persistence.nova import api
+from droveway.persistence.nova.cell import ComputeNode, Instance, Migration, Service
+from droveway.persistence.nova.vm_states import ENDED_MIGRATIONS
 
 DEFAULT_ZONE: Final = "nova"
 """The zone of a host that is in no aggregate with one; Nova's `default_availability_zone`."""

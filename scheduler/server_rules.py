@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from droveway.clients.network import NORMAL
-from droveway.persistence.vm_states import MOVABLE, RESIZING, MigrationStatus, TaskState, VmState
+from droveway.persistence.nova.vm_states import MOVABLE, RESIZING, MigrationStatus, TaskState, VmState
 from droveway.scheduler.facts import EndFacts, Facts
 from droveway.scheduler.features import ACCELERATORS, unhandled
 

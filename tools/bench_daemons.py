@@ -32,9 +32,9 @@ from droveway.engines.operations import asking
 from droveway.engines.operations.submit import Wish, submit
 from droveway.lab import build, cloud, runner
 from droveway.lab.session import Lab
-from droveway.persistence import moves
-from droveway.persistence.journal import Claim, Move, MoveStep
-from droveway.persistence.states import ENDED, State
+from droveway.persistence.journal import moves
+from droveway.persistence.journal.states import ENDED, State
+from droveway.persistence.journal.tables import Claim, Move, MoveStep
 
 ROUNDS: Final = 12
 SUBMITS: Final = 6

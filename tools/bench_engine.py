@@ -138,9 +138,9 @@ def droveway(file: Path, watch: Stopwatch) -> Iterator[Flow]:
     from droveway.engines.conductor.run import Resources
     from droveway.engines.conductor.taskflow.board import MoveBoard, posting_of
     from droveway.flows.graph import Graph
-    from droveway.persistence import migrate, moves
     from droveway.persistence.database import Database, sqlite_url
-    from droveway.persistence.moves import FlowRef, Request
+    from droveway.persistence.journal import migrate, moves
+    from droveway.persistence.journal.moves import FlowRef, Request
 
     steps = tuple(_steps())
     graph = Graph(kind="migrate", version=1, steps=steps, no_return=steps[-1])

@@ -35,9 +35,9 @@ from droveway.engines.conductor.taskflow.backend import FlowBackend
 from droveway.engines.operations import asking, submit
 from droveway.lab import build, cloud, runner
 from droveway.lab.session import Lab
-from droveway.persistence.cells import Cells
-from droveway.persistence.journal import Move
-from droveway.persistence.states import State
+from droveway.persistence.journal.states import State
+from droveway.persistence.journal.tables import Move
+from droveway.persistence.nova.cells import Cells
 from droveway.workers import actions, copies
 from droveway.workers.journal import WorkerJournal
 

@@ -30,10 +30,10 @@ from droveway.errors import CoordinationLost, Fenced, NotFound, Parked
 from droveway.flows.graph import Graph
 from droveway.flows.steps import homes, overtaken
 from droveway.outages import Outage
-from droveway.persistence import attempts, debts, freezes, moves
 from droveway.persistence.database import absence, without_sql
-from droveway.persistence.journal import Move, MoveFlow
-from droveway.persistence.states import BEGUN, ENDED, State
+from droveway.persistence.journal import attempts, debts, freezes, moves
+from droveway.persistence.journal.states import BEGUN, ENDED, State
+from droveway.persistence.journal.tables import Move, MoveFlow
 from droveway.printable import printable
 
 LOG = logging.getLogger(__name__)

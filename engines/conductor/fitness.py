@@ -11,9 +11,9 @@ from sqlalchemy import orm
 
 from droveway import wire
 from droveway.flows import registry
-from droveway.persistence import daemons, debts, freezes
 from droveway.persistence.database import Executor
-from droveway.persistence.journal import Daemon
+from droveway.persistence.journal import daemons, debts, freezes
+from droveway.persistence.journal.tables import Daemon
 
 QUESTION: Final = "check_guest"
 """The action by which a destination is asked how a guest is."""

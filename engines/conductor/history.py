@@ -13,7 +13,7 @@ from droveway.engines.conductor.progress import NOTHING_TOLD
 from droveway.errors import DrovewayError
 from droveway.flows.step import Where
 from droveway.persistence.database import Executor
-from droveway.persistence.journal import JournalBase
+from droveway.persistence.journal.tables import JournalBase
 
 # Tables and statements that are made once: two of these transactions are part of every step.
 _MOVES: Final = JournalBase.metadata.tables["moves"]

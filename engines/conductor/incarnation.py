@@ -23,7 +23,7 @@ from droveway.clients.zookeeper import ROOT, Coordination, worker_path
 from droveway.errors import Refused
 from droveway.outages import Once
 from droveway.persistence.database import Database, Executor
-from droveway.persistence.journal import EPOCH, INCARNATION, Counter
+from droveway.persistence.journal.tables import EPOCH, INCARNATION, Counter
 
 MARK: Final = f"{ROOT}/journal"
 HOSTS: Final = f"{ROOT}/hosts"

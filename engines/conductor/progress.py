@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy import orm
 from taskflow import exceptions as taskflow_errors
 
-from droveway.persistence.journal import Move
+from droveway.persistence.journal.tables import Move
 from droveway.wire import Progress
 
 LOG = logging.getLogger(__name__)

@@ -14,9 +14,9 @@ import msgspec
 from sqlalchemy import orm
 
 from droveway.clients.zookeeper import MOVES, Coordination, record_path
-from droveway.persistence import attempts, moves
 from droveway.persistence.database import Database, database_time
-from droveway.persistence.journal import Move, MoveAttempt
+from droveway.persistence.journal import attempts, moves
+from droveway.persistence.journal.tables import Move, MoveAttempt
 
 
 class Tried(msgspec.Struct, frozen=True, kw_only=True):

@@ -29,11 +29,11 @@ from droveway.errors import Cancelled, CoordinationLost, DestinationFault, Fence
 from droveway.flows import evacuation
 from droveway.flows.run import DECLARED_DOWN, UNREACHABLE, MoveOptions
 from droveway.flows.steps import attached, homes, leaving, older_rows, overtaken
-from droveway.persistence import attempts, debts, freezes, moves, requests
-from droveway.persistence.cells import Cells
 from droveway.persistence.database import Database
-from droveway.persistence.journal import Move, MoveAttempt
-from droveway.persistence.states import State
+from droveway.persistence.journal import attempts, debts, freezes, moves, requests
+from droveway.persistence.journal.states import State
+from droveway.persistence.journal.tables import Move, MoveAttempt
+from droveway.persistence.nova.cells import Cells
 from droveway.wire import Command, Direction, Registration, StopGuest
 
 if TYPE_CHECKING:

@@ -28,10 +28,10 @@ from droveway.engines.keeper.returning import FindHome
 from droveway.errors import Fenced
 from droveway.flows.before import Before, before, shows_disks
 from droveway.outages import Outage
-from droveway.persistence import debts, freezes, moves
 from droveway.persistence.database import Database, database_time
-from droveway.persistence.journal import COLLECTOR, Debt, Move, MoveStep
-from droveway.persistence.states import ENDED, State
+from droveway.persistence.journal import debts, freezes, moves
+from droveway.persistence.journal.states import ENDED, State
+from droveway.persistence.journal.tables import COLLECTOR, Debt, Move, MoveStep
 from droveway.wire import Command, NoDetails
 
 LOG = logging.getLogger(__name__)

@@ -21,8 +21,8 @@ from droveway.clients.zookeeper import (
 from droveway.engines.conductor.commands import HOSTS
 from droveway.engines.conductor.rounds import one_round
 from droveway.outages import Outage
-from droveway.persistence.api import HostMapping
 from droveway.persistence.database import Database
+from droveway.persistence.nova.api import HostMapping
 
 LOG = logging.getLogger(__name__)
 

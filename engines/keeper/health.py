@@ -27,9 +27,9 @@ from droveway.engines.conductor.fitness import QUESTION
 from droveway.engines.keeper.policies import Waiting
 from droveway.errors import Fenced, Refused
 from droveway.flows.before import before
-from droveway.persistence import moves, policies
 from droveway.persistence.database import Database, database_time
-from droveway.persistence.policies import HEALTHY, Health
+from droveway.persistence.journal import moves, policies
+from droveway.persistence.journal.policies import HEALTHY, Health
 
 LOG = logging.getLogger(__name__)
 

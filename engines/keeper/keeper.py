@@ -31,11 +31,11 @@ from droveway.engines.keeper.policies import Ask, PolicyAction, Settle, Wait, Wa
 from droveway.engines.keeper.returning import FindHome
 from droveway.errors import Refused
 from droveway.outages import Outage
-from droveway.persistence import daemons, moves, open_flows, requests
 from droveway.persistence.database import Database, database_time
-from droveway.persistence.moves import FlowRef
-from droveway.persistence.policies import HEALTHY, Health, note_wait
-from droveway.persistence.states import State
+from droveway.persistence.journal import daemons, moves, open_flows, requests
+from droveway.persistence.journal.moves import FlowRef
+from droveway.persistence.journal.policies import HEALTHY, Health, note_wait
+from droveway.persistence.journal.states import State
 
 LOG = logging.getLogger(__name__)
 

@@ -24,14 +24,14 @@ from droveway.engines.conductor.rounds import one_round
 from droveway.flows import evacuation
 from droveway.flows.steps.command import ADOPTED
 from droveway.outages import Outage
-from droveway.persistence import moves, requests
-from droveway.persistence.api import InstanceMapping
-from droveway.persistence.cell import Instance, Migration
 from droveway.persistence.database import Database
-from droveway.persistence.journal import Move, MoveStep
-from droveway.persistence.moves import FlowRef
-from droveway.persistence.states import State
-from droveway.persistence.vm_states import MigrationStatus, VmState
+from droveway.persistence.journal import moves, requests
+from droveway.persistence.journal.moves import FlowRef
+from droveway.persistence.journal.states import State
+from droveway.persistence.journal.tables import Move, MoveStep
+from droveway.persistence.nova.api import InstanceMapping
+from droveway.persistence.nova.cell import Instance, Migration
+from droveway.persistence.nova.vm_states import MigrationStatus, VmState
 
 LOG = logging.getLogger(__name__)
 

@@ -9,11 +9,12 @@ import sqlalchemy as sa
 from oslo_config import cfg
 
 from droveway.engines.keeper.admission import Admission, Kind, Limits, Racks, places
-from droveway.persistence import catalog, daemons, open_flows
-from droveway.persistence.daemons import Runnable
 from droveway.persistence.database import Database
-from droveway.persistence.moves import FORWARD_KINDS
-from droveway.persistence.states import BEGUN, State
+from droveway.persistence.journal import daemons, open_flows
+from droveway.persistence.journal.daemons import Runnable
+from droveway.persistence.journal.moves import FORWARD_KINDS
+from droveway.persistence.journal.states import BEGUN, State
+from droveway.persistence.nova import catalog
 
 _ROOM: Final = {
     Kind.ALL: "its turn: {limit} run at a time ([keeper] max_running)",

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Final
 
 import sqlalchemy as sa
 
-from droveway.persistence.cell import Instance
+from droveway.persistence.nova.cell import Instance
 
 if TYPE_CHECKING:
-    from droveway.persistence.cells import Cells
-    from droveway.persistence.journal import Move
+    from droveway.persistence.journal.tables import Move
+    from droveway.persistence.nova.cells import Cells
     from droveway.wire import Direction
 
 _ROW: Final = sa.select(Instance.host, Instance.deleted).where(Instance.uuid == sa.bindparam("server"))

@@ -21,9 +21,9 @@ from droveway.engines.conductor.commands import Commands
 from droveway.engines.conductor.rounds import one_round
 from droveway.flows import registry
 from droveway.outages import Outage
-from droveway.persistence import daemons
-from droveway.persistence.daemons import Told, exactly
 from droveway.persistence.database import Database, absence
+from droveway.persistence.journal import daemons
+from droveway.persistence.journal.daemons import Told, exactly
 from droveway.wire import Registration
 
 LOG = logging.getLogger(__name__)

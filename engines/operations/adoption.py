@@ -16,10 +16,10 @@ from droveway.engines.conductor.taskflow import details
 from droveway.flows import registry
 from droveway.flows.alternates import AlternateRetry
 from droveway.flows.steps.command import ADOPTED
-from droveway.persistence import moves
 from droveway.persistence.database import Database, database_time
-from droveway.persistence.journal import EPOCH, INCARNATION, Claim, Counter, Move, MoveFlow, MoveStep
-from droveway.persistence.states import State
+from droveway.persistence.journal import moves
+from droveway.persistence.journal.states import State
+from droveway.persistence.journal.tables import EPOCH, INCARNATION, Claim, Counter, Move, MoveFlow, MoveStep
 
 _TURNED_BACK: Final = (states.FAILURE, states.REVERTING, states.REVERTED, states.REVERT_FAILURE)
 """TaskFlow gives these states to the atoms of a flow that is being undone."""

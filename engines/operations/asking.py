@@ -15,11 +15,12 @@ from droveway.engines.operations import adoption, facts
 from droveway.engines.site.site import Site
 from droveway.errors import DrovewayError, NotFound, Refused
 from droveway.flows import registry
-from droveway.persistence import catalog, moves, requests
 from droveway.persistence.database import absence, database_time
-from droveway.persistence.journal import Move
-from droveway.persistence.policies import HEALTHY, MANUAL
-from droveway.persistence.states import ENDED, State
+from droveway.persistence.journal import moves, requests
+from droveway.persistence.journal.policies import HEALTHY, MANUAL
+from droveway.persistence.journal.states import ENDED, State
+from droveway.persistence.journal.tables import Move
+from droveway.persistence.nova import catalog
 from droveway.scheduler import preconditions
 
 LOG = logging.getLogger(__name__)

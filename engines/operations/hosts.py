@@ -8,8 +8,9 @@ import sqlalchemy as sa
 
 from droveway.engines.site.site import Site
 from droveway.errors import Refused
-from droveway.persistence import catalog, debts
-from droveway.persistence.cell import Service
+from droveway.persistence.journal import debts
+from droveway.persistence.nova import catalog
+from droveway.persistence.nova.cell import Service
 from droveway.scheduler.requests import DISABLED_TRAIT
 
 

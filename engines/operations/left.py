@@ -19,11 +19,12 @@ from droveway.flows.before import Before, before
 from droveway.flows.steps.command import ADOPTED
 from droveway.flows.steps.put_back import START, WAITS, Power, Ran, Side, Stands, Vm
 from droveway.flows.steps.put_back import left as walked
-from droveway.persistence import attempts, cell, servers
-from droveway.persistence.journal import Move, MoveAttempt, MoveStep
-from droveway.persistence.moves import GONE, SHORT
-from droveway.persistence.states import State
-from droveway.persistence.vm_states import MigrationStatus, TaskState
+from droveway.persistence.journal import attempts
+from droveway.persistence.journal.moves import GONE, SHORT
+from droveway.persistence.journal.states import State
+from droveway.persistence.journal.tables import Move, MoveAttempt, MoveStep
+from droveway.persistence.nova import cell, servers
+from droveway.persistence.nova.vm_states import MigrationStatus, TaskState
 
 
 class Books(enum.StrEnum):

@@ -22,9 +22,9 @@ from droveway.engines.conductor.commands import Commands, Overdue, Unreachable
 from droveway.engines.site.site import Site
 from droveway.errors import Refused, StepError
 from droveway.flows.before import Before, shows_disks
-from droveway.persistence import objects, servers
-from droveway.persistence.journal import Move, MoveFlow
-from droveway.persistence.moves import FORWARD_KINDS, SHORT
+from droveway.persistence.journal.moves import FORWARD_KINDS, SHORT
+from droveway.persistence.journal.tables import Move, MoveFlow
+from droveway.persistence.nova import objects, servers
 from droveway.wire import CheckCopy, Command, GuestState, NoDetails
 
 AWAY: Final = 5.0

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from droveway.clients.zookeeper import MOVES, TOMBSTONE, Coordination, epoch_path, move_path
 from droveway.persistence.database import Database
-from droveway.persistence.journal import Move
+from droveway.persistence.journal.tables import Move
 
 KEPT: Final = ".kept"
 """What a purge of a kept source adds to its move's id: it has a fence of its own."""

@@ -18,11 +18,11 @@ from droveway.errors import Refused, ServerDeleted
 from droveway.flows import registry
 from droveway.flows.before import before
 from droveway.flows.steps import leaving
-from droveway.persistence import moves, requests
 from droveway.persistence.database import database_time
-from droveway.persistence.journal import OPERATOR, Claim, Move, MoveFlow, MoveStep
-from droveway.persistence.moves import SHORT
-from droveway.persistence.states import State
+from droveway.persistence.journal import moves, requests
+from droveway.persistence.journal.moves import SHORT
+from droveway.persistence.journal.states import State
+from droveway.persistence.journal.tables import OPERATOR, Claim, Move, MoveFlow, MoveStep
 
 DONE: Final = "done"
 NOT_DONE: Final = "not-done"

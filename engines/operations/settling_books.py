@@ -21,11 +21,11 @@ from droveway.engines.operations.left import Books, Left
 from droveway.engines.site.site import Site
 from droveway.errors import Refused, StepError
 from droveway.flows.steps.put_back import Side
-from droveway.persistence import objects, servers
-from droveway.persistence.cell import Instance
-from droveway.persistence.cell_hosts import ComputeNode
-from droveway.persistence.journal import Move
-from droveway.persistence.moves import SHORT
+from droveway.persistence.journal.moves import SHORT
+from droveway.persistence.journal.tables import Move
+from droveway.persistence.nova import objects, servers
+from droveway.persistence.nova.cell import Instance
+from droveway.persistence.nova.cell_hosts import ComputeNode
 from droveway.scheduler.requests import MoveRequest, amounts
 
 _REFUSALS: Final = ("allocation-conflict", "no-capacity")

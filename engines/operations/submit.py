@@ -15,10 +15,11 @@ from droveway.engines.operations import facts as lab_facts
 from droveway.engines.site.site import Site
 from droveway.errors import Refused, StepError
 from droveway.flows import registry
-from droveway.persistence import catalog, daemons, debts, moves, objects, servers
 from droveway.persistence.database import database_time
-from droveway.persistence.journal import Move, Plan
-from droveway.persistence.policies import DEADLINE, HEALTHY, LONGEST, MANUAL
+from droveway.persistence.journal import daemons, debts, moves
+from droveway.persistence.journal.policies import DEADLINE, HEALTHY, LONGEST, MANUAL
+from droveway.persistence.journal.tables import Move, Plan
+from droveway.persistence.nova import catalog, objects, servers
 from droveway.scheduler import candidates, preconditions
 from droveway.scheduler.facts import RESIZE, Facts
 from droveway.scheduler.hosts import host_states

@@ -17,11 +17,12 @@ from droveway.clients.placement import Placement
 from droveway.clients.volume import Volumes
 from droveway.conf import services
 from droveway.errors import Refused, StepError
-from droveway.persistence import catalog, daemons, migrate
-from droveway.persistence.api import CellMapping
-from droveway.persistence.cell_urls import cell_url
-from droveway.persistence.cells import Cells
 from droveway.persistence.database import Database, database_time
+from droveway.persistence.journal import daemons, migrate
+from droveway.persistence.nova import catalog
+from droveway.persistence.nova.api import CellMapping
+from droveway.persistence.nova.cell_urls import cell_url
+from droveway.persistence.nova.cells import Cells
 
 CELL0: Final = "00000000-0000-0000-0000-000000000000"
 """The uuid of Nova's cell for servers that never got a host: nothing is ever moved there."""

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from droveway.clients.network import Network
     from droveway.clients.placement import Placement
     from droveway.clients.volume import Volumes
-    from droveway.persistence.cells import Cells
     from droveway.persistence.database import Database
+    from droveway.persistence.nova.cells import Cells
 
 
 class Cloud(Protocol):

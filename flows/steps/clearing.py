@@ -18,8 +18,8 @@ from droveway.flows.run import UNREACHABLE
 from droveway.flows.steps import kept_copies
 from droveway.flows.steps.command import describe, same_directory
 from droveway.flows.steps.rows import lives_on
-from droveway.persistence.journal import MoveStep
-from droveway.persistence.moves import LEFT
+from droveway.persistence.journal.moves import LEFT
+from droveway.persistence.journal.tables import MoveStep
 
 if TYPE_CHECKING:
     import msgspec

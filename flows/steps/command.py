@@ -13,8 +13,9 @@ from droveway.flows.before import SWAP, before
 from droveway.flows.run import DECLARED_DOWN, UNREACHABLE
 from droveway.flows.step import Context, Step, Where
 from droveway.flows.steps.rows import lives_on
-from droveway.persistence import moves, objects
-from droveway.persistence.journal import MoveStep
+from droveway.persistence.journal import moves
+from droveway.persistence.journal.tables import MoveStep
+from droveway.persistence.nova import objects
 from droveway.wire import CheckDestination, GuestState, NoDetails
 
 STORAGE_AWAY: Final = "storage-away"

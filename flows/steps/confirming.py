@@ -17,7 +17,7 @@ from droveway.flows.steps.attached import names
 from droveway.flows.steps.command import OWED, HostStep, ask, describe, has_disks, new_flavor
 from droveway.flows.steps.copying import NOT_WHOLE
 from droveway.flows.steps.rows import is_deleted
-from droveway.persistence.moves import GONE, SHORT
+from droveway.persistence.journal.moves import GONE, SHORT
 
 _LET_GO: Final = frozenset({"foreign", "damaged"})
 """What a destination answers whose copy, or whose guest, no longer bears the move's mark."""

@@ -13,7 +13,7 @@ from droveway.flows.step import Context, Where
 from droveway.flows.steps import kept_copies, overtaken
 from droveway.flows.steps.command import HostStep, forget_probe, probe_name, same_directory
 from droveway.flows.steps.rows import is_deleted, lives_on
-from droveway.persistence.debts import RENAME
+from droveway.persistence.journal.debts import RENAME
 
 NOT_WHOLE: Final = frozenset({"foreign", "missing", "damaged", "link", "source-changed"})
 """What a host answers that does not hold the server's disks, or not as they were."""

@@ -15,11 +15,12 @@ from droveway.flows.steps import homes
 from droveway.flows.steps.attached import volume_refs
 from droveway.flows.steps.command import OWED, HostStep
 from droveway.flows.steps.rows import api_rows, request_id, reserved_on
-from droveway.persistence import actions, deletion, moves, servers, usage
-from droveway.persistence.actions import ActionRef
-from droveway.persistence.cell import Instance
+from droveway.persistence.journal import moves
+from droveway.persistence.nova import actions, deletion, servers, usage
+from droveway.persistence.nova.actions import ActionRef
+from droveway.persistence.nova.cell import Instance
+from droveway.persistence.nova.vm_states import TaskState
 from droveway.persistence.swap import OneOf, swap
-from droveway.persistence.vm_states import TaskState
 
 DELETE_EVENT: Final = "compute_terminate_instance"
 

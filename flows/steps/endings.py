@@ -25,10 +25,10 @@ from droveway.flows.steps.rows import (
     switch,
     task,
 )
-from droveway.persistence import actions, objects, servers, usage
+from droveway.persistence.nova import actions, objects, servers, usage
+from droveway.persistence.nova.vm_states import MigrationStatus, PowerState, TaskState, VmState
 from droveway.persistence.swap import OneOf, swap
 from droveway.persistence.times import utcnow
-from droveway.persistence.vm_states import MigrationStatus, PowerState, TaskState, VmState
 
 CONFIRM_EVENT = "compute_confirm_resize"
 REVERT_EVENTS = ("compute_revert_resize", "compute_finish_revert_resize")

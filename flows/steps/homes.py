@@ -13,18 +13,18 @@ import sqlalchemy as sa
 
 from droveway.errors import ServerDeleted, StepError
 from droveway.flows import evacuation
-from droveway.persistence import moves
-from droveway.persistence.cell import Instance, Migration
-from droveway.persistence.journal import MoveStep
+from droveway.persistence.journal import moves
+from droveway.persistence.journal.tables import MoveStep
+from droveway.persistence.nova.cell import Instance, Migration
+from droveway.persistence.nova.vm_states import MigrationStatus, TaskState
 from droveway.persistence.swap import OneOf, swap
-from droveway.persistence.vm_states import MigrationStatus, TaskState
 
 if TYPE_CHECKING:
     from sqlalchemy import orm
 
     from droveway.flows.step import Context
-    from droveway.persistence.cells import Cells
-    from droveway.persistence.journal import Move
+    from droveway.persistence.journal.tables import Move
+    from droveway.persistence.nova.cells import Cells
 
 UNDER_WAY: Final = "being-evacuated"
 """The code of the StepError for a server that Nova evacuates while it is to be deleted."""

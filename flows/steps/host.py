@@ -24,7 +24,7 @@ from droveway.flows.steps.command import (
     same_directory,
 )
 from droveway.flows.steps.rows import is_deleted
-from droveway.persistence.debts import RENAME
+from droveway.persistence.journal.debts import RENAME
 
 GIB: Final = 1024**3
 MIB: Final = 1024**2

@@ -12,7 +12,7 @@ from droveway.flows.run import DECLARED_DOWN, UNREACHABLE
 from droveway.flows.step import Context, Where
 from droveway.flows.steps.command import HostStep
 from droveway.flows.steps.rows import is_deleted
-from droveway.persistence.moves import GONE
+from droveway.persistence.journal.moves import GONE
 
 _ACTION: Final = f"keep_copy@{wire.ACTION_VERSION}"
 

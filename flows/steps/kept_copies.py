@@ -9,7 +9,7 @@ from droveway.errors import StepError
 from droveway.flows.run import DECLARED_DOWN, UNREACHABLE
 from droveway.flows.step import Context
 from droveway.flows.steps.command import same_directory
-from droveway.persistence.debts import RENAME
+from droveway.persistence.journal.debts import RENAME
 
 DEADLINE: Final = 60.0
 """Seconds for a host to rename a copy."""

@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING, Final
 import sqlalchemy as sa
 
 from droveway.flows import evacuation
-from droveway.persistence import actions, objects, servers, usage
-from droveway.persistence.actions import ActionRef
-from droveway.persistence.cell_hosts import ComputeNode
+from droveway.persistence.nova import actions, objects, servers, usage
+from droveway.persistence.nova.actions import ActionRef
+from droveway.persistence.nova.cell_hosts import ComputeNode
+from droveway.persistence.nova.vm_states import MigrationStatus, TaskState, VmState
 from droveway.persistence.swap import OneOf, swap
-from droveway.persistence.vm_states import MigrationStatus, TaskState, VmState
 
 if TYPE_CHECKING:
     from sqlalchemy import orm
 
     from droveway.clients.placement import Allocations, Placement
-    from droveway.persistence.cell import Instance, Migration
-    from droveway.persistence.cells import Cells
-    from droveway.persistence.journal import Move
+    from droveway.persistence.journal.tables import Move
+    from droveway.persistence.nova.cell import Instance, Migration
+    from droveway.persistence.nova.cells import Cells
 
 _OVER: Final = frozenset(
     {MigrationStatus.CONFIRMED, MigrationStatus.REVERTED, MigrationStatus.ERROR, MigrationStatus.FAILED}

@@ -21,17 +21,18 @@ from droveway.flows.before import Before, before
 from droveway.flows.run import Run
 from droveway.flows.steps import overtaken
 from droveway.flows.steps.put_back import START, Flavor, Ran, Side, Stands, Vm, after
-from droveway.persistence import attempts, objects, servers
-from droveway.persistence.cell import Instance, InstanceAction
-from droveway.persistence.journal import MoveStep
-from droveway.persistence.moves import SHORT
-from droveway.persistence.vm_states import MOVABLE, TaskState, VmState
+from droveway.persistence.journal import attempts
+from droveway.persistence.journal.moves import SHORT
+from droveway.persistence.journal.tables import MoveStep
+from droveway.persistence.nova import objects, servers
+from droveway.persistence.nova.cell import Instance, InstanceAction
+from droveway.persistence.nova.vm_states import MOVABLE, TaskState, VmState
 
 if TYPE_CHECKING:
     from sqlalchemy import orm
 
     from droveway.flows.step import Context
-    from droveway.persistence.journal import Move
+    from droveway.persistence.journal.tables import Move
 
 _DELETE: Final = "delete"
 """The flow that is not compared: whatever the rows say, all of them go."""

@@ -18,15 +18,15 @@ from droveway.flows.run import Run
 from droveway.flows.steps import starting
 from droveway.flows.steps.command import ADOPTED, describe
 from droveway.flows.steps.rows import is_deleted, lives_on
-from droveway.persistence import servers
-from droveway.persistence.journal import MoveStep
-from droveway.persistence.moves import FORWARD_KINDS
-from droveway.persistence.vm_states import MigrationStatus, TaskState
+from droveway.persistence.journal.moves import FORWARD_KINDS
+from droveway.persistence.journal.tables import MoveStep
+from droveway.persistence.nova import servers
+from droveway.persistence.nova.vm_states import MigrationStatus, TaskState
 
 if TYPE_CHECKING:
     from droveway.flows.graph import Graph
     from droveway.flows.step import Context
-    from droveway.persistence.cell import Instance, Migration
+    from droveway.persistence.nova.cell import Instance, Migration
 
 _SWITCH: Final = "switch_records"
 _SWITCHED: Final = frozenset({_SWITCH, "start_guest", "save_request_spec", "finish_records"})

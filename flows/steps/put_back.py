@@ -10,8 +10,8 @@ import enum
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
-from droveway.persistence.moves import FORWARD_KINDS
-from droveway.persistence.vm_states import MigrationStatus, TaskState
+from droveway.persistence.journal.moves import FORWARD_KINDS
+from droveway.persistence.nova.vm_states import MigrationStatus, TaskState
 from droveway.wire import Direction
 
 

@@ -34,12 +34,13 @@ from droveway.flows.steps.rows import (
     task,
 )
 from droveway.flows.steps.scheduling import check_group
-from droveway.persistence import actions, moves, objects, servers, usage
-from droveway.persistence.cell_hosts import ComputeNode
-from droveway.persistence.journal import MoveAttempt
+from droveway.persistence.journal import moves
+from droveway.persistence.journal.tables import MoveAttempt
+from droveway.persistence.nova import actions, objects, servers, usage
+from droveway.persistence.nova.cell_hosts import ComputeNode
+from droveway.persistence.nova.vm_states import MigrationStatus, PowerState, TaskState, VmState
 from droveway.persistence.swap import OneOf, swap
 from droveway.persistence.times import to_json, utcnow
-from droveway.persistence.vm_states import MigrationStatus, PowerState, TaskState, VmState
 from droveway.wire import GuestState, NoDetails
 
 _TRIED: Final = sa.select(MoveAttempt.host, MoveAttempt.node).where(MoveAttempt.move_id == sa.bindparam("move"))

@@ -17,13 +17,14 @@ from droveway.flows import evacuation
 from droveway.flows.before import Before, before
 from droveway.flows.run import Run
 from droveway.flows.step import Context
-from droveway.persistence import actions, faults, moves, objects, servers, swap_devices, usage
-from droveway.persistence.cell import Instance, InstanceExtra, Migration
-from droveway.persistence.cell_hosts import ComputeNode
-from droveway.persistence.journal import Move
-from droveway.persistence.moves import FORWARD_KINDS
+from droveway.persistence.journal import moves
+from droveway.persistence.journal.moves import FORWARD_KINDS
+from droveway.persistence.journal.tables import Move
+from droveway.persistence.nova import actions, faults, objects, servers, swap_devices, usage
+from droveway.persistence.nova.cell import Instance, InstanceExtra, Migration
+from droveway.persistence.nova.cell_hosts import ComputeNode
+from droveway.persistence.nova.vm_states import PowerState, TaskState
 from droveway.persistence.swap import OneOf, swap
-from droveway.persistence.vm_states import PowerState, TaskState
 from droveway.scheduler.hosts import zone_of
 from droveway.wire import LONGEST_ERROR
 

@@ -12,7 +12,8 @@ from droveway.flows.before import before
 from droveway.flows.step import Context, Step
 from droveway.flows.steps import overtaken
 from droveway.flows.steps.rows import compute_node
-from droveway.persistence import attempts, objects
+from droveway.persistence.journal import attempts
+from droveway.persistence.nova import objects
 from droveway.scheduler.candidates import schedule
 from droveway.scheduler.filters import rejection
 from droveway.scheduler.hosts import HostState, host_states

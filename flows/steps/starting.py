@@ -16,9 +16,9 @@ from droveway.errors import Evacuated, ServerDeleted, StepError
 from droveway.flows import evacuation
 from droveway.flows.steps.command import ask, describe
 from droveway.flows.steps.rows import Rows, cell_rows
-from droveway.persistence.cell_hosts import Service
-from droveway.persistence.journal import MoveStep
-from droveway.persistence.vm_states import MigrationStatus, TaskState
+from droveway.persistence.journal.tables import MoveStep
+from droveway.persistence.nova.cell_hosts import Service
+from droveway.persistence.nova.vm_states import MigrationStatus, TaskState
 from droveway.wire import Ready
 
 if TYPE_CHECKING:

@@ -19,9 +19,9 @@ from droveway.flows.step import Context, Step
 from droveway.flows.steps import attached, starting
 from droveway.flows.steps.host import CheckDestination
 from droveway.flows.steps.rows import cell_rows, is_deleted
-from droveway.persistence import devices, objects, servers
-from droveway.persistence.journal import MoveStep
-from droveway.persistence.moves import SHORT
+from droveway.persistence.journal.moves import SHORT
+from droveway.persistence.journal.tables import MoveStep
+from droveway.persistence.nova import devices, objects, servers
 from droveway.persistence.swap import OneOf, swap
 
 

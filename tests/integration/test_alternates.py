@@ -22,7 +22,7 @@ from droveway.flows import registry
 from droveway.flows.step import Where
 from droveway.lab import faults
 from droveway.lab.faults import Fault
-from droveway.persistence.journal import COLLECTOR, Debt, Move
+from droveway.persistence.journal.tables import COLLECTOR, Debt, Move
 from droveway.workers.context import Probe
 from droveway.workers.directories import Directories
 from droveway.workers.transfer import RemoteSource

@@ -27,8 +27,9 @@ from droveway.audit.healing import ORPHANS, RULES
 from droveway.clients.placement import Placement
 from droveway.engines.operations.submit import Wish, submit
 from droveway.lab import books
-from droveway.persistence import orphans, servers
-from droveway.persistence.journal import Move, MoveStep
+from droveway.persistence.journal import orphans
+from droveway.persistence.journal.tables import Move, MoveStep
+from droveway.persistence.nova import servers
 from droveway.workers.hypervisors import base
 
 CLOUD = """

@@ -10,11 +10,12 @@ from support.daemons import LONG, Installation
 from support.small_lab import SERVER, history, read_move, until
 
 from droveway.engines.operations.submit import Wish, submit
-from droveway.persistence import catalog, daemons, orphans
 from droveway.persistence.database import database_time
-from droveway.persistence.debts import WRITTEN_OFF
-from droveway.persistence.journal import Debt
-from droveway.persistence.states import State
+from droveway.persistence.journal import daemons, orphans
+from droveway.persistence.journal.debts import WRITTEN_OFF
+from droveway.persistence.journal.states import State
+from droveway.persistence.journal.tables import Debt
+from droveway.persistence.nova import catalog
 
 NOTHING = {"definition": "", "vcpus": 0, "memory_mb": 0, "disk_bytes": 0}
 

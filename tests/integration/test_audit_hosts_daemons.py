@@ -19,9 +19,10 @@ from droveway import wire
 from droveway.clients.zookeeper import command_path, inquiry_path, page_path, worker_path
 from droveway.engines.operations.inquiries import ask
 from droveway.lab.cloud import Cloud, parse_cloud
-from droveway.persistence import catalog, debts
-from droveway.persistence.cell import Instance
-from droveway.persistence.states import State
+from droveway.persistence.journal import debts
+from droveway.persistence.journal.states import State
+from droveway.persistence.nova import catalog
+from droveway.persistence.nova.cell import Instance
 from droveway.workers.hypervisors.base import Mark
 from droveway.workers.ownership import kept_name, set_aside_name
 

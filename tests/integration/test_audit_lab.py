@@ -27,9 +27,10 @@ from support.audit_world import (
 from droveway.audit import Kind
 from droveway.audit.records import CommandView
 from droveway.lab import daemons
-from droveway.persistence import debts, moves, servers
-from droveway.persistence.journal import Debt, MoveFlow
-from droveway.persistence.states import State
+from droveway.persistence.journal import debts, moves
+from droveway.persistence.journal.states import State
+from droveway.persistence.journal.tables import Debt, MoveFlow
+from droveway.persistence.nova import servers
 from droveway.workers.hypervisors import base, libvirt_connection
 from droveway.workers.hypervisors.libvirt_xml import Domain
 

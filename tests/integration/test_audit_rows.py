@@ -23,11 +23,11 @@ from support.audit_world import (
 )
 
 from droveway.audit import Kind, run
-from droveway.persistence import api, cell, objects, servers
-from droveway.persistence.cell_hosts import ComputeNode
-from droveway.persistence.cells import FENCE_KEY
-from droveway.persistence.journal import Intent, Move, MoveFlow, MoveStep
-from droveway.persistence.states import State
+from droveway.persistence.journal.states import State
+from droveway.persistence.journal.tables import Intent, Move, MoveFlow, MoveStep
+from droveway.persistence.nova import api, cell, objects, servers
+from droveway.persistence.nova.cell_hosts import ComputeNode
+from droveway.persistence.nova.cells import FENCE_KEY
 
 NOBODY = str(uuid.uuid4())
 NOW = datetime(2026, 1, 1)  # noqa: DTZ001 - as the journal's columns have it

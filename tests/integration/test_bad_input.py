@@ -10,7 +10,7 @@ from support.operations import Stage, changes, photograph, stage
 
 from droveway.engines.operations import asking
 from droveway.engines.operations.submit import Wish, submit
-from droveway.persistence.cell import ShareMapping
+from droveway.persistence.nova.cell import ShareMapping
 
 CLOUD = """
 cells:

@@ -15,8 +15,8 @@ from droveway.engines.operations import asking
 from droveway.engines.operations.submit import Wish, submit
 from droveway.errors import DestinationFault, Parked
 from droveway.lab import adoption
-from droveway.persistence import requests
-from droveway.persistence.journal import Move
+from droveway.persistence.journal import requests
+from droveway.persistence.journal.tables import Move
 
 CLOUD = """
 cells: {cell1: {hosts: {host1: {}, host2: {}, host3: {}}}}

@@ -16,7 +16,7 @@ from support.small_lab import assert_balanced, file_flow, in_child, small_cloud,
 from droveway.clients.embedded import volume
 from droveway.lab import build
 from droveway.lab.session import Lab
-from droveway.persistence.states import State
+from droveway.persistence.journal.states import State
 
 TOKENS: Final = {group: f"admin:canary-{group}-token" for group in ("placement", "neutron", "cinder")}
 VOLUME: Final = "canary-chap-password"

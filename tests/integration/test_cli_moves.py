@@ -234,7 +234,7 @@ def test_a_confirm_is_refused_while_the_source_is_down(cli: Cli) -> None:
 
 
 def _is_cancelled(root: Path, move: str) -> bool:
-    from droveway.persistence import moves
+    from droveway.persistence.journal import moves
 
     lab = Lab.open(root)
     try:

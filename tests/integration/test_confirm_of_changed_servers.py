@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from support.operations import Stage, stage
 
 from droveway.engines.operations import asking
-from droveway.persistence.cell import Instance
+from droveway.persistence.nova.cell import Instance
 
 CLOUD = """
 cells: {cell1: {hosts: {host1: {}, host2: {}}}}

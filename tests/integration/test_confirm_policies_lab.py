@@ -28,10 +28,10 @@ from droveway.engines.keeper.keeper import Keeper
 from droveway.engines.operations.submit import Wish, submit
 from droveway.flows import registry
 from droveway.lab import faults
-from droveway.persistence import moves
 from droveway.persistence.database import database_time
-from droveway.persistence.journal import Move, MoveFlow
-from droveway.persistence.policies import note_wait
+from droveway.persistence.journal import moves
+from droveway.persistence.journal.policies import note_wait
+from droveway.persistence.journal.tables import Move, MoveFlow
 from droveway.workers.hypervisors import guests_log
 
 CLOUD = """

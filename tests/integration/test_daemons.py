@@ -12,8 +12,8 @@ from support.daemons import Installation
 from support.small_lab import assert_balanced, file_flow, history, until
 
 from droveway.clients.zookeeper import progress_path
-from droveway.persistence import moves
-from droveway.persistence.states import State
+from droveway.persistence.journal import moves
+from droveway.persistence.journal.states import State
 
 FAKETIME: Final = "/usr/$LIB/faketime/libfaketimeMT.so.1"
 

@@ -16,11 +16,11 @@ from droveway.clients.zookeeper import BOARD, command_path, epoch_in, epoch_path
 from droveway.engines.operations import asking
 from droveway.engines.operations.submit import Wish, submit
 from droveway.lab import cloud
-from droveway.persistence import debt_views
-from droveway.persistence.cell import Instance
-from droveway.persistence.journal import Claim
-from droveway.persistence.states import ENDED, State
-from droveway.persistence.vm_states import TaskState
+from droveway.persistence.journal import debt_views
+from droveway.persistence.journal.states import ENDED, State
+from droveway.persistence.journal.tables import Claim
+from droveway.persistence.nova.cell import Instance
+from droveway.persistence.nova.vm_states import TaskState
 
 _HOST: Final = "{vcpus: 8, memory_mb: 2048, disk_gb: 10}"
 _SERVER: Final = "flavor: small, image: base, ports: [{}], volumes: [{size_gb: 1}]"

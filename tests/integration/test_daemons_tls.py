@@ -18,7 +18,7 @@ from droveway.clients.zookeeper import connect, inquiry_path, page_path, worker_
 from droveway.errors import CoordinationLost
 from droveway.lab import build, snapshot
 from droveway.lab.snapshot import Snapshot
-from droveway.persistence.states import State
+from droveway.persistence.journal.states import State
 
 LONG: Final = 60.0
 IMAGE_MB: Final = 768

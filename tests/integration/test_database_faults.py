@@ -23,9 +23,9 @@ from droveway.flows import registry
 from droveway.lab import cloud
 from droveway.lab.session import Lab
 from droveway.lab.snapshot import Snapshot
-from droveway.persistence import moves, requests
-from droveway.persistence.journal import Claim, Move
-from droveway.persistence.states import State
+from droveway.persistence.journal import moves, requests
+from droveway.persistence.journal.states import State
+from droveway.persistence.journal.tables import Claim, Move
 
 KINDS: Final = {"postgresql": postgres_server, "mariadb": mariadb_server}
 

@@ -14,8 +14,8 @@ from droveway.audit import healing, mending
 from droveway.engines.operations import asking
 from droveway.engines.operations.submit import Wish, submit
 from droveway.lab import books, stopped
-from droveway.persistence.debts import WRITTEN_OFF
-from droveway.persistence.journal import Debt
+from droveway.persistence.journal.debts import WRITTEN_OFF
+from droveway.persistence.journal.tables import Debt
 
 CLOUD = """
 cells: {cell1: {hosts: {host1: {}, host2: {shared: nfs1}, host3: {shared: nfs1}}}}

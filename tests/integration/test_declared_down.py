@@ -20,9 +20,9 @@ from droveway.engines.conductor.run import MoveRun
 from droveway.engines.operations import asking
 from droveway.engines.operations.submit import Wish, submit
 from droveway.lab import books, leftovers, operations, stopped
-from droveway.persistence.cell import Instance, Service
-from droveway.persistence.journal import Move
-from droveway.persistence.states import ENDED, State
+from droveway.persistence.journal.states import ENDED, State
+from droveway.persistence.journal.tables import Move
+from droveway.persistence.nova.cell import Instance, Service
 from droveway.wire import Registration
 from droveway.workers.hypervisors import guests_log
 

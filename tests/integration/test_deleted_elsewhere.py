@@ -13,9 +13,10 @@ from droveway.engines.operations import asking
 from droveway.engines.operations.submit import Wish, submit
 from droveway.errors import DestinationFault
 from droveway.lab import leftovers
-from droveway.persistence import deletion, requests
-from droveway.persistence.cell import Instance, InstanceSystemMetadata
-from droveway.persistence.journal import Move
+from droveway.persistence.journal import requests
+from droveway.persistence.journal.tables import Move
+from droveway.persistence.nova import deletion
+from droveway.persistence.nova.cell import Instance, InstanceSystemMetadata
 from droveway.workers.hypervisors import guests_log
 
 CLOUD = """

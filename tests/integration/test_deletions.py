@@ -12,8 +12,8 @@ from support.two_faults.nova_acts import Acts
 
 from droveway.engines.operations import asking
 from droveway.lab import leftovers, operations
-from droveway.persistence import usage
-from droveway.persistence.cell import (
+from droveway.persistence.nova import usage
+from droveway.persistence.nova.cell import (
     Instance,
     InstanceAction,
     InstanceActionEvent,
@@ -23,7 +23,7 @@ from droveway.persistence.cell import (
     SecurityGroupInstanceAssociation,
     Tag,
 )
-from droveway.persistence.vm_states import TaskState
+from droveway.persistence.nova.vm_states import TaskState
 
 CLOUD = """
 cells: {cell1: {hosts: {host1: {}, host2: {}}}}

@@ -16,9 +16,9 @@ from support.small_lab import assert_balanced, is_released, read_move, until
 
 from droveway.flows import registry
 from droveway.lab import build, leftovers
-from droveway.persistence import catalog
-from droveway.persistence.journal import Move
-from droveway.persistence.states import ENDED, State
+from droveway.persistence.journal.states import ENDED, State
+from droveway.persistence.journal.tables import Move
+from droveway.persistence.nova import catalog
 from droveway.workers.hypervisors import guests_log
 
 HOSTS: Final = ("host1", "host2", "host3")

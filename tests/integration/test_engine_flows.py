@@ -10,7 +10,7 @@ import pytest
 from support.engine_rig import MIGRATE, Crash, Prepare, Rig, embedded_rig, fault
 
 from droveway.errors import StepError
-from droveway.persistence import moves, requests
+from droveway.persistence.journal import moves, requests
 
 
 @pytest.fixture(name="rig")

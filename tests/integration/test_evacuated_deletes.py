@@ -15,7 +15,7 @@ from support.two_faults.nova_acts import REFUGE, Acts
 from droveway.engines.operations import asking
 from droveway.flows import registry
 from droveway.lab import leftovers, operations
-from droveway.persistence import usage
+from droveway.persistence.nova import usage
 
 CLOUD = """
 cells: {cell1: {hosts: {host1: {}, host2: {}, host3: {}}}}

@@ -21,7 +21,7 @@ from droveway.engines.operations import asking
 from droveway.engines.operations.submit import Wish, submit
 from droveway.errors import StepError
 from droveway.flows import registry
-from droveway.persistence.cell import Instance, InstanceExtra, Migration
+from droveway.persistence.nova.cell import Instance, InstanceExtra, Migration
 
 CLOUD = """
 cells: {cell1: {hosts: {host1: {}, host2: {}, host3: {}}}}

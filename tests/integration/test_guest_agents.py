@@ -16,7 +16,7 @@ from droveway import wire
 from droveway.engines.keeper.health import Standard, judge
 from droveway.errors import StepError
 from droveway.lab.libvirt_hosts import LibvirtHost
-from droveway.persistence.policies import Health
+from droveway.persistence.journal.policies import Health
 from droveway.workers import checks
 from droveway.workers.hypervisors.libvirt import Libvirt
 

@@ -29,7 +29,7 @@ from droveway import wire
 from droveway.clients.zookeeper import BOARD, command_path, epoch_path, progress_path, result_path, worker_path
 from droveway.engines.conductor.taskflow.board import Posting
 from droveway.lab import build, snapshot
-from droveway.persistence.states import State
+from droveway.persistence.journal.states import State
 
 DEEP: Final = 20_000
 

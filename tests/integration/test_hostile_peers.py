@@ -33,8 +33,8 @@ from droveway.engines.operations.submit import Wish, submit
 from droveway.errors import DrovewayError, StepError
 from droveway.lab import build, cloud, snapshot
 from droveway.lab.snapshot import Snapshot
-from droveway.persistence.cell import Instance
-from droveway.persistence.states import State
+from droveway.persistence.journal.states import State
+from droveway.persistence.nova.cell import Instance
 from droveway.workers import endpoints, frames
 from droveway.workers.directories import BASES, MANIFEST, BaseFile, Manifest, SetAsideDisk
 from droveway.workers.sources import base_name

@@ -22,9 +22,10 @@ from support.proxy import running_proxy
 from droveway.engines.conductor import fencing
 from droveway.errors import Fenced, Refused
 from droveway.flows import registry
-from droveway.persistence import database, debts, migrate, moves
+from droveway.persistence import database
 from droveway.persistence.database import Database, database_time, sqlite_url
-from droveway.persistence.journal import Claim, JournalBase, Move
+from droveway.persistence.journal import debts, migrate, moves
+from droveway.persistence.journal.tables import Claim, JournalBase, Move
 
 CONDUCTORS = 8
 

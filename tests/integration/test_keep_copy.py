@@ -14,10 +14,10 @@ from support.small_lab import until
 from droveway.engines.operations import asking
 from droveway.flows import registry
 from droveway.lab import stopped
-from droveway.persistence import moves, requests
-from droveway.persistence.cell import Instance
-from droveway.persistence.journal import MoveFlow
-from droveway.persistence.moves import FlowRef
+from droveway.persistence.journal import moves, requests
+from droveway.persistence.journal.moves import FlowRef
+from droveway.persistence.journal.tables import MoveFlow
+from droveway.persistence.nova.cell import Instance
 from droveway.workers import actions
 
 CLOUD = """

@@ -15,7 +15,7 @@ from droveway.clients.zookeeper import BOARD
 from droveway.engines.keeper.election import LEADER
 from droveway.lab import build
 from droveway.lab.session import Lab
-from droveway.persistence.states import State
+from droveway.persistence.journal.states import State
 
 
 @pytest.fixture(name="site")

@@ -26,8 +26,8 @@ from droveway.engines.operations import asking
 from droveway.engines.operations.submit import Wish, submit
 from droveway.errors import Parked
 from droveway.lab import books, stopped
-from droveway.persistence import debts, moves
-from droveway.persistence.journal import Debt
+from droveway.persistence.journal import debts, moves
+from droveway.persistence.journal.tables import Debt
 from droveway.workers.ownership import kept_name, set_aside_name
 
 CLOUD = """

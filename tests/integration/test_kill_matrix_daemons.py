@@ -24,9 +24,10 @@ from droveway.engines.operations.submit import Wish, submit
 from droveway.errors import Refused
 from droveway.lab import build, cloud, leftovers, operations
 from droveway.lab.session import Lab
-from droveway.persistence import catalog, requests
-from droveway.persistence.journal import Move, MoveStep
-from droveway.persistence.states import ENDED, State
+from droveway.persistence.journal import requests
+from droveway.persistence.journal.states import ENDED, State
+from droveway.persistence.journal.tables import Move, MoveStep
+from droveway.persistence.nova import catalog
 from droveway.workers.hypervisors import guests_log
 
 HOSTS: Final = ("host1", "host2", "host3")

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from droveway.errors import Refused, StepError
 from droveway.lab import books, build, cloud, layout, operations, servers
 from droveway.lab.session import Lab
-from droveway.persistence import api, catalog, cell
+from droveway.persistence.nova import api, catalog, cell
 from droveway.workers.directories import Directories
 from droveway.workers.hypervisors import guests_log
 

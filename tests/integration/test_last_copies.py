@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 from support.operations import Stage, stage
 
-from droveway.persistence.cell import Instance
+from droveway.persistence.nova.cell import Instance
 from droveway.workers.directories import Directories
 
 CLOUD = """

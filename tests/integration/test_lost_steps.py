@@ -16,8 +16,8 @@ from droveway.engines.conductor.step_marks import Seen
 from droveway.engines.operations import adoption, asking
 from droveway.engines.operations.submit import Wish, submit
 from droveway.errors import Parked
-from droveway.persistence import requests
-from droveway.persistence.journal import Move
+from droveway.persistence.journal import requests
+from droveway.persistence.journal.tables import Move
 
 CLOUD = """
 cells: {cell1: {hosts: {host1: {}, host2: {}}}}

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from support.operations import Stage, faults_cleared, stage
 
 from droveway.errors import StepError
-from droveway.persistence.cell import BlockDeviceMapping, Instance, Migration
+from droveway.persistence.nova.cell import BlockDeviceMapping, Instance, Migration
 
 CLOUD = """
 cells: {cell1: {hosts: {host1: {}, host2: {}}}}

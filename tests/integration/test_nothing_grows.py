@@ -12,7 +12,7 @@ from support.small_lab import until
 
 from droveway.clients.zookeeper import ROOT, epoch_path
 from droveway.engines.operations import purging
-from droveway.persistence.journal import Debt, Move
+from droveway.persistence.journal.tables import Debt, Move
 from droveway.workers.daemon import JOURNAL
 
 TABLES = ("commands", "moves", "offers")

@@ -15,9 +15,10 @@ from droveway import wire
 from droveway.clients.zookeeper import BOARD, worker_path
 from droveway.engines.conductor import fitness
 from droveway.flows import registry
-from droveway.persistence import catalog, daemons, debt_views, moves, requests
-from droveway.persistence.journal import Claim
-from droveway.persistence.states import State
+from droveway.persistence.journal import daemons, debt_views, moves, requests
+from droveway.persistence.journal.states import State
+from droveway.persistence.journal.tables import Claim
+from droveway.persistence.nova import catalog
 
 SERVERS: Final = {"postgresql": postgres_server, "mariadb": mariadb_server}
 SURE: Final = "power is off, ticket 4711"

@@ -9,7 +9,7 @@ import pytest
 import sqlalchemy as sa
 from support.operations import Stage, stage
 
-from droveway.persistence.cell import Instance, Migration
+from droveway.persistence.nova.cell import Instance, Migration
 
 CLOUD = """
 cells: {cell1: {hosts: {host1: {}, host2: {}, host3: {}, host4: {shared: nfs1}, host5: {shared: nfs1}}}}

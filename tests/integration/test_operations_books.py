@@ -13,8 +13,8 @@ from droveway.engines.operations import asking
 from droveway.engines.operations.submit import Wish, submit
 from droveway.errors import DestinationFault
 from droveway.flows import registry
-from droveway.persistence import catalog
-from droveway.persistence.cell import Migration
+from droveway.persistence.nova import catalog
+from droveway.persistence.nova.cell import Migration
 
 CLOUD = """
 cells: {cell1: {hosts: {host1: {}, host2: {}, host3: {vcpus: 2, memory_mb: 512, allocation_ratio: {VCPU: 1.0}}}}}

@@ -14,9 +14,9 @@ from support.small_lab import until
 from droveway.engines.operations import asking
 from droveway.engines.operations.submit import Wish, submit
 from droveway.lab import faults
-from droveway.persistence import requests
-from droveway.persistence.cell import InstanceFault
-from droveway.persistence.journal import Move
+from droveway.persistence.journal import requests
+from droveway.persistence.journal.tables import Move
+from droveway.persistence.nova.cell import InstanceFault
 
 CLOUD = """
 options: {max_attempts: 2}

@@ -13,7 +13,7 @@ from support.small_lab import until
 
 from droveway.engines.operations import asking
 from droveway.lab import books
-from droveway.persistence.journal import Move
+from droveway.persistence.journal.tables import Move
 
 CLOUD = """
 cells: {cell1: {hosts: {host1: {}, host2: {}}}}

@@ -13,8 +13,8 @@ from support.operations import Stage, stage
 from droveway.engines.operations import adoption, asking
 from droveway.engines.operations.submit import Wish, submit
 from droveway.lab import operations
-from droveway.persistence import requests
-from droveway.persistence.journal import Move, MoveFlow, MoveStep
+from droveway.persistence.journal import requests
+from droveway.persistence.journal.tables import Move, MoveFlow, MoveStep
 
 CLOUD = """
 cells: {cell1: {hosts: {host1: {}, host2: {}, host3: {shared: nfs1}, host4: {shared: nfs1}}}}

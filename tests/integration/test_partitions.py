@@ -13,7 +13,7 @@ from support.zookeeper_server import Server, running_server
 
 from droveway.clients.zookeeper import worker_path
 from droveway.lab import build, snapshot
-from droveway.persistence.states import State
+from droveway.persistence.journal.states import State
 
 
 @pytest.fixture(scope="module", name="zookeeper")

@@ -12,9 +12,9 @@ from support.operations import Stage, changes, photograph, stage
 
 from droveway.engines.operations import asking, facts
 from droveway.lab.session import Lab
-from droveway.persistence.api import Flavor, ProjectUserQuota, Quota
-from droveway.persistence.cell import Instance, Migration
-from droveway.persistence.journal import Move
+from droveway.persistence.journal.tables import Move
+from droveway.persistence.nova.api import Flavor, ProjectUserQuota, Quota
+from droveway.persistence.nova.cell import Instance, Migration
 from droveway.scheduler.facts import EndFacts
 
 CLOUD = """

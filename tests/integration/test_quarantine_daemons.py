@@ -12,7 +12,7 @@ from support.small_lab import assert_balanced, file_flow, read_move, until
 
 from droveway.clients.zookeeper import BOARD
 from droveway.engines.conductor.fencing import QUARANTINE_AFTER
-from droveway.persistence.states import State
+from droveway.persistence.journal.states import State
 
 DEADLY: Final = str(Path(next(iter(support.__path__))) / "deadly")
 

@@ -14,7 +14,7 @@ from support.zookeeper_server import Ensemble, running_ensemble
 
 from droveway.engines.operations.submit import Wish, submit
 from droveway.lab import build, cloud, snapshot
-from droveway.persistence.states import State
+from droveway.persistence.journal.states import State
 
 LOOPS = (
     "The keeper waits for a server",

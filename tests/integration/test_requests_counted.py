@@ -12,7 +12,7 @@ from droveway.clients.embedded.placement import embedded_placement
 from droveway.clients.placement import Placement
 from droveway.engines.operations import asking
 from droveway.engines.operations.submit import Wish, submit
-from droveway.persistence.journal import Move
+from droveway.persistence.journal.tables import Move
 
 CLOUD = """
 cells: {cell1: {hosts: {host1: {}, host2: {}, host3: {}}}}

@@ -14,8 +14,8 @@ from droveway.clients.zookeeper import ROOT, epoch_path
 from droveway.engines.conductor import incarnation
 from droveway.lab import cloud
 from droveway.persistence.database import Database
-from droveway.persistence.journal import EPOCH, Counter, Move
-from droveway.persistence.states import State
+from droveway.persistence.journal.states import State
+from droveway.persistence.journal.tables import EPOCH, Counter, Move
 
 SERVERS: Final = {"postgresql": postgres_server, "mariadb": mariadb_server}
 REFUSES: Final = "the journal was restored from an older copy"

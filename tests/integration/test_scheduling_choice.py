@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from support.operations import Stage, faults_cleared, stage
 
-from droveway.persistence import servers
-from droveway.persistence.cell import Instance
+from droveway.persistence.nova import servers
+from droveway.persistence.nova.cell import Instance
 
 CLOUD = """
 cells:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from support.operations import Stage, stage
 
-from droveway.persistence.cells import FENCE_KEY
+from droveway.persistence.nova.cells import FENCE_KEY
 
 CLOUD = """
 cells: {cell1: {hosts: {host1: {}, host2: {}}}}

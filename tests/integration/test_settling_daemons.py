@@ -14,9 +14,9 @@ from support.daemons import LONG, Installation
 from support.small_lab import SERVER, assert_balanced, file_flow, read_move, until
 
 from droveway.clients.zookeeper import ROOT
-from droveway.persistence import catalog
-from droveway.persistence.journal import Claim
-from droveway.persistence.states import State
+from droveway.persistence.journal.states import State
+from droveway.persistence.journal.tables import Claim
+from droveway.persistence.nova import catalog
 
 FAILING: Final = str(Path(next(iter(support.__path__))) / "failing")
 WHY: Final = ("--reason", "it was looked at")

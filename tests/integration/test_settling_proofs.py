@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 from support.operations import Stage, changes, photograph, stage
 
-from droveway.persistence.cell import Instance, Migration
+from droveway.persistence.nova.cell import Instance, Migration
 
 CLOUD = """
 cells: {cell1: {hosts: {host1: {}, host2: {}}}}

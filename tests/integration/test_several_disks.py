@@ -22,8 +22,8 @@ from droveway.engines.operations.submit import Wish, submit
 from droveway.lab import build, cloud, snapshot
 from droveway.lab.session import Lab
 from droveway.lab.snapshot import Snapshot
-from droveway.persistence.cell import Instance
-from droveway.persistence.states import State
+from droveway.persistence.journal.states import State
+from droveway.persistence.nova.cell import Instance
 from droveway.workers.chunk_log import log_name
 from droveway.workers.copying import SYNC_BYTES
 from droveway.workers.directories import Directories

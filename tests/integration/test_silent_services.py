@@ -13,7 +13,7 @@ from support.small_lab import assert_balanced, file_flow, history, in_child, rea
 from support.zookeeper_server import Server, running_server
 
 from droveway.lab import build, snapshot
-from droveway.persistence.states import State
+from droveway.persistence.journal.states import State
 
 STEP_DEADLINE = 3
 """Seconds; the time-out of a request is a minute."""

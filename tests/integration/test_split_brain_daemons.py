@@ -20,9 +20,9 @@ from droveway.engines.operations.submit import Wish, submit
 from droveway.flows import registry
 from droveway.lab import books, build, cloud
 from droveway.lab.session import Lab
-from droveway.persistence import catalog
-from droveway.persistence.journal import Daemon as DaemonRow
-from droveway.persistence.states import State
+from droveway.persistence.journal.states import State
+from droveway.persistence.journal.tables import Daemon as DaemonRow
+from droveway.persistence.nova import catalog
 from droveway.workers.hypervisors import guests_log
 
 HOSTS: Final = ("host1", "host2")

@@ -21,9 +21,10 @@ from droveway.flows import registry
 from droveway.flows.step import Where
 from droveway.lab import build, cloud
 from droveway.lab.session import Lab
-from droveway.persistence import catalog, debt_views, freezes, requests
-from droveway.persistence.journal import Daemon as DaemonRow
-from droveway.persistence.states import State
+from droveway.persistence.journal import debt_views, freezes, requests
+from droveway.persistence.journal.states import State
+from droveway.persistence.journal.tables import Daemon as DaemonRow
+from droveway.persistence.nova import catalog
 from droveway.workers.hypervisors import guests_log
 
 DESTINATION: Final = "host2"

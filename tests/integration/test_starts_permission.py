@@ -16,9 +16,9 @@ from droveway.engines.operations import asking
 from droveway.engines.operations.submit import Wish, submit
 from droveway.errors import StepError
 from droveway.flows.steps import starting
-from droveway.persistence import requests
-from droveway.persistence.cell import Instance, Migration
-from droveway.persistence.journal import Move
+from droveway.persistence.journal import requests
+from droveway.persistence.journal.tables import Move
+from droveway.persistence.nova.cell import Instance, Migration
 from droveway.workers import permission
 
 CLOUD = """

@@ -13,7 +13,7 @@ from droveway.engines.operations.submit import Wish, submit
 from droveway.errors import StepError
 from droveway.flows.steps.command import ADOPTED
 from droveway.persistence.database import database_time
-from droveway.persistence.journal import Move, MoveStep
+from droveway.persistence.journal.tables import Move, MoveStep
 
 CLOUD = """
 cells: {cell1: {hosts: {host1: {}, host2: {}}}}

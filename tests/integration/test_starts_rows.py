@@ -12,8 +12,8 @@ from support.operations import Stage, stage
 from droveway.engines.operations import asking
 from droveway.engines.operations.submit import Wish, submit
 from droveway.errors import StepError
-from droveway.persistence.cell import Instance, Migration
-from droveway.persistence.journal import Move
+from droveway.persistence.journal.tables import Move
+from droveway.persistence.nova.cell import Instance, Migration
 
 CLOUD = """
 cells: {cell1: {hosts: {host1: {}, host2: {}, host3: {}}}}

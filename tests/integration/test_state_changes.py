@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy import orm
 from support.operations import Stage, faults_cleared, stage
 
-from droveway.persistence.vm_states import TRANSITIONS, ServerState
+from droveway.persistence.nova.vm_states import TRANSITIONS, ServerState
 
 CLOUD = """
 options: {max_attempts: 2}

@@ -20,7 +20,7 @@ from droveway.engines.conductor import run as engine_run
 from droveway.engines.operations import asking
 from droveway.engines.operations.submit import Wish, submit
 from droveway.flows.steps.host import FindStorage
-from droveway.persistence.cell import BlockDeviceMapping
+from droveway.persistence.nova.cell import BlockDeviceMapping
 from droveway.workers import extents
 from droveway.workers.directories import Directories
 from droveway.workers.stores import STORE

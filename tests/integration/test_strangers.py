@@ -17,7 +17,7 @@ from droveway.clients.zookeeper import result_path
 from droveway.engines.conductor import answers
 from droveway.engines.conductor.commands import Commands
 from droveway.engines.keeper.roster import Roster
-from droveway.persistence.journal import Daemon
+from droveway.persistence.journal.tables import Daemon
 from droveway.workers import copies, transfer
 from droveway.workers.hypervisors import headers, libvirt_xml, qcow2
 from droveway.workers.sources import LocalSource

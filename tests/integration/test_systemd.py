@@ -13,8 +13,8 @@ from support.systemd_machine import Machine
 from support.unit_site import CONDUCTOR, CONFIGURATION, ETC, WORKERS
 
 from droveway.lab.session import Lab
-from droveway.persistence import daemons
-from droveway.persistence.states import State
+from droveway.persistence.journal import daemons
+from droveway.persistence.journal.states import State
 
 LONG: Final = 60.0
 

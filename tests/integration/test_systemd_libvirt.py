@@ -12,8 +12,8 @@ from support.small_lab import file_flow, is_released, read_move, until
 from support.unit_site import CONDUCTOR, CONFIGURATION, ETC, WORKERS, Prepared
 
 from droveway.lab import daemons as hosts_of_lab
-from droveway.persistence import daemons
-from droveway.persistence.states import State
+from droveway.persistence.journal import daemons
+from droveway.persistence.journal.states import State
 
 LONG = 180.0
 _UNLOGGED = """

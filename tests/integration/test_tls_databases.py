@@ -9,8 +9,8 @@ import pytest
 from support import mariadb_server, postgres_server
 from support.certificates import Authority
 
-from droveway.persistence import migrate
 from droveway.persistence.database import Database, DatabaseUnusable
+from droveway.persistence.journal import migrate
 
 SERVERS = {"postgresql": postgres_server, "mariadb": mariadb_server}
 IN_USE = {

@@ -14,9 +14,9 @@ from sqlalchemy import event, exc
 from support import mariadb_server, postgres_server
 
 from droveway.flows.step import OUTAGES
-from droveway.persistence.cell import CellBase, Instance, InstanceSystemMetadata
-from droveway.persistence.cells import FENCE_KEY, Cells
 from droveway.persistence.database import Database, absence
+from droveway.persistence.nova.cell import CellBase, Instance, InstanceSystemMetadata
+from droveway.persistence.nova.cells import FENCE_KEY, Cells
 
 SERVER = "5d1b8d5e-3f6c-4c77-9d0c-0d7f3a6f2f10"
 MEETS_WITHIN = 2.0

@@ -14,7 +14,7 @@ from support.two_faults.death_worlds import DESTINATION, HOSTS, SOURCE, Death
 
 from droveway.flows import registry
 from droveway.flows.steps import kept_copies
-from droveway.persistence.journal import Move
+from droveway.persistence.journal.tables import Move
 
 COUNT = 42
 BOTH = 6

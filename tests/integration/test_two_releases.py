@@ -17,8 +17,8 @@ from support.small_lab import assert_balanced, in_child, read_move, small_cloud,
 from droveway import wire
 from droveway.lab import build, snapshot
 from droveway.lab.snapshot import Snapshot
-from droveway.persistence.journal import Claim, MoveFlow
-from droveway.persistence.states import State
+from droveway.persistence.journal.states import State
+from droveway.persistence.journal.tables import Claim, MoveFlow
 
 LATER: Final = str(Path(next(iter(support.__path__))) / "later_release")
 

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from support.operations import Stage, stage
 from support.two_faults.world import Watch
 
-from droveway.persistence.cell_hosts import ComputeNode
+from droveway.persistence.nova.cell_hosts import ComputeNode
 
 CLOUD = """
 cells: {cell1: {hosts: {host1: {}, host2: {}}}}

@@ -12,8 +12,8 @@ from support.zookeeper_server import Server, running_server
 from droveway.clients.zookeeper import TOMBSTONE
 from droveway.lab import build, operations, snapshot
 from droveway.lab.snapshot import Snapshot
-from droveway.persistence import catalog
-from droveway.persistence.states import State
+from droveway.persistence.journal.states import State
+from droveway.persistence.nova import catalog
 
 DESTINATIONS = ("host2", "host3")
 

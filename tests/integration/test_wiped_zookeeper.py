@@ -11,8 +11,8 @@ from support.engine_rig import CONFIRM, MIGRATE, Rig, embedded_rig, reference, u
 from droveway.clients.zookeeper import BOARD, ROOT
 from droveway.engines.conductor.taskflow.board import MoveBoard
 from droveway.engines.keeper.keeper import Keeper
-from droveway.persistence import moves, requests
-from droveway.persistence.states import State
+from droveway.persistence.journal import moves, requests
+from droveway.persistence.journal.states import State
 
 
 @pytest.fixture(name="rig")

@@ -36,7 +36,7 @@ from droveway.engines.conductor.taskflow.board import MoveBoard, Posting
 from droveway.engines.keeper.folders import host_folders
 from droveway.errors import CoordinationLost
 from droveway.lab import build, snapshot
-from droveway.persistence.states import State
+from droveway.persistence.journal.states import State
 
 
 @pytest.fixture(scope="module", name="authority")

@@ -20,7 +20,7 @@ from droveway.audit.records import (
     ServerRow,
     Store,
 )
-from droveway.persistence.states import State
+from droveway.persistence.journal.states import State
 from droveway.wire import Guest
 
 SERVER: Final = "11111111-1111-4111-8111-111111111111"

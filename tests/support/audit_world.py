@@ -57,11 +57,12 @@ from droveway.clients.placement import Placement
 from droveway.lab import build
 from droveway.lab.cloud import Cell, Cloud, Flavor, Host, Image, Port, Server, Volume
 from droveway.lab.session import Lab
-from droveway.persistence import cell, moves, objects, servers, usage
-from droveway.persistence.cell_hosts import ComputeNode
-from droveway.persistence.journal import MoveFlow, MoveStep
-from droveway.persistence.moves import FlowRef, Request
-from droveway.persistence.states import State
+from droveway.persistence.journal import moves
+from droveway.persistence.journal.moves import FlowRef, Request
+from droveway.persistence.journal.states import State
+from droveway.persistence.journal.tables import MoveFlow, MoveStep
+from droveway.persistence.nova import cell, objects, servers, usage
+from droveway.persistence.nova.cell_hosts import ComputeNode
 from droveway.workers.hypervisors import base
 
 F = TypeVar("F", bound=Callable[..., None])

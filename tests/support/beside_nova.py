@@ -14,9 +14,9 @@ import sqlalchemy as sa
 from support.operations import Stage
 
 from droveway.errors import DestinationFault, StepError
-from droveway.persistence import cell, deletion, devices, objects, usage
-from droveway.persistence.api import RequestSpec
-from droveway.persistence.cell import BlockDeviceMapping, Instance, InstanceExtra, Migration
+from droveway.persistence.nova import cell, deletion, devices, objects, usage
+from droveway.persistence.nova.api import RequestSpec
+from droveway.persistence.nova.cell import BlockDeviceMapping, Instance, InstanceExtra, Migration
 from droveway.workers.hypervisors.base import Port, Volume
 
 CELL = "cell1"

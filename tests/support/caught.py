@@ -12,7 +12,7 @@ from support.daemons import Daemon, Installation
 from droveway.clients.zookeeper import command_path, result_path
 from droveway.flows import registry
 from droveway.flows.step import Where
-from droveway.persistence.journal import Claim, Move, MoveStep
+from droveway.persistence.journal.tables import Claim, Move, MoveStep
 
 KINDS: Final = ("resize", "migrate", "confirm", "revert", "delete")
 

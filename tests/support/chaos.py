@@ -30,9 +30,9 @@ from droveway.engines.operations.submit import Wish, submit
 from droveway.errors import Refused
 from droveway.lab import books, build, cloud
 from droveway.lab.session import Lab
-from droveway.persistence import moves, requests
-from droveway.persistence.journal import Intent, Move
-from droveway.persistence.states import ENDED, State
+from droveway.persistence.journal import moves, requests
+from droveway.persistence.journal.states import ENDED, State
+from droveway.persistence.journal.tables import Intent, Move
 from droveway.workers.hypervisors import guests_log
 
 HOSTS: Final = ("host1", "host2", "host3", "host4")

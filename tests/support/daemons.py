@@ -27,8 +27,11 @@ from droveway.clients.access import Access, Protection
 from droveway.clients.zookeeper import BOARD, ROOT
 from droveway.flows import registry
 from droveway.lab.session import Lab
-from droveway.persistence import api, journal, migrate, nova_base
 from droveway.persistence.database import Database, sqlite_url
+from droveway.persistence.journal import migrate
+from droveway.persistence.journal import tables as journal
+from droveway.persistence.nova import api
+from droveway.persistence.nova import base as nova_base
 
 SESSION = 2.0
 """Seconds after which ZooKeeper gives up a process that was killed."""

@@ -25,7 +25,7 @@ from droveway.flows.graph import Graph
 from droveway.flows.step import Where
 from droveway.lab.session import Lab
 from droveway.persistence.database import Database, sqlite_url
-from droveway.persistence.states import State
+from droveway.persistence.journal.states import State
 
 ARCHIVE: Final = Path(__file__).parents[1] / "data" / "release-69b5cfa.tar.xz"
 OWN: Final = Path(__file__).parent / "earlier_release"

@@ -24,10 +24,10 @@ from droveway.errors import DestinationFault, Fenced, NotFound, StepError
 from droveway.flows.graph import Graph
 from droveway.flows.run import MoveOptions
 from droveway.flows.step import Context, Step, Where
-from droveway.persistence import migrate, moves
 from droveway.persistence.database import Database, database_time, sqlite_url
-from droveway.persistence.journal import Move, MoveStep
-from droveway.persistence.moves import FlowRef, Request
+from droveway.persistence.journal import migrate, moves
+from droveway.persistence.journal.moves import FlowRef, Request
+from droveway.persistence.journal.tables import Move, MoveStep
 
 
 class Crash(BaseException):

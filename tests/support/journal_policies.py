@@ -10,10 +10,10 @@ from alembic import command
 from alembic.config import Config
 
 import droveway.persistence.migrations
-from droveway.persistence import migrate, moves
 from droveway.persistence.database import Database
-from droveway.persistence.journal import Move
-from droveway.persistence.policies import LONGEST
+from droveway.persistence.journal import migrate, moves
+from droveway.persistence.journal.policies import LONGEST
+from droveway.persistence.journal.tables import Move
 
 _MIGRATIONS = Path(str(droveway.persistence.migrations.__file__)).parent
 _SOON = dt.datetime(2026, 1, 1)  # noqa: DTZ001 - as the journal's columns hold it

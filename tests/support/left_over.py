@@ -15,7 +15,7 @@ from droveway.clients.zookeeper import (
     result_path,
 )
 from droveway.lab.session import Lab
-from droveway.persistence.journal import Claim, Move
+from droveway.persistence.journal.tables import Claim, Move
 
 LONG = 60.0
 

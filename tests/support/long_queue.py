@@ -9,11 +9,11 @@ import sqlalchemy as sa
 
 from droveway.flows import registry
 from droveway.lab.session import Lab
-from droveway.persistence.api import InstanceMapping
-from droveway.persistence.cell import Instance, InstanceExtra
 from droveway.persistence.database import Database, database_time
-from droveway.persistence.journal import Claim, Move, MoveFlow
-from droveway.persistence.states import ENDED, State
+from droveway.persistence.journal.states import ENDED, State
+from droveway.persistence.journal.tables import Claim, Move, MoveFlow
+from droveway.persistence.nova.api import InstanceMapping
+from droveway.persistence.nova.cell import Instance, InstanceExtra
 
 _OF_ALL = {
     "kind": "migrate",

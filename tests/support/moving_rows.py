@@ -17,11 +17,13 @@ from sqlalchemy import orm
 
 from droveway.flows.before import Before, PortBefore, VolumeBefore, as_json
 from droveway.flows.step import Context
-from droveway.persistence import journal, nova_base, objects
-from droveway.persistence.cell import BlockDeviceMapping, Instance, InstanceExtra, Migration
-from droveway.persistence.cells import Cells
 from droveway.persistence.database import Database, sqlite_url
-from droveway.persistence.journal import Move, MoveAttempt, MoveStep
+from droveway.persistence.journal import tables as journal
+from droveway.persistence.journal.tables import Move, MoveAttempt, MoveStep
+from droveway.persistence.nova import base as nova_base
+from droveway.persistence.nova import objects
+from droveway.persistence.nova.cell import BlockDeviceMapping, Instance, InstanceExtra, Migration
+from droveway.persistence.nova.cells import Cells
 from droveway.wire import Direction, DiskInfo, GuestState
 
 CELL: Final = "cell1"

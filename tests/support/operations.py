@@ -21,8 +21,9 @@ from droveway.engines.conductor.run import Probe
 from droveway.lab import books, build, cloud, faults, runner
 from droveway.lab.faults import Fault
 from droveway.lab.session import Lab
-from droveway.persistence import catalog, moves
-from droveway.persistence.journal import Move, MoveStep
+from droveway.persistence.journal import moves
+from droveway.persistence.journal.tables import Move, MoveStep
+from droveway.persistence.nova import catalog
 from droveway.workers.context import Probe as WorkerProbe
 from droveway.workers.daemon import Worker
 from droveway.workers.hypervisors import guests_log

@@ -18,8 +18,8 @@ import sqlalchemy as sa
 from keystoneauth1 import exceptions
 from support.operations import Stage, Workers
 
-from droveway.persistence import api
-from droveway.persistence.cell import Instance, InstanceExtra, Migration
+from droveway.persistence.nova import api
+from droveway.persistence.nova.cell import Instance, InstanceExtra, Migration
 
 UNDO, FORWARD, REVERT = "undo", "forward", "revert"
 STOPPED, RUNNING = "web", "live"

@@ -20,9 +20,9 @@ from droveway.flows import registry
 from droveway.lab import books, cloud
 from droveway.lab.layout import Layout
 from droveway.lab.session import Lab
-from droveway.persistence import moves, requests
-from droveway.persistence.journal import Claim, Daemon, Move, MoveStep
-from droveway.persistence.states import State
+from droveway.persistence.journal import moves, requests
+from droveway.persistence.journal.states import State
+from droveway.persistence.journal.tables import Claim, Daemon, Move, MoveStep
 
 SERVER: Final = "web"
 

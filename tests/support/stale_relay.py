@@ -31,8 +31,8 @@ from droveway.flows.step import Where
 from droveway.lab import build, runner, snapshot
 from droveway.lab.cloud import Cloud
 from droveway.lab.session import Lab
-from droveway.persistence.journal import Claim
-from droveway.persistence.states import State
+from droveway.persistence.journal.states import State
+from droveway.persistence.journal.tables import Claim
 
 _REGISTERED = f"{ROOT}/.entities/"
 

@@ -14,7 +14,7 @@ from droveway.audit.healing import Evidence, plan
 from droveway.audit.read_hosts import answered
 from droveway.audit.records import DebtRow, Looked, Unseen
 from droveway.audit.sources import Sources
-from droveway.persistence.states import State
+from droveway.persistence.journal.states import State
 
 
 def answer(store: str, *entries: tuple[str, list[str], str]) -> list[wire.Held]:

@@ -26,7 +26,7 @@ from support.audit_books import (
 from droveway.audit import Snapshot, judge
 from droveway.audit.healing import Evidence, plan
 from droveway.audit.records import PortView
-from droveway.persistence.states import State
+from droveway.persistence.journal.states import State
 
 MEND: Final = f"droveway move settle {MOVE[:8]} --cell cell1 --reason TEXT"
 NOVAS: Final = "44444444-4444-4444-8444-444444444444"

@@ -13,7 +13,7 @@ from support.audit_books import ENDED, MOVE, SERVER, books, directory, store, wi
 
 from droveway.audit import Snapshot, judge
 from droveway.audit.records import CommandView, DebtRow, DiskDigest, FlowRow
-from droveway.persistence.states import State
+from droveway.persistence.journal.states import State
 from droveway.workers import digests, extents
 from droveway.workers.digests import Digests
 

@@ -12,7 +12,7 @@ from support.audit_books import ENDED, MOVE, SERVER, SMALL, books, directory, gu
 from droveway.audit import Snapshot, judge
 from droveway.audit.healing import Evidence, Mend, plan
 from droveway.audit.records import DebtRow, FlowRow
-from droveway.persistence.states import State
+from droveway.persistence.journal.states import State
 
 LEFT = {SERVER: {"node-source": SMALL}, ENDED: {"node-third": SMALL}}
 

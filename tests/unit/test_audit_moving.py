@@ -32,7 +32,7 @@ from support.audit_books import (
 from droveway.audit import Snapshot, judge, run
 from droveway.audit.allocations import amounts_of
 from droveway.audit.records import PortView
-from droveway.persistence.states import State
+from droveway.persistence.journal.states import State
 
 NOWHERE = {
     "hosts": (view("source"), view("dest"), view("third")),

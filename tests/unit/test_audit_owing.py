@@ -27,7 +27,7 @@ from support.audit_books import (
 
 from droveway.audit import Finding, Snapshot, judge, run
 from droveway.audit.records import DebtRow, MigrationRow
-from droveway.persistence.states import State
+from droveway.persistence.journal.states import State
 from droveway.wire import ACTIONS
 from droveway.workers.hypervisors.guests_log import overlaps
 

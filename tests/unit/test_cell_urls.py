@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from droveway.persistence.cell_urls import cell_url
 from droveway.persistence.database import DatabaseUnusable
+from droveway.persistence.nova.cell_urls import cell_url
 
 DEFAULT = "mysql+pymysql://nova:se%2Fcret@db1.example:3306/nova?charset=utf8"
 

@@ -15,7 +15,7 @@ import yaml
 from droveway.cli import main, spans
 from droveway.cli.commands import COMMANDS
 from droveway.lab import build, cloud
-from droveway.persistence import migrate
+from droveway.persistence.journal import migrate
 
 CLOUD = """
 cells:
@@ -220,7 +220,7 @@ def test_bad_usage_ends_with_2(cli: Cli, words: tuple[str, ...]) -> None:
 def test_a_server_whose_allocation_is_gone_is_refused_with_the_audit_named(cli: Cli, root: Path) -> None:
     """R1-23: nothing is moved whose books are wrong."""
     from droveway.lab.session import Lab
-    from droveway.persistence import catalog
+    from droveway.persistence.nova import catalog
 
     lab = Lab.open(root)
     server = catalog.find_server(lab.api, lab.cell_databases, "idle").id
@@ -248,7 +248,7 @@ def test_no_lab_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> 
 def test_an_error_inside_is_one_sentence_and_a_traceback_in_the_log(
     cli: Cli, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from droveway.persistence import catalog
+    from droveway.persistence.nova import catalog
 
     def fail(*_arguments: object) -> None:
         raise RuntimeError("broken")

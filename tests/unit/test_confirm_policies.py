@@ -18,10 +18,10 @@ from droveway.engines.keeper import policies
 from droveway.engines.keeper.health import Standard, judge
 from droveway.engines.keeper.policies import ASK_EVERY, FRESH, Ask, PolicyAction, Settle, Wait, Waiting
 from droveway.engines.operations import asking
-from droveway.persistence import migrate, moves
 from droveway.persistence.database import Database, sqlite_url
-from droveway.persistence.journal import Claim, Move
-from droveway.persistence.policies import Health, note_wait, record_health
+from droveway.persistence.journal import migrate, moves
+from droveway.persistence.journal.policies import Health, note_wait, record_health
+from droveway.persistence.journal.tables import Claim, Move
 
 NOW = dt.datetime(2026, 1, 1, 12)  # noqa: DTZ001 - as the journal's columns hold it
 SECOND = dt.timedelta(seconds=1)

@@ -13,7 +13,7 @@ from droveway.flows.graph import Graph
 from droveway.flows.step import Step
 from droveway.lab import crash_points
 from droveway.lab.crash_script import Script
-from droveway.persistence.states import State
+from droveway.persistence.journal.states import State
 
 EVERY = pytest.mark.parametrize("graph", list(registry.GRAPHS.values()), ids=lambda graph: graph.kind)
 

@@ -23,7 +23,7 @@ from droveway.conf import settings
 from droveway.doctor.findings import MEANINGS
 from droveway.errors import IllegalTransition
 from droveway.flows import registry
-from droveway.persistence.states import ENDED, State, check_transition
+from droveway.persistence.journal.states import ENDED, State, check_transition
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

@@ -28,7 +28,7 @@ from droveway.engines.conductor import fencing
 from droveway.engines.conductor.commands import Commands
 from droveway.errors import Fenced, StepError
 from droveway.flows.graph import Graph
-from droveway.persistence import moves, requests
+from droveway.persistence.journal import moves, requests
 
 
 class StartOnHost(OnHost):

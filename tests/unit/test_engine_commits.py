@@ -14,7 +14,7 @@ from support.engine_rig import Host, Rig, embedded_rig, fault, until
 
 from droveway.persistence import database
 from droveway.persistence.database import SqliteDialect
-from droveway.persistence.journal import Claim
+from droveway.persistence.journal.tables import Claim
 
 Loss = Literal["before", "after"]
 

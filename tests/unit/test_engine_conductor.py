@@ -20,8 +20,8 @@ from droveway.engines.conductor.conductor import Conductor
 from droveway.engines.conductor.taskflow.backend import FlowBackend
 from droveway.engines.conductor.taskflow.board import MoveBoard
 from droveway.engines.keeper.keeper import Keeper
-from droveway.persistence import moves, requests
-from droveway.persistence.journal import MoveFlow
+from droveway.persistence.journal import moves, requests
+from droveway.persistence.journal.tables import MoveFlow
 
 LONG = 60.0
 """Seconds that nothing here takes when it is woken."""

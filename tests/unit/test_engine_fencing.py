@@ -23,10 +23,10 @@ from droveway.engines.operations import purging
 from droveway.errors import Fenced, StepError
 from droveway.flows.run import MoveOptions
 from droveway.flows.step import Context, Step
-from droveway.persistence import moves, requests
 from droveway.persistence.database import database_time
-from droveway.persistence.journal import Claim, Intent, Move, MoveFlow
-from droveway.persistence.states import State
+from droveway.persistence.journal import moves, requests
+from droveway.persistence.journal.states import State
+from droveway.persistence.journal.tables import Claim, Intent, Move, MoveFlow
 
 
 @pytest.fixture(name="rig")

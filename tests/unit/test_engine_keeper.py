@@ -9,7 +9,7 @@ from droveway.engines.conductor.taskflow.board import Posting
 from droveway.engines.keeper.admission import EVERYWHERE, Kind, Limits, Place
 from droveway.engines.keeper.keeper import Action, Delete, Post, Seen, Snapshot, Withdraw, decide
 from droveway.engines.keeper.policies import Settle, Waiting
-from droveway.persistence.states import State
+from droveway.persistence.journal.states import State
 
 NOW = dt.datetime(2026, 1, 1, 12)  # noqa: DTZ001 - as the journal's columns hold it
 

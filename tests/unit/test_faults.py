@@ -15,8 +15,8 @@ import sqlalchemy as sa
 
 from droveway.flows.step import Context
 from droveway.flows.steps.deletion import free_volumes
-from droveway.persistence import actions, cell, faults
 from droveway.persistence.database import Database, sqlite_url
+from droveway.persistence.nova import actions, cell, faults
 from droveway.persistence.times import utcnow
 
 SERVER = str(uuid.uuid4())

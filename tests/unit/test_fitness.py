@@ -7,7 +7,7 @@ import pytest
 from droveway import wire
 from droveway.conf import upgrade_levels
 from droveway.engines.conductor import fitness
-from droveway.persistence.journal import Daemon
+from droveway.persistence.journal.tables import Daemon
 
 ALL = [f"{action}@{wire.ACTION_VERSION}" for action in (*wire.ACTIONS, *wire.INQUIRIES)]
 NEW = Daemon(name="host1", version="2.0", knows=ALL)

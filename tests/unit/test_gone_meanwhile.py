@@ -12,7 +12,7 @@ from support.moving_rows import DESTINATION, PORT, SOURCE, VOLUME, Moving, guest
 
 from droveway.flows.step import Context
 from droveway.flows.steps import redefining
-from droveway.persistence.cell import BlockDeviceMapping
+from droveway.persistence.nova.cell import BlockDeviceMapping
 
 
 @pytest.fixture(name="moving")

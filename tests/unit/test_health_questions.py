@@ -24,9 +24,9 @@ from droveway.engines.keeper.admission import Limits
 from droveway.engines.keeper.health import HealthChecks, Standard
 from droveway.engines.keeper.keeper import look
 from droveway.flows.before import Before, as_json
-from droveway.persistence import daemons, migrate, moves
 from droveway.persistence.database import Database, database_time, sqlite_url
-from droveway.persistence.journal import Claim, Move
+from droveway.persistence.journal import daemons, migrate, moves
+from droveway.persistence.journal.tables import Claim, Move
 
 EPOCH = 7
 HEALTHY = wire.GuestHealth(running=True, starts=1, running_for=60.0, answers=True)

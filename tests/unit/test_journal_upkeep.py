@@ -16,9 +16,10 @@ from support.small_lab import small_cloud
 from droveway.cli import main
 from droveway.errors import Refused
 from droveway.lab import build
-from droveway.persistence import debts, invariants, moves, open_flows, purge, requests
+from droveway.persistence import invariants
 from droveway.persistence.database import database_time
-from droveway.persistence.journal import COLLECTOR, Claim, Counter, Debt, Move, MoveFlow
+from droveway.persistence.journal import debts, moves, open_flows, purge, requests
+from droveway.persistence.journal.tables import COLLECTOR, Claim, Counter, Debt, Move, MoveFlow
 
 MONTH = 30 * 86400
 

@@ -15,7 +15,7 @@ from droveway.errors import Refused
 from droveway.flows import registry
 from droveway.flows.before import as_json
 from droveway.flows.steps.command import ADOPTED
-from droveway.persistence.journal import Move, MoveAttempt, MoveStep
+from droveway.persistence.journal.tables import Move, MoveAttempt, MoveStep
 
 LARGE: Final = {**FLAVOR, "nova_object.data": {**FLAVOR["nova_object.data"], "id": 2, "vcpus": 3}}
 ENDED: Final = {"code": "x", "message": "y", "host": ""}

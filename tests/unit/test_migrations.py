@@ -11,9 +11,9 @@ from support import journal_policies
 from taskflow.persistence.backends.sqlalchemy import tables
 
 import droveway.persistence.migrations
-from droveway.persistence import migrate
 from droveway.persistence.database import Database, DatabaseUnusable, sqlite_url
-from droveway.persistence.journal import JournalBase
+from droveway.persistence.journal import migrate
+from droveway.persistence.journal.tables import JournalBase
 
 MIGRATIONS = Path(str(droveway.persistence.migrations.__file__)).parent
 

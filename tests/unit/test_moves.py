@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from droveway.errors import Conflict, IllegalTransition, NotFound, Refused
-from droveway.persistence import moves, requests
 from droveway.persistence.database import Database, sqlite_url
-from droveway.persistence.journal import JournalBase, Move, MoveStep
-from droveway.persistence.moves import FlowRef, Request
-from droveway.persistence.states import State
+from droveway.persistence.journal import moves, requests
+from droveway.persistence.journal.moves import FlowRef, Request
+from droveway.persistence.journal.states import State
+from droveway.persistence.journal.tables import JournalBase, Move, MoveStep
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

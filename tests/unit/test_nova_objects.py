@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from droveway.errors import BadObject
-from droveway.persistence import api, devices, objects
+from droveway.persistence.nova import api, devices, objects
 
 Rows = list[tuple[str, dict[str, Any]]]
 

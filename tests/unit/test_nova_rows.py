@@ -11,8 +11,8 @@ import pytest
 from sqlalchemy import DateTime, create_engine, select
 from sqlalchemy.orm import DeclarativeBase, Session
 
-from droveway.persistence import api, cell
-from droveway.persistence.objects import decode, encode
+from droveway.persistence.nova import api, cell
+from droveway.persistence.nova.objects import decode, encode
 
 Rows = list[tuple[str, dict[str, Any]]]
 

@@ -13,7 +13,7 @@ from sqlalchemy import create_engine, create_mock_engine, inspect, select, updat
 from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.orm import Session
 
-from droveway.persistence import api, cell
+from droveway.persistence.nova import api, cell
 
 if TYPE_CHECKING:
     from sqlalchemy import MetaData

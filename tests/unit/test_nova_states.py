@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from droveway.errors import IllegalTransition
-from droveway.persistence.vm_states import (
+from droveway.persistence.nova.vm_states import (
     ENDED_MIGRATIONS,
     MOVABLE,
     TRANSITIONS,

@@ -17,10 +17,10 @@ from droveway import wire
 from droveway.clients.zookeeper import TOMBSTONE, Coordination, command_path, epoch_path
 from droveway.engines.conductor import fencing
 from droveway.errors import Fenced
-from droveway.persistence.cell import CellBase, Instance, InstanceSystemMetadata
-from droveway.persistence.cells import FENCE_KEY, Cells
 from droveway.persistence.database import Database, sqlite_url
-from droveway.persistence.journal import Claim, Intent, Move
+from droveway.persistence.journal.tables import Claim, Intent, Move
+from droveway.persistence.nova.cell import CellBase, Instance, InstanceSystemMetadata
+from droveway.persistence.nova.cells import FENCE_KEY, Cells
 from droveway.workers.fence import Fence
 
 SERVER = "5d1b8d5e-3f6c-4c77-9d0c-0d7f3a6f2f10"

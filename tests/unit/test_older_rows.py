@@ -14,9 +14,9 @@ from support.moving_rows import ATTACHMENT, CELL, DESTINATION, FLAVOR, MOVE, NOW
 from droveway.errors import Parked, StepError
 from droveway.flows.steps import older_rows
 from droveway.flows.steps.command import ADOPTED
-from droveway.persistence import objects
-from droveway.persistence.cell import BlockDeviceMapping, InstanceAction, InstanceExtra, Migration
-from droveway.persistence.journal import MoveStep
+from droveway.persistence.journal.tables import MoveStep
+from droveway.persistence.nova import objects
+from droveway.persistence.nova.cell import BlockDeviceMapping, InstanceAction, InstanceExtra, Migration
 from droveway.scheduler import server_rules
 from droveway.wire import Direction
 

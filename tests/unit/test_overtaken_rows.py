@@ -17,7 +17,7 @@ from droveway.flows.graph import Graph
 from droveway.flows.step import Step
 from droveway.flows.steps import confirming, endings, overtaken, records
 from droveway.flows.steps.command import ADOPTED
-from droveway.persistence.cell import Migration
+from droveway.persistence.nova.cell import Migration
 from droveway.wire import Direction
 
 FORWARD = [graph for graph in registry.GRAPHS.values() if graph.kind in ("resize", "migrate")]

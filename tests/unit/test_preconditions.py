@@ -19,9 +19,9 @@ import sqlalchemy as sa
 from droveway.clients.network import Network
 from droveway.errors import Refused
 from droveway.lab import cloud, topology
-from droveway.persistence import api, catalog, cell, quotas, server_features
 from droveway.persistence.database import Database, sqlite_url
-from droveway.persistence.server_features import Features
+from droveway.persistence.nova import api, catalog, cell, quotas, server_features
+from droveway.persistence.nova.server_features import Features
 from droveway.scheduler import preconditions
 from droveway.scheduler.facts import Facts
 from droveway.scheduler.features import unhandled

@@ -30,9 +30,9 @@ from support.valid_answers import VALID
 from droveway.engines.operations import proofs
 from droveway.errors import Refused, StepError
 from droveway.flows import registry
-from droveway.persistence.cell import Instance
-from droveway.persistence.cell_hosts import Service
-from droveway.persistence.journal import Claim, MoveFlow
+from droveway.persistence.journal.tables import Claim, MoveFlow
+from droveway.persistence.nova.cell import Instance
+from droveway.persistence.nova.cell_hosts import Service
 from droveway.wire import GuestState
 
 LARGE: Final = {**FLAVOR, "nova_object.data": {**FLAVOR["nova_object.data"], "vcpus": 3, "memory_mb": 768}}

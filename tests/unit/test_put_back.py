@@ -11,7 +11,7 @@ from droveway.flows import registry
 from droveway.flows.graph import Graph
 from droveway.flows.steps import put_back
 from droveway.flows.steps.put_back import Ran, Side, Stands, Vm
-from droveway.persistence.vm_states import ServerState, check_transition
+from droveway.persistence.nova.vm_states import ServerState, check_transition
 
 GRAPHS = list(registry.GRAPHS.values())
 MOVES = [graph for graph in GRAPHS if graph.kind != "delete"]

@@ -16,9 +16,9 @@ from droveway.engines.conductor.taskflow.board import MoveBoard
 from droveway.engines.keeper.admission import Limits
 from droveway.engines.keeper.keeper import Keeper, Post, look
 from droveway.engines.keeper.queue import foreign, waits_for
-from droveway.persistence import daemons, freezes
-from droveway.persistence.journal import Move, MoveFlow
-from droveway.persistence.states import State
+from droveway.persistence.journal import daemons, freezes
+from droveway.persistence.journal.states import State
+from droveway.persistence.journal.tables import Move, MoveFlow
 
 RACKS = {"h1": {"r1"}, "h2": {"r1"}, "h3": {"r2"}}
 

@@ -16,8 +16,8 @@ from droveway.engines.conductor import recorded
 from droveway.engines.conductor.recorded import InZooKeeper, Recorded, RecordMirror, Tried
 from droveway.engines.operations import adoption
 from droveway.lab.records import InFolder
-from droveway.persistence import moves
-from droveway.persistence.journal import Move, MoveAttempt, MoveStep
+from droveway.persistence.journal import moves
+from droveway.persistence.journal.tables import Move, MoveAttempt, MoveStep
 
 
 @pytest.fixture(name="rig")

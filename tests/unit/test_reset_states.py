@@ -13,7 +13,7 @@ from droveway.errors import Fenced
 from droveway.flows import outcome
 from droveway.flows.before import as_json, before
 from droveway.flows.step import Context, Step
-from droveway.persistence.journal import Move
+from droveway.persistence.journal.tables import Move
 
 
 @pytest.fixture(name="moving")

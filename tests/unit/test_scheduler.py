@@ -19,7 +19,7 @@ from support.scheduling import GROUP, group, names, offer, packed, request, stat
 from droveway.clients.embedded.placement import embedded_placement
 from droveway.clients.placement import Placement
 from droveway.errors import StepError
-from droveway.persistence import api, cell
+from droveway.persistence.nova import api, cell
 from droveway.scheduler.candidates import schedule
 from droveway.scheduler.filters import Rejection, rejection
 from droveway.scheduler.hosts import HostState, host_states

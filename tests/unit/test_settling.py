@@ -16,8 +16,8 @@ from droveway.engines.operations import settling
 from droveway.errors import Fenced, Refused, StepError
 from droveway.flows.graph import Graph
 from droveway.flows.steps import copying, host
-from droveway.persistence import moves, requests
-from droveway.persistence.journal import Claim, Move
+from droveway.persistence.journal import moves, requests
+from droveway.persistence.journal.tables import Claim, Move
 
 LOST = [StepError("the shelf fell over") for _ in range(1000)]
 

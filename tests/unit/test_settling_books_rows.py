@@ -17,10 +17,10 @@ from droveway.engines.operations import settling_books
 from droveway.engines.operations.left import Books, Left
 from droveway.errors import Refused, StepError
 from droveway.flows.steps.put_back import START, WAITS, Stands
-from droveway.persistence import objects
-from droveway.persistence.cell import Instance, InstanceExtra
-from droveway.persistence.cell_hosts import ComputeNode
-from droveway.persistence.journal import Move, MoveAttempt
+from droveway.persistence.journal.tables import Move, MoveAttempt
+from droveway.persistence.nova import objects
+from droveway.persistence.nova.cell import Instance, InstanceExtra
+from droveway.persistence.nova.cell_hosts import ComputeNode
 
 SMALL: Final = {"VCPU": 1, "MEMORY_MB": 256, "DISK_GB": 1}
 BIG: Final = {"VCPU": 3, "MEMORY_MB": 256, "DISK_GB": 1}

@@ -35,13 +35,21 @@ from droveway.engines.conductor import fencing
 from droveway.engines.operations import left, settling_cells
 from droveway.errors import Fenced, Refused
 from droveway.flows.before import as_json
-from droveway.persistence import api, journal, nova_base, objects, usage
-from droveway.persistence.cell import BlockDeviceMapping, Instance, InstanceExtra, InstanceSystemMetadata, Migration
-from droveway.persistence.cell_hosts import ComputeNode
-from droveway.persistence.cells import FENCE_KEY
 from droveway.persistence.database import Database, sqlite_url
-from droveway.persistence.journal import Claim, Move, MoveFlow, MoveStep
-from droveway.persistence.states import State
+from droveway.persistence.journal import tables as journal
+from droveway.persistence.journal.states import State
+from droveway.persistence.journal.tables import Claim, Move, MoveFlow, MoveStep
+from droveway.persistence.nova import api, objects, usage
+from droveway.persistence.nova import base as nova_base
+from droveway.persistence.nova.cell import (
+    BlockDeviceMapping,
+    Instance,
+    InstanceExtra,
+    InstanceSystemMetadata,
+    Migration,
+)
+from droveway.persistence.nova.cell_hosts import ComputeNode
+from droveway.persistence.nova.cells import FENCE_KEY
 from droveway.wire import GuestState
 
 LARGE: Final = {

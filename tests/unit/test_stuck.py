@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from droveway.persistence import stuck
-from droveway.persistence.states import ADVICE, ENDED, State
+from droveway.persistence.journal import stuck
+from droveway.persistence.journal.states import ADVICE, ENDED, State
 
 NOW = dt.datetime(2026, 11, 22, 12, tzinfo=dt.UTC).replace(tzinfo=None)
 

@@ -25,7 +25,7 @@ from droveway.engines.conductor.taskflow import details
 from droveway.engines.conductor.taskflow.backend import FlowBackend
 from droveway.engines.conductor.taskflow.engine import OPTIONS, MoveEngine
 from droveway.flows import registry
-from droveway.persistence import moves
+from droveway.persistence.journal import moves
 
 LOG: list[str] = []
 FAIL: list[str] = []

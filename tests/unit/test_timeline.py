@@ -8,7 +8,7 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 from droveway.cli.timeline import Axis, page
-from droveway.persistence.journal import MoveStep
+from droveway.persistence.journal.tables import MoveStep
 
 BEGAN = dt.datetime(2026, 11, 21, 15, 0)  # noqa: DTZ001 - as databases hold it
 FACTS = {

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from droveway.persistence.usage import Held, Usage, reserved_of, usage_of
+from droveway.persistence.nova.usage import Held, Usage, reserved_of, usage_of
 
 
 def flavor(vcpus: int, swap: int = 1024) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from support.two_faults.ways_out import SURE, commands
 
-from droveway.persistence.states import ADVICE, State
+from droveway.persistence.journal.states import ADVICE, State
 
 REST = ADVICE[State.NEEDS_OPERATOR].format(move="ab12") + (
     "; if nobody can mend that: droveway move settle ab12 copy_disks --as left --reason TEXT"

@@ -15,9 +15,9 @@ from droveway.engines.conductor import incarnation
 from droveway.engines.keeper.roster import Roster
 from droveway.engines.operations import adoption
 from droveway.errors import Refused
-from droveway.persistence import daemons
 from droveway.persistence.database import Database, sqlite_url
-from droveway.persistence.journal import EPOCH, Counter, JournalBase
+from droveway.persistence.journal import daemons
+from droveway.persistence.journal.tables import EPOCH, Counter, JournalBase
 
 HOSTILE = "\x1b[2J\x1b]0;pwned\x07 move done,\n all is well"
 

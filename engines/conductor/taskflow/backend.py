@@ -24,10 +24,10 @@ from droveway.engines.conductor.fencing import Standing
 from droveway.engines.conductor.history import History, Run
 from droveway.engines.conductor.taskflow import details
 from droveway.errors import DrovewayError, Fenced, Parked
-from droveway.persistence import moves
 from droveway.persistence.database import Database, Executor
-from droveway.persistence.journal import Intent, JournalBase, Move
-from droveway.persistence.states import State
+from droveway.persistence.journal import moves
+from droveway.persistence.journal.states import State
+from droveway.persistence.journal.tables import Intent, JournalBase, Move
 
 _BEGINS: Final = {states.RUNNING: "execute", states.REVERTING: "revert"}
 _ENDS: Final = {

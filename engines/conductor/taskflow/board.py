@@ -24,8 +24,8 @@ from taskflow.utils import misc
 from droveway.clients.zookeeper import BOARD, Coordination
 from droveway.errors import CoordinationLost
 from droveway.outages import Once
-from droveway.persistence.journal import Move, MoveFlow
-from droveway.persistence.moves import FORWARD_KINDS
+from droveway.persistence.journal.moves import FORWARD_KINDS
+from droveway.persistence.journal.tables import Move, MoveFlow
 from droveway.wire import MOST_BYTES, Name, Number
 
 LOG = logging.getLogger(__name__)

@@ -34,7 +34,7 @@ from droveway.engines.conductor.conductor import Conductor
 from droveway.engines.conductor.run import Probe
 from droveway.lab import books, runner
 from droveway.persistence import database
-from droveway.persistence.states import State
+from droveway.persistence.journal.states import State
 
 WHO: Final = "writer"
 

@@ -14,7 +14,7 @@ from droveway.flows import registry
 from droveway.flows.step import Step
 from droveway.flows.steps.command import HostStep
 from droveway.lab import operations
-from droveway.persistence.journal import Move
+from droveway.persistence.journal.tables import Move
 
 UNDONE: Final = "-undone"
 """Turned back at the point of no return."""

@@ -19,7 +19,7 @@ from droveway.errors import StepError
 from droveway.flows import registry
 from droveway.flows.steps.command import HostStep
 from droveway.lab import stopped
-from droveway.persistence import requests
+from droveway.persistence.journal import requests
 
 OPERATION: Final = "rest"
 

@@ -14,7 +14,7 @@ from support.two_faults.world import Watch
 
 from droveway.errors import DestinationFault, Parked, StepError
 from droveway.lab import stopped
-from droveway.persistence.cell import Service
+from droveway.persistence.nova.cell import Service
 from droveway.wire import Direction
 
 SOURCE: Final = "source"

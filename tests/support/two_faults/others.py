@@ -44,8 +44,8 @@ from droveway.engines.operations import asking
 from droveway.engines.operations.submit import Wish, submit
 from droveway.errors import DestinationFault, StepError
 from droveway.lab import stopped
-from droveway.persistence import moves, requests
-from droveway.persistence.journal import Move
+from droveway.persistence.journal import moves, requests
+from droveway.persistence.journal.tables import Move
 
 __all__ = ["KIND", "points", "run"]
 

@@ -33,7 +33,7 @@ from droveway.flows import registry
 from droveway.lab import cloud, runner, scratch
 from droveway.lab.layout import Layout
 from droveway.lab.session import Lab
-from droveway.persistence.states import State
+from droveway.persistence.journal.states import State
 from droveway.workers.daemon import Worker
 
 KIND: Final = "sleeps"

@@ -31,9 +31,9 @@ from droveway.engines.conductor import answers, incarnation
 from droveway.engines.conductor.commands import Commands
 from droveway.engines.keeper.roster import Roster
 from droveway.errors import Refused, step_error
-from droveway.persistence import daemons
 from droveway.persistence.database import Database, sqlite_url
-from droveway.persistence.journal import EPOCH, Counter, JournalBase
+from droveway.persistence.journal import daemons
+from droveway.persistence.journal.tables import EPOCH, Counter, JournalBase
 
 HONEST: Final = "host1"
 NOW: Final = 9

@@ -1,0 +1,73 @@
+"""The alternates of a move: recorded before anything relies on them."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import sqlalchemy as sa
+from sqlalchemy import orm
+
+from droveway.persistence.database import database_time
+from droveway.persistence.journal import moves
+from droveway.persistence.journal.states import State
+from droveway.persistence.journal.tables import Move, MoveAttempt
+
+_ATTEMPT: Final = sa.select(MoveAttempt).where(
+    MoveAttempt.move_id == sa.bindparam("move"), MoveAttempt.attempt == sa.bindparam("number")
+)
+_STANDS_AT: Final = (
+    sa.update(Move)
+    .where(Move.id == sa.bindparam("move"))
+    .values(
+        attempt=sa.bindparam("number"),
+        dest_cell=sa.bindparam("in_cell"),
+        dest_host=sa.bindparam("on_host"),
+        updated_at=sa.func.utc_now(),
+    )
+)
+_TRIED: Final = sa.select(MoveAttempt).where(MoveAttempt.move_id == sa.bindparam("move")).order_by(MoveAttempt.attempt)
+_HOSTS: Final = sa.select(MoveAttempt.host).where(MoveAttempt.move_id == sa.bindparam("move"))
+
+
+def begin(session: orm.Session, move_id: str, number: int, chosen: dict[str, Any]) -> None:
+    """Record that alternate ``number`` (a `scheduler` destination as a dict) is tried now; repeated: the same."""
+    if session.scalar(_ATTEMPT, {"move": move_id, "number": number}) is None:
+        session.add(
+            MoveAttempt(
+                move_id=move_id,
+                attempt=number,
+                cell=chosen["cell"],
+                host=chosen["host"],
+                node=chosen["node"],
+                provider=chosen["provider"],
+                request=chosen["request"],
+                created_at=database_time(session),
+            )
+        )
+    session.flush()
+    session.connection().execute(
+        _STANDS_AT, {"move": move_id, "number": number, "in_cell": chosen["cell"], "on_host": chosen["host"]}
+    )
+
+
+def current(session: orm.Session, move: Move) -> MoveAttempt | None:
+    """The alternate that the move is on, or None before the first."""
+    return session.scalar(_ATTEMPT, {"move": move.id, "number": move.attempt}) if move.attempt else None
+
+
+def tried(session: orm.Session, move_id: str) -> list[MoveAttempt]:
+    """Read every alternate that was recorded, first to last."""
+    return list(session.scalars(_TRIED, {"move": move_id}))
+
+
+def hosts(session: orm.Session, move: Move) -> list[str]:
+    """Every host that a command of this move may have gone to."""
+    tried = session.scalars(_HOSTS, {"move": move.id})
+    return sorted({move.source_host, *tried})
+
+
+def undoing(session: orm.Session, move_id: str, state: State) -> None:
+    """No alternate is left: the whole forward flow is being undone."""
+    move = moves.get(session, move_id, lock=True)
+    if move.state == State.RUNNING:
+        moves.change_state(session, move, state)

@@ -1,0 +1,121 @@
+"""Debts for reading only: who owes what for which move, and what became of it.
+
+Speaks to the tables directly, as `droveway.persistence.journal.move_views` does.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from droveway.errors import NotFound
+from droveway.persistence.database import Database
+from droveway.persistence.journal.debts import AFTER, ERROR, PURGE, RENAME, VOID, WRITTEN_OFF
+
+OWED: Final = "owed"
+SETTLED: Final = "settled"
+FORGOTTEN: Final = "written-off"
+VOIDED: Final = "void"
+
+_DEBTS: Final = sa.table(
+    "debts",
+    sa.column("id", sa.Integer),
+    *(sa.column(name, sa.String) for name in ("host", "move_id", "action")),
+    sa.column("details", sa.JSON),
+    *(sa.column(name, sa.DateTime) for name in ("created_at", "not_before", "settled_at")),
+)
+_MOVES: Final = sa.table("moves", *(sa.column(name, sa.String) for name in ("id", "server", "server_name")))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DebtView:
+    """One debt; ``sequence`` is the number of the history's row in which it was made."""
+
+    id: int
+    host: str
+    state: str
+    """owed, settled, written-off or void."""
+    move: str
+    server: str
+    server_name: str
+    step: str
+    sequence: int | None
+    action: str
+    error: str | None
+    """Why it could not be settled when that was last tried."""
+    written_off_by: str | None
+    void: str | None
+    """Why nothing is owed any more though nothing was done for it."""
+    undoes: bool
+    """Whether the step's undo is owed, else the step itself."""
+    after: str
+    """The host that has to show its own copy of the disks before; empty: none has to."""
+    created: dt.datetime
+    due: dt.datetime
+    """From when on it is settled; later than ``created`` for what is kept for a time."""
+    settled: dt.datetime | None
+    """When it was settled or written off."""
+
+    is_undo: bool
+    """Whether the host owes the undo of the step, and not the step itself."""
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether it is the end of what is kept of a move's source."""
+        return self.action == PURGE
+
+    @property
+    def is_rename(self) -> bool:
+        """Tell whether the host is to rename a copy that it keeps."""
+        return self.action == RENAME
+
+
+def listing(
+    journal: Database, *, host: str | None = None, move: str | None = None, ended: bool = False
+) -> list[DebtView]:
+    """Debts in the order in which they were made; with ``ended`` also those that are owed no more."""
+    query = sa.select(_DEBTS, _MOVES.c.server, _MOVES.c.server_name).join(_MOVES, _MOVES.c.id == _DEBTS.c.move_id)
+    if host is not None:
+        query = query.where(_DEBTS.c.host == host)
+    if move is not None:
+        query = query.where(_DEBTS.c.move_id == move)
+    if not ended:
+        query = query.where(_DEBTS.c.settled_at.is_(None))
+    with journal.read() as session:
+        return [_view(row) for row in session.execute(query.order_by(_DEBTS.c.id))]
+
+
+def get(journal: Database, number: int) -> DebtView:
+    """The debt; raises NotFound."""
+    for debt in listing(journal, ended=True):
+        if debt.id == number:
+            return debt
+    raise NotFound(f"debt {number} is unknown: droveway debt list --all shows the debts")
+
+
+def _view(row: Any) -> DebtView:
+    forgotten = row.details.get(WRITTEN_OFF)
+    ended = FORGOTTEN if forgotten else VOIDED if row.details.get(VOID) else SETTLED
+    return DebtView(
+        id=row.id,
+        host=row.host,
+        state=OWED if row.settled_at is None else ended,
+        move=row.move_id,
+        server=row.server,
+        server_name=row.server_name,
+        step=row.details.get("step", row.action),
+        sequence=row.details.get("sequence"),
+        action=row.action,
+        error=row.details.get(ERROR),
+        written_off_by=forgotten,
+        void=row.details.get(VOID),
+        undoes=row.details.get("direction", "revert") == "revert",
+        after=row.details.get(AFTER, ""),
+        created=row.created_at,
+        due=row.not_before or row.created_at,
+        settled=row.settled_at,
+        is_undo=row.details.get("direction", "revert") == "revert",
+    )

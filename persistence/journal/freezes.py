@@ -1,0 +1,74 @@
+"""What is frozen: a row says so until it is deleted, so that a freeze outlives every daemon.
+
+A frozen move is not claimed, and one that is under way parks before it deletes what cannot be brought back.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal
+
+import sqlalchemy as sa
+from sqlalchemy import orm
+
+from droveway.errors import NotFound
+from droveway.persistence.database import Executor, database_time
+from droveway.persistence.journal.tables import Freeze, Move
+
+Scope = Literal["all", "cell", "host"]
+
+_COVERS: Final = sa.or_(
+    Freeze.scope == "all",
+    sa.and_(Freeze.scope == "cell", Freeze.name.in_([Move.source_cell, Move.dest_cell])),
+    sa.and_(Freeze.scope == "host", Freeze.name.in_([Move.source_host, Move.dest_host, Move.target_host])),
+)
+# Made once: to make a statement takes far longer than to carry it out.
+_OVER: Final = (
+    sa.select(*Freeze.__table__.c).join(Move, _COVERS).where(Move.id == sa.bindparam("move")).order_by(Freeze.at)
+)
+FROZEN: Final = sa.select(Freeze.scope).where(_COVERS).correlate(Move).exists()
+"""Whether a move may not go on: of statements over moves."""
+
+_HOSTS: Final = sa.select(Freeze).where(Freeze.scope == "host")
+
+
+def freeze(session: orm.Session, scope: Scope, name: str, *, who: str, reason: str | None) -> None:
+    """Freeze everything, a cell or a host; repeated: the first one stays."""
+    if session.get(Freeze, (scope, name)) is None:
+        session.add(Freeze(scope=scope, name=name, reason=reason, who=who, at=database_time(session)))
+
+
+def thaw(session: orm.Session, scope: Scope, name: str) -> None:
+    """End that freeze; raises `droveway.errors.NotFound` when there is none."""
+    row = session.get(Freeze, (scope, name))
+    if row is None:
+        raise NotFound(f"{_what(scope, name)} is not frozen: droveway freeze list shows what is")
+    session.delete(row)
+
+
+def listing(session: orm.Session) -> list[Freeze]:
+    """Every freeze, oldest first."""
+    return list(session.scalars(sa.select(Freeze).order_by(Freeze.at)))
+
+
+def over(transaction: Executor, move_id: str) -> str | None:
+    """Why the move may not go on, with the command that ends that; None when it may."""
+    row = transaction.execute(_OVER, {"move": move_id}).first()
+    return None if row is None else _sentence(row)
+
+
+def hosts(session: orm.Session) -> dict[str, str]:
+    """Why each host that is frozen by its name takes no servers."""
+    return {row.name: f"it is frozen by {row.who}{_because(row.reason)}" for row in session.scalars(_HOSTS)}
+
+
+def _sentence(row: Any) -> str:
+    option = "" if row.scope == "all" else f" --{row.scope} {row.name}"
+    return f"{_what(row.scope, row.name)} is frozen by {row.who}{_because(row.reason)}: droveway thaw{option} ends that"
+
+
+def _what(scope: str, name: str) -> str:
+    return "everything" if scope == "all" else f"{scope} {name}"
+
+
+def _because(reason: str | None) -> str:
+    return f" ({reason})" if reason else ""

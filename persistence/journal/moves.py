@@ -1,0 +1,428 @@
+"""Access to the journal's moves: reading them, and the one function that changes a move's state."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import functools
+import uuid
+from collections.abc import Sequence
+from typing import Any, Final
+
+import sqlalchemy as sa
+from sqlalchemy import exc, orm
+
+from droveway.errors import Conflict, Evacuated, NotFound, Refused, ServerDeleted
+from droveway.persistence.database import database_time
+from droveway.persistence.journal import debts
+from droveway.persistence.journal.policies import AUTO, DEADLINE, MANUAL
+from droveway.persistence.journal.states import ENDED, State, check_transition
+from droveway.persistence.journal.tables import COLLECTOR, OPERATOR, Claim, Debt, Move, MoveFlow, MoveStep
+
+SHORT = 8
+"""Letters of an id that tables show."""
+
+FORWARD_KINDS: Final = frozenset({"resize", "migrate"})
+"""The flows that carry a server to another host, or let it grow: only these are cancelled, and ended by a delete."""
+
+OPERATOR_WRITES: Final = dt.timedelta(minutes=5)
+"""A person's command that has not given its claim back by then counts as dead, and somebody clears up after it."""
+
+RELEASING_KINDS: Final = frozenset({"confirm", "delete"})
+"""The flows that go through also for a server without rows, to have the rest of it released."""
+
+CONFIRM_AGAIN: Final = 5
+"""Seconds until a confirm that a delete waits for, and that was undone, is tried again."""
+
+GONE: Final = {"server": "deleted"}
+"""The result of a step that found no rows of its server and so nothing to write."""
+
+# Made once: to make a statement takes far longer than to carry it out.
+_MOVE: Final = sa.select(Move).where(Move.id == sa.bindparam("move")).execution_options(populate_existing=True)
+_LOCKED_MOVE: Final = _MOVE.with_for_update()
+_FLOW: Final = sa.select(MoveFlow).where(MoveFlow.uuid == sa.bindparam("flow"))
+_ENDED_FLOWS: Final = sa.select(MoveFlow.uuid).where(
+    MoveFlow.move_id == sa.bindparam("move"), MoveFlow.ended_at.is_not(None)
+)
+OPEN: Final = (
+    sa.select(Move).where(Move.state.not_in([state.value for state in ENDED])).order_by(Move.created_at, Move.id)
+)
+
+BY_NOVA: Final = {"outcome": "nova"}
+"""The same of a step that found its flow's end in the rows already, since Nova or a user had brought it there."""
+
+LEFT: Final = "left"
+"""The key of such a result under which a sentence names what could not be cleared."""
+
+_DELETED: Final = {"code": ServerDeleted.code, "message": "the server was deleted"}
+
+
+@dataclasses.dataclass(frozen=True)
+class FlowRef:
+    """Which graph a flow runs: the registry's key and the digest that it began with."""
+
+    kind: str
+    version: int
+    digest: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Request:
+    """What an operator asks for; ids and names as the API and cell databases have them."""
+
+    kind: str
+    server: str
+    server_name: str
+    cell: str
+    host: str
+    old_flavor: str
+    new_flavor: str
+    target_host: str | None = None
+    policy: str = DEADLINE
+    confirm_seconds: int = 86400
+    keep_seconds: int = 0
+    reason: str | None = None
+    asked_by: str = ""
+    project: str = ""
+
+
+def submit(session: orm.Session, request: Request, flow: FlowRef) -> Move:
+    """Accept a move: its row is its existence.  Raises Refused when the server has a move that has not ended."""
+    now = database_time(session)
+    move_id = str(uuid.uuid4())
+    move = Move(
+        id=move_id,
+        kind=request.kind,
+        server=request.server,
+        server_name=request.server_name,
+        active_server=request.server,
+        state=State.QUEUED,
+        source_cell=request.cell,
+        source_host=request.host,
+        target_host=request.target_host,
+        old_flavor=request.old_flavor,
+        new_flavor=request.new_flavor,
+        policy=request.policy,
+        confirm_seconds=request.confirm_seconds,
+        keep_seconds=request.keep_seconds,
+        reason=request.reason,
+        asked_by=request.asked_by,
+        project=request.project,
+        request_id=f"req-{move_id}",
+        created_at=now,
+        updated_at=now,
+    )
+    session.add(move)
+    try:
+        session.flush()
+    except exc.IntegrityError:
+        raise Refused(
+            f"server {request.server_name} has a move under way, and a server has one move at a time: "
+            f"droveway move list --server {request.server_name}"
+        ) from None
+    _add_flow(session, move, flow, now)
+    return move
+
+
+def get(session: orm.Session, move_id: str, *, lock: bool = False) -> Move:
+    """The move by its whole id; raises NotFound."""
+    move = session.scalar(_LOCKED_MOVE if lock else _MOVE, {"move": move_id})
+    if move is None:
+        raise NotFound(f"move {move_id} is unknown: droveway move list shows the moves")
+    return move
+
+
+def find(session: orm.Session, name: str) -> Move:
+    """The move by its id or the first letters of it; raises NotFound, or Refused naming the ids when several match."""
+    matches = list(session.scalars(sa.select(Move).where(Move.id.startswith(name, autoescape=True)).limit(6)))
+    if not matches:
+        raise NotFound(f"no move's id begins with {name}: droveway move list shows the moves")
+    if len(matches) > 1:
+        ids = ", ".join(move.id[: SHORT + 4] for move in matches)
+        raise Refused(f"several moves begin with {name} ({ids}): give more letters of the id")
+    return matches[0]
+
+
+def listing(
+    session: orm.Session, *, server: str | None = None, states: Sequence[str] = (), stuck: bool = False
+) -> list[Move]:
+    """Moves, oldest first; ``server`` by id or name; ``stuck``: those that need an operator."""
+    query = sa.select(Move).order_by(Move.created_at, Move.id)
+    if server:
+        query = query.where(sa.or_(Move.server == server, Move.server_name == server))
+    if states:
+        query = query.where(Move.state.in_(states))
+    if stuck:
+        query = query.where(Move.state == State.NEEDS_OPERATOR)
+    return list(session.scalars(query))
+
+
+def history(session: orm.Session, move_id: str) -> list[MoveStep]:
+    """Every run of every step and undo, in order."""
+    return list(session.scalars(sa.select(MoveStep).where(MoveStep.move_id == move_id).order_by(MoveStep.seq)))
+
+
+def flow_of(session: orm.Session, flow_uuid: str) -> MoveFlow:
+    """The flow's row; raises NotFound."""
+    flow = session.scalar(_FLOW, {"flow": flow_uuid})
+    if flow is None:
+        raise NotFound(f"flow {flow_uuid} is unknown to the journal")
+    return flow
+
+
+def ran_before(session: orm.Session, flow_uuid: str, step: str, attempt: int, epoch: int) -> bool:
+    """Whether a run of the step on this alternate has ended, or was begun under another claim than this one."""
+    found = sa.select(MoveStep.seq).where(
+        MoveStep.flow_uuid == flow_uuid,
+        MoveStep.step == step,
+        MoveStep.direction == "execute",
+        MoveStep.attempt == attempt,
+        sa.or_(MoveStep.ended_at.is_not(None), MoveStep.epoch != epoch),
+    )
+    return session.scalar(found.limit(1)) is not None
+
+
+def open_moves(session: orm.Session) -> list[Move]:
+    """Every move that has not ended, oldest first."""
+    return list(session.scalars(OPEN))
+
+
+def ended_flows(session: orm.Session, move_id: str) -> list[str]:
+    """The uuids of the move's flows that have ended."""
+    return list(session.scalars(_ENDED_FLOWS, {"move": move_id}))
+
+
+def left_ends(session: orm.Session) -> list[tuple[Move, MoveFlow]]:
+    """Flows that ended under a claim which was never given back: what the end leaves behind is still to be cleared.
+
+    A claim under which debts are settled is left alone until the last one is, and a person's command while it may be
+    at work: whoever cleared up after that would take its claim away.
+    """
+    dead = {"dead_since": database_time(session) - OPERATOR_WRITES}
+    return [(move, flow) for move, flow in session.execute(LEFT_ENDS, dead)]
+
+
+def _left_ends() -> sa.Select[Move, MoveFlow]:
+    newer = orm.aliased(MoveFlow)
+    later = sa.select(newer.uuid).where(newer.move_id == Move.id, newer.ended_at > MoveFlow.ended_at)
+    owed = sa.select(Debt.id).where(Debt.move_id == Move.id, debts.DUE)
+    return (
+        sa.select(Move, MoveFlow)
+        .join(Claim, Claim.move_id == Move.id)
+        .join(MoveFlow, MoveFlow.move_id == Move.id)
+        .where(
+            Claim.released_at.is_(None),
+            Move.flow_uuid.is_(None),
+            MoveFlow.ended_at.is_not(None),
+            ~later.exists(),
+            sa.or_(Claim.owner != COLLECTOR, ~owed.exists()),
+            sa.or_(~Claim.owner.startswith(OPERATOR), Claim.claimed_at < sa.bindparam("dead_since")),
+        )
+    )
+
+
+LEFT_ENDS: Final = _left_ends()
+
+
+def change_state(session: orm.Session, move: Move, new: State, **columns: Any) -> None:
+    """The only place where a move's state changes: legal by the table, and a compare-and-swap on the old state."""
+    old = State(move.state)
+    check_transition(old, new)
+    now = database_time(session)
+    values: dict[str, Any] = {"state": new.value, "updated_at": now, **columns}
+    if new in ENDED:
+        values |= {"active_server": None, "ended_at": now, "flow_uuid": None, "hold": False, "deadline": None}
+    session.flush()
+    given = {"move": move.id, "old_state": old.value, **{f"new_{column}": value for column, value in values.items()}}
+    result = session.connection().execute(_change_of(frozenset(values)), given)
+    if result.rowcount != 1:
+        short = move.id[:SHORT]
+        raise Conflict(f"move {short} changed meanwhile: look again with droveway move show {short}")
+    get(session, move.id)
+
+
+@functools.cache
+def _change_of(columns: frozenset[str]) -> sa.Update:
+    """The statement that sets just these columns of a move in a state."""
+    return (
+        sa.update(Move)
+        .where(Move.id == sa.bindparam("move"), Move.state == sa.bindparam("old_state"))
+        .values({column: sa.bindparam(f"new_{column}") for column in columns})
+    )
+
+
+def begin_flow(session: orm.Session, move: Move, state: State, flow: FlowRef) -> str:
+    """File a confirm or revert flow for a move at rest and return the flow's uuid.
+
+    A cancel that came too late for the flow before is no wish to end this one.
+    """
+    now = database_time(session)
+    change_state(session, move, state, error=None, error_code=None, cancel_requested=False, waits_for=None)
+    return _add_flow(session, move, flow, now)
+
+
+def begin_deletion(session: orm.Session, move_id: str, flow: FlowRef) -> None:
+    """File the delete flow of a move whose other flows have ended; nothing when it has one."""
+    move = get(session, move_id, lock=True)
+    if move.state == State.DELETING and move.flow_uuid is None:
+        _add_flow(session, move, flow, database_time(session))
+
+
+def home(session: orm.Session, move: Move) -> str:
+    """The host that a server is on whose move is deleting it: its destination once that was confirmed."""
+    return move.dest_host if move.dest_host and _was_confirmed(session, move) else move.source_host
+
+
+def end_flow(session: orm.Session, move_id: str, flow_uuid: str, *, done: bool) -> None:
+    """The flow ended (``done``) or was wholly undone: set the move's next state in the caller's transaction.
+
+    Repeated for a flow that has ended: nothing.  The reason of an undone flow is its first failed step's error.
+    """
+    flow = flow_of(session, flow_uuid)
+    if flow.ended_at is not None:
+        return
+    move = get(session, move_id, lock=True)
+    now = database_time(session)
+    flow.ended_at = now
+    flow.outcome = "done" if done else "undone"
+    session.flush()
+    failed = None if done else failure(session, flow_uuid)
+    error = failed.error if failed is not None else None
+    state = _state_after(session, flow.kind, move, error, done=done)
+    if state in (State.DELETING, State.CANCELLED) and move.delete_requested:
+        error = _DELETED
+    elif state is State.CANCELLED and move.error_code == Evacuated.code:
+        error = {"code": move.error_code, "message": move.error}
+    elif done and state in (State.DONE, State.REVERTED):
+        error = _ended_by_nova(session, flow)
+    if state is State.DELETING:
+        debts.end_keeping(session, move_id)
+    columns: dict[str, Any] = {
+        "error": error["message"] if error else None,
+        "error_code": error["code"] if error else None,
+        "flow_uuid": None,
+        "step": None,
+    }
+    if state is State.VERIFYING:
+        columns |= {"health": None, "health_reason": None, "health_asked": None, "waits_for": None}
+        columns["updated_at"] = now
+        seconds = _confirm_after(move, flow.kind, done=done)
+        columns["deadline"] = None if seconds is None else now + dt.timedelta(seconds=seconds)
+    change_state(session, move, state, **columns)
+
+
+def _ended_by_nova(session: orm.Session, flow: MoveFlow) -> dict[str, Any] | None:
+    """The sentence of a flow that found its end in the rows; None for one that got there itself."""
+    found = session.scalars(
+        sa.select(MoveStep.result).where(
+            MoveStep.flow_uuid == flow.uuid, MoveStep.direction == "execute", MoveStep.result.is_not(None)
+        )
+    )
+    results = [result for result in found if BY_NOVA.items() <= result.items()]
+    # The last step writes the end itself, and finds it when it is entered again.
+    if len(results) <= 1:
+        return None
+    left = "; ".join(str(result[LEFT]) for result in results if LEFT in result)
+    what = "confirmed" if flow.kind == "confirm" else "reverted"
+    rest = f", but {left}" if left else ": what the move still held was cleared"
+    return {"code": "by-nova", "message": f"Nova {what} the server before this move did{rest}"}
+
+
+def forgo_flow(session: orm.Session, move: Move) -> None:
+    """End the flow of a move that never began: a conductor that died with its claim on it has left an end to clear."""
+    if move.flow_uuid is not None:
+        flow = flow_of(session, move.flow_uuid)
+        flow.ended_at = database_time(session)
+        flow.outcome = "undone"
+
+
+def park(session: orm.Session, move_id: str, code: str, message: str) -> None:
+    """Rest as needs-operator with this reason; `droveway.persistence.journal.requests.retry` goes back from there."""
+    move = get(session, move_id, lock=True)
+    if move.state != State.NEEDS_OPERATOR:
+        change_state(session, move, State.NEEDS_OPERATOR, parked_from=move.state, error=message, error_code=code)
+
+
+def note_evacuated(session: orm.Session, move_id: str, why: str) -> None:
+    """Let the forward flow end as cancelled, with this reason, once it is undone; repeated: the same."""
+    move = get(session, move_id, lock=True)
+    move.cancel_requested = True
+    move.error, move.error_code = why, Evacuated.code
+
+
+def leave(session: orm.Session, move_id: str, code: str, message: str) -> None:
+    """End the move where it stands, and its flow with it; a server that is to be deleted is deleted then."""
+    move = get(session, move_id, lock=True)
+    if move.flow_uuid is not None:
+        flow = flow_of(session, move.flow_uuid)
+        flow.ended_at, flow.outcome = database_time(session), "undone"
+    state = State.DELETING if move.delete_requested else State.CANCELLED
+    columns = {"error": message, "error_code": code, "flow_uuid": None, "step": None, "parked_from": None}
+    change_state(session, move, state, **columns)
+
+
+def _add_flow(session: orm.Session, move: Move, flow: FlowRef, now: dt.datetime) -> str:
+    flow_uuid = str(uuid.uuid4())
+    session.add(
+        MoveFlow(
+            uuid=flow_uuid,
+            move_id=move.id,
+            kind=flow.kind,
+            version=flow.version,
+            digest=flow.digest,
+            created_at=now,
+        )
+    )
+    move.flow_uuid = flow_uuid
+    session.flush()
+    return flow_uuid
+
+
+def _state_after(session: orm.Session, kind: str, move: Move, error: dict[str, Any] | None, *, done: bool) -> State:
+    if kind == "delete":
+        return State.DONE if move.kind == kind or _was_kept(session, move) else State.CANCELLED
+    if done == (kind in FORWARD_KINDS):
+        return State.VERIFYING
+    if move.delete_requested:
+        return State.DELETING
+    if done:
+        return State.DONE if kind == "confirm" else State.REVERTED
+    deleted = error is not None and error["code"] == ServerDeleted.code
+    return State.CANCELLED if move.cancel_requested or deleted else State.FAILED
+
+
+def _was_confirmed(session: orm.Session, move: Move) -> bool:
+    confirmed = sa.select(MoveFlow.uuid).where(
+        MoveFlow.move_id == move.id, MoveFlow.kind == "confirm", MoveFlow.outcome == "done"
+    )
+    return session.scalar(confirmed.limit(1)) is not None
+
+
+def _was_kept(session: orm.Session, move: Move) -> bool:
+    """Whether the move was confirmed while there was a server."""
+    results = session.scalars(
+        sa.select(MoveStep.result).where(MoveStep.move_id == move.id, MoveStep.result.is_not(None))
+    )
+    return _was_confirmed(session, move) and GONE not in list(results)
+
+
+def _confirm_after(move: Move, kind: str, *, done: bool) -> int | None:
+    """Seconds until the policy acts, None for one that never does, or a delete does, which confirms first.
+
+    After a confirm or revert that was undone the policy's whole time begins again.
+    """
+    if move.delete_requested:
+        return CONFIRM_AGAIN if kind == "confirm" else 0
+    if move.policy == MANUAL:
+        return None
+    return 0 if done and move.policy == AUTO else move.confirm_seconds
+
+
+def failure(session: orm.Session, flow_uuid: str) -> MoveStep | None:
+    """The run of a step whose error undid the flow: of the last alternate, not of an earlier one."""
+    return session.scalar(
+        sa.select(MoveStep)
+        .where(MoveStep.flow_uuid == flow_uuid, MoveStep.direction == "execute", MoveStep.error.is_not(None))
+        .order_by(MoveStep.seq.desc())
+        .limit(1)
+    )

@@ -1,0 +1,137 @@
+"""What the keeper decides over: the flows that run or are to run, and as much of the queue as could be admitted.
+
+However long the queue is, each of these reads a few rows of an index.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Collection, Sequence
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from droveway.persistence.database import Executor
+from droveway.persistence.journal.freezes import FROZEN
+from droveway.persistence.journal.moves import LEFT_ENDS, OPEN, OPERATOR_WRITES
+from droveway.persistence.journal.policies import HEALTHY
+from droveway.persistence.journal.states import ENDED, State
+from droveway.persistence.journal.tables import Move, MoveFlow
+
+_DECIDED_OVER: Final[tuple[Any, ...]] = (
+    Move.id,
+    Move.state,
+    Move.hold,
+    Move.cancel_requested,
+    Move.delete_requested,
+    Move.policy,
+    Move.deadline,
+    Move.confirm_seconds,
+    Move.source_cell,
+    Move.source_host,
+    Move.dest_cell,
+    Move.dest_host,
+    Move.target_host,
+    Move.health,
+    Move.health_asked,
+    Move.waits_for,
+    FROZEN.label("frozen"),
+    MoveFlow.uuid,
+    MoveFlow.kind,
+    MoveFlow.version,
+    MoveFlow.digest,
+    MoveFlow.created_at,
+)
+_TO_RUN: Final = sa.and_(MoveFlow.uuid == Move.flow_uuid, MoveFlow.ended_at.is_(None))
+_OPEN: Final = OPEN.with_only_columns(*_DECIDED_OVER).outerjoin(MoveFlow, _TO_RUN)
+_ACTIVE: Final = frozenset(State) - ENDED - {State.QUEUED, State.NEEDS_OPERATOR}
+_UNDER_WAY: Final = _OPEN.where(
+    Move.state.in_(sorted(state.value for state in _ACTIVE)),
+    sa.or_(Move.state != State.VERIFYING.value, Move.policy == HEALTHY, Move.deadline <= sa.func.utc_now()),
+)
+_QUEUED: Final = sa.select(*_DECIDED_OVER).join(MoveFlow, _TO_RUN).order_by(Move.created_at, Move.id)
+_IN_LINE: Final = sa.and_(Move.state == State.QUEUED.value, Move.hold.is_(False), ~FROZEN)
+
+
+def _expanding(name: str) -> sa.BindParameter[list[str]]:
+    return sa.bindparam(name, expanding=True)
+
+
+def _first(*conditions: sa.ColumnElement[bool]) -> sa.Select[Any]:
+    # Their flows are joined to those few alone, whatever a planner takes the tables for that were filled lately.
+    oldest = sa.select(Move.id).where(_IN_LINE, *conditions).order_by(Move.created_at, Move.id)
+    few = oldest.limit(sa.bindparam("most")).subquery()
+    return _QUEUED.join(few, few.c.id == Move.id)
+
+
+_OFFERED: Final = _QUEUED.where(_IN_LINE, Move.flow_uuid.in_(_expanding("flows")))
+_NOT_THESE: Final = Move.flow_uuid.not_in(_expanding("flows"))
+_OLDEST: Final = _first(_NOT_THESE)
+_ROOM_FOR: Final = _first(
+    _NOT_THESE,
+    Move.source_cell.not_in(_expanding("cells")),
+    Move.source_host.not_in(_expanding("hosts")),
+    sa.or_(Move.target_host.is_(None), Move.target_host.not_in(_expanding("hosts"))),
+)
+_ONE_QUEUED: Final = _QUEUED.where(_IN_LINE, Move.id == sa.bindparam("move"))
+_ONE: Final = _OPEN.where(Move.id == sa.bindparam("move"))
+_OLDER: Final = sa.select(sa.func.count()).where(
+    _IN_LINE,
+    sa.tuple_(Move.created_at, Move.id) < sa.tuple_(sa.bindparam("created_at"), sa.bindparam("move")),
+)
+_LEFT: Final = LEFT_ENDS.with_only_columns(*_DECIDED_OVER)
+_NEWEST: Final = sa.select(sa.func.max(MoveFlow.created_at))
+
+
+def of_open_moves(connection: Executor) -> Sequence[sa.Row[Any]]:
+    """Every move that has not ended, oldest first, with the flow that it has to run: ``uuid`` is None at rest."""
+    return connection.execute(_OPEN).all()
+
+
+def under_way(connection: Executor) -> Sequence[sa.Row[Any]]:
+    """Of the same those that a flow has begun of, or that may have to be settled now."""
+    return connection.execute(_UNDER_WAY).all()
+
+
+def queued(connection: Executor, flows: Collection[str]) -> Sequence[sa.Row[Any]]:
+    """Those of these flows whose moves are queued."""
+    return connection.execute(_OFFERED, {"flows": [*flows]}).all() if flows else []
+
+
+def oldest(connection: Executor, beside: Collection[str]) -> Sequence[sa.Row[Any]]:
+    """The oldest queued move that is not held, if there is one ``beside`` those of these flows."""
+    return connection.execute(_OLDEST, {"flows": [*beside], "most": 1}).all()
+
+
+def next_ones(
+    connection: Executor, beside: Collection[str], *, hosts: Collection[str], cells: Collection[str], most: int
+) -> Sequence[sa.Row[Any]]:
+    """The ``most`` oldest of these that neither begin nor, as far as it is known, end in these hosts and cells."""
+    given = {"flows": [*beside], "hosts": [*hosts], "cells": [*cells], "most": most}
+    return connection.execute(_ROOM_FOR, given).all()
+
+
+def one_queued(connection: Executor, move_id: str) -> sa.Row[Any] | None:
+    """The move, if it is queued and not held."""
+    return connection.execute(_ONE_QUEUED, {"move": move_id}).first()
+
+
+def one(connection: Executor, move_id: str) -> sa.Row[Any] | None:
+    """The move, if it has not ended, with the flow that it has to run: ``uuid`` is None at rest."""
+    return connection.execute(_ONE, {"move": move_id}).first()
+
+
+def count_older(connection: Executor, move: sa.Row[Any]) -> int:
+    """How many queued moves that are not held were asked for before this one; ``created_at`` is its flow's."""
+    given = {"created_at": move.created_at, "move": move.id}
+    return connection.execute(_OLDER, given).scalar_one()
+
+
+def left(connection: Executor, now: dt.datetime) -> Sequence[sa.Row[Any]]:
+    """The flows of `droveway.persistence.journal.moves.left_ends`; ``now`` by the database's clock."""
+    return connection.execute(_LEFT, {"dead_since": now - OPERATOR_WRITES}).all()
+
+
+def newest(connection: Executor) -> Any:
+    """When the newest flow was filed; None before the first.  What is committed late may be older than it."""
+    return connection.scalar(_NEWEST)

@@ -1,0 +1,160 @@
+"""What a move that has ended left behind: who may take it away, and where it is written down that somebody did.
+
+While it is taken away no move of the server may begin, and nobody may still be at work for the ended one.  The journal
+admits one move a server by ``active_server``; the ended move takes that place itself, in a transaction that never
+commits it.  A move that is asked for meanwhile waits for that transaction, and a killed holder leaves nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Collection, Iterator
+from typing import Final
+
+import sqlalchemy as sa
+from sqlalchemy import exc, orm
+
+from droveway.errors import Conflict
+from droveway.persistence.database import IDLE_TRANSACTION, Database, database_time
+from droveway.persistence.journal import debts, moves
+from droveway.persistence.journal.moves import SHORT
+from droveway.persistence.journal.states import ENDED, State
+from droveway.persistence.journal.tables import Claim, Debt, Move, MoveAttempt, MoveFlow, MoveStep
+
+STEP: Final = "heal"
+"""The step of a move's history under which it stands what was taken away."""
+
+HOLDS_FOR: Final = IDLE_TRANSACTION / 2
+"""Seconds after which a holder no longer acts: the database gives the transaction of one that stands still up."""
+
+RESERVES: Final = "reserve_volumes"
+"""The step whose result names the attachments that a move made."""
+
+
+class Held(Conflict):
+    """What an ended move left is not to be touched now: somebody may still need it or be at work on it."""
+
+
+class Hold:
+    """The ended move while nothing of its server can begin; ``session`` is the journal's transaction."""
+
+    def __init__(self, session: orm.Session, move: Move) -> None:
+        self.session = session
+        self.move = move
+        self._ends = time.monotonic() + HOLDS_FOR
+
+    def require(self) -> None:
+        """Right before an effect: raise `Held` when the transaction may have been given up since."""
+        if time.monotonic() >= self._ends:
+            raise Held(f"to look again took longer than {HOLDS_FOR:g} s: try again when the services are quicker")
+
+
+@contextlib.contextmanager
+def hold(journal: Database, move_id: str) -> Iterator[Hold]:
+    """Keep every move of the server from beginning; raises `Held` while one is under way or this one is not over.
+
+    It commits what is written through its session when the block ends, and nothing when that raises.
+    """
+    with journal.write() as session:
+        # The claim first, as every fenced transaction locks it.
+        claim = session.scalar(sa.select(Claim).where(Claim.move_id == move_id).with_for_update())
+        move = moves.get(session, move_id, lock=True)
+        short = move.id[:SHORT]
+        if State(move.state) not in ENDED or move.flow_uuid is not None:
+            raise Held(f"the move {short} has not ended")
+        if claim is not None and claim.released_at is None:
+            raise Held(f"{claim.owner} has not given the move {short} back")
+        under_way = f"a move of {move.server_name} is under way: droveway move list --server {move.server}"
+        move.active_server = move.server
+        try:
+            session.flush()
+        except exc.IntegrityError:
+            raise Held(under_way) from None
+        yield Hold(session, move)
+        move.active_server = None
+
+
+def note(journal: Database, move_id: str, *, who: str, what: str) -> int:
+    """Write in the move's history that somebody is about to take this away; the row's number."""
+    with journal.write() as session:
+        move = moves.get(session, move_id)
+        flow = session.scalars(
+            sa.select(MoveFlow).where(MoveFlow.move_id == move_id).order_by(MoveFlow.created_at.desc()).limit(1)
+        ).one()
+        now = database_time(session)
+        row = MoveStep(
+            move_id=move.id,
+            flow_uuid=flow.uuid,
+            flow=flow.kind,
+            step=STEP,
+            direction="execute",
+            attempt=move.attempt,
+            started_at=now,
+            ended_at=now,
+            result={"by": who, "does": what, "outcome": "begun"},
+        )
+        session.add(row)
+        session.flush()
+        return row.seq
+
+
+def conclude(session: orm.Session, seq: int, outcome: str) -> None:
+    """Say in the history what became of it."""
+    row = session.get_one(MoveStep, seq)
+    row.result = {**(row.result or {}), "outcome": outcome}
+    row.ended_at = database_time(session)
+
+
+def is_over(session: orm.Session, move_id: str) -> bool:
+    """Whether no host owes anything for the ended move, and nobody is at work on that."""
+    claim = session.get(Claim, move_id)
+    return not debts.outstanding(session, move_id) and (claim is None or claim.released_at is not None)
+
+
+def first_flow(session: orm.Session, move_id: str) -> str:
+    """The flow with which the move began: the one that made things on hosts."""
+    query = sa.select(MoveFlow.uuid).where(MoveFlow.move_id == move_id).order_by(MoveFlow.created_at).limit(1)
+    return session.scalars(query).one()
+
+
+def owe_again(session: orm.Session, debt_id: int) -> None:
+    """Let a debt stand again that was written off."""
+    debt = session.get_one(Debt, debt_id)
+    if debts.WRITTEN_OFF in debt.details:
+        debt.details = {key: value for key, value in debt.details.items() if key != debts.WRITTEN_OFF}
+        debt.settled_at = None
+
+
+def tried_hosts(session: orm.Session, servers: Collection[str]) -> dict[tuple[str, str], str]:
+    """(server, host) → the last of the server's ended moves that went from or to the host, whether it got there."""
+    ended = Move.state.in_([state.value for state in ENDED])
+    order = Move.created_at, Move.id
+    found: dict[tuple[str, str], str] = {}
+    ends = sa.select(Move.id, Move.server, Move.source_host, Move.dest_host).where(ended, Move.server.in_(servers))
+    for row in session.execute(ends.order_by(*order)):
+        found |= {(row.server, host): row.id for host in (row.source_host, row.dest_host) if host}
+    tried = (
+        sa.select(Move.id, Move.server, MoveAttempt.host)
+        .join(MoveAttempt, MoveAttempt.move_id == Move.id)
+        .where(ended, Move.server.in_(servers))
+    )
+    for move, server, host in session.execute(tried.order_by(*order)):
+        found.setdefault((server, host), move)
+    return found
+
+
+def reserved(session: orm.Session, servers: Collection[str]) -> dict[str, str]:
+    """Attachment → the ended move that made it for one of the servers, as the move's own history tells."""
+    ended = Move.state.in_([state.value for state in ENDED])
+    query = (
+        sa.select(Move.id, MoveStep.result)
+        .join(MoveStep, MoveStep.move_id == Move.id)
+        .where(ended, Move.server.in_(servers), MoveStep.step == RESERVES, MoveStep.result.is_not(None))
+    )
+    found = {}
+    for row in session.execute(query):
+        for ids in row.result.values():
+            if isinstance(ids, dict) and ids.get("new"):
+                found[str(ids["new"])] = row.id
+    return found

@@ -1,0 +1,63 @@
+"""Removing moves that ended long ago, with all that the journal has of them."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Final
+
+import sqlalchemy as sa
+
+from droveway.persistence.database import Database, database_time
+from droveway.persistence.journal.states import ENDED
+from droveway.persistence.journal.tables import Claim, Debt, Intent, Move, MoveAttempt, MoveFlow, MoveStep, Plan
+
+_FLOWS: Final = sa.table("flowdetails", sa.column("uuid"), sa.column("parent_uuid"))
+_ATOMS: Final = sa.table("atomdetails", sa.column("parent_uuid"))
+_BOOKS: Final = sa.table("logbooks", sa.column("uuid"))
+
+
+def purge(journal: Database, seconds: int, gone: list[str] | None = None) -> dict[str, int]:
+    """Remove what ended longer ago than that, one move a transaction; how many rows of each table went.
+
+    To ``gone`` the ids of the moves are added.
+
+    A move stays while a host owes something for it, or while its last claim was not given back.
+    """
+    with journal.read() as session:
+        before = database_time(session) - dt.timedelta(seconds=seconds)
+        ids = list(session.scalars(_endings(before)))
+    counted: dict[str, int] = {}
+    for move in ids:
+        with journal.begin() as connection:
+            # Looked at again, for it may have changed since it was listed.
+            if connection.scalar(_endings(before).where(Move.id == move).with_for_update()) is None:
+                continue
+            _remove(connection, move, counted)
+        if gone is not None:
+            gone.append(move)
+    with journal.begin() as connection:
+        counted[Plan.__tablename__] = connection.execute(sa.delete(Plan).where(Plan.created_at < before)).rowcount
+    return {name: count for name, count in counted.items() if count}
+
+
+def _endings(before: dt.datetime) -> sa.Select[str]:
+    owed = sa.select(Debt.id).where(Debt.move_id == Move.id, Debt.settled_at.is_(None))
+    claimed = sa.select(Claim.move_id).where(Claim.move_id == Move.id, Claim.released_at.is_(None))
+    ended = Move.state.in_([state.value for state in ENDED])
+    return sa.select(Move.id).where(ended, Move.ended_at < before, ~owed.exists(), ~claimed.exists())
+
+
+def _remove(connection: sa.Connection, move: str, counted: dict[str, int]) -> None:
+    flows = sa.select(_FLOWS.c.uuid).where(_FLOWS.c.parent_uuid == move)
+    removals = {
+        "atomdetails": sa.delete(_ATOMS).where(_ATOMS.c.parent_uuid.in_(flows)),
+        "flowdetails": sa.delete(_FLOWS).where(_FLOWS.c.parent_uuid == move),
+        "logbooks": sa.delete(_BOOKS).where(_BOOKS.c.uuid == move),
+        **{
+            table.__tablename__: sa.delete(table).where(table.move_id == move)
+            for table in (MoveStep, MoveAttempt, Intent, Debt, Claim, MoveFlow)
+        },
+        Move.__tablename__: sa.delete(Move).where(Move.id == move),
+    }
+    for name, removal in removals.items():
+        counted[name] = counted.get(name, 0) + connection.execute(removal).rowcount

@@ -1,0 +1,109 @@
+"""A server's instance actions and their events, as users see them in Nova.
+
+An event is opened and closed in the same transaction as the records that it speaks of, so a repeat finds it so.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Final
+
+import sqlalchemy as sa
+from sqlalchemy import orm
+
+from droveway.persistence.nova.cell import InstanceAction, InstanceActionEvent
+from droveway.persistence.times import utcnow
+
+SUCCESS = "Success"
+ERROR = "Error"
+
+# Built once, and run without the session's bookkeeping: a move opens and closes half a dozen events.
+_FIND: Final = sa.select(InstanceAction.id).where(
+    InstanceAction.instance_uuid == sa.bindparam("server"),
+    InstanceAction.request_id == sa.bindparam("request"),
+    InstanceAction.deleted == 0,
+)
+_ANY_OPEN: Final = (InstanceActionEvent.action_id == sa.bindparam("row"), InstanceActionEvent.finish_time.is_(None))
+_IS_NAMED: Final = InstanceActionEvent.event == sa.bindparam("named")
+_OPEN: Final = sa.select(InstanceActionEvent.id).where(*_ANY_OPEN, _IS_NAMED)
+_CLOSE_ALL: Final = (
+    sa.update(InstanceActionEvent)
+    .where(*_ANY_OPEN)
+    .values(finish_time=sa.bindparam("now"), result=sa.bindparam("outcome"), details=sa.bindparam("why"))
+)
+_CLOSE: Final = _CLOSE_ALL.where(_IS_NAMED)
+_TOUCH: Final = (
+    sa.update(InstanceAction).where(InstanceAction.id == sa.bindparam("row")).values(updated_at=sa.bindparam("now"))
+)
+_FAIL: Final = (
+    sa.update(InstanceAction)
+    .where(InstanceAction.id == sa.bindparam("row"), InstanceAction.message.is_distinct_from(ERROR))
+    .values(message=ERROR)
+)
+_ADD: Final = sa.insert(InstanceAction)
+_ADD_EVENT: Final = sa.insert(InstanceActionEvent)
+
+
+@dataclasses.dataclass(frozen=True)
+class ActionRef:
+    """One call on a server, by the request that made it."""
+
+    server: str
+    request_id: str
+
+
+def begin(session: orm.Session, ref: ActionRef, name: str, *, user_id: str | None, project_id: str | None) -> None:
+    """Record the action; repeated: the same row."""
+    if _find(session, ref) is None:
+        # The action points at the server's row, which may have been made in this transaction.
+        session.flush()
+        row = {"action": name, "instance_uuid": ref.server, "request_id": ref.request_id, "start_time": utcnow()}
+        session.connection().execute(_ADD, row | {"user_id": user_id, "project_id": project_id})
+
+
+def fail(session: orm.Session, ref: ActionRef, why: str | None) -> bool:
+    """Mark the action as failed and close what is open of it with Error and the reason.
+
+    Returns False, and changes nothing, when there is no such action or it has failed already.
+    """
+    action = _find(session, ref)
+    if action is None:
+        return False
+    connection = session.connection()
+    if not connection.execute(_FAIL, {"row": action}).rowcount:
+        return False
+    connection.execute(_CLOSE_ALL, {"row": action, "now": utcnow(), "outcome": ERROR, "why": why})
+    return True
+
+
+def open_event(session: orm.Session, ref: ActionRef, event: str, host: str | None) -> None:
+    """Begin an event of the action unless it is open already."""
+    action, connection = _find(session, ref), session.connection()
+    if action is None or connection.scalar(_OPEN, {"row": action, "named": event}) is not None:
+        return
+    connection.execute(_ADD_EVENT, {"event": event, "action_id": action, "start_time": utcnow(), "host": host})
+    connection.execute(_TOUCH, {"row": action, "now": utcnow()})
+
+
+def close_event(session: orm.Session, ref: ActionRef, event: str) -> bool:
+    """End the open event of that name with Success; False when there is none."""
+    return _end(session, ref, event, SUCCESS, None)
+
+
+def fail_event(session: orm.Session, ref: ActionRef, event: str, why: str | None) -> None:
+    """End the open event of that name with Error and the reason; nothing when there is none."""
+    _end(session, ref, event, ERROR, why)
+
+
+def _end(session: orm.Session, ref: ActionRef, event: str, result: str, why: str | None) -> bool:
+    action, connection = _find(session, ref), session.connection()
+    if action is None:
+        return False
+    now = utcnow()
+    ended = connection.execute(_CLOSE, {"row": action, "named": event, "now": now, "outcome": result, "why": why})
+    connection.execute(_TOUCH, {"row": action, "now": now})
+    return bool(ended.rowcount)
+
+
+def _find(session: orm.Session, ref: ActionRef) -> int | None:
+    return session.connection().scalar(_FIND, {"server": ref.server, "request": ref.request_id})

@@ -1,0 +1,100 @@
+"""Access to the cell databases, each write behind the fence of a move's epoch.
+
+The fence is a row of Nova's own `instance_system_metadata`, key ``droveway_epoch``: written when a flow is claimed,
+locked and compared in every transaction, removed when the flow has ended.  Missing means fenced.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+import sqlalchemy as sa
+from sqlalchemy import orm
+
+from droveway.errors import Fenced, NotFound, ServerDeleted
+from droveway.persistence.database import Database
+from droveway.persistence.nova import cell as models
+from droveway.persistence.nova import declared, servers
+
+FENCE_KEY = "droveway_epoch"
+
+_OF_SERVER: Final = (
+    models.InstanceSystemMetadata.instance_uuid == sa.bindparam("server"),
+    models.InstanceSystemMetadata.key == FENCE_KEY,
+)
+_STANDS: Final = (*_OF_SERVER, models.InstanceSystemMetadata.deleted == 0)
+_FENCE: Final = sa.select(models.InstanceSystemMetadata).where(*_STANDS).with_for_update()
+_FENCE_VALUE: Final = sa.select(models.InstanceSystemMetadata.value).where(*_STANDS).with_for_update()
+_SERVER: Final = sa.select(models.Instance.id).where(models.Instance.uuid == sa.bindparam("server")).with_for_update()
+_DROP_FENCE: Final = sa.delete(models.InstanceSystemMetadata).where(
+    *_OF_SERVER,
+    sa.or_(models.InstanceSystemMetadata.value == sa.bindparam("epoch"), models.InstanceSystemMetadata.deleted != 0),
+)
+
+
+class Cells:
+    """The cell databases by cell name."""
+
+    def __init__(self, databases: Mapping[str, Database]) -> None:
+        self._databases = dict(databases)
+
+    def names(self) -> list[str]:
+        """Every cell, in order."""
+        return sorted(self._databases)
+
+    def database(self, cell: str) -> Database:
+        """The cell's database; raises `droveway.errors.NotFound`."""
+        if cell not in self._databases:
+            raise NotFound(f"cell {cell} is unknown: droveway cell list shows the cells")
+        return self._databases[cell]
+
+    def is_declared_down(self, cell: str, host: str) -> bool:
+        """Whether a person made sure that the cell's host is off."""
+        with self.database(cell).read() as session:
+            return declared.is_down(session, host)
+
+    @contextlib.contextmanager
+    def transaction(self, cell: str, server: str, epoch: int) -> Iterator[orm.Session]:
+        """One fenced transaction; raises `droveway.errors.Fenced` unless the fence row names exactly this epoch.
+
+        Raises ServerDeleted when the server's rows are gone, and the fence with them.
+        """
+        with self.database(cell).write() as session:
+            present = session.connection().scalar(_FENCE_VALUE, {"server": server})
+            if present is None and servers.is_gone(session, server):
+                raise ServerDeleted(f"server {server} was deleted meanwhile")
+            if present != str(epoch):
+                raise Fenced(f"epoch {epoch} no longer stands for server {server} in cell {cell}")
+            yield session
+
+    def raise_fence(self, cell: str, server: str, epoch: int) -> None:
+        """Let only ``epoch`` write from now on; raises Fenced when a higher one stands already."""
+        with self.database(cell).write() as session:
+            present = session.scalar(_FENCE, {"server": server})
+            if present is None:
+                # Of a row that is not there nothing is locked: two claims could each insert one, and one would stay.
+                session.execute(_SERVER, {"server": server})
+                present = session.scalar(_FENCE, {"server": server})
+            if present is None:
+                session.add(
+                    models.InstanceSystemMetadata(key=FENCE_KEY, value=str(epoch), instance_uuid=server, deleted=0)
+                )
+            elif int(present.value or 0) > epoch:
+                raise Fenced(f"a newer epoch stands for server {server} in cell {cell}")
+            else:
+                present.value = str(epoch)
+
+    def drop_fence(self, cell: str, server: str, epoch: int) -> None:
+        """Remove the fence row if it is this epoch's: from then on nobody may write.
+
+        One that was soft-deleted with its server goes too.
+        """
+        with self.database(cell).begin() as connection:
+            connection.execute(_DROP_FENCE, {"server": server, "epoch": str(epoch)})
+
+    def close(self) -> None:
+        """Give back every connection."""
+        for database in self._databases.values():
+            database.close()

@@ -1,0 +1,48 @@
+"""Why an operation on a server failed, as users of Nova see it: rows of `instance_faults`."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Final
+
+import sqlalchemy as sa
+from sqlalchemy import orm
+
+from droveway.persistence.nova.cell import InstanceFault
+
+CODE: Final = 500
+"""Nova's code of whatever is not the user's own fault."""
+
+_LONGEST: Final = 255
+
+
+@dataclasses.dataclass(frozen=True)
+class Fault:
+    """One failure; ``details`` tells it from every other one of the server."""
+
+    message: str
+    details: str
+    host: str
+    step: str = ""
+    """The step of the flow that failed."""
+
+
+def record(session: orm.Session, server: str, fault: Fault) -> None:
+    """Add the fault as Nova's `add_instance_fault_from_exc` does; repeated: the same row.
+
+    Where Nova keeps a traceback, ``details`` stand: an administrator is shown them, a user the message.
+    """
+    known = sa.select(InstanceFault.id).where(
+        InstanceFault.instance_uuid == server, InstanceFault.details == fault.details
+    )
+    if session.scalar(known.limit(1)) is None:
+        session.add(
+            InstanceFault(
+                instance_uuid=server,
+                code=CODE,
+                message=fault.message[:_LONGEST],
+                details=fault.details,
+                host=fault.host,
+                deleted=0,
+            )
+        )

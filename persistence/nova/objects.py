@@ -1,0 +1,278 @@
+"""The versioned objects that Nova keeps as JSON in its columns, written and read as plain dictionaries.
+
+An object is an envelope: name, namespace, version, data and, when it was saved with unsaved fields, the list of their
+names. The versions below are those of Nova 34; an object that is rewritten keeps the version and all else that it was
+found with, because a newer or unknown field makes an older Nova fail.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from droveway.errors import BadObject
+from droveway.persistence.nova import api
+from droveway.persistence.times import to_json
+
+Json = dict[str, Any]
+
+_PREFIX = "nova_object."
+_VERSIONS = {
+    "Flavor": "1.2",
+    "ImageMeta": "1.8",
+    "ImageMetaProps": "1.44",
+    "InstanceGroup": "1.11",
+    "InstancePCIRequests": "1.1",
+    "KeyPair": "1.4",
+    "KeyPairList": "1.3",
+    "MigrationContext": "1.2",
+    "PciDeviceList": "1.3",
+    "RequestSpec": "1.15",
+    "SchedulerLimits": "1.0",
+    "SecurityGroup": "1.2",
+    "SecurityGroupList": "1.1",
+}
+_IMAGE_FIELDS = frozenset(
+    {
+        "id",
+        "name",
+        "status",
+        "visibility",
+        "protected",
+        "checksum",
+        "owner",
+        "size",
+        "virtual_size",
+        "container_format",
+        "disk_format",
+        "created_at",
+        "updated_at",
+        "tags",
+        "direct_url",
+        "min_ram",
+        "min_disk",
+    },
+)
+_FLAVOR_COLUMNS = (
+    "id",
+    "name",
+    "memory_mb",
+    "vcpus",
+    "root_gb",
+    "ephemeral_gb",
+    "flavorid",
+    "swap",
+    "rxtx_factor",
+    "vcpu_weight",
+    "disabled",
+    "is_public",
+    "description",
+)
+_FLAVOR_SLOTS = ("cur", "old", "new")
+
+
+@dataclass(frozen=True)
+class Envelope:
+    """A versioned object taken apart; `changes` is None when the envelope has no such key."""
+
+    name: str
+    version: str
+    data: Json
+    changes: list[str] | None = None
+    namespace: str = "nova"
+
+    def pack(self) -> Json:
+        """Return the object as Nova writes it."""
+        packed = {
+            f"{_PREFIX}name": self.name,
+            f"{_PREFIX}namespace": self.namespace,
+            f"{_PREFIX}version": self.version,
+            f"{_PREFIX}data": self.data,
+        }
+        return packed if self.changes is None else packed | {f"{_PREFIX}changes": self.changes}
+
+
+def unpack(packed: Mapping[str, Any], name: str) -> Envelope:
+    """Take apart an object of Nova's class `name`; raise BadObject when it is none."""
+    found = packed.get(f"{_PREFIX}name")
+    if found != name:
+        message = f"A column should hold Nova's {name} and holds {found or 'no versioned object'}; restore the row."
+        raise BadObject(message)
+    return Envelope(
+        name=name,
+        namespace=packed[f"{_PREFIX}namespace"],
+        version=packed[f"{_PREFIX}version"],
+        data=dict(packed[f"{_PREFIX}data"]),
+        changes=packed.get(f"{_PREFIX}changes"),
+    )
+
+
+def rewrite(packed: Mapping[str, Any], name: str, fields: Mapping[str, Any]) -> Json:
+    """Return the object with some fields replaced and all else, its version too, as it was found."""
+    envelope = unpack(packed, name)
+    return replace(envelope, data=envelope.data | dict(fields)).pack()
+
+
+def encode(value: Any) -> str:
+    """Return the text of a JSON column."""
+    return json.dumps(value)
+
+
+def decode(text: str) -> Any:
+    """Return what a JSON column holds; raise BadObject when it is not JSON."""
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        message = f"A column that Nova keeps JSON in holds something else ({error}); restore the row."
+        raise BadObject(message) from None
+
+
+def flavor_object(row: api.Flavor, extra_specs: Mapping[str, str]) -> Json:
+    """Return the Flavor of a row of the API database and its extra specs."""
+    data = {column: getattr(row, column) for column in _FLAVOR_COLUMNS}
+    data |= {"extra_specs": dict(extra_specs), "created_at": to_json(row.created_at)}
+    return _new("Flavor", data | {"updated_at": to_json(row.updated_at), "deleted_at": None, "deleted": False})
+
+
+def flavor_data(flavor: Mapping[str, Any]) -> Json:
+    """Return a Flavor's fields; raise BadObject when it is none."""
+    return unpack(flavor, "Flavor").data
+
+
+def server_flavors(cur: Json, *, old: Json | None = None, new: Json | None = None) -> Json:
+    """Return what `instance_extra.flavor` holds: always all three keys, and no descriptions."""
+    return {"cur": _undescribed(cur), "old": _undescribed(old), "new": _undescribed(new)}
+
+
+def change_server_flavors(found: Mapping[str, Any], changed: Mapping[str, Json | None]) -> Json:
+    """Return `instance_extra.flavor` with the slots `cur`, `old` or `new` replaced and the others as they were.
+
+    Raises BadObject when one of the three is missing, for which Nova too would fail.
+    """
+    if any(slot not in found for slot in _FLAVOR_SLOTS) or changed.keys() - _FLAVOR_SLOTS:
+        message = f"instance_extra.flavor must have the keys cur, old and new, not {', '.join(found)}; restore the row."
+        raise BadObject(message)
+    return dict(found) | {slot: _undescribed(flavor) for slot, flavor in changed.items()}
+
+
+def image_meta(fields: Mapping[str, Any], properties: Mapping[str, Any] | None = None) -> Json:
+    """Return the ImageMeta with the given fields; one that is not given stays unset, as for a volume's image.
+
+    Raises BadObject for a field that Nova does not know.
+    """
+    if unknown := fields.keys() - _IMAGE_FIELDS:
+        message = f"Nova's ImageMeta has no field {', '.join(sorted(unknown))}; give known image fields."
+        raise BadObject(message)
+    return _new("ImageMeta", dict(fields) | {"properties": _new("ImageMetaProps", dict(properties or {}))})
+
+
+def pci_requests(requests: Iterable[Json] = (), *, instance_uuid: str | None = None) -> Json:
+    """Return InstancePCIRequests; the server's uuid is set only where Nova sets it (not at the first scheduling)."""
+    data: Json = {} if instance_uuid is None else {"instance_uuid": instance_uuid}
+    return _new("InstancePCIRequests", data | {"requests": list(requests)})
+
+
+def pci_devices(devices: Iterable[Json] = ()) -> Json:
+    """Return the PciDeviceList of PciDevice objects."""
+    return _new("PciDeviceList", {"objects": list(devices)})
+
+
+def key_pairs(pairs: Iterable[Mapping[str, Any]] = ()) -> Json:
+    """Return the KeyPairList of rows with name, user_id, fingerprint, public_key and type."""
+    return _new("KeyPairList", {"objects": [_new("KeyPair", dict(pair)) for pair in pairs]})
+
+
+def server_group(row: api.InstanceGroup, policy: api.InstanceGroupPolicy) -> Json:
+    """Return the InstanceGroup of a request spec: members and hosts are left out, they are read when scheduling."""
+    data = {column: getattr(row, column) for column in ("id", "user_id", "project_id", "uuid", "name")}
+    data |= {"policy": policy.policy, "_rules": decode(policy.rules) if policy.rules else {}}
+    data |= {"members": None, "hosts": None, "deleted_at": None, "deleted": False}
+    times = {"created_at": to_json(row.created_at), "updated_at": to_json(row.updated_at)}
+    return _new("InstanceGroup", data | times)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerRequest:
+    """What a request spec says of a server; `flavor`, `image` and `group` are versioned objects."""
+
+    spec_id: int
+    instance_uuid: str
+    project_id: str
+    user_id: str
+    flavor: Json
+    image: Json
+    availability_zone: str | None = None
+    group: Json | None = None
+    security_groups: tuple[str, ...] = ("default",)
+    scheduler_hints: Mapping[str, list[str]] | None = None
+    is_bfv: bool = False
+    pci_requests: Json | None = None
+
+
+def request_spec(request: ServerRequest) -> Json:
+    """Return a new RequestSpec; what Nova keeps only for one scheduling is null."""
+    groups = [_new("SecurityGroup", {"name": name}) for name in request.security_groups]
+    limits = dict.fromkeys(("numa_topology", "vcpu", "disk_gb", "memory_mb"))
+    data: Json = dict.fromkeys(
+        ("numa_topology", "ignore_hosts", "force_hosts", "force_nodes", "requested_destination", "retry"),
+    )
+    data |= {
+        "id": request.spec_id,
+        "image": request.image,
+        "pci_requests": pci_requests() if request.pci_requests is None else request.pci_requests,
+        "project_id": request.project_id,
+        "user_id": request.user_id,
+        "availability_zone": request.availability_zone,
+        "flavor": request.flavor,
+        "num_instances": 1,
+        "limits": _new("SchedulerLimits", limits),
+        "instance_group": request.group,
+        "scheduler_hints": dict(request.scheduler_hints or {}),
+        "instance_uuid": request.instance_uuid,
+        "security_groups": _new("SecurityGroupList", {"objects": groups}),
+        "is_bfv": request.is_bfv,
+        "requested_resources": [],
+    }
+    return _new("RequestSpec", data)
+
+
+def change_request_spec(found: Mapping[str, Any], fields: Mapping[str, Any]) -> Json:
+    """Return a RequestSpec with `flavor`, `availability_zone` or others replaced, and the rest verbatim."""
+    return rewrite(found, "RequestSpec", fields)
+
+
+def migration_context(
+    instance_uuid: str,
+    migration_id: int,
+    *,
+    old_pci_devices: Json | None = None,
+    new_pci_devices: Json | None = None,
+    old_pci_requests: Json | None = None,
+    new_pci_requests: Json | None = None,
+) -> Json:
+    """Return the MigrationContext of a server without NUMA topology or other resources.
+
+    `migration_id` is the id of the migration in the same cell. A list that is not given is an empty one;
+    `old_pci_devices` alone may be null, as a cross-cell move leaves it, and then has to be set so by `rewrite`.
+    """
+    none = pci_requests(instance_uuid=instance_uuid)
+    data: Json = dict.fromkeys(("new_numa_topology", "old_numa_topology", "new_resources", "old_resources"))
+    data |= {
+        "instance_uuid": instance_uuid,
+        "migration_id": migration_id,
+        "new_pci_devices": pci_devices() if new_pci_devices is None else new_pci_devices,
+        "old_pci_devices": pci_devices() if old_pci_devices is None else old_pci_devices,
+        "new_pci_requests": none if new_pci_requests is None else new_pci_requests,
+        "old_pci_requests": none if old_pci_requests is None else old_pci_requests,
+    }
+    return _new("MigrationContext", data)
+
+
+def _new(name: str, data: Json) -> Json:
+    return Envelope(name, _VERSIONS[name], data).pack()
+
+
+def _undescribed(flavor: Json | None) -> Json | None:
+    return None if flavor is None else rewrite(flavor, "Flavor", {"description": None})

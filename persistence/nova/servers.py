@@ -1,0 +1,148 @@
+"""A server's rows in its cell: loading them, and the small tables that hang on them."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import sqlalchemy as sa
+from sqlalchemy import orm
+
+from droveway.errors import NotFound, ServerDeleted
+from droveway.persistence.nova import api, objects
+from droveway.persistence.nova.cell import (
+    BlockDeviceMapping,
+    Instance,
+    InstanceExtra,
+    InstanceSystemMetadata,
+    Migration,
+)
+from droveway.persistence.nova.vm_states import TaskState, VmState
+
+# Built once: to build a statement costs as much as to run it, and every step of a move runs some of these.
+_SERVER: Final[sa.BindParameter[str]] = sa.bindparam("server")
+_LIVE: Final = sa.select(Instance).where(Instance.uuid == _SERVER).with_for_update()
+_ID: Final = sa.select(Instance.id).where(Instance.uuid == _SERVER, Instance.deleted == 0)
+_FOUND: Final = sa.select(Instance).where(Instance.uuid == _SERVER, Instance.deleted == 0)
+_EXTRA: Final = sa.select(InstanceExtra).where(InstanceExtra.instance_uuid == _SERVER, InstanceExtra.deleted == 0)
+_MIGRATION: Final = sa.select(Migration).where(Migration.uuid == sa.bindparam("move"), Migration.deleted == 0)
+_VOLUMES: Final = (
+    sa.select(BlockDeviceMapping)
+    .where(
+        BlockDeviceMapping.instance_uuid == _SERVER,
+        BlockDeviceMapping.destination_type == "volume",
+        BlockDeviceMapping.deleted == 0,
+    )
+    .order_by(BlockDeviceMapping.device_name, BlockDeviceMapping.id)
+)
+_METADATA: Final = (
+    InstanceSystemMetadata.instance_uuid == _SERVER,
+    InstanceSystemMetadata.key == sa.bindparam("named"),
+)
+_METADATA_ROW: Final = sa.select(InstanceSystemMetadata).where(*_METADATA, InstanceSystemMetadata.deleted == 0)
+_REMOVE_METADATA: Final = sa.delete(InstanceSystemMetadata).where(*_METADATA)
+_REQUEST_SPEC: Final = sa.select(api.RequestSpec).where(api.RequestSpec.instance_uuid == _SERVER)
+_FLAVOR: Final = sa.select(api.Flavor).where(
+    sa.or_(api.Flavor.name == sa.bindparam("named"), api.Flavor.flavorid == sa.bindparam("named"))
+)
+_EXTRA_SPECS: Final = sa.select(api.FlavorExtraSpec.key, api.FlavorExtraSpec.value).where(
+    api.FlavorExtraSpec.flavor_id == sa.bindparam("flavor")
+)
+
+
+def live(session: orm.Session, server: str, *, deleting: bool = False) -> Instance:
+    """The server's row, locked; raises `droveway.errors.ServerDeleted` when it is gone or being deleted.
+
+    With ``deleting`` one that is being deleted will do.
+    """
+    row = session.scalar(_LIVE, {"server": server})
+    going = row is not None and row.task_state == TaskState.DELETING and not deleting
+    if row is None or row.deleted or row.vm_state in (VmState.DELETED, VmState.SOFT_DELETED) or going:
+        raise ServerDeleted(f"server {server} was deleted meanwhile")
+    return row
+
+
+def is_gone(session: orm.Session, server: str) -> bool:
+    """Whether the cell has no live row of the server."""
+    return session.scalar(_ID, {"server": server}) is None
+
+
+def find(session: orm.Session, server: str) -> Instance:
+    """The server's row whatever its state; raises NotFound."""
+    row = session.scalar(_FOUND, {"server": server})
+    if row is None:
+        raise NotFound(f"server {server} is not in this cell: droveway server list shows the servers")
+    return row
+
+
+def extra_row(session: orm.Session, server: str) -> InstanceExtra:
+    """The server's instance_extra row; raises NotFound."""
+    row = session.scalar(_EXTRA, {"server": server})
+    if row is None:
+        raise NotFound(f"server {server} has no instance_extra row: restore it before the server is moved")
+    return row
+
+
+def migration(session: orm.Session, move_id: str) -> Migration | None:
+    """The migration row of a move, which has its uuid."""
+    return session.scalar(_MIGRATION, {"move": move_id})
+
+
+def the_migration(session: orm.Session, move_id: str) -> Migration:
+    """The migration row of a move that must have one; raises NotFound."""
+    row = migration(session, move_id)
+    if row is None:
+        raise NotFound(f"move {move_id} has no migration row in its cell: somebody removed it")
+    return row
+
+
+def flavors(row: InstanceExtra) -> dict[str, Any]:
+    """What instance_extra.flavor holds: the Flavor objects cur, old and new."""
+    found: dict[str, Any] = objects.decode(row.flavor or "{}")
+    return found
+
+
+def volumes(session: orm.Session, server: str) -> list[BlockDeviceMapping]:
+    """The server's volumes, by device name."""
+    return list(session.scalars(_VOLUMES, {"server": server}))
+
+
+def swap_disk(session: orm.Session, server: str) -> BlockDeviceMapping | None:
+    """The block device mapping of the server's swap disk, if it has one."""
+    return session.scalar(
+        sa.select(BlockDeviceMapping).where(
+            BlockDeviceMapping.instance_uuid == server,
+            BlockDeviceMapping.guest_format == "swap",
+            BlockDeviceMapping.deleted == 0,
+        )
+    )
+
+
+def set_system_metadata(session: orm.Session, server: str, key: str, value: str | None) -> None:
+    """Set one value of the server's system metadata; None removes the row physically, as Nova does."""
+    mine = {"server": server, "named": key}
+    if value is None:
+        session.flush()
+        session.connection().execute(_REMOVE_METADATA, mine)
+        return
+    row = session.scalar(_METADATA_ROW, mine)
+    if row is None:
+        session.add(InstanceSystemMetadata(instance_uuid=server, key=key, value=value, deleted=0))
+    elif row.value != value:
+        row.value = value
+
+
+def request_spec(session: orm.Session, server: str) -> api.RequestSpec:
+    """The server's request spec in the API database; raises NotFound."""
+    row = session.scalar(_REQUEST_SPEC, {"server": server})
+    if row is None:
+        raise NotFound(f"server {server} has no request spec: restore it before the server is moved")
+    return row
+
+
+def flavor(session: orm.Session, name: str) -> dict[str, Any]:
+    """The flavor of that name or flavorid in the API database as Nova's object; raises NotFound."""
+    row = session.scalar(_FLAVOR, {"named": name})
+    if row is None:
+        raise NotFound(f"flavor {name} is unknown: droveway flavor list shows the flavors")
+    specs = session.execute(_EXTRA_SPECS, {"flavor": row.id})
+    return objects.flavor_object(row, {key: value or "" for key, value in specs})

@@ -1,0 +1,65 @@
+"""The block device mapping of a server's swap disk, which follows its flavor."""
+
+from __future__ import annotations
+
+import uuid
+
+import sqlalchemy as sa
+from sqlalchemy import orm
+
+from droveway.persistence.nova import servers
+from droveway.persistence.nova.cell import BlockDeviceMapping
+from droveway.persistence.swap import swap
+from droveway.persistence.times import utcnow
+
+
+def follow_flavor(session: orm.Session, server: str, old_mb: int, new_mb: int, *, back: bool) -> None:
+    """Appear, change or vanish as Nova's `_update_bdm_for_swap_to_finish_resize`; sizes in MiB; repeated: the same.
+
+    ``back`` undoes an earlier change: a row that vanished is the one that comes back, so that the server is as it was.
+    """
+    row = servers.swap_disk(session, server)
+    if not new_mb:
+        if row is not None:
+            row.deleted, row.deleted_at = row.id, utcnow()
+    elif row is not None:
+        swap(session, row, volume_size=(old_mb, new_mb))
+    elif not (back and _revive(session, server, new_mb)):
+        session.add(_blank(server, new_mb))
+    session.flush()
+
+
+def _revive(session: orm.Session, server: str, size_mb: int) -> bool:
+    """Bring the row of this size back that was deleted last; False when there is none."""
+    row = session.scalar(
+        sa.select(BlockDeviceMapping)
+        .where(
+            BlockDeviceMapping.instance_uuid == server,
+            BlockDeviceMapping.guest_format == "swap",
+            BlockDeviceMapping.volume_size == size_mb,
+            BlockDeviceMapping.deleted != 0,
+        )
+        .order_by(BlockDeviceMapping.id.desc())
+        .limit(1)
+    )
+    if row is None:
+        return False
+    row.deleted, row.deleted_at = 0, None
+    return True
+
+
+def _blank(server: str, size_mb: int) -> BlockDeviceMapping:
+    """Nova's blank swap device; its name is given when the guest is defined and is not recorded."""
+    return BlockDeviceMapping(
+        instance_uuid=server,
+        uuid=str(uuid.uuid4()),
+        source_type="blank",
+        destination_type="local",
+        guest_format="swap",
+        device_type="disk",
+        volume_size=size_mb,
+        delete_on_termination=True,
+        boot_index=-1,
+        no_device=False,
+        deleted=0,
+    )

@@ -1,0 +1,176 @@
+"""What the servers on a host use, recomputed from rows, never incremented, as Nova's resource tracker does.
+
+Follows Nova's resource tracker (`_update_usage`): a server counts where it lives with the flavor it has; a move that
+has not ended counts besides: its new flavor on the destination, its old one on the source, wherever the server itself
+is not.  A root disk that is a volume takes nothing of the host, of swap only whole GiB count, and what the host keeps
+for itself (`reserved_host_cpus`, `reserved_host_memory_mb`, `reserved_host_disk_mb`) counts as used.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import sqlalchemy as sa
+from sqlalchemy import orm
+
+from droveway.persistence.nova import objects
+from droveway.persistence.nova.cell import BlockDeviceMapping, Instance, InstanceExtra, Migration
+from droveway.persistence.nova.cell_hosts import ComputeNode
+from droveway.persistence.nova.vm_states import ENDED_MIGRATIONS
+
+_HOST: Final[sa.BindParameter[str]] = sa.bindparam("host")
+_USED: Final = ("vcpus_used", "memory_mb_used", "local_gb_used", "free_ram_mb", "free_disk_gb", "running_vms")
+_NODE: Final = (
+    sa.select(
+        ComputeNode.id,
+        ComputeNode.memory_mb,
+        ComputeNode.local_gb,
+        *(getattr(ComputeNode, column) for column in _USED),
+    )
+    .where(ComputeNode.host == _HOST, ComputeNode.deleted == 0)
+    .with_for_update()
+)
+_STORE: Final = (
+    sa.update(ComputeNode)
+    .where(ComputeNode.id == sa.bindparam("node"))
+    .values({column: sa.bindparam(f"new_{column}") for column in _USED})
+)
+_FROM_VOLUME: Final = (
+    sa.exists()
+    .where(
+        BlockDeviceMapping.instance_uuid == Instance.uuid,
+        BlockDeviceMapping.deleted == 0,
+        BlockDeviceMapping.boot_index == 0,
+        BlockDeviceMapping.destination_type == "volume",
+    )
+    .correlate(Instance)
+)
+_HELD: Final = (
+    sa.select(Instance.host, InstanceExtra.flavor, Migration.source_compute, Migration.dest_compute, _FROM_VOLUME)
+    .join(InstanceExtra, sa.and_(InstanceExtra.instance_uuid == Instance.uuid, InstanceExtra.deleted == 0))
+    .outerjoin(
+        Migration,
+        sa.and_(
+            Migration.instance_uuid == Instance.uuid,
+            Migration.deleted == 0,
+            Migration.status.not_in(ENDED_MIGRATIONS),
+            Migration.migration_type.in_(("resize", "migration")),
+        ),
+    )
+    .where(
+        Instance.deleted == 0,
+        sa.or_(Instance.host == _HOST, Migration.source_compute == _HOST, Migration.dest_compute == _HOST),
+    )
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Usage:
+    """vCPUs, memory in MiB and disk in GiB, with the number of servers that live there."""
+
+    vcpus: int = 0
+    memory_mb: int = 0
+    disk_gb: int = 0
+    servers: int = 0
+
+    def plus(self, flavor: dict[str, Any], *, servers: int, from_volume: bool = False) -> Usage:
+        """This and one flavor (fields of Nova's Flavor object) more."""
+        root = 0 if from_volume else flavor["root_gb"]
+        # Nova adds the fraction to a column of integers, which drops it for each server.
+        swap = int(flavor.get("swap") or 0) // 1024
+        return Usage(
+            self.vcpus + flavor["vcpus"],
+            self.memory_mb + flavor["memory_mb"],
+            self.disk_gb + root + flavor["ephemeral_gb"] + swap,
+            self.servers + servers,
+        )
+
+
+NOTHING: Final = Usage()
+
+
+@dataclasses.dataclass(frozen=True)
+class Held:
+    """One server's part in the sum: where it lives, its flavors and its open move, if any."""
+
+    host: str | None
+    flavors: dict[str, dict[str, Any] | None]
+    """cur, old and new as fields of Nova's Flavor object."""
+    source: str | None = None
+    destination: str | None = None
+    from_volume: bool = False
+    """Whether its root disk is a volume."""
+
+
+def usage_of(host: str, servers: Iterable[Held], reserved: Usage = NOTHING) -> Usage:
+    """What the host carries besides what it keeps for itself."""
+    total = reserved
+    for held in servers:
+        current = held.flavors["cur"]
+        if held.host == host and current is not None:
+            total = total.plus(current, servers=1, from_volume=held.from_volume)
+        other = _besides(host, held)
+        if other is not None:
+            total = total.plus(other, servers=0, from_volume=held.from_volume)
+    return total
+
+
+def _besides(host: str, held: Held) -> dict[str, Any] | None:
+    """The flavor that an open move holds on the host besides the one the server itself counts with."""
+    if held.source is None or host not in (held.source, held.destination):
+        return None
+    if held.source == held.destination:
+        grown = held.flavors["cur"] == held.flavors["new"]
+        return held.flavors["old"] if grown else held.flavors["new"]
+    if host == held.host:
+        return None
+    return held.flavors["old"] if host == held.source else held.flavors["new"]
+
+
+def recompute(session: orm.Session, *hosts: str | None, reserved: Mapping[str, Usage] | None = None) -> None:
+    """Write what these hosts of the cell use into their compute_nodes rows; others' rows are left alone.
+
+    ``reserved``: what each host keeps for itself.
+    """
+    session.flush()
+    connection = session.connection()
+    for host in sorted({host for host in hosts if host}):
+        node = connection.execute(_NODE, {"host": host}).first()
+        if node is not None:
+            _store(connection, node, usage_of(host, _held(connection, host), (reserved or {}).get(host, NOTHING)))
+
+
+def reserved_of(inventories: Mapping[str, Mapping[str, Any]]) -> Usage:
+    """What a host keeps for itself, as its nova-compute told Placement: ``reserved`` of the host's own inventories."""
+    vcpus, memory_mb, disk_gb = (
+        int(inventories.get(name, {}).get("reserved") or 0) for name in ("VCPU", "MEMORY_MB", "DISK_GB")
+    )
+    return Usage(vcpus, memory_mb, disk_gb)
+
+
+def _store(connection: sa.Connection, node: sa.Row[Any], usage: Usage) -> None:
+    wanted = {
+        "vcpus_used": usage.vcpus,
+        "memory_mb_used": usage.memory_mb,
+        "local_gb_used": usage.disk_gb,
+        "free_ram_mb": node.memory_mb - usage.memory_mb,
+        "free_disk_gb": node.local_gb - usage.disk_gb,
+        "running_vms": usage.servers,
+    }
+    if any(getattr(node, column) != value for column, value in wanted.items()):
+        connection.execute(_STORE, {"node": node.id, **{f"new_{column}": value for column, value in wanted.items()}})
+
+
+def _held(connection: sa.Connection, host: str) -> list[Held]:
+    """Every server that lives on the host or has an open move from or to it."""
+    return [
+        Held(home, _flavor_fields(flavor), source, destination, bool(from_volume))
+        for home, flavor, source, destination, from_volume in connection.execute(_HELD, {"host": host})
+    ]
+
+
+def _flavor_fields(text: str | None) -> dict[str, dict[str, Any] | None]:
+    stored = objects.decode(text or "{}")
+    return {slot: objects.flavor_data(stored[slot]) if stored.get(slot) else None for slot in ("cur", "old", "new")}
