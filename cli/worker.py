@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from droveway.certificates import Identity
     from droveway.persistence.journal.tables import Daemon as Row
-    from droveway.workers.endpoints import Endpoint
+    from droveway.workers.transfer.endpoints import Endpoint
 
 
 LOG = logging.getLogger(__name__)
@@ -115,7 +115,7 @@ class Run(Daemon):
         from droveway.workers.daemon import Worker
         from droveway.workers.hypervisors.configured import configured
         from droveway.workers.inquiries import Inquiries
-        from droveway.workers.limits import MIB, Limits
+        from droveway.workers.transfer.limits import MIB, Limits
 
         host = parsed_args.host
         _warn_of_databases(conf)
@@ -160,7 +160,7 @@ def _endpoint(conf: cfg.ConfigOpts, host: str, identity: Identity | None) -> End
     """Where disks are served; raises `droveway.errors.Refused` for what would serve them without proof of who asks."""
     from droveway import certificates
     from droveway.errors import Refused
-    from droveway.workers.endpoints import TlsEndpoint, UnixEndpoint
+    from droveway.workers.transfer.endpoints import TlsEndpoint, UnixEndpoint
 
     listen = conf.worker.transfer_listen
     if not listen:

@@ -1,7 +1,7 @@
 """libvirt hosts whose guests are boot guests: their serial line is a socket, over which a lab talks to them.
 
-No other server has such a line: what `droveway.workers.hypervisors.libvirt` makes of a definition is what a guest of
-anybody else gets, and here its serial line alone is changed.
+No other server has such a line: what `droveway.workers.hypervisors.libvirt.hypervisor` makes of a definition is what a
+guest of anybody else gets, and here its serial line alone is changed.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from lxml import etree
 
 from droveway.errors import Refused
 from droveway.lab.console import ANSWER_SECONDS, Console
-from droveway.workers.hypervisors import durable, libvirt_files
-from droveway.workers.hypervisors.libvirt import Libvirt
-from droveway.workers.hypervisors.libvirt_xml import Domain
+from droveway.workers.hypervisors import durable
+from droveway.workers.hypervisors.libvirt import files as libvirt_files
+from droveway.workers.hypervisors.libvirt.hypervisor import Libvirt
+from droveway.workers.hypervisors.libvirt.xml import Domain
 
 _LONGEST = "0" * 36
 SOCKET_PATH_BYTES = 107

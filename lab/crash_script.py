@@ -17,7 +17,7 @@ from droveway.errors import DestinationFault, DrovewayError, Refused, StepError
 from droveway.flows.graph import Graph
 from droveway.lab.crash_points import CALL, EFFECT, Path, Point, Spot
 from droveway.wire import Direction
-from droveway.workers import actions
+from droveway.workers.actions import table as actions
 
 SOURCE: Final = "host1"
 """The host on which every server of the matrix lives at first."""

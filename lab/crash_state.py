@@ -15,8 +15,8 @@ from typing import Any, Final
 from droveway.lab.crash_bytes import HEAD
 from droveway.lab.layout import RECORDED
 from droveway.lab.session import Lab
-from droveway.workers import extents
 from droveway.workers.hypervisors import guests_log
+from droveway.workers.transfer import extents
 
 _UUID: Final = re.compile(r"[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}")
 _TIME: Final = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?(\+\d\d:\d\d)?")

@@ -21,8 +21,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from droveway.errors import Refused
-from droveway.workers.hypervisors.libvirt_connection import Connection
-from droveway.workers.hypervisors.sandbox_guest import born
+from droveway.workers.hypervisors.libvirt.connection import Connection
+from droveway.workers.hypervisors.sandbox.guest import born
 
 USER = "nobody"
 QEMU_CONF = 'stdio_handler = "file"\nseccomp_sandbox = 0\nlock_manager = "nop"\n'

@@ -33,7 +33,7 @@ from droveway.persistence.database import database_time
 from droveway.persistence.journal import debts, moves, open_flows
 from droveway.workers.context import Probe as WorkerProbe
 from droveway.workers.daemon import Worker
-from droveway.workers.endpoints import UnixEndpoint
+from droveway.workers.transfer.endpoints import UnixEndpoint
 
 POLL: Final = 0.05
 """Seconds between two looks at the journal."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from droveway.clients.placement import Placement
     from droveway.lab.boot_guests import BootGuests
     from droveway.persistence.nova.cells import Cells
-    from droveway.workers.hypervisors.sandbox import Sandbox
+    from droveway.workers.hypervisors.sandbox.hypervisor import Sandbox
 
     Guests = Sandbox | BootGuests
     """Hypervisors whose guests tell a lab who they are (`probe_guest`) and keep a mark for it (`write_mark`)."""
@@ -151,7 +151,7 @@ class Lab:
             from droveway.lab import daemons
 
             return daemons.hypervisor(self.layout, self.identity, name)
-        from droveway.workers.hypervisors.sandbox import Sandbox
+        from droveway.workers.hypervisors.sandbox.hypervisor import Sandbox
 
         return Sandbox(
             name,

@@ -24,7 +24,7 @@ from support.told_guests import told
 from droveway.errors import DestinationFault, Fenced, StepError
 from droveway.lab.boot_guests import BootGuests
 from droveway.workers.hypervisors.base import Hypervisor, Mark, Port, Volume
-from droveway.workers.hypervisors.sandbox import Sandbox
+from droveway.workers.hypervisors.sandbox.hypervisor import Sandbox
 
 MARK = Mark(move="6c1f0d5e-0000-4000-8000-000000000001", epoch=7)
 MEMORY_MB = 32

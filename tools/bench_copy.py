@@ -29,14 +29,14 @@ import bench_figures as figures
 
 from droveway import wire
 from droveway.certificates import Identity
-from droveway.workers import endpoints, extents, frames
 from droveway.workers.context import Context, Host
-from droveway.workers.copying import Tally, copy_disk, readers
 from droveway.workers.directories import Directories, Manifest, SetAsideDisk
-from droveway.workers.endpoints import Endpoint, TlsEndpoint, UnixEndpoint
-from droveway.workers.sources import LocalSource
-from droveway.workers.transfer import RemoteSource
-from droveway.workers.transfer_server import TransferServer
+from droveway.workers.transfer import endpoints, extents, frames
+from droveway.workers.transfer.client import RemoteSource
+from droveway.workers.transfer.copying import Tally, copy_disk, readers
+from droveway.workers.transfer.endpoints import Endpoint, TlsEndpoint, UnixEndpoint
+from droveway.workers.transfer.server import TransferServer
+from droveway.workers.transfer.sources import LocalSource
 
 MIB: Final = 1 << 20
 ROUNDS: Final = 5

@@ -38,7 +38,8 @@ from droveway.lab.session import Lab
 from droveway.persistence.journal.states import State
 from droveway.persistence.journal.tables import Move
 from droveway.persistence.nova.cells import Cells
-from droveway.workers import actions, copies
+from droveway.workers.actions import copies
+from droveway.workers.actions import table as actions
 from droveway.workers.journal import WorkerJournal
 
 ROUNDS: Final = 6

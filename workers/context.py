@@ -16,8 +16,8 @@ from droveway.workers.directories import Directories
 from droveway.workers.fence import Fence, standing_epoch
 from droveway.workers.hypervisors.base import Hypervisor, Mark, Volume
 from droveway.workers.journal import WorkerJournal
-from droveway.workers.limits import Limits
 from droveway.workers.permission import Permissions
+from droveway.workers.transfer.limits import Limits
 
 Probe = Callable[[str, Direction, str, str], None]
 """Fault injection: called with step, direction, ``during`` and the name of the effect that comes next."""

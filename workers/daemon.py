@@ -19,19 +19,20 @@ from droveway.clients.zookeeper import ROOT, Coordination, command_path, epoch_p
 from droveway.clocks import LARGEST_SKEW
 from droveway.errors import CoordinationLost, Refused
 from droveway.outages import Once, Outage
-from droveway.workers import copies, frames
-from droveway.workers.actions import ACTIONS
+from droveway.workers.actions import copies
+from droveway.workers.actions.table import ACTIONS
 from droveway.workers.context import Host, Probe, References
 from droveway.workers.directories import Directories
-from droveway.workers.endpoints import Endpoint
 from droveway.workers.fence import standing_epoch
 from droveway.workers.hypervisors.base import Hypervisor
 from droveway.workers.journal import WorkerJournal
-from droveway.workers.limits import Limits
 from droveway.workers.permission import Permissions
 from droveway.workers.run import Run, answer, parse_key, superseded
-from droveway.workers.sources import LocalSource
-from droveway.workers.transfer_server import TransferServer
+from droveway.workers.transfer import frames
+from droveway.workers.transfer.endpoints import Endpoint
+from droveway.workers.transfer.limits import Limits
+from droveway.workers.transfer.server import TransferServer
+from droveway.workers.transfer.sources import LocalSource
 
 LOG = logging.getLogger(__name__)
 

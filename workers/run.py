@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 from droveway import wire
 from droveway.clients.zookeeper import Coordination, command_path, progress_path, result_path
 from droveway.errors import Cancelled, CoordinationLost, DrovewayError, Fenced, Parked, Refused, StepError
-from droveway.workers import actions
+from droveway.workers.actions import table as actions
 from droveway.workers.context import Context, Host, Probe
 from droveway.workers.journal import DEBT
 from droveway.workers.reserve import THRIFTY

@@ -25,7 +25,7 @@ from droveway.lab.faults import Fault
 from droveway.persistence.journal.tables import COLLECTOR, Debt, Move
 from droveway.workers.context import Probe
 from droveway.workers.directories import Directories
-from droveway.workers.transfer import RemoteSource
+from droveway.workers.transfer.client import RemoteSource
 
 CLOUD = """
 options: {max_attempts: 2}

@@ -23,8 +23,8 @@ from droveway.persistence.journal import debts
 from droveway.persistence.journal.states import State
 from droveway.persistence.nova import catalog
 from droveway.persistence.nova.cell import Instance
+from droveway.workers.actions.ownership import kept_name, set_aside_name
 from droveway.workers.hypervisors.base import Mark
-from droveway.workers.ownership import kept_name, set_aside_name
 
 CLOUD = """
 cells: {cell1: {hosts: {host1: {}, host2: {}, host3: {shared: nfs}, host4: {shared: nfs}}}}

@@ -31,8 +31,9 @@ from droveway.persistence.journal import debts, moves
 from droveway.persistence.journal.states import State
 from droveway.persistence.journal.tables import Debt, MoveFlow
 from droveway.persistence.nova import servers
-from droveway.workers.hypervisors import base, libvirt_connection
-from droveway.workers.hypervisors.libvirt_xml import Domain
+from droveway.workers.hypervisors import base
+from droveway.workers.hypervisors.libvirt import connection as libvirt_connection
+from droveway.workers.hypervisors.libvirt.xml import Domain
 
 SMALL = {"VCPU": 1, "MEMORY_MB": 512, "DISK_GB": 3}
 BIG = {"VCPU": 2, "MEMORY_MB": 1024, "DISK_GB": 4}

@@ -14,9 +14,9 @@ from support.worker_rig import MIB, PROBE, SERVER, Cloud, KillAt, Killed, cloud,
 
 from droveway import wire
 from droveway.errors import StepError
-from droveway.workers import extents
 from droveway.workers.directories import BASES
 from droveway.workers.hypervisors import qcow2
+from droveway.workers.transfer import extents
 
 FIT = wire.FitDisks(root_bytes=8 * MIB, ephemeral_bytes=0, swap_bytes=MIB)
 

@@ -17,7 +17,8 @@ from support.worker_rig import MIB, PROBE, SERVER, Cloud, cloud, make_disk
 from droveway import wire
 from droveway.errors import StepError
 from droveway.workers.directories import BASES, DISK_INFO
-from droveway.workers.hypervisors import headers, libvirt_files, qcow2
+from droveway.workers.hypervisors import headers, qcow2
+from droveway.workers.hypervisors.libvirt import files as libvirt_files
 
 FIT = wire.FitDisks(root_bytes=8 * MIB, ephemeral_bytes=0, swap_bytes=MIB)
 SECRET = b"what the host keeps for itself"

@@ -17,8 +17,8 @@ from droveway.engines.keeper.health import Standard, judge
 from droveway.errors import StepError
 from droveway.lab.libvirt_hosts import LibvirtHost
 from droveway.persistence.journal.policies import Health
-from droveway.workers import checks
-from droveway.workers.hypervisors.libvirt import Libvirt
+from droveway.workers.actions import checks
+from droveway.workers.hypervisors.libvirt.hypervisor import Libvirt
 
 BOOTS_WITHIN = 200.0
 ANSWERS_WITHIN = 60.0

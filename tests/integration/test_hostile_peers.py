@@ -35,11 +35,11 @@ from droveway.lab import build, cloud, snapshot
 from droveway.lab.snapshot import Snapshot
 from droveway.persistence.journal.states import State
 from droveway.persistence.nova.cell import Instance
-from droveway.workers import endpoints, frames
 from droveway.workers.directories import BASES, MANIFEST, BaseFile, Manifest, SetAsideDisk
-from droveway.workers.sources import base_name
-from droveway.workers.transfer import RemoteSource
-from droveway.workers.transfer_server import MOST_CONNECTIONS
+from droveway.workers.transfer import endpoints, frames
+from droveway.workers.transfer.client import RemoteSource
+from droveway.workers.transfer.server import MOST_CONNECTIONS
+from droveway.workers.transfer.sources import base_name
 
 SOURCE: Final = "host1"
 DESTINATION: Final = "host2"

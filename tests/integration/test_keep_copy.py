@@ -18,7 +18,7 @@ from droveway.persistence.journal import moves, requests
 from droveway.persistence.journal.moves import FlowRef
 from droveway.persistence.journal.tables import MoveFlow
 from droveway.persistence.nova.cell import Instance
-from droveway.workers import actions
+from droveway.workers.actions import table as actions
 
 CLOUD = """
 cells: {cell1: {hosts: {host1: {}, host2: {}, host3: {shared: nfs1}, host4: {shared: nfs1}}}}

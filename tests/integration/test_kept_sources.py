@@ -28,7 +28,7 @@ from droveway.errors import Parked
 from droveway.lab import books, stopped
 from droveway.persistence.journal import debts, moves
 from droveway.persistence.journal.tables import Debt
-from droveway.workers.ownership import kept_name, set_aside_name
+from droveway.workers.actions.ownership import kept_name, set_aside_name
 
 CLOUD = """
 cells: {cell1: {hosts: {host1: {}, host2: {}, host3: {shared: nfs1}, host4: {shared: nfs1}}}}

@@ -19,8 +19,8 @@ from lxml import etree
 
 from droveway.errors import DestinationFault, StepError
 from droveway.lab.libvirt_hosts import CAPABILITIES, LibvirtHost
-from droveway.workers.hypervisors import libvirt_connection
-from droveway.workers.hypervisors.libvirt_connection import Connection
+from droveway.workers.hypervisors.libvirt import connection as libvirt_connection
+from droveway.workers.hypervisors.libvirt.connection import Connection
 
 STARTER = """
 import sys

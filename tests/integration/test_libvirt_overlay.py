@@ -11,9 +11,9 @@ from libvirt_rig import make_overlay
 from support.operations import Stage, faults_cleared, stage
 
 from droveway.lab import witness
-from droveway.workers import extents
 from droveway.workers.directories import BASES, Directories
 from droveway.workers.hypervisors import qcow2
+from droveway.workers.transfer import extents
 
 CLOUD = """
 hypervisor: libvirt

@@ -10,7 +10,7 @@ import pytest
 from support.operations import Stage, stage
 
 from droveway.errors import CoordinationLost, DestinationFault
-from droveway.workers.hypervisors.sandbox import Sandbox
+from droveway.workers.hypervisors.sandbox.hypervisor import Sandbox
 
 CLOUD = """
 cells: {cell1: {hosts: {host1: {}, host2: {}}}}

@@ -24,9 +24,9 @@ from droveway.lab.session import Lab
 from droveway.lab.snapshot import Snapshot
 from droveway.persistence.journal.states import State
 from droveway.persistence.nova.cell import Instance
-from droveway.workers.chunk_log import log_name
-from droveway.workers.copying import SYNC_BYTES
 from droveway.workers.directories import Directories
+from droveway.workers.transfer.chunk_log import log_name
+from droveway.workers.transfer.copying import SYNC_BYTES
 
 SOURCE: Final = "host1"
 DESTINATION: Final = "host2"

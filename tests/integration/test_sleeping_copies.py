@@ -16,7 +16,7 @@ from support.worker_rig import MIB, PROBE, SERVER, Cloud, cloud, make_disk
 from droveway import wire
 from droveway.clients.zookeeper import command_path
 from droveway.errors import DrovewayError, Fenced
-from droveway.workers import actions
+from droveway.workers.actions import table as actions
 from droveway.workers.context import Context
 from droveway.workers.directories import BASES, Directory
 

@@ -21,9 +21,9 @@ from droveway.engines.operations import asking
 from droveway.engines.operations.submit import Wish, submit
 from droveway.flows.steps.host import FindStorage
 from droveway.persistence.nova.cell import BlockDeviceMapping
-from droveway.workers import extents
 from droveway.workers.directories import Directories
 from droveway.workers.stores import STORE
+from droveway.workers.transfer import extents
 
 CLOUD = """
 options: {max_attempts: 2}

@@ -18,9 +18,11 @@ from droveway.engines.conductor import answers
 from droveway.engines.conductor.commands import Commands
 from droveway.engines.keeper.roster import Roster
 from droveway.persistence.journal.tables import Daemon
-from droveway.workers import copies, transfer
-from droveway.workers.hypervisors import headers, libvirt_xml, qcow2
-from droveway.workers.sources import LocalSource
+from droveway.workers.actions import copies
+from droveway.workers.hypervisors import headers, qcow2
+from droveway.workers.hypervisors.libvirt import xml as libvirt_xml
+from droveway.workers.transfer import client as transfer
+from droveway.workers.transfer.sources import LocalSource
 
 SEED = 18
 EACH = 32

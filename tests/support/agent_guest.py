@@ -12,7 +12,7 @@ import uuid
 from pathlib import Path
 from typing import Final
 
-from droveway.workers.hypervisors.libvirt_lines import AGENT
+from droveway.workers.hypervisors.libvirt.lines import AGENT
 
 UNPACKED: Final = Path(__file__).parents[2] / ".venv/debian"
 

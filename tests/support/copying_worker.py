@@ -13,10 +13,10 @@ import msgspec
 from droveway import wire
 from droveway.clients import zookeeper
 from droveway.clients.zookeeper import command_path, epoch_path
-from droveway.workers import copying
 from droveway.workers.daemon import Worker
-from droveway.workers.endpoints import UnixEndpoint
-from droveway.workers.hypervisors.sandbox import Sandbox
+from droveway.workers.hypervisors.sandbox.hypervisor import Sandbox
+from droveway.workers.transfer import copying
+from droveway.workers.transfer.endpoints import UnixEndpoint
 
 
 class Spec(msgspec.Struct):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from droveway.wire import DiskInfo
 from droveway.workers.hypervisors import headers, qcow2
-from droveway.workers.hypervisors.sandbox import Sandbox
+from droveway.workers.hypervisors.sandbox.hypervisor import Sandbox
 
 
 class Disked(Sandbox):

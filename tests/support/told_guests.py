@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from droveway.errors import StepError
-from droveway.workers import guests
+from droveway.workers.actions import guests
 from droveway.workers.hypervisors.base import Hypervisor
 
 

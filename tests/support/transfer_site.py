@@ -12,9 +12,9 @@ import pytest
 from support.worker_rig import MOVE, PROBE, SERVER, Cloud, cloud
 
 from droveway import wire
-from droveway.workers import extents, frames
-from droveway.workers.sources import LocalSource
-from droveway.workers.transfer import RemoteSource
+from droveway.workers.transfer import extents, frames
+from droveway.workers.transfer.client import RemoteSource
+from droveway.workers.transfer.sources import LocalSource
 
 PART = f"{SERVER}.part-{MOVE}-beta"
 ASIDE = f"{SERVER}_resize"

@@ -19,18 +19,20 @@ from support.ports import free_port
 from droveway import certificates, wire
 from droveway.clients import zookeeper
 from droveway.clients.zookeeper import command_path, epoch_path
-from droveway.workers import actions, copies, stores
+from droveway.workers import stores
+from droveway.workers.actions import copies
+from droveway.workers.actions import table as actions
 from droveway.workers.context import Context, Host, Probe
 from droveway.workers.daemon import Worker
 from droveway.workers.directories import Directories
-from droveway.workers.endpoints import Endpoint, TlsEndpoint, UnixEndpoint
 from droveway.workers.hypervisors import guests_log
 from droveway.workers.hypervisors.base import Port, Volume
-from droveway.workers.hypervisors.sandbox import Sandbox
+from droveway.workers.hypervisors.sandbox.hypervisor import Sandbox
 from droveway.workers.journal import WorkerJournal
-from droveway.workers.limits import Bucket
 from droveway.workers.permission import Permissions
-from droveway.workers.transfer_server import TransferServer
+from droveway.workers.transfer.endpoints import Endpoint, TlsEndpoint, UnixEndpoint
+from droveway.workers.transfer.limits import Bucket
+from droveway.workers.transfer.server import TransferServer
 
 MIB = 1 << 20
 SERVER = "5b0b9cb5-2ee8-4b0d-9e2c-6b2d60f6ad01"

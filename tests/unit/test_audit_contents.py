@@ -14,8 +14,9 @@ from support.audit_books import ENDED, MOVE, SERVER, books, directory, store, wi
 from droveway.audit import Snapshot, judge
 from droveway.audit.records import CommandView, DebtRow, DiskDigest, FlowRow
 from droveway.persistence.journal.states import State
-from droveway.workers import digests, extents
+from droveway.workers import digests
 from droveway.workers.digests import Digests
+from droveway.workers.transfer import extents
 
 GOOD, BAD = "a" * 64, "b" * 64
 
@@ -90,7 +91,7 @@ def made(tmp_path: Path) -> Path:
 
 
 def by_the_copy(path: Path) -> str:
-    """The digest that `droveway.workers.proving` makes."""
+    """The digest that `droveway.workers.transfer.proving` makes."""
     file = os.open(path, os.O_RDONLY)
     try:
         size = os.fstat(file).st_size

@@ -8,7 +8,7 @@ from support.worker_rig import Cloud
 
 from droveway import wire
 from droveway.workers.context import Context
-from droveway.workers.copying import Tally
+from droveway.workers.transfer.copying import Tally
 
 
 def test_what_was_kept_is_told_apart_and_the_end_is_always_told(tmp_path: Path) -> None:

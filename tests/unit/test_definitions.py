@@ -15,8 +15,8 @@ from lxml import etree
 from droveway.errors import DestinationFault, StepError
 from droveway.workers.hypervisors.attached import LocalVolume
 from droveway.workers.hypervisors.base import Mark, Port
-from droveway.workers.hypervisors.libvirt import Libvirt
-from droveway.workers.hypervisors.libvirt_xml import Domain
+from droveway.workers.hypervisors.libvirt.hypervisor import Libvirt
+from droveway.workers.hypervisors.libvirt.xml import Domain
 
 SERVER = "11111111-1111-1111-1111-111111111111"
 HERE = Path("/here")

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.worker_rig import MIB, make_disk
 
-from droveway.workers import extents
-from droveway.workers.extents import BLOCK, CHUNK, Direct, memory
+from droveway.workers.transfer import extents
+from droveway.workers.transfer.extents import BLOCK, CHUNK, Direct, memory
 
 
 @pytest.fixture(name="file")

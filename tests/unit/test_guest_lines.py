@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 from lxml import etree
 
-from droveway.workers.hypervisors import libvirt_agent, libvirt_lines
-from droveway.workers.hypervisors.libvirt_xml import Domain
+from droveway.workers.hypervisors.libvirt import agent as libvirt_agent
+from droveway.workers.hypervisors.libvirt import lines as libvirt_lines
+from droveway.workers.hypervisors.libvirt.xml import Domain
 
 # As libvirt tells of a running guest that Nova has made.
 NOVAS = """<domain type='kvm'><name>instance-1</name><uuid>u</uuid><memory>1</memory><vcpu>1</vcpu>

@@ -12,12 +12,13 @@ from lxml import etree
 from droveway.errors import Refused, StepError
 from droveway.lab import libvirt_hosts
 from droveway.lab.boot_guests import BootGuests
-from droveway.workers.hypervisors import libvirt_errors, libvirt_xml
 from droveway.workers.hypervisors.attached import LocalVolume
 from droveway.workers.hypervisors.base import Mark, Port
-from droveway.workers.hypervisors.libvirt_connection import within
-from droveway.workers.hypervisors.libvirt_starts import Power, Starts
-from droveway.workers.hypervisors.libvirt_xml import Domain
+from droveway.workers.hypervisors.libvirt import errors as libvirt_errors
+from droveway.workers.hypervisors.libvirt import xml as libvirt_xml
+from droveway.workers.hypervisors.libvirt.connection import within
+from droveway.workers.hypervisors.libvirt.starts import Power, Starts
+from droveway.workers.hypervisors.libvirt.xml import Domain
 
 SERVER = "11111111-1111-1111-1111-111111111111"
 # As a source host tells of its guest: sizes in other units, PCI addresses, and things of that host.

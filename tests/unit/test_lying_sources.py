@@ -12,8 +12,8 @@ from support.transfer_site import Site, set_aside
 from support.worker_rig import MIB
 
 from droveway.errors import DestinationFault, StepError
-from droveway.workers import endpoints
-from droveway.workers.sources import DiskMap, LocalSource
+from droveway.workers.transfer import endpoints
+from droveway.workers.transfer.sources import DiskMap, LocalSource
 
 
 @pytest.fixture(name="site")
@@ -67,7 +67,7 @@ def test_more_than_there_is_room_for_is_refused_before_anything_is_fetched(
     class Room:
         f_bavail, f_frsize = 1, 4096
 
-    monkeypatch.setattr("droveway.workers.copying.os.fstatvfs", lambda _: Room)
+    monkeypatch.setattr("droveway.workers.transfer.copying.os.fstatvfs", lambda _: Room)
     with pytest.raises(DestinationFault, match="make room") as told:
         site.copy()
     assert told.value.error_code == "disk-full"

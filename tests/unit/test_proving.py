@@ -12,8 +12,8 @@ from support.transfer_site import ASIDE, Site, at, chunks_of, flip, set_aside
 from support.worker_rig import MIB, SERVER, Killed
 
 from droveway.errors import DestinationFault, StepError
-from droveway.workers import copying, extents, proving
-from droveway.workers.sources import LocalSource
+from droveway.workers.transfer import copying, extents, proving
+from droveway.workers.transfer.sources import LocalSource
 
 
 @pytest.fixture

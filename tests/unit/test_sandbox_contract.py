@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from droveway.workers.hypervisors import guests_log
-from droveway.workers.hypervisors.sandbox import Sandbox
+from droveway.workers.hypervisors.sandbox.hypervisor import Sandbox
 
 pytest.register_assert_rewrite("hypervisor_contract")
 

@@ -18,10 +18,12 @@ from typing import Any
 import pytest
 
 from droveway.errors import DestinationFault, StepError
-from droveway.workers.hypervisors import guests_log, processes, sandbox, sandbox_guest
+from droveway.workers.hypervisors import guests_log, processes
 from droveway.workers.hypervisors.base import Volume
 from droveway.workers.hypervisors.guests_log import Event, overlaps, under_way
-from droveway.workers.hypervisors.sandbox import Sandbox
+from droveway.workers.hypervisors.sandbox import guest as sandbox_guest
+from droveway.workers.hypervisors.sandbox import hypervisor as sandbox
+from droveway.workers.hypervisors.sandbox.hypervisor import Sandbox
 
 pytest.register_assert_rewrite("hypervisor_contract")
 
@@ -32,7 +34,7 @@ STARTER = """
 import sys
 from pathlib import Path
 from typing import Any
-from droveway.workers.hypervisors.sandbox import Sandbox
+from droveway.workers.hypervisors.sandbox.hypervisor import Sandbox
 root, log, server = sys.argv[1:]
 Sandbox("host1", Path(root), guests_log=Path(log)).start(server, lambda: None)
 """

@@ -24,14 +24,15 @@ from support.worker_rig import MIB, MOVE, OTHER_MOVE, SERVER, Killed, cloud, mak
 from droveway import wire
 from droveway.clients.zookeeper import command_path, result_path
 from droveway.errors import Cancelled, DestinationFault, Fenced, StepError
-from droveway.workers import actions, copying, endpoints, extents, frames
-from droveway.workers.chunk_log import ChunkLog
+from droveway.workers.actions import table as actions
 from droveway.workers.context import Context
 from droveway.workers.daemon import JOURNAL, Worker
 from droveway.workers.directories import BaseFile, Directories, SetAsideDisk
 from droveway.workers.journal import WorkerJournal
-from droveway.workers.sources import Identity, LocalSource
-from droveway.workers.transfer import RemoteSource
+from droveway.workers.transfer import copying, endpoints, extents, frames
+from droveway.workers.transfer.chunk_log import ChunkLog
+from droveway.workers.transfer.client import RemoteSource
+from droveway.workers.transfer.sources import Identity, LocalSource
 
 
 @pytest.fixture

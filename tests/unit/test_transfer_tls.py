@@ -20,8 +20,9 @@ from support.worker_rig import MIB, MOVE, SERVER
 
 from droveway import certificates
 from droveway.errors import Fenced, Refused, StepError
-from droveway.workers import endpoints, frames, limits, transfer_server
-from droveway.workers.limits import Bucket, Limits
+from droveway.workers.transfer import endpoints, frames, limits
+from droveway.workers.transfer import server as transfer_server
+from droveway.workers.transfer.limits import Bucket, Limits
 
 
 @pytest.fixture(name="site")

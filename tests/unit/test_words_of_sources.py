@@ -12,9 +12,11 @@ import pytest
 
 from droveway import wire
 from droveway.errors import DestinationFault, Fenced, StepError
-from droveway.workers import extents, frames, run, transfer
+from droveway.workers import run
 from droveway.workers.hypervisors import qcow2
-from droveway.workers.transfer import RemoteSource
+from droveway.workers.transfer import client as transfer
+from droveway.workers.transfer import extents, frames
+from droveway.workers.transfer.client import RemoteSource
 
 HELLO = frames.Hello(peer="beta", server="s", move="m", epoch=1)
 

@@ -15,7 +15,8 @@ from support.worker_rig import MIB, MOVE, PROBE, SERVER, Cloud, Killed, cloud
 from droveway import wire
 from droveway.clients.zookeeper import Coordination, command_path, epoch_path, progress_path, result_path, worker_path
 from droveway.errors import CoordinationLost, Fenced, Refused, StepError
-from droveway.workers import actions, daemon
+from droveway.workers import daemon
+from droveway.workers.actions import table as actions
 from droveway.workers.context import Context
 from droveway.workers.daemon import JOURNAL, Worker
 from droveway.workers.run import Run, answer, parse_key

@@ -14,7 +14,8 @@ from support.worker_rig import SERVER, Cloud, cloud
 
 from droveway import wire
 from droveway.clients.zookeeper import command_path, result_path
-from droveway.workers import actions, reserve
+from droveway.workers import reserve
+from droveway.workers.actions import table as actions
 from droveway.workers.daemon import Worker
 from droveway.workers.directories import Directories
 from droveway.workers.journal import WorkerJournal

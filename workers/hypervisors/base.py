@@ -1,8 +1,8 @@
 """The narrow interface behind which the hypervisors stand.
 
 Every call is look, decide, act, look: it may be repeated, and it reads the state back.  Directories and copies are
-not its business (`droveway.workers.disks`); it defines, starts and stops guests, connects what they use and knows
-the formats of their disks.
+not its business (`droveway.workers.actions.disks`); it defines, starts and stops guests, connects what they use and
+knows the formats of their disks.
 """
 
 from __future__ import annotations

@@ -13,11 +13,11 @@ def configured(conf: cfg.ConfigOpts, host: str) -> Hypervisor:
     """The host's hypervisor; nothing of it is touched yet."""
     root = Path(conf.worker.instances_root)
     if conf.worker.hypervisor == "sandbox":
-        from droveway.workers.hypervisors.sandbox import Sandbox
+        from droveway.workers.hypervisors.sandbox.hypervisor import Sandbox
 
         guests_log = conf.sandbox.guests_log or root / "guests.log"
         volumes = Path(conf.sandbox.volumes) if conf.sandbox.volumes else None
         return Sandbox(host, root, guests_log=Path(guests_log), volumes=volumes)
-    from droveway.workers.hypervisors.libvirt import Libvirt
+    from droveway.workers.hypervisors.libvirt.hypervisor import Libvirt
 
     return Libvirt(host, root, uri=conf.libvirt.uri)

@@ -7,7 +7,7 @@ import os
 import time
 from pathlib import Path
 
-from droveway.workers.hypervisors.sandbox_guest import born
+from droveway.workers.hypervisors.sandbox.guest import born
 
 
 def age(birth: int) -> float:

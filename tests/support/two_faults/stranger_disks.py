@@ -22,7 +22,7 @@ from droveway.errors import StepError
 from droveway.workers.hypervisors import qcow2
 from droveway.workers.hypervisors.attached import LocalVolume
 from droveway.workers.hypervisors.base import Mark, Port
-from droveway.workers.hypervisors.libvirt_xml import Domain
+from droveway.workers.hypervisors.libvirt.xml import Domain
 
 MIB: Final = 1 << 20
 SECRET: Final = "shadow"

@@ -23,8 +23,10 @@ from support.worker_rig import MOVE, PROBE, SERVER, Cloud, cloud
 
 from droveway import wire
 from droveway.errors import Fenced, Refused, StepError
-from droveway.workers import frames, run, transfer
-from droveway.workers.transfer import RemoteSource
+from droveway.workers import run
+from droveway.workers.transfer import client as transfer
+from droveway.workers.transfer import frames
+from droveway.workers.transfer.client import RemoteSource
 
 SECRET: Final = b"a neighbour's own bytes, which are nobody's business"
 NEIGHBOUR: Final = "77777777-2ee8-4b0d-9e2c-6b2d60f6ad77"

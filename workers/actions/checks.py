@@ -18,10 +18,8 @@ from droveway.wire import (
     NoDetails,
     harmless,
 )
-from droveway.workers import bases
-from droveway.workers.context import Context
-from droveway.workers.directories import SWAP
-from droveway.workers.ownership import (
+from droveway.workers.actions import bases
+from droveway.workers.actions.ownership import (
     base_of,
     discard_parts,
     hold_storage,
@@ -32,7 +30,9 @@ from droveway.workers.ownership import (
     require_storage,
     set_aside_name,
 )
-from droveway.workers.sources import LocalSource
+from droveway.workers.context import Context
+from droveway.workers.directories import SWAP
+from droveway.workers.transfer.sources import LocalSource
 
 _BEFORE: Final = "record_before"
 """The step that looks at a server before its move touches it: what cannot go along is refused here."""

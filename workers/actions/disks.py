@@ -8,10 +8,8 @@ from typing import Any
 import msgspec
 
 from droveway.wire import DiscardDestination, DiscardSource, NoDetails, PurgeKept, RestoreDisks
-from droveway.workers import bases
-from droveway.workers.context import Context
-from droveway.workers.directories import SWAP, BaseFile, Directory, Manifest, SetAsideDisk, open_file
-from droveway.workers.ownership import (
+from droveway.workers.actions import bases
+from droveway.workers.actions.ownership import (
     deleted_name,
     discard,
     discard_copy,
@@ -30,6 +28,8 @@ from droveway.workers.ownership import (
     set_aside_name,
     undefine_own,
 )
+from droveway.workers.context import Context
+from droveway.workers.directories import SWAP, BaseFile, Directory, Manifest, SetAsideDisk, open_file
 
 
 def set_aside(ctx: Context, _: NoDetails) -> dict[str, Any]:

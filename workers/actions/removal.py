@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from droveway.wire import NoDetails, PortRef, VolumeRef
-from droveway.workers.connections import disconnect_all
+from droveway.workers.actions.connections import disconnect_all
+from droveway.workers.actions.ownership import discard, discard_parts, is_whatever, refuse_foreign, refuse_running
 from droveway.workers.context import Context
-from droveway.workers.ownership import discard, discard_parts, is_whatever, refuse_foreign, refuse_running
 
 
 def remove_guest(ctx: Context, _: NoDetails) -> dict[str, Any]:
     """Undefine the server's guest and delete its directory; done when nothing of either is there.
 
-    Its volumes and ports are disconnected before (`droveway.workers.connections`), those that the services know of.
-    What a Nova forgot that deleted it while this host was away goes here.  What lies on a volume stays.
+    Its volumes and ports are disconnected before (`droveway.workers.actions.connections`), those that the services know
+    of.  What a Nova forgot that deleted it while this host was away goes here.  What lies on a volume stays.
     """
     guest = ctx.hypervisor.guest(ctx.server)
     if guest is not None:

@@ -1,7 +1,7 @@
 """The language between two workers: frames of a JSON header and raw bytes, over any stream socket.
 
 A frame is two lengths (network order, 32 bits each), the header, the bytes.  Nothing in it depends on what carries
-it (`droveway.workers.endpoints`).
+it (`droveway.workers.transfer.endpoints`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from droveway.workers.directories import BaseFile, SetAsideDisk
-from droveway.workers.sources import DiskMap
+from droveway.workers.transfer.sources import DiskMap
 
 _LENGTHS: Final = struct.Struct("!II")
 LONGEST_HEADER: Final = 16 << 20

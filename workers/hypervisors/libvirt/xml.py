@@ -2,7 +2,7 @@
 
 What makes the guest the same machine stays as it was: uuid, name, machine type, CPU model and the PCI addresses of
 what it keeps.  What belongs to a host is made anew: paths, emulator, pinning, and what stands behind its lines
-(`droveway.workers.hypervisors.libvirt_lines`).  Ports have no interface, since
+(`droveway.workers.hypervisors.libvirt.lines`).  Ports have no interface, since
 an unprivileged libvirt has no network; they stand in the metadata, beside the mark.
 """
 
@@ -15,9 +15,10 @@ from typing import Any
 
 from lxml import etree
 
-from droveway.workers.hypervisors import libvirt_allowed, libvirt_lines
 from droveway.workers.hypervisors.attached import LocalVolume
 from droveway.workers.hypervisors.base import CONFIG, Mark, Port
+from droveway.workers.hypervisors.libvirt import allowed as libvirt_allowed
+from droveway.workers.hypervisors.libvirt import lines as libvirt_lines
 
 NAMESPACE = libvirt_allowed.NAMESPACE
 PREFIX = "droveway"

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 from droveway import wire
 from droveway.errors import CoordinationLost, DestinationFault, DrovewayError, Fenced, Parked, StepError
 from droveway.printable import printable
-from droveway.workers import checks, connections, copies, disks, guests, keeping, removal
+from droveway.workers.actions import checks, connections, copies, disks, guests, keeping, removal
 from droveway.workers.context import Context
 
 LOG = logging.getLogger(__name__)

@@ -11,9 +11,9 @@ import tenacity
 from droveway import wire
 from droveway.certificates import Identity
 from droveway.errors import CoordinationLost, DrovewayError, Fenced, StepError
-from droveway.workers import endpoints, frames
-from droveway.workers.limits import Bucket
-from droveway.workers.sources import DiskMap
+from droveway.workers.transfer import endpoints, frames
+from droveway.workers.transfer.limits import Bucket
+from droveway.workers.transfer.sources import DiskMap
 
 PATIENCE: Final = 20.0
 """Seconds for which a source that does not answer is asked again: its worker may be starting anew."""

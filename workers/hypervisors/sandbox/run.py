@@ -19,7 +19,8 @@ from typing import Any
 import msgspec
 
 from droveway.errors import StepError
-from droveway.workers.hypervisors import durable, processes, sandbox_guest
+from droveway.workers.hypervisors import durable, processes
+from droveway.workers.hypervisors.sandbox import guest as sandbox_guest
 
 POLL_SECONDS = 0.002
 ASK_AGAIN_SECONDS = 0.25

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from droveway.wire import Connections, PortRef, VolumeRef
+from droveway.workers.actions.ownership import refuse_running
 from droveway.workers.context import Context
 from droveway.workers.hypervisors.base import Port
-from droveway.workers.ownership import refuse_running
 
 
 def connect(ctx: Context, details: Connections) -> dict[str, Any]:

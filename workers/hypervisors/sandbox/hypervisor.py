@@ -2,7 +2,7 @@
 
 For the demo and the exhaustive crash tests.  Below the host's directory lie ``domains/<uuid>.json`` and
 ``<uuid>.starts``, ``run/<uuid>.{lock,pid,ask,answer,log}``, ``connections/`` and ``vifs/``.  Whether a guest runs is
-decided by its lock alone (`droveway.workers.hypervisors.sandbox_run`).
+decided by its lock alone (`droveway.workers.hypervisors.sandbox.run`).
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ import msgspec
 
 from droveway.errors import StepError
 from droveway.wire import DiskInfo
-from droveway.workers.hypervisors import durable, sandbox_guest
+from droveway.workers.hypervisors import durable
 from droveway.workers.hypervisors.attached import AttachingHypervisor, LocalVolume
 from droveway.workers.hypervisors.base import NO_FORMATS, Fence, GuestRecord, Mark, Port, Volume
-from droveway.workers.hypervisors.sandbox_run import POLL_SECONDS, Run
+from droveway.workers.hypervisors.sandbox import guest as sandbox_guest
+from droveway.workers.hypervisors.sandbox.run import POLL_SECONDS, Run
 
 MACHINE = "sandbox-1"
 PROGRAM = str(Path(sandbox_guest.__file__).resolve())

@@ -9,12 +9,12 @@ import hashlib
 from typing import TYPE_CHECKING, Final, Self
 
 from droveway.errors import DestinationFault
-from droveway.workers import extents
+from droveway.workers.transfer import extents
 
 if TYPE_CHECKING:
-    from droveway.workers.chunk_log import ChunkLog
     from droveway.workers.context import Context
-    from droveway.workers.sources import DiskMap
+    from droveway.workers.transfer.chunk_log import ChunkLog
+    from droveway.workers.transfer.sources import DiskMap
 
 Chunk = tuple[int, int]
 """Offset and length in bytes."""

@@ -14,12 +14,13 @@ from typing import Final
 import msgspec
 
 from droveway.wire import DiskInfo
-from droveway.workers import extents, names
-from droveway.workers.chunk_log import log_name
+from droveway.workers import names
 from droveway.workers.context import Context
-from droveway.workers.copying import Tally, copy_disk, readers
 from droveway.workers.directories import BASES, BaseFile, CopiedDisk, Directory, SetAsideDisk, is_digest, open_file
-from droveway.workers.sources import Source, base_name
+from droveway.workers.transfer import extents
+from droveway.workers.transfer.chunk_log import log_name
+from droveway.workers.transfer.copying import Tally, copy_disk, readers
+from droveway.workers.transfer.sources import Source, base_name
 
 _CODE: Final = "backing-file"
 

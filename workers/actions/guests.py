@@ -8,10 +8,8 @@ import msgspec
 
 from droveway.errors import CoordinationLost, DestinationFault, DrovewayError, Fenced
 from droveway.wire import DefineGuest, NoDetails, PrepareSourceGuest, Ready, StartGuest, StopGuest
-from droveway.workers.connections import as_ports, connect_all, disconnect_all
-from droveway.workers.context import Context
-from droveway.workers.hypervisors.base import Fence, GuestRecord, Mark
-from droveway.workers.ownership import (
+from droveway.workers.actions.connections import as_ports, connect_all, disconnect_all
+from droveway.workers.actions.ownership import (
     deleted_name,
     forget_manifest,
     in_use,
@@ -21,6 +19,8 @@ from droveway.workers.ownership import (
     set_aside_name,
     undefine_own,
 )
+from droveway.workers.context import Context
+from droveway.workers.hypervisors.base import Fence, GuestRecord, Mark
 from droveway.workers.permission import VOID, PermissionVoid
 
 ASKED: Final = "asked"

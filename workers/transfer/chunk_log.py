@@ -7,7 +7,7 @@ import os
 import msgspec
 
 from droveway.workers.directories import open_file
-from droveway.workers.sources import Identity
+from droveway.workers.transfer.sources import Identity
 
 
 class ChunkLog:

@@ -1,8 +1,8 @@
 """The libvirt hypervisor: real QEMU guests through a libvirt daemon.
 
 Every action looks, decides, acts and looks again; an unanswered call (the daemon died) is looked up on a new
-connection.  New disks are qcow2.  How starts are counted is told in `droveway.workers.hypervisors.libvirt_starts`; what
-is kept of an unprivileged daemon's ports in `droveway.workers.hypervisors.libvirt_xml`.
+connection.  New disks are qcow2.  How starts are counted is told in `droveway.workers.hypervisors.libvirt.starts`; what
+is kept of an unprivileged daemon's ports in `droveway.workers.hypervisors.libvirt.xml`.
 """
 
 from __future__ import annotations
@@ -20,21 +20,17 @@ import msgspec
 
 from droveway.errors import DestinationFault, StepError
 from droveway.wire import DiskInfo
-from droveway.workers.hypervisors import (
-    headers,
-    libvirt_agent,
-    libvirt_files,
-    libvirt_lines,
-    libvirt_xml,
-    processes,
-    qcow2,
-)
+from droveway.workers.hypervisors import headers, processes, qcow2
 from droveway.workers.hypervisors.attached import AttachingHypervisor
 from droveway.workers.hypervisors.base import BASES, NO_FORMATS, Fence, GuestRecord, Mark, Port, Volume
-from droveway.workers.hypervisors.libvirt_connection import Connection, library, within
-from droveway.workers.hypervisors.libvirt_errors import Code, is_code, is_lost, text_of
-from droveway.workers.hypervisors.libvirt_starts import Power, Starts
-from droveway.workers.hypervisors.libvirt_xml import NAMESPACE, PREFIX, Domain
+from droveway.workers.hypervisors.libvirt import agent as libvirt_agent
+from droveway.workers.hypervisors.libvirt import files as libvirt_files
+from droveway.workers.hypervisors.libvirt import lines as libvirt_lines
+from droveway.workers.hypervisors.libvirt import xml as libvirt_xml
+from droveway.workers.hypervisors.libvirt.connection import Connection, library, within
+from droveway.workers.hypervisors.libvirt.errors import Code, is_code, is_lost, text_of
+from droveway.workers.hypervisors.libvirt.starts import Power, Starts
+from droveway.workers.hypervisors.libvirt.xml import NAMESPACE, PREFIX, Domain
 
 T = TypeVar("T")
 

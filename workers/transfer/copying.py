@@ -15,12 +15,12 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Final
 
 from droveway.errors import DestinationFault
-from droveway.workers import extents
-from droveway.workers.chunk_log import ChunkLog
 from droveway.workers.context import Context
 from droveway.workers.directories import CopiedDisk, SetAsideDisk, open_file
-from droveway.workers.proving import Chunk, Proof
-from droveway.workers.sources import DiskMap, Identity, LocalSource, Source, source_changed
+from droveway.workers.transfer import extents
+from droveway.workers.transfer.chunk_log import ChunkLog
+from droveway.workers.transfer.proving import Chunk, Proof
+from droveway.workers.transfer.sources import DiskMap, Identity, LocalSource, Source, source_changed
 
 SYNC_BYTES: Final = 16 << 20
 """After so many bytes what was written is synced and journaled: the most that a crash costs for each disk."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from droveway.wire import KeepCopy
+from droveway.workers.actions.ownership import set_aside_name
 from droveway.workers.context import Context
 from droveway.workers.directories import MARKER
-from droveway.workers.ownership import set_aside_name
 
 
 def keep_copy(ctx: Context, details: KeepCopy) -> dict[str, Any]:

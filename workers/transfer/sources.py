@@ -9,8 +9,8 @@ from typing import Protocol
 import msgspec
 
 from droveway.errors import StepError
-from droveway.workers import extents
 from droveway.workers.directories import BASES, BaseFile, Directories, Manifest, SetAsideDisk, open_file
+from droveway.workers.transfer import extents
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from droveway.errors import StepError
-from droveway.workers.hypervisors.libvirt_errors import is_lost
+from droveway.workers.hypervisors.libvirt.errors import is_lost
 
 OPEN_SECONDS = 15.0
 ANSWER_SECONDS = 5.0

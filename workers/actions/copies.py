@@ -13,10 +13,21 @@ import msgspec
 
 from droveway.errors import Fenced, StepError
 from droveway.wire import CopyDisks, FitDisks, OfferDisks
-from droveway.workers import bases, frames
-from droveway.workers.chunk_log import log_name
+from droveway.workers.actions import bases
+from droveway.workers.actions.ownership import (
+    base_of,
+    discard_copy,
+    discard_parts,
+    discard_renamed_copy,
+    hold_storage,
+    own_copy_opened,
+    own_manifest,
+    part_name,
+    refuse_running,
+    require_storage,
+    set_aside_name,
+)
 from droveway.workers.context import Context, Host
-from droveway.workers.copying import Tally, copy_disk, readers
 from droveway.workers.directories import (
     DISK_INFO,
     SWAP,
@@ -31,21 +42,11 @@ from droveway.workers.directories import (
 from droveway.workers.fence import standing_epoch
 from droveway.workers.hypervisors import headers
 from droveway.workers.journal import Offer
-from droveway.workers.ownership import (
-    base_of,
-    discard_copy,
-    discard_parts,
-    discard_renamed_copy,
-    hold_storage,
-    own_copy_opened,
-    own_manifest,
-    part_name,
-    refuse_running,
-    require_storage,
-    set_aside_name,
-)
-from droveway.workers.sources import LocalSource, Source
-from droveway.workers.transfer import RemoteSource
+from droveway.workers.transfer import frames
+from droveway.workers.transfer.chunk_log import log_name
+from droveway.workers.transfer.client import RemoteSource
+from droveway.workers.transfer.copying import Tally, copy_disk, readers
+from droveway.workers.transfer.sources import LocalSource, Source
 
 SIDE_BY_SIDE: Final = 4
 """So many disks of a server are copied at once."""

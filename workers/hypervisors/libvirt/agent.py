@@ -14,8 +14,8 @@ from typing import Any, Final
 import msgspec
 
 from droveway.wire import harmless
-from droveway.workers.hypervisors.libvirt_connection import library
-from droveway.workers.hypervisors.libvirt_errors import Code, is_code, text_of
+from droveway.workers.hypervisors.libvirt.connection import library
+from droveway.workers.hypervisors.libvirt.errors import Code, is_code, text_of
 
 MOST_BYTES: Final = 1024
 """Of an answer; an honest one has a fiftieth."""

@@ -1,8 +1,8 @@
 """The program that plays a sandbox guest: one process for each run of a server.
 
-`droveway.workers.hypervisors.sandbox` starts it as ``python -I -S sandbox_guest.py`` with the arguments of `Guest`, and
-with the signals of `SIGNALS` blocked.  It imports little, and before it is up nothing that is slow (json, signal), so
-that a guest boots in milliseconds, and nothing of droveway, so that it runs without any installation.
+`droveway.workers.hypervisors.sandbox.hypervisor` starts it as ``python -I -S guest.py`` with the arguments of `Guest`,
+and with the signals of `SIGNALS` blocked.  It imports little, and before it is up nothing that is slow (json, signal),
+so that a guest boots in milliseconds, and nothing of droveway, so that it runs without any installation.
 
 What makes a second run of a server impossible to overlook:
 

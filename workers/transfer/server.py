@@ -11,10 +11,10 @@ from typing import Final
 
 from droveway.errors import DrovewayError, StepError
 from droveway.outages import Seldom
-from droveway.workers import extents, frames
-from droveway.workers.endpoints import HANDSHAKE, IDLE, Endpoint, Unwelcome, address_of, peer_of
-from droveway.workers.limits import Bucket
-from droveway.workers.sources import LocalSource
+from droveway.workers.transfer import extents, frames
+from droveway.workers.transfer.endpoints import HANDSHAKE, IDLE, Endpoint, Unwelcome, address_of, peer_of
+from droveway.workers.transfer.limits import Bucket
+from droveway.workers.transfer.sources import LocalSource
 
 LOG = logging.getLogger(__name__)
 

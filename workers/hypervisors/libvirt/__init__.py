@@ -1,0 +1,1 @@
+"""The hypervisor of libvirt hosts: QEMU guests and their disk images."""

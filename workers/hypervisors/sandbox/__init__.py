@@ -1,0 +1,1 @@
+"""The hypervisor of labs: files for disks, processes for guests."""
