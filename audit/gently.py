@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Final
 
-from droveway.audit import behind
+from droveway.audit.checks import behind
 from droveway.audit.findings import Finding, Kind
 from droveway.audit.snapshot import Phase, Snapshot, Standing
 from droveway.persistence.nova.vm_states import ENDED_MIGRATIONS, RESIZING, VmState

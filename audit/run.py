@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator
 from typing import Final
 
-from droveway.audit import (
+from droveway.audit.checks import (
     allocations,
     bindings,
     commands,

@@ -6,7 +6,9 @@ import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
-from droveway.audit import read_journal, read_nova, read_services
+from droveway.audit.read import journal as read_journal
+from droveway.audit.read import nova as read_nova
+from droveway.audit.read import services as read_services
 from droveway.audit.records import Looked, MigrationRow, Node, ServerRow
 from droveway.audit.snapshot import Snapshot
 from droveway.clients.image import Images
@@ -31,7 +33,7 @@ class Sources:
     images: Images | None
     """None where no image service is known: then images are not compared."""
     look: Callable[[], Looked]
-    """Looks at what the hosts hold, see `droveway.audit.read_hosts`."""
+    """Looks at what the hosts hold, see `droveway.audit.read.hosts`."""
     guests_log: Path | None = None
     """The log of all sandbox guests, where there is one."""
 

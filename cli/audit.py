@@ -15,7 +15,7 @@ from droveway.printable import printable
 
 if TYPE_CHECKING:
     from droveway.audit.findings import Report
-    from droveway.audit.mending import Healing
+    from droveway.audit.heal.mending import Healing
     from droveway.audit.records import Looked
     from droveway.audit.sources import Sources
     from droveway.clients.zookeeper import Coordination
@@ -66,7 +66,7 @@ class Audit(Lister):
             report = run.audit(self._sources)
             self._tell(site, report)
             return COLUMNS, [[found.as_dict()[name] for name in COLUMNS] for found in report.findings]
-        from droveway.audit import mending
+        from droveway.audit.heal import mending
 
         self._healing = mending.look(self._sources, site.away())
         self._tell(site, self._healing.report)
@@ -121,7 +121,7 @@ class Audit(Lister):
     def _heal(self, site: Site, healing: Healing) -> int:
         import getpass
 
-        from droveway.audit import mending
+        from droveway.audit.heal import mending
 
         sources, owed = self._sources, set()
         for mend, outcome in mending.heal(sources, healing, who=getpass.getuser(), away=site.away()):
@@ -197,7 +197,7 @@ class _Workers:
 
     def look(self) -> Looked:
         """What each host holds; where ZooKeeper or a worker does not answer, why nobody knows."""
-        from droveway.audit import read_hosts
+        from droveway.audit.read import hosts as read_hosts
         from droveway.cli import daemon
         from droveway.engines.operations import inquiries
         from droveway.persistence.nova import catalog

@@ -20,7 +20,7 @@ import preconditions
 from oslo_config import cfg
 
 from droveway import errors
-from droveway.audit.healing import ORPHANS
+from droveway.audit.heal.healing import ORPHANS
 from droveway.cli import audit as audit_command
 from droveway.cli import db, debt, doctor, explain, host, main, move, request, server
 from droveway.cli.commands import COMMANDS

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from droveway.audit import read_hosts, run
+from droveway.audit import run
 from droveway.audit.findings import Report
+from droveway.audit.read import hosts as read_hosts
 from droveway.audit.sources import Sources
 from droveway.lab.session import Lab
 

@@ -21,9 +21,9 @@ import sqlalchemy as sa
 from support.operations import Stage, stage
 from support.small_lab import differences, picture
 
-from droveway.audit import mending
 from droveway.audit.findings import Kind
-from droveway.audit.healing import ORPHANS, RULES
+from droveway.audit.heal import mending
+from droveway.audit.heal.healing import ORPHANS, RULES
 from droveway.clients.placement import Placement
 from droveway.engines.operations.submit import Wish, submit
 from droveway.lab import books

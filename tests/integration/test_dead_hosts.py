@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 from support.operations import Stage, stage
 
-from droveway.audit import healing, mending
+from droveway.audit.heal import healing, mending
 from droveway.engines.operations import asking
 from droveway.engines.operations.submit import Wish, submit
 from droveway.lab import books, stopped

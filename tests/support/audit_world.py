@@ -28,13 +28,9 @@ import sqlalchemy as sa
 from sqlalchemy import orm
 from support import checksums
 
-from droveway.audit import (
-    Finding,
-    Kind,
-    Report,
-    Sources,
+from droveway.audit import Finding, Kind, Report, Sources, audit
+from droveway.audit.checks import (
     allocations,
-    audit,
     bindings,
     commands,
     connections,
@@ -46,11 +42,11 @@ from droveway.audit import (
     journal,
     migrations,
     owners,
-    read_hosts,
     rows,
     volumes,
 )
-from droveway.audit import usage as node_usage
+from droveway.audit.checks import usage as node_usage
+from droveway.audit.read import hosts as read_hosts
 from droveway.audit.records import CommandView, Looked
 from droveway.cli.commands import COMMANDS
 from droveway.clients.placement import Placement

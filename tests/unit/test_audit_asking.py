@@ -10,8 +10,8 @@ from support.audit_books import ENDED, MOVE, SERVER, SMALL, books, directory, gu
 
 from droveway import wire
 from droveway.audit import Finding, Snapshot, judge, run
-from droveway.audit.healing import Evidence, plan
-from droveway.audit.read_hosts import answered
+from droveway.audit.heal.healing import Evidence, plan
+from droveway.audit.read.hosts import answered
 from droveway.audit.records import DebtRow, Looked, Unseen
 from droveway.audit.sources import Sources
 from droveway.persistence.journal.states import State

@@ -24,7 +24,7 @@ from support.audit_books import (
 )
 
 from droveway.audit import Snapshot, judge
-from droveway.audit.healing import Evidence, plan
+from droveway.audit.heal.healing import Evidence, plan
 from droveway.audit.records import PortView
 from droveway.persistence.journal.states import State
 

@@ -10,7 +10,7 @@ import pytest
 from support.audit_books import ENDED, MOVE, SERVER, SMALL, books, directory, guest, store, view
 
 from droveway.audit import Snapshot, judge
-from droveway.audit.healing import Evidence, Mend, plan
+from droveway.audit.heal.healing import Evidence, Mend, plan
 from droveway.audit.records import DebtRow, FlowRow
 from droveway.persistence.journal.states import State
 

@@ -30,7 +30,7 @@ from support.audit_books import (
 )
 
 from droveway.audit import Snapshot, judge, run
-from droveway.audit.allocations import amounts_of
+from droveway.audit.checks.allocations import amounts_of
 from droveway.audit.records import PortView
 from droveway.persistence.journal.states import State
 

@@ -11,8 +11,8 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
-from droveway.audit import behind
-from droveway.audit.bindings import ACTIVE
+from droveway.audit.checks import behind
+from droveway.audit.checks.bindings import ACTIVE
 from droveway.audit.findings import Finding, Kind, Report
 from droveway.audit.records import DebtRow, Directory, MoveRow, Store
 from droveway.audit.snapshot import Snapshot, Standing

@@ -1,0 +1,1 @@
+"""What of an audit's findings can be taken away, and how it is."""

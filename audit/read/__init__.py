@@ -1,0 +1,1 @@
+"""Reads databases, services and hosts into records; nothing here compares or decides."""
