@@ -26,11 +26,11 @@ LAB_VARIABLE: Final = "DROVEWAY_LAB"
 CONFIGURATION: Final = Path("/etc/droveway/droveway.conf")
 
 _FORMATTERS: Final = {
-    "csv": "droveway.cli.plain:Csv",
-    "html": "droveway.cli.timeline:Timeline",
+    "csv": "droveway.cli.view.plain:Csv",
+    "html": "droveway.cli.view.timeline:Timeline",
     "json": "cliff.formatters.json_format:JSONFormatter",
-    "table": "droveway.cli.tables:TableFormatter",
-    "value": "droveway.cli.plain:Value",
+    "table": "droveway.cli.view.tables:TableFormatter",
+    "value": "droveway.cli.view.plain:Value",
     "yaml": "cliff.formatters.yaml_format:YAMLFormatter",
 }
 # What the formatters read of the parsed arguments, whichever of them is used.

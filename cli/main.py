@@ -20,8 +20,8 @@ from typing import Any, Final, TextIO, cast
 from cliff import app, command, commandmanager
 
 from droveway.cli.base import LAB_VARIABLE
-from droveway.cli.commands import COMMANDS
 from droveway.cli.output import Output, OutputLost, standard
+from droveway.cli.registry import COMMANDS
 from droveway.errors import DrovewayError
 from droveway.printable import printable
 
@@ -71,7 +71,7 @@ class Commands(commandmanager.CommandManager):
 
     def _load_commands(self) -> None:
         for name, (target, summary) in COMMANDS.items():
-            self.commands[name] = LazyCommand(name, f"droveway.cli.{target}", summary)  # type: ignore[assignment]
+            self.commands[name] = LazyCommand(name, f"droveway.cli.commands.{target}", summary)  # type: ignore[assignment]
 
 
 class _Version(argparse.Action):

@@ -21,10 +21,11 @@ from oslo_config import cfg
 
 from droveway import errors
 from droveway.audit.heal.healing import ORPHANS
-from droveway.cli import audit as audit_command
-from droveway.cli import db, debt, doctor, explain, host, main, move, request, server
-from droveway.cli.commands import COMMANDS
-from droveway.cli.explanations import EXPLANATIONS
+from droveway.cli import main
+from droveway.cli.commands import audit as audit_command
+from droveway.cli.commands import db, debt, doctor, explain, host, move, request, server
+from droveway.cli.registry import COMMANDS
+from droveway.cli.view.explanations import EXPLANATIONS
 from droveway.conf import settings
 from droveway.doctor.findings import MEANINGS
 from droveway.engines.operations import asking, plan
@@ -140,7 +141,8 @@ def commands(noun: str) -> str:
         if name.split()[0] != noun:
             continue
         module, _, kind = target.partition(":")
-        command = getattr(importlib.import_module(f"droveway.cli.{module}"), kind)(application, None, cmd_name=name)
+        found = getattr(importlib.import_module(f"droveway.cli.commands.{module}"), kind)
+        command = found(application, None, cmd_name=name)
         parts += [f".. _{label(name)}:\n", title(f"droveway {name}", "-"), f"{command.get_description()}\n"]
         parts.append(arguments(command.get_parser(f"droveway {name}"), name))
     return "\n".join(parts)

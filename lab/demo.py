@@ -50,12 +50,12 @@ _WIDTH: Final = 150
 """Columns of a table where there is no terminal."""
 
 WARM: Final = (
-    "droveway.cli.audit",
-    "droveway.cli.fault",
-    "droveway.cli.host",
-    "droveway.cli.lab",
-    "droveway.cli.request",
-    "droveway.cli.server",
+    "droveway.cli.commands.audit",
+    "droveway.cli.commands.fault",
+    "droveway.cli.commands.host",
+    "droveway.cli.commands.lab",
+    "droveway.cli.commands.request",
+    "droveway.cli.commands.server",
     "droveway.clients.embedded.cloud",
     "droveway.clients.embedded.placement",
     "droveway.conf.settings",

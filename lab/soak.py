@@ -38,7 +38,7 @@ _MINUTE: Final = 60.0
 _OPTIONS: Final = "\n[conductor]\nretry_for = 1.0\nhost_away = 2.0\n\n[confirm]\nhealthy_after = 0.3\n"
 """Of the lab: nothing waits for as long as it would where real hosts are slow."""
 
-_WARM_TOO: Final = ("droveway.cli.watching", "droveway.engines.operations.submit", "placement.conf")
+_WARM_TOO: Final = ("droveway.cli.view.watching", "droveway.engines.operations.submit", "placement.conf")
 
 
 class Failed(DrovewayError):

@@ -32,8 +32,7 @@ from droveway.persistence.journal.states import State
 from droveway.persistence.journal.tables import Debt, MoveFlow
 from droveway.persistence.nova import servers
 from droveway.workers.hypervisors import base
-from droveway.workers.hypervisors.libvirt import connection as libvirt_connection
-from droveway.workers.hypervisors.libvirt.xml import Domain
+from droveway.workers.hypervisors.libvirt import connection, xml
 
 SMALL = {"VCPU": 1, "MEMORY_MB": 512, "DISK_GB": 3}
 BIG = {"VCPU": 2, "MEMORY_MB": 1024, "DISK_GB": 4}
@@ -516,7 +515,7 @@ def test_what_a_debt_explains_is_noted_and_no_finding(world: World) -> None:
 @plants(Kind.HOST)
 def test_a_host_that_cannot_be_looked_at_is_never_clean(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     if world.hypervisor == "libvirt":
-        monkeypatch.setattr(libvirt_connection, "OPEN_SECONDS", 0.1)
+        monkeypatch.setattr(connection, "OPEN_SECONDS", 0.1)
         daemon = daemons.host(world.lab.layout, world.lab.identity, "host2")
         world.mends.callback(daemon.start)
         daemon.kill_daemon()
@@ -589,9 +588,8 @@ def _redefine(world: World, host: str, guest: base.GuestRecord, vcpus: int | Non
 def _disks(world: World, definition: str) -> list[str]:
     """The names of the local disks that a definition lists, in order."""
     if world.hypervisor == "libvirt":
-        return [Path(source).name for _, source, serial in Domain(definition).sources if not serial]
-    names: list[str] = json.loads(definition)["disks"]
-    return names
+        return [Path(source).name for _, source, serial in xml.Domain(definition).sources if not serial]
+    return [str(name) for name in json.loads(definition)["disks"]]
 
 
 def _bare_definition(world: World, host: str, name: str) -> base.GuestRecord:

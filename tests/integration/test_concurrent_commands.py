@@ -27,8 +27,9 @@ SECONDS = 100
 # A command that has imported what it needs and waits for a line, so that two begin at the same instant.
 WAITING = """
 import sys
-from droveway.cli import main, request
-from droveway.engines import submit
+from droveway.cli import main
+from droveway.cli.commands import request
+from droveway.engines.operations import submit
 from droveway.lab import operations, runner
 print("ready", flush=True)
 sys.stdin.readline()

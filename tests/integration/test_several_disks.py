@@ -16,7 +16,7 @@ from support.certificates import Authority
 from support.daemons import LONG, Daemon, Installation, installation
 from support.small_lab import assert_balanced, history, in_child, read_move, until
 
-from droveway.cli.rate import TOO_EARLY
+from droveway.cli.view.rate import TOO_EARLY
 from droveway.engines.operations import asking
 from droveway.engines.operations.submit import Wish, submit
 from droveway.lab import build, cloud, snapshot

@@ -48,7 +48,7 @@ from droveway.audit.checks import (
 from droveway.audit.checks import usage as node_usage
 from droveway.audit.read import hosts as read_hosts
 from droveway.audit.records import CommandView, Looked
-from droveway.cli.commands import COMMANDS
+from droveway.cli.registry import COMMANDS
 from droveway.clients.placement import Placement
 from droveway.lab import build
 from droveway.lab.cloud import Cell, Cloud, Flavor, Host, Image, Port, Server, Volume

@@ -27,12 +27,12 @@ from droveway.lab.demo import WARM
 
 OPERATORS: Final = (
     "droveway.audit.run",
-    "droveway.cli.debt",
-    "droveway.cli.freeze",
-    "droveway.cli.host",
-    "droveway.cli.plan",
-    "droveway.cli.request",
-    "droveway.cli.worker",
+    "droveway.cli.commands.debt",
+    "droveway.cli.commands.freeze",
+    "droveway.cli.commands.host",
+    "droveway.cli.commands.plan",
+    "droveway.cli.commands.request",
+    "droveway.cli.commands.worker",
     "droveway.engines.operations.submit",
     "cliff.formatters.json_format",
     "cliff.formatters.table",

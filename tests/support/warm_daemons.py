@@ -25,8 +25,8 @@ from typing import Final
 from droveway.cli import main
 
 DAEMONS: Final = (
-    "droveway.cli.conductor",
-    "droveway.cli.worker",
+    "droveway.cli.commands.conductor",
+    "droveway.cli.commands.worker",
     "droveway.clients.access",
     "droveway.clients.references",
     "droveway.clients.volume",

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from droveway.cli import choice
-from droveway.cli.columns import Facts
-from droveway.cli.timeline import page
+from droveway.cli.view import choice
+from droveway.cli.view.columns import Facts
+from droveway.cli.view.timeline import page
 from droveway.persistence.journal.tables import MoveStep
 
 BEGAN = dt.datetime(2026, 11, 21, 15, 0)  # noqa: DTZ001 - as databases hold it

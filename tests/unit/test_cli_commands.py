@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from droveway.cli import main, spans
-from droveway.cli.commands import COMMANDS
+from droveway.cli import main
+from droveway.cli.registry import COMMANDS
+from droveway.cli.view import spans
 from droveway.lab import build, cloud
 from droveway.persistence.journal import migrate
 

@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from droveway.cli import columns, tables
+from droveway.cli.view import columns, tables
 
 
 def listed(names: list[str], rows: list[list[object]]) -> list[str]:

@@ -13,7 +13,7 @@ import pytest
 import sqlalchemy as sa
 
 from droveway import wire
-from droveway.cli import spans
+from droveway.cli.view import spans
 from droveway.engines.keeper import policies
 from droveway.engines.keeper.health import Standard, judge
 from droveway.engines.keeper.policies import ASK_EVERY, FRESH, Ask, PolicyAction, Settle, Wait, Waiting

@@ -16,9 +16,9 @@ import pytest
 from oslo_config import cfg
 from support import console
 
-from droveway.cli.commands import COMMANDS
-from droveway.cli.explanations import EXPLANATIONS
 from droveway.cli.main import Droveway
+from droveway.cli.registry import COMMANDS
+from droveway.cli.view.explanations import EXPLANATIONS
 from droveway.conf import settings
 from droveway.doctor.findings import MEANINGS
 from droveway.errors import IllegalTransition
@@ -56,7 +56,7 @@ NEVER_SAID = re.compile(
 
 def parser_of(name: str) -> argparse.ArgumentParser:
     module, _, kind = COMMANDS[name][0].partition(":")
-    command = getattr(importlib.import_module(f"droveway.cli.{module}"), kind)
+    command = getattr(importlib.import_module(f"droveway.cli.commands.{module}"), kind)
     parser: argparse.ArgumentParser = command(Droveway(), None, cmd_name=name).get_parser(f"droveway {name}")
     return parser
 

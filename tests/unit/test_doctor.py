@@ -12,8 +12,8 @@ import pytest
 from oslo_config import cfg
 from support.certificates import Authority
 
-from droveway.cli import worker
-from droveway.cli.commands import COMMANDS
+from droveway.cli.commands import worker
+from droveway.cli.registry import COMMANDS
 from droveway.conf import settings
 from droveway.doctor import certificate, configuration, host, run
 from droveway.doctor.findings import FINE, MEANINGS, Around, Finding, Level

@@ -10,8 +10,8 @@ import pytest
 from support import codes
 
 from droveway.cli import main
-from droveway.cli.commands import COMMANDS
-from droveway.cli.explanations import EXPLANATIONS
+from droveway.cli.registry import COMMANDS
+from droveway.cli.view.explanations import EXPLANATIONS
 
 ROOT = Path(__file__).parents[2]
 NOUNS = {name.split()[0] for name in COMMANDS}

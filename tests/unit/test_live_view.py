@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from droveway.cli import live, marks, move_page, watching
-from droveway.cli.move import facts, owner
-from droveway.cli.picture import Picture, ahead
+from droveway.cli.commands.move import facts, owner
+from droveway.cli.view import live, marks, move_page, watching
+from droveway.cli.view.picture import Picture, ahead
 from droveway.persistence.journal.tables import Move, MoveStep
 
 BEGAN = dt.datetime(2026, 11, 21, 15, 0)  # noqa: DTZ001 - as databases hold it

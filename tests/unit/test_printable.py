@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from droveway.cli import main
-from droveway.cli.columns import Blank, Facts, Joined
-from droveway.cli.plain import Csv, Value
-from droveway.cli.tables import TableFormatter
+from droveway.cli.view.columns import Blank, Facts, Joined
+from droveway.cli.view.plain import Csv, Value
+from droveway.cli.view.tables import TableFormatter
 from droveway.printable import printable
 
 HOSTILE = "web\x1b]0;pwn\x07\x1b[2J\nweb2\r\x9b1m\u202eevil"
@@ -62,7 +62,7 @@ def test_a_traceback_goes_where_nobody_else_could_have_put_a_name(
     """S5, S9: a link in the directory for temporary files leads to a file of somebody's choice."""
     monkeypatch.setattr(main.tempfile, "tempdir", str(tmp_path))
     (tmp_path / "droveway.log").symlink_to(tmp_path / "victim")
-    monkeypatch.setattr("droveway.cli.explain.Explain.take_action", fail, raising=False)
+    monkeypatch.setattr("droveway.cli.commands.explain.Explain.take_action", fail, raising=False)
     assert main.main(["explain"]) == 1
     assert not (tmp_path / "victim").exists()
     (kept,) = tmp_path.glob("droveway-*.log")
@@ -81,7 +81,7 @@ def test_a_lab_whose_log_is_no_file_gets_none(
         log.symlink_to(tmp_path / "victim")
     else:
         os.mkfifo(log)
-    monkeypatch.setattr("droveway.cli.explain.Explain.take_action", fail, raising=False)
+    monkeypatch.setattr("droveway.cli.commands.explain.Explain.take_action", fail, raising=False)
     assert main.main(["--lab", str(tmp_path), "explain"]) == 1
     assert "--debug" in capsys.readouterr().err
     assert not (tmp_path / "victim").exists()

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from droveway.cli.rate import SHORTEST_WINDOW, Sample, Series, left, rate
+from droveway.cli.view.rate import SHORTEST_WINDOW, Sample, Series, left, rate
 
 MIB = 1 << 20
 

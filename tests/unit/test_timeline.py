@@ -7,7 +7,7 @@ import re
 from typing import Any
 from xml.etree import ElementTree as ET
 
-from droveway.cli.timeline import Axis, page
+from droveway.cli.view.timeline import Axis, page
 from droveway.persistence.journal.tables import MoveStep
 
 BEGAN = dt.datetime(2026, 11, 21, 15, 0)  # noqa: DTZ001 - as databases hold it

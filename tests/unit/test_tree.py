@@ -203,8 +203,8 @@ def test_no_python_file_imports_relatively() -> None:
         ("droveway.flows.resize", "from droveway import engines"),
         ("droveway.flows.resize", "from . import steps"),
         ("droveway.lab.build", "import droveway.cli.main"),
-        ("droveway.cli.move", "from droveway.flows.steps import host"),
-        ("droveway.cli.move", "from droveway.flows import steps"),
+        ("droveway.cli.commands.move", "from droveway.flows.steps import host"),
+        ("droveway.cli.commands.move", "from droveway.flows import steps"),
         ("droveway.workers.daemon", "from droveway.clients import placement"),
         ("droveway.workers.daemon", "def late() -> None:\n    from droveway.persistence import journal"),
         ("droveway.audit.compare", "from droveway.workers import daemon"),
@@ -227,7 +227,7 @@ def test_a_forbidden_import_is_found(importer: str, source: str) -> None:
         ("droveway.audit.compare", "from droveway.workers.hypervisors import libvirt"),
         ("droveway.conf.base", "from droveway.errors import Refused"),
         ("droveway.cli.main", "from droveway import __version__"),
-        ("droveway.cli.flow", "from droveway.flows import registry"),
+        ("droveway.cli.commands.flow", "from droveway.flows import registry"),
     ],
 )
 def test_an_allowed_import_passes(importer: str, source: str) -> None:

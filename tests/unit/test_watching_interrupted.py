@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from droveway.cli import watching
+from droveway.cli.view import watching
 
 
 def test_the_first_ctrl_c_waits_for_the_end_of_a_look_and_the_second_does_not() -> None:

@@ -13,7 +13,7 @@ from support.two_faults import death_flows, ways_out
 from support.two_faults.death_flows import OPERATIONS, UNDONE, begin
 from support.two_faults.death_worlds import SOURCE, Death, Spot
 
-from droveway.cli.explanations import EXPLANATIONS
+from droveway.cli.view.explanations import EXPLANATIONS
 from droveway.engines.operations import asking
 from droveway.errors import StepError
 from droveway.flows import registry

@@ -1,4 +1,4 @@
-"""Every command: where it lies and what it is for.  Nothing is imported before it is run."""
+"""Every command: its class in `droveway.cli.commands`, and what it is for.  Nothing is imported before it is run."""
 
 from __future__ import annotations
 

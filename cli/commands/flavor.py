@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from droveway.cli.base import Lister, ShowOne
-from droveway.cli.columns import Facts
+from droveway.cli.view.columns import Facts
 
 LISTED: Final = ("name", "vcpus", "memory_mb", "root_gb", "ephemeral_gb", "swap_mb", "disabled", "extra_specs")
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from droveway.cli.base import Command, Lister, ShowOne
-from droveway.cli.columns import Blank, Joined
+from droveway.cli.view.columns import Blank, Joined
 
 if TYPE_CHECKING:
     from droveway.persistence.nova.catalog import Host
@@ -127,7 +127,7 @@ class Forget(OfHost):
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         """Say what is written off."""
-        from droveway.cli.debt import owed
+        from droveway.cli.commands.debt import owed
         from droveway.engines.operations import hosts
         from droveway.persistence.journal import debt_views
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from droveway.cli.base import Lister, ShowOne
-from droveway.cli.columns import Joined, Short
+from droveway.cli.view.columns import Joined, Short
 
 LISTED: Final = ("name", "id", "disabled", "hosts", "servers")
 

@@ -6,8 +6,8 @@ import datetime as dt
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from droveway.cli import choice, marks
-from droveway.cli.columns import SHORT, part, relative, size, span
+from droveway.cli.view import choice, marks
+from droveway.cli.view.columns import SHORT, part, relative, size, span
 from droveway.printable import printable
 
 

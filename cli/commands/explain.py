@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from droveway.cli.base import Lister
-from droveway.cli.explanations import EXPLANATIONS
+from droveway.cli.view.explanations import EXPLANATIONS
 from droveway.errors import NotFound
 
 COLUMNS: Final = ("code", "means", "did", "do")

@@ -12,7 +12,7 @@ from typing import Any, TextIO
 from cliff.columns import FormattableColumn
 from cliff.formatters import base
 
-from droveway.cli import marks
+from droveway.cli.view import marks
 from droveway.printable import printable
 
 

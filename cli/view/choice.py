@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cliff.columns import FormattableColumn
 
-from droveway.cli.columns import Facts
+from droveway.cli.view.columns import Facts
 
 if TYPE_CHECKING:
     from droveway.persistence.journal.move_views import View

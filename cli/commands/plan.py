@@ -6,9 +6,9 @@ import argparse
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from droveway.cli import request
 from droveway.cli.base import ShowOne
-from droveway.cli.columns import Joined, size
+from droveway.cli.commands import request
+from droveway.cli.view.columns import Joined, size
 
 
 class Plan(ShowOne):

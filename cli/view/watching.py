@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import TYPE_CHECKING, Final, Protocol, TextIO
 
-from droveway.cli.columns import SHORT
-from droveway.cli.marks import is_terminal
-from droveway.cli.picture import Picture, Watcher, name_of
+from droveway.cli.view.columns import SHORT
+from droveway.cli.view.marks import is_terminal
+from droveway.cli.view.picture import Picture, Watcher, name_of
 from droveway.printable import printable
 
 if TYPE_CHECKING:
@@ -187,7 +187,7 @@ def _screen(out: TextIO, behind: Picture | None = None) -> Iterator[View]:
     if not is_terminal(out):
         yield Lines(out, behind)
         return
-    from droveway.cli.live import Screen
+    from droveway.cli.view.live import Screen
 
     with Screen(out) as screen:
         yield screen

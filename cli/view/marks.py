@@ -6,7 +6,7 @@ import os
 import re
 from typing import Any, Final, TextIO
 
-from droveway.cli.columns import Blank
+from droveway.cli.view.columns import Blank
 
 DONE: Final = "✓"
 FAILED: Final = "✗"

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from droveway.cli.base import Command, Lister
-from droveway.cli.columns import Blank, Time
+from droveway.cli.view.columns import Blank, Time
 
 if TYPE_CHECKING:
     from droveway.engines.site.installation import Installation

@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from droveway.cli.base import Lister, ShowOne
-from droveway.cli.columns import Blank, Joined, Time
 from droveway.cli.daemon import IGNORE_HELP, Daemon, Turned, connect
+from droveway.cli.view.columns import Blank, Joined, Time
 
 if TYPE_CHECKING:
     from oslo_config import cfg

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from droveway.cli.base import Command
-from droveway.cli.columns import SHORT
-from droveway.cli.move import OfMove, nobody
-from droveway.cli.spans import seconds, seconds_or_none
+from droveway.cli.commands.move import OfMove, nobody
+from droveway.cli.view.columns import SHORT
+from droveway.cli.view.spans import seconds, seconds_or_none
 from droveway.printable import printable
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ class Resume(Command):
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         """Carry on what can go on; the worst of their outcomes."""
-        from droveway.cli import watching
+        from droveway.cli.view import watching
         from droveway.engines.operations import asking
         from droveway.lab import operations
         from droveway.persistence.journal import requests
@@ -170,7 +170,7 @@ class Wait(OfMove):
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         """Look until it rests; a lab that nobody runs is not run by this."""
-        from droveway.cli import watching
+        from droveway.cli.view import watching
 
         site = self.site(parsed_args)
         move = watching.wait(site, parsed_args.move, parsed_args.timeout)
@@ -182,7 +182,7 @@ class Watch(OfMove):
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         """One line a change, or a live view on a terminal."""
-        from droveway.cli import watching
+        from droveway.cli.view import watching
 
         return finish(watching.follow(self.site(parsed_args), parsed_args.move, self.app.stdout), *AT_REST)
 
@@ -229,7 +229,7 @@ def carry(command: Command, site: Site, move: Move, *wanted: str, lines: bool = 
     A terminal is shown how it goes; what is none gets a line for each change when ``lines`` are wanted. Where daemons
     carry it on, it is not waited for unless they are.
     """
-    from droveway.cli import watching
+    from droveway.cli.view import watching
     from droveway.engines.operations import asking
 
     command.note(move)
@@ -270,7 +270,7 @@ def finish(move: Move, *wanted: str) -> int:
 
 def sentence(move: Move, instead: str | None = None) -> str:
     """One line on a move: its servers and hosts, its state, why, and what can be done, or ``instead`` of that."""
-    from droveway.cli.move import facts
+    from droveway.cli.commands.move import facts
 
     shown = facts(move)
     way = f"{shown['source']} → {shown['destination'] or '?'}"

@@ -6,9 +6,9 @@ import argparse
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from droveway.cli import request
 from droveway.cli.base import Command, Lister, ShowOne
-from droveway.cli.columns import Blank, Joined, Short, Time
+from droveway.cli.commands import request
+from droveway.cli.view.columns import Blank, Joined, Short, Time
 
 if TYPE_CHECKING:
     from droveway.persistence.nova.catalog import Server

@@ -6,8 +6,8 @@ import argparse
 import contextlib
 from typing import TYPE_CHECKING, Final
 
-from droveway.cli.move import OfMove
-from droveway.cli.request import AT_REST, carry
+from droveway.cli.commands.move import OfMove
+from droveway.cli.commands.request import AT_REST, carry
 from droveway.errors import Refused
 from droveway.printable import printable
 

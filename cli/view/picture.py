@@ -8,10 +8,10 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
-from droveway.cli import rate
-from droveway.cli.columns import SHORT, part, size, span
-from droveway.cli.marks import DONE, FAILED, RUNNING
-from droveway.cli.rate import Series
+from droveway.cli.view import rate
+from droveway.cli.view.columns import SHORT, part, size, span
+from droveway.cli.view.marks import DONE, FAILED, RUNNING
+from droveway.cli.view.rate import Series
 from droveway.printable import printable
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from droveway.cli.base import Command, ShowOne
-from droveway.cli.columns import Joined
+from droveway.cli.view.columns import Joined
 
 
 class Create(Command):

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from droveway.cli.base import Command, Lister, ShowOne
-from droveway.cli.columns import Blank, Joined, Time
 from droveway.cli.daemon import Daemon, Turned, connect
+from droveway.cli.view.columns import Blank, Joined, Time
 
 if TYPE_CHECKING:
     from oslo_config import cfg

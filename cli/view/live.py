@@ -11,9 +11,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from droveway.cli.columns import span
-from droveway.cli.marks import DONE, FAILED
-from droveway.cli.picture import Picture, Row
+from droveway.cli.view.columns import span
+from droveway.cli.view.marks import DONE, FAILED
+from droveway.cli.view.picture import Picture, Row
 
 _AHEAD: Final = 3
 """So many steps to come are named."""

@@ -6,11 +6,11 @@ import argparse
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from droveway.cli import choice, marks
 from droveway.cli.base import Command, Lister, ShowOne
-from droveway.cli.columns import SHORT, Blank, Facts, Joined, Short, Time
-from droveway.cli.explanations import EXPLANATIONS
-from droveway.cli.spans import seconds
+from droveway.cli.view import choice, marks
+from droveway.cli.view.columns import SHORT, Blank, Facts, Joined, Short, Time
+from droveway.cli.view.explanations import EXPLANATIONS
+from droveway.cli.view.spans import seconds
 from droveway.errors import NotFound, Refused
 from droveway.persistence.journal.stuck import BOUND
 
@@ -135,7 +135,7 @@ class Show(ShowOne, OfMove):
         """A page for people, the record for programs."""
         if parsed_args.formatter != "table" or parsed_args.columns:
             return super().produce_output(parsed_args, column_names, data)
-        from droveway.cli import move_page
+        from droveway.cli.view import move_page
 
         out = self.app.stdout
         out.write(move_page.page(self._facts, terminal=marks.is_terminal(out), coloured=marks.wants_colour(out)))
@@ -180,7 +180,7 @@ class History(Lister, OfMove):
 
 def facts(move: Move | View) -> dict[str, Any]:
     """The keys of `move show`; times as columns have them."""
-    from droveway.cli import rate
+    from droveway.cli.view import rate
     from droveway.persistence.journal.states import ADVICE, State
 
     told = rate.told(move)

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from cliff.formatters import base
 
-from droveway.cli import choice, marks
-from droveway.cli.columns import SHORT, span
-from droveway.cli.timeline_style import STYLE
+from droveway.cli.view import choice, marks
+from droveway.cli.view.columns import SHORT, span
+from droveway.cli.view.timeline_style import STYLE
 
 if TYPE_CHECKING:
     from droveway.persistence.journal.move_views import View
@@ -44,7 +44,7 @@ class Timeline(base.ListFormatter):
         """No options."""
 
     def draw(self, facts: Mapping[str, Any], steps: Sequence[View]) -> None:
-        """Lay out the page of the move that `droveway.cli.move.facts` describes."""
+        """Lay out the page of the move that `droveway.cli.commands.move.facts` describes."""
         self._page = page(facts, steps, dt.datetime.now(dt.UTC).replace(tzinfo=None))
 
     def emit_list(

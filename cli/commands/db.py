@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from droveway.cli.base import Command, Lister
-from droveway.cli.spans import seconds
+from droveway.cli.view.spans import seconds
 from droveway.errors import Refused
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from droveway.cli.base import Command, Lister
-from droveway.cli.columns import Blank
+from droveway.cli.view.columns import Blank
 from droveway.errors import Refused
 
 LISTED: Final = ("id", "step", "direction", "phase", "action", "host", "count", "class", "process")
