@@ -6,7 +6,9 @@ import dataclasses
 from typing import Final
 
 from droveway.flows.graph import Graph
-from droveway.flows.steps import allocations, confirming, endings, keeping
+from droveway.flows.steps import allocations
+from droveway.flows.steps.hosts import confirming, keeping
+from droveway.flows.steps.records import endings
 
 CONFIRM: Final = Graph(
     kind="confirm",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from droveway.flows.graph import Graph
-from droveway.flows.steps import deletion
+from droveway.flows.steps.records import deletion
 
 DELETE: Final = Graph(
     kind="delete",

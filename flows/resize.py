@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from droveway.flows.graph import Graph
-from droveway.flows.steps import allocations, copying, host, ports, records, scheduling, volumes
+from droveway.flows.steps import allocations, ports, scheduling, volumes
+from droveway.flows.steps.hosts import copying, host
+from droveway.flows.steps.records import records
 
 
 def _forward(kind: str) -> Graph:

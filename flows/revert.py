@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from droveway.flows.graph import Graph
-from droveway.flows.steps import allocations, confirming, endings, host, ports, restoring, volumes
+from droveway.flows.steps import allocations, ports, volumes
+from droveway.flows.steps.hosts import confirming, host, restoring
+from droveway.flows.steps.records import endings
 
 REVERT: Final = Graph(
     kind="revert",

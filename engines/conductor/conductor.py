@@ -28,7 +28,8 @@ from droveway.engines.conductor.taskflow.board import MoveBoard, MoveJob, Postin
 from droveway.engines.conductor.taskflow.engine import MoveEngine
 from droveway.errors import CoordinationLost, Fenced, NotFound, Parked
 from droveway.flows.graph import Graph
-from droveway.flows.steps import homes, overtaken
+from droveway.flows.steps import overtaken
+from droveway.flows.steps.records import homes
 from droveway.outages import Outage
 from droveway.persistence.database import absence, without_sql
 from droveway.persistence.journal import attempts, debts, freezes, moves

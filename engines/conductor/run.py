@@ -28,7 +28,8 @@ from droveway.engines.conductor.taskflow.backend import FlowBackend
 from droveway.errors import Cancelled, CoordinationLost, DestinationFault, Fenced, Parked, StepError, step_error
 from droveway.flows import evacuation
 from droveway.flows.run import DECLARED_DOWN, UNREACHABLE, MoveOptions
-from droveway.flows.steps import attached, homes, leaving, older_rows, overtaken
+from droveway.flows.steps import attached, overtaken
+from droveway.flows.steps.records import homes, leaving, older_rows
 from droveway.persistence.database import Database
 from droveway.persistence.journal import attempts, debts, freezes, moves, requests
 from droveway.persistence.journal.states import State

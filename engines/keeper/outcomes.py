@@ -22,7 +22,7 @@ from sqlalchemy import orm
 
 from droveway.engines.conductor.rounds import one_round
 from droveway.flows import evacuation
-from droveway.flows.steps.command import ADOPTED
+from droveway.flows.steps.hosts.command import ADOPTED
 from droveway.outages import Outage
 from droveway.persistence.database import Database
 from droveway.persistence.journal import moves, requests

@@ -15,7 +15,7 @@ from droveway.engines.conductor.recorded import Recorded
 from droveway.engines.conductor.taskflow import details
 from droveway.flows import registry
 from droveway.flows.alternates import AlternateRetry
-from droveway.flows.steps.command import ADOPTED
+from droveway.flows.steps.hosts.command import ADOPTED
 from droveway.persistence.database import Database, database_time
 from droveway.persistence.journal import moves
 from droveway.persistence.journal.states import State

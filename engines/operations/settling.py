@@ -17,7 +17,7 @@ from droveway.engines.site.site import Site
 from droveway.errors import Refused, ServerDeleted
 from droveway.flows import registry
 from droveway.flows.before import before
-from droveway.flows.steps import leaving
+from droveway.flows.steps.records import leaving
 from droveway.persistence.database import database_time
 from droveway.persistence.journal import moves, requests
 from droveway.persistence.journal.moves import SHORT

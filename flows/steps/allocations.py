@@ -14,7 +14,7 @@ from droveway.errors import DestinationFault
 from droveway.flows import outcome
 from droveway.flows.before import before
 from droveway.flows.step import Context, Step
-from droveway.flows.steps import starting
+from droveway.flows.steps.hosts import starting
 from droveway.flows.steps.rows import is_deleted
 
 

@@ -15,8 +15,8 @@ import sqlalchemy as sa
 from droveway.errors import StepError
 from droveway.flows.before import before, shows_disks
 from droveway.flows.run import Run
-from droveway.flows.steps import starting
-from droveway.flows.steps.command import ADOPTED, describe
+from droveway.flows.steps.hosts import starting
+from droveway.flows.steps.hosts.command import ADOPTED, describe
 from droveway.flows.steps.rows import is_deleted, lives_on
 from droveway.persistence.journal.moves import FORWARD_KINDS
 from droveway.persistence.journal.tables import MoveStep

@@ -11,7 +11,8 @@ from droveway.errors import Evacuated, StepError
 from droveway.flows import evacuation
 from droveway.flows.before import PortBefore
 from droveway.flows.step import Context, Step
-from droveway.flows.steps import attached, starting
+from droveway.flows.steps import attached
+from droveway.flows.steps.hosts import starting
 from droveway.flows.steps.rows import availability_zone, is_deleted, lives_on
 
 

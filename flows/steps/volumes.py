@@ -16,8 +16,9 @@ from droveway.errors import Evacuated, StepError
 from droveway.flows.before import VolumeBefore, before
 from droveway.flows.run import UNREACHABLE
 from droveway.flows.step import Context, Step
-from droveway.flows.steps import attached, starting
-from droveway.flows.steps.host import CheckDestination
+from droveway.flows.steps import attached
+from droveway.flows.steps.hosts import starting
+from droveway.flows.steps.hosts.host import CheckDestination
 from droveway.flows.steps.rows import cell_rows, is_deleted
 from droveway.persistence.journal.moves import SHORT
 from droveway.persistence.journal.tables import MoveStep

@@ -15,7 +15,7 @@ from droveway.engines.conductor import fencing
 from droveway.engines.operations import asking
 from droveway.engines.operations.submit import Wish, submit
 from droveway.errors import StepError
-from droveway.flows.steps import starting
+from droveway.flows.steps.hosts import starting
 from droveway.persistence.journal import requests
 from droveway.persistence.journal.tables import Move
 from droveway.persistence.nova.cell import Instance, Migration

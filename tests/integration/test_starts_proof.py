@@ -11,7 +11,7 @@ from support.operations import Stage, stage
 from droveway.engines.operations import asking
 from droveway.engines.operations.submit import Wish, submit
 from droveway.errors import StepError
-from droveway.flows.steps.command import ADOPTED
+from droveway.flows.steps.hosts.command import ADOPTED
 from droveway.persistence.database import database_time
 from droveway.persistence.journal.tables import Move, MoveStep
 

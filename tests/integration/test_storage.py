@@ -19,7 +19,7 @@ from support.operations import Stage, faults_cleared, stage
 from droveway.engines.conductor import run as engine_run
 from droveway.engines.operations import asking
 from droveway.engines.operations.submit import Wish, submit
-from droveway.flows.steps.host import FindStorage
+from droveway.flows.steps.hosts.host import FindStorage
 from droveway.persistence.nova.cell import BlockDeviceMapping
 from droveway.workers.directories import Directories
 from droveway.workers.stores import STORE

@@ -13,7 +13,7 @@ from support.two_faults.command import sample
 from support.two_faults.death_worlds import DESTINATION, HOSTS, SOURCE, Death
 
 from droveway.flows import registry
-from droveway.flows.steps import kept_copies
+from droveway.flows.steps.hosts import kept_copies
 from droveway.persistence.journal.tables import Move
 
 COUNT = 42

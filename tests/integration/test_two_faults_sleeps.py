@@ -9,7 +9,7 @@ import pytest
 from support.two_faults import conductor_sleeps, sleeps
 
 from droveway.errors import Fenced
-from droveway.flows.steps import records
+from droveway.flows.steps.records import records
 from droveway.workers.context import Context
 
 SAMPLE = [

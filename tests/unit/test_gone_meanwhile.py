@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from support.moving_rows import DESTINATION, PORT, SOURCE, VOLUME, Moving, guest
 
 from droveway.flows.step import Context
-from droveway.flows.steps import redefining
+from droveway.flows.steps.hosts import redefining
 from droveway.persistence.nova.cell import BlockDeviceMapping
 
 

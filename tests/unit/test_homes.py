@@ -12,7 +12,7 @@ from support.moving_rows import DESTINATION, EPOCH, FLOW, MOVE, NOW, SERVER, SOU
 
 from droveway.errors import StepError
 from droveway.flows.step import Context
-from droveway.flows.steps import homes
+from droveway.flows.steps.records import homes
 from droveway.persistence.journal.tables import MoveStep
 from droveway.persistence.nova.cell import Instance, Migration
 

@@ -15,8 +15,10 @@ from droveway.errors import StepError
 from droveway.flows import registry
 from droveway.flows.graph import Graph
 from droveway.flows.step import Step
-from droveway.flows.steps import confirming, endings, overtaken, records
-from droveway.flows.steps.command import ADOPTED
+from droveway.flows.steps import overtaken
+from droveway.flows.steps.hosts import confirming
+from droveway.flows.steps.hosts.command import ADOPTED
+from droveway.flows.steps.records import endings, records
 from droveway.persistence.nova.cell import Migration
 from droveway.wire import Direction
 

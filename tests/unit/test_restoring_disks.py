@@ -13,7 +13,7 @@ from droveway import wire
 from droveway.errors import StepError
 from droveway.flows.run import DECLARED_DOWN
 from droveway.flows.step import Context
-from droveway.flows.steps.restoring import RestoreDisks
+from droveway.flows.steps.hosts.restoring import RestoreDisks
 from droveway.wire import Direction
 
 

@@ -15,7 +15,7 @@ from droveway.engines.conductor.taskflow import details
 from droveway.engines.operations import settling
 from droveway.errors import Fenced, Refused, StepError
 from droveway.flows.graph import Graph
-from droveway.flows.steps import copying, host
+from droveway.flows.steps.hosts import copying, host
 from droveway.persistence.journal import moves, requests
 from droveway.persistence.journal.tables import Claim, Move
 

@@ -12,7 +12,7 @@ from droveway.engines.operations import asking
 from droveway.engines.operations.submit import Wish, submit
 from droveway.flows import registry
 from droveway.flows.step import Step
-from droveway.flows.steps.command import HostStep
+from droveway.flows.steps.hosts.command import HostStep
 from droveway.lab import operations
 from droveway.persistence.journal.tables import Move
 

@@ -17,7 +17,7 @@ from droveway.cli.view.explanations import EXPLANATIONS
 from droveway.engines.operations import asking
 from droveway.errors import StepError
 from droveway.flows import registry
-from droveway.flows.steps.command import HostStep
+from droveway.flows.steps.hosts.command import HostStep
 from droveway.lab import stopped
 from droveway.persistence.journal import requests
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from droveway.flows import registry
 from droveway.flows.step import Step
-from droveway.flows.steps.command import HostStep
+from droveway.flows.steps.hosts.command import HostStep
 
 SOURCE: Final = "host1"
 DESTINATION: Final = "host2"

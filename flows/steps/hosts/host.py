@@ -11,9 +11,9 @@ from droveway.errors import DestinationFault, ServerDeleted, StepError
 from droveway.flows.before import before, shows_disks
 from droveway.flows.run import DECLARED_DOWN, UNREACHABLE
 from droveway.flows.step import Context, Where
-from droveway.flows.steps import clearing, kept_copies, redefining, starting
 from droveway.flows.steps.attached import names, names_before, port_refs, to_disconnect, volume_refs
-from droveway.flows.steps.command import (
+from droveway.flows.steps.hosts import clearing, kept_copies, redefining, starting
+from droveway.flows.steps.hosts.command import (
     OWED,
     HostStep,
     describe,

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from droveway.errors import Evacuated, ServerDeleted, StepError
 from droveway.flows import evacuation
-from droveway.flows.steps.command import ask, describe
+from droveway.flows.steps.hosts.command import ask, describe
 from droveway.flows.steps.rows import Rows, cell_rows
 from droveway.persistence.journal.tables import MoveStep
 from droveway.persistence.nova.cell_hosts import Service

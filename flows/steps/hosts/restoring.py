@@ -8,8 +8,8 @@ from droveway import wire
 from droveway.errors import StepError
 from droveway.flows.run import DECLARED_DOWN
 from droveway.flows.step import Context, Where
-from droveway.flows.steps import clearing
-from droveway.flows.steps.command import HostStep, same_directory
+from droveway.flows.steps.hosts import clearing
+from droveway.flows.steps.hosts.command import HostStep, same_directory
 
 
 class RestoreDisks(HostStep):

@@ -8,7 +8,7 @@ from droveway import wire
 from droveway.errors import StepError
 from droveway.flows.run import DECLARED_DOWN, UNREACHABLE
 from droveway.flows.step import Context
-from droveway.flows.steps.command import same_directory
+from droveway.flows.steps.hosts.command import same_directory
 from droveway.persistence.journal.debts import RENAME
 
 DEADLINE: Final = 60.0

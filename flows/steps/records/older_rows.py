@@ -20,7 +20,7 @@ from droveway.flows import evacuation
 from droveway.flows.before import Before, before
 from droveway.flows.run import Run
 from droveway.flows.steps import overtaken
-from droveway.flows.steps.put_back import START, Flavor, Ran, Side, Stands, Vm, after
+from droveway.flows.steps.records.put_back import START, Flavor, Ran, Side, Stands, Vm, after
 from droveway.persistence.journal import attempts
 from droveway.persistence.journal.moves import SHORT
 from droveway.persistence.journal.tables import MoveStep

@@ -10,7 +10,7 @@ from droveway.flows import outcome
 from droveway.flows.before import SWAP, before
 from droveway.flows.run import DECLARED_DOWN, UNREACHABLE
 from droveway.flows.step import Context, Where
-from droveway.flows.steps.command import HostStep
+from droveway.flows.steps.hosts.command import HostStep
 from droveway.flows.steps.rows import is_deleted
 from droveway.persistence.journal.moves import GONE
 

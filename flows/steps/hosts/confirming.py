@@ -12,10 +12,11 @@ from droveway.flows import outcome
 from droveway.flows.before import before, shows_disks
 from droveway.flows.run import DECLARED_DOWN
 from droveway.flows.step import Context, Where
-from droveway.flows.steps import clearing, overtaken
+from droveway.flows.steps import overtaken
 from droveway.flows.steps.attached import names
-from droveway.flows.steps.command import OWED, HostStep, ask, describe, has_disks, new_flavor
-from droveway.flows.steps.copying import NOT_WHOLE
+from droveway.flows.steps.hosts import clearing
+from droveway.flows.steps.hosts.command import OWED, HostStep, ask, describe, has_disks, new_flavor
+from droveway.flows.steps.hosts.copying import NOT_WHOLE
 from droveway.flows.steps.rows import is_deleted
 from droveway.persistence.journal.moves import GONE, SHORT
 

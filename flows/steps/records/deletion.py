@@ -11,9 +11,9 @@ from droveway import wire
 from droveway.errors import StepError
 from droveway.flows.run import DECLARED_DOWN, UNREACHABLE
 from droveway.flows.step import Context, Step, Where
-from droveway.flows.steps import homes
 from droveway.flows.steps.attached import volume_refs
-from droveway.flows.steps.command import OWED, HostStep
+from droveway.flows.steps.hosts.command import OWED, HostStep
+from droveway.flows.steps.records import homes
 from droveway.flows.steps.rows import api_rows, request_id, reserved_on
 from droveway.persistence.journal import moves
 from droveway.persistence.nova import actions, deletion, servers, usage

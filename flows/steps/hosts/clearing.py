@@ -15,8 +15,8 @@ from droveway.errors import StepError
 from droveway.flows import outcome
 from droveway.flows.before import before
 from droveway.flows.run import UNREACHABLE
-from droveway.flows.steps import kept_copies
-from droveway.flows.steps.command import describe, same_directory
+from droveway.flows.steps.hosts import kept_copies
+from droveway.flows.steps.hosts.command import describe, same_directory
 from droveway.flows.steps.rows import lives_on
 from droveway.persistence.journal.moves import LEFT
 from droveway.persistence.journal.tables import MoveStep

@@ -10,8 +10,9 @@ from droveway import wire
 from droveway.errors import StepError
 from droveway.flows.run import DECLARED_DOWN, UNREACHABLE
 from droveway.flows.step import Context, Where
-from droveway.flows.steps import kept_copies, overtaken
-from droveway.flows.steps.command import HostStep, forget_probe, probe_name, same_directory
+from droveway.flows.steps import overtaken
+from droveway.flows.steps.hosts import kept_copies
+from droveway.flows.steps.hosts.command import HostStep, forget_probe, probe_name, same_directory
 from droveway.flows.steps.rows import is_deleted, lives_on
 from droveway.persistence.journal.debts import RENAME
 

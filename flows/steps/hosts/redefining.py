@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from droveway import wire
 from droveway.flows.before import before
 from droveway.flows.steps.attached import gone_since, port_refs, volume_refs
-from droveway.flows.steps.command import describe, new_flavor
+from droveway.flows.steps.hosts.command import describe, new_flavor
 from droveway.flows.steps.rows import is_deleted
 
 if TYPE_CHECKING:
