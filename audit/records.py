@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from droveway.persistence.journal.states import ENDED, State
 from droveway.wire import Guest
 
 Flavors = Mapping[str, Mapping[str, Any] | None]
 """cur, old and new as fields of Nova's Flavor object."""
+
+FLAVOR_COLUMNS: Final = {
+    "instance_type_id": "id",
+    "memory_mb": "memory_mb",
+    "vcpus": "vcpus",
+    "root_gb": "root_gb",
+    "ephemeral_gb": "ephemeral_gb",
+}
+"""Columns of ``instances`` that repeat a field of the flavor."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

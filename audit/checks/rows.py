@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from droveway.audit.findings import Finding, Kind, delete, update, update_json
-from droveway.audit.read.nova import FLAVOR_COLUMNS
-from droveway.audit.records import ServerRow
+from droveway.audit.records import FLAVOR_COLUMNS, ServerRow
 from droveway.audit.snapshot import Phase, Snapshot, Standing
 from droveway.persistence.nova.vm_states import MOVABLE, RESIZING, TaskState, VmState
 

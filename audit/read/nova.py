@@ -7,20 +7,12 @@ from typing import Any, Final
 import sqlalchemy as sa
 from sqlalchemy import orm
 
-from droveway.audit.records import BlockDevice, Flavors, MappingRow, MigrationRow, Node, ServerRow
+from droveway.audit.records import FLAVOR_COLUMNS, BlockDevice, Flavors, MappingRow, MigrationRow, Node, ServerRow
 from droveway.errors import BadObject
 from droveway.persistence.nova import api, cell, objects
 from droveway.persistence.nova.cells import FENCE_KEY
 
 OLD_VM_STATE: Final = "old_vm_state"
-FLAVOR_COLUMNS: Final = {
-    "instance_type_id": "id",
-    "memory_mb": "memory_mb",
-    "vcpus": "vcpus",
-    "root_gb": "root_gb",
-    "ephemeral_gb": "ephemeral_gb",
-}
-"""Columns of ``instances`` that repeat a field of the flavor."""
 USAGE_COLUMNS: Final = (
     "vcpus_used",
     "memory_mb_used",
