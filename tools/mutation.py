@@ -26,8 +26,7 @@ from typing import Any, Final
 from xml.etree import ElementTree as ET
 
 import yaml
-
-from droveway.lab import scratch
+from proofs import scratch
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 MUTANTS: Final = ROOT / "tools" / "mutants"
@@ -302,7 +301,7 @@ def _run(folder: Path, cloud: str, points: Sequence[str], tests: Sequence[str], 
 
 
 def _run_points(folder: Path, cloud: str, points: Sequence[str], company: Sequence[str]) -> Found:
-    done = _python(folder, ["-m", "droveway.lab.matrix", "--cloud", cloud, *company, *points])
+    done = _python(folder, ["-m", "proofs.matrix.command", "--cloud", cloud, *company, *points])
     # A defect may make a place in a flow that there is not without it: never reached, it says nothing.
     bad = [each for each in _BAD.findall(done.stdout) if each[0] in points and not each[1].startswith(_UNREACHED)]
     for point, trouble in bad:
@@ -338,11 +337,12 @@ def _python(folder: Path, arguments: list[str], within: str = ".") -> subprocess
     # A short path: labs have sockets, whose names are short.
     with tempfile.TemporaryDirectory(prefix="dm", dir=scratch.place(), ignore_cleanup_errors=True) as temporary:
         command = [sys.executable, *arguments]
+        paths = [str(folder), str(folder / "droveway" / "tests")]
         try:
             return subprocess.run(
                 command,
                 cwd=folder / within,
-                env={**os.environ, "PYTHONPATH": str(folder), "TMPDIR": temporary},
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), "TMPDIR": temporary},
                 capture_output=True,
                 text=True,
                 check=False,

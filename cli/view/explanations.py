@@ -85,11 +85,6 @@ EXPLANATIONS: Final[dict[str, Explanation]] = {
         "The wish to delete is kept with the move; the server is not deleted yet. The command ended with 4.",
         "Mend what the message names, then droveway lab server delete SERVER once more.",
     ),
-    "demo-failed": Explanation(
-        "The demonstration found something other than it promises.",
-        "It ended with a non-zero exit. With --keep its lab is left to be looked at.",
-        "Read what stands above the last line; --seed plans the same moves and kills again.",
-    ),
     "internal": Explanation(
         "Droveway met an error that it does not know: a defect.",
         _UNDONE,

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
-
-from support import leaking_matrix
+from pathlib import Path
 
 
 def _matrix(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, str(leaking_matrix.__file__), *arguments],
+        [sys.executable, "-m", "support.leaking_matrix", *arguments],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
         capture_output=True,
         text=True,
         check=False,

@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 import sqlalchemy as sa
+from proofs import leftovers
 from support.beside_nova import Nova
 from support.operations import Stage, stage
 from support.small_lab import until
@@ -19,7 +20,7 @@ from droveway.engines.conductor.commands import Commands
 from droveway.engines.conductor.run import MoveRun
 from droveway.engines.operations import asking
 from droveway.engines.operations.submit import Wish, submit
-from droveway.lab import books, leftovers, operations, stopped
+from droveway.lab import books, operations, stopped
 from droveway.persistence.journal.states import ENDED, State
 from droveway.persistence.journal.tables import Move
 from droveway.persistence.nova.cell import Instance, Service

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 import sqlalchemy as sa
+from proofs import leftovers
 from support import remains
 from support.operations import Stage, stage
 
 from droveway.engines.operations import asking
 from droveway.engines.operations.submit import Wish, submit
 from droveway.errors import DestinationFault
-from droveway.lab import leftovers
 from droveway.persistence.journal import requests
 from droveway.persistence.journal.tables import Move
 from droveway.persistence.nova import deletion

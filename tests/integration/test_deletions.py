@@ -6,12 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 import sqlalchemy as sa
+from proofs import leftovers
 from support import remains
 from support.operations import Stage, faults_cleared, stage
 from support.two_faults.nova_acts import Acts
 
 from droveway.engines.operations import asking
-from droveway.lab import leftovers, operations
+from droveway.lab import operations
 from droveway.persistence.nova import usage
 from droveway.persistence.nova.cell import (
     Instance,

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from proofs.demo.command import WARM
 from support import console, warm_commands
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -17,7 +18,7 @@ SECONDS = 240.0
 @pytest.fixture(name="path", scope="module")
 def fixture_path(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Where the shell finds ``droveway``; `test_packaging` runs the command that is installed."""
-    with warm_commands.on_path(tmp_path_factory.mktemp("bin")) as path:
+    with warm_commands.on_path(tmp_path_factory.mktemp("bin"), WARM) as path:
         yield path
 
 

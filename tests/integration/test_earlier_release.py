@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from proofs import leftovers
 from support import earlier, left_over, postgres_server, zookeeper_server
 from support.daemons import LONG, Daemon, Installation, installation
 from support.earlier import Release, Spot
 from support.small_lab import assert_balanced, is_released, read_move, until
 
 from droveway.flows import registry
-from droveway.lab import build, leftovers
+from droveway.lab import build
 from droveway.persistence.journal.states import ENDED, State
 from droveway.persistence.journal.tables import Move
 from droveway.persistence.nova import catalog

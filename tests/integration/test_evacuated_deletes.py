@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from proofs import leftovers
 from support import remains
 from support.operations import Stage, stage
 from support.two_faults import ways_out
@@ -14,7 +15,7 @@ from support.two_faults.nova_acts import REFUGE, Acts
 
 from droveway.engines.operations import asking
 from droveway.flows import registry
-from droveway.lab import leftovers, operations
+from droveway.lab import operations
 from droveway.persistence.nova import usage
 
 CLOUD = """

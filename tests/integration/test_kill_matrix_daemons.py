@@ -15,6 +15,7 @@ from typing import Final
 
 import pytest
 import sqlalchemy as sa
+from proofs import leftovers
 from support import caught, left_over, postgres_server, zookeeper_server
 from support.daemons import Daemon, Installation, installation
 from support.small_lab import assert_balanced, in_child, until
@@ -22,7 +23,7 @@ from support.small_lab import assert_balanced, in_child, until
 from droveway.engines.operations import asking
 from droveway.engines.operations.submit import Wish, submit
 from droveway.errors import Refused
-from droveway.lab import build, cloud, leftovers, operations
+from droveway.lab import build, cloud, operations
 from droveway.lab.session import Lab
 from droveway.persistence.journal import requests
 from droveway.persistence.journal.states import ENDED, State

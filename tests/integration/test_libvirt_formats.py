@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 from lxml import etree
+from proofs import witness
 from support.disked import qemu
 from support.operations import Stage, faults_cleared, stage
 
-from droveway.lab import daemons, witness
+from droveway.lab import daemons
 from droveway.workers.directories import Directories
 
 CLOUD = """

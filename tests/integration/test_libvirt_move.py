@@ -13,10 +13,11 @@ from pathlib import Path
 
 import pytest
 from hypervisor_contract import wait_for
+from proofs import witness
 from support import checksums
 from support.operations import Stage, faults_cleared, stage
 
-from droveway.lab import daemons, faults, witness
+from droveway.lab import daemons, faults
 from droveway.lab.libvirt_hosts import LibvirtHost
 from droveway.lab.session import Lab
 from droveway.workers.hypervisors import qcow2

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 from libvirt_rig import make_overlay
+from proofs import witness
 from support.operations import Stage, faults_cleared, stage
 
-from droveway.lab import witness
 from droveway.workers.directories import BASES, Directories
 from droveway.workers.hypervisors import qcow2
 from droveway.workers.transfer import extents

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import re
 import subprocess
@@ -17,17 +18,17 @@ OPERATIONS = 50
 RUN = """
 import sys
 from droveway.cli.main import main
-from droveway.lab import soak
-sys.exit(soak.main(main, sys.argv[1:]))
+from proofs.soak import command
+sys.exit(command.main(main, sys.argv[1:]))
 """
 
 PLANTED = """
 import shutil
 from droveway.cli.main import main
 from droveway.lab.session import Lab
-from droveway.lab.soak import Failed, Soak, make_folder, warm
-from droveway.lab.soak_plan import Episode
-from droveway.lab.soak_process import Operation
+from proofs.soak.command import Failed, Soak, make_folder, warm
+from proofs.soak.plan import Episode
+from proofs.soak.process import Operation
 
 def plant(_words):
     lab = Lab.open(soak.root)
@@ -61,7 +62,9 @@ pytestmark = pytest.mark.timeout(900)
 
 def python(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     """The program in a process of its own: a soak forks, and pytest has threads."""
-    return subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=False)
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    command = [sys.executable, "-c", program, *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
 @pytest.mark.parametrize("seed", [FIXED, random.SystemRandom().randrange(1_000_000)], ids=["fixed", "random"])
@@ -90,7 +93,7 @@ def test_an_allocation_that_is_wrong_is_reported() -> None:
 
 
 def test_a_failure_is_told_with_the_line_that_repeats_it(tmp_path: Path) -> None:
-    patched = "soak.scratch.MEMORY, soak.EPISODE_SECONDS = Path(sys.argv.pop(1)), 0.0\n"
+    patched = "command.scratch.MEMORY, command.EPISODE_SECONDS = Path(sys.argv.pop(1)), 0.0\n"
     program = RUN.replace("sys.exit(", f"{patched}sys.exit(")
     done = python("from pathlib import Path\n" + program, str(tmp_path), "--seed", "5", "--operations", "10")
     assert done.returncode == 1, done.stderr

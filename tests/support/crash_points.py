@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Final
 
 from droveway.flows import registry
@@ -36,7 +38,8 @@ def sample(cloud: str) -> tuple[str, ...]:
 def assert_converged(record: Callable[[str, object], None], *arguments: str) -> list[str]:
     """Run `tools/matrix` with these arguments and record its figures; return the points, all of which converged."""
     done = subprocess.run(
-        [sys.executable, "-m", "droveway.lab.matrix", *arguments],
+        [sys.executable, "-m", "proofs.matrix.command", *arguments],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
         capture_output=True,
         text=True,
         check=False,

@@ -9,10 +9,11 @@ import dataclasses
 import sys
 from typing import Any, ClassVar, Final
 
+from proofs.matrix import command as matrix
+
 from droveway.flows import registry
 from droveway.flows.step import Context
 from droveway.flows.steps.ports import ReservePorts
-from droveway.lab import matrix
 
 ELSEWHERE: Final = "host3"
 

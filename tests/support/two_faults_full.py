@@ -26,13 +26,12 @@ from multiprocessing.context import ForkProcess
 from pathlib import Path
 from typing import Final
 
+from proofs import scratch
 from support import two_faults_shards as shards
 from support.two_faults import command
 from support.two_faults.command import Kind
 from support.two_faults.world import Verdict
 from support.two_faults_shards import Code, Shard
-
-from droveway.lab import scratch
 
 SHARDS: Final = "shards: {} run, {} kept from earlier, {} due"
 

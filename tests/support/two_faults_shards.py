@@ -101,19 +101,19 @@ class Code:
             yield self.root.joinpath(*package.split(".")[1:])
 
     def _judges(self) -> set[Path]:
-        support = self.root / "tests" / "support"
+        tests = self.root / "tests"
         found: set[Path] = set()
-        left = [*support.joinpath("two_faults").glob("*.py")]
+        left = [*tests.joinpath("support", "two_faults").glob("*.py")]
         while left:
             path = left.pop()
             if path not in found:
                 found.add(path)
-                left += _imported(path, support)
+                left += _imported(path, tests)
         return found
 
 
-def _imported(path: Path, support: Path) -> Iterator[Path]:
-    """The modules of the folder ``support`` that the one in ``path`` imports anywhere."""
+def _imported(path: Path, tests: Path) -> Iterator[Path]:
+    """The modules of ``tests/support`` and ``tests/proofs`` that the one in ``path`` imports anywhere."""
     for node in ast.walk(ast.parse(path.read_bytes())):
         names: list[str] = []
         if isinstance(node, ast.Import):
@@ -121,8 +121,8 @@ def _imported(path: Path, support: Path) -> Iterator[Path]:
         elif isinstance(node, ast.ImportFrom) and node.module:
             names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
         for name in names:
-            found = support.parent.joinpath(*name.split(".")).with_suffix(".py")
-            if name.startswith("support.") and found.is_file():
+            found = tests.joinpath(*name.split(".")).with_suffix(".py")
+            if name.startswith(("support.", "proofs.")) and found.is_file():
                 yield found
 
 

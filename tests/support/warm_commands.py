@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Final
 
 from droveway.cli.main import main
-from droveway.lab.demo import WARM
 
 OPERATORS: Final = (
     "droveway.audit.run",
@@ -68,7 +67,7 @@ def of_operators() -> str:
 
 
 @contextlib.contextmanager
-def on_path(folder: Path, names: Sequence[str] = WARM) -> Iterator[str]:
+def on_path(folder: Path, names: Sequence[str]) -> Iterator[str]:
     """A PATH on which ``droveway`` is such a command, which needs ``names``, for as long as the block takes."""
     address, client = str(folder / "commands"), folder / "droveway"
     client.write_text(_CLIENT.format(python=sys.executable, address=address), encoding="utf-8")

@@ -5,14 +5,14 @@ from __future__ import annotations
 import itertools
 
 import pytest
+from proofs.crash import points as crash_points
+from proofs.crash.script import Script
 
 from droveway.engines.conductor.conductor import END_OF_FLOW
 from droveway.errors import DestinationFault, StepError
 from droveway.flows import registry
 from droveway.flows.graph import Graph
 from droveway.flows.step import Step
-from droveway.lab import crash_points
-from droveway.lab.crash_script import Script
 from droveway.persistence.journal.states import State
 
 EVERY = pytest.mark.parametrize("graph", list(registry.GRAPHS.values()), ids=lambda graph: graph.kind)

@@ -12,8 +12,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-
-from droveway.lab import crash_bytes, crash_state
+from proofs.crash import bytes as crash_bytes
+from proofs.crash import state as crash_state
 
 SERVER = str(uuid.uuid4())
 KNOWN = frozenset({SERVER})

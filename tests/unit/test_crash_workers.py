@@ -9,8 +9,9 @@ import subprocess
 from pathlib import Path
 from typing import Any, cast
 
+from proofs.crash.workers import _Child, _Remote
+
 from droveway.clients.zookeeper import Coordination
-from droveway.lab.crash_workers import _Child, _Remote
 
 NOTHING = cast("Any", None)
 """A worker that was not told to begin asks for no lab and no probes."""

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from proofs import kills
+from proofs.demo.command import LEAST_KILLS, LEAST_MOVES, LEAST_UNDOS
+from proofs.demo.plan import LATE, Aim, Planner, Round, count
+from proofs.kills import Child, Standing
 
-from droveway.lab import kills
 from droveway.lab.cloud import demo_cloud
-from droveway.lab.demo import LEAST_KILLS, LEAST_MOVES, LEAST_UNDOS
-from droveway.lab.demo_plan import LATE, Aim, Planner, Round, count
-from droveway.lab.kills import Child, Standing
 
 CLOUD = demo_cloud()
 SEEDS = st.integers(min_value=0, max_value=2**32)

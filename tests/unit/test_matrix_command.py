@@ -13,7 +13,7 @@ PYTHON = """#!/bin/bash
 echo "$*"
 [[ $2 != "$FAILS" ]] || exit "$STATUS"
 """
-ONE, TWO, FEW = "droveway.lab.matrix", "support.two_faults_full", "support.two_faults.command"
+ONE, TWO, FEW = "proofs.matrix.command", "support.two_faults_full", "support.two_faults.command"
 
 
 @pytest.fixture(name="checkout")

@@ -12,12 +12,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from proofs.crash import points as crash_points
+from proofs.crash.points import Gaps, Point
+from proofs.matrix import clouds as matrix_clouds
+from proofs.matrix import command as matrix
+from proofs.matrix import full as matrix_full
 from support import crash_points as samples
 
 from droveway.flows import registry
 from droveway.flows.graph import Graph
-from droveway.lab import crash_points, matrix, matrix_clouds, matrix_full
-from droveway.lab.crash_points import Gaps, Point
 
 WITHIN = ("posted", "call.1", "effect.source.1", "effect.destination.1")
 FIRST = matrix_clouds.CLOUDS[0]
@@ -88,7 +91,7 @@ class Parts:
     def __init__(self) -> None:
         self.ran: list[tuple[str, str, Point]] = []
 
-    def __call__(self, words: list[str]) -> Parts:
+    def __call__(self, words: list[str], **_options: object) -> Parts:
         options, *others = matrix._parse(words[3:])
         assert not others
         self.ran += [(options.cloud, options.confirm, point) for point in matrix._wanted(bench(options.cloud), options)]

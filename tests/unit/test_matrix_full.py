@@ -6,10 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
+from proofs.matrix import clouds as matrix_clouds
+from proofs.matrix import full as matrix_full
+from proofs.matrix.full import Choice
 
 from droveway.errors import DrovewayError
-from droveway.lab import matrix_clouds, matrix_full
-from droveway.lab.matrix_full import Choice
 
 POINT = "resize:execute:copy_disks:kill:after"
 PARTS = 2 * len(matrix_clouds.CLOUDS) * 5
@@ -23,7 +24,7 @@ class Parts:
         self.begun: list[Path] = []
         self._broken, self._code = broken, code
 
-    def __call__(self, words: list[str]) -> Parts:
+    def __call__(self, words: list[str], **_options: object) -> Parts:
         report = Path(words[words.index("--report") + 1])
         self.begun.append(report)
         told = [words[words.index("--cloud") + 1], "asked", POINT, True, False, 1]

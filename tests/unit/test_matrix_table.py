@@ -6,10 +6,13 @@ import collections
 import re
 
 import pytest
+from proofs.crash import points as crash_points
+from proofs.matrix import command as matrix
+from proofs.matrix import full as matrix_full
+from proofs.matrix import table as matrix_table
+from proofs.matrix.table import Told
 
 from droveway.flows import registry
-from droveway.lab import crash_points, matrix, matrix_full, matrix_table
-from droveway.lab.matrix_table import Told
 
 
 def test_the_page_counts_each_point_in_its_cell() -> None:

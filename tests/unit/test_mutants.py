@@ -8,9 +8,10 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from proofs.crash import points as crash_points
+from proofs.matrix import clouds as matrix_clouds
 
 from droveway.flows import registry
-from droveway.lab import crash_points, matrix_clouds
 
 ROOT = Path(__file__).resolve().parents[2]
 LAYERS = {"flows", "engines", "persistence", "workers", "clients", "audit", "scheduler"}

@@ -8,12 +8,15 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
+from proofs.soak import cloud as soak_cloud
+from proofs.soak import process as soak_process
+from proofs.soak import verdict as soak_verdict
+from proofs.soak.model import Model, ModelBroken, Server, Size, Told, differences, usages
+from proofs.soak.plan import Planner
+from proofs.soak.process import Line, Operation
+from proofs.soak.rest import Facts, Seen
 
-from droveway.lab import cloud, soak_cloud, soak_process, soak_verdict
-from droveway.lab.soak_model import Model, ModelBroken, Server, Size, Told, differences, usages
-from droveway.lab.soak_plan import Planner
-from droveway.lab.soak_process import Line, Operation
-from droveway.lab.soak_rest import Facts, Seen
+from droveway.lab import cloud
 
 FLAVORS = {"small": Size(1, 1024, 2), "large": Size(2, 2048, 4, ephemeral_gb=1, swap_mb=64)}
 SMALL = {"VCPU": 1, "MEMORY_MB": 1024, "DISK_GB": 2}

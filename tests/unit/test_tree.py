@@ -220,6 +220,15 @@ def test_every_rule_is_about_modules_that_exist() -> None:
     assert sorted(told - known) == []
 
 
+def test_the_package_imports_nothing_of_its_tests() -> None:
+    found = [
+        f"{name}: {line}"
+        for name, path in modules().items()
+        for line in re.findall(r"^ *(?:from|import) (?:support|proofs)\b.*", (ROOT / path).read_text(), re.MULTILINE)
+    ]
+    assert found == []
+
+
 def test_no_python_file_imports_relatively() -> None:
     found = [
         str(path)

@@ -25,13 +25,15 @@ TREE = {
     "tests/unit/test_flows.py": "x = 1\n",
     "tests/support/two_faults/judge.py": "from support import lab\nfrom support.beside import x\n",
     "tests/support/lab.py": "def late():\n    import support.later\n",
-    "tests/support/later.py": "x = 1\n",
+    "tests/support/later.py": "from proofs.crash import points\n",
+    "tests/proofs/crash/points.py": "x = 1\n",
+    "tests/proofs/crash/unused.py": "x = 1\n",
     "tests/support/beside.py": "x = 1\n",
     "tests/support/unused.py": "x = 1\n",
 }
 COUNTS = {
     "errors.py", "flows/steps.py", "tests/support/two_faults/judge.py",
-    "tests/support/lab.py", "tests/support/later.py", "tests/support/beside.py",
+    "tests/support/lab.py", "tests/support/later.py", "tests/support/beside.py", "tests/proofs/crash/points.py",
 }  # fmt: skip
 
 

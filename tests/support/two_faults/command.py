@@ -14,9 +14,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
+from proofs import scratch
 from support.two_faults.world import Verdict
-
-from droveway.lab import scratch
 
 KINDS: Final = ("restores", "sleeps", "others", "deaths", "strangers")
 

@@ -20,6 +20,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
+from proofs import scratch
 from support import stale_relay
 from support.small_lab import differences, file_flow, in_child, is_released, picture, read_move, until
 from support.stale_relay import ENDS, Relay, relay
@@ -30,7 +31,7 @@ from droveway.clients.zookeeper import BOARD, ROOT, Coordination, connect_embedd
 from droveway.engines import start
 from droveway.errors import DestinationFault
 from droveway.flows import registry
-from droveway.lab import cloud, runner, scratch
+from droveway.lab import cloud, runner
 from droveway.lab.layout import Layout
 from droveway.lab.session import Lab
 from droveway.persistence.journal.states import State

@@ -5,11 +5,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
+from proofs import leftovers
+from proofs.crash import bytes as crash_bytes
+from proofs.crash.points import Point, expected_end
+
 from droveway.engines.operations import asking
 from droveway.errors import DrovewayError, Refused
 from droveway.flows import registry
-from droveway.lab import books, crash_bytes, leftovers, operations, runner, servers
-from droveway.lab.crash_points import Point, expected_end
+from droveway.lab import books, operations, runner, servers
 from droveway.lab.runner import Probes
 from droveway.lab.session import Lab
 from droveway.persistence.journal import moves, requests

@@ -10,10 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from proofs.crash import points as crash_points
+from proofs.crash.points import Path, Point
+from proofs.crash.script import Script
+
 from droveway.flows.graph import Graph
-from droveway.lab import crash_points
-from droveway.lab.crash_points import Path, Point
-from droveway.lab.crash_script import Script
 from droveway.lab.snapshot import Snapshot
 
 STRIDE: Final = 2

@@ -7,10 +7,11 @@ import random
 from collections.abc import Iterator
 from typing import Final
 
+from proofs.soak.cloud import FLAVORS, HOSTS, KINDS, POPULATION
+from proofs.soak.model import Model, Server
+from proofs.soak.process import Operation
+
 from droveway.flows import registry
-from droveway.lab.soak_cloud import FLAVORS, HOSTS, KINDS, POPULATION
-from droveway.lab.soak_model import Model, Server
-from droveway.lab.soak_process import Operation
 
 CALM: Final = 0.2
 """The part of episodes in which one process gives all commands and nothing fails, so that their ends are known."""
@@ -67,13 +68,13 @@ class Planner:
         self._number = 0
         self._named = 0
         self._disabled: set[str] = set()
-        self._random = random.Random(seed)  # noqa: S311 - it must be repeatable, it keeps no secret
+        self._random = random.Random(seed)
 
     def episode(self, model: Model) -> Episode:
         """The next one; one that has begun with few servers builds some."""
         self._episode += 1
         # Of its own, so that it does not depend on how the processes of the last one met.
-        self._random = random.Random(f"{self._seed}/{self._episode}")  # noqa: S311 - as above
+        self._random = random.Random(f"{self._seed}/{self._episode}")
         if len(model.servers) < POPULATION - MISSING or self._chance(CALM):
             return Episode((tuple(self._calm(model)),), holds=self._chance(0.5))
         return self._wild(model)

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
+from proofs import leftovers
+from proofs.soak.model import Books, Told
 
 from droveway.errors import DrovewayError
-from droveway.lab import books, faults, leftovers, operations
+from droveway.lab import books, faults, operations
 from droveway.lab.session import Lab
-from droveway.lab.soak_model import Books, Told
 from droveway.persistence.journal import debts, moves, requests
 from droveway.persistence.journal.states import State
 from droveway.persistence.nova import catalog

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Final
 
-from droveway.lab.soak_model import Size
+from proofs.soak.model import Size
 
 FLAVORS: Final[Mapping[str, Size]] = {
     "tiny": Size(vcpus=1, memory_mb=512, root_gb=1),

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from droveway.lab.soak_model import Model, Server, differences, usages
-from droveway.lab.soak_process import Line, Operation
-from droveway.lab.soak_rest import EPHEMERAL, Facts
+from proofs.soak.model import Model, Server, differences, usages
+from proofs.soak.process import Line, Operation
+from proofs.soak.rest import EPHEMERAL, Facts
+
 from droveway.persistence.journal.moves import SHORT
 
 _PROMISED: Final = {"confirm": "done", "revert": "reverted", "cancel": "cancelled"}

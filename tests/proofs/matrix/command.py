@@ -17,11 +17,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
+from proofs import scratch
+from proofs.crash import points as crash_points
+from proofs.crash.bench import HOWS, Bench, Outcome
+from proofs.crash.points import Point
+from proofs.matrix import clouds as matrix_clouds
+from proofs.matrix import full as matrix_full
+
 from droveway.errors import DrovewayError
 from droveway.flows import registry
-from droveway.lab import crash_points, matrix_clouds, matrix_full, scratch
-from droveway.lab.crash import HOWS, Bench, Outcome
-from droveway.lab.crash_points import Point
 
 LAST: Final = "crash matrix: {} points, {} converged, {} leaks"
 MET: Final = "{} met a state from which an earlier point went on to its end: --whole runs them to theirs"
@@ -146,12 +150,12 @@ def _wanted(bench: Bench, options: argparse.Namespace) -> list[Point]:
         _say(f"{len(chosen)} of {several} points cover them, seed {options.seed}")
     if options.sample is not None and options.sample < len(chosen):
         _say(f"{options.sample} of {len(chosen)} points, seed {options.seed}")
-        chosen = sorted(random.Random(options.seed).sample(chosen, options.sample))  # noqa: S311 - no secret
+        chosen = sorted(random.Random(options.seed).sample(chosen, options.sample))
     return chosen
 
 
 def _some_of_each(points: Sequence[Point], count: int, seed: int) -> list[Point]:
-    chance = random.Random(seed)  # noqa: S311 - no secret
+    chance = random.Random(seed)
     alike: dict[tuple[str, ...], list[Point]] = collections.defaultdict(list)
     for point in points:
         alike[point.kind, point.path, point.first.effect, _phase(point)].append(point)
@@ -166,7 +170,7 @@ def _cover(points: Sequence[Point], seed: int) -> list[Point]:
     """
     met: set[tuple[str, ...]] = set()
     chosen = set()
-    for point in sorted(points, key=lambda point: random.Random(f"{seed} {point}").random()):  # noqa: S311 - no secret
+    for point in sorted(points, key=lambda point: random.Random(f"{seed} {point}").random()):
         effect = point.first.effect
         meets: set[tuple[str, ...]] = {(point.kind, point.path, effect, _phase(point))}
         if effect in ("kill", "worker"):

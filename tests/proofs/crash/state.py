@@ -12,7 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from droveway.lab.crash_bytes import HEAD
+from proofs.crash.bytes import HEAD
+
 from droveway.lab.layout import RECORDED
 from droveway.lab.session import Lab
 from droveway.workers.hypervisors import guests_log
@@ -208,7 +209,7 @@ def _rows(name: str, path: Path, *, flow: bool) -> Iterator[str]:
         connection.row_factory = sqlite3.Row
         tables = [row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
         for table in sorted(set(tables) - _HISTORY):
-            for row in connection.execute(f'SELECT * FROM "{table}"'):  # noqa: S608 - SQLite's own name of a table
+            for row in connection.execute(f'SELECT * FROM "{table}"'):
                 facts = dict(zip(row.keys(), row, strict=True))
                 counted = {key: value for key, value in facts.items() if _matters(table, key, value, flow=flow)}
                 gone = "gone" if flow and facts.get("deleted") else ""

@@ -15,16 +15,21 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
+from proofs import scratch
+from proofs.demo.command import WARM
+from proofs.kills import KILLED, Child, Run
+from proofs.soak import cloud as soak_cloud
+from proofs.soak import process as soak_process
+from proofs.soak import rest as soak_rest
+from proofs.soak import verdict as soak_verdict
+from proofs.soak.model import Model, Server
+from proofs.soak.plan import Episode, Planner
+from proofs.soak.process import Line, Operation
+from proofs.soak.rest import Facts
 
 from droveway.errors import DrovewayError, Refused
-from droveway.lab import build, cloud, faults, scratch, soak_cloud, soak_process, soak_rest, soak_verdict
-from droveway.lab.demo import WARM
-from droveway.lab.kills import KILLED, Child, Run
+from droveway.lab import build, cloud, faults
 from droveway.lab.layout import Layout
-from droveway.lab.soak_model import Model, Server
-from droveway.lab.soak_plan import Episode, Planner
-from droveway.lab.soak_process import Line, Operation
-from droveway.lab.soak_rest import Facts
 
 EPISODE_SECONDS: Final = 300.0
 """An episode, or its coming to rest, that takes longer hangs."""

@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-MEMORY: Final = Path("/dev/shm")  # noqa: S108 - a directory of its own is made there
+MEMORY: Final = Path("/dev/shm")
 ROOM: Final = 2 * 1024**3
 """Bytes: with so much room labs are in memory, for a SIGKILL loses nothing that was written."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -12,13 +13,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from proofs.crash.bench import HOWS
+from proofs.matrix import clouds as matrix_clouds
+from proofs.matrix import table as matrix_table
+from proofs.matrix.table import Told
+
 from droveway.errors import DrovewayError
 from droveway.flows import registry
-from droveway.lab import matrix_clouds, matrix_table
-from droveway.lab.crash import HOWS
-from droveway.lab.matrix_table import Told
 
-PAGE: Final = Path(__file__).resolve().parent.parent / "docs" / "crash-matrix.rst"
+TESTS: Final = Path(__file__).resolve().parents[2]
+PAGE: Final = TESTS.parent / "docs" / "crash-matrix.rst"
 
 _GOING: Final = ".going"
 """Ends the name of a report whose part is being run, or was when its run ended."""
@@ -81,7 +85,8 @@ def _together(name: Path, jobs: int, words: list[str]) -> None:
             going = report.with_name(f"{report.name}{_GOING}")
             going.write_bytes(b"")
             part = ["--part", f"{number}/{jobs}", "--report", str(going), *words]
-            started[report] = subprocess.Popen([sys.executable, "-m", "droveway.lab.matrix", *part])
+            command = [sys.executable, "-m", "proofs.matrix.command", *part]
+            started[report] = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": str(TESTS)})
     codes = [process.wait() for process in started.values()]
     if any(code not in (0, 1) for code in codes):
         raise DrovewayError(f"a part of the matrix ended with {codes}")

@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from proofs.kills import Standing
+
 from droveway.lab.cloud import Cloud
-from droveway.lab.kills import Standing
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,7 @@ class Planner:
     """Makes rounds; the same seed makes the same ones."""
 
     def __init__(self, seed: int, cloud: Cloud) -> None:
-        self._random = random.Random(seed)  # noqa: S311 - it must be repeatable, it keeps no secret
+        self._random = random.Random(seed)
         self._flavors = {name: server.flavor for name, server in cloud.servers.items()}
         largest = max(cloud.cells.values(), key=lambda cell: len(cell.hosts))
         # In a cell of many hosts there are alternates for every server that no zone confines.

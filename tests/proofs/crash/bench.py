@@ -17,25 +17,21 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
+from proofs import leftovers
+from proofs.crash import judge as crash_judge
+from proofs.crash import points as crash_points
+from proofs.crash import process as crash_process
+from proofs.crash import state as crash_state
+from proofs.crash import warm as crash_warm
+from proofs.crash.checkpoints import Checkpoint, Checkpoints
+from proofs.crash.points import Gaps, Point, Spot
+from proofs.crash.points import Path as Way
+from proofs.crash.script import Script
+from proofs.crash.workers import WorkerProcesses
+
 from droveway.errors import DrovewayError
 from droveway.flows import registry
-from droveway.lab import (
-    books,
-    build,
-    cloud,
-    crash_judge,
-    crash_points,
-    crash_process,
-    crash_state,
-    crash_warm,
-    leftovers,
-    snapshot,
-)
-from droveway.lab.crash_checkpoints import Checkpoint, Checkpoints
-from droveway.lab.crash_points import Gaps, Point, Spot
-from droveway.lab.crash_points import Path as Way
-from droveway.lab.crash_script import Script
-from droveway.lab.crash_workers import WorkerProcesses
+from droveway.lab import books, build, cloud, snapshot
 from droveway.lab.runner import Probes
 from droveway.persistence.journal.states import State
 
@@ -82,7 +78,7 @@ class Bench:
         self._seen: set[str] = set()
         self._gaps: dict[str, Gaps] = {}
         self._checkpoints: dict[tuple[str, Way], Checkpoints] = {}
-        self.alternates = len(list(spec.hosts())) > 2  # noqa: PLR2004 - the source and one more
+        self.alternates = len(list(spec.hosts())) > 2
         crash_process.apart(lambda: _build(self._root, spec, keep))
         self._rest = snapshot.take(self._root, self._kept / "rest")
         self._rest.restore()

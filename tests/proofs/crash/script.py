@@ -13,9 +13,10 @@ import threading
 from collections.abc import Callable
 from typing import Any, Final
 
+from proofs.crash.points import CALL, EFFECT, Path, Point, Spot
+
 from droveway.errors import DestinationFault, DrovewayError, Refused, StepError
 from droveway.flows.graph import Graph
-from droveway.lab.crash_points import CALL, EFFECT, Path, Point, Spot
 from droveway.wire import Direction
 from droveway.workers.actions import table as actions
 

@@ -7,10 +7,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from proofs.crash import points as crash_points
+from proofs.crash.bench import HOWS
+from proofs.matrix import clouds as matrix_clouds
+
 from droveway.flows import registry
 from droveway.flows.graph import Graph
-from droveway.lab import crash_points, matrix_clouds
-from droveway.lab.crash import HOWS
 
 COLUMNS: Final = {
     "killed before": "before it",
@@ -44,7 +46,7 @@ class Told(NamedTuple):
 
     cloud: str
     how: str
-    """What brought the confirm about, `droveway.lab.crash.How`."""
+    """What brought the confirm about, `proofs.crash.bench.How`."""
     point: str
     converged: bool
     met: bool

@@ -14,14 +14,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from proofs import kills
+from proofs.demo.guests import Failed, LibvirtGuests, SandboxGuests
+from proofs.demo.plan import Aim, Planner, Round, count
+from proofs.kills import Child, Run, Standing
 from rich.console import Console
 from rich.table import Table
 
 from droveway.errors import DrovewayError
-from droveway.lab import cloud, kills
-from droveway.lab.demo_guests import Failed, LibvirtGuests, SandboxGuests
-from droveway.lab.demo_plan import Aim, Planner, Round, count
-from droveway.lab.kills import Child, Run, Standing
+from droveway.lab import cloud
 from droveway.lab.layout import Layout
 from droveway.persistence.journal.moves import SHORT
 from droveway.persistence.journal.states import ENDED, State

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
+from proofs.kills import Run
+from proofs.soak import rest as soak_rest
 
-from droveway.lab import faults, runner, soak_rest
-from droveway.lab.kills import Run
+from droveway.lab import faults, runner
 from droveway.lab.layout import Layout
 from droveway.lab.session import Lab
 

@@ -21,8 +21,6 @@ from droveway.workers.hypervisors import guests_log
 class Failed(DrovewayError):
     """The demonstration did not go as it must: {what}."""
 
-    code = "demo-failed"
-
 
 class Teller(Protocol):
     """The demonstration, as far as guests need it."""
@@ -77,7 +75,7 @@ class LibvirtGuests:
 
     def _reckon(self) -> None:
         """Reckon once, for all processes to come, what each guest's data must sum up to."""
-        from droveway.lab import witness
+        from proofs import witness
 
         lab = Lab.open(Path(self._root))
         try:
@@ -98,7 +96,7 @@ class LibvirtGuests:
 
 
 def _brand(words: list[str]) -> int:
-    from droveway.lab import witness
+    from proofs import witness
 
     root, *servers = words
     lab = Lab.open(Path(root))
@@ -109,7 +107,7 @@ def _brand(words: list[str]) -> int:
 
 def _examine(words: list[str]) -> int:
     """Root, names of servers that were started by hand, and names of those whose answers are printed."""
-    from droveway.lab import witness
+    from proofs import witness
 
     root, started, *shown = words
     asked = 0
