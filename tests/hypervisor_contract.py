@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.told_guests import told
+from support.rigs.told_guests import told
 
 from droveway.errors import DestinationFault, Fenced, StepError
 from droveway.lab.boot_guests import BootGuests

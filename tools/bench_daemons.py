@@ -23,9 +23,10 @@ from typing import Any, Final
 
 import bench_figures as figures
 import sqlalchemy as sa
-from support import long_queue, postgres_server, zookeeper_server
-from support.daemons import LONG, SESSION, Daemon, Installation, installation
-from support.small_lab import in_child, is_released, until
+from support.daemons.daemons import LONG, SESSION, Daemon, Installation, installation
+from support.labs.small_lab import in_child, is_released, until
+from support.rows import long_queue
+from support.servers import postgres_server, zookeeper_server
 
 from droveway.engines.conductor.fencing import now
 from droveway.engines.operations import asking

@@ -21,7 +21,7 @@ from typing import Final
 import bench_copy
 import bench_figures as figures
 from bench_copy import DATA_MB, MIB, SIZE_MB, SOURCE, Copy, Site, answers, free_port, until
-from support.certificates import Authority, Files
+from support.servers.certificates import Authority, Files
 
 from droveway import certificates
 from droveway.certificates import Identity

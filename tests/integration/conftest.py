@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support import mariadb_server, postgres_server, zookeeper_server
-from support.certificates import Authority
-from support.daemons import Installation, installation
-from support.small_lab import in_child, small_cloud
+from support.daemons.daemons import Installation, installation
+from support.labs.small_lab import in_child, small_cloud
+from support.servers import mariadb_server, postgres_server, zookeeper_server
+from support.servers.certificates import Authority
 from support.two_faults import command
 
 from droveway.lab import build, snapshot

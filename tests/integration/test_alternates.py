@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import sqlalchemy as sa
-from support.operations import Stage, Workers, faults_cleared, stage
-from support.small_lab import until
+from support.labs.operations import Stage, Workers, faults_cleared, stage
+from support.labs.small_lab import until
 
 from droveway.clients.embedded.services import NetworkHost
 from droveway.engines.conductor import fencing

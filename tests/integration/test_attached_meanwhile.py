@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from support.beside_nova import Nova, Once
-from support.operations import Stage, faults_cleared, stage
+from support.labs.beside_nova import Nova, Once
+from support.labs.operations import Stage, faults_cleared, stage
 
 CLOUD = """
 cells: {cell1: {hosts: {host1: {}, host2: {}}}}

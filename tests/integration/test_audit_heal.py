@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from support.operations import Stage, stage
-from support.small_lab import differences, picture
+from support.labs.operations import Stage, stage
+from support.labs.small_lab import differences, picture
 
 from droveway.audit.findings import Kind
 from droveway.audit.heal import mending

@@ -6,8 +6,8 @@ import json
 import threading
 
 import pytest
-from support.daemons import LONG, Installation
-from support.small_lab import SERVER, history, read_move, until
+from support.daemons.daemons import LONG, Installation
+from support.labs.small_lab import SERVER, history, read_move, until
 
 from droveway.engines.operations.submit import Wish, submit
 from droveway.persistence.database import database_time

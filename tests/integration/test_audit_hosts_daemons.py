@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from support.daemons import LONG, Installation
-from support.small_lab import read_move, until
+from support.daemons.daemons import LONG, Installation
+from support.labs.small_lab import read_move, until
 
 from droveway import wire
 from droveway.clients.zookeeper import command_path, inquiry_path, page_path, worker_path

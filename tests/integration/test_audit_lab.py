@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
-from support.audit_world import (
+from support.labs.audit_world import (
     CLOUD,
     HYPERVISORS,
     SERVICE_CHECKS,

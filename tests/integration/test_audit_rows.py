@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 from sqlalchemy import orm
-from support.audit_world import (
+from support.labs.audit_world import (
     HYPERVISORS,
     ROW_CHECKS,
     SERVICE_CHECKS,

@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Iterator
 
 import pytest
-from support.operations import Stage, changes, photograph, stage
+from support.labs.operations import Stage, changes, photograph, stage
 
 from droveway.engines.operations import asking
 from droveway.engines.operations.submit import Wish, submit

@@ -14,8 +14,8 @@ from pathlib import Path
 from subprocess import PIPE
 
 import pytest
-from support.operations import Stage, changes, photograph, stage
-from support.small_lab import in_child
+from support.labs.operations import Stage, changes, photograph, stage
+from support.labs.small_lab import in_child
 
 from droveway.lab import snapshot
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
-from support.operations import Stage, stage
+from support.labs.operations import Stage, stage
 from support.two_faults.copies import copy_database
 
 from droveway.engines.operations import asking

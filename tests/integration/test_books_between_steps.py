@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from support.operations import Stage, faults_cleared, stage
-from support.sampler import Sampler
+from support.labs.operations import Stage, faults_cleared, stage
+from support.labs.sampler import Sampler
 
 from droveway.clients.placement import Placement
 

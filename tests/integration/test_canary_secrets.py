@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from support import postgres_server, zookeeper_server
-from support.certificates import Authority
-from support.daemons import CONDUCTOR, Installation, installation
-from support.small_lab import assert_balanced, file_flow, in_child, small_cloud, until
+from support.daemons.daemons import CONDUCTOR, Installation, installation
+from support.labs.small_lab import assert_balanced, file_flow, in_child, small_cloud, until
+from support.servers import postgres_server, zookeeper_server
+from support.servers.certificates import Authority
 
 from droveway.clients.embedded import volume
 from droveway.lab import build

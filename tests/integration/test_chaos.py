@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from support import chaos
+from support.daemons import chaos
 
 SECONDS: Final = 60.0
 MOVES: Final = 60

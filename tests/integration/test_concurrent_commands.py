@@ -9,8 +9,8 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from support.operations import Stage, faults_cleared, stage
-from support.small_lab import until
+from support.labs.operations import Stage, faults_cleared, stage
+from support.labs.small_lab import until
 
 CLOUD = """
 cells: {cell1: {hosts: {host1: {}, host2: {}, host3: {}}}}

@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from support import database_clock
-from support.operations import Stage, stage
-from support.small_lab import until
+from support.labs.operations import Stage, stage
+from support.labs.small_lab import until
+from support.rigs import database_clock
 
 from droveway.clients.zookeeper import Coordination, connect_embedded, embedded_store, worker_path
 from droveway.engines.conductor.taskflow.board import MoveBoard

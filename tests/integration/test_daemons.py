@@ -7,9 +7,9 @@ import signal
 from typing import Final
 
 import pytest
-from support import mariadb_server, postgres_server
-from support.daemons import Installation
-from support.small_lab import assert_balanced, file_flow, history, until
+from support.daemons.daemons import Installation
+from support.labs.small_lab import assert_balanced, file_flow, history, until
+from support.servers import mariadb_server, postgres_server
 
 from droveway.clients.zookeeper import progress_path
 from droveway.persistence.journal import moves

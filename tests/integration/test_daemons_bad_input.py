@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
-from support.daemons import in_place, write
-from support.small_lab import in_child, small_cloud
+from support.daemons.daemons import in_place, write
+from support.labs.small_lab import in_child, small_cloud
 
 from droveway.lab import build
 from droveway.lab.layout import Layout

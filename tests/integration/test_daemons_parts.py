@@ -8,8 +8,8 @@ from typing import Final
 
 import pytest
 import sqlalchemy as sa
-from support.daemons import Daemon, Installation
-from support.small_lab import assert_balanced, differences, history, picture, read_move, until
+from support.daemons.daemons import Daemon, Installation
+from support.labs.small_lab import assert_balanced, differences, history, picture, read_move, until
 
 from droveway import wire
 from droveway.clients.zookeeper import BOARD, command_path, epoch_in, epoch_path, worker_path

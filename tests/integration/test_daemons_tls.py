@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from support import zookeeper_server
-from support.certificates import Authority
-from support.daemons import CONDUCTOR, SESSION, Installation, installation, protection
-from support.small_lab import assert_balanced, file_flow, history, in_child, read_move, small_cloud, until
+from support.daemons.daemons import CONDUCTOR, SESSION, Installation, installation, protection
+from support.labs.small_lab import assert_balanced, file_flow, history, in_child, read_move, small_cloud, until
+from support.servers import zookeeper_server
+from support.servers.certificates import Authority
 
 from droveway import wire
 from droveway.clients.zookeeper import connect, inquiry_path, page_path, worker_path

@@ -13,10 +13,10 @@ from typing import Final
 
 import pytest
 import sqlalchemy as sa
-from support import mariadb_server, postgres_server, zookeeper_server
-from support.daemons import Installation, Server, installation
-from support.proxy import Loss, Proxy, running_proxy
-from support.small_lab import assert_balanced, file_flow, history, is_released, until
+from support.daemons.daemons import Installation, Server, installation
+from support.labs.small_lab import assert_balanced, file_flow, history, is_released, until
+from support.servers import mariadb_server, postgres_server, zookeeper_server
+from support.servers.proxy import Loss, Proxy, running_proxy
 
 from droveway.engines.operations.submit import Wish, submit
 from droveway.flows import registry

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 import sqlalchemy as sa
-from support.operations import Stage, stage
+from support.labs.operations import Stage, stage
 
 from droveway.audit.heal import healing, mending
 from droveway.engines.operations import asking

@@ -12,9 +12,9 @@ import msgspec
 import pytest
 import sqlalchemy as sa
 from proofs import leftovers
-from support.beside_nova import Nova
-from support.operations import Stage, stage
-from support.small_lab import until
+from support.labs.beside_nova import Nova
+from support.labs.operations import Stage, stage
+from support.labs.small_lab import until
 
 from droveway.engines.conductor.commands import Commands
 from droveway.engines.conductor.run import MoveRun

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 import sqlalchemy as sa
 from proofs import leftovers
-from support import remains
-from support.operations import Stage, stage
+from support.labs.operations import Stage, stage
+from support.rows import remains
 
 from droveway.engines.operations import asking
 from droveway.engines.operations.submit import Wish, submit

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 import sqlalchemy as sa
 from proofs import leftovers
-from support import remains
-from support.operations import Stage, faults_cleared, stage
+from support.labs.operations import Stage, faults_cleared, stage
+from support.rows import remains
 from support.two_faults.nova_acts import Acts
 
 from droveway.engines.operations import asking

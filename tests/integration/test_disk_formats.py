@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from support.disked import Disked, qemu
-from support.worker_rig import MIB, PROBE, SERVER, Cloud, cloud, make_disk
+from support.labs.disked import Disked, qemu
+from support.rigs.worker_rig import MIB, PROBE, SERVER, Cloud, cloud, make_disk
 
 from droveway import wire
 from droveway.errors import StepError
@@ -26,7 +26,7 @@ SECRET = b"what the host keeps for itself"
 
 @pytest.fixture(name="site", params=["pull", "local"])
 def fixture_site(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
-    monkeypatch.setattr("support.worker_rig.Sandbox", Disked)
+    monkeypatch.setattr("support.rigs.worker_rig.Sandbox", Disked)
     with cloud(tmp_path, shared=request.param == "local") as made:
         made.make_server()
         made.serve("alpha")

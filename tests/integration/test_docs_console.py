@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 from proofs.demo.command import WARM
-from support import console, warm_commands
+from support import console
+from support.daemons import warm_commands
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = [DOCS / "tutorial.rst", *sorted(path for path in (DOCS / "howto").glob("*.rst") if path.stem != "index")]

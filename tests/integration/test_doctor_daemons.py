@@ -7,9 +7,9 @@ import json
 
 import pytest
 import sqlalchemy as sa
-from support import zookeeper_server
-from support.daemons import Installation
-from support.small_lab import file_flow, small_cloud, until
+from support.daemons.daemons import Installation
+from support.labs.small_lab import file_flow, small_cloud, until
+from support.servers import zookeeper_server
 
 from droveway.clients.zookeeper import ROOT, worker_path
 from droveway.lab import cloud

@@ -10,10 +10,12 @@ from typing import Final
 
 import pytest
 from proofs import leftovers
-from support import earlier, left_over, postgres_server, zookeeper_server
-from support.daemons import LONG, Daemon, Installation, installation
-from support.earlier import Release, Spot
-from support.small_lab import assert_balanced, is_released, read_move, until
+from support.daemons import earlier
+from support.daemons.daemons import LONG, Daemon, Installation, installation
+from support.daemons.earlier import Release, Spot
+from support.labs.small_lab import assert_balanced, is_released, read_move, until
+from support.rows import left_over
+from support.servers import postgres_server, zookeeper_server
 
 from droveway.flows import registry
 from droveway.lab import build

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support.engine_rig import MIGRATE, Crash, Prepare, Rig, embedded_rig, fault
+from support.rigs.engine_rig import MIGRATE, Crash, Prepare, Rig, embedded_rig, fault
 
 from droveway.errors import StepError
 from droveway.persistence.journal import moves, requests

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from proofs import leftovers
-from support import remains
-from support.operations import Stage, stage
+from support.labs.operations import Stage, stage
+from support.rows import remains
 from support.two_faults import ways_out
 from support.two_faults.nova_acts import REFUGE, Acts
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from support.operations import Stage, stage
-from support.small_lab import until
+from support.labs.operations import Stage, stage
+from support.labs.small_lab import until
 from support.two_faults.nova_acts import Acts
 
 from droveway.clients.network import Network

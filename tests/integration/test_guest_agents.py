@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from hypervisor_contract import open_fence
-from support.agent_guest import Guest
+from support.labs.agent_guest import Guest
 
 from droveway import wire
 from droveway.engines.keeper.health import Standard, judge

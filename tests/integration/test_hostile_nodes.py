@@ -12,8 +12,8 @@ from typing import Final
 
 import msgspec
 import pytest
-from support.daemons import Daemon, Installation, installation
-from support.small_lab import (
+from support.daemons.daemons import Daemon, Installation, installation
+from support.labs.small_lab import (
     assert_balanced,
     differences,
     file_flow,
@@ -23,7 +23,7 @@ from support.small_lab import (
     small_cloud,
     until,
 )
-from support.zookeeper_server import Server, running_server
+from support.servers.zookeeper_server import Server, running_server
 
 from droveway import wire
 from droveway.clients.zookeeper import BOARD, command_path, epoch_path, progress_path, result_path, worker_path

@@ -21,10 +21,11 @@ from typing import Any, Final
 import msgspec
 import pytest
 import sqlalchemy as sa
-from support import checksums, zookeeper_server
-from support.certificates import Authority, Files
-from support.daemons import LONG, Daemon, Installation, installation
-from support.small_lab import assert_balanced, differences, history, in_child, picture, read_move, until
+from support import checksums
+from support.daemons.daemons import LONG, Daemon, Installation, installation
+from support.labs.small_lab import assert_balanced, differences, history, in_child, picture, read_move, until
+from support.servers import zookeeper_server
+from support.servers.certificates import Authority, Files
 
 from droveway import certificates, wire
 from droveway.clients.zookeeper import epoch_in, epoch_path, worker_path

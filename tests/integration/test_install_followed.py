@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from support import unit_site
 from support.console import blocks
-from support.daemons import write
-from support.small_lab import assert_balanced, until
-from support.unit_site import CONDUCTOR, ETC, WORKERS
+from support.daemons import unit_site
+from support.daemons.daemons import write
+from support.daemons.unit_site import CONDUCTOR, ETC, WORKERS
+from support.labs.small_lab import assert_balanced, until
 
 from droveway.conf import services, settings
 

@@ -16,8 +16,9 @@ import pytest
 import sqlalchemy as sa
 from alembic import autogenerate
 from alembic.migration import MigrationContext
-from support import journal_policies, mariadb_server, postgres_server
-from support.proxy import running_proxy
+from support.rows import journal_policies
+from support.servers import mariadb_server, postgres_server
+from support.servers.proxy import running_proxy
 
 from droveway.engines.conductor import fencing
 from droveway.errors import Fenced, Refused

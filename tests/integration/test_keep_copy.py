@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
-from support.operations import Stage, stage
-from support.small_lab import until
+from support.labs.operations import Stage, stage
+from support.labs.small_lab import until
 
 from droveway.engines.operations import asking
 from droveway.flows import registry

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support import zookeeper_server
-from support.daemons import LONG, Daemon, Installation, installation
-from support.small_lab import assert_balanced, file_flow, in_child, read_move, small_cloud, until
+from support.daemons.daemons import LONG, Daemon, Installation, installation
+from support.labs.small_lab import assert_balanced, file_flow, in_child, read_move, small_cloud, until
+from support.servers import zookeeper_server
 
 from droveway.clients.zookeeper import BOARD
 from droveway.engines.keeper.election import LEADER

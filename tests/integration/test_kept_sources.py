@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
-from support import database_clock
 from support.crash_points import assert_converged
-from support.operations import Stage, Workers, faults_cleared, stage
-from support.small_lab import until
+from support.labs.operations import Stage, Workers, faults_cleared, stage
+from support.labs.small_lab import until
+from support.rigs import database_clock
 
 from droveway.audit import Finding
 from droveway.clients.zookeeper import connect_embedded, embedded_store

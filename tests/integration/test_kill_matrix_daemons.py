@@ -16,9 +16,11 @@ from typing import Final
 import pytest
 import sqlalchemy as sa
 from proofs import leftovers
-from support import caught, left_over, postgres_server, zookeeper_server
-from support.daemons import Daemon, Installation, installation
-from support.small_lab import assert_balanced, in_child, until
+from support.daemons import caught
+from support.daemons.daemons import Daemon, Installation, installation
+from support.labs.small_lab import assert_balanced, in_child, until
+from support.rows import left_over
+from support.servers import postgres_server, zookeeper_server
 
 from droveway.engines.operations import asking
 from droveway.engines.operations.submit import Wish, submit

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
-from support.operations import Stage, stage
+from support.labs.operations import Stage, stage
 
 from droveway.persistence.nova.cell import Instance
 from droveway.workers.directories import Directories

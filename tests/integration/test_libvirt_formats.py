@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from lxml import etree
 from proofs import witness
-from support.disked import qemu
-from support.operations import Stage, faults_cleared, stage
+from support.labs.disked import qemu
+from support.labs.operations import Stage, faults_cleared, stage
 
 from droveway.lab import daemons
 from droveway.workers.directories import Directories

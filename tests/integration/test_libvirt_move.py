@@ -15,7 +15,7 @@ import pytest
 from hypervisor_contract import wait_for
 from proofs import witness
 from support import checksums
-from support.operations import Stage, faults_cleared, stage
+from support.labs.operations import Stage, faults_cleared, stage
 
 from droveway.lab import daemons, faults
 from droveway.lab.libvirt_hosts import LibvirtHost

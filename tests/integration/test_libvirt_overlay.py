@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from libvirt_rig import make_overlay
 from proofs import witness
-from support.operations import Stage, faults_cleared, stage
+from support.labs.operations import Stage, faults_cleared, stage
 
 from droveway.workers.directories import BASES, Directories
 from droveway.workers.hypervisors import qcow2

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 import sqlalchemy as sa
-from support.operations import Stage, Workers, stage
+from support.labs.operations import Stage, Workers, stage
 
 from droveway.clients.zookeeper import step_path
 from droveway.engines.conductor.step_marks import Seen

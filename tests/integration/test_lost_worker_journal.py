@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.operations import Stage, stage
+from support.labs.operations import Stage, stage
 
 from droveway.errors import CoordinationLost, DestinationFault
 from droveway.workers.hypervisors.sandbox.hypervisor import Sandbox

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from support.operations import Stage, faults_cleared, stage
+from support.labs.operations import Stage, faults_cleared, stage
 
 from droveway.errors import StepError
 from droveway.persistence.nova.cell import BlockDeviceMapping, Instance, Migration

@@ -7,8 +7,8 @@ import sqlite3
 
 import pytest
 import sqlalchemy as sa
-from support.daemons import LONG, Installation
-from support.small_lab import until
+from support.daemons.daemons import LONG, Installation
+from support.labs.small_lab import until
 
 from droveway.clients.zookeeper import ROOT, epoch_path
 from droveway.engines.operations import purging

@@ -7,9 +7,9 @@ from typing import Final
 
 import pytest
 import sqlalchemy as sa
-from support import mariadb_server, postgres_server
-from support.daemons import LONG, Daemon, Installation
-from support.small_lab import SERVER, assert_balanced, read_move, until
+from support.daemons.daemons import LONG, Daemon, Installation
+from support.labs.small_lab import SERVER, assert_balanced, read_move, until
+from support.servers import mariadb_server, postgres_server
 
 from droveway import wire
 from droveway.clients.zookeeper import BOARD, worker_path

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from support.operations import Stage, stage
+from support.labs.operations import Stage, stage
 
 from droveway.persistence.nova.cell import Instance, Migration
 

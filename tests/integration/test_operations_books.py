@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from support.operations import Amounts, Stage, stage
+from support.labs.operations import Amounts, Stage, stage
 
 from droveway.engines.operations import asking
 from droveway.engines.operations.submit import Wish, submit

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from support.operations import Stage, faults_cleared, stage
-from support.small_lab import until
+from support.labs.operations import Stage, faults_cleared, stage
+from support.labs.small_lab import until
 
 from droveway.engines.operations import asking
 from droveway.engines.operations.submit import Wish, submit

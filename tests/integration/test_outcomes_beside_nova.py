@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support.beside_nova import Nova, Once
-from support.operations import Stage, faults_cleared, stage
-from support.small_lab import until
+from support.labs.beside_nova import Nova, Once
+from support.labs.operations import Stage, faults_cleared, stage
+from support.labs.small_lab import until
 
 from droveway.engines.operations import asking
 from droveway.lab import books

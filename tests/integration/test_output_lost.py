@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from support.operations import Stage, stage
+from support.labs.operations import Stage, stage
 
 CLOUD = """
 cells: {cell1: {hosts: {host1: {}, host2: {}}}}

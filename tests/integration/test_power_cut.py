@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.power_cut import Medium
-from support.worker_rig import SERVER, Cloud, cloud
-from support.worker_stages import VARIANTS, Stage, Variant, backward, forward, killed_at
+from support.labs.power_cut import Medium
+from support.rigs.worker_rig import SERVER, Cloud, cloud
+from support.rigs.worker_stages import VARIANTS, Stage, Variant, backward, forward, killed_at
 
 from droveway import wire
 

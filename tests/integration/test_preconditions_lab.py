@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 import sqlalchemy as sa
-from support.operations import Stage, changes, photograph, stage
+from support.labs.operations import Stage, changes, photograph, stage
 
 from droveway.engines.operations import asking, facts
 from droveway.lab.session import Lab

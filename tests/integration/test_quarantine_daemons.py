@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Final
 
 import support
-from support.daemons import LONG, Installation
-from support.small_lab import assert_balanced, file_flow, read_move, until
+from support.daemons.daemons import LONG, Installation
+from support.labs.small_lab import assert_balanced, file_flow, read_move, until
 
 from droveway.clients.zookeeper import BOARD
 from droveway.engines.conductor.fencing import QUARANTINE_AFTER
 from droveway.persistence.journal.states import State
 
-DEADLY: Final = str(Path(next(iter(support.__path__))) / "deadly")
+DEADLY: Final = str(Path(next(iter(support.__path__))) / "habits" / "deadly")
 
 
 def test_a_move_that_kills_its_conductors_is_put_aside_until_somebody_retries_it(site: Installation) -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 from kazoo.protocol.states import KeeperState
-from support.daemons import LONG, Installation, installation
-from support.small_lab import assert_balanced, file_flow, history, in_child, is_released, read_move, until
-from support.zookeeper_server import Ensemble, running_ensemble
+from support.daemons.daemons import LONG, Installation, installation
+from support.labs.small_lab import assert_balanced, file_flow, history, in_child, is_released, read_move, until
+from support.servers.zookeeper_server import Ensemble, running_ensemble
 
 from droveway.engines.operations.submit import Wish, submit
 from droveway.lab import build, cloud, snapshot

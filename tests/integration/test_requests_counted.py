@@ -6,7 +6,7 @@ import collections
 from collections.abc import Iterator
 
 import pytest
-from support.operations import Stage, faults_cleared, stage
+from support.labs.operations import Stage, faults_cleared, stage
 
 from droveway.clients.embedded.placement import embedded_placement
 from droveway.clients.placement import Placement

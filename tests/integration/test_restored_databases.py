@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.operations import Stage, changes, photograph, stage
+from support.labs.operations import Stage, changes, photograph, stage
 
 from droveway.clients.embedded import placement
 from droveway.engines.operations.submit import Wish, submit

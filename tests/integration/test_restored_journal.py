@@ -6,9 +6,9 @@ from typing import Any, Final
 
 import pytest
 import sqlalchemy as sa
-from support import mariadb_server, postgres_server
-from support.daemons import Daemon, Installation
-from support.small_lab import assert_balanced, file_flow, history, read_move, small_cloud, until
+from support.daemons.daemons import Daemon, Installation
+from support.labs.small_lab import assert_balanced, file_flow, history, read_move, small_cloud, until
+from support.servers import mariadb_server, postgres_server
 
 from droveway.clients.zookeeper import ROOT, epoch_path
 from droveway.engines.conductor import incarnation

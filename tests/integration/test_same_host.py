@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from support.operations import Stage, stage
+from support.labs.operations import Stage, stage
 
 CLOUD = """
 options: {allow_resize_to_same_host: true}

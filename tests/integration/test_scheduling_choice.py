@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support.operations import Stage, faults_cleared, stage
+from support.labs.operations import Stage, faults_cleared, stage
 
 from droveway.persistence.nova import servers
 from droveway.persistence.nova.cell import Instance

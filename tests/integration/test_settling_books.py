@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.operations import Stage, stage
+from support.labs.operations import Stage, stage
 
 CLOUD = """
 cells: {cell1: {hosts: {host1: {}, host2: {}}}}

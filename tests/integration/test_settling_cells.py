@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.operations import Stage, stage
+from support.labs.operations import Stage, stage
 
 from droveway.persistence.nova.cells import FENCE_KEY
 

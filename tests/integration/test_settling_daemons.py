@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Any, Final
 
 import support
-from support.daemons import LONG, Installation
-from support.small_lab import SERVER, assert_balanced, file_flow, read_move, until
+from support.daemons.daemons import LONG, Installation
+from support.labs.small_lab import SERVER, assert_balanced, file_flow, read_move, until
 
 from droveway.clients.zookeeper import ROOT
 from droveway.persistence.journal.states import State
 from droveway.persistence.journal.tables import Claim
 from droveway.persistence.nova import catalog
 
-FAILING: Final = str(Path(next(iter(support.__path__))) / "failing")
+FAILING: Final = str(Path(next(iter(support.__path__))) / "habits" / "failing")
 WHY: Final = ("--reason", "it was looked at")
 
 

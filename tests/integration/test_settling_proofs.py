@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
-from support.operations import Stage, changes, photograph, stage
+from support.labs.operations import Stage, changes, photograph, stage
 
 from droveway.persistence.nova.cell import Instance, Migration
 

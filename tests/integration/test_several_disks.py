@@ -11,10 +11,11 @@ from typing import Final
 
 import pytest
 import sqlalchemy as sa
-from support import checksums, zookeeper_server
-from support.certificates import Authority
-from support.daemons import LONG, Daemon, Installation, installation
-from support.small_lab import assert_balanced, history, in_child, read_move, until
+from support import checksums
+from support.daemons.daemons import LONG, Daemon, Installation, installation
+from support.labs.small_lab import assert_balanced, history, in_child, read_move, until
+from support.servers import zookeeper_server
+from support.servers.certificates import Authority
 
 from droveway.cli.view.rate import TOO_EARLY
 from droveway.engines.operations import asking

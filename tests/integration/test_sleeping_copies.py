@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.disked import Disked, qemu
-from support.worker_rig import MIB, PROBE, SERVER, Cloud, cloud, make_disk
+from support.labs.disked import Disked, qemu
+from support.rigs.worker_rig import MIB, PROBE, SERVER, Cloud, cloud, make_disk
 
 from droveway import wire
 from droveway.clients.zookeeper import command_path
@@ -30,7 +30,7 @@ PATIENCE = 60.0
 @pytest.fixture(name="site")
 def fixture_site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
     """A server on an overlay that two destinations may take, its copy made on the first of them."""
-    monkeypatch.setattr("support.worker_rig.Sandbox", Disked)
+    monkeypatch.setattr("support.rigs.worker_rig.Sandbox", Disked)
     with cloud(tmp_path, shared=True) as made:
         made.add("gamma", tmp_path / "shared")
         made.make_server()

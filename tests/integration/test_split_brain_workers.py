@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from support import caught, left_over, zookeeper_server
-from support.daemons import LONG, Installation, installation
-from support.sleeper import PATIENCE, Sleeper
-from support.small_lab import assert_balanced, in_child, is_idle, picture, read_move, until
+from support.daemons import caught
+from support.daemons.daemons import LONG, Installation, installation
+from support.daemons.sleeper import PATIENCE, Sleeper
+from support.labs.small_lab import assert_balanced, in_child, is_idle, picture, read_move, until
+from support.rows import left_over
+from support.servers import zookeeper_server
 
 from droveway.clients.zookeeper import BOARD
 from droveway.engines.operations import asking, settling

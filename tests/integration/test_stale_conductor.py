@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from support.stale_relay import Bench, Relay, bench, relay
+from support.daemons.stale_relay import Bench, Relay, bench, relay
 
 
 @pytest.fixture(scope="module", name="stage")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from support.operations import Stage, Workers, stage
+from support.labs.operations import Stage, Workers, stage
 
 from droveway.engines.conductor import fencing
 from droveway.engines.operations import asking

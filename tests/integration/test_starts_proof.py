@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.operations import Stage, stage
+from support.labs.operations import Stage, stage
 
 from droveway.engines.operations import asking
 from droveway.engines.operations.submit import Wish, submit

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
-from support.operations import Stage, stage
+from support.labs.operations import Stage, stage
 
 from droveway.engines.operations import asking
 from droveway.engines.operations.submit import Wish, submit

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from support import checksums
-from support.operations import Stage, faults_cleared, stage
+from support.labs.operations import Stage, faults_cleared, stage
 
 from droveway.engines.conductor import run as engine_run
 from droveway.engines.operations import asking

@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from typing import Final
 
 import pytest
-from support import unit_site, zookeeper_server
-from support.daemons import write
-from support.small_lab import assert_balanced, file_flow, is_released, read_move, until
-from support.systemd_machine import Machine
-from support.unit_site import CONDUCTOR, CONFIGURATION, ETC, WORKERS
+from support.daemons import unit_site
+from support.daemons.daemons import write
+from support.daemons.unit_site import CONDUCTOR, CONFIGURATION, ETC, WORKERS
+from support.labs.small_lab import assert_balanced, file_flow, is_released, read_move, until
+from support.servers import zookeeper_server
+from support.servers.systemd_machine import Machine
 
 from droveway.lab.session import Lab
 from droveway.persistence.journal import daemons

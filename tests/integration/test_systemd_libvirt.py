@@ -6,10 +6,10 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from support import unit_site
-from support.daemons import write
-from support.small_lab import file_flow, is_released, read_move, until
-from support.unit_site import CONDUCTOR, CONFIGURATION, ETC, WORKERS, Prepared
+from support.daemons import unit_site
+from support.daemons.daemons import write
+from support.daemons.unit_site import CONDUCTOR, CONFIGURATION, ETC, WORKERS, Prepared
+from support.labs.small_lab import file_flow, is_released, read_move, until
 
 from droveway.lab import daemons as hosts_of_lab
 from droveway.persistence.journal import daemons

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.systemd_machine import Machine, machine
+from support.servers.systemd_machine import Machine, machine
 
 UNIT = "idle.service"
 FILES = {f"/etc/systemd/system/{UNIT}": "[Service]\nExecStart=/bin/sleep infinity\n"}

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support import mariadb_server, postgres_server
-from support.certificates import Authority
+from support.servers import mariadb_server, postgres_server
+from support.servers.certificates import Authority
 
 from droveway.persistence.database import Database, DatabaseUnusable
 from droveway.persistence.journal import migrate

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from sqlalchemy import event, exc
-from support import mariadb_server, postgres_server
+from support.servers import mariadb_server, postgres_server
 
 from droveway.flows.step import OUTAGES
 from droveway.persistence.database import Database, absence

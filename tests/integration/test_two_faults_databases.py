@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.operations import stage
+from support.labs.operations import stage
 from support.two_faults import command, copies, databases, recording, restores, ways_out, world
 from support.two_faults.recording import CELL, PLACEMENT, Point
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support.operations import Stage, stage
+from support.labs.operations import Stage, stage
 from support.two_faults import copies, death_flows, death_rests, death_worlds, deaths
 from support.two_faults.command import sample
 from support.two_faults.death_worlds import DESTINATION, HOSTS, SOURCE, Death

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support.operations import Stage, stage
+from support.labs.operations import Stage, stage
 from support.two_faults import command, copies, restores, world
 from support.two_faults.world import Watch
 

@@ -10,9 +10,9 @@ from typing import Final
 import pytest
 import sqlalchemy as sa
 import support
-from support import zookeeper_server
-from support.daemons import LONG, Daemon, Installation, installation
-from support.small_lab import assert_balanced, in_child, read_move, small_cloud, until
+from support.daemons.daemons import LONG, Daemon, Installation, installation
+from support.labs.small_lab import assert_balanced, in_child, read_move, small_cloud, until
+from support.servers import zookeeper_server
 
 from droveway import wire
 from droveway.lab import build, snapshot
@@ -20,7 +20,7 @@ from droveway.lab.snapshot import Snapshot
 from droveway.persistence.journal.states import State
 from droveway.persistence.journal.tables import Claim, MoveFlow
 
-LATER: Final = str(Path(next(iter(support.__path__))) / "later_release")
+LATER: Final = str(Path(next(iter(support.__path__))) / "habits" / "later_release")
 
 
 @pytest.fixture(name="site")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 import sqlalchemy as sa
-from support.operations import Stage, stage
+from support.labs.operations import Stage, stage
 from support.two_faults.world import Watch
 
 from droveway.persistence.nova.cell_hosts import ComputeNode

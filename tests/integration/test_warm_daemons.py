@@ -12,14 +12,14 @@ from typing import Final
 
 import pytest
 import support
-from support import warm_daemons
-from support.daemons import LONG, Ended, Installation
-from support.small_lab import until
+from support.daemons import warm_daemons
+from support.daemons.daemons import LONG, Ended, Installation
+from support.labs.small_lab import until
 
 STARTER: Final = """
 import os, sys
 from pathlib import Path
-from support import warm_daemons
+from support.daemons import warm_daemons
 with Path(sys.argv[1]).open("wb") as log:
     daemon = warm_daemons.start(sys.argv[2:], dict(os.environ), log.fileno())
 assert isinstance(daemon, warm_daemons.Forked)

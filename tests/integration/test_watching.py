@@ -36,7 +36,7 @@ GO = "go"
 SECONDS = 60.0
 Ask = Callable[..., Any]
 CTRL_C = b"\x03"
-SLOW = Path(__file__).parents[1] / "support" / "slow_lab.py"
+SLOW = Path(__file__).parents[1] / "support" / "labs" / "slow_lab.py"
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 from support import codes
-from support.operations import Stage, stage
-from support.park_causes import CAUSES, FORWARD, REVERT, UNDO, Broken
-from support.small_lab import is_idle, until
+from support.labs.operations import Stage, stage
+from support.labs.park_causes import CAUSES, FORWARD, REVERT, UNDO, Broken
+from support.labs.small_lab import is_idle, until
 from support.two_faults.ways_out import commands
 
 from droveway.errors import StepError

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from support.lab_processes import Effects, Processes, processes, runs_overlap
-from support.small_lab import SERVER, assert_balanced, file_flow, history, in_child, read_move, small_cloud, until
-from support.zookeeper_server import Server, running_server
+from support.labs.lab_processes import Effects, Processes, processes, runs_overlap
+from support.labs.small_lab import SERVER, assert_balanced, file_flow, history, in_child, read_move, small_cloud, until
+from support.servers.zookeeper_server import Server, running_server
 
 from droveway.clients.zookeeper import TOMBSTONE
 from droveway.lab import build, operations, snapshot

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.engine_rig import CONFIRM, MIGRATE, Rig, embedded_rig, reference, until
+from support.rigs.engine_rig import CONFIRM, MIGRATE, Rig, embedded_rig, reference, until
 
 from droveway.clients.zookeeper import BOARD, ROOT
 from droveway.engines.conductor.taskflow.board import MoveBoard

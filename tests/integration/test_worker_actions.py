@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 from support import checksums
-from support.worker_rig import (
+from support.rigs.worker_rig import (
     FLOW,
     MIB,
     MOVE,
@@ -21,7 +21,7 @@ from support.worker_rig import (
     Killed,
     cloud,
 )
-from support.worker_stages import CONNECTIONS, SIZES, VARIANTS, Stage, Variant, backward, forward, killed_at
+from support.rigs.worker_stages import CONNECTIONS, SIZES, VARIANTS, Stage, Variant, backward, forward, killed_at
 
 from droveway import wire
 from droveway.errors import DestinationFault, Fenced, Refused, StepError

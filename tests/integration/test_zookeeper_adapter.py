@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from kazoo.client import KazooClient
-from support.engine_rig import REMOTE, Crash, FakeWorker, Host, Rig, until
-from support.zookeeper_server import Server, running_server
+from support.rigs.engine_rig import REMOTE, Crash, FakeWorker, Host, Rig, until
+from support.servers.zookeeper_server import Server, running_server
 
 from droveway.clients import zookeeper
 from droveway.clients.zookeeper import Coordination, command_path, epoch_path, result_path, worker_path

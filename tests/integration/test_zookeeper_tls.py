@@ -15,10 +15,10 @@ import pytest
 from kazoo import exceptions
 from kazoo.client import KazooClient
 from kazoo.security import ACL, OPEN_ACL_UNSAFE, make_acl
-from support.certificates import Authority
-from support.daemons import CONDUCTOR, SESSION, Installation, installation, protection
-from support.small_lab import assert_balanced, file_flow, in_child, small_cloud
-from support.zookeeper_server import Ensemble, running_ensemble
+from support.daemons.daemons import CONDUCTOR, SESSION, Installation, installation, protection
+from support.labs.small_lab import assert_balanced, file_flow, in_child, small_cloud
+from support.servers.certificates import Authority
+from support.servers.zookeeper_server import Ensemble, running_ensemble
 
 from droveway.clients import zookeeper
 from droveway.clients.zookeeper import (

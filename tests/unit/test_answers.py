@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 import pytest
-from support.engine_rig import (
+from support.rigs.engine_rig import (
     GRAPHS,
     REMOTE,
     Choose,
@@ -21,7 +21,7 @@ from support.engine_rig import (
     StartGuest,
     embedded_rig,
 )
-from support.valid_answers import VALID
+from support.rigs.valid_answers import VALID
 
 from droveway import wire
 from droveway.engines.conductor import answers

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from support.audit_books import ENDED, MOVE, SERVER, SMALL, books, directory, guest, view
+from support.rows.audit_books import ENDED, MOVE, SERVER, SMALL, books, directory, guest, view
 
 from droveway import wire
 from droveway.audit import Finding, Snapshot, judge, run

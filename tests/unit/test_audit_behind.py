@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 import pytest
-from support.audit_books import (
+from support.rows.audit_books import (
     BIG,
     ENDED,
     MOVE,

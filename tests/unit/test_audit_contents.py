@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.audit_books import ENDED, MOVE, SERVER, books, directory, store, with_row
+from support.rows.audit_books import ENDED, MOVE, SERVER, books, directory, store, with_row
 
 from droveway.audit import Snapshot, judge
 from droveway.audit.records import CommandView, DebtRow, DiskDigest, FlowRow

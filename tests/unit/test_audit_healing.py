@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from support.audit_books import ENDED, MOVE, SERVER, SMALL, books, directory, guest, store, view
+from support.rows.audit_books import ENDED, MOVE, SERVER, SMALL, books, directory, guest, store, view
 
 from droveway.audit import Snapshot, judge
 from droveway.audit.heal.healing import Evidence, Mend, plan

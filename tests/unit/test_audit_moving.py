@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from support import audit_books
-from support.audit_books import (
+from support.rows import audit_books
+from support.rows.audit_books import (
     BIG,
     BOTH,
     DEST,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.audit_books import (
+from support.rows.audit_books import (
     BIG,
     DEST,
     ENDED,

@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from support.certificates import DAY, Authority, Files
+from support.servers.certificates import DAY, Authority, Files
 
 from droveway import certificates
 from droveway.conf import settings

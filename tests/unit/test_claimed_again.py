@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from support.moving_rows import MOVE, SERVER, Moving
+from support.rows.moving_rows import MOVE, SERVER, Moving
 
 from droveway.clients.placement import Allocations
 from droveway.flows.steps.allocations import ReleaseSourceAllocation

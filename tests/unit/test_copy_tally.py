@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from support.worker_rig import Cloud
+from support.rigs.worker_rig import Cloud
 
 from droveway import wire
 from droveway.workers.context import Context

@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 import requests
-from support.certificates import Authority
-from support.small_lab import until
+from support.labs.small_lab import until
+from support.servers.certificates import Authority
 
 from droveway import deadlines
 from droveway.clients.network import Network

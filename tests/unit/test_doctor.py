@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from oslo_config import cfg
-from support.certificates import Authority
+from support.servers.certificates import Authority
 
 from droveway.cli.commands import worker
 from droveway.cli.registry import COMMANDS

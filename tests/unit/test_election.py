@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.engine_rig import CONFIRM, Rig, embedded_rig, reference, until
+from support.rigs.engine_rig import CONFIRM, Rig, embedded_rig, reference, until
 
 from droveway.clients.zookeeper import ROOT, Coordination
 from droveway.engines.conductor.taskflow.board import MoveBoard

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from kazoo.exceptions import ConnectionLoss
-from support.engine_rig import embedded_rig
+from support.rigs.engine_rig import embedded_rig
 from taskflow.exceptions import JobFailure, UnclaimableJob
 from taskflow.jobs.backends.impl_zookeeper import ZookeeperJobBoard
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.engine_rig import (
+from support.rigs.engine_rig import (
     GRAPHS,
     REMOTE,
     Crash,
@@ -20,7 +20,7 @@ from support.engine_rig import (
     embedded_rig,
     until,
 )
-from support.valid_answers import VALID
+from support.rigs.valid_answers import VALID
 
 from droveway import wire
 from droveway.clients.zookeeper import command_path, epoch_path, progress_path, result_path, worker_path

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from support.engine_rig import Host, Rig, embedded_rig, fault, until
+from support.rigs.engine_rig import Host, Rig, embedded_rig, fault, until
 
 from droveway.persistence import database
 from droveway.persistence.database import SqliteDialect

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from sqlalchemy import event
-from support.engine_rig import CONFIRM, MIGRATE, REMOTE, Rig, embedded_rig, reference, until
+from support.rigs.engine_rig import CONFIRM, MIGRATE, REMOTE, Rig, embedded_rig, reference, until
 from taskflow import exceptions as taskflow_errors
 
 from droveway.clients.zookeeper import BOARD, worker_path

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from support.engine_rig import CONFIRM, MIGRATE, Crash, Rig, embedded_rig, reference, until
+from support.rigs.engine_rig import CONFIRM, MIGRATE, Crash, Rig, embedded_rig, reference, until
 from taskflow.exceptions import StorageFailure
 
 from droveway import wire

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.engine_rig import REMOTE, Crash, FakeWorker, Rig, embedded_rig, until
+from support.rigs.engine_rig import REMOTE, Crash, FakeWorker, Rig, embedded_rig, until
 from taskflow import exceptions as taskflow_errors
 
 from droveway import wire

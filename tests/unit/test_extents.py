@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.worker_rig import MIB, make_disk
+from support.rigs.worker_rig import MIB, make_disk
 
 from droveway.workers.transfer import extents
 from droveway.workers.transfer.extents import BLOCK, CHUNK, Direct, memory

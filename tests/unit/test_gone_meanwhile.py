@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from support.moving_rows import DESTINATION, PORT, SOURCE, VOLUME, Moving, guest
+from support.rows.moving_rows import DESTINATION, PORT, SOURCE, VOLUME, Moving, guest
 
 from droveway.flows.step import Context
 from droveway.flows.steps.hosts import redefining

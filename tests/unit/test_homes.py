@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
-from support.moving_rows import DESTINATION, EPOCH, FLOW, MOVE, NOW, SERVER, SOURCE, Moving
+from support.rows.moving_rows import DESTINATION, EPOCH, FLOW, MOVE, NOW, SERVER, SOURCE, Moving
 
 from droveway.errors import StepError
 from droveway.flows.step import Context

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from support.worker_rig import MOVE, PORT, SERVER, VOLUME, Cloud, cloud
+from support.rigs.worker_rig import MOVE, PORT, SERVER, VOLUME, Cloud, cloud
 
 from droveway import wire
 from droveway.clients import zookeeper

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from support.engine_rig import CONFIRM, Rig, embedded_rig, reference
-from support.small_lab import small_cloud
+from support.labs.small_lab import small_cloud
+from support.rigs.engine_rig import CONFIRM, Rig, embedded_rig, reference
 
 from droveway.cli import main
 from droveway.errors import Refused

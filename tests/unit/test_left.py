@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from support.moving_rows import DESTINATION, FLAVOR, FLOW, MOVE, NOW, SOURCE, Moving, record
+from support.rows.moving_rows import DESTINATION, FLAVOR, FLOW, MOVE, NOW, SOURCE, Moving, record
 
 from droveway.engines.operations import left
 from droveway.engines.operations.left import Books, Left

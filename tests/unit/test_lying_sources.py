@@ -8,8 +8,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from support.transfer_site import Site, set_aside
-from support.worker_rig import MIB
+from support.rigs.transfer_site import Site, set_aside
+from support.rigs.worker_rig import MIB
 
 from droveway.errors import DestinationFault, StepError
 from droveway.workers.transfer import endpoints

@@ -7,7 +7,7 @@ import sqlalchemy as sa
 from alembic import autogenerate
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from support import journal_policies
+from support.rows import journal_policies
 from taskflow.persistence.backends.sqlalchemy import tables
 
 import droveway.persistence.migrations

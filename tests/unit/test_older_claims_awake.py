@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
-from support.engine_rig import Rig, embedded_rig
-from support.worker_rig import MOVE, Cloud, cloud
+from support.rigs.engine_rig import Rig, embedded_rig
+from support.rigs.worker_rig import MOVE, Cloud, cloud
 
 from droveway import wire
 from droveway.clients.zookeeper import TOMBSTONE, Coordination, command_path, epoch_path

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 import pytest
 import sqlalchemy as sa
-from support.moving_rows import ATTACHMENT, CELL, DESTINATION, FLAVOR, MOVE, NOW, SERVER, SOURCE, VOLUME, Moving
+from support.rows.moving_rows import ATTACHMENT, CELL, DESTINATION, FLAVOR, MOVE, NOW, SERVER, SOURCE, VOLUME, Moving
 
 from droveway.errors import Parked, StepError
 from droveway.flows.steps.hosts.command import ADOPTED

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
-from support.moving_rows import DESTINATION, SOURCE, Moving, guest
+from support.rows.moving_rows import DESTINATION, SOURCE, Moving, guest
 
 from droveway.engines.operations import adoption
 from droveway.errors import StepError

@@ -9,8 +9,9 @@ from typing import Any, Final
 
 import pytest
 import sqlalchemy as sa
-from support.answering_hosts import AnsweringHosts
-from support.moving_rows import (
+from support.rigs.answering_hosts import AnsweringHosts
+from support.rigs.valid_answers import VALID
+from support.rows.moving_rows import (
     CELL,
     DESTINATION,
     FLAVOR,
@@ -25,7 +26,6 @@ from support.moving_rows import (
     guest,
     record,
 )
-from support.valid_answers import VALID
 
 from droveway.engines.operations import proofs
 from droveway.errors import Refused, StepError

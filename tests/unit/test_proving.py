@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.transfer_site import ASIDE, Site, at, chunks_of, flip, set_aside
-from support.worker_rig import MIB, SERVER, Killed
+from support.rigs.transfer_site import ASIDE, Site, at, chunks_of, flip, set_aside
+from support.rigs.worker_rig import MIB, SERVER, Killed
 
 from droveway.errors import DestinationFault, StepError
 from droveway.workers.transfer import copying, extents, proving

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from sqlalchemy import event
-from support.engine_rig import CONFIRM, Rig, embedded_rig, reference
-from support.long_queue import fill
+from support.rigs.engine_rig import CONFIRM, Rig, embedded_rig, reference
+from support.rows.long_queue import fill
 
 from droveway.engines.conductor.taskflow.board import MoveBoard
 from droveway.engines.keeper.admission import Limits

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 import sqlalchemy as sa
-from support.engine_rig import Crash, Rig, embedded_rig, fault
+from support.rigs.engine_rig import Crash, Rig, embedded_rig, fault
 
 from droveway.clients.zookeeper import record_path
 from droveway.engines.conductor import recorded

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.worker_rig import OTHER_MOVE, PORT, SERVER, VOLUME, Cloud, KillAt, Killed, cloud, effects_of
+from support.rigs.worker_rig import OTHER_MOVE, PORT, SERVER, VOLUME, Cloud, KillAt, Killed, cloud, effects_of
 
 from droveway.errors import StepError
 from droveway.workers.hypervisors.base import Mark, Port, Volume

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
-from support.moving_rows import DESTINATION, MOVE, SERVER, SOURCE, Moving, record
+from support.rows.moving_rows import DESTINATION, MOVE, SERVER, SOURCE, Moving, record
 
 from droveway.errors import Fenced
 from droveway.flows import outcome

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.moving_rows import DESTINATION, MIB, SOURCE, Moving, disk, guest
+from support.rows.moving_rows import DESTINATION, MIB, SOURCE, Moving, disk, guest
 
 from droveway import wire
 from droveway.errors import StepError

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import orm
-from support.scheduling import GROUP, group, names, offer, packed, request, state
+from support.rigs.scheduling import GROUP, group, names, offer, packed, request, state
 
 from droveway.clients.embedded.placement import embedded_placement
 from droveway.clients.placement import Placement

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.scheduling import GROUP, group, names, offer, packed, request, state
+from support.rigs.scheduling import GROUP, group, names, offer, packed, request, state
 
 from droveway.clients.embedded.placement import embedded_placement
 from droveway.clients.placement import Placement

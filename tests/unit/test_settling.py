@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
-from support.engine_rig import Crash, Rig, embedded_rig, fault
+from support.rigs.engine_rig import Crash, Rig, embedded_rig, fault
 
 from droveway.engines.conductor import fencing
 from droveway.engines.conductor.taskflow import details

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import pytest
 import sqlalchemy as sa
-from support.moving_rows import DESTINATION, FLAVOR, MOVE, SERVER, SOURCE, Moving, record
+from support.rows.moving_rows import DESTINATION, FLAVOR, MOVE, SERVER, SOURCE, Moving, record
 
 from droveway.clients.placement import MIGRATION, Allocations, resources_of
 from droveway.clients.placement import SERVER as SERVERS

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import pytest
 import sqlalchemy as sa
-from support.answering_hosts import AnsweringHosts
-from support.moving_rows import (
+from support.rigs.answering_hosts import AnsweringHosts
+from support.rows.moving_rows import (
     ATTACHMENT,
     CELL,
     DESTINATION,

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.worker_rig import SERVER, Cloud, KillAt, Killed, cloud
+from support.rigs.worker_rig import SERVER, Cloud, KillAt, Killed, cloud
 
 from droveway import wire
 from droveway.workers.hypervisors import guests_log

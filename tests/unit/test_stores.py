@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.worker_rig import MOVE, PROBE, SERVER, Cloud, cloud
+from support.rigs.worker_rig import MOVE, PROBE, SERVER, Cloud, cloud
 
 from droveway import wire
 from droveway.errors import Refused, StepError

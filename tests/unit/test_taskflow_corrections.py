@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.engine_rig import MIGRATE, Rig, embedded_rig, fault, until
+from support.rigs.engine_rig import MIGRATE, Rig, embedded_rig, fault, until
 from taskflow import engines, retry, states, task
 from taskflow import exceptions as taskflow_errors
 from taskflow.atom import Atom

@@ -17,9 +17,10 @@ from typing import Any
 
 import msgspec
 import pytest
-from support import checksums, copying_worker
-from support.transfer_site import ASIDE, PART, Site, at, chunks_of, flip, set_aside
-from support.worker_rig import MIB, MOVE, OTHER_MOVE, SERVER, Killed, cloud, make_disk
+from support import checksums
+from support.rigs import copying_worker
+from support.rigs.transfer_site import ASIDE, PART, Site, at, chunks_of, flip, set_aside
+from support.rigs.worker_rig import MIB, MOVE, OTHER_MOVE, SERVER, Killed, cloud, make_disk
 
 from droveway import wire
 from droveway.clients.zookeeper import command_path, result_path

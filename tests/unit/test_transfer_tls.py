@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.certificates import Authority, Files
-from support.small_lab import until
-from support.transfer_site import Site, at, flip, set_aside
-from support.worker_rig import MIB, MOVE, SERVER
+from support.labs.small_lab import until
+from support.rigs.transfer_site import Site, at, flip, set_aside
+from support.rigs.worker_rig import MIB, MOVE, SERVER
+from support.servers.certificates import Authority, Files
 
 from droveway import certificates
 from droveway.errors import Fenced, Refused, StepError

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from support.worker_rig import MIB, MOVE, PROBE, SERVER, Cloud, Killed, cloud
+from support.rigs.worker_rig import MIB, MOVE, PROBE, SERVER, Cloud, Killed, cloud
 
 from droveway import wire
 from droveway.clients.zookeeper import Coordination, command_path, epoch_path, progress_path, result_path, worker_path

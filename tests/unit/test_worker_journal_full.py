@@ -7,7 +7,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from support.worker_rig import cloud
+from support.rigs.worker_rig import cloud
 
 from droveway import wire
 from droveway.clients.zookeeper import command_path, result_path

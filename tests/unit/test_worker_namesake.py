@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.small_lab import until
-from support.worker_rig import cloud
+from support.labs.small_lab import until
+from support.rigs.worker_rig import cloud
 
 from droveway import wire
 from droveway.clients.zookeeper import command_path, result_path, worker_path

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.small_lab import until
-from support.worker_rig import SERVER, Cloud, cloud
+from support.labs.small_lab import until
+from support.rigs.worker_rig import SERVER, Cloud, cloud
 
 from droveway import wire
 from droveway.clients.zookeeper import command_path, result_path

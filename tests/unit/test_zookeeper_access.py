@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.certificates import Authority
+from support.servers.certificates import Authority
 
 from droveway.clients import access
 from droveway.clients.access import Access, Protection

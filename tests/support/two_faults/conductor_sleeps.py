@@ -21,9 +21,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from support import stale_relay
-from support.small_lab import differences, file_flow, in_child, is_released, read_move, until
-from support.stale_relay import ENDS, Relay
+from support.daemons import stale_relay
+from support.daemons.stale_relay import ENDS, Relay
+from support.labs.small_lab import differences, file_flow, in_child, is_released, read_move, until
 from support.two_faults import world
 from support.two_faults.world import Verdict, Watch
 

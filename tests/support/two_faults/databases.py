@@ -11,7 +11,7 @@ import json
 import re
 from typing import Final
 
-from support.operations import Stage
+from support.labs.operations import Stage
 from support.two_faults import ways_out
 from support.two_faults.recording import (
     AWAY,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from support.operations import Stage
+from support.labs.operations import Stage
 from support.two_faults.death_worlds import DESTINATION, HOSTS, SOURCE
 
 from droveway.engines.operations import asking

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from support import codes
-from support.operations import Stage
-from support.small_lab import until
+from support.labs.operations import Stage
+from support.labs.small_lab import until
 from support.two_faults import death_flows, ways_out
 from support.two_faults.death_flows import OPERATIONS, UNDONE, begin
 from support.two_faults.death_worlds import SOURCE, Death, Spot

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator
 from typing import Final
 
 import sqlalchemy as sa
-from support.operations import Stage, Workers
+from support.labs.operations import Stage, Workers
 from support.two_faults import ways_out, world
 from support.two_faults.world import Watch
 

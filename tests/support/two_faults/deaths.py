@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-from support.operations import Stage, stage
+from support.labs.operations import Stage, stage
 from support.two_faults import copies, death_flows, death_rests, death_worlds
 from support.two_faults.death_flows import FROM_REST, UNDONE, begin
 from support.two_faults.death_worlds import BACK, BOTH, DESTINATION, Death, Spot

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from keystoneauth1 import adapter
-from support.beside_nova import CELL, Nova
+from support.labs.beside_nova import CELL, Nova
 from support.two_faults import world
 
 from droveway.clients.embedded.placement import embedded_placement

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 import sqlalchemy as sa
-from support.operations import stage
-from support.small_lab import until
+from support.labs.operations import stage
+from support.labs.small_lab import until
 from support.two_faults import copies, other_points, ways_out, world
 from support.two_faults.nova_acts import REFUGE, Acts, definition
 from support.two_faults.other_points import (

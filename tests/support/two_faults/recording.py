@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
-from support.operations import Stage
+from support.labs.operations import Stage
 from support.two_faults import copies, ways_out
 from support.two_faults.copies import Copy
 from support.two_faults.world import Watch

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-from support.operations import stage
+from support.labs.operations import stage
 from support.two_faults import databases, ways_out
 from support.two_faults.recording import (
     AWAY,

@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Final
 
 from proofs import scratch
-from support import stale_relay
-from support.small_lab import differences, file_flow, in_child, is_released, picture, read_move, until
-from support.stale_relay import ENDS, Relay, relay
+from support.daemons import stale_relay
+from support.daemons.stale_relay import ENDS, Relay, relay
+from support.labs.small_lab import differences, file_flow, in_child, is_released, picture, read_move, until
 from support.two_faults import conductor_sleeps
 from support.two_faults.world import Verdict, Watch
 

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
+from support.rigs.worker_rig import MOVE, PROBE, SERVER, Cloud, cloud
 from support.two_faults import stranger_words
 from support.two_faults.stranger_lies import Lies
-from support.worker_rig import MOVE, PROBE, SERVER, Cloud, cloud
 
 from droveway import wire
 from droveway.errors import Fenced, Refused, StepError

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
+from support.rigs.valid_answers import VALID
 from support.two_faults.stranger_lies import HOST, Lies
-from support.valid_answers import VALID
 
 from droveway import wire
 from droveway.clients.zookeeper import (

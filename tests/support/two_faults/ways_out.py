@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Collection
 from typing import Any, Final
 
-from support.operations import Stage
+from support.labs.operations import Stage
 from support.two_faults import world
 
 from droveway.cli import main

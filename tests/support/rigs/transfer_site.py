@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.worker_rig import MOVE, PROBE, SERVER, Cloud, cloud
+from support.rigs.worker_rig import MOVE, PROBE, SERVER, Cloud, cloud
 
 from droveway import wire
 from droveway.workers.transfer import extents, frames

@@ -7,7 +7,7 @@ import signal
 from typing import Final
 
 import sqlalchemy as sa
-from support.daemons import Daemon, Installation
+from support.daemons.daemons import Daemon, Installation
 
 from droveway.clients.zookeeper import command_path, result_path
 from droveway.flows import registry

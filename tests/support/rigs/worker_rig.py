@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from support.certificates import Authority
-from support.ports import free_port
+from support.servers.certificates import Authority
+from support.servers.ports import free_port
 
 from droveway import certificates, wire
 from droveway.clients import zookeeper

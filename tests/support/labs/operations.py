@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from support.small_lab import until
+from support.labs.small_lab import until
 
 from droveway.cli import main
 from droveway.clients.zookeeper import Coordination, connect_embedded, embedded_store, worker_path

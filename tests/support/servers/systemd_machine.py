@@ -18,7 +18,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from support.small_lab import until
+from support.labs.small_lab import until
 
 BOOTS_WITHIN = 60.0
 SYSTEMD = Path("/lib/systemd/systemd")

@@ -17,10 +17,11 @@ from pathlib import Path
 from typing import Final
 
 import sqlalchemy as sa
-from support import left_over, postgres_server, zookeeper_server
-from support.daemons import LONG, SESSION, Daemon, Ended, Installation, installation
-from support.proxy import Loss, Proxy, running_proxy
-from support.small_lab import in_child
+from support.daemons.daemons import LONG, SESSION, Daemon, Ended, Installation, installation
+from support.labs.small_lab import in_child
+from support.rows import left_over
+from support.servers import postgres_server, zookeeper_server
+from support.servers.proxy import Loss, Proxy, running_proxy
 
 from droveway.audit.findings import Kind
 from droveway.cli.main import USAGE

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from support import left_over
-from support.lab_process import Spec
-from support.small_lab import is_released, read_move, until
+from support.labs.lab_process import Spec
+from support.labs.small_lab import is_released, read_move, until
+from support.rows import left_over
 
 from droveway.clients import zookeeper
 from droveway.clients.zookeeper import BOARD, ROOT, Coordination, epoch_path
@@ -77,8 +77,8 @@ class Processes:
         Path(spec.effects).parent.mkdir(exist_ok=True)
         with (self.root.parent / f"{name}.log").open("ab") as log:
             self._running[name] = subprocess.Popen(
-                [sys.executable, "-m", "support.lab_process", msgspec.json.encode(spec).decode()],
-                env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+                [sys.executable, "-m", "support.labs.lab_process", msgspec.json.encode(spec).decode()],
+                env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
                 stderr=log,
             )
 

@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
-from support import mariadb_server, postgres_server, served_cloud, warm_commands, warm_daemons
-from support.certificates import Authority, Files
-from support.ports import free_port
-from support.small_lab import is_released, read_move, until
+from support.daemons import warm_commands, warm_daemons
+from support.labs.small_lab import is_released, read_move, until
+from support.servers import mariadb_server, postgres_server, served_cloud
+from support.servers.certificates import Authority, Files
+from support.servers.ports import free_port
 
 from droveway import certificates
 from droveway.clients import zookeeper

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Final
 
 import support
-from support.daemons import LONG, Daemon
-from support.small_lab import until
+from support.daemons.daemons import LONG, Daemon
+from support.labs.small_lab import until
 
 PATIENCE: Final = 3 * LONG
 """Seconds within which it has to come to all places, however busy the machine is."""
 
-HABITS: Final = Path(next(iter(support.__path__))) / "sleeping"
+HABITS: Final = Path(next(iter(support.__path__))) / "habits" / "sleeping"
 
 
 class Sleeper:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
-from support.small_lab import (
+from support.labs.small_lab import (
     assert_balanced,
     differences,
     file_flow,

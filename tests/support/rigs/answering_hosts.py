@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-from support.moving_rows import DESTINATION, SOURCE
+from support.rows.moving_rows import DESTINATION, SOURCE
 
 from droveway import wire
 from droveway.clients import zookeeper

@@ -16,9 +16,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from support.daemons import LONG, Daemon, Installation
-from support.postgres_server import Server
-from support.small_lab import until
+from support.daemons.daemons import LONG, Daemon, Installation
+from support.labs.small_lab import until
+from support.servers.postgres_server import Server
 
 from droveway.flows import registry
 from droveway.flows.graph import Graph
@@ -27,8 +27,8 @@ from droveway.lab.session import Lab
 from droveway.persistence.database import Database, sqlite_url
 from droveway.persistence.journal.states import State
 
-ARCHIVE: Final = Path(__file__).parents[1] / "data" / "release-69b5cfa.tar.xz"
-OWN: Final = Path(__file__).parent / "earlier_release"
+ARCHIVE: Final = Path(__file__).parents[2] / "data" / "release-69b5cfa.tar.xz"
+OWN: Final = Path(__file__).parents[1] / "habits" / "earlier_release"
 """The folder of what its processes import or run beside its code."""
 
 PHASES: Final = ("before", "after", "stored")

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 from keystoneauth1 import exceptions
-from support.operations import Stage, Workers
+from support.labs.operations import Stage, Workers
 
 from droveway.persistence.nova import api
 from droveway.persistence.nova.cell import Instance, InstanceExtra, Migration

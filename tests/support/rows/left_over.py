@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlalchemy as sa
-from support.small_lab import until
+from support.labs.small_lab import until
 
 from droveway.clients.zookeeper import (
     BOARD,

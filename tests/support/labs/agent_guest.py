@@ -14,7 +14,7 @@ from typing import Final
 
 from droveway.workers.hypervisors.libvirt.lines import AGENT
 
-UNPACKED: Final = Path(__file__).parents[2] / ".venv/debian"
+UNPACKED: Final = Path(__file__).parents[3] / ".venv/debian"
 
 MODULES: Final = (
     "virtio/virtio_ring", "virtio/virtio", "virtio/virtio_pci_modern_dev", "virtio/virtio_pci_legacy_dev",

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from support import served_cloud, zookeeper_server
-from support.daemons import in_place, settings_of
-from support.systemd_machine import Machine, interpreter, machine
+from support.daemons.daemons import in_place, settings_of
+from support.servers import served_cloud, zookeeper_server
+from support.servers.systemd_machine import Machine, interpreter, machine
 
 from droveway.lab import daemons
 from droveway.lab.session import Lab
 
-ETC: Final = Path(__file__).parents[2] / "etc"
+ETC: Final = Path(__file__).parents[3] / "etc"
 CONFIGURATION: Final = "/etc/droveway/droveway.conf"
 CONDUCTOR: Final = "droveway-conductor.service"
 WORKERS: Final = {"host1": "droveway-worker.service", "host2": "droveway-worker-host2.service"}

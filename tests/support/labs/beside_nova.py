@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import sqlalchemy as sa
-from support.operations import Stage
+from support.labs.operations import Stage
 
 from droveway.errors import DestinationFault, StepError
 from droveway.persistence.nova import cell, deletion, devices, objects, usage

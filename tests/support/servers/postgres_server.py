@@ -11,8 +11,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from support.certificates import Files
-from support.ports import free_port
+from support.servers.certificates import Files
+from support.servers.ports import free_port
 
 PASSWORD = "canary-postgres-4f1c"
 _USER = "postgres"

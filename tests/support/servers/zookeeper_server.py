@@ -14,8 +14,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from support.certificates import Authority, Files
-from support.ports import free_port
+from support.servers.certificates import Authority, Files
+from support.servers.ports import free_port
 
 from droveway import certificates
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import msgspec
-from support.worker_rig import MIB, PORT, PROBE, VOLUME, Cloud, KillAt, Killed
+from support.rigs.worker_rig import MIB, PORT, PROBE, VOLUME, Cloud, KillAt, Killed
 
 from droveway import wire
 

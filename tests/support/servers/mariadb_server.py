@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pymysql
-from support.certificates import Files
-from support.ports import free_port
-from support.small_lab import until
+from support.labs.small_lab import until
+from support.servers.certificates import Files
+from support.servers.ports import free_port
 
 PASSWORD = "canary-mariadb-93be"
 STARTS_WITHIN = 60.0

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from sqlalchemy import event
-from support.valid_answers import VALID
+from support.rigs.valid_answers import VALID
 
 from droveway import wire
 from droveway.clients import zookeeper
