@@ -108,10 +108,10 @@ class Run(Daemon):
     ) -> Collection[Turned]:
         """The host's worker over a session of its own."""
         from droveway import certificates, clocks
+        from droveway.clients import sessions
         from droveway.clients.references import References
         from droveway.clients.volume import Volumes
         from droveway.clients.zookeeper import progress_path
-        from droveway.conf import services
         from droveway.workers.daemon import Worker
         from droveway.workers.hypervisors.configured import configured
         from droveway.workers.inquiries import Inquiries
@@ -124,7 +124,7 @@ class Run(Daemon):
         limits = Limits(host=conf.worker.transfer_limit * MIB, each=conf.worker.transfer_limit_each * MIB)
         hypervisor = configured(conf, host)
         stack.callback(hypervisor.close)
-        references = References(Volumes(services.Proxy(conf, "cinder")))
+        references = References(Volumes(sessions.Proxy(conf, "cinder")))
         session = connect(conf, host)
         stack.callback(session.close)
         theirs = session.clock(progress_path(host))

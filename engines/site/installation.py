@@ -12,10 +12,10 @@ import sqlalchemy as sa
 from oslo_config import cfg
 
 from droveway import clocks
+from droveway.clients import sessions
 from droveway.clients.network import Network
 from droveway.clients.placement import Placement
 from droveway.clients.volume import Volumes
-from droveway.conf import services
 from droveway.errors import Refused, StepError
 from droveway.persistence.database import Database, database_time
 from droveway.persistence.journal import daemons, migrate
@@ -88,15 +88,15 @@ class Installation:
     @functools.cached_property
     def placement(self) -> Placement:
         """Placement."""
-        session, where = services.connect(self.conf, "placement")
+        session, where = sessions.connect(self.conf, "placement")
         return Placement(session, **where)
 
     @functools.cached_property
     def cloud(self) -> Cloud:
         """Neutron and Cinder."""
         return Cloud(
-            network=Network(services.Proxy(self.conf, "neutron")),
-            volumes=Volumes(services.Proxy(self.conf, "cinder")),
+            network=Network(sessions.Proxy(self.conf, "neutron")),
+            volumes=Volumes(sessions.Proxy(self.conf, "cinder")),
         )
 
     def any_journal(self) -> Database:

@@ -11,7 +11,8 @@ from support.daemons.daemons import write
 from support.daemons.unit_site import CONDUCTOR, ETC, WORKERS
 from support.labs.small_lab import assert_balanced, until
 
-from droveway.conf import services, settings
+from droveway.clients import sessions
+from droveway.conf import settings
 
 PAGE: Final = Path(__file__).parents[2] / "docs/install.rst"
 
@@ -22,7 +23,7 @@ def test_the_configuration_of_the_page_is_one(tmp_path: Path) -> None:
     path.write_text("\n".join(blocks(PAGE.read_text(), "ini")))
     conf = settings.load_deployment(path)
     assert conf.journal.connection.startswith("postgresql+psycopg://")
-    assert services.connect(conf, "placement")
+    assert sessions.connect(conf, "placement")
 
 
 def test_who_follows_the_page_has_an_installation_that_moves_servers() -> None:

@@ -21,10 +21,11 @@ from support.labs.small_lab import until
 from support.servers.certificates import Authority
 
 from droveway import deadlines
+from droveway.clients import sessions, transport
 from droveway.clients.network import Network
 from droveway.clients.placement import Placement
 from droveway.clients.volume import Volumes
-from droveway.conf import services, settings, transport
+from droveway.conf import services, settings
 from droveway.errors import StepError
 
 DRIPS = 0.05
@@ -103,12 +104,12 @@ def fixture_ask(request: pytest.FixtureRequest, tmp_path: Path) -> Asks:
         path.write_text(f"[{group}]\nauth_type = none\nendpoint_override = {root}\ntimeout = {timeout:g}\n")
         conf = settings.load_deployment(path)
         if group == "placement":
-            session, where = services.connect(conf, group)
+            session, where = sessions.connect(conf, group)
             Placement(session, **where).allocations("server")
         elif group == "neutron":
-            Network(services.Proxy(conf, group)).ports("server")
+            Network(sessions.Proxy(conf, group)).ports("server")
         else:
-            Volumes(services.Proxy(conf, group)).for_server("server")
+            Volumes(sessions.Proxy(conf, group)).for_server("server")
 
     return ask
 

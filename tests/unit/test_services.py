@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from keystoneauth1 import exceptions
 
+from droveway.clients import sessions
 from droveway.clients.network import Network
 from droveway.clients.volume import Volumes
 from droveway.conf import services, settings
@@ -105,9 +106,9 @@ def test_a_service_that_never_answers_is_not_waited_for_without_end(group: str, 
         way_in = f"[{group}]\nauth_type = none\nendpoint_override = {where}\n"
         path.write_text(way_in)
         unchanged = settings.load_deployment(path)
-        assert services.connect(unchanged, group)[0].timeout == services.ANSWERS_WITHIN
+        assert sessions.connect(unchanged, group)[0].timeout == services.ANSWERS_WITHIN
         path.write_text(f"{way_in}timeout = 1\n")
-        session, options = services.connect(settings.load_deployment(path), group)
+        session, options = sessions.connect(settings.load_deployment(path), group)
         with pytest.raises(exceptions.ConnectTimeout):
             session.get(options["endpoint_override"])
 
@@ -120,7 +121,7 @@ def test_neutron_and_cinder_are_found_in_the_catalog(cloud: Cloud, tmp_path: Pat
     )
     path.write_text("".join(f"[{group}]\n{way_in}" for group in services.GROUPS))
     conf = settings.load_deployment(path)
-    assert Network(services.Proxy(conf, "neutron")).ports("server") == []
-    assert Volumes(services.Proxy(conf, "cinder")).for_server("server") == []
+    assert Network(sessions.Proxy(conf, "neutron")).ports("server") == []
+    assert Volumes(sessions.Proxy(conf, "cinder")).for_server("server") == []
     assert "/network/v2.0/ports" in cloud.asked
     assert any(asked.startswith(f"/volume/v3/{PROJECT}/attachments") for asked in cloud.asked)

@@ -31,6 +31,7 @@ DAEMONS: Final = (
     "droveway.clients.references",
     "droveway.clients.volume",
     "droveway.clients.zookeeper",
+    "droveway.clients.sessions",
     "droveway.conf.services",
     "droveway.conf.settings",
     "droveway.engines.site.installation",

@@ -1,0 +1,65 @@
+"""Sessions with the cloud's services, made of what the configuration says of each."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Final
+
+from keystoneauth1 import exceptions, loading, session
+from oslo_config import cfg
+
+from droveway.clients import transport
+from droveway.conf.services import GROUPS
+from droveway.errors import Refused
+
+_VERSIONS: Final = {"neutron": "2", "cinder": "3"}
+"""The major version of each API that is spoken, which the catalog's address may lack."""
+
+
+def connect(conf: cfg.ConfigOpts, group: str) -> tuple[session.Session, dict[str, Any]]:
+    """A session of one service and the options of an adapter over it; nothing is sent yet.
+
+    Raises `droveway.errors.Refused` naming what is missing.
+    """
+    try:
+        auth = loading.load_auth_from_conf_options(conf, group)
+        if auth is None:
+            raise Refused(f"[{group}] auth_type is missing: name one that keystoneauth knows, like v3password")
+        options = {name: conf[group][name] for name in ("tls_ciphers", "tls_min_version")}
+        found: session.Session = loading.load_session_from_conf_options(
+            conf, group, auth=auth, session=transport.Session(**options)
+        )
+        where: dict[str, Any] = {}
+        loading.adapter.process_conf_options(conf[group], where)
+    except (exceptions.ClientException, TypeError, ValueError) as error:
+        raise Refused(f"[{group}] does not say how the service is reached: {error}") from None
+    return found, {name: value for name, value in where.items() if name != "service_type"}
+
+
+class Proxy:
+    """openstacksdk's proxy of one service, made at the first request, which may have to find its address."""
+
+    def __init__(self, conf: cfg.ConfigOpts, group: str) -> None:
+        self._conf = conf
+        self._group = group
+        self._session, _ = connect(conf, group)
+
+    def request(self, url: str, method: str, **options: Any) -> Any:
+        """As keystoneauth's adapters; raises nothing but its exceptions."""
+        # keystoneauth logs whole answers at level debug, and one of Cinder may hold what opens a volume.
+        return self._made.request(url, method, log=self._group != "cinder", **options)
+
+    @functools.cached_property
+    def _made(self) -> Any:
+        from openstack import connection
+        from openstack import exceptions as sdk
+        from openstack.config import cloud_region, defaults
+
+        kind = GROUPS[self._group]
+        name = kind.replace("-", "_")
+        config = {**defaults.get_defaults(), f"{name}_api_version": _VERSIONS[self._group]}
+        try:
+            region = cloud_region.from_conf(self._conf, self._session, [kind], config=config)
+            return getattr(connection.Connection(config=region), name)
+        except sdk.SDKException as error:
+            raise exceptions.ClientException(str(error)) from None
