@@ -192,6 +192,8 @@ PLANTS = {
     "devices/disk/source": "<disk type='network'><source protocol='rbd'><auth username='u'/></source></disk>",
     "devices/disk/encryption": "<disk device='disk'><encryption format='luks'/></disk>",
     "devices/channel@type": "<channel type='file'><source path='/etc/x'/><target type='virtio' name='a'/></channel>",
+    "devices/channel> has no type": "<channel><target type='virtio' name='org.qemu.guest_agent.0'/></channel>",
+    "devices/disk> has no device": "<disk><target dev='vdz' bus='virtio'/></disk>",
     "devices/channel/target@name": "<channel type='unix'><target type='virtio' name='a'/></channel>",
     "devices/rng/backend": "<rng model='virtio'><backend model='random'>/etc/shadow</backend></rng>",
     "devices/audio@type": "<audio id='1' type='file' path='/etc/x'/>",

@@ -216,6 +216,9 @@ LEFT_OUT: Final = frozenset(
 )  # fmt: skip
 """The same within what is taken over."""
 
+STATED: Final = {"devices/disk": "device", "devices/channel": "type"}
+"""What has to be said, since this host's libvirt would choose it: what kind of disk or line the guest is given."""
+
 
 def clean(root: Any) -> Any:
     """A new tree with what the list allows; raises ValueError, which names what cannot be left out."""
@@ -274,6 +277,9 @@ def _refuse_what_is_another_guests(root: Any) -> None:
             raise ValueError("its <devices/disk> is a cdrom of the host's: take the medium out of the guest first")
         if source is not None and len(source.findall("encryption")) + len(source.findall("auth")):
             raise ValueError("its <devices/disk/source> needs a secret of the host's: no move takes that along")
+    for place, name in STATED.items():
+        if any(name not in element.attrib for element in root.findall(place)):
+            raise ValueError(f"its <{place}> has no {name}, which libvirt always writes: define the guest anew first")
 
 
 def is_config_drive(disk: Any) -> bool:
