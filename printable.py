@@ -1,9 +1,12 @@
-"""Words of strangers as a terminal and a log may have them: in one line, with nothing in it that is obeyed."""
+"""How words of strangers and ids are shown: in one line, with nothing in it that a terminal obeys, and short."""
 
 from __future__ import annotations
 
 import re
 from typing import Final
+
+SHORT: Final = 8
+"""So many leading letters of an id are shown, and mostly are enough to name what has it."""
 
 _OBEYED: Final = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 """Control characters, ends of lines, what turns the direction of writing, and halves of characters."""

@@ -7,22 +7,22 @@ import subprocess
 from pathlib import Path
 from typing import Final
 
+from oslo_utils import units
+
 from droveway.lab.server_rows import NewServer
 from droveway.workers.directories import Directories
 from droveway.workers.hypervisors import qcow2
 from droveway.workers.hypervisors.base import Hypervisor
 
-_MIB: Final = 1024**2
-_GIB: Final = 1024**3
 # An image is sparse: an extent of bytes at the start of every 4 MiB, behind the room for a boot sector in the first.
-_STRIDE: Final = 4 * _MIB
+_STRIDE: Final = 4 * units.Mi
 _EXTENT: Final = 256 * 1024
 _BOOT_ROOM: Final = 64 * 1024
 
 
 def make_image(path: Path, *, name: str, size_mb: int, hypervisor: str) -> None:
     """Write a raw image of `size_mb` MiB: reproducible bytes, and what the hypervisor boots from."""
-    size = size_mb * _MIB
+    size = size_mb * units.Mi
     source = random.Random(name)  # noqa: S311 - bytes to tell images apart, no secret
     with path.open("wb") as file:
         file.truncate(size)
@@ -54,11 +54,11 @@ def make(hypervisor: Hypervisor, server: NewServer, images: Path) -> list[Path]:
         root = folder / "disk"
         _copy(hypervisor, images / server.image.id, root)
         if flavor["root_gb"]:
-            hypervisor.grow_disk(root, hypervisor.disk_format, flavor["root_gb"] * _GIB)
+            hypervisor.grow_disk(root, hypervisor.disk_format, flavor["root_gb"] * units.Gi)
         made.append(root)
     for name, kind, size in (
-        ("disk.eph0", "ephemeral", flavor["ephemeral_gb"] * _GIB),
-        ("disk.swap", "swap", flavor["swap"] * _MIB),
+        ("disk.eph0", "ephemeral", flavor["ephemeral_gb"] * units.Gi),
+        ("disk.swap", "swap", flavor["swap"] * units.Mi),
     ):
         if size:
             hypervisor.create_disk(folder / name, size=size, kind=kind)

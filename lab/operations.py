@@ -19,6 +19,7 @@ from droveway.persistence.journal.tables import Move
 from droveway.persistence.nova import catalog, objects
 from droveway.persistence.nova import servers as rows
 from droveway.persistence.nova.vm_states import TaskState
+from droveway.printable import SHORT
 
 _MIB_PER_GIB: Final = 1024
 
@@ -71,7 +72,7 @@ def delete_server(lab: Lab, name: str) -> None:
     """
     move = carry(lab, ask_to_delete(lab, name))
     if State(move.state) not in ENDED:
-        short, server = move.id[: moves.SHORT], move.server_name
+        short, server = move.id[:SHORT], move.server_name
         why = move.error or move.waits_for or "no reason was recorded"
         raise StillMoving(
             f"server {server} is not deleted yet: its move {short} is {move.state} ({why}); mend that, then  "

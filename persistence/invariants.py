@@ -9,10 +9,10 @@ import sqlalchemy as sa
 from sqlalchemy import orm
 
 from droveway.persistence.database import Database
-from droveway.persistence.journal.moves import SHORT
 from droveway.persistence.journal.states import ENDED, State
 from droveway.persistence.journal.tables import EPOCH, Claim, Counter, Move, MoveFlow
 from droveway.persistence.nova import api, cell_hosts
+from droveway.printable import SHORT
 
 _ENDED: Final = [state.value for state in ENDED]
 _RESTORE: Final = "restore the journal from a backup, then droveway db adopt"

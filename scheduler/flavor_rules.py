@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from oslo_utils import strutils
+from oslo_utils import strutils, units
 
 from droveway.persistence.nova.catalog import Flavor
 from droveway.persistence.nova.quotas import CORES, RAM, UNLIMITED, Holding
 from droveway.scheduler.facts import EndFacts, Facts
 from droveway.scheduler.features import ACCELERATORS, unhandled
 
-_GIB: Final = 1024**3
 _UNITS: Final = {CORES: "vCPUs", RAM: "MB of memory"}
 
 
@@ -117,7 +116,7 @@ def has_the_images_memory(facts: Facts) -> str | None:
 def has_the_images_disk(facts: Facts) -> str | None:
     """The new root disk, if there is one, holds the server's image, unless the server boots from a volume."""
     root = _new(facts).root_gb
-    needed = max(facts.features.min_disk_gb, -(-facts.features.image_bytes // _GIB))
+    needed = max(facts.features.min_disk_gb, -(-facts.features.image_bytes // units.Gi))
     if facts.server.boots_from_volume or not root or root >= needed:
         return None
     return (

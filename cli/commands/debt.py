@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from droveway.cli.base import Lister, ShowOne
-from droveway.cli.view.columns import SHORT, Blank, Short, Time
+from droveway.cli.view.columns import Blank, Short, Time
+from droveway.printable import SHORT
 
 if TYPE_CHECKING:
     from droveway.persistence.journal.debt_views import DebtView

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from droveway.cli.base import Command, Lister, ShowOne
 from droveway.cli.view import choice, marks
-from droveway.cli.view.columns import SHORT, Blank, Facts, Joined, Short, Time
+from droveway.cli.view.columns import Blank, Facts, Joined, Short, Time
 from droveway.cli.view.explanations import EXPLANATIONS
 from droveway.cli.view.spans import seconds
 from droveway.errors import NotFound, Refused
 from droveway.persistence.journal.stuck import BOUND
+from droveway.printable import SHORT
 
 if TYPE_CHECKING:
     from droveway.engines.site.site import Site

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Final
 
 from droveway.cli.base import Command
 from droveway.cli.commands.move import OfMove, nobody
-from droveway.cli.view.columns import SHORT
 from droveway.cli.view.spans import seconds, seconds_or_none
-from droveway.printable import printable
+from droveway.printable import SHORT, printable
 
 if TYPE_CHECKING:
     from droveway.engines.operations.submit import Wish

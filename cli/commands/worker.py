@@ -107,6 +107,8 @@ class Run(Daemon):
         self, conf: cfg.ConfigOpts, parsed_args: argparse.Namespace, stack: contextlib.ExitStack
     ) -> Collection[Turned]:
         """The host's worker over a session of its own."""
+        from oslo_utils import units
+
         from droveway import certificates, clocks
         from droveway.clients import sessions
         from droveway.clients.references import References
@@ -115,13 +117,13 @@ class Run(Daemon):
         from droveway.workers.daemon import Worker
         from droveway.workers.hypervisors.configured import configured
         from droveway.workers.inquiries import Inquiries
-        from droveway.workers.transfer.limits import MIB, Limits
+        from droveway.workers.transfer.limits import Limits
 
         host = parsed_args.host
         _warn_of_databases(conf)
         identity = certificates.load(conf)
         endpoint = _endpoint(conf, host, identity)
-        limits = Limits(host=conf.worker.transfer_limit * MIB, each=conf.worker.transfer_limit_each * MIB)
+        limits = Limits(host=conf.worker.transfer_limit * units.Mi, each=conf.worker.transfer_limit_each * units.Mi)
         hypervisor = configured(conf, host)
         stack.callback(hypervisor.close)
         references = References(Volumes(sessions.Proxy(conf, "cinder")))

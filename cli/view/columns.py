@@ -8,14 +8,12 @@ from typing import Any, Final
 
 from cliff import columns
 
-from droveway.printable import printable
+from droveway.printable import SHORT, printable
 
 _UNITS: Final = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 _WIDEST: Final = 60
 _STEP: Final = 1024
 _FINE: Final = 10
-SHORT: Final = 8
-"""Letters of an id in a table."""
 
 
 class Time(columns.FormattableColumn[Any]):

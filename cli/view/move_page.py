@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from droveway.cli.view import choice, marks
-from droveway.cli.view.columns import SHORT, part, relative, size, span
-from droveway.printable import printable
+from droveway.cli.view.columns import part, relative, size, span
+from droveway.printable import SHORT, printable
 
 
 def page(facts: Mapping[str, Any], *, terminal: bool, coloured: bool) -> str:

@@ -9,10 +9,10 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from droveway.cli.view import rate
-from droveway.cli.view.columns import SHORT, part, size, span
+from droveway.cli.view.columns import part, size, span
 from droveway.cli.view.marks import DONE, FAILED, RUNNING
 from droveway.cli.view.rate import Series
-from droveway.printable import printable
+from droveway.printable import SHORT, printable
 
 if TYPE_CHECKING:
     from droveway.engines.site.site import Site

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 from cliff.formatters import base
 
 from droveway.cli.view import choice, marks
-from droveway.cli.view.columns import SHORT, span
+from droveway.cli.view.columns import span
 from droveway.cli.view.timeline_style import STYLE
+from droveway.printable import SHORT
 
 if TYPE_CHECKING:
     from droveway.persistence.journal.move_views import View

@@ -11,10 +11,9 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import TYPE_CHECKING, Final, Protocol, TextIO
 
-from droveway.cli.view.columns import SHORT
 from droveway.cli.view.marks import is_terminal
 from droveway.cli.view.picture import Picture, Watcher, name_of
-from droveway.printable import printable
+from droveway.printable import SHORT, printable
 
 if TYPE_CHECKING:
     from droveway.engines.site.site import Site

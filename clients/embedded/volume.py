@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from oslo_utils import units
 from sqlalchemy import Engine, bindparam, select
 
 from droveway.clients.embedded.services import (
@@ -19,7 +20,6 @@ from droveway.clients.embedded.services import (
     new_id,
 )
 
-_GIB = 1024**3
 _ATTACHMENTS_OF = select(Attachment).where(Attachment.volume == bindparam("volume"))
 
 
@@ -49,7 +49,7 @@ def _post_volume(folder: Path, request: Request) -> Answer:
     path = folder / volume.id
     try:
         with path.open("xb") as file:
-            file.truncate(volume.size_gb * _GIB)
+            file.truncate(volume.size_gb * units.Gi)
             os.fsync(file.fileno())
     except OSError:
         path.unlink(missing_ok=True)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import datetime as dt
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -254,8 +253,3 @@ def _in_vain(connection: sa.Connection, last: Any) -> bool:
     if connection.scalar(_ENDED_STEP, {"move": last.move_id, "claimed": last.epoch}) is not None:
         return False
     return connection.scalar(_CAME_FARTHER, {"move": last.move_id, "claimed_at": last.claimed_at}) is None
-
-
-def now() -> dt.datetime:
-    """The conductor's clock as the journal's columns hold it: UTC, naive; for history, never for a decision."""
-    return dt.datetime.now(dt.UTC).replace(tzinfo=None)

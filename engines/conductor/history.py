@@ -8,7 +8,8 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from droveway.engines.conductor.fencing import Standing, now
+from droveway.clocks import now
+from droveway.engines.conductor.fencing import Standing
 from droveway.engines.conductor.progress import NOTHING_TOLD
 from droveway.errors import DrovewayError
 from droveway.flows.step import Where

@@ -14,8 +14,8 @@ import sqlalchemy as sa
 from droveway.clients.zookeeper import Coordination, step_path
 from droveway.errors import Refused
 from droveway.persistence.database import Database
-from droveway.persistence.journal.moves import SHORT
 from droveway.persistence.journal.tables import MoveStep
+from droveway.printable import SHORT
 
 _BEGUN: Final = sa.select(MoveStep.seq).where(
     MoveStep.seq == sa.bindparam("seq"),

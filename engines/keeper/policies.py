@@ -28,8 +28,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final, Literal
 
-from droveway.persistence.journal.moves import SHORT
 from droveway.persistence.journal.policies import DEADLINE, HEALTHY, MANUAL, Health
+from droveway.printable import SHORT
 
 ASK_EVERY: Final = dt.timedelta(seconds=1)
 FRESH: Final = dt.timedelta(seconds=15)

@@ -20,6 +20,7 @@ from droveway.persistence.database import Database, database_time
 from droveway.persistence.journal import moves
 from droveway.persistence.journal.states import State
 from droveway.persistence.journal.tables import EPOCH, INCARNATION, Claim, Counter, Move, MoveFlow, MoveStep
+from droveway.printable import SHORT
 
 _TURNED_BACK: Final = (states.FAILURE, states.REVERTING, states.REVERTED, states.REVERT_FAILURE)
 """TaskFlow gives these states to the atoms of a flow that is being undone."""
@@ -119,7 +120,7 @@ def _mirrored(coordination: Coordination) -> list[int]:
 
 def _park(session: orm.Session, move: Move, number: int, what: str, findings: Sequence[str] | None) -> None:
     """The history's row keeps the numbers of steps above those that were given out after the copy was made."""
-    short, now = move.id[: moves.SHORT], database_time(session)
+    short, now = move.id[:SHORT], database_time(session)
     tell = _LOOK
     if findings is not None:
         tell = f"droveway audit finds: {findings[0]}" if findings else "droveway audit finds nothing wrong with it"

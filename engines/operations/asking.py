@@ -21,6 +21,7 @@ from droveway.persistence.journal.policies import HEALTHY, MANUAL
 from droveway.persistence.journal.states import ENDED, State
 from droveway.persistence.journal.tables import Move
 from droveway.persistence.nova import catalog
+from droveway.printable import SHORT
 from droveway.scheduler import preconditions
 
 LOG = logging.getLogger(__name__)
@@ -131,7 +132,7 @@ def filing(site: Site, move_id: str, kind: str, *, unasked: bool) -> requests.Fi
         LOG.exception("Whether move %s may be %s cannot be told", move_id, _DONE[kind])
         return (
             f"whether it may be {_DONE[kind]} cannot be told ({type(error).__name__}; the log of the conductor that "
-            f"leads has the traceback): droveway move {kind} {move_id[: moves.SHORT]} tries it by hand"
+            f"leads has the traceback): droveway move {kind} {move_id[:SHORT]} tries it by hand"
         )
 
 
@@ -173,8 +174,8 @@ def require_end(site: Site, name: str, kind: str) -> bool:
         return True
     if begun is not None:
         raise Refused(
-            f"the {begun} of move {move.id[: moves.SHORT]} had begun before its journal was put back: go on with  "
-            f"droveway move {begun} {move.id[: moves.SHORT]}"
+            f"the {begun} of move {move.id[:SHORT]} had begun before its journal was put back: go on with  "
+            f"droveway move {begun} {move.id[:SHORT]}"
         )
     try:
         with contextlib.suppress(NotFound):

@@ -10,10 +10,10 @@ from typing import Any
 import sqlalchemy as sa
 
 from droveway.engines.site.site import Site
-from droveway.persistence.journal.moves import SHORT
 from droveway.persistence.journal.tables import Move
 from droveway.persistence.nova import catalog, objects, quotas, server_features, servers
 from droveway.persistence.nova.cell import InstanceExtra
+from droveway.printable import SHORT
 from droveway.scheduler.facts import EndFacts, Facts
 
 

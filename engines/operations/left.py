@@ -20,11 +20,12 @@ from droveway.flows.steps.hosts.command import ADOPTED
 from droveway.flows.steps.records.put_back import START, WAITS, Power, Ran, Side, Stands, Vm
 from droveway.flows.steps.records.put_back import left as walked
 from droveway.persistence.journal import attempts
-from droveway.persistence.journal.moves import GONE, SHORT
+from droveway.persistence.journal.moves import GONE
 from droveway.persistence.journal.states import State
 from droveway.persistence.journal.tables import Move, MoveAttempt, MoveStep
 from droveway.persistence.nova import cell, servers
 from droveway.persistence.nova.vm_states import MigrationStatus, TaskState
+from droveway.printable import SHORT
 
 
 class Books(enum.StrEnum):

@@ -9,7 +9,7 @@ from droveway.engines.site.site import Site
 from droveway.flows import registry
 from droveway.flows.graph import NO_RETURN
 from droveway.flows.step import Where
-from droveway.persistence.journal.moves import SHORT
+from droveway.printable import SHORT
 
 
 def plan(site: Site, wish: Wish) -> dict[str, Any]:

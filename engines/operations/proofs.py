@@ -22,9 +22,10 @@ from droveway.engines.conductor.commands import Commands, Overdue, Unreachable
 from droveway.engines.site.site import Site
 from droveway.errors import Refused, StepError
 from droveway.flows.before import Before, shows_disks
-from droveway.persistence.journal.moves import FORWARD_KINDS, SHORT
+from droveway.persistence.journal.moves import FORWARD_KINDS
 from droveway.persistence.journal.tables import Move, MoveFlow
 from droveway.persistence.nova import objects, servers
+from droveway.printable import SHORT
 from droveway.wire import CheckCopy, Command, GuestState, NoDetails
 
 AWAY: Final = 5.0

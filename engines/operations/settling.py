@@ -20,9 +20,9 @@ from droveway.flows.before import before
 from droveway.flows.steps.records import leaving
 from droveway.persistence.database import database_time
 from droveway.persistence.journal import moves, requests
-from droveway.persistence.journal.moves import SHORT
 from droveway.persistence.journal.states import State
 from droveway.persistence.journal.tables import OPERATOR, Claim, Move, MoveFlow, MoveStep
+from droveway.printable import SHORT
 
 DONE: Final = "done"
 NOT_DONE: Final = "not-done"

@@ -21,11 +21,11 @@ from droveway.engines.operations.left import Books, Left
 from droveway.engines.site.site import Site
 from droveway.errors import Refused, StepError
 from droveway.flows.steps.records.put_back import Side
-from droveway.persistence.journal.moves import SHORT
 from droveway.persistence.journal.tables import Move
 from droveway.persistence.nova import objects, servers
 from droveway.persistence.nova.cell import Instance
 from droveway.persistence.nova.cell_hosts import ComputeNode
+from droveway.printable import SHORT
 from droveway.scheduler.requests import MoveRequest, amounts
 
 _REFUSALS: Final = ("allocation-conflict", "no-capacity")

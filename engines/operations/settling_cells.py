@@ -27,12 +27,13 @@ from droveway.flows.steps.records.put_back import Side
 from droveway.flows.steps.rows import compute_node, new_migration
 from droveway.persistence.database import database_time
 from droveway.persistence.journal import moves
-from droveway.persistence.journal.moves import FORWARD_KINDS, SHORT
+from droveway.persistence.journal.moves import FORWARD_KINDS
 from droveway.persistence.journal.states import ENDED, State
 from droveway.persistence.journal.tables import OPERATOR, Claim, Move, MoveFlow, MoveStep
 from droveway.persistence.nova import actions, cell, devices, objects, servers, swap_devices, usage
 from droveway.persistence.nova.actions import ActionRef
 from droveway.persistence.nova.vm_states import ENDED_MIGRATIONS, MigrationStatus
+from droveway.printable import SHORT
 from droveway.scheduler.hosts import zone_of
 
 API: Final = "api"

@@ -20,6 +20,7 @@ from droveway.persistence.journal import daemons, debts, moves
 from droveway.persistence.journal.policies import DEADLINE, HEALTHY, LONGEST, MANUAL
 from droveway.persistence.journal.tables import Move, Plan
 from droveway.persistence.nova import catalog, objects, servers
+from droveway.printable import SHORT
 from droveway.scheduler import candidates, preconditions
 from droveway.scheduler.facts import RESIZE, Facts
 from droveway.scheduler.hosts import host_states
@@ -168,11 +169,11 @@ def _planned(site: Site, wish: Wish) -> Wish:
     )
     given = (wish.flavor and catalog.find_flavor(site.api, wish.flavor).id, wish.host)
     if plan.server != server.id or given not in ((None, None), (inputs["flavor"], inputs["host"])):
-        raise Refused(f"plan {plan.id[: moves.SHORT]} was made for another request: make a plan for this one")
+        raise Refused(f"plan {plan.id[:SHORT]} was made for another request: make a plan for this one")
     now = [chosen.host for chosen in examine(site, same).selection.chosen]
     if server.host != inputs["source"] or now != inputs["destinations"]:
         raise Refused(
-            f"plan {plan.id[: moves.SHORT]} no longer holds: it went from {inputs['source']} to "
+            f"plan {plan.id[:SHORT]} no longer holds: it went from {inputs['source']} to "
             f"{', '.join(inputs['destinations'])} and would now go from {server.host} to {', '.join(now)}; plan it anew"
         )
     return same

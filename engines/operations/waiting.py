@@ -19,13 +19,13 @@ from droveway.engines.site.site import Site
 from droveway.errors import Refused
 from droveway.persistence.database import database_time
 from droveway.persistence.journal import moves
-from droveway.persistence.journal.moves import SHORT
 from droveway.persistence.journal.states import State
 from droveway.persistence.journal.tables import OPERATOR, Claim, Move, MoveFlow, MoveStep
 from droveway.persistence.nova import servers
 from droveway.persistence.nova.cell import Instance, Migration
 from droveway.persistence.nova.vm_states import MigrationStatus, TaskState, VmState
 from droveway.persistence.swap import swap
+from droveway.printable import SHORT
 
 STEP: Final = "finish_records"
 """The last step before the wait, whose rows are written again."""

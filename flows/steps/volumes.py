@@ -20,10 +20,10 @@ from droveway.flows.steps import attached
 from droveway.flows.steps.hosts import starting
 from droveway.flows.steps.hosts.host import CheckDestination
 from droveway.flows.steps.rows import cell_rows, is_deleted
-from droveway.persistence.journal.moves import SHORT
 from droveway.persistence.journal.tables import MoveStep
 from droveway.persistence.nova import devices, objects, servers
 from droveway.persistence.swap import OneOf, swap
+from droveway.printable import SHORT
 
 
 class ReserveVolumes(Step):

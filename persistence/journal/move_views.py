@@ -13,8 +13,8 @@ import sqlalchemy as sa
 
 from droveway.errors import NotFound, Refused
 from droveway.persistence.database import Database, database_time
+from droveway.printable import SHORT
 
-SHORT: Final = 8
 _MOST_NAMED: Final = 6
 _TIMES: Final = ("created_at", "updated_at", "ended_at", "deadline", "progress_at")
 _BYTES: Final = ("progress_done", "progress_total", "progress_kept")

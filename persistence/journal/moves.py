@@ -18,9 +18,7 @@ from droveway.persistence.journal import debts
 from droveway.persistence.journal.policies import AUTO, DEADLINE, MANUAL
 from droveway.persistence.journal.states import ENDED, State, check_transition
 from droveway.persistence.journal.tables import COLLECTOR, OPERATOR, Claim, Debt, Move, MoveFlow, MoveStep
-
-SHORT = 8
-"""Letters of an id that tables show."""
+from droveway.printable import SHORT
 
 FORWARD_KINDS: Final = frozenset({"resize", "migrate"})
 """The flows that carry a server to another host, or let it grow: only these are cancelled, and ended by a delete."""

@@ -18,9 +18,9 @@ from sqlalchemy import exc, orm
 from droveway.errors import Conflict
 from droveway.persistence.database import IDLE_TRANSACTION, Database, database_time
 from droveway.persistence.journal import debts, moves
-from droveway.persistence.journal.moves import SHORT
 from droveway.persistence.journal.states import ENDED, State
 from droveway.persistence.journal.tables import Claim, Debt, Move, MoveAttempt, MoveFlow, MoveStep
+from droveway.printable import SHORT
 
 STEP: Final = "heal"
 """The step of a move's history under which it stands what was taken away."""

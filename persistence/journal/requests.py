@@ -11,9 +11,10 @@ from sqlalchemy import orm
 from droveway.errors import Refused
 from droveway.persistence.database import database_time
 from droveway.persistence.journal import debts, moves
-from droveway.persistence.journal.moves import SHORT, FlowRef
+from droveway.persistence.journal.moves import FlowRef
 from droveway.persistence.journal.states import ENDED, State
 from droveway.persistence.journal.tables import Move, MoveStep
+from droveway.printable import SHORT
 
 Filing = Callable[[orm.Session, Move], None]
 """Files a flow of a move in a transaction of the journal."""

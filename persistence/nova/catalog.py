@@ -16,8 +16,8 @@ import sqlalchemy as sa
 from droveway.errors import NotFound, Refused
 from droveway.persistence.database import Database
 from droveway.persistence.nova.vm_states import api_status
+from droveway.printable import SHORT
 
-SHORT: Final = 8
 _MOST_NAMED: Final = 6
 
 _POWER: Final = {0: "NOSTATE", 1: "RUNNING", 3: "PAUSED", 4: "SHUTDOWN", 6: "CRASHED", 7: "SUSPENDED"}

@@ -9,6 +9,7 @@ import multiprocessing
 import os
 import threading
 import time
+import types
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -418,7 +419,7 @@ def test_the_services_hold_no_connection_before_they_are_asked_and_once_they_are
 
 def test_a_service_that_cannot_write_fails_and_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with embedded(tmp_path) as cloud:
-        monkeypatch.setattr("droveway.clients.embedded.volume._GIB", -1)
+        monkeypatch.setattr("droveway.clients.embedded.volume.units", types.SimpleNamespace(Gi=-1))
         with pytest.raises(StepError) as caught:
             cloud.volumes.create_volume(name="", size_gb=1)
         assert caught.value.error_code == "volume-unavailable"

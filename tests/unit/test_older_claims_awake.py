@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from support.rigs.engine_rig import Rig, embedded_rig
 from support.rigs.worker_rig import MOVE, Cloud, cloud
 
-from droveway import wire
+from droveway import clocks, wire
 from droveway.clients.zookeeper import TOMBSTONE, Coordination, command_path, epoch_path
 from droveway.engines.conductor import fencing
 from droveway.errors import Fenced
@@ -116,7 +116,7 @@ class TestJournal:
         move = rig.submit()
         older, newer = (fencing.claim(rig.journal, move, who) for who in ("older", "newer"))
         with rig.journal.write() as session:
-            known = {"move_id": move, "service": "network", "call": "bind", "created_at": fencing.now()}
+            known = {"move_id": move, "service": "network", "call": "bind", "created_at": clocks.now()}
             session.add_all(Intent(epoch=epoch, state="open", **known) for epoch in (older, newer))
         fencing.mark_late(rig.journal, move, older)
         with rig.journal.read() as session:

@@ -34,7 +34,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "printable": set(),
     "wire": set(),
     "conf": set(),
-    "persistence": {"deadlines", "conf"},
+    "persistence": {"deadlines", "printable", "conf"},
     "clients": {"certificates", "deadlines", "conf"},
     "scheduler": {"conf", "persistence", "clients"},
     "flows": {"deadlines", "printable", "wire", "conf", "persistence", "clients", "scheduler"},

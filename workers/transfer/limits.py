@@ -5,9 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import dataclass, field
-from typing import Final
-
-MIB: Final = 1 << 20
 
 
 class Bucket:

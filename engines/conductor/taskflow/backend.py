@@ -19,6 +19,7 @@ from taskflow import exceptions as taskflow_errors
 from taskflow import states
 from taskflow.persistence import models
 
+from droveway import clocks
 from droveway.engines.conductor import fencing
 from droveway.engines.conductor.fencing import Standing
 from droveway.engines.conductor.history import History, Run
@@ -136,7 +137,7 @@ class FlowBackend:
         self._waiting[atom_detail.uuid] = details.atom_row(atom_detail, self._history.flow_uuid)
         if state != self._states.get(atom_detail.uuid):
             if state in _ENDS and not (state == states.SUCCESS and name in self._assumed):
-                self._ends[name, _ENDS[state]] = {"at": fencing.now(), **_outcome(atom_detail)}
+                self._ends[name, _ENDS[state]] = {"at": clocks.now(), **_outcome(atom_detail)}
             if state in _LASTING:
                 self._store(name, state)
         self._states[atom_detail.uuid] = state
@@ -164,7 +165,7 @@ class FlowBackend:
         A claim that is lost before that leaves the record open: its next owner calls it late, and it is audited.
         """
         self._refuse_when_closed()
-        row = {"service": service, "call": call[:255], "state": "open", "created_at": fencing.now()}
+        row = {"service": service, "call": call[:255], "state": "open", "created_at": clocks.now()}
         with self._outages(), self._journal.begin() as connection:
             self._check(connection)
             self._flush(connection)

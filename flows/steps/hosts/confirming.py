@@ -18,7 +18,8 @@ from droveway.flows.steps.hosts import clearing
 from droveway.flows.steps.hosts.command import OWED, HostStep, ask, describe, has_disks, new_flavor
 from droveway.flows.steps.hosts.copying import NOT_WHOLE
 from droveway.flows.steps.rows import is_deleted
-from droveway.persistence.journal.moves import GONE, SHORT
+from droveway.persistence.journal.moves import GONE
+from droveway.printable import SHORT
 
 _LET_GO: Final = frozenset({"foreign", "damaged"})
 """What a destination answers whose copy, or whose guest, no longer bears the move's mark."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar, Final
 
 import msgspec
+from oslo_utils import units
 
 from droveway import wire
 from droveway.errors import DestinationFault, ServerDeleted, StepError
@@ -26,8 +27,6 @@ from droveway.flows.steps.hosts.command import (
 from droveway.flows.steps.rows import is_deleted
 from droveway.persistence.journal.debts import RENAME
 
-GIB: Final = 1024**3
-MIB: Final = 1024**2
 NOTHING: Final = wire.Connections(volumes=[], ports=[])
 
 
@@ -264,9 +263,9 @@ class FitDisks(HostStep):
         """Sizes in bytes; a server that boots from a volume has no local root disk."""
         flavor = new_flavor(ctx)
         return wire.FitDisks(
-            root_bytes=0 if before(ctx.move).boot_from_volume else flavor["root_gb"] * GIB,
-            ephemeral_bytes=flavor["ephemeral_gb"] * GIB,
-            swap_bytes=int(flavor["swap"] or 0) * MIB,
+            root_bytes=0 if before(ctx.move).boot_from_volume else flavor["root_gb"] * units.Gi,
+            ephemeral_bytes=flavor["ephemeral_gb"] * units.Gi,
+            swap_bytes=int(flavor["swap"] or 0) * units.Mi,
         )
 
 

@@ -18,6 +18,7 @@ from droveway.persistence.journal.tables import MoveStep
 from droveway.persistence.nova.cell import Instance, Migration
 from droveway.persistence.nova.vm_states import MigrationStatus, TaskState
 from droveway.persistence.swap import OneOf, swap
+from droveway.printable import SHORT
 
 if TYPE_CHECKING:
     from sqlalchemy import orm
@@ -95,7 +96,7 @@ def require_no_evacuation(ctx: Context, row: Instance) -> None:
         raise StepError(
             f"Nova evacuates server {name} from {row.host or 'no host'} (task {row.task_state}), so it is not deleted "
             f"yet: once that is over, or to have it deleted all the same:  droveway move retry "
-            f"{ctx.move.id[: moves.SHORT]}",
+            f"{ctx.move.id[:SHORT]}",
             code=UNDER_WAY,
         )
 

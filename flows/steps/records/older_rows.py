@@ -22,11 +22,11 @@ from droveway.flows.run import Run
 from droveway.flows.steps import overtaken
 from droveway.flows.steps.records.put_back import START, Flavor, Ran, Side, Stands, Vm, after
 from droveway.persistence.journal import attempts
-from droveway.persistence.journal.moves import SHORT
 from droveway.persistence.journal.tables import MoveStep
 from droveway.persistence.nova import objects, servers
 from droveway.persistence.nova.cell import Instance, InstanceAction
 from droveway.persistence.nova.vm_states import MOVABLE, TaskState, VmState
+from droveway.printable import SHORT
 
 if TYPE_CHECKING:
     from sqlalchemy import orm

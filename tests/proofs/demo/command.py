@@ -24,8 +24,8 @@ from rich.table import Table
 from droveway.errors import DrovewayError
 from droveway.lab import cloud
 from droveway.lab.layout import Layout
-from droveway.persistence.journal.moves import SHORT
 from droveway.persistence.journal.states import ENDED, State
+from droveway.printable import SHORT
 
 LEAST_MOVES: Final = 15
 LEAST_KILLS: Final = 10

@@ -9,7 +9,7 @@ from proofs.soak.model import Model, Server, differences, usages
 from proofs.soak.process import Line, Operation
 from proofs.soak.rest import EPHEMERAL, Facts
 
-from droveway.persistence.journal.moves import SHORT
+from droveway.printable import SHORT
 
 _PROMISED: Final = {"confirm": "done", "revert": "reverted", "cancel": "cancelled"}
 _DELETE: Final = ("lab", "server", "delete")
