@@ -255,15 +255,6 @@ class Coordination:
         """
         return _Watch(self, path, callback).stop
 
-    def on_lost(self, callback: Callable[[], None]) -> None:
-        """Call back when the session has ended and with it every ephemeral node of ours."""
-
-        def listen(state: str) -> None:
-            if state == KazooState.LOST:
-                callback()
-
-        self.client.add_listener(listen)
-
     def close(self) -> None:
         """End the session; ephemeral nodes go with it."""
         self.client.stop()

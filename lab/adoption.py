@@ -6,7 +6,7 @@ from droveway.engines.conductor.incarnation import new_incarnation
 from droveway.engines.conductor.recorded import mirrored
 from droveway.engines.operations.adoption import park_all
 from droveway.errors import Refused
-from droveway.lab import books, build, marks
+from droveway.lab import books, lock, marks
 from droveway.lab.records import InFolder
 from droveway.lab.session import Lab
 from droveway.persistence.journal import moves
@@ -20,7 +20,7 @@ def adopt(lab: Lab) -> list[Move]:
     Raises `droveway.errors.Refused` while another command runs the lab, and for what cannot be used at all: a truncated
     database, or another lab's Placement.
     """
-    with build.holding(lab.layout):
+    with lock.taken(lab.layout):
         hosts = sorted(lab.identity.hosts)
         known, present = marks.recorded(lab.layout), marks.look(lab.layout, hosts)
         why = marks.truncated(lab.layout)

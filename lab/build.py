@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import os
 import shutil
 import tempfile
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 
 from droveway.engines.conductor.incarnation import new_incarnation
 from droveway.errors import Refused
-from droveway.lab import cloud, daemons, disks, layout, libvirt_hosts, marks, servers, topology
+from droveway.lab import cloud, daemons, disks, layout, libvirt_hosts, lock, marks, servers, topology
 from droveway.lab.layout import Identity, LabHost, Layout
 from droveway.lab.session import Lab
 from droveway.persistence.database import Database, sqlite_url
@@ -37,7 +34,7 @@ def create(root: Path, spec: cloud.Cloud) -> Lab:
         libvirt_hosts.require_packages()
     files = Layout(root.absolute())
     made = _make_root(files)
-    with holding(files):
+    with lock.taken(files):
         lab = None
         try:
             lab = _begin(files, spec)
@@ -63,7 +60,7 @@ def destroy(root: Path) -> int:
     files = Layout(root.absolute())
     lab = Lab(files, layout.read_identity(files, unfinished=True))
     try:
-        with holding(files):
+        with lock.taken(files):
             stopped = _stop(lab)
             lab.close()
             layout.remove_socket_directory(lab.identity)
@@ -109,21 +106,6 @@ def _make_root(files: Layout) -> bool:
     except OSError as error:
         raise Refused(f"the directory {root} cannot be made: {error.strerror}; name one that you may write") from None
     return True
-
-
-@contextlib.contextmanager
-def holding(files: Layout) -> Iterator[None]:
-    """Keep every other command out; raises `droveway.errors.Refused` when one is at work."""
-    try:
-        lock = files.lock.open("ab")
-    except OSError as error:
-        raise Refused(f"the lab {files.root} cannot be written: {error.strerror}; give yourself access") from None
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise Refused(f"another command uses the lab {files.root}: wait for it, or stop it") from None
-        yield
 
 
 def _empty(files: Layout, *, keep_root: bool, last: Path | None = None) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import fcntl
 import logging
 import os
 import threading
@@ -25,7 +24,7 @@ from droveway.engines.operations.asking import can_go_on
 from droveway.errors import DrovewayError, Refused
 from droveway.flows import registry
 from droveway.flows.step import Where
-from droveway.lab import faults, marks
+from droveway.lab import faults, lock, marks
 from droveway.lab.records import InFolder
 from droveway.lab.session import Lab
 from droveway.lab.stopped import stopped_workers
@@ -51,7 +50,7 @@ def drive(lab: Lab, at_rest: Callable[[], bool]) -> bool:
     Whether this process ran it.
     """
     while not at_rest():
-        with _lock(lab) as held:
+        with lock.tried(lab.layout) as held:
             if held:
                 with running(lab) as runner:
                     runner.settle()
@@ -223,7 +222,7 @@ def answering(lab: Lab) -> Iterator[Coordination]:
 
     Raises `droveway.errors.Refused` while another command runs the lab.
     """
-    with _lock(lab) as held, contextlib.ExitStack() as stack:
+    with lock.tried(lab.layout) as held, contextlib.ExitStack() as stack:
         if not held:
             raise Refused("another command runs this lab, so its hosts cannot be asked: wait until that ends")
         stack.enter_context(marks.kept(lab.layout, lab.identity.hosts))
@@ -242,19 +241,3 @@ def answering(lab: Lab) -> Iterator[Coordination]:
         asking = connect()
         _await(asking, hosts)
         yield asking
-
-
-@contextlib.contextmanager
-def _lock(lab: Lab) -> Iterator[bool]:
-    """Try to become the one who runs the lab."""
-    try:
-        file = lab.layout.lock.open("ab")
-    except OSError as error:
-        raise Refused(f"the lab {lab.layout.root} cannot be written ({error.strerror}): give yourself access") from None
-    with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-            return
-        yield True

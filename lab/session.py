@@ -122,7 +122,7 @@ class Lab:
         """Whether any command carries the lab's moves on now."""
         from droveway.lab import lock
 
-        return lock.is_run(self.layout)
+        return lock.is_held(self.layout)
 
     def stays_in_place(self, host: str) -> bool:
         """Whether the host's hypervisor can cold migrate a server to the host that it is on."""

@@ -102,7 +102,7 @@ def test_a_watch_rings_for_all_changes(connect: Callable[[], Coordination]) -> N
 def test_an_expired_session_loses_its_nodes_and_its_watches_go_on(connect: Callable[[], Coordination]) -> None:
     one, two = connect(), connect()
     lost, bell = threading.Event(), threading.Event()
-    one.on_lost(lost.set)
+    one.client.add_listener(lambda state: state == "LOST" and lost.set())
     one.create(worker_path("h1"), b"x", ephemeral=True)
     before = one.session
     assert two.owner(worker_path("h1")) == before

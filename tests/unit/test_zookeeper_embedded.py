@@ -115,8 +115,6 @@ def test_watches_do_not_multiply(session: zookeeper.Coordination, other: zookeep
 
 def test_ephemeral_nodes_end_with_their_session(session: zookeeper.Coordination, store: object) -> None:
     other = zookeeper.connect_embedded(store)
-    lost = threading.Event()
-    other.on_lost(lost.set)
     other.create(zookeeper.worker_path("h1"), b"x", ephemeral=True)
     assert session.owner(zookeeper.worker_path("h1")) == other.session
     bell = threading.Event()
