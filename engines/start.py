@@ -23,7 +23,7 @@ from droveway.engines.keeper.keeper import Keeper
 from droveway.engines.keeper.outcomes import Nova
 from droveway.engines.keeper.roster import Roster
 from droveway.engines.operations import asking
-from droveway.engines.site.site import Site
+from droveway.engines.site.site import Parts
 from droveway.flows import registry
 from droveway.flows.run import MoveOptions
 from droveway.persistence.database import absence
@@ -43,7 +43,7 @@ RACKS_FOR: Final = 60.0
 
 
 def conductor(
-    site: Site,
+    site: Parts,
     coordination: Coordination,
     *,
     name: str,
@@ -82,7 +82,7 @@ def conductor(
     return found
 
 
-def keeper(site: Site, coordination: Coordination) -> Keeper:
+def keeper(site: Parts, coordination: Coordination) -> Keeper:
     """A keeper, started over a session that it may share with a conductor."""
     conf = site.conf.confirm
     found = Keeper(
@@ -106,7 +106,7 @@ def keeper(site: Site, coordination: Coordination) -> Keeper:
     return found
 
 
-def _declared(site: Site) -> frozenset[str]:
+def _declared(site: Parts) -> frozenset[str]:
     """The hosts of all cells that a person declared down; a cell that is away has none."""
     found: frozenset[str] = frozenset()
     for database in site.cell_databases.values():
@@ -120,14 +120,14 @@ def _declared(site: Site) -> frozenset[str]:
     return found
 
 
-def host_folders(site: Site, coordination: Coordination) -> HostFolders:
+def host_folders(site: Parts, coordination: Coordination) -> HostFolders:
     """What makes the folders that workers may not make, started."""
     found = HostFolders(coordination, site.api)
     found.start()
     return found
 
 
-def _racks(site: Site) -> Callable[[], Racks]:
+def _racks(site: Parts) -> Callable[[], Racks]:
     """The racks of all hosts, seldom read, since they seldom change."""
     known: tuple[float, Racks] = (-RACKS_FOR, {})
 
@@ -140,7 +140,7 @@ def _racks(site: Site) -> Callable[[], Racks]:
     return racks
 
 
-def roster(site: Site, coordination: Coordination, *, name: str) -> Roster:
+def roster(site: Parts, coordination: Coordination, *, name: str) -> Roster:
     """What keeps the journal's word on the daemons current, started; ``name`` is the conductor's."""
     found = Roster(coordination, site.journal, name=name, version=metadata.version("droveway"))
     found.start()

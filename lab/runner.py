@@ -25,8 +25,8 @@ from droveway.errors import DrovewayError, Refused
 from droveway.flows import registry
 from droveway.flows.step import Where
 from droveway.lab import faults, lock, marks
+from droveway.lab.parts import Parts
 from droveway.lab.records import InFolder
-from droveway.lab.session import Lab
 from droveway.lab.stopped import stopped_workers
 from droveway.persistence.database import database_time
 from droveway.persistence.journal import debts, moves, open_flows
@@ -44,7 +44,7 @@ WORKERS_UP: Final = 30.0
 """Seconds within which the workers have to register."""
 
 
-def drive(lab: Lab, at_rest: Callable[[], bool]) -> bool:
+def drive(lab: Parts, at_rest: Callable[[], bool]) -> bool:
     """Run the lab until nothing in it can go on, or wait for the command that does, until ``at_rest``.
 
     Whether this process ran it.
@@ -59,7 +59,7 @@ def drive(lab: Lab, at_rest: Callable[[], bool]) -> bool:
     return False
 
 
-def is_busy(lab: Lab) -> bool:
+def is_busy(lab: Parts) -> bool:
     """Whether any move can go on by itself."""
     away = stopped_workers(lab.layout)
     with lab.journal.engine.connect() as connection:
@@ -92,7 +92,7 @@ class Probes:
 
 
 @contextlib.contextmanager
-def running(lab: Lab, probes: Probes | None = None, *, runner: Runner | None = None) -> Iterator[Runner]:
+def running(lab: Parts, probes: Probes | None = None, *, runner: Runner | None = None) -> Iterator[Runner]:
     """The lab's processes, as threads unless a ``runner`` of another kind is given; the caller holds the lock."""
     runner = runner or Runner(lab, probes)
     handler = logging.FileHandler(lab.layout.log, delay=True)
@@ -112,7 +112,7 @@ def running(lab: Lab, probes: Probes | None = None, *, runner: Runner | None = N
 class Runner:
     """Conductor, keeper and workers over one embedded ZooKeeper."""
 
-    def __init__(self, lab: Lab, probes: Probes | None = None) -> None:
+    def __init__(self, lab: Parts, probes: Probes | None = None) -> None:
         self._lab = lab
         self._probes = probes
         self._conductor: Conductor | None = None
@@ -178,7 +178,7 @@ def _await(session: Coordination, hosts: list[str]) -> None:
         unwatch()
 
 
-def start_worker(lab: Lab, host: str, coordination: Coordination, *, probe: WorkerProbe | None = None) -> Worker:
+def start_worker(lab: Parts, host: str, coordination: Coordination, *, probe: WorkerProbe | None = None) -> Worker:
     """The host's worker, started over a session of its own; ``probe`` instead of the lab's faults."""
     Path(lab.identity.sockets).mkdir(mode=0o711, exist_ok=True)
     worker = Worker(
@@ -194,7 +194,7 @@ def start_worker(lab: Lab, host: str, coordination: Coordination, *, probe: Work
     return worker
 
 
-def start_conductor(lab: Lab, coordination: Coordination, *, probe: Probe | None = None) -> Conductor:
+def start_conductor(lab: Parts, coordination: Coordination, *, probe: Probe | None = None) -> Conductor:
     """A conductor, started over a session of its own; ``probe`` instead of the lab's faults."""
     return start.conductor(
         lab,
@@ -205,7 +205,7 @@ def start_conductor(lab: Lab, coordination: Coordination, *, probe: Probe | None
     )
 
 
-def _host_of(lab: Lab, move_id: str, step: str) -> str | None:
+def _host_of(lab: Parts, move_id: str, step: str) -> str | None:
     """The host that the step of a move is carried out on, as far as it is known yet."""
     with lab.journal.read() as session:
         move = moves.get(session, move_id)
@@ -217,7 +217,7 @@ def _host_of(lab: Lab, move_id: str, step: str) -> str | None:
 
 
 @contextlib.contextmanager
-def answering(lab: Lab) -> Iterator[Coordination]:
+def answering(lab: Parts) -> Iterator[Coordination]:
     """A session in which the workers that are not stopped answer, while nobody carries moves on.
 
     Raises `droveway.errors.Refused` while another command runs the lab.

@@ -1,116 +1,14 @@
-"""An opened lab: its databases, services and hypervisors, each opened when it is first used."""
+"""An opened lab, whose commands carry moves on by themselves."""
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
-from pathlib import Path
-from typing import TYPE_CHECKING
 
-from droveway.errors import NotFound, Refused
-from droveway.lab.layout import Identity, LabHost, Layout, read_identity
-from droveway.persistence.database import Database, DatabaseUnusable, sqlite_url
-from droveway.persistence.journal import migrate
-
-if TYPE_CHECKING:
-    from oslo_config import cfg
-
-    from droveway.clients.embedded.cloud import EmbeddedCloud
-    from droveway.clients.placement import Placement
-    from droveway.lab.boot_guests import BootGuests
-    from droveway.persistence.nova.cells import Cells
-    from droveway.workers.hypervisors.sandbox.hypervisor import Sandbox
-
-    Guests = Sandbox | BootGuests
-    """Hypervisors whose guests tell a lab who they are (`probe_guest`) and keep a mark for it (`write_mark`)."""
+from droveway.lab.parts import Parts
 
 
-class Lab:
+class Lab(Parts):
     """A lab of this version: a `droveway.engines.site.site.Site`."""
-
-    runs_here = True
-
-    def __init__(self, layout: Layout, identity: Identity) -> None:
-        self.layout = layout
-        self.identity = identity
-        self._hypervisors: dict[str, Guests] = {}
-
-    @classmethod
-    def open(cls, root: Path) -> Lab:
-        """The lab in the directory; raises `droveway.errors.Refused` when it is none that can be used."""
-        layout = Layout(root.absolute())
-        return cls(layout, read_identity(layout))
-
-    @functools.cached_property
-    def api(self) -> Database:
-        """Nova's API database."""
-        return _open_database(self.layout.api)
-
-    @functools.cached_property
-    def cell_databases(self) -> dict[str, Database]:
-        """Nova's cell databases, by the cells' names."""
-        names = sorted({host.cell for host in self.identity.hosts.values()})
-        return {name: _open_database(self.layout.cell(name)) for name in names}
-
-    @functools.cached_property
-    def cells(self) -> Cells:
-        """Access to the cell databases behind the fence."""
-        from droveway.persistence.nova.cells import Cells
-
-        return Cells(self.cell_databases)
-
-    @functools.cached_property
-    def journal(self) -> Database:
-        """Droveway's journal, of this version's schema."""
-        database = _open_database(self.layout.journal)
-        migrate.check(database)
-        return database
-
-    @functools.cached_property
-    def conf(self) -> cfg.ConfigOpts:
-        """The options of the lab's droveway.conf."""
-        from droveway.conf import settings
-
-        return settings.load(self.layout.configuration)
-
-    @functools.cached_property
-    def placement(self) -> Placement:
-        """Placement itself, in this process."""
-        from droveway.clients.embedded.placement import embedded_placement
-        from droveway.clients.placement import Placement
-
-        return Placement(embedded_placement(self.layout.placement))
-
-    @functools.cached_property
-    def cloud(self) -> EmbeddedCloud:
-        """The lab's own ports, volumes and images."""
-        from droveway.clients.embedded.cloud import embedded_cloud
-
-        files = self.layout
-        return embedded_cloud(database=files.services, volumes=files.volumes, images=files.images)
-
-    def any_journal(self) -> Database:
-        """The journal, whatever schema it has."""
-        return Database(sqlite_url(self.layout.journal))
-
-    def away(self) -> frozenset[str]:
-        """The hosts whose workers somebody stopped."""
-        from droveway.lab.stopped import stopped_workers
-
-        return frozenset(stopped_workers(self.layout))
-
-    def require_away(self, host: str) -> None:
-        """Raise `droveway.errors.Refused` while the host's worker may be up, NotFound for an unknown host."""
-        self.host(host)
-        if host not in self.away():
-            raise Refused(
-                f"the worker of host {host} is up, so the host is not off: droveway lab worker stop {host} first"
-            )
-        if self.is_run():
-            raise Refused(
-                f"another command runs this lab and may have started the worker of host {host} before it was stopped: "
-                "wait until that ends"
-            )
 
     def storage(self, server: str, source: str, destination: str) -> tuple[str, str, int | None]:
         """How the server's disks would get there, why so, and the bytes over the wire."""
@@ -118,67 +16,8 @@ class Lab:
 
         return storage.variant(self, server, source, destination)
 
-    def is_run(self) -> bool:
-        """Whether any command carries the lab's moves on now."""
-        from droveway.lab import lock
-
-        return lock.is_held(self.layout)
-
-    def stays_in_place(self, host: str) -> bool:
-        """Whether the host's hypervisor can cold migrate a server to the host that it is on."""
-        return self.host(host).same_host_cold_migrate
-
     def settle(self, at_rest: Callable[[], bool]) -> bool:
         """Run the lab until nothing in it can go on, or wait for the command that does, until ``at_rest``."""
         from droveway.lab import runner
 
         return runner.drive(self, at_rest)
-
-    def host(self, name: str) -> LabHost:
-        """What the lab knows of a host; raises `droveway.errors.NotFound`."""
-        if name not in self.identity.hosts:
-            raise NotFound(f"host {name} is unknown: droveway host list shows the hosts")
-        return self.identity.hosts[name]
-
-    def hypervisor(self, host: str) -> Guests:
-        """The host's hypervisor."""
-        if host not in self._hypervisors:
-            self._hypervisors[host] = self._open_hypervisor(host, self.host(host))
-        return self._hypervisors[host]
-
-    def _open_hypervisor(self, name: str, host: LabHost) -> Guests:
-        if self.identity.hypervisor == "libvirt":
-            from droveway.lab import daemons
-
-            return daemons.hypervisor(self.layout, self.identity, name)
-        from droveway.workers.hypervisors.sandbox.hypervisor import Sandbox
-
-        return Sandbox(
-            name,
-            self.layout.host(name),
-            guests_log=self.layout.guests_log,
-            volumes=self.layout.volumes,
-            memory_mb=host.memory_mb,
-            same_host_cold_migrate=host.same_host_cold_migrate,
-        )
-
-    def close(self) -> None:
-        """Give back every connection; guests go on."""
-        for hypervisor in self._hypervisors.values():
-            hypervisor.close()
-        self._hypervisors.clear()
-        for name in ("api", "journal"):
-            opened = self.__dict__.pop(name, None)
-            if opened is not None:
-                opened.close()
-        for database in self.__dict__.get("cell_databases", {}).values():
-            database.close()
-        if "cloud" in self.__dict__:
-            self.cloud.close()
-
-
-def _open_database(path: Path) -> Database:
-    # SQLite would make an empty database of a file that is not there.
-    if not path.exists():
-        raise DatabaseUnusable(f"the database {path} is missing: restore it, or make a new lab")
-    return Database(sqlite_url(path))

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Final
 from droveway.workers.directories import Directories
 
 if TYPE_CHECKING:
-    from droveway.lab.session import Lab
+    from droveway.lab.parts import Parts
 
 _SWAP: Final = "disk.swap"
 
 
-def variant(lab: Lab, server: str, source: str, destination: str) -> tuple[str, str, int]:
+def variant(lab: Parts, server: str, source: str, destination: str) -> tuple[str, str, int]:
     """The storage variant, why it is that, and the bytes that would cross the wire: what the disks have allocated."""
     hypervisor = lab.hypervisor(source)
     directories = Directories(hypervisor.instances)

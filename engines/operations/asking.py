@@ -12,7 +12,7 @@ from sqlalchemy import orm
 
 from droveway.engines.keeper import outcomes, policies
 from droveway.engines.operations import adoption, facts
-from droveway.engines.site.site import Site
+from droveway.engines.site.site import Parts, Site
 from droveway.errors import DrovewayError, NotFound, Refused
 from droveway.flows import registry
 from droveway.persistence.database import absence, database_time
@@ -111,7 +111,7 @@ def end(site: Site, name: str, kind: str) -> Move:
     return ask(site, move.id, _filing(found or kind, going_on=going_on))
 
 
-def filing(site: Site, move_id: str, kind: str, *, unasked: bool) -> requests.Filing | str:
+def filing(site: Parts, move_id: str, kind: str, *, unasked: bool) -> requests.Filing | str:
     """How a policy's confirm or revert (``kind``) of the move is filed; why not, when a person's would be refused now.
 
     What cannot be found out is a reason too.  ``unasked``, a delete's is filed whatever state the server is in.  Where
@@ -136,7 +136,7 @@ def filing(site: Site, move_id: str, kind: str, *, unasked: bool) -> requests.Fi
         )
 
 
-def _to_delete(site: Site, move: Move) -> requests.Filing:
+def _to_delete(site: Parts, move: Move) -> requests.Filing:
     """How a move that waits ends whose server is to be deleted: by a confirm, unless its rows show a revert."""
     done = outcomes.of_move(site.cell_databases, move)
     begun = outcomes.begun_before(site.journal, site.cell_databases, move) if done is None else None
@@ -160,7 +160,7 @@ def _filing(kind: str, *, going_on: bool, shown: bool = False) -> requests.Filin
     return filed
 
 
-def require_end(site: Site, name: str, kind: str) -> bool:
+def require_end(site: Parts, name: str, kind: str) -> bool:
     """Raise `droveway.errors.Refused` naming the first rule that a confirm or revert (``kind``) of the move breaks.
 
     Asked before a person's and before a policy's.  No rule for a move that does not wait for it, or whose server is
@@ -187,7 +187,7 @@ def require_end(site: Site, name: str, kind: str) -> bool:
     return False
 
 
-def barred(site: Site, move_id: str) -> dict[str, str]:
+def barred(site: Parts, move_id: str) -> dict[str, str]:
     """Why a confirm and a revert of the move would be refused now, of those that would be."""
     why: dict[str, str] = {}
     for kind in (preconditions.CONFIRM, preconditions.REVERT):
@@ -198,19 +198,19 @@ def barred(site: Site, move_id: str) -> dict[str, str]:
     return why
 
 
-def read_move(site: Site, move_id: str) -> Move:
+def read_move(site: Parts, move_id: str) -> Move:
     """The move as it is now."""
     with site.journal.read() as session:
         return moves.get(session, move_id)
 
 
-def find_move(site: Site, name: str) -> Move:
+def find_move(site: Parts, name: str) -> Move:
     """The move by its id or the first letters of it."""
     with site.journal.read() as session:
         return moves.find(session, name)
 
 
-def move_of_server(site: Site, name: str) -> Move:
+def move_of_server(site: Parts, name: str) -> Move:
     """The server's move that has not ended; raises `droveway.errors.Refused` when it has none."""
     server = catalog.find_server(site.api, site.cell_databases, name)
     with site.journal.read() as session:

@@ -9,7 +9,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from droveway.engines.site.site import Site
+from droveway.engines.site.site import Parts, Site
 from droveway.persistence.journal.tables import Move
 from droveway.persistence.nova import catalog, objects, quotas, server_features, servers
 from droveway.persistence.nova.cell import InstanceExtra
@@ -44,7 +44,7 @@ def of_move(site: Site, name: str, *, flavor: str | None, host: str | None) -> F
     )
 
 
-def of_end(site: Site, move: Move) -> EndFacts:
+def of_end(site: Parts, move: Move) -> EndFacts:
     """The facts of a confirm or revert of a move that waits for it."""
     server = catalog.find_server(site.api, site.cell_databases, move.server)
     with site.cell_databases[server.cell].read() as session:
@@ -68,11 +68,11 @@ def of_end(site: Site, move: Move) -> EndFacts:
     )
 
 
-def _is_declared_down(site: Site, host: str) -> bool:
+def _is_declared_down(site: Parts, host: str) -> bool:
     return catalog.find_host(site.api, site.cell_databases, host).forced_down
 
 
-def _holdings(site: Site, server: catalog.Server) -> tuple[quotas.Holding, ...]:
+def _holdings(site: Parts, server: catalog.Server) -> tuple[quotas.Holding, ...]:
     defaults = {quotas.CORES: site.conf.quota.cores, quotas.RAM: site.conf.quota.ram}
     with contextlib.ExitStack() as stack:
         api = stack.enter_context(site.api.read())
@@ -80,7 +80,7 @@ def _holdings(site: Site, server: catalog.Server) -> tuple[quotas.Holding, ...]:
         return tuple(quotas.holdings(api, cells, project=server.project, user=server.user, defaults=defaults))
 
 
-def _flavors(site: Site, server: catalog.Server) -> dict[str, catalog.Flavor]:
+def _flavors(site: Parts, server: catalog.Server) -> dict[str, catalog.Flavor]:
     """The server's own copies of its flavors, those that there are of ``cur``, ``old`` and ``new``."""
     with site.cell_databases[server.cell].read() as session:
         text = session.scalar(

@@ -27,8 +27,8 @@ class Cloud(Protocol):
         """Cinder."""
 
 
-class Site(Protocol):
-    """A lab, or an installation that daemons run; each of its parts is opened when it is first used."""
+class Parts(Protocol):
+    """What a site consists of: options, databases and services, each opened when it is first used, and hosts."""
 
     @property
     def runs_here(self) -> bool:
@@ -71,14 +71,18 @@ class Site(Protocol):
     def require_away(self, host: str) -> None:
         """Raise `droveway.errors.Refused` while the host's worker may be up, NotFound for an unknown host."""
 
-    def storage(self, server: str, source: str, destination: str) -> tuple[str, str, int | None]:
-        """How the server's disks would get there, why so, and the bytes over the wire: None when nobody knows yet."""
-
     def is_run(self) -> bool:
         """Whether anybody carries moves on now, as far as can be told."""
 
     def stays_in_place(self, host: str) -> bool:
         """Whether the host's hypervisor can cold migrate a server to the host that it is on."""
+
+
+class Site(Parts, Protocol):
+    """A lab, or an installation that daemons run."""
+
+    def storage(self, server: str, source: str, destination: str) -> tuple[str, str, int | None]:
+        """How the server's disks would get there, why so, and the bytes over the wire: None when nobody knows yet."""
 
     def settle(self, at_rest: Callable[[], bool]) -> bool:
         """Return once ``at_rest`` says so, having carried on what can go on; whether that was done here."""
