@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import orm
 
-    from droveway.flows.step import Context
+    from droveway.flows.run import Context
 
 OVER: Final = ("done", "completed")
 """What Nova's migration says of a server that was evacuated; the second once the host that it left has cleaned up."""

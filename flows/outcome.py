@@ -27,7 +27,7 @@ from droveway.persistence.swap import swap
 if TYPE_CHECKING:
     from typing import Any
 
-    from droveway.flows.step import Context
+    from droveway.flows.run import Context
 
 ENDS: Final = {"confirm": MigrationStatus.CONFIRMED, "revert": MigrationStatus.REVERTED}
 """What the move's migration says when the flow of a kind has reached its end."""

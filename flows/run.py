@@ -10,9 +10,6 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 import msgspec
 from sqlalchemy import orm
 
-from droveway.clients.network import Network
-from droveway.clients.placement import Placement
-from droveway.clients.volume import Volumes
 from droveway.errors import StepError
 from droveway.persistence.database import Database
 from droveway.persistence.journal.tables import Move, MoveAttempt
@@ -21,7 +18,10 @@ from droveway.scheduler.requests import Rules
 from droveway.wire import Direction, Registration
 
 if TYPE_CHECKING:
-    from droveway.flows.step import Context
+    # Commands that only draw a graph would import what speaks to the services.
+    from droveway.clients.network import Network
+    from droveway.clients.placement import Placement
+    from droveway.clients.volume import Volumes
 
 UNREACHABLE: Final = "host-unreachable"
 """The code of the StepError for a host whose worker was away for too long."""
@@ -181,3 +181,32 @@ class Run(Protocol):
 
     def probe(self, step: str, direction: Direction, phase: str) -> None:
         """Where faults are injected: before, after."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Context:
+    """One run of one step in one direction."""
+
+    run: Run
+    step: str
+    direction: Direction
+    move: Move
+    attempt: MoveAttempt | None
+    inputs: dict[str, Any]
+    """What earlier steps of the flow provided, by name."""
+    result: dict[str, Any] | None = None
+    """In an undo: what the step's execute returned, or None when it never stored a result."""
+    must_go_on: bool = False
+    """Whether the step cannot give up any more: it is an undo, or past the point of no return."""
+
+    @property
+    def destination(self) -> MoveAttempt:
+        """The alternate that the move is on; only steps inside `alternates` and later flows have one."""
+        if self.attempt is None:
+            raise StepError(f"step {self.step} needs a destination, but the move has none yet", code="internal")
+        return self.attempt
+
+    @property
+    def same_host(self) -> bool:
+        """Whether source and destination are one host."""
+        return self.destination.host == self.move.source_host and self.destination.cell == self.move.source_cell

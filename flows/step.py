@@ -8,7 +8,6 @@ beyond the point of no return tries again until its deadline and then parks.
 from __future__ import annotations
 
 import collections
-import dataclasses
 import enum
 import logging
 import re
@@ -33,6 +32,7 @@ from droveway.errors import (
     StepError,
 )
 from droveway.flows import outcome
+from droveway.flows.run import Context
 from droveway.persistence.database import absence, without_sql
 from droveway.persistence.journal.moves import FORWARD_KINDS, GONE, RELEASING_KINDS
 from droveway.printable import printable
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from droveway.flows.run import Run
-    from droveway.persistence.journal.tables import Move, MoveAttempt
     from droveway.wire import Direction
 
 LOG = logging.getLogger(__name__)
@@ -63,35 +62,6 @@ class Where(enum.StrEnum):
     DESTINATION = "destination"
     HOME = "home"
     """The host that the server is on, whichever that is by now."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Context:
-    """One run of one step in one direction."""
-
-    run: Run
-    step: str
-    direction: Direction
-    move: Move
-    attempt: MoveAttempt | None
-    inputs: dict[str, Any]
-    """What earlier steps of the flow provided, by name."""
-    result: dict[str, Any] | None = None
-    """In an undo: what the step's execute returned, or None when it never stored a result."""
-    must_go_on: bool = False
-    """Whether the step cannot give up any more: it is an undo, or past the point of no return."""
-
-    @property
-    def destination(self) -> MoveAttempt:
-        """The alternate that the move is on; only steps inside `alternates` and later flows have one."""
-        if self.attempt is None:
-            raise StepError(f"step {self.step} needs a destination, but the move has none yet", code="internal")
-        return self.attempt
-
-    @property
-    def same_host(self) -> bool:
-        """Whether source and destination are one host."""
-        return self.destination.host == self.move.source_host and self.destination.cell == self.move.source_cell
 
 
 class Step(task.Task):

@@ -202,7 +202,8 @@ def droveway(file: Path, watch: Stopwatch) -> Iterator[Flow]:
 
 
 def _steps() -> Iterator[Any]:
-    from droveway.flows.step import Context, Step
+    from droveway.flows.run import Context
+    from droveway.flows.step import Step
 
     class Nothing(Step):
         does = "nothing"

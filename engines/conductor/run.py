@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from droveway.clients.network import Network
     from droveway.clients.placement import Placement
     from droveway.clients.volume import Volumes
-    from droveway.flows.step import Context
+    from droveway.flows.run import Context
 
 LOG = logging.getLogger(__name__)
 

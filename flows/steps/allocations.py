@@ -13,7 +13,8 @@ from droveway.clients.placement import resources_of
 from droveway.errors import DestinationFault
 from droveway.flows import outcome
 from droveway.flows.before import before
-from droveway.flows.step import Context, Step
+from droveway.flows.run import Context
+from droveway.flows.step import Step
 from droveway.flows.steps.hosts import starting
 from droveway.flows.steps.rows import is_deleted
 

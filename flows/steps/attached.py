@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from droveway.clients.network import ACTIVE
 from droveway.flows.before import PortBefore, VolumeBefore, before
-from droveway.flows.step import Context
+from droveway.flows.run import Context
 from droveway.flows.steps.rows import availability_zone
 from droveway.persistence.nova import servers
 from droveway.wire import Connections, PortRef, VolumeRef

@@ -25,7 +25,7 @@ from droveway.persistence.nova.vm_states import MigrationStatus, TaskState
 
 if TYPE_CHECKING:
     from droveway.flows.graph import Graph
-    from droveway.flows.step import Context
+    from droveway.flows.run import Context
     from droveway.persistence.nova.cell import Instance, Migration
 
 _SWITCH: Final = "switch_records"

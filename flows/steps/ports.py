@@ -10,7 +10,8 @@ from droveway.clients.network import ACTIVE
 from droveway.errors import Evacuated, StepError
 from droveway.flows import evacuation
 from droveway.flows.before import PortBefore
-from droveway.flows.step import Context, Step
+from droveway.flows.run import Context
+from droveway.flows.step import Step
 from droveway.flows.steps import attached
 from droveway.flows.steps.hosts import starting
 from droveway.flows.steps.rows import availability_zone, is_deleted, lives_on

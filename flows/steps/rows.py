@@ -15,8 +15,7 @@ import sqlalchemy as sa
 from droveway.errors import Cancelled, DestinationFault, Evacuated, ServerDeleted
 from droveway.flows import evacuation
 from droveway.flows.before import Before, before
-from droveway.flows.run import Run
-from droveway.flows.step import Context
+from droveway.flows.run import Context, Run
 from droveway.persistence.journal import moves
 from droveway.persistence.journal.moves import FORWARD_KINDS
 from droveway.persistence.journal.tables import Move

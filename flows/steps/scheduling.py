@@ -9,7 +9,8 @@ from sqlalchemy import orm
 
 from droveway.errors import DestinationFault
 from droveway.flows.before import before
-from droveway.flows.step import Context, Step
+from droveway.flows.run import Context
+from droveway.flows.step import Step
 from droveway.flows.steps import overtaken
 from droveway.flows.steps.rows import compute_node
 from droveway.persistence.journal import attempts

@@ -14,8 +14,8 @@ import sqlalchemy as sa
 from droveway.clients.volume import Attachment
 from droveway.errors import Evacuated, StepError
 from droveway.flows.before import VolumeBefore, before
-from droveway.flows.run import UNREACHABLE
-from droveway.flows.step import Context, Step
+from droveway.flows.run import UNREACHABLE, Context
+from droveway.flows.step import Step
 from droveway.flows.steps import attached
 from droveway.flows.steps.hosts import starting
 from droveway.flows.steps.hosts.host import CheckDestination

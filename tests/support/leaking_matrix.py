@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Final
 from proofs.matrix import command as matrix
 
 from droveway.flows import registry
-from droveway.flows.step import Context
+from droveway.flows.run import Context
 from droveway.flows.steps.ports import ReservePorts
 
 ELSEWHERE: Final = "host3"

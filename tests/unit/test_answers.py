@@ -27,8 +27,8 @@ from droveway import wire
 from droveway.engines.conductor import answers
 from droveway.errors import Refused
 from droveway.flows.graph import Graph
-from droveway.flows.run import DECLARED_DOWN, UNREACHABLE
-from droveway.flows.step import Context, Where
+from droveway.flows.run import DECLARED_DOWN, UNREACHABLE, Context
+from droveway.flows.step import Where
 
 HOST: Final = "host2"
 WRONG: Final[list[Any]] = [None, True, -1, 0.5, "\x1b[2J", "x" * 5000, 2**70, [], [7], {}, {"a": {"a": [{}]}}]

@@ -21,8 +21,8 @@ from droveway.engines.conductor.progress import ProgressNote
 from droveway.engines.conductor.taskflow.backend import FlowBackend
 from droveway.engines.operations import purging
 from droveway.errors import Fenced, StepError
-from droveway.flows.run import MoveOptions
-from droveway.flows.step import Context, Step
+from droveway.flows.run import Context, MoveOptions
+from droveway.flows.step import Step
 from droveway.persistence.database import database_time
 from droveway.persistence.journal import moves, requests
 from droveway.persistence.journal.states import State

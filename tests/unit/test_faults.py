@@ -13,7 +13,7 @@ from typing import Any, cast
 import pytest
 import sqlalchemy as sa
 
-from droveway.flows.step import Context
+from droveway.flows.run import Context
 from droveway.flows.steps.records.deletion import free_volumes
 from droveway.persistence.database import Database, sqlite_url
 from droveway.persistence.nova import actions, cell, faults

@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 from support.rows.moving_rows import DESTINATION, PORT, SOURCE, VOLUME, Moving, guest
 
-from droveway.flows.step import Context
+from droveway.flows.run import Context
 from droveway.flows.steps.hosts import redefining
 from droveway.persistence.nova.cell import BlockDeviceMapping
 

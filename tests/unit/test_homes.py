@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from support.rows.moving_rows import DESTINATION, EPOCH, FLOW, MOVE, NOW, SERVER, SOURCE, Moving
 
 from droveway.errors import StepError
-from droveway.flows.step import Context
+from droveway.flows.run import Context
 from droveway.flows.steps.records import homes
 from droveway.persistence.journal.tables import MoveStep
 from droveway.persistence.nova.cell import Instance, Migration

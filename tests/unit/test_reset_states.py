@@ -12,7 +12,8 @@ from support.rows.moving_rows import DESTINATION, MOVE, SERVER, SOURCE, Moving, 
 from droveway.errors import Fenced
 from droveway.flows import outcome
 from droveway.flows.before import as_json, before
-from droveway.flows.step import Context, Step
+from droveway.flows.run import Context
+from droveway.flows.step import Step
 from droveway.persistence.journal.tables import Move
 
 

@@ -11,8 +11,7 @@ from support.rows.moving_rows import DESTINATION, MIB, SOURCE, Moving, disk, gue
 
 from droveway import wire
 from droveway.errors import StepError
-from droveway.flows.run import DECLARED_DOWN
-from droveway.flows.step import Context
+from droveway.flows.run import DECLARED_DOWN, Context
 from droveway.flows.steps.hosts.restoring import RestoreDisks
 from droveway.wire import Direction
 

@@ -10,8 +10,8 @@ from taskflow.exceptions import StorageFailure
 from taskflow.types.failure import Failure
 
 from droveway.errors import Cancelled, CoordinationLost, DestinationFault, Fenced, Parked, StepError
-from droveway.flows.run import MoveOptions
-from droveway.flows.step import Context, Step
+from droveway.flows.run import Context, MoveOptions
+from droveway.flows.step import Step
 
 if TYPE_CHECKING:
     from collections.abc import Callable

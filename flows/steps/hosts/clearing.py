@@ -24,7 +24,7 @@ from droveway.persistence.journal.tables import MoveStep
 if TYPE_CHECKING:
     import msgspec
 
-    from droveway.flows.step import Context
+    from droveway.flows.run import Context
     from droveway.wire import Direction, GuestState
 
 DEADLINE: Final = 600.0

@@ -10,8 +10,8 @@ import sqlalchemy as sa
 
 from droveway.errors import StepError
 from droveway.flows.before import SWAP, before
-from droveway.flows.run import DECLARED_DOWN, UNREACHABLE
-from droveway.flows.step import Context, Step, Where
+from droveway.flows.run import DECLARED_DOWN, UNREACHABLE, Context
+from droveway.flows.step import Step, Where
 from droveway.flows.steps.rows import lives_on
 from droveway.persistence.journal import moves
 from droveway.persistence.journal.tables import MoveStep

@@ -10,8 +10,8 @@ from droveway import wire
 from droveway.errors import StepError
 from droveway.flows import outcome
 from droveway.flows.before import before, shows_disks
-from droveway.flows.run import DECLARED_DOWN
-from droveway.flows.step import Context, Where
+from droveway.flows.run import DECLARED_DOWN, Context
+from droveway.flows.step import Where
 from droveway.flows.steps import overtaken
 from droveway.flows.steps.attached import names
 from droveway.flows.steps.hosts import clearing

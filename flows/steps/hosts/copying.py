@@ -8,8 +8,8 @@ import msgspec
 
 from droveway import wire
 from droveway.errors import StepError
-from droveway.flows.run import DECLARED_DOWN, UNREACHABLE
-from droveway.flows.step import Context, Where
+from droveway.flows.run import DECLARED_DOWN, UNREACHABLE, Context
+from droveway.flows.step import Where
 from droveway.flows.steps import overtaken
 from droveway.flows.steps.hosts import kept_copies
 from droveway.flows.steps.hosts.command import HostStep, forget_probe, probe_name, same_directory

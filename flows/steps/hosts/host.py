@@ -10,8 +10,8 @@ from oslo_utils import units
 from droveway import wire
 from droveway.errors import DestinationFault, ServerDeleted, StepError
 from droveway.flows.before import before, shows_disks
-from droveway.flows.run import DECLARED_DOWN, UNREACHABLE
-from droveway.flows.step import Context, Where
+from droveway.flows.run import DECLARED_DOWN, UNREACHABLE, Context
+from droveway.flows.step import Where
 from droveway.flows.steps.attached import names, names_before, port_refs, to_disconnect, volume_refs
 from droveway.flows.steps.hosts import clearing, kept_copies, redefining, starting
 from droveway.flows.steps.hosts.command import (

@@ -8,8 +8,8 @@ from droveway import wire
 from droveway.errors import StepError
 from droveway.flows import outcome
 from droveway.flows.before import SWAP, before
-from droveway.flows.run import DECLARED_DOWN, UNREACHABLE
-from droveway.flows.step import Context, Where
+from droveway.flows.run import DECLARED_DOWN, UNREACHABLE, Context
+from droveway.flows.step import Where
 from droveway.flows.steps.hosts.command import HostStep
 from droveway.flows.steps.rows import is_deleted
 from droveway.persistence.journal.moves import GONE

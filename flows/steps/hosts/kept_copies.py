@@ -6,8 +6,7 @@ from typing import Final
 
 from droveway import wire
 from droveway.errors import StepError
-from droveway.flows.run import DECLARED_DOWN, UNREACHABLE
-from droveway.flows.step import Context
+from droveway.flows.run import DECLARED_DOWN, UNREACHABLE, Context
 from droveway.flows.steps.hosts.command import same_directory
 from droveway.persistence.journal.debts import RENAME
 

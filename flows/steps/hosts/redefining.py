@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     import msgspec
 
-    from droveway.flows.step import Context
+    from droveway.flows.run import Context
 
 DEADLINE: Final = 60.0
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from droveway import wire
 from droveway.errors import StepError
-from droveway.flows.run import DECLARED_DOWN
-from droveway.flows.step import Context, Where
+from droveway.flows.run import DECLARED_DOWN, Context
+from droveway.flows.step import Where
 from droveway.flows.steps.hosts import clearing
 from droveway.flows.steps.hosts.command import HostStep, same_directory
 

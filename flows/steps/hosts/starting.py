@@ -24,7 +24,7 @@ from droveway.wire import Ready
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from droveway.flows.step import Context
+    from droveway.flows.run import Context
 
 States = frozenset[tuple[str | None, str]]
 

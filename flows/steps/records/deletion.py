@@ -9,8 +9,8 @@ import sqlalchemy as sa
 
 from droveway import wire
 from droveway.errors import StepError
-from droveway.flows.run import DECLARED_DOWN, UNREACHABLE
-from droveway.flows.step import Context, Step, Where
+from droveway.flows.run import DECLARED_DOWN, UNREACHABLE, Context
+from droveway.flows.step import Step, Where
 from droveway.flows.steps.attached import volume_refs
 from droveway.flows.steps.hosts.command import OWED, HostStep
 from droveway.flows.steps.records import homes

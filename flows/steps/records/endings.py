@@ -6,7 +6,8 @@ from typing import Any, ClassVar
 
 from droveway.flows import outcome
 from droveway.flows.before import before
-from droveway.flows.step import Context, Step
+from droveway.flows.run import Context
+from droveway.flows.step import Step
 from droveway.flows.steps.rows import (
     Place,
     api_rows,

@@ -23,7 +23,7 @@ from droveway.printable import SHORT
 if TYPE_CHECKING:
     from sqlalchemy import orm
 
-    from droveway.flows.step import Context
+    from droveway.flows.run import Context
     from droveway.persistence.journal.tables import Move
     from droveway.persistence.nova.cells import Cells
 

@@ -31,7 +31,7 @@ from droveway.printable import SHORT
 if TYPE_CHECKING:
     from sqlalchemy import orm
 
-    from droveway.flows.step import Context
+    from droveway.flows.run import Context
     from droveway.persistence.journal.tables import Move
 
 _DELETE: Final = "delete"

@@ -10,7 +10,8 @@ import sqlalchemy as sa
 
 from droveway.errors import StepError
 from droveway.flows.before import Before, PortBefore, VolumeBefore, as_json, before
-from droveway.flows.step import Context, Step
+from droveway.flows.run import Context
+from droveway.flows.step import Step
 from droveway.flows.steps import overtaken
 from droveway.flows.steps.records import leaving
 from droveway.flows.steps.rows import (

@@ -22,8 +22,8 @@ from droveway.engines.conductor.run import Resources
 from droveway.engines.conductor.taskflow.board import MoveBoard, posting_of
 from droveway.errors import DestinationFault, Fenced, NotFound, StepError
 from droveway.flows.graph import Graph
-from droveway.flows.run import MoveOptions
-from droveway.flows.step import Context, Step, Where
+from droveway.flows.run import Context, MoveOptions
+from droveway.flows.step import Step, Where
 from droveway.persistence.database import Database, database_time, sqlite_url
 from droveway.persistence.journal import migrate, moves
 from droveway.persistence.journal.moves import FlowRef, Request

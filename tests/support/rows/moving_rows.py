@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from sqlalchemy import orm
 
 from droveway.flows.before import Before, PortBefore, VolumeBefore, as_json
-from droveway.flows.step import Context
+from droveway.flows.run import Context
 from droveway.persistence.database import Database, sqlite_url
 from droveway.persistence.journal import tables as journal
 from droveway.persistence.journal.tables import Move, MoveAttempt, MoveStep
