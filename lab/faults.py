@@ -15,7 +15,8 @@ from typing import Final, Literal
 import msgspec
 
 from droveway.errors import DestinationFault, NotFound, Refused, StepError
-from droveway.lab.layout import Layout, write_file
+from droveway.lab.layout import Layout
+from droveway.workers.hypervisors import durable
 
 Direction = Literal["execute", "revert"]
 Phase = Literal["before", "during", "after", "stored"]
@@ -183,4 +184,4 @@ def _locked(files: Layout) -> Iterator[list[Fault]]:
 
 
 def _write(files: Layout, faults: list[Fault]) -> None:
-    write_file(files.faults, msgspec.json.encode(faults))
+    durable.replace(files.faults, msgspec.json.encode(faults))

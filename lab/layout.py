@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 import tempfile
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from typing import Final
 import msgspec
 
 from droveway.errors import Refused
+from droveway.workers.hypervisors import durable
 
 VERSION: Final = 1
 """Raised when an older Droveway could not use the lab any more."""
@@ -188,27 +188,7 @@ def read_identity(layout: Layout, *, unfinished: bool = False) -> Identity:
 
 def write_identity(layout: Layout, identity: Identity) -> None:
     """Put ``lab.json`` in place, durably."""
-    write_file(layout.identity, msgspec.json.format(msgspec.json.encode(identity), indent=2) + b"\n")
-
-
-def write_file(path: Path, data: bytes) -> None:
-    """Put the data in the file's place in one go, durably."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with temporary.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.rename(path)
-    sync_directory(path.parent)
-
-
-def sync_directory(path: Path) -> None:
-    """Make what was made, renamed or removed in the directory durable."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    durable.replace(layout.identity, msgspec.json.format(msgspec.json.encode(identity), indent=2) + b"\n")
 
 
 def make_socket_directory() -> Path:

@@ -19,7 +19,8 @@ from typing import Any, Final, Self
 import msgspec
 
 from droveway.errors import Refused
-from droveway.lab.layout import WORKER, Layout, write_file
+from droveway.lab.layout import WORKER, Layout
+from droveway.workers.hypervisors import durable
 
 ADOPT: Final = "droveway db adopt"
 
@@ -227,7 +228,7 @@ def _record(files: Layout, hosts: Iterable[str], present: Marks) -> None:
             present.workers[host] = msgspec.structs.replace(mark, incarnation=present.incarnation)
     data = msgspec.json.encode(present)
     if not files.marks.exists() or files.marks.read_bytes() != data:
-        write_file(files.marks, data)
+        durable.replace(files.marks, data)
 
 
 def _contradictions(files: Layout, known: Marks, present: Marks) -> Iterator[str]:

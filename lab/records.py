@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from droveway.lab.layout import write_file
+from droveway.workers.hypervisors import durable
 
 _ENDING: Final = ".json"
 
@@ -29,7 +29,7 @@ class InFolder:
         if (version is None) == self._file(move).exists():
             return False
         self._folder.mkdir(exist_ok=True)
-        write_file(self._file(move), data)
+        durable.replace(self._file(move), data)
         return True
 
     def moves(self) -> list[str]:

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 
 import msgspec
 
-from droveway.lab.layout import Layout, write_file
+from droveway.lab.layout import Layout
+from droveway.workers.hypervisors import durable
 
 
 def stopped_workers(files: Layout) -> list[str]:
@@ -39,4 +40,4 @@ def _locked(files: Layout) -> Iterator[None]:
 
 
 def _write(files: Layout, hosts: list[str]) -> None:
-    write_file(files.stopped_workers, msgspec.json.encode(sorted(set(hosts))))
+    durable.replace(files.stopped_workers, msgspec.json.encode(sorted(set(hosts))))

@@ -77,19 +77,7 @@ def settle(session: orm.Session, name: str, step: str, *, done: bool, who: str, 
     said = {SETTLED: DONE if done else NOT_DONE, "by": who, "reason": reason}
     requests.go_on(session, move, SETTLED, f"{who} settled it as {said[SETTLED]}: {reason}")
     flow = moves.flow_of(session, move.flow_uuid or "")
-    session.add(
-        MoveStep(
-            move_id=move.id,
-            flow_uuid=flow.uuid,
-            flow=flow.kind,
-            step=step,
-            direction=direction,
-            attempt=move.attempt,
-            started_at=now,
-            ended_at=now,
-            result=said,
-        )
-    )
+    session.add(moves.beside(move, flow, step, at=now, direction=direction, result=said))
     return move
 
 
@@ -133,18 +121,7 @@ def leave(site: Site, name: str, step: str, *, who: str, reason: str) -> Move:
             ended = {"code": SETTLED, "message": f"{who} left it as it is: {reason}", "host": ""}
             session.execute(unfinished.values(ended_at=now, error=ended))
             session.add(
-                MoveStep(
-                    move_id=move.id,
-                    flow_uuid=flow.uuid,
-                    flow=flow.kind,
-                    step=step,
-                    direction="execute",
-                    attempt=move.attempt,
-                    epoch=epoch,
-                    started_at=now,
-                    ended_at=now,
-                    result={SETTLED: LEFT, "by": who, "reason": reason},
-                )
+                moves.beside(move, flow, step, at=now, epoch=epoch, result={SETTLED: LEFT, "by": who, "reason": reason})
             )
             moves.leave(session, move.id, "left-as-is", f"{who} left it as it is: {reason}")
     except Exception:

@@ -375,17 +375,4 @@ def _note(case: _Case, epoch: int, said: dict[str, Any]) -> None:
     with case.site.journal.write() as session:
         fencing.check(session, case.move.id, epoch)
         now = database_time(session)
-        session.add(
-            MoveStep(
-                move_id=case.move.id,
-                flow_uuid=case.flow.uuid,
-                flow=case.flow.kind,
-                step=STEP,
-                direction="execute",
-                attempt=case.move.attempt,
-                epoch=epoch,
-                started_at=now,
-                ended_at=now,
-                result=said,
-            )
-        )
+        session.add(moves.beside(case.move, case.flow, STEP, at=now, epoch=epoch, result=said))

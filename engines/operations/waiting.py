@@ -20,7 +20,7 @@ from droveway.errors import Refused
 from droveway.persistence.database import database_time
 from droveway.persistence.journal import moves
 from droveway.persistence.journal.states import State
-from droveway.persistence.journal.tables import OPERATOR, Claim, Move, MoveFlow, MoveStep
+from droveway.persistence.journal.tables import OPERATOR, Claim, Move, MoveFlow
 from droveway.persistence.nova import servers
 from droveway.persistence.nova.cell import Instance, Migration
 from droveway.persistence.nova.vm_states import MigrationStatus, TaskState, VmState
@@ -97,18 +97,7 @@ def _note(site: Site, move: Move, epoch: int, *, who: str, reason: str) -> Move:
         row.updated_at = now
         flow = session.scalars(_FLOW, {"move": move.id}).one()
         session.add(
-            MoveStep(
-                move_id=move.id,
-                flow_uuid=flow.uuid,
-                flow=flow.kind,
-                step=STEP,
-                direction="execute",
-                attempt=move.attempt,
-                epoch=epoch,
-                started_at=now,
-                ended_at=now,
-                result={"settled": "done", "by": who, "reason": reason},
-            )
+            moves.beside(move, flow, STEP, at=now, epoch=epoch, result={"settled": "done", "by": who, "reason": reason})
         )
     return row
 

@@ -271,6 +271,26 @@ def home(session: orm.Session, move: Move) -> str:
     return move.dest_host if move.dest_host and _was_confirmed(session, move) else move.source_host
 
 
+def beside(
+    move: Move, flow: MoveFlow, step: str, *, at: dt.datetime, direction: str = "execute", **columns: Any
+) -> MoveStep:
+    """Make the history's row of what a person had done beside the flow's own run: it begins and ends ``at`` once.
+
+    ``columns`` are further ones of `MoveStep`.
+    """
+    return MoveStep(
+        move_id=move.id,
+        flow_uuid=flow.uuid,
+        flow=flow.kind,
+        step=step,
+        direction=direction,
+        attempt=move.attempt,
+        started_at=at,
+        ended_at=at,
+        **columns,
+    )
+
+
 def end_flow(session: orm.Session, move_id: str, flow_uuid: str, *, done: bool) -> None:
     """The flow ended (``done``) or was wholly undone: set the move's next state in the caller's transaction.
 

@@ -27,6 +27,11 @@ def make_directory(path: Path) -> None:
 def write(path: Path, data: bytes) -> None:
     """Replace the file by ``data``, making its directory when it is not there."""
     make_directory(path.parent)
+    replace(path, data)
+
+
+def replace(path: Path, data: bytes) -> None:
+    """Put ``data`` in the file's place in one go; its directory has to be there."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
     with temporary.open("wb") as file:
         file.write(data)
