@@ -167,7 +167,7 @@ class Run(Protocol):
     def owes(self, host: str) -> bool:
         """Whether the host owes an undo of this move already and is still away."""
 
-    def unfit(self) -> Mapping[str, str]:
+    def ineligible(self) -> Mapping[str, str]:
         """The reason against each host that is to take no server."""
 
     def require_thawed(self) -> None:

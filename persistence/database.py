@@ -20,7 +20,7 @@ from sqlalchemy.dialects.sqlite import pysqlite
 from sqlalchemy.ext.compiler import compiles
 
 from droveway.errors import DrovewayError
-from droveway.persistence import bounded
+from droveway.persistence import driver_deadlines
 
 Executor = orm.Session | sa.Connection
 """Whatever carries a statement out in the caller's transaction."""
@@ -198,7 +198,7 @@ class Database:
                 hide_parameters=True,
                 connect_args={name: value for name, value in told.items() if name not in url.query},
             )
-            event.listen(engine, "do_connect", bounded.connect)
+            event.listen(engine, "do_connect", driver_deadlines.connect)
             event.listen(engine, "connect", _bound_transactions)
             event.listen(engine, "handle_error", _name_loss, retval=True)
             return engine

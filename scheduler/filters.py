@@ -54,7 +54,7 @@ def compute(_request: MoveRequest, host: HostState, _hosts: Sequence[HostState])
     """Up and enabled, with a worker that may take servers and is able to."""
     if host.disabled:
         return "it is disabled"
-    return (host.unfit or None) if host.up else "it is down"
+    return (host.ineligible or None) if host.up else "it is down"
 
 
 def availability_zone(request: MoveRequest, host: HostState, _hosts: Sequence[HostState]) -> str | None:

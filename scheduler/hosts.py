@@ -66,7 +66,7 @@ class HostState:
     up: bool = True
     """Whether its worker is registered and nobody forced it down."""
     disabled: bool = False
-    unfit: str = ""
+    ineligible: str = ""
     """Why it is to take no servers for what is known of its worker; empty when nothing speaks against it."""
     zone: str = DEFAULT_ZONE
     zone_aggregates: frozenset[str] = frozenset()
@@ -86,11 +86,12 @@ def host_states(
     api_session: orm.Session,
     cell_sessions: Mapping[str, orm.Session],
     up_hosts: Collection[str],
-    unfit: Mapping[str, str] = MappingProxyType({}),
+    ineligible: Mapping[str, str] = MappingProxyType({}),
 ) -> list[HostState]:
     """Every host of every cell that is not disabled, by name.
 
-    ``up_hosts`` are those whose workers are registered, ``unfit`` has the reason against each that is to take nothing.
+    ``up_hosts`` are those whose workers are registered, ``ineligible`` has the reason against each that is to take no
+    server.
     """
     aggregates = _aggregates(api_session)
     groups = _groups(api_session)
@@ -112,7 +113,7 @@ def host_states(
                     provider=str(node.uuid),
                     up=host in up_hosts and not node.forced_down,
                     disabled=bool(node.disabled),
-                    unfit=unfit.get(host, ""),
+                    ineligible=ineligible.get(host, ""),
                     zone=zone,
                     zone_aggregates=frozenset(uuid for uuid, metadata in its.items() if metadata.get(_ZONE) == zone),
                     aggregates=its,

@@ -237,7 +237,7 @@ class MoveConductor(impl_nonblocking.NonBlockingConductor):
         """Do what is left to do after a flow's end, when whoever ended it did not live to do it."""
         journal = self._resources.journal
         with journal.read() as session:
-            ends = moves.left_ends(session)
+            ends = moves.unreleased_flows(session)
             left = [
                 (move, attempts.hosts(session, move), moves.ended_flows(session, move.id))
                 for move, flow in ends
@@ -349,7 +349,7 @@ class MoveConductor(impl_nonblocking.NonBlockingConductor):
         with self._resources.journal.read() as session:
             owing = debts.outstanding(session, move.id)
         if State(move.state) in ENDED and not owing:
-            fencing.bury(self._coordination, move.id, epoch)
+            fencing.write_tombstone(self._coordination, move.id, epoch)
 
     def _make_run(self, posting: Posting, graph: Graph, move: Move, epoch: int, version: int) -> MoveRun:
         commands = Commands(

@@ -214,7 +214,7 @@ def mirror(
         coordination.put(path, data, version=version)
 
 
-def bury(coordination: Coordination, move_id: str, epoch: int) -> None:
+def write_tombstone(coordination: Coordination, move_id: str, epoch: int) -> None:
     """The move has ended: no command of it will ever be taken again."""
     path = epoch_path(move_id)
     while (present := coordination.get(path, sync=True)) is not None:
@@ -223,7 +223,7 @@ def bury(coordination: Coordination, move_id: str, epoch: int) -> None:
             return
 
 
-def exhume(journal: Database, coordination: Coordination, move_id: str, epoch: int) -> None:
+def clear_tombstone(journal: Database, coordination: Coordination, move_id: str, epoch: int) -> None:
     """Let commands of an ended move be taken under this epoch: a debt of it stands again that was written off.
 
     Raises `droveway.errors.Fenced` unless the epoch stands in the journal, which nobody changes while the node is

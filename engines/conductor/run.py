@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from sqlalchemy import orm
 
 from droveway import deadlines
-from droveway.engines.conductor import answers, fencing, fitness
+from droveway.engines.conductor import answers, eligibility, fencing
 from droveway.engines.conductor.commands import Commands, DeclaredDown, Overdue, Unreachable, value_of
 from droveway.engines.conductor.history import History
 from droveway.engines.conductor.incarnation import Restored
@@ -423,10 +423,10 @@ class MoveRun:
         with self.journal.read() as session:
             return debts.outstanding(session, self.move_id, host) and host not in self.workers()
 
-    def unfit(self) -> Mapping[str, str]:
+    def ineligible(self) -> Mapping[str, str]:
         """The reason against each host that is to take no server."""
         with self.journal.read() as session:
-            return fitness.unfit(session)
+            return eligibility.ineligible(session)
 
     def require_thawed(self) -> None:
         """Raise Parked while the move is frozen."""

@@ -19,7 +19,7 @@ import msgspec
 from droveway import wire
 from droveway.clients.zookeeper import ROOT, Coordination, epoch_path, move_path
 from droveway.clocks import Steady
-from droveway.engines.conductor import fencing, fitness, incarnation, step_marks
+from droveway.engines.conductor import eligibility, fencing, incarnation, step_marks
 from droveway.engines.conductor.commands import Commands, Overdue, Unreachable
 from droveway.engines.conductor.owed import Owed
 from droveway.engines.conductor.rounds import one_round
@@ -153,7 +153,7 @@ class Collector:
         epoch = fencing.claim(self._journal, move_id, COLLECTOR, quarantine_after=sys.maxsize)
         try:
             for debt in owed:
-                why = fitness.unspoken(fitness.Known(worker.version, worker.actions), debt.action, None)
+                why = eligibility.unsupported(eligibility.Known(worker.version, worker.actions), debt.action, None)
                 if why and debt.action == debts.RENAME:
                     # What follows rests on no name.
                     self._void(debt, msgspec.convert(debt.details, type=Owed), epoch, why)
@@ -185,7 +185,7 @@ class Collector:
             self._void(debt, owed, epoch, why)
             return True
         if fence == debt.move_id:
-            fencing.exhume(self._journal, self._coordination, debt.move_id, epoch)
+            fencing.clear_tombstone(self._journal, self._coordination, debt.move_id, epoch)
         # Before any host is told of it, as with each other epoch.
         incarnation.raise_mark(self._coordination, incarnation.require(self._coordination, self._journal), epoch)
         version = fencing.mirror(self._coordination, fence, epoch, journal=self._journal, claimed=debt.move_id)
@@ -291,4 +291,4 @@ class Collector:
         with self._journal.read() as session:
             over = State(moves.get(session, move_id).state) in ENDED and not debts.outstanding(session, move_id)
         if over:
-            fencing.bury(self._coordination, move_id, epoch)
+            fencing.write_tombstone(self._coordination, move_id, epoch)

@@ -18,7 +18,7 @@ import sqlalchemy as sa
 
 from droveway.clients.zookeeper import BOARD, Coordination, worker_path
 from droveway.clocks import Steady
-from droveway.engines.conductor import fitness, incarnation
+from droveway.engines.conductor import eligibility, incarnation
 from droveway.engines.conductor.rounds import one_round
 from droveway.engines.conductor.taskflow.board import MoveBoard, Posting, posting_of
 from droveway.engines.keeper import policies, queue
@@ -176,7 +176,7 @@ def look(
         destinations = {
             each.waiting.destination for each in seen if each.waiting is not None and each.waiting.policy == HEALTHY
         }
-        unasked = fitness.unasked(connection, destinations) if destinations else {}
+        unasked = eligibility.unasked(connection, destinations) if destinations else {}
         seen += [
             Seen(row.id, State(row.state), hold=False, posting=posting_of(row, row), cleared=False)
             for row in open_flows.left(connection, now)

@@ -24,7 +24,7 @@ from droveway.clients.zookeeper import (
     result_path,
     worker_path,
 )
-from droveway.engines.conductor import fitness
+from droveway.engines.conductor import eligibility
 from droveway.engines.conductor.commands import HOSTS, Commands
 from droveway.errors import CoordinationLost, Refused
 
@@ -85,8 +85,8 @@ def _unable(worker: wire.Registration | None, pinned: int | None) -> str:
     """Why the worker cannot be asked; empty when it can."""
     if worker is None:
         return "no worker of it is up"
-    known = fitness.Known(worker.version, worker.actions)
-    return next((why for question in wire.INQUIRIES if (why := fitness.unspoken(known, question, pinned))), "")
+    known = eligibility.Known(worker.version, worker.actions)
+    return next((why for question in wire.INQUIRIES if (why := eligibility.unsupported(known, question, pinned))), "")
 
 
 def _ask_some(coordination: Coordination, hosts: Sequence[str], seconds: float) -> dict[str, Answer]:

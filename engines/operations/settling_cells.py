@@ -194,7 +194,7 @@ def _shown(site: Site, coordination: Coordination, found: Left, flow: MoveFlow) 
         epoch = fencing.standing_epoch(session, move.id) or 0
         sequence = session.scalar(_LAST_STEP, {"move": move.id}) or 0
     if State(move.state) in ENDED:
-        fencing.exhume(site.journal, coordination, move.id, epoch)
+        fencing.clear_tombstone(site.journal, coordination, move.id, epoch)
     who = Witnesses(
         site,
         coordination,
@@ -210,7 +210,7 @@ def _shown(site: Site, coordination: Coordination, found: Left, flow: MoveFlow) 
         raise who.refused(str(error)) from None
     finally:
         if State(move.state) in ENDED:
-            fencing.bury(coordination, move.id, epoch)
+            fencing.write_tombstone(coordination, move.id, epoch)
     if elsewhere is not None and elsewhere.running:
         raise who.refused(f"the guest runs on host {other}, and the journal left the server on {home}")
     if found.rests and (state is None or not shows_disks(state, found.record)):

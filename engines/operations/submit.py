@@ -10,7 +10,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from droveway.engines.conductor import fitness
+from droveway.engines.conductor import eligibility
 from droveway.engines.operations import facts as lab_facts
 from droveway.engines.site.site import Site
 from droveway.errors import Refused, StepError
@@ -105,7 +105,7 @@ def _confirm_seconds(site: Site, wish: Wish) -> int:
         return LONGEST
     if wish.policy != HEALTHY:
         return int(wish.confirm_seconds or conf.deadline)
-    if why := fitness.unspoken(None, fitness.QUESTION, site.conf.upgrade_levels.worker):
+    if why := eligibility.unsupported(None, eligibility.QUESTION, site.conf.upgrade_levels.worker):
         raise Refused(f"no host can be asked whether a guest is healthy: {why}, or move it under another policy")
     seconds = int(wish.confirm_seconds or conf.healthy_deadline)
     if seconds <= conf.healthy_after:
@@ -123,7 +123,7 @@ def _keep_seconds(site: Site, wish: Wish, source: str) -> int:
         return seconds
     with site.journal.read() as session:
         worker = daemons.roster(session).workers.get(source)
-    if why := fitness.unspoken(worker, debts.PURGE, site.conf.upgrade_levels.worker):
+    if why := eligibility.unsupported(worker, debts.PURGE, site.conf.upgrade_levels.worker):
         raise Refused(f"host {source} cannot keep the server's disks: {why}, or move it with --keep-source 0")
     return seconds
 
@@ -181,22 +181,22 @@ def _planned(site: Site, wish: Wish) -> Wish:
 
 def _require_able(site: Site, source: str) -> None:
     """Raise Refused when the source's worker is too old for what flows ask of it, or may not be asked for it."""
-    if why := fitness.pinned_below(site.conf.upgrade_levels.worker):
+    if why := eligibility.pinned_below(site.conf.upgrade_levels.worker):
         raise Refused(f"no move can be made now: {why}")
     with site.journal.read() as session:
         worker = daemons.roster(session).workers.get(source)
-    why = fitness.lacking(worker) if worker is not None else ""
+    why = eligibility.lacking(worker) if worker is not None else ""
     if why:
         raise Refused(f"the server's host {source} cannot take part in a move: {why}")
 
 
 def _states(site: Site, facts: Facts) -> list[Any]:
     with site.journal.read() as session:
-        unfit = fitness.unfit(session)
+        ineligible = eligibility.ineligible(session)
     with contextlib.ExitStack() as stack:
         api = stack.enter_context(site.api.read())
         cells = {name: stack.enter_context(database.read()) for name, database in site.cell_databases.items()}
-        return host_states(api, cells, facts.up, unfit)
+        return host_states(api, cells, facts.up, ineligible)
 
 
 def _request(site: Site, facts: Facts) -> MoveRequest:

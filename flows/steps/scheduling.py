@@ -104,4 +104,4 @@ def _states(ctx: Context) -> list[HostState]:
     with contextlib.ExitStack() as stack:
         api = stack.enter_context(run.api.read())
         cells = {name: stack.enter_context(run.cells.database(name).read()) for name in run.cells.names()}
-        return host_states(api, cells, set(run.workers()), run.unfit())
+        return host_states(api, cells, set(run.workers()), run.ineligible())

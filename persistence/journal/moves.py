@@ -190,17 +190,17 @@ def ended_flows(session: orm.Session, move_id: str) -> list[str]:
     return list(session.scalars(_ENDED_FLOWS, {"move": move_id}))
 
 
-def left_ends(session: orm.Session) -> list[tuple[Move, MoveFlow]]:
+def unreleased_flows(session: orm.Session) -> list[tuple[Move, MoveFlow]]:
     """Flows that ended under a claim which was never given back: what the end leaves behind is still to be cleared.
 
     A claim under which debts are settled is left alone until the last one is, and a person's command while it may be
     at work: whoever cleared up after that would take its claim away.
     """
     dead = {"dead_since": database_time(session) - OPERATOR_WRITES}
-    return [(move, flow) for move, flow in session.execute(LEFT_ENDS, dead)]
+    return [(move, flow) for move, flow in session.execute(UNRELEASED_FLOWS, dead)]
 
 
-def _left_ends() -> sa.Select[Move, MoveFlow]:
+def _unreleased_flows() -> sa.Select[Move, MoveFlow]:
     newer = orm.aliased(MoveFlow)
     later = sa.select(newer.uuid).where(newer.move_id == Move.id, newer.ended_at > MoveFlow.ended_at)
     owed = sa.select(Debt.id).where(Debt.move_id == Move.id, debts.DUE)
@@ -219,7 +219,7 @@ def _left_ends() -> sa.Select[Move, MoveFlow]:
     )
 
 
-LEFT_ENDS: Final = _left_ends()
+UNRELEASED_FLOWS: Final = _unreleased_flows()
 
 
 def change_state(session: orm.Session, move: Move, new: State, **columns: Any) -> None:

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from droveway.persistence.database import Executor
 from droveway.persistence.journal.freezes import FROZEN
-from droveway.persistence.journal.moves import LEFT_ENDS, OPEN, OPERATOR_WRITES
+from droveway.persistence.journal.moves import OPEN, OPERATOR_WRITES, UNRELEASED_FLOWS
 from droveway.persistence.journal.policies import HEALTHY
 from droveway.persistence.journal.states import ENDED, State
 from droveway.persistence.journal.tables import Move, MoveFlow
@@ -79,7 +79,7 @@ _OLDER: Final = sa.select(sa.func.count()).where(
     _IN_LINE,
     sa.tuple_(Move.created_at, Move.id) < sa.tuple_(sa.bindparam("created_at"), sa.bindparam("move")),
 )
-_LEFT: Final = LEFT_ENDS.with_only_columns(*_DECIDED_OVER)
+_LEFT: Final = UNRELEASED_FLOWS.with_only_columns(*_DECIDED_OVER)
 _NEWEST: Final = sa.select(sa.func.max(MoveFlow.created_at))
 
 
@@ -128,7 +128,7 @@ def count_older(connection: Executor, move: sa.Row[Any]) -> int:
 
 
 def left(connection: Executor, now: dt.datetime) -> Sequence[sa.Row[Any]]:
-    """The flows of `droveway.persistence.journal.moves.left_ends`; ``now`` by the database's clock."""
+    """The flows of `droveway.persistence.journal.moves.unreleased_flows`; ``now`` by the database's clock."""
     return connection.execute(_LEFT, {"dead_since": now - OPERATOR_WRITES}).all()
 
 

@@ -13,7 +13,7 @@ from support.servers import mariadb_server, postgres_server
 
 from droveway import wire
 from droveway.clients.zookeeper import BOARD, worker_path
-from droveway.engines.conductor import fitness
+from droveway.engines.conductor import eligibility
 from droveway.flows import registry
 from droveway.persistence.journal import daemons, debt_views, moves, requests
 from droveway.persistence.journal.states import State
@@ -128,7 +128,7 @@ def await_workers(site: Installation, *hosts: str) -> None:
 
 def register_old(site: Installation, host: str) -> None:
     """A worker that knows no copying, as one of an older release; gone with the session of this test."""
-    actions = sorted(fitness.needed() - {f"copy_disks@{wire.ACTION_VERSION}"})
+    actions = sorted(eligibility.needed() - {f"copy_disks@{wire.ACTION_VERSION}"})
     old = wire.Registration(host=host, version="0.0.1", hypervisor="sandbox", actions=actions, address="unix:/none")
     assert site.session.create(worker_path(host), wire.encode(old), ephemeral=True)
 

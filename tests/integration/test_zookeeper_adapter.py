@@ -199,7 +199,7 @@ def test_the_epochs_mirror_only_rises(rig: Rig) -> None:
     assert fencing.mirror(session, "m", 9) > low
     with pytest.raises(Fenced):
         fencing.mirror(session, "m", 4)
-    fencing.bury(session, "m", 9)
+    fencing.write_tombstone(session, "m", 9)
     assert session.get(epoch_path("m")) is not None
     with pytest.raises(Fenced):
         fencing.mirror(session, "m", 10)

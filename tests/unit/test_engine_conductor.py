@@ -309,11 +309,11 @@ def test_an_end_that_nobody_heard_of_is_cleared_up_after(rig: Rig, monkeypatch: 
     assert rig.move(move).state == "verifying"
     assert rig.cells.fences != {}
     with rig.journal.read() as session:
-        assert [left.id for left, _flow in moves.left_ends(session)] == [move]
+        assert [left.id for left, _flow in moves.unreleased_flows(session)] == [move]
     assert rig.host().turn() == [True]
     assert rig.cells.fences == {}
     with rig.journal.read() as session:
-        assert moves.left_ends(session) == []
+        assert moves.unreleased_flows(session) == []
 
 
 def test_a_queued_move_that_is_cancelled_leaves_nothing_of_a_dead_conductor(rig: Rig) -> None:
@@ -328,11 +328,11 @@ def test_a_queued_move_that_is_cancelled_leaves_nothing_of_a_dead_conductor(rig:
     with rig.journal.write() as session:
         requests.cancel(session, moves.get(session, move), frozenset())
     with rig.journal.read() as session:
-        assert [left.id for left, _flow in moves.left_ends(session)] == [move]
+        assert [left.id for left, _flow in moves.unreleased_flows(session)] == [move]
     assert rig.host().turn() == [True]
     assert rig.cells.fences == {}
     with rig.journal.read() as session:
-        assert moves.left_ends(session) == []
+        assert moves.unreleased_flows(session) == []
         assert [flow.outcome for flow in session.query(MoveFlow)] == ["undone"]
 
 

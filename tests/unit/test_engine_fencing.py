@@ -188,9 +188,9 @@ def test_the_mirror_only_rises_and_a_tombstone_is_the_end(rig: Rig) -> None:
     with pytest.raises(Fenced):
         fencing.mirror(session, "m", 3)
     assert fencing.mirror(session, "m", 9) == 1
-    fencing.bury(session, "m", 4)
+    fencing.write_tombstone(session, "m", 4)
     assert session.get(epoch_path("m")) == (b"9", 1)
-    fencing.bury(session, "m", 9)
+    fencing.write_tombstone(session, "m", 9)
     assert session.get(epoch_path("m")) == (TOMBSTONE, 2)
     with pytest.raises(Fenced):
         fencing.mirror(session, "m", 10)
@@ -206,7 +206,7 @@ def test_who_slept_while_the_move_was_purged_leaves_nothing_behind(rig: Rig) -> 
     kept = f"{move}{purging.KEPT}"
     fencing.mirror(session, kept, stale, journal=rig.journal, claimed=move)
     version = fencing.mirror(session, move, stale, journal=rig.journal)
-    fencing.bury(session, move, stale)
+    fencing.write_tombstone(session, move, stale)
     assert purging.sweep(session, rig.journal) == 0
     with rig.journal.write() as writing:
         writing.execute(sa.delete(Claim))
@@ -230,16 +230,16 @@ def test_only_the_claim_that_stands_opens_the_grave_of_a_move(rig: Rig) -> None:
     move, session = rig.submit(), rig.session()
     stale = fencing.claim(rig.journal, move, "stale")
     epoch = fencing.claim(rig.journal, move, "collector")
-    fencing.exhume(rig.journal, session, move, epoch)
+    fencing.clear_tombstone(rig.journal, session, move, epoch)
     assert session.get(epoch_path(move)) is None
     fencing.mirror(session, move, epoch)
-    fencing.bury(session, move, epoch)
+    fencing.write_tombstone(session, move, epoch)
     with pytest.raises(Fenced):
-        fencing.exhume(rig.journal, session, move, stale)
+        fencing.clear_tombstone(rig.journal, session, move, stale)
     present = session.get(epoch_path(move))
     assert present is not None
     assert present[0] == TOMBSTONE
-    fencing.exhume(rig.journal, session, move, epoch)
+    fencing.clear_tombstone(rig.journal, session, move, epoch)
     assert fencing.mirror(session, move, epoch) > present[1]
 
 

@@ -102,7 +102,7 @@ def test_what_is_kept_for_a_time_keeps_nothing_waiting_but_its_move_s_rows(rig: 
         assert owed.not_before == owed.created_at + dt.timedelta(hours=1)
         assert not debts.outstanding(session, move)
         assert debts.owing(session) == {}
-        assert moves.left_ends(session) == []
+        assert moves.unreleased_flows(session) == []
     assert due() == []
     assert purge.purge(rig.journal, MONTH) == {}
     with rig.journal.write() as session:
@@ -110,9 +110,9 @@ def test_what_is_kept_for_a_time_keeps_nothing_waiting_but_its_move_s_rows(rig: 
     assert due() == [debts.PURGE]
     with rig.journal.write() as session:
         session.execute(sa.update(Claim).values(owner=COLLECTOR, released_at=None))
-        assert moves.left_ends(session) == []
+        assert moves.unreleased_flows(session) == []
         session.execute(sa.update(Debt).values(settled_at=database_time(session)))
-        assert [left.id for left, _ in moves.left_ends(session)] == [move]
+        assert [left.id for left, _ in moves.unreleased_flows(session)] == [move]
         with pytest.raises(Refused, match="nothing is kept of the source"):
             requests.purge_kept(session, moves.get(session, move))
 
@@ -139,7 +139,7 @@ def test_a_persons_command_at_work_is_no_end_that_was_left(
         )
     wanted = [move] if is_left else []
     with rig.journal.read() as session:
-        assert [left.id for left, _ in moves.left_ends(session)] == wanted
+        assert [left.id for left, _ in moves.unreleased_flows(session)] == wanted
         assert [row.id for row in open_flows.left(session, database_time(session))] == wanted
 
 

@@ -150,14 +150,14 @@ class TestZooKeeper:
         session = rig.session()
         fencing.mirror(session, MOVE, OLDER)
         fencing.mirror(session, MOVE, NEWER)
-        fencing.bury(session, MOVE, OLDER)
+        fencing.write_tombstone(session, MOVE, OLDER)
         assert standing(session, MOVE) == str(NEWER).encode()
 
     def test_when_the_newer_one_has_ended(self, rig: Rig) -> None:
         session = rig.session()
         old = fencing.mirror(session, MOVE, OLDER)
         fencing.mirror(session, MOVE, NEWER)
-        fencing.bury(session, MOVE, NEWER)
+        fencing.write_tombstone(session, MOVE, NEWER)
         with pytest.raises(Fenced):
             fencing.mirror(session, MOVE, OLDER)
         with pytest.raises(Fenced):
@@ -168,9 +168,9 @@ class TestZooKeeper:
         move, session = rig.submit(), rig.session()
         older, newer = (fencing.claim(rig.journal, move, who) for who in ("older", "newer"))
         fencing.mirror(session, move, newer)
-        fencing.bury(session, move, newer)
+        fencing.write_tombstone(session, move, newer)
         with pytest.raises(Fenced):
-            fencing.exhume(rig.journal, session, move, older)
+            fencing.clear_tombstone(rig.journal, session, move, older)
         assert standing(session, move) == TOMBSTONE
 
 

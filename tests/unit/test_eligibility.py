@@ -6,7 +6,7 @@ import pytest
 
 from droveway import wire
 from droveway.conf import upgrade_levels
-from droveway.engines.conductor import fitness
+from droveway.engines.conductor import eligibility
 from droveway.persistence.journal.tables import Daemon
 
 ALL = [f"{action}@{wire.ACTION_VERSION}" for action in (*wire.ACTIONS, *wire.INQUIRIES)]
@@ -36,7 +36,7 @@ def test_an_action_is_spoken_where_the_worker_and_the_pin_allow_it(
     worker: Daemon | None, action: str, pinned: int | None, told: str
 ) -> None:
     """R4-16, R4-17."""
-    why = fitness.unspoken(worker, action, pinned)
+    why = eligibility.unsupported(worker, action, pinned)
     assert told in why
     assert bool(told) == bool(why)
 

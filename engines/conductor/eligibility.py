@@ -26,7 +26,7 @@ class Known(NamedTuple):
     knows: Sequence[str]
 
 
-def unfit(session: orm.Session) -> dict[str, str]:
+def ineligible(session: orm.Session) -> dict[str, str]:
     """The reason against each host that is to take no server."""
     known = daemons.roster(session)
     old = {host: why for host in known.workers if (why := lacking(known.workers[host]))}
@@ -41,7 +41,7 @@ def lacking(worker: Daemon) -> str:
     return f"its worker ({worker.version}) does not know {', '.join(missing)}: upgrade it first"
 
 
-def unspoken(worker: Daemon | Known | None, action: str, pinned: int | None) -> str:
+def unsupported(worker: Daemon | Known | None, action: str, pinned: int | None) -> str:
     """Why a host cannot be asked for an action that not every release has; empty when it can.
 
     ``pinned``: the level that operators allow to be spoken while hosts are upgraded; None: this release's own.
@@ -62,7 +62,7 @@ def unasked(connection: Executor, hosts: Collection[str]) -> dict[str, str]:
     told = sa.select(Daemon.name, Daemon.version, Daemon.knows).where(
         Daemon.kind == daemons.WORKER, Daemon.name.in_(hosts)
     )
-    reasons = {row.name: unspoken(Known(row.version, row.knows), QUESTION, None) for row in connection.execute(told)}
+    reasons = {row.name: unsupported(Known(row.version, row.knows), QUESTION, None) for row in connection.execute(told)}
     return {host: why for host, why in reasons.items() if why}
 
 
@@ -77,4 +77,4 @@ def needed() -> frozenset[str]:
 def pinned_below(pinned: int | None) -> str:
     """Why no move can be made while what is spoken to workers is pinned; empty when one can."""
     later = {action for action in wire.SINCE if f"{action}@{wire.ACTION_VERSION}" in needed()}
-    return next((why for action in sorted(later) if (why := unspoken(None, action, pinned))), "")
+    return next((why for action in sorted(later) if (why := unsupported(None, action, pinned))), "")
