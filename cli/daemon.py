@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger(__name__)
 
-Turned = Callable[[], float]
+LastTick = Callable[[], float]
 """When a loop began its last turn, by the monotonic clock."""
 
 
@@ -35,7 +35,7 @@ class Daemon(Command, abc.ABC):
     @abc.abstractmethod
     def running(
         self, conf: cfg.ConfigOpts, parsed_args: argparse.Namespace, stack: contextlib.ExitStack
-    ) -> Collection[Turned]:
+    ) -> Collection[LastTick]:
         """Start, leave what ends it to the stack, and return the loops that do the work."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
@@ -110,11 +110,11 @@ class Signals:
         return os.read(self._reading, 1)[0]
 
 
-def await_signal(signals: Signals, loops: Collection[Turned]) -> int:
+def await_signal(signals: Signals, loops: Collection[LastTick]) -> int:
     """The next signal; until then systemd is told that the service lives while every loop turns."""
     limit = systemd.watchdog()
     while (number := signals.wait(None if limit is None else limit / 4)) is None:
-        late = time.monotonic() - min(turned() for turned in loops)
+        late = time.monotonic() - min(tick() for tick in loops)
         if limit is not None and late < limit:
             systemd.notify(systemd.ALIVE)
         else:

@@ -251,7 +251,7 @@ class Coordination:
         """Call back on every change of the node's data or children, on its creation and its end.
 
         The call may come once too often (also on each reconnection, when something may have been missed) and never
-        too seldom.  It runs on the client's own thread: it must only ring a bell.  Returns what ends the watch.
+        too seldom.  It runs on the client's own thread: it must only set an event.  Returns what ends the watch.
         """
         return _Watch(self, path, callback).stop
 

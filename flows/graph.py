@@ -50,7 +50,7 @@ class Graph:
     def build(self, run: Run) -> linear_flow.Flow:
         """The TaskFlow flow for one run."""
         # Where the first step is the point of no return already, nothing is there to go back to.
-        beyond = next(self.walk()) is self.no_return
+        past_no_return = next(self.walk()) is self.no_return
         flow = linear_flow.Flow(f"{self.kind}@{self.version}")
         tried = linear_flow.Flow("alternates", retry=AlternateRetry(run)) if self.tried else None
         for group, target in ((self.steps, flow), (self.tried, tried), (self.after, flow)):
@@ -59,8 +59,8 @@ class Graph:
             for step in group:
                 at_no_return = step is self.no_return
                 if target is not None:
-                    target.add(step(run, at_no_return=at_no_return, beyond=beyond))
-                beyond = beyond or at_no_return
+                    target.add(step(run, at_no_return=at_no_return, past_no_return=past_no_return))
+                past_no_return = past_no_return or at_no_return
         return flow
 
     def digest(self) -> str:

@@ -44,7 +44,7 @@ def reference(kind: str) -> FlowRef:
     return FlowRef(newest.kind, newest.version, newest.digest())
 
 
-def beyond(kind: str, version: int) -> frozenset[str]:
+def past_no_return(kind: str, version: int) -> frozenset[str]:
     """The steps from the point of no return on."""
     found = graph(kind, version)
     names = found.names()

@@ -86,13 +86,13 @@ class Step(task.Task):
     gives: ClassVar[str] = ""
     """The name under which later steps read this one's result."""
 
-    def __init__(self, run: Run, *, at_no_return: bool = False, beyond: bool = False) -> None:
+    def __init__(self, run: Run, *, at_no_return: bool = False, past_no_return: bool = False) -> None:
         super().__init__(
             name=self.step_name(), provides=self.gives or None, requires=self.needs, revert_requires=self.needs
         )
         self.run_ = run
         self.at_no_return = at_no_return
-        self.beyond = beyond
+        self.past_no_return = past_no_return
 
     @classmethod
     def step_name(cls) -> str:
@@ -214,7 +214,7 @@ class Step(task.Task):
         return Context(run, name, direction, move, run.attempt(move), inputs, result, must_go_on=must_go_on)
 
     def _must_go_on(self, direction: Direction) -> bool:
-        return self.beyond or direction == "revert"
+        return self.past_no_return or direction == "revert"
 
     def _guarded(self, direction: Direction, body: Callable[[], T]) -> T:
         return guarded(

@@ -168,13 +168,13 @@ class Runner:
 
 def _await(session: Coordination, hosts: list[str]) -> None:
     deadline = time.monotonic() + WORKERS_UP
-    bell = threading.Event()
+    wakeup = threading.Event()
     for host in hosts:
-        unwatch = session.watch(worker_path(host), bell.set)
+        unwatch = session.watch(worker_path(host), wakeup.set)
         while session.get(worker_path(host)) is None:
-            if not bell.wait(deadline - time.monotonic()):
+            if not wakeup.wait(deadline - time.monotonic()):
                 raise DrovewayError(f"the worker of host {host} did not come up within {WORKERS_UP:g} s")
-            bell.clear()
+            wakeup.clear()
         unwatch()
 
 

@@ -169,7 +169,7 @@ def droveway(file: Path, watch: Stopwatch) -> Iterator[Flow]:
     others: Any = dict.fromkeys(("placement", "network", "volumes")) | {"cells": NoCells()}
     resources = Resources(journal=journal, api=journal, **others)
     runs = Conductor("bench", board, coordination, resources, lambda *_: graph, slots=1, reserved=1)
-    board.bell = runs.doorbell.ring
+    board.wakeup = runs.wakeup.wake
     runs.connect()
     thread = threading.Thread(target=runs.run)
     thread.start()

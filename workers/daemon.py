@@ -43,7 +43,7 @@ FORGET_EVERY: Final = 3600.0
 """Seconds between two looks for moves that were purged."""
 
 LOOK_EVERY: Final = 2.0
-"""Seconds after which the commands are looked at though no bell rang: a watch is a hint, never the only source."""
+"""Seconds after which the commands are looked at though nothing woke it: a watch is a hint, never the only source."""
 
 
 MOST_AT_ONCE: Final = 16
@@ -88,7 +88,7 @@ class Worker:
         self.identity = identity
         self.limits = limits or Limits()
         self.probe = probe
-        self._bell = threading.Event()
+        self._wakeup = threading.Event()
         self._seen = (0, 0)
         self._registered = False
         """False again as soon as the registration may have gone."""
@@ -128,10 +128,10 @@ class Worker:
             os.close(self._lock)
             raise
         self._unwatch = [
-            self.coordination.watch(command_path(self.host), self._bell.set),
+            self.coordination.watch(command_path(self.host), self._wakeup.set),
             self.coordination.watch(worker_path(self.host), self._check_registration),
         ]
-        self._bell.set()
+        self._wakeup.set()
         self._thread = threading.Thread(target=self._serve, name=f"worker-{self.host}", daemon=True)
         self._thread.start()
 
@@ -140,7 +140,7 @@ class Worker:
         if self._thread is None:
             return
         self._stopping = True
-        self._bell.set()
+        self._wakeup.set()
         self._thread.join()
         self._thread = None
         for run in self._runs.values():
@@ -161,7 +161,7 @@ class Worker:
         if self._lock is not None:
             os.close(self._lock)
 
-    def turned(self) -> float:
+    def last_tick(self) -> float:
         """When its loop last turned, by the monotonic clock; it does every few seconds."""
         return self._turned
 
@@ -213,7 +213,7 @@ class Worker:
 
     def _check_registration(self) -> None:
         self._registered = False
-        self._bell.set()
+        self._wakeup.set()
 
     def _admit(self, hello: frames.Hello) -> LocalSource:
         return copies.admit(self._parts, hello)
@@ -232,10 +232,10 @@ class Worker:
         outage = Outage(LOG, f"The worker of {self.host} waits for ZooKeeper")
         while not self._stopping:
             self._turned = time.monotonic()
-            rung = self._bell.wait(LOOK_EVERY)
-            self._bell.clear()
+            woken = self._wakeup.wait(LOOK_EVERY)
+            self._wakeup.clear()
             try:
-                if not (rung and self._registered):
+                if not (woken and self._registered):
                     self._registered = True
                     self.register()
                 self._look()
@@ -310,7 +310,7 @@ class Worker:
             left.unwatch()
         run = Run(self._parts, command, probe=self.probe)
         self._runs[_slot(command)] = run
-        run.start(self._bell)
+        run.start(self._wakeup)
 
     def _has_room(self) -> bool:
         return sum(run.command.action not in wire.QUESTIONS for run in self._runs.values()) < MOST_AT_ONCE
@@ -329,7 +329,7 @@ class Worker:
                 if run.why:
                     self._unfinished.tell(f"{key} is left", run.why)
                 if run.left_begun and not self._stopping:
-                    unwatch = self.coordination.watch(command_path(self.host, key), self._bell.set)
+                    unwatch = self.coordination.watch(command_path(self.host, key), self._wakeup.set)
                     self._left[key] = _Left(run.command.epoch, time.monotonic() + LOOK_EVERY, unwatch)
 
     def _command(self, key: str) -> wire.Command | None:

@@ -23,7 +23,7 @@ from droveway.workers.hypervisors.base import Hypervisor
 LOG = logging.getLogger(__name__)
 
 LOOK_EVERY: Final = 10.0
-"""Seconds after which inquiries are looked for though no bell rang: an answer may take three times as long."""
+"""Seconds after which inquiries are looked for though nothing woke it: an answer may take three times as long."""
 
 STOPS_WITHIN: Final = 2.0
 """Seconds that a stop waits for what is being read."""
@@ -42,7 +42,7 @@ class Inquiries:
         self._host = host
         self._hypervisor = hypervisor
         self._coordination = coordination
-        self._bell = threading.Event()
+        self._wakeup = threading.Event()
         self._stopping = False
         self._swept = False
         self._done: set[str] = set()
@@ -52,13 +52,13 @@ class Inquiries:
 
     def start(self) -> None:
         """Take inquiries."""
-        self._unwatch = self._coordination.watch(inquiry_path(self._host), self._bell.set)
+        self._unwatch = self._coordination.watch(inquiry_path(self._host), self._wakeup.set)
         self._thread.start()
 
     def stop(self) -> None:
         """Take no more; an answer that is being read is not waited for, since what it reads may hang."""
         self._stopping = True
-        self._bell.set()
+        self._wakeup.set()
         self._thread.join(STOPS_WITHIN)
         self._unwatch()
 
@@ -73,8 +73,8 @@ class Inquiries:
             except Exception:
                 # The host must not go deaf to all that are asked later.
                 LOG.exception("The worker of %s could not look at its inquiries", self._host)
-            self._bell.wait(LOOK_EVERY)
-            self._bell.clear()
+            self._wakeup.wait(LOOK_EVERY)
+            self._wakeup.clear()
 
     def _look(self) -> None:
         standing = self._coordination.children(inquiry_path(self._host))

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from droveway.cli.base import Lister, ShowOne
-from droveway.cli.daemon import IGNORE_HELP, Daemon, Turned, connect
+from droveway.cli.daemon import IGNORE_HELP, Daemon, LastTick, connect
 from droveway.cli.view.columns import Blank, Joined, Time
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class Run(Daemon):
 
     def running(
         self, conf: cfg.ConfigOpts, parsed_args: argparse.Namespace, stack: contextlib.ExitStack
-    ) -> Collection[Turned]:
+    ) -> Collection[LastTick]:
         """A conductor and a keeper over one session."""
         from droveway.engines import start
         from droveway.engines.site.installation import Installation
@@ -100,4 +100,4 @@ class Run(Daemon):
         stack.callback(conductor.stop)
         keeper = start.keeper(site, session)
         stack.callback(keeper.stop)
-        return [conductor.turned, keeper.turned, roster.turned]
+        return [conductor.last_tick, keeper.last_tick, roster.last_tick]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from droveway.cli.base import Command, Lister, ShowOne
-from droveway.cli.daemon import Daemon, Turned, connect
+from droveway.cli.daemon import Daemon, LastTick, connect
 from droveway.cli.view.columns import Blank, Joined, Time
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class Run(Daemon):
 
     def running(
         self, conf: cfg.ConfigOpts, parsed_args: argparse.Namespace, stack: contextlib.ExitStack
-    ) -> Collection[Turned]:
+    ) -> Collection[LastTick]:
         """The host's worker over a session of its own."""
         from oslo_utils import units
 
@@ -141,7 +141,7 @@ class Run(Daemon):
         inquiries = Inquiries(host, hypervisor, session)
         inquiries.start()
         stack.callback(inquiries.stop)
-        return [worker.turned]
+        return [worker.last_tick]
 
 
 def _warn_of_databases(conf: cfg.ConfigOpts) -> None:

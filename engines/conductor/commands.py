@@ -101,17 +101,17 @@ class Commands:
         deadline: float,
         away: float,
         look: Callable[[], None],
-        bell: threading.Event,
+        wakeup: threading.Event,
         is_gone: Callable[[], bool] = lambda: False,
     ) -> Result:
         """The answer of the command that was posted, checked by its schema.
 
-        ``look`` is called whenever the bell rang for anything but the answer and at least every `LOOK_EVERY` seconds,
-        and ends the wait by raising.  ``is_gone`` is asked while the worker is away.  Raises DeclaredDown when it says
-        so, Unreachable after the worker was away for ``away`` seconds, Overdue when it was there and ``deadline``
-        seconds have passed.
+        ``look`` is called whenever ``wakeup`` was set for anything but the answer and at least every `LOOK_EVERY`
+        seconds, and ends the wait by raising.  ``is_gone`` is asked while the worker is away.  Raises DeclaredDown when
+        it says so, Unreachable after the worker was away for ``away`` seconds, Overdue when it was there and
+        ``deadline`` seconds have passed.
         """
-        stops = [self._coordination.watch(path, bell.set) for path in (result_path(host, key), worker_path(host))]
+        stops = [self._coordination.watch(path, wakeup.set) for path in (result_path(host, key), worker_path(host))]
         began = seen = time.monotonic()
         waited = False
         try:
@@ -137,8 +137,8 @@ class Commands:
                     raise Unreachable
                 if up and now - began >= deadline:
                     raise Overdue
-                bell.wait(min(LOOK_EVERY, max(0.01, away - (now - seen))))
-                bell.clear()
+                wakeup.wait(min(LOOK_EVERY, max(0.01, away - (now - seen))))
+                wakeup.clear()
                 waited = True
         finally:
             for stop in stops:

@@ -43,7 +43,7 @@ END_OF_FLOW: Final = "end_of_flow"
 """The name under which a fault is armed between a flow's stored end and the clearing up after it."""
 
 IDLE: Final = 5.0
-"""Seconds after which an idle conductor looks at the board without having been rung for."""
+"""Seconds after which an idle conductor looks at the board without having been woken."""
 
 SHORTEST_SHUN: Final = 0.5
 LONGEST_SHUN: Final = 60.0
@@ -59,16 +59,16 @@ FindGraph = Callable[[str, int], Graph]
 """The graph of a kind and version (`droveway.flows.registry.graph`); raises NotFound for an unknown one."""
 
 
-class Doorbell(timing.Timeout):
-    """What an idle conductor waits on: TaskFlow's polls, this one is rung by the board."""
+class WakeableTimeout(timing.Timeout):
+    """What an idle conductor waits on: TaskFlow's polls, this one is woken by the board."""
 
     def __init__(self, longest: float) -> None:
         super().__init__(longest)
         self._rung = threading.Event()
-        self.turned = time.monotonic()
+        self.last_tick = time.monotonic()
         """When it was last waited on."""
 
-    def ring(self) -> None:
+    def wake(self) -> None:
         """Something may be there to claim."""
         self._rung.set()
 
@@ -78,8 +78,8 @@ class Doorbell(timing.Timeout):
         self._rung.set()
 
     def wait(self) -> None:
-        """TaskFlow's entry: until rung, at most the longest time."""
-        self.turned = time.monotonic()
+        """TaskFlow's entry: until woken, at most the longest time."""
+        self.last_tick = time.monotonic()
         self._rung.wait(self.value)
         self._rung.clear()
 
@@ -101,12 +101,12 @@ class MoveConductor(impl_nonblocking.NonBlockingConductor):
         slots: int,
         reserved: int,
     ) -> None:
-        self.doorbell = Doorbell(IDLE)
+        self.wakeup = WakeableTimeout(IDLE)
         self._moves = board
         super().__init__(
             name,
             board,
-            wait_timeout=self.doorbell,
+            wait_timeout=self.wakeup,
             max_simultaneous_jobs=slots + reserved,
             # TaskFlow's own pool notices its end only once a second.
             executor_factory=lambda: futures.ThreadPoolExecutor(slots + reserved, thread_name_prefix=name),
@@ -405,7 +405,7 @@ class MoveConductor(impl_nonblocking.NonBlockingConductor):
             self._dispatched.discard(future)
             if not self._dispatched:
                 self.idle.set()
-            self.doorbell.ring()
+            self.wakeup.wake()
 
     def _give_back(self, job: MoveJob, *, consume: bool) -> None:
         pause = 0.1
@@ -463,7 +463,7 @@ class Conductor:
         self._conductor = MoveConductor(
             name, self.board, coordination, resources, find_graph, slots=slots, reserved=reserved
         )
-        self.board.bell = self._conductor.doorbell.ring
+        self.board.wakeup = self._conductor.wakeup.wake
         self._thread = threading.Thread(target=self._conductor.run, name=name, daemon=True)
 
     def start(self) -> None:
@@ -481,9 +481,9 @@ class Conductor:
             self._thread.join()
         self._conductor.close()
 
-    def turned(self) -> float:
+    def last_tick(self) -> float:
         """When its loop last came to wait, by the monotonic clock; it does every few seconds."""
-        return self._conductor.doorbell.turned
+        return self._conductor.wakeup.last_tick
 
     def busy(self) -> int:
         """How many flows are being run."""

@@ -81,7 +81,7 @@ class Stop:
 
     def __init__(self) -> None:
         self._wanted = False
-        self._bells: set[threading.Event] = set()
+        self._wakeups: set[threading.Event] = set()
 
     def wanted(self) -> bool:
         """Whether flows are to park now."""
@@ -90,18 +90,18 @@ class Stop:
     def ask(self) -> None:
         """Ask it, and wake whoever waits."""
         self._wanted = True
-        for bell in list(self._bells):
-            bell.set()
+        for wakeup in list(self._wakeups):
+            wakeup.set()
 
     @contextlib.contextmanager
-    def bell(self) -> Iterator[threading.Event]:
-        """A bell that rings when the stop is asked for."""
-        bell = threading.Event()
-        self._bells.add(bell)
+    def wakeup(self) -> Iterator[threading.Event]:
+        """An event that is set when the stop is asked for."""
+        wakeup = threading.Event()
+        self._wakeups.add(wakeup)
         try:
-            yield bell
+            yield wakeup
         finally:
-            self._bells.discard(bell)
+            self._wakeups.discard(wakeup)
 
 
 class MoveRun:
@@ -222,10 +222,10 @@ class MoveRun:
     def wait(self, seconds: float) -> None:
         """Wait, at most ``seconds``; ends early with Parked when the conductor stops."""
         until = time.monotonic() + seconds
-        with self._stop.bell() as bell:
+        with self._stop.wakeup() as wakeup:
             while (left := until - time.monotonic()) > 0:
                 self._leave_when_stopped()
-                bell.wait(left)
+                wakeup.wait(left)
         self._leave_when_stopped()
 
     def park(self, step: str, direction: Direction, error: StepError) -> NoReturn:
@@ -280,14 +280,14 @@ class MoveRun:
         try:
             self.probe(step, direction, "during")
             away = min(self._host_away, deadline)
-            with self._stop.bell() as bell, deadlines.paused():
+            with self._stop.wakeup() as wakeup, deadlines.paused():
                 result = self._commands.wait(
                     host,
                     command.key,
                     deadline=deadline + GRACE,
                     away=away,
                     look=look,
-                    bell=bell,
+                    wakeup=wakeup,
                     is_gone=lambda: self._is_declared_down(host),
                 )
         except DeclaredDown:
@@ -497,10 +497,10 @@ class MoveRun:
             return False
         if alive is None:
             LOG.warning("Move %s waits at step %s: ZooKeeper does not answer", self.move_id[:8], step)
-        with self._stop.bell() as bell:
+        with self._stop.wakeup() as wakeup:
             while (alive := self._commands.claim_is_alive()) is None:
                 self._look()
-                bell.wait(SESSION_LOOK)
+                wakeup.wait(SESSION_LOOK)
         if not alive:
             self.leave(f"move {self.move_id[:8]} is left at step {step}: the session that claimed it has ended")
         with self.write():

@@ -91,7 +91,7 @@ class Collector:
         self._level = level or wire.LEVEL
         self._steady = steady or Steady()
         self._find_home = find_home
-        self._bell = threading.Event()
+        self._wakeup = threading.Event()
         self._tried: dict[int, float] = {}
         self._thread = threading.Thread(target=self._run, name="debts", daemon=True)
 
@@ -101,7 +101,7 @@ class Collector:
 
     def stop(self) -> None:
         """End, and return when it has; a debt that is being settled is settled again by the next collector."""
-        self._bell.set()
+        self._wakeup.set()
         self._thread.join()
 
     def round(self) -> None:
@@ -127,14 +127,14 @@ class Collector:
             up = Commands(self._coordination, flow_uuid="", epoch=0, guard="", version=0).workers()
             for (move, host), owed in itertools.groupby(wanted, key=lambda debt: (debt.move_id, debt.host)):
                 able = [debt for debt in owed if not (after := debt.details.get(debts.AFTER)) or after in up]
-                if able and host in up and not self._bell.is_set() and not self._is_frozen(move):
+                if able and host in up and not self._wakeup.is_set() and not self._is_frozen(move):
                     self._settle(move, up[host], able)
         finally:
             self._coordination.delete(COLLECTS)
 
     def _run(self) -> None:
         outage = Outage(LOG, "The collector of debts waits for a server")
-        while not self._bell.wait(self._every):
+        while not self._wakeup.wait(self._every):
             with one_round(outage, LOG, "A round of the collector failed"):
                 try:
                     self.round()
@@ -221,7 +221,7 @@ class Collector:
         commands.post(asked)
         try:
             result = commands.wait(
-                asked.host, asked.key, deadline=asked.deadline, away=AWAY, look=self._look, bell=threading.Event()
+                asked.host, asked.key, deadline=asked.deadline, away=AWAY, look=self._look, wakeup=threading.Event()
             )
         except (Unreachable, Overdue):
             return {}, f"host {asked.host} did not answer"
@@ -268,7 +268,7 @@ class Collector:
         LOG.warning("Debt %s of host %s is void: %s", debt.id, debt.host, why)
 
     def _look(self) -> None:
-        if self._bell.is_set():
+        if self._wakeup.is_set():
             raise Fenced("the collector stops")
 
     def _note(self, debt: Debt, epoch: int, error: str | None, value: dict[str, Any]) -> None:

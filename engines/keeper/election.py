@@ -33,12 +33,12 @@ class Election:
         self._leads = False
         self._unwatch: Callable[[], None] = lambda: None
 
-    def start(self, bell: Callable[[], None]) -> None:
-        """Take part; ``bell`` is rung, by the client's own thread, when somebody else may lead."""
+    def start(self, wakeup: Callable[[], None]) -> None:
+        """Take part; ``wakeup`` is called, by the client's own thread, when somebody else may lead."""
 
         def changed() -> None:
             self._news.set()
-            bell()
+            wakeup()
 
         self._unwatch = self._coordination.watch(LEADER, changed)
 

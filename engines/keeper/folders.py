@@ -34,7 +34,7 @@ CHECK_EVERY: Final = 60.0
 
 
 def host_folders(host: str) -> list[str]:
-    """The folders of one host; that of the commands comes last, the bell of a worker that waits for all of them."""
+    """The folders of one host; that of the commands comes last: a worker waits for it, and needs all of them."""
     told = [result_path(host), progress_path(host), page_path(host)]
     return [worker_path(host).rpartition("/")[0], *told, inquiry_path(host), command_path(host)]
 

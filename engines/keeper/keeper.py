@@ -46,7 +46,7 @@ ASK_AGAIN: Final = 2.0
 """Seconds after which it is asked again whether a policy may do what it could not."""
 
 ROUND: Final = 1.0
-"""Seconds between two looks at the journal when nothing rang."""
+"""Seconds between two looks at the journal when nothing woke it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -231,9 +231,9 @@ class Keeper:
         self._probe = every if probe is None else probe
         self._newest: dt.datetime | None = None
         """When the newest flow was filed, as far as it was looked."""
-        self._bell = threading.Event()
+        self._wakeup = threading.Event()
         self._due = 0.0
-        """When the next round is, whatever rings."""
+        """When the next round is, whatever wakes it."""
         self._left: dict[str, bool] = {}
         """The board as the last round left it, or as it was seen after that."""
         self._led = False
@@ -247,12 +247,12 @@ class Keeper:
             coordination, journal, every=every, level=level, steady=self._steady, find_home=find_home
         )
         self._declared = declared
-        self._outcomes = Outcomes(journal, nova or Nova(), flow_of, leads=lambda: self._led, ring=self.ring)
+        self._outcomes = Outcomes(journal, nova or Nova(), flow_of, leads=lambda: self._led, wake=self.wake)
 
     def start(self) -> None:
         """Begin to keep."""
-        self._unwatch = self._coordination.watch(BOARD, self._bell.set)
-        self._election.start(self.ring)
+        self._unwatch = self._coordination.watch(BOARD, self._wakeup.set)
+        self._election.start(self.wake)
         self._thread.start()
         self._debts.start()
         self._outcomes.start()
@@ -261,16 +261,16 @@ class Keeper:
         """End, and return when it has."""
         self._stopped = True
         self._unwatch()
-        self._bell.set()
+        self._wakeup.set()
         self._thread.join()
         self._election.stop()
         self._debts.stop()
         self._outcomes.stop()
 
-    def ring(self) -> None:
+    def wake(self) -> None:
         """Something in the journal changed."""
         self._due = 0.0
-        self._bell.set()
+        self._wakeup.set()
 
     def round(self) -> list[Action]:
         """Decide and act once; returns what was decided.  Raises as `look` does."""
@@ -313,7 +313,7 @@ class Keeper:
         known = dataclasses.replace(waiting, early=early, refused=refusal.why if refusal else None)
         return dataclasses.replace(seen, waiting=known)
 
-    def turned(self) -> float:
+    def last_tick(self) -> float:
         """When its loop last turned, by the monotonic clock; it does every few seconds."""
         return self._turned
 
@@ -321,14 +321,14 @@ class Keeper:
         outage = Outage(LOG, "The keeper waits for a server")
         while not self._stopped:
             self._turned = time.monotonic()
-            rang = self._bell.is_set()
-            self._bell.clear()
+            woken = self._wakeup.is_set()
+            self._wakeup.clear()
             with one_round(outage, LOG, "A round of the keeper failed"):
-                if self._turn(rang=rang):
+                if self._turn(woken=woken):
                     outage.over()
-            self._bell.wait(max(0.0, min(self._due - time.monotonic(), self._probe)))
+            self._wakeup.wait(max(0.0, min(self._due - time.monotonic(), self._probe)))
 
-    def _turn(self, *, rang: bool) -> bool:
+    def _turn(self, *, woken: bool) -> bool:
         """Do what there is to do now; whether the servers were asked, and answered."""
         late = time.monotonic() >= self._due
         if late:
@@ -340,7 +340,7 @@ class Keeper:
         if not led:
             # Others have asked meanwhile.
             self._health.forget()
-        if not late and not (self._is_news() if rang else self._is_filed()):
+        if not late and not (self._is_news() if woken else self._is_filed()):
             return False
         self._due = time.monotonic() + self._every
         self.round()
@@ -373,7 +373,7 @@ class Keeper:
             case Delete(move):
                 with self._journal.write() as session:
                     moves.begin_deletion(session, move, self._flow_of("delete"))
-                self.ring()
+                self.wake()
 
     def _settle(self, action: Settle) -> None:
         """Confirm or revert, unless a person may not, or the move has left that wait: another has another deadline."""
@@ -389,7 +389,7 @@ class Keeper:
         except Refused as error:
             LOG.info("Move %s was not settled by its policy (%s): %s", action.move, action.kind, error)
         else:
-            self.ring()
+            self.wake()
 
     def _plainly(self, action: Settle) -> requests.Filing:
         request = requests.confirm if action.kind == "confirm" else requests.revert

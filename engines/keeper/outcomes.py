@@ -138,15 +138,15 @@ class Outcomes:
         flow_of: Callable[[str], FlowRef],
         *,
         leads: Callable[[], bool],
-        ring: Callable[[], None],
+        wake: Callable[[], None],
     ) -> None:
-        """``flow_of`` is what a new flow of a kind begins with; ``ring`` is called when one was filed."""
+        """``flow_of`` is what a new flow of a kind begins with; ``wake`` is called when one was filed."""
         self._journal = journal
         self._nova = nova
         self._flow_of = flow_of
         self._leads = leads
-        self._ring = ring
-        self._bell = threading.Event()
+        self._wake = wake
+        self._wakeup = threading.Event()
         self._outages: dict[str, Outage] = {}
         self._thread = threading.Thread(target=self._run, name="outcomes", daemon=True)
 
@@ -157,7 +157,7 @@ class Outcomes:
 
     def stop(self) -> None:
         """End, and return when it has."""
-        self._bell.set()
+        self._wakeup.set()
         if self._thread.ident is not None:
             self._thread.join()
 
@@ -178,12 +178,12 @@ class Outcomes:
 
     def _run(self) -> None:
         outage = Outage(LOG, "The look for what Nova ended waits for a server")
-        while not self._bell.wait(EVERY if self._leads() else NOT_YET):
+        while not self._wakeup.wait(EVERY if self._leads() else NOT_YET):
             if not self._leads():
                 continue
             with one_round(outage, LOG, "The look for what Nova ended failed"):
                 if self.look():
-                    self._ring()
+                    self._wake()
                 outage.over()
 
     def _found(self, cell: str, waiting: Mapping[str, str]) -> dict[str, str]:

@@ -64,7 +64,7 @@ class Roster:
         self._given = 0
         """The highest epoch that any host can have been given, by the last look that was needed."""
         self._written: dict[str, Told] | None = None
-        self._bell = threading.Event()
+        self._wakeup = threading.Event()
         self._turned = time.monotonic()
         self._thread = threading.Thread(target=self._run, name="roster", daemon=True)
 
@@ -75,7 +75,7 @@ class Roster:
 
     def stop(self) -> None:
         """End, and say that this conductor has ended."""
-        self._bell.set()
+        self._wakeup.set()
         self._thread.join()
         try:
             with self._journal.write() as session:
@@ -86,7 +86,7 @@ class Roster:
                 raise
             LOG.info("The journal was not told that conductor %s ends: %s", self._told.name, why)
 
-    def turned(self) -> float:
+    def last_tick(self) -> float:
         """When its loop last turned, by the monotonic clock; it does every second."""
         return self._turned
 
@@ -115,7 +115,7 @@ class Roster:
 
     def _run(self) -> None:
         outage = Outage(LOG, "What is known of the daemons is not written")
-        while not self._bell.wait(LOOK_EVERY):
+        while not self._wakeup.wait(LOOK_EVERY):
             self._turned = time.monotonic()
             with one_round(outage, LOG, "A round of the roster failed"):
                 self.round()

@@ -93,7 +93,7 @@ def cancel(session: orm.Session, move: Move) -> None:
         requests.cancel(session, move, frozenset())
         return
     flow = moves.flow_of(session, move.flow_uuid)
-    requests.cancel(session, move, registry.beyond(flow.kind, flow.version))
+    requests.cancel(session, move, registry.past_no_return(flow.kind, flow.version))
 
 
 def end(site: Site, name: str, kind: str) -> Move:

@@ -32,7 +32,7 @@ SECONDS: Final = 30.0
 """So long a worker that is up may take to answer."""
 
 LOOK_EVERY: Final = 0.5
-"""Seconds between two looks for answers though no bell rang."""
+"""Seconds between two looks for answers though nothing woke it."""
 
 AT_ONCE: Final = 64
 """So many hosts are asked at a time."""
@@ -90,7 +90,7 @@ def _unable(worker: wire.Registration | None, pinned: int | None) -> str:
 
 
 def _ask_some(coordination: Coordination, hosts: Sequence[str], seconds: float) -> dict[str, Answer]:
-    bell = threading.Event()
+    wakeup = threading.Event()
     ends = time.monotonic() + seconds
     waiting = {
         host: [
@@ -107,7 +107,7 @@ def _ask_some(coordination: Coordination, hosts: Sequence[str], seconds: float) 
             # An installation that was upgraded a moment ago may have none of them yet.
             for folder in (page_path(host), inquiry_path(host)):
                 coordination.ensure(folder)
-            stack.callback(coordination.watch(page_path(host), bell.set))
+            stack.callback(coordination.watch(page_path(host), wakeup.set))
         for inquiry in asked:
             coordination.create(inquiry_path(inquiry.host, inquiry.id), wire.encode(inquiry), ephemeral=True)
         while waiting:
@@ -119,8 +119,8 @@ def _ask_some(coordination: Coordination, hosts: Sequence[str], seconds: float) 
                     answers[host] = answer
                     del waiting[host]
             if waiting:
-                bell.wait(min(LOOK_EVERY, max(0.01, ends - time.monotonic())))
-                bell.clear()
+                wakeup.wait(min(LOOK_EVERY, max(0.01, ends - time.monotonic())))
+                wakeup.clear()
     return answers
 
 

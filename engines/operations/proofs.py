@@ -131,7 +131,7 @@ class Witnesses:
         )
         commands.post(asked)
         try:
-            result = commands.wait(host, key, deadline=SECONDS, away=AWAY, look=lambda: None, bell=threading.Event())
+            result = commands.wait(host, key, deadline=SECONDS, away=AWAY, look=lambda: None, wakeup=threading.Event())
         except (Unreachable, Overdue):
             raise self.refused(f"host {host} did not answer") from None
         finally:

@@ -41,8 +41,8 @@ def revert(session: orm.Session, move: Move, flow: FlowRef, *, shown: bool = Fal
     moves.begin_flow(session, move, State.REVERTING, flow)
 
 
-def cancel(session: orm.Session, move: Move, beyond: frozenset[str]) -> None:
-    """Ask that the forward flow be undone; ``beyond`` names its steps past the point of no return.
+def cancel(session: orm.Session, move: Move, past_no_return: frozenset[str]) -> None:
+    """Ask that the forward flow be undone; ``past_no_return`` names its steps past the point of no return.
 
     Raises Refused outside the forward flow or past that point.  A move that never began ends at once.
     """
@@ -51,7 +51,7 @@ def cancel(session: orm.Session, move: Move, beyond: frozenset[str]) -> None:
         raise Refused(_going(move, "cancelled"))
     if state not in FORWARD:
         require(move, FORWARD, "cancelled")
-    if move.step in beyond:
+    if move.step in past_no_return:
         raise Refused(
             f"move {move.id[:SHORT]} is past its point of no return (step {move.step}), so it can only go on: "
             f"wait for it, then droveway move revert {move.id[:SHORT]}"

@@ -80,14 +80,14 @@ def test_the_adapter_keeps_its_contract(connect: Callable[[], Coordination]) -> 
 
 def test_a_watch_rings_for_all_changes(connect: Callable[[], Coordination]) -> None:
     one, two = connect(), connect()
-    bell = threading.Event()
+    wakeup = threading.Event()
 
     def rang() -> bool:
-        heard = bell.wait(10)
-        bell.clear()
+        heard = wakeup.wait(10)
+        wakeup.clear()
         return heard
 
-    one.watch("/droveway/w/n", bell.set)
+    one.watch("/droveway/w/n", wakeup.set)
     two.create("/droveway/w/n", b"1")
     assert rang()
     for _ in range(3):
@@ -101,21 +101,21 @@ def test_a_watch_rings_for_all_changes(connect: Callable[[], Coordination]) -> N
 
 def test_an_expired_session_loses_its_nodes_and_its_watches_go_on(connect: Callable[[], Coordination]) -> None:
     one, two = connect(), connect()
-    lost, bell = threading.Event(), threading.Event()
+    lost, wakeup = threading.Event(), threading.Event()
     one.client.add_listener(lambda state: state == "LOST" and lost.set())
     one.create(worker_path("h1"), b"x", ephemeral=True)
     before = one.session
     assert two.owner(worker_path("h1")) == before
-    one.watch("/droveway/w", bell.set)
+    one.watch("/droveway/w", wakeup.set)
     expire(one)
     assert lost.wait(20)
     until(one.live)
     assert one.session not in (None, before)
     assert two.get(worker_path("h1"), sync=True) is None
-    assert bell.wait(10)
-    bell.clear()
+    assert wakeup.wait(10)
+    wakeup.clear()
     two.create("/droveway/w", b"")
-    assert bell.wait(10)
+    assert wakeup.wait(10)
 
 
 def test_nobody_at_the_address_is_one_sentence() -> None:

@@ -89,7 +89,7 @@ def test_the_manager_hears_of_life_only_while_every_loop_turns(
     looks = 0
     enough = threading.Event()
 
-    def turned() -> float:
+    def last_tick() -> float:
         nonlocal looks
         looks += 1
         if looks == 3:
@@ -102,7 +102,7 @@ def test_the_manager_hears_of_life_only_while_every_loop_turns(
 
     thread = threading.Thread(target=end)
     thread.start()
-    assert daemon.await_signal(signals, [time.monotonic, turned]) == signal.SIGUSR1
+    assert daemon.await_signal(signals, [time.monotonic, last_tick]) == signal.SIGUSR1
     thread.join()
     manager.settimeout(0.01)
     if late:

@@ -59,8 +59,8 @@ def test_one_of_them_decides(rig: Rig, keepers: tuple[Rounds, Rounds]) -> None:
     for number in range(3):
         before = first.rounds
         rig.submit(server=f"s{number}")
-        first.ring()
-        second.ring()
+        first.wake()
+        second.wake()
         until(lambda before=before: first.rounds > before)
     assert second.rounds == 0
     assert leader(second.session) == first.session.session
@@ -81,7 +81,7 @@ def test_the_session_that_ends_takes_the_lead_with_it(rig: Rig, keepers: tuple[R
     until(lambda: second.rounds)
     assert leader(second.session) == second.session.session
     move = rig.submit()
-    second.ring()
+    second.wake()
     until(lambda: rig.move(move).flow_uuid in MoveBoard(second.session).posted())
 
 
@@ -92,16 +92,16 @@ def test_a_wiped_zookeeper_has_a_leader_again(rig: Rig, keepers: tuple[Rounds, R
     assert found in (first.session.session, second.session.session)
     move = rig.submit()
     for keeper in keepers:
-        keeper.ring()
+        keeper.wake()
     until(lambda: rig.move(move).flow_uuid in MoveBoard(second.session).posted())
 
 
 def test_it_is_asked_who_leads_when_there_is_news_only(rig: Rig) -> None:
     session = rig.session()
-    election, bell = Election(session), threading.Event()
-    election.start(bell.set)
+    election, wakeup = Election(session), threading.Event()
+    election.start(wakeup.set)
     assert election.leads()
-    assert bell.wait(20)
+    assert wakeup.wait(20)
     assert election.leads()
     asked: list[str] = []
     session.create = lambda path, *_facts, **_options: bool(asked.append(path))  # type: ignore[method-assign]

@@ -96,7 +96,7 @@ def test_an_answer_is_taken_before_anything_else_is_looked_at(rig: Rig) -> None:
         "details": {},
     }
     commands.post(wire.Command(key="f.s.execute.1", host="h1", epoch=1, deadline=9.0, **asked))
-    wait = {"deadline": 9.0, "away": 9.0, "bell": Answered()}
+    wait = {"deadline": 9.0, "away": 9.0, "wakeup": Answered()}
     result = commands.wait("h1", "f.s.execute.1", look=lambda: pytest.fail("the answer was there"), **wait)
     assert result.error is None
 
@@ -115,7 +115,7 @@ def test_a_host_whose_answers_stay_unreadable_is_not_waited_for_until_the_deadli
     asked: dict[str, Any] = {"move": "m", "server": "s", "step": "s", "action": "connect", "direction": "execute"}
     commands.post(wire.Command(key="f.s.execute.1", host="h1", epoch=1, deadline=9.0, details={}, **asked))
     session.create(worker_path("h1"), b"")
-    result = commands.wait("h1", "f.s.execute.1", look=lambda: None, deadline=9e9, away=9e9, bell=Garbled())
+    result = commands.wait("h1", "f.s.execute.1", look=lambda: None, deadline=9e9, away=9e9, wakeup=Garbled())
     assert result.error is not None
     assert (result.error["code"], result.error["host"]) == ("bad-answer", "h1")
 
@@ -305,8 +305,8 @@ def test_a_stale_conductor_posts_adopts_and_takes_nothing(rig: Rig) -> None:
         raise Fenced("the journal has epoch 5")
 
     with pytest.raises(Fenced):
-        old.wait("h1", command.key, deadline=1, away=1, look=look, bell=threading.Event())
-    assert new.wait("h1", command.key, deadline=1, away=1, look=lambda: None, bell=threading.Event()).epoch == 5
+        old.wait("h1", command.key, deadline=1, away=1, look=look, wakeup=threading.Event())
+    assert new.wait("h1", command.key, deadline=1, away=1, look=lambda: None, wakeup=threading.Event()).epoch == 5
     new.tidy(command.key)
     assert leftovers(rig) == [command.key, command.key]
     new.tidy("f.s.revert.2")

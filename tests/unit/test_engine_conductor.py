@@ -73,7 +73,7 @@ def test_a_wiped_board_is_rebuilt(rig: Rig, running: Any) -> None:
     session = rig.session()
     session.delete(BOARD)
     session.create(BOARD, b"")
-    keeper.ring()
+    keeper.wake()
     go.set()
     for move in ids:
         rests(rig, move, "verifying")

@@ -62,10 +62,10 @@ def told(site: Cloud, host: str = "alpha", **options: Any) -> Answer:
 
 def eventually(condition: Callable[[], Any]) -> None:
     """Wait until it is so."""
-    ends, bell = time.monotonic() + LONG, threading.Event()
+    ends, wakeup = time.monotonic() + LONG, threading.Event()
     while not condition():
         assert time.monotonic() < ends
-        bell.wait(0.005)
+        wakeup.wait(0.005)
 
 
 def left(site: Cloud, host: str = "alpha") -> list[str]:

@@ -129,7 +129,7 @@ def test_the_destinations_fault_stays_one(toy: Callable[..., tuple[Toy, FakeRun]
 
 @pytest.mark.parametrize("error", [Parked("held"), Fenced("lost")])
 def test_parking_and_fencing_pass_through(toy: Callable[..., tuple[Toy, FakeRun]], error: Exception) -> None:
-    step, run = toy(error, beyond=True)
+    step, run = toy(error, past_no_return=True)
     with pytest.raises(type(error)):
         step.execute()
     assert "wait" not in run.seen
@@ -144,14 +144,14 @@ def test_a_cancel_at_the_boundary_runs_nothing(toy: Callable[..., tuple[Toy, Fak
 
 
 def test_beyond_the_point_of_no_return_a_step_tries_again(toy: Callable[..., tuple[Toy, FakeRun]]) -> None:
-    step, run = toy(StepError("no answer"), StepError("no answer"), {"done": True}, beyond=True)
+    step, run = toy(StepError("no answer"), StepError("no answer"), {"done": True}, past_no_return=True)
     assert step.execute() == {"done": True}
     assert run.seen.count("wait") == 2
     assert "boundary execute must go on" in run.seen
 
 
 def test_beyond_it_a_step_that_never_succeeds_parks(toy: Callable[..., tuple[Toy, FakeRun]]) -> None:
-    step, run = toy(StepError("no answer", code="overdue"), retry_for=0.0, beyond=True)
+    step, run = toy(StepError("no answer", code="overdue"), retry_for=0.0, past_no_return=True)
     with pytest.raises(Parked):
         step.execute()
     assert run.seen[-1] == "park overdue"
@@ -184,7 +184,7 @@ def test_at_the_point_of_no_return_a_doubtful_failure_is_never_undone(
     assert step.execute() == {"started": True}
 
 
-@pytest.mark.parametrize("where", [{}, {"beyond": True}])
+@pytest.mark.parametrize("where", [{}, {"past_no_return": True}])
 def test_an_outage_leaves_the_step_for_the_next_claim(
     toy: Callable[..., tuple[Toy, FakeRun]], where: dict[str, bool]
 ) -> None:
@@ -200,7 +200,7 @@ def _refused_write(why: type[DBAPIError]) -> StorageFailure:
     return failure
 
 
-@pytest.mark.parametrize("where", [{}, {"beyond": True}])
+@pytest.mark.parametrize("where", [{}, {"past_no_return": True}])
 def test_a_journal_that_is_away_leaves_the_step_too(
     toy: Callable[..., tuple[Toy, FakeRun]], where: dict[str, bool]
 ) -> None:
@@ -234,7 +234,7 @@ def test_a_failed_step_is_one_line_of_the_log_however_often_it_is_tried(
     """U16: what a host said is in it in one line, with nothing in it that a terminal would obey."""
     caplog.set_level("INFO")
     error = StepError("no room\n\x1b[2J", code="disk-full", host="host1")
-    step, run = toy(error, error, error, {}, beyond=True)
+    step, run = toy(error, error, error, {}, past_no_return=True)
     step.execute()
     (record,) = caplog.records
     assert record.levelname == "INFO"
@@ -249,7 +249,7 @@ def test_a_step_that_cannot_even_park_is_never_a_failed_one(
     toy: Callable[..., tuple[Toy, FakeRun]], monkeypatch: pytest.MonkeyPatch, why: type[DBAPIError]
 ) -> None:
     """The guest runs on its new host: to TaskFlow a failure would undo the move."""
-    step, run = toy(StepError("who knows"), beyond=True, retry_for=0.0)
+    step, run = toy(StepError("who knows"), past_no_return=True, retry_for=0.0)
 
     def refuse(_step: str, _direction: str, _error: StepError) -> NoReturn:
         raise _refused_write(why)

@@ -53,12 +53,12 @@ def started(site: Cloud) -> Iterator[Callable[..., Worker]]:
 def eventually(condition: Callable[[], Any]) -> Any:
     """Wait until the condition gives something true, and return it."""
     ends = time.monotonic() + DEADLINE
-    bell = threading.Event()
+    wakeup = threading.Event()
     while time.monotonic() < ends:
         found = condition()
         if found:
             return found
-        bell.wait(0.005)
+        wakeup.wait(0.005)
     raise AssertionError("it never came true")
 
 

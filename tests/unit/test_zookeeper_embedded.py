@@ -76,14 +76,14 @@ def test_delete_takes_all_below(session: zookeeper.Coordination) -> None:
 def test_a_watch_rings_for_creation_data_children_and_end(
     session: zookeeper.Coordination, other: zookeeper.Coordination
 ) -> None:
-    bell = threading.Event()
+    wakeup = threading.Event()
 
     def rang() -> bool:
-        heard = bell.wait(5)
-        bell.clear()
+        heard = wakeup.wait(5)
+        wakeup.clear()
         return heard
 
-    stop = session.watch("/w/n", bell.set)
+    stop = session.watch("/w/n", wakeup.set)
     other.create("/w/n", b"1")
     assert rang()
     for _ in range(3):
@@ -97,10 +97,10 @@ def test_a_watch_rings_for_creation_data_children_and_end(
     assert rang()
     stop()
     session.client.flush()
-    bell.clear()
+    wakeup.clear()
     other.put("/w/n", b"3")
     session.client.flush()
-    assert not bell.is_set()
+    assert not wakeup.is_set()
 
 
 def test_watches_do_not_multiply(session: zookeeper.Coordination, other: zookeeper.Coordination) -> None:
@@ -117,10 +117,10 @@ def test_ephemeral_nodes_end_with_their_session(session: zookeeper.Coordination,
     other = zookeeper.connect_embedded(store)
     other.create(zookeeper.worker_path("h1"), b"x", ephemeral=True)
     assert session.owner(zookeeper.worker_path("h1")) == other.session
-    bell = threading.Event()
-    session.watch(zookeeper.worker_path("h1"), bell.set)
+    wakeup = threading.Event()
+    session.watch(zookeeper.worker_path("h1"), wakeup.set)
     other.close()
-    assert bell.wait(5)
+    assert wakeup.wait(5)
     assert session.owner(zookeeper.worker_path("h1")) is None
     assert session.live()
     assert not other.live()

@@ -146,25 +146,25 @@ def _prove_all(
     """Have every chunk proved; for those that the log does not vouch for, their checksums are ``coming``."""
     known = set(log.done)
     unproved = 0
-    lot: list[Chunk] = []
+    batch: list[Chunk] = []
     for offset, length in extents.chunks(where.extents):
         kept = (offset, length) in known
         if not kept:
             ctx.effect("chunk")
             log.add(offset, length, next(coming))
         tally.add(length, kept=kept)
-        lot.append((offset, length))
+        batch.append((offset, length))
         unproved += length
         if unproved >= SYNC_BYTES:
-            _prove(ctx, lot, file, log, proof)
-            lot, unproved = [], 0
-    _prove(ctx, lot, file, log, proof)
+            _prove(ctx, batch, file, log, proof)
+            batch, unproved = [], 0
+    _prove(ctx, batch, file, log, proof)
 
 
-def _prove(ctx: Context, lot: list[Chunk], file: int, log: ChunkLog, proof: Proof) -> None:
+def _prove(ctx: Context, batch: list[Chunk], file: int, log: ChunkLog, proof: Proof) -> None:
     log.sync(file)
     ctx.effect("verify")
-    proof.add(lot)
+    proof.add(batch)
 
 
 def _cloned(source: LocalSource, disk: str, wanted: list[Chunk]) -> Generator[str, None, None]:

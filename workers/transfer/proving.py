@@ -22,7 +22,7 @@ Chunk = tuple[int, int]
 AHEAD: Final = 2
 """So many lots of chunks may wait to be proved before the copy waits for them."""
 
-_Lot = tuple[list[Chunk], "concurrent.futures.Future[list[str]]"]
+_Batch = tuple[list[Chunk], "concurrent.futures.Future[list[str]]"]
 
 
 class Proof:
@@ -36,7 +36,7 @@ class Proof:
         self._source = source
         self._disk = disk
         self._log = log
-        self._lots: collections.deque[_Lot] = collections.deque()
+        self._batches: collections.deque[_Batch] = collections.deque()
         self._open = contextlib.ExitStack()
         self._medium = self._open.enter_context(extents.Medium(directory, disk))
         self._reader = self._open.enter_context(concurrent.futures.ThreadPoolExecutor(1))
@@ -50,8 +50,8 @@ class Proof:
 
     def add(self, chunks: list[Chunk]) -> None:
         """Have chunks proved that are on the copy's medium; raises as `finish` does for earlier ones."""
-        self._lots.append((chunks, self._reader.submit(self._read, chunks)))
-        while len(self._lots) > AHEAD:
+        self._batches.append((chunks, self._reader.submit(self._read, chunks)))
+        while len(self._batches) > AHEAD:
             self._settle()
 
     def finish(self, where: DiskMap) -> tuple[str, str]:
@@ -59,7 +59,7 @@ class Proof:
 
         Raises DestinationFault (``checksum``) when the copy is not what was sent.
         """
-        while self._lots:
+        while self._batches:
             self._settle()
         for chunk in extents.chunks(extents.outside(self._medium.extents(), where.extents)):
             self._ctx.check()
@@ -76,7 +76,7 @@ class Proof:
         return found
 
     def _settle(self) -> None:
-        chunks, held = self._lots.popleft()
+        chunks, held = self._batches.popleft()
         self._ctx.check()
         for (offset, length), here in zip(chunks, held.result(), strict=True):
             sent = self._log.done[offset, length]

@@ -112,7 +112,7 @@ class MoveJob(impl_zookeeper.ZookeeperJob):
 
 
 class MoveBoard(impl_zookeeper.ZookeeperJobBoard):
-    """The moves board of one session; ``bell`` rings whenever its listing changes."""
+    """The moves board of one session; ``wakeup`` is called whenever its listing changes."""
 
     JOB_PREFIX = ""
 
@@ -121,7 +121,7 @@ class MoveBoard(impl_zookeeper.ZookeeperJobBoard):
         conf = {"path": BOARD, "check_compatible": False}
         super().__init__("moves", conf, client=coordination.client, emit_notifications=False)
         self._coordination = coordination
-        self.bell: Callable[[], None] = lambda: None
+        self.wakeup: Callable[[], None] = lambda: None
         self._unwatch: Callable[[], None] = lambda: None
         self._stale = True
         self._refused = Once(LOG)
@@ -158,7 +158,7 @@ class MoveBoard(impl_zookeeper.ZookeeperJobBoard):
 
     def _changed(self) -> None:
         self._stale = True
-        self.bell()
+        self.wakeup()
 
     def post_flow(self, posting: Posting) -> bool:
         """Offer the flow; False when it is on the board already."""
@@ -201,7 +201,7 @@ class MoveBoard(impl_zookeeper.ZookeeperJobBoard):
     def doubt(self, job: MoveJob) -> None:
         """The job is run by nobody here any more, though its claim may still be there."""
         self._doubtful.add(job.lock_path)
-        self.bell()
+        self.wakeup()
 
     def _job(self, path: str, data: bytes) -> MoveJob:
         if len(data) > MOST_BYTES:
@@ -225,4 +225,4 @@ class MoveBoard(impl_zookeeper.ZookeeperJobBoard):
         with self._job_cond:
             self._known_jobs.setdefault(path, job)
             self._job_cond.notify_all()
-        self.bell()
+        self.wakeup()

@@ -350,27 +350,27 @@ class FakeWorker:
         self.host = host
         self.act = act
         self.seen: list[wire.Command] = []
-        self._bell = threading.Event()
+        self._wakeup = threading.Event()
         self._stopped = False
         registration = wire.Registration(host=host, version="1", hypervisor="toy", actions=[], address="unix:/none")
         coordination.create(worker_path(host), wire.encode(registration), ephemeral=True)
-        self._unwatch = coordination.watch(command_path(host), self._bell.set)
+        self._unwatch = coordination.watch(command_path(host), self._wakeup.set)
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
         self._stopped = True
         self._unwatch()
-        self._bell.set()
+        self._wakeup.set()
         self._thread.join()
 
     def _run(self) -> None:
         while not self._stopped:
-            self._bell.clear()
+            self._wakeup.clear()
             for key in self.coordination.children(command_path(self.host)):
                 if self.coordination.get(result_path(self.host, key)) is None:
                     self._answer(key)
-            self._bell.wait(0.05)
+            self._wakeup.wait(0.05)
 
     def _answer(self, key: str) -> None:
         node = self.coordination.get(command_path(self.host, key))

@@ -204,7 +204,7 @@ class Scene:
         As a whole it sleeps, so its loop turns no more, and nobody is served by it.
         """
         worker._stopping = True
-        worker._bell.set()
+        worker._wakeup.set()
         assert worker._thread is not None
         worker._thread.join()
         worker._transfer.stop()
