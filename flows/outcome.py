@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Final
 import sqlalchemy as sa
 
 from droveway.flows.before import as_json, before, stopped_since
+from droveway.persistence.compare_and_swap import compare_and_swap
 from droveway.persistence.journal import moves
 from droveway.persistence.journal.moves import BY_NOVA, FORWARD_KINDS
 from droveway.persistence.journal.tables import MoveStep
 from droveway.persistence.nova import servers
 from droveway.persistence.nova.cell import Instance, Migration
 from droveway.persistence.nova.vm_states import MigrationStatus, TaskState, VmState
-from droveway.persistence.swap import swap
 
 if TYPE_CHECKING:
     from typing import Any
@@ -82,7 +82,7 @@ def mark_again(ctx: Context) -> None:
     with cells.transaction(move.source_cell, move.server, ctx.run.epoch) as session:
         row = servers.live(session, move.server, deleting=True)
         if lost := _mark_lost(ctx, row, servers.migration(session, move.id)):
-            swap(session, row, vm_state=(row.vm_state, lost[0]), task_state=(None, lost[1]))
+            compare_and_swap(session, row, vm_state=(row.vm_state, lost[0]), task_state=(None, lost[1]))
 
 
 def _record_stopped(ctx: Context) -> None:

@@ -17,6 +17,7 @@ from droveway import deadlines
 from droveway.engines.conductor import fencing
 from droveway.engines.site.site import Site
 from droveway.errors import Refused
+from droveway.persistence.compare_and_swap import compare_and_swap
 from droveway.persistence.database import database_time
 from droveway.persistence.journal import moves
 from droveway.persistence.journal.states import State
@@ -24,7 +25,6 @@ from droveway.persistence.journal.tables import OPERATOR, Claim, Move, MoveFlow
 from droveway.persistence.nova import servers
 from droveway.persistence.nova.cell import Instance, Migration
 from droveway.persistence.nova.vm_states import MigrationStatus, TaskState, VmState
-from droveway.persistence.swap import swap
 from droveway.printable import SHORT
 
 STEP: Final = "finish_records"
@@ -81,8 +81,8 @@ def _write(site: Site, move: Move, epoch: int) -> None:
                 row, migration = _rows(session, move)
                 _require_barred(move, row, migration)
                 found = {"vm_state": (row.vm_state, VmState.RESIZED), "task_state": (row.task_state, None)}
-                swap(session, row, **found)
-                swap(session, migration, status=(migration.status, MigrationStatus.FINISHED))
+                compare_and_swap(session, row, **found)
+                compare_and_swap(session, migration, status=(migration.status, MigrationStatus.FINISHED))
         finally:
             site.cells.drop_fence(move.source_cell, move.server, epoch)
 

@@ -16,6 +16,7 @@ from droveway.errors import Cancelled, DestinationFault, Evacuated, ServerDelete
 from droveway.flows import evacuation
 from droveway.flows.before import Before, before
 from droveway.flows.run import Context, Run
+from droveway.persistence.compare_and_swap import OneOf, compare_and_swap
 from droveway.persistence.journal import moves
 from droveway.persistence.journal.moves import FORWARD_KINDS
 from droveway.persistence.journal.tables import Move
@@ -23,7 +24,6 @@ from droveway.persistence.nova import actions, faults, objects, servers, swap_de
 from droveway.persistence.nova.cell import Instance, InstanceExtra, Migration
 from droveway.persistence.nova.cell_hosts import ComputeNode
 from droveway.persistence.nova.vm_states import PowerState, TaskState
-from droveway.persistence.swap import OneOf, swap
 from droveway.scheduler.hosts import zone_of
 from droveway.wire import LONGEST_ERROR
 
@@ -103,7 +103,7 @@ def reserved_on(ctx: Context, *hosts: str) -> dict[str, usage.Usage]:
 
 
 def task(rows: Rows, old: str | OneOf | None, new: str | None) -> tuple[str | OneOf | None, str | None]:
-    """The change of task_state for `swap`; a delete that has taken it over is left in it."""
+    """The change of task_state for `compare_and_swap`; a delete that has taken it over is left in it."""
     deleting = rows.instance.task_state == TaskState.DELETING
     return (TaskState.DELETING, TaskState.DELETING) if deleting else (old, new)
 
@@ -195,7 +195,7 @@ def switch(
 ) -> None:
     """Change where the server lives and what it has, in both directions the same way."""
     was, becomes = objects.flavor_data(old_flavor), objects.flavor_data(new_flavor)
-    swap(
+    compare_and_swap(
         rows.session,
         rows.instance,
         host=(old.host, new.host),
@@ -222,7 +222,7 @@ def availability_zone(ctx: Context, host: str) -> str:
 def changed_flavors(rows: Rows, **slots: dict[str, Any] | None) -> None:
     """Replace slots (cur, old, new) of instance_extra.flavor."""
     changed = objects.change_server_flavors(servers.flavors(rows.extra), slots)
-    swap(
+    compare_and_swap(
         rows.session,
         rows.extra,
         flavor=(OneOf((rows.extra.flavor,)), same_or_encoded(rows.extra.flavor, changed)),

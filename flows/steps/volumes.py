@@ -20,9 +20,9 @@ from droveway.flows.steps import attached
 from droveway.flows.steps.hosts import starting
 from droveway.flows.steps.hosts.host import CheckDestination
 from droveway.flows.steps.rows import cell_rows, is_deleted
+from droveway.persistence.compare_and_swap import OneOf, compare_and_swap
 from droveway.persistence.journal.tables import MoveStep
 from droveway.persistence.nova import devices, objects, servers
-from droveway.persistence.swap import OneOf, swap
 from droveway.printable import SHORT
 
 
@@ -207,7 +207,7 @@ def _record(ctx: Context, volume: VolumeBefore, attachment: str, shown: dict[str
         row = next((row for row in found if row.volume_id == volume.volume), None)
         if row is not None:
             info = devices.connection_info(shown, previous=objects.decode(row.connection_info or "{}"))
-            swap(
+            compare_and_swap(
                 rows.session,
                 row,
                 attachment_id=(OneOf((row.attachment_id,)), attachment),

@@ -7,9 +7,9 @@ import uuid
 import sqlalchemy as sa
 from sqlalchemy import orm
 
+from droveway.persistence.compare_and_swap import compare_and_swap
 from droveway.persistence.nova import servers
 from droveway.persistence.nova.cell import BlockDeviceMapping
-from droveway.persistence.swap import swap
 from droveway.persistence.times import utcnow
 
 
@@ -23,7 +23,7 @@ def follow_flavor(session: orm.Session, server: str, old_mb: int, new_mb: int, *
         if row is not None:
             row.deleted, row.deleted_at = row.id, utcnow()
     elif row is not None:
-        swap(session, row, volume_size=(old_mb, new_mb))
+        compare_and_swap(session, row, volume_size=(old_mb, new_mb))
     elif not (back and _revive(session, server, new_mb)):
         session.add(_blank(server, new_mb))
     session.flush()

@@ -15,12 +15,12 @@ from droveway.flows.steps.attached import volume_refs
 from droveway.flows.steps.hosts.command import OWED, HostStep
 from droveway.flows.steps.records import homes
 from droveway.flows.steps.rows import api_rows, request_id, reserved_on
+from droveway.persistence.compare_and_swap import OneOf, compare_and_swap
 from droveway.persistence.journal import moves
 from droveway.persistence.nova import actions, deletion, servers, usage
 from droveway.persistence.nova.actions import ActionRef
 from droveway.persistence.nova.cell import Instance
 from droveway.persistence.nova.vm_states import TaskState
-from droveway.persistence.swap import OneOf, swap
 
 DELETE_EVENT: Final = "compute_terminate_instance"
 
@@ -45,7 +45,7 @@ class MarkDeleting(Step):
                 homes.require_no_evacuation(ctx, row)
                 host = row.host or ""
                 present = OneOf((row.task_state,))
-                swap(session, row, task_state=(present, TaskState.DELETING), progress=(row.progress, 0))
+                compare_and_swap(session, row, task_state=(present, TaskState.DELETING), progress=(row.progress, 0))
                 action = ActionRef(move.server, request_id(ctx))
                 actions.begin(session, action, "delete", user_id=row.user_id, project_id=row.project_id)
                 actions.open_event(session, action, DELETE_EVENT, host)

@@ -26,9 +26,9 @@ from droveway.flows.steps.rows import (
     switch,
     task,
 )
+from droveway.persistence.compare_and_swap import OneOf, compare_and_swap
 from droveway.persistence.nova import actions, objects, servers, usage
 from droveway.persistence.nova.vm_states import MigrationStatus, PowerState, TaskState, VmState
-from droveway.persistence.swap import OneOf, swap
 from droveway.persistence.times import utcnow
 
 CONFIRM_EVENT = "compute_confirm_resize"
@@ -46,8 +46,10 @@ class MarkConfirming(Step):
         with cell_rows(ctx) as rows:
             if not ctx.move.delete_requested:
                 waits = (VmState.RESIZED, VmState.RESIZED)
-                swap(rows.session, rows.instance, vm_state=waits, task_state=task(rows, None, None))
-            swap(rows.session, rows.migration(ctx), status=(MigrationStatus.FINISHED, MigrationStatus.CONFIRMING))
+                compare_and_swap(rows.session, rows.instance, vm_state=waits, task_state=task(rows, None, None))
+            compare_and_swap(
+                rows.session, rows.migration(ctx), status=(MigrationStatus.FINISHED, MigrationStatus.CONFIRMING)
+            )
             begin_action(rows, before(ctx.move), "confirmResize")
             actions.open_event(rows.session, rows.action, CONFIRM_EVENT, ctx.move.source_host)
         return {}
@@ -57,7 +59,9 @@ class MarkConfirming(Step):
         fault = failure(ctx)
         with cell_rows(ctx) as rows:
             if fail_action(rows, fault):
-                swap(rows.session, rows.migration(ctx), status=(MigrationStatus.CONFIRMING, MigrationStatus.FINISHED))
+                compare_and_swap(
+                    rows.session, rows.migration(ctx), status=(MigrationStatus.CONFIRMING, MigrationStatus.FINISHED)
+                )
 
 
 class SettleConfirmed(Step):
@@ -77,12 +81,12 @@ class SettleConfirmed(Step):
         reserved = reserved_on(ctx, ctx.destination.host)
         with cell_rows(ctx) as rows:
             migration = rows.migration(ctx)
-            swap(rows.session, migration, status=(MigrationStatus.CONFIRMING, MigrationStatus.CONFIRMED))
+            compare_and_swap(rows.session, migration, status=(MigrationStatus.CONFIRMING, MigrationStatus.CONFIRMED))
             _clear_traces(rows, ctx)
             if rows.instance.vm_state == VmState.RESIZED:
                 seen = rows.instance.power_state == PowerState.RUNNING
                 running = seen if guest.get("declared_down") else bool(guest["running"])
-                swap(
+                compare_and_swap(
                     rows.session,
                     rows.instance,
                     vm_state=(VmState.RESIZED, VmState.ACTIVE if running else VmState.STOPPED),
@@ -117,15 +121,17 @@ class MarkReverting(Step):
         record = before(ctx.move)
         with cell_rows(ctx) as rows:
             if not ctx.move.delete_requested:
-                swap(rows.session, rows.instance, vm_state=(VmState.RESIZED, VmState.RESIZED))
-            swap(
+                compare_and_swap(rows.session, rows.instance, vm_state=(VmState.RESIZED, VmState.RESIZED))
+            compare_and_swap(
                 rows.session,
                 rows.instance,
                 task_state=task(rows, None, TaskState.RESIZE_REVERTING),
                 power_state=(OneOf((rows.instance.power_state,)), PowerState.SHUTDOWN),
                 availability_zone=(OneOf((rows.instance.availability_zone,)), record.availability_zone),
             )
-            swap(rows.session, rows.migration(ctx), status=(MigrationStatus.FINISHED, MigrationStatus.REVERTING))
+            compare_and_swap(
+                rows.session, rows.migration(ctx), status=(MigrationStatus.FINISHED, MigrationStatus.REVERTING)
+            )
             begin_action(rows, record, "revertResize")
             actions.open_event(rows.session, rows.action, REVERT_EVENTS[0], ctx.destination.host)
         return {}
@@ -136,7 +142,7 @@ class MarkReverting(Step):
         with cell_rows(ctx) as rows:
             if not fail_action(rows, fault):
                 return
-            swap(
+            compare_and_swap(
                 rows.session,
                 rows.instance,
                 task_state=task(rows, TaskState.RESIZE_REVERTING, None),
@@ -146,7 +152,9 @@ class MarkReverting(Step):
                     availability_zone(ctx, ctx.destination.host),
                 ),
             )
-            swap(rows.session, rows.migration(ctx), status=(MigrationStatus.REVERTING, MigrationStatus.FINISHED))
+            compare_and_swap(
+                rows.session, rows.migration(ctx), status=(MigrationStatus.REVERTING, MigrationStatus.FINISHED)
+            )
 
 
 class SwitchBack(Step):
@@ -208,7 +216,7 @@ class RestoreRequestSpec(Step):
         record = before(ctx.move)
         with api_rows(ctx) as session:
             row = servers.request_spec(session, ctx.move.server)
-            swap(session, row, spec=(request_spec_after(ctx), record.request_spec))
+            compare_and_swap(session, row, spec=(request_spec_after(ctx), record.request_spec))
         return {}
 
 
@@ -224,10 +232,12 @@ class SettleReverted(Step):
         record = before(ctx.move)
         reserved = reserved_on(ctx, ctx.destination.host)
         with cell_rows(ctx) as rows:
-            swap(rows.session, rows.migration(ctx), status=(MigrationStatus.REVERTING, MigrationStatus.REVERTED))
+            compare_and_swap(
+                rows.session, rows.migration(ctx), status=(MigrationStatus.REVERTING, MigrationStatus.REVERTED)
+            )
             _clear_traces(rows, ctx)
             if rows.instance.vm_state == VmState.RESIZED:
-                swap(
+                compare_and_swap(
                     rows.session,
                     rows.instance,
                     vm_state=(VmState.RESIZED, record.vm_state),
@@ -246,6 +256,6 @@ def _clear_traces(rows: Any, ctx: Context) -> None:
     present = servers.flavors(rows.extra)
     if present["old"] is not None or present["new"] is not None:
         cleared = objects.encode(objects.change_server_flavors(present, {"old": None, "new": None}))
-        swap(rows.session, rows.extra, flavor=(rows.extra.flavor, cleared))
-    swap(rows.session, rows.extra, migration_context=(OneOf((rows.extra.migration_context,)), None))
+        compare_and_swap(rows.session, rows.extra, flavor=(rows.extra.flavor, cleared))
+    compare_and_swap(rows.session, rows.extra, migration_context=(OneOf((rows.extra.migration_context,)), None))
     servers.set_system_metadata(rows.session, ctx.move.server, "old_vm_state", None)

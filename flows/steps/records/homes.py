@@ -13,11 +13,11 @@ import sqlalchemy as sa
 
 from droveway.errors import ServerDeleted, StepError
 from droveway.flows import evacuation
+from droveway.persistence.compare_and_swap import OneOf, compare_and_swap
 from droveway.persistence.journal import moves
 from droveway.persistence.journal.tables import MoveStep
 from droveway.persistence.nova.cell import Instance, Migration
 from droveway.persistence.nova.vm_states import MigrationStatus, TaskState
-from droveway.persistence.swap import OneOf, swap
 from droveway.printable import SHORT
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ def _mark(ctx: Context) -> str:
             if row is None:
                 return before(ctx)
             require_no_evacuation(ctx, row)
-            swap(session, row, task_state=(OneOf((row.task_state,)), TaskState.DELETING))
+            compare_and_swap(session, row, task_state=(OneOf((row.task_state,)), TaskState.DELETING))
             return row.host or ""
     except ServerDeleted:
         return before(ctx)

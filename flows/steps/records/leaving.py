@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Final
 import sqlalchemy as sa
 
 from droveway.flows import evacuation
+from droveway.persistence.compare_and_swap import OneOf, compare_and_swap
 from droveway.persistence.nova import actions, objects, servers, usage
 from droveway.persistence.nova.actions import ActionRef
 from droveway.persistence.nova.cell_hosts import ComputeNode
 from droveway.persistence.nova.vm_states import MigrationStatus, TaskState, VmState
-from droveway.persistence.swap import OneOf, swap
 
 if TYPE_CHECKING:
     from sqlalchemy import orm
@@ -70,9 +70,9 @@ def close_rows(cells: Cells, placement: Placement, move: Move, flow_uuid: str, e
         if migration is not None:
             _clear_traces(session, row, migration)
             if migration.status not in _OVER:
-                swap(session, migration, status=(migration.status, MigrationStatus.ERROR))
+                compare_and_swap(session, migration, status=(migration.status, MigrationStatus.ERROR))
         if held:
-            swap(session, row, vm_state=(row.vm_state, VmState.ERROR), task_state=(row.task_state, None))
+            compare_and_swap(session, row, vm_state=(row.vm_state, VmState.ERROR), task_state=(row.task_state, None))
         actions.fail(session, ActionRef(move.server, f"req-{flow_uuid}"), None)
         usage.recompute(session, *hosts, reserved=reserved)
         return Left(row.host or "", evacuated, held, found)
@@ -100,9 +100,9 @@ def _clear_traces(session: orm.Session, row: Instance, migration: Migration) -> 
     present = servers.flavors(extra)
     if present["old"] is not None or present["new"] is not None:
         cleared = objects.encode(objects.change_server_flavors(present, {"old": None, "new": None}))
-        swap(session, extra, flavor=(extra.flavor, cleared))
+        compare_and_swap(session, extra, flavor=(extra.flavor, cleared))
     if extra.migration_context is not None:
         context = objects.decode(extra.migration_context)
         if context["nova_object.data"].get("migration_id") == migration.id:
-            swap(session, extra, migration_context=(OneOf((extra.migration_context,)), None))
+            compare_and_swap(session, extra, migration_context=(OneOf((extra.migration_context,)), None))
     servers.set_system_metadata(session, row.uuid, "old_vm_state", None)

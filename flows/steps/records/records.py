@@ -36,12 +36,12 @@ from droveway.flows.steps.rows import (
     task,
 )
 from droveway.flows.steps.scheduling import check_group
+from droveway.persistence.compare_and_swap import OneOf, compare_and_swap
 from droveway.persistence.journal import moves
 from droveway.persistence.journal.tables import MoveAttempt
 from droveway.persistence.nova import actions, objects, servers, usage
 from droveway.persistence.nova.cell_hosts import ComputeNode
 from droveway.persistence.nova.vm_states import MigrationStatus, PowerState, TaskState, VmState
-from droveway.persistence.swap import OneOf, swap
 from droveway.persistence.times import to_json, utcnow
 from droveway.wire import GuestState, NoDetails
 
@@ -143,7 +143,7 @@ class Accept(Step):
                 # It comes after the mark: a journal that was put back has lost that this was done, and more besides.
                 return {}
             _require_recorded(rows, record)
-            swap(
+            compare_and_swap(
                 rows.session,
                 rows.instance,
                 host=(ctx.move.source_host, ctx.move.source_host),
@@ -167,7 +167,7 @@ class Accept(Step):
         fault = failure(ctx)
         with cell_rows(ctx) as rows:
             if fail_action(rows, fault):
-                swap(rows.session, rows.instance, task_state=task(rows, _ACCEPTED, None))
+                compare_and_swap(rows.session, rows.instance, task_state=task(rows, _ACCEPTED, None))
 
     def undo_evacuated(self, ctx: Context) -> None:
         """The rows are Nova's; the move's own migration and traces are not, and its action ends with Error."""
@@ -202,7 +202,7 @@ class RecordMigration(Step):
         with cell_rows(ctx) as rows:
             if servers.migration(rows.session, move.id) is None:
                 # An evacuation that came before this row is told by the host alone.
-                swap(rows.session, rows.instance, host=(move.source_host, move.source_host))
+                compare_and_swap(rows.session, rows.instance, host=(move.source_host, move.source_host))
                 rows.session.add(new_migration(move, record, MigrationStatus.PRE_MIGRATING))
         return {}
 
@@ -212,7 +212,7 @@ class RecordMigration(Step):
         with cell_rows(ctx) as rows:
             row = servers.migration(rows.session, ctx.move.id)
             if row is not None:
-                swap(rows.session, row, status=(MigrationStatus.PRE_MIGRATING, MigrationStatus.ERROR))
+                compare_and_swap(rows.session, row, status=(MigrationStatus.PRE_MIGRATING, MigrationStatus.ERROR))
                 usage.recompute(rows.session, row.source_compute, row.dest_compute, reserved=reserved)
 
 
@@ -235,7 +235,7 @@ class RecordDestination(Step):
             migration = rows.migration(ctx)
             earlier = self._earlier(ctx)
             node = compute_node(rows.session, chosen.host)
-            swap(
+            compare_and_swap(
                 rows.session,
                 migration,
                 dest_compute=(earlier["host"], chosen.host),
@@ -246,7 +246,7 @@ class RecordDestination(Step):
             present = servers.flavors(rows.extra)
             changed = objects.change_server_flavors(present, {"new": record.new_flavor})
             context = objects.migration_context(ctx.move.server, migration.id)
-            swap(
+            compare_and_swap(
                 rows.session,
                 rows.extra,
                 flavor=(OneOf((rows.extra.flavor,)), same_or_encoded(rows.extra.flavor, changed)),
@@ -265,7 +265,7 @@ class RecordDestination(Step):
         reserved = reserved_on(ctx, ctx.destination.host)
         with cell_rows(ctx) as rows:
             cleared = objects.change_server_flavors(servers.flavors(rows.extra), {"new": None})
-            swap(
+            compare_and_swap(
                 rows.session,
                 rows.extra,
                 flavor=(OneOf((rows.extra.flavor,)), same_or_encoded(rows.extra.flavor, cleared)),
@@ -304,8 +304,10 @@ class MarkMigrating(Step):
         A flow that an earlier release began may still stand at `resize_prep`.
         """
         with cell_rows(ctx) as rows:
-            swap(rows.session, rows.migration(ctx), status=(MigrationStatus.PRE_MIGRATING, MigrationStatus.MIGRATING))
-            swap(
+            compare_and_swap(
+                rows.session, rows.migration(ctx), status=(MigrationStatus.PRE_MIGRATING, MigrationStatus.MIGRATING)
+            )
+            compare_and_swap(
                 rows.session,
                 rows.instance,
                 task_state=(_ACCEPTED, TaskState.RESIZE_MIGRATED),
@@ -319,8 +321,10 @@ class MarkMigrating(Step):
         """Status `pre-migrating`, power_state as it was before the move."""
         fault = failure(ctx)
         with cell_rows(ctx) as rows:
-            swap(rows.session, rows.migration(ctx), status=(MigrationStatus.MIGRATING, MigrationStatus.PRE_MIGRATING))
-            swap(
+            compare_and_swap(
+                rows.session, rows.migration(ctx), status=(MigrationStatus.MIGRATING, MigrationStatus.PRE_MIGRATING)
+            )
+            compare_and_swap(
                 rows.session,
                 rows.instance,
                 task_state=task(rows, _ACCEPTED, TaskState.RESIZE_MIGRATED),
@@ -351,8 +355,10 @@ class SwitchRecords(Step):
             place = Place(chosen.host, chosen.node, node.id, availability_zone(ctx, chosen.host))
             switch(rows, record, source_place(ctx, record), place, record.old_flavor, record.new_flavor)
             changed_flavors(rows, cur=record.new_flavor, old=record.old_flavor)
-            swap(rows.session, rows.instance, task_state=(TaskState.RESIZE_MIGRATED, TaskState.RESIZE_FINISH))
-            swap(
+            compare_and_swap(
+                rows.session, rows.instance, task_state=(TaskState.RESIZE_MIGRATED, TaskState.RESIZE_FINISH)
+            )
+            compare_and_swap(
                 rows.session,
                 rows.migration(ctx),
                 status=(MigrationStatus.MIGRATING, MigrationStatus.POST_MIGRATING),
@@ -372,8 +378,10 @@ class SwitchRecords(Step):
             place = Place(chosen.host, chosen.node, node.id, availability_zone(ctx, chosen.host))
             switch(rows, record, place, source_place(ctx, record), record.new_flavor, record.old_flavor)
             changed_flavors(rows, cur=record.old_flavor, old=None)
-            swap(rows.session, rows.instance, task_state=task(rows, TaskState.RESIZE_FINISH, TaskState.RESIZE_MIGRATED))
-            swap(
+            compare_and_swap(
+                rows.session, rows.instance, task_state=task(rows, TaskState.RESIZE_FINISH, TaskState.RESIZE_MIGRATED)
+            )
+            compare_and_swap(
                 rows.session,
                 rows.migration(ctx),
                 status=(MigrationStatus.POST_MIGRATING, MigrationStatus.MIGRATING),
@@ -392,7 +400,7 @@ class SaveRequestSpec(Step):
         """request_specs.spec with the new flavor and the rest verbatim (as Nova's conductor does after the cast)."""
         with api_rows(ctx) as session:
             row = servers.request_spec(session, ctx.move.server)
-            swap(session, row, spec=(before(ctx.move).request_spec, request_spec_after(ctx)))
+            compare_and_swap(session, row, spec=(before(ctx.move).request_spec, request_spec_after(ctx)))
         return {}
 
 
@@ -406,9 +414,11 @@ class FinishRecords(Step):
         """Status `finished`, vm_state `resized`, task_state NULL, power_state as the guest runs."""
         reserved = reserved_on(ctx, ctx.destination.host)
         with cell_rows(ctx) as rows:
-            swap(rows.session, rows.migration(ctx), status=(MigrationStatus.POST_MIGRATING, MigrationStatus.FINISHED))
+            compare_and_swap(
+                rows.session, rows.migration(ctx), status=(MigrationStatus.POST_MIGRATING, MigrationStatus.FINISHED)
+            )
             if rows.instance.vm_state != VmState.RESIZED:
-                swap(
+                compare_and_swap(
                     rows.session,
                     rows.instance,
                     vm_state=(before(ctx.move).vm_state, VmState.RESIZED),

@@ -24,7 +24,7 @@ class OneOf:
         return value in self.values
 
 
-def swap(session: orm.Session, row: Any, **changes: tuple[Any, Any]) -> bool:
+def compare_and_swap(session: orm.Session, row: Any, **changes: tuple[Any, Any]) -> bool:
     """Change columns of one row, each given as (expected old value, new value); returns whether anything changed.
 
     The row is one that was loaded in this transaction.  A column that has its new value already is left alone, so a

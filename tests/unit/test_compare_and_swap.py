@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy import orm
 
 from droveway.errors import Conflict
-from droveway.persistence.swap import OneOf, swap
+from droveway.persistence.compare_and_swap import OneOf, compare_and_swap
 
 
 class Base(orm.DeclarativeBase):
@@ -39,16 +39,16 @@ def fixture_session() -> Iterator[orm.Session]:
 def test_old_becomes_new_and_a_repeat_changes_nothing(session: orm.Session) -> None:
     row = session.get_one(Row, 1)
     changes: dict[str, tuple[Any, Any]] = {"status": ("old", "new"), "host": (OneOf((None, "h0")), "h1")}
-    assert swap(session, row, **changes)
+    assert compare_and_swap(session, row, **changes)
     assert (row.status, row.host) == ("new", "h1")
-    assert not swap(session, row, **changes)
+    assert not compare_and_swap(session, row, **changes)
 
 
 def test_what_somebody_else_wrote_is_named_and_left_alone(session: orm.Session) -> None:
     row = session.get_one(Row, 1)
     session.execute(sa.update(Row).values(status="theirs"))
     with pytest.raises(Conflict, match=r"rows\.status of 1 is 'theirs', but should be 'old' before it becomes 'new'"):
-        swap(session, row, host=(None, "h1"), status=("old", "new"))
+        compare_and_swap(session, row, host=(None, "h1"), status=("old", "new"))
     session.refresh(row)
     assert (row.status, row.host) == ("theirs", None)
 
@@ -57,7 +57,7 @@ def test_a_write_in_between_is_met_by_the_statement_itself(session: orm.Session)
     row = session.get_one(Row, 1)
     session.execute(sa.update(Row).values(status="theirs").execution_options(synchronize_session=False))
     with pytest.raises(Conflict, match="changed while it was being written"):
-        swap(session, row, host=(None, "h1"), status=("old", "new"))
+        compare_and_swap(session, row, host=(None, "h1"), status=("old", "new"))
     session.refresh(row)
     assert (row.status, row.host) == ("theirs", None)
 
@@ -66,13 +66,13 @@ def test_what_was_absent_is_compared_too(session: orm.Session) -> None:
     row = session.get_one(Row, 1)
     session.execute(sa.update(Row).values(host="theirs").execution_options(synchronize_session=False))
     with pytest.raises(Conflict, match="changed while it was being written"):
-        swap(session, row, host=(None, "h1"))
+        compare_and_swap(session, row, host=(None, "h1"))
 
 
 def test_the_row_in_hand_is_as_it_was_written_and_is_not_written_again(session: orm.Session) -> None:
     row = session.get_one(Row, 1)
-    assert swap(session, row, status=("old", "new"))
+    assert compare_and_swap(session, row, status=("old", "new"))
     assert row.status == "new"
     assert not session.dirty
-    assert swap(session, row, status=("new", "newer"))
+    assert compare_and_swap(session, row, status=("new", "newer"))
     assert session.scalar(sa.select(Row.status)) == "newer"
