@@ -168,6 +168,8 @@ def test_what_an_earlier_release_left_in_the_middle_comes_to_its_end(tmp_path: P
             upgrade = Upgrade(site, release, where)
             upgrade.begin()
             upgrade.go_on()
+            for words in (["move", "list"], ["db", "sync"], ["db", "check"], ["conductor", "run"]):
+                assert "has schema 0007 and this Droveway knows up to 0006" in release.refused(site, *words)
             upgrade.end()
             left_over.await_none(lab, site.session)
             assert_balanced(lab)

@@ -143,6 +143,12 @@ class Release:
         )
         return told
 
+    def refused(self, site: Installation, *words: str) -> str:
+        """Give a command of the earlier release that has to fail; what it says."""
+        done = self._run(["-m", "droveway.cli.main", *words, "--config-file", str(site.configuration)])
+        assert done.returncode not in (0, 1), done.stdout + done.stderr
+        return done.stderr
+
     def _environment(self, *, halting: bool) -> dict[str, str]:
         """``halting``: of a daemon, which halts where it is told."""
         if halting:
@@ -150,8 +156,13 @@ class Release:
         return {"PYTHONPATH": str(self.folder)}
 
     def _python(self, arguments: list[str], given: str = "") -> str:
+        done = self._run(arguments, given)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def _run(self, arguments: list[str], given: str = "") -> subprocess.CompletedProcess[str]:
         environment = {name: value for name, value in os.environ.items() if name != "DROVEWAY_LAB"}
-        done = subprocess.run(
+        return subprocess.run(
             [sys.executable, *arguments],
             env={**environment, **self._environment(halting=False)},
             input=given,
@@ -161,5 +172,3 @@ class Release:
             check=False,
             timeout=LONG * 3,
         )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
