@@ -28,7 +28,7 @@ from support.labs.small_lab import in_child, is_released, until
 from support.rows import long_queue
 from support.servers import postgres_server, zookeeper_server
 
-from droveway.engines.conductor.fencing import now
+from droveway.clocks import now
 from droveway.engines.operations import asking
 from droveway.engines.operations.submit import Wish, submit
 from droveway.lab import build, cloud, runner

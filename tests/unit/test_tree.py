@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import configparser
 import functools
+import importlib
 import os
 import re
 from collections.abc import Iterator
@@ -218,6 +219,29 @@ def test_every_rule_is_about_modules_that_exist() -> None:
     known = {name.removeprefix("droveway.") for name in modules()}
     told = set(ROOMS) | set().union(*ROOMS.values())
     assert sorted(told - known) == []
+
+
+@pytest.mark.parametrize("path", [str(path) for path in files() if path.parts[0] == "tools" and path.suffix == ".py"])
+def test_a_tool_imports_what_is_there(path: str) -> None:
+    """No test runs every bench, and the type checker sees none of the tools."""
+    wanted = [
+        (str(node.module), alias.name)
+        for node in ast.walk(ast.parse((ROOT / path).read_text(encoding="utf-8")))
+        if isinstance(node, ast.ImportFrom) and str(node.module).split(".")[0] in {"droveway", "proofs", "support"}
+        for alias in node.names
+    ]
+    assert [f"{module} has no {name}" for module, name in wanted if not has(module, name)] == []
+
+
+def has(module: str, name: str) -> bool:
+    """Whether the module has the name, as a part of its own or as a module below it."""
+    if hasattr(importlib.import_module(module), name):
+        return True
+    try:
+        importlib.import_module(f"{module}.{name}")
+    except ModuleNotFoundError:
+        return False
+    return True
 
 
 def test_no_modules_import_one_another() -> None:
