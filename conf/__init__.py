@@ -1,4 +1,4 @@
-"""The options, one module for each group, and the file that holds them: how it is read and who may read it.
+"""Defines the options, one module for each group, and reads the file that holds them.
 
 What is made of the options (sessions, engines, listeners) is made elsewhere.
 """

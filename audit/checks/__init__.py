@@ -1,4 +1,4 @@
-"""The checks of an audit, one subject a module: each compares records of one snapshot and yields findings.
+"""Checks one snapshot, a subject a module: each compares records and yields findings.
 
 Nothing here reads anything but the snapshot, and nothing is changed.
 """

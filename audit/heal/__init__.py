@@ -1,1 +1,1 @@
-"""What of an audit's findings can be taken away, and how it is."""
+"""Plans what of an audit's findings can be taken away, and takes it away."""

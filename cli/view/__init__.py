@@ -1,4 +1,4 @@
-"""How things are shown: columns, marks, tables, pictures, the live view and the timeline, and the texts of ``explain``.
+"""Shows things: columns, marks, tables, pictures, the live view, the timeline and the texts of ``explain``.
 
 Nothing here asks for anything or changes anything.
 """

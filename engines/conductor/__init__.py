@@ -1,4 +1,4 @@
-"""What carries one claimed flow to its end: claims and their fence, commands to hosts, history and marks.
+"""Carries one claimed flow to its end: claims and their fence, commands to hosts, history and marks.
 
-What decides over many moves is the keeper's and is not here; what touches TaskFlow is in ``taskflow``.
+What decides over many moves lies in ``keeper``; what is made of TaskFlow's parts lies in ``taskflow``.
 """

@@ -1,4 +1,4 @@
-"""Where moves are carried out: what a lab and an installation have in common, and the installation itself.
+"""Describes where moves are carried out: what a lab and an installation have in common, and the installation.
 
 Nothing here knows of a move.
 """

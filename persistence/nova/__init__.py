@@ -1,4 +1,4 @@
-"""Nova's API and cell databases: their tables, the objects that Nova keeps in them, and what a move changes there.
+"""Reads and writes Nova's API and cell databases: tables, the objects kept in them, and what a move changes.
 
 Nothing here knows of the journal.
 """

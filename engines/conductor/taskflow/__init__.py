@@ -1,1 +1,1 @@
-"""What is made of TaskFlow's own parts: the engine, its persistence on the journal, and the board of moves."""
+"""Adapts TaskFlow: its engine, its persistence on the journal, and its board for moves."""
