@@ -10,6 +10,7 @@ import contextlib
 import datetime as dt
 import logging
 import re
+import select
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -194,12 +195,12 @@ class Database:
             told = _GIVES_UP.get(url.get_driver_name(), {})
             engine = sa.create_engine(
                 url,
-                pool_pre_ping=True,
                 hide_parameters=True,
                 connect_args={name: value for name, value in told.items() if name not in url.query},
             )
             event.listen(engine, "do_connect", driver_deadlines.connect)
             event.listen(engine, "connect", _bound_transactions)
+            event.listen(engine, "checkout", _require_open)
             event.listen(engine, "handle_error", _name_loss, retval=True)
             return engine
         url = sa.make_url(self._url).set(drivername=f"sqlite+{_DRIVER}")
@@ -279,6 +280,30 @@ def _bound_transactions(connection: Any, _record: object) -> None:
         for statement in statements:
             cursor.execute(statement)
     connection.commit()
+
+
+def _require_open(connection: Any, _record: object, _borrower: object) -> None:
+    """Replace a pooled connection that its server has closed, without a question to the server.
+
+    An idle connection has nothing to read but the server's farewell or the end of the stream.  All the pooled
+    connections are replaced then: the server that ended one has ended those beside it.
+    """
+    unread = select.poll()
+    if _is_open(connection):
+        unread.register(_socket(connection), select.POLLIN | select.POLLPRI)
+        if not unread.poll(0):
+            return
+    raise sa.exc.InvalidatePoolError("the server has closed the connection")
+
+
+def _is_open(connection: Any) -> bool:
+    """Whether the driver has not closed its own end."""
+    return bool(connection.open) if hasattr(connection, "open") else not connection.closed
+
+
+def _socket(connection: Any) -> int:
+    """The file descriptor of a driver's connection, for which PyMySQL has no public name."""
+    return int(connection.fileno() if hasattr(connection, "fileno") else connection._sock.fileno())
 
 
 def _name_loss(context: sa.ExceptionContext) -> BaseException | None:

@@ -1,0 +1,80 @@
+"""Pooled connections to real servers: nobody asks whether they live before a use, and a dead one is never met."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import pytest
+import sqlalchemy as sa
+from support.servers import mariadb_server, postgres_server
+from support.servers.proxy import running_proxy
+
+from droveway import deadlines
+from droveway.persistence.database import Database
+
+MAKES: Final = {"postgresql": postgres_server, "mariadb": mariadb_server}
+NAME: Final = "pooled"
+END_ALL: Final = {
+    "postgresql": "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()",
+    "mariadb": "SELECT id FROM information_schema.processlist WHERE id <> connection_id() AND user = 'droveway'",
+}
+_ONE: Final = sa.text("SELECT 1")
+
+Server = postgres_server.Server | mariadb_server.Server
+
+
+@pytest.fixture(name="make", params=list(MAKES))
+def fixture_make(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(name="server")
+def fixture_server(make: str) -> Iterator[Server]:
+    with MAKES[make].running_server() as server:
+        server.create(NAME)
+        yield server
+
+
+def used(database: Database, connections: int = 2) -> None:
+    """Have so many connections lie in the pool."""
+    opened = [database.engine.connect() for _ in range(connections)]
+    for connection in opened:
+        assert connection.scalar(_ONE) == 1
+    for connection in opened:
+        connection.close()
+
+
+def test_the_server_hears_nothing_of_a_connection_that_is_taken_from_the_pool(server: Server) -> None:
+    with running_proxy(server.socket) as proxy:
+        database = Database(server.url_through(proxy.port, NAME))
+        used(database)
+        proxy.fall_silent(b"", heard=False)
+        with deadlines.running("look", 5.0), database.engine.connect():
+            assert proxy.unanswered == 0
+            proxy.heal()
+        used(database)
+        database.close()
+
+
+def test_a_server_that_was_started_anew_is_met_by_new_connections(server: Server) -> None:
+    database = Database(server.url(NAME))
+    used(database)
+    server.kill()
+    server.start()
+    used(database)
+    database.close()
+
+
+def test_connections_that_the_server_ended_are_replaced(make: str, server: Server) -> None:
+    database, other = Database(server.url(NAME)), Database(server.url(NAME))
+    used(database)
+    with other.engine.connect() as connection:
+        ended = connection.scalars(sa.text(END_ALL[make])).all()
+        assert len(ended) >= 2
+        if make == "mariadb":
+            for number in ended:
+                connection.execute(sa.text(f"KILL {int(number)}"))
+    used(database)
+    for each in (database, other):
+        each.close()
