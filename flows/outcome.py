@@ -21,7 +21,6 @@ from droveway.persistence.journal import moves
 from droveway.persistence.journal.moves import BY_NOVA, FORWARD_KINDS
 from droveway.persistence.journal.tables import MoveStep
 from droveway.persistence.nova import servers
-from droveway.persistence.nova.cell import Instance, Migration
 from droveway.persistence.nova.vm_states import MigrationStatus, TaskState, VmState
 
 if TYPE_CHECKING:
@@ -38,6 +37,8 @@ def is_reached(ctx: Context) -> bool:
     wanted = ENDS.get(ctx.run.kind)
     if wanted is None:
         return False
+    if ctx.observed is not None:
+        return ctx.observed.status == wanted
     with ctx.run.cells.database(ctx.move.source_cell).read() as session:
         row = servers.migration(session, ctx.move.id)
     return row is not None and row.status == wanted
@@ -48,7 +49,6 @@ def noted(**found: Any) -> dict[str, Any]:
     return {**BY_NOVA, **found}
 
 
-_LIVE: Final = sa.select(Instance).where(Instance.uuid == sa.bindparam("server"), Instance.deleted == 0)
 _MARKED: Final = FORWARD_KINDS | {"revert"}
 """The flows that mark their server with a task."""
 
@@ -71,17 +71,16 @@ def mark_again(ctx: Context) -> None:
     """
     if ctx.run.kind not in _MARKED:
         return
-    move, cells = ctx.move, ctx.run.cells
-    with cells.database(move.source_cell).read() as session:
-        row = session.scalar(_LIVE, {"server": move.server})
-        if row is None or not _mark_lost(ctx, row, servers.migration(session, move.id)):
-            return
-        stopped = row.vm_state == VmState.STOPPED
-    if stopped and not before(move).stopped:
+    move, cells, found = ctx.move, ctx.run.cells, ctx.observed
+    if found is None or _mark_lost(ctx, found.host, found.vm_state, found.task_state, found.status) is None:
+        return
+    if found.vm_state == VmState.STOPPED and not before(move).stopped:
         _record_stopped(ctx)
     with cells.transaction(move.source_cell, move.server, ctx.run.epoch) as session:
         row = servers.live(session, move.server, deleting=True)
-        if lost := _mark_lost(ctx, row, servers.migration(session, move.id)):
+        migration = servers.migration(session, move.id)
+        status = None if migration is None else migration.status
+        if lost := _mark_lost(ctx, row.host, row.vm_state, row.task_state, status):
             compare_and_swap(session, row, vm_state=(row.vm_state, lost[0]), task_state=(None, lost[1]))
 
 
@@ -105,14 +104,16 @@ def was_tried(ctx: Context) -> bool:
         return session.scalar(tried.limit(1)) is not None
 
 
-def _mark_lost(ctx: Context, row: Instance, migration: Migration | None) -> tuple[str, str] | None:
+def _mark_lost(
+    ctx: Context, host: str | None, vm_state: str | None, task_state: str | None, status: str | None
+) -> tuple[str, str] | None:
     """The vm_state and the task that the move left, when they were reset since and nothing else was changed."""
-    if migration is None or ctx.move.before is None or row.task_state is not None or row.vm_state not in _RESET:
+    if status is None or ctx.move.before is None or task_state is not None or vm_state not in _RESET:
         return None
     place, there = ctx.move.source_host, ctx.attempt.host if ctx.attempt is not None else None
-    if ctx.run.kind == "revert" and migration.status == MigrationStatus.REVERTING:
-        return (VmState.RESIZED, TaskState.RESIZE_REVERTING) if row.host in (place, there) else None
-    task = _TASKS.get(migration.status or "") if ctx.run.kind in FORWARD_KINDS else None
-    if task is None or row.host != (there if task == TaskState.RESIZE_FINISH else place):
+    if ctx.run.kind == "revert" and status == MigrationStatus.REVERTING:
+        return (VmState.RESIZED, TaskState.RESIZE_REVERTING) if host in (place, there) else None
+    task = _TASKS.get(status) if ctx.run.kind in FORWARD_KINDS else None
+    if task is None or host != (there if task == TaskState.RESIZE_FINISH else place):
         return None
     return before(ctx.move).vm_state, task

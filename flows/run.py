@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
@@ -11,6 +12,7 @@ import msgspec
 from sqlalchemy import orm
 
 from droveway.errors import StepError
+from droveway.flows.observed import Observed, observe
 from droveway.persistence.database import Database
 from droveway.persistence.journal.tables import Move, MoveAttempt
 from droveway.persistence.nova.cells import Cells
@@ -198,6 +200,13 @@ class Context:
     """In an undo: what the step's execute returned, or None when it never stored a result."""
     must_go_on: bool = False
     """Whether the step cannot give up any more: it is an undo, or past the point of no return."""
+
+    @functools.cached_property
+    def observed(self) -> Observed | None:
+        """What the server's rows said when the step first looked at them; None for a server that is gone."""
+        move, run = self.move, self.run
+        with run.cells.database(move.source_cell).read() as session:
+            return observe(session, move.server, move.id, f"req-{run.flow_uuid}")
 
     @property
     def destination(self) -> MoveAttempt:

@@ -31,7 +31,7 @@ from droveway.errors import (
     ServerDeleted,
     StepError,
 )
-from droveway.flows import outcome
+from droveway.flows import evacuation, outcome
 from droveway.flows.run import Context
 from droveway.persistence.database import absence, without_sql
 from droveway.persistence.journal.moves import FORWARD_KINDS, GONE, RELEASING_KINDS
@@ -153,7 +153,7 @@ class Step(task.Task):
             self._mark_again(ctx)
             if outcome.is_reached(ctx):
                 return self.perform_ended(ctx)
-            if self.where is not Where.CONDUCTOR and (why := self._evacuated(ctx)):
+            if self.where is not Where.CONDUCTOR and (why := self._evacuated_at_first(ctx)):
                 # Only what writes the server's rows, ports, volumes or books looks by itself.
                 raise Evacuated(why)
             return self.perform(ctx)
@@ -177,7 +177,7 @@ class Step(task.Task):
         if self.no_undo or outcome.is_reached(ctx) or ctx.run.went_back(ctx.step):
             return
         try:
-            if not self._undo_evacuated(ctx):
+            if not self._undo_evacuated(ctx, self._evacuated_at_first(ctx)):
                 ctx.run.require_way(ctx)
                 self._mark_again(ctx)
                 self.undo(ctx)
@@ -186,12 +186,11 @@ class Step(task.Task):
             ctx.run.note_deleted()
         except (StepError, Conflict):
             # Nova may have taken it in the middle.
-            if not self._undo_evacuated(ctx):
+            if not self._undo_evacuated(ctx, self._evacuated(ctx)):
                 raise
 
-    def _undo_evacuated(self, ctx: Context) -> bool:
-        """Undo the step of a server that Nova has evacuated; False for any other."""
-        why = self._evacuated(ctx)
+    def _undo_evacuated(self, ctx: Context, why: str) -> bool:
+        """Undo the step of a server that Nova has evacuated, as ``why`` says; False without a reason."""
         if why and ctx.run.kind not in FORWARD_KINDS:
             ctx.run.abandon(ctx, Evacuated(why))
         if why:
@@ -200,8 +199,10 @@ class Step(task.Task):
         return bool(why)
 
     def _evacuated(self, ctx: Context) -> str:
-        moves = ctx.run.kind in FORWARD_KINDS or ctx.run.kind in outcome.ENDS
-        return ctx.run.evacuated(ctx) if moves else ""
+        return ctx.run.evacuated(ctx) if _moves(ctx.run) else ""
+
+    def _evacuated_at_first(self, ctx: Context) -> str:
+        return evacuation.why_at_first(ctx) if _moves(ctx.run) else ""
 
     def _mark_again(self, ctx: Context) -> None:
         """Where a guest would be started next, a person who has seen that the state was reset says so with a retry."""
@@ -225,6 +226,11 @@ class Step(task.Task):
             must_go_on=self._must_go_on(direction),
             at_no_return=self.at_no_return,
         )
+
+
+def _moves(run: Run) -> bool:
+    """Whether the flow moves its server, or ends such a move: a delete does not care for whose it is."""
+    return run.kind in FORWARD_KINDS or run.kind in outcome.ENDS
 
 
 def guarded(

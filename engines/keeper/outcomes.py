@@ -21,7 +21,6 @@ import sqlalchemy as sa
 from sqlalchemy import orm
 
 from droveway.engines.conductor.rounds import one_round
-from droveway.flows import evacuation
 from droveway.flows.steps.hosts.command import ADOPTED
 from droveway.outages import Outage
 from droveway.persistence.database import Database
@@ -29,6 +28,7 @@ from droveway.persistence.journal import moves, requests
 from droveway.persistence.journal.moves import FlowRef
 from droveway.persistence.journal.states import State
 from droveway.persistence.journal.tables import Move, MoveStep
+from droveway.persistence.nova import evacuations
 from droveway.persistence.nova.api import InstanceMapping
 from droveway.persistence.nova.cell import Instance, Migration
 from droveway.persistence.nova.vm_states import MigrationStatus, VmState
@@ -76,7 +76,7 @@ _EVACUATED: Final = (
         Instance.vm_state != VmState.RESIZED,
         _REBUILT.id > Migration.id,
         _REBUILT.migration_type == "evacuation",
-        _REBUILT.status.in_(evacuation.OVER),
+        _REBUILT.status.in_(evacuations.OVER),
         _REBUILT.deleted == 0,
     )
 )

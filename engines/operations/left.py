@@ -23,7 +23,7 @@ from droveway.persistence.journal import attempts
 from droveway.persistence.journal.moves import GONE
 from droveway.persistence.journal.states import State
 from droveway.persistence.journal.tables import Move, MoveAttempt, MoveStep
-from droveway.persistence.nova import cell, servers
+from droveway.persistence.nova import cell, evacuations, servers
 from droveway.persistence.nova.vm_states import MigrationStatus, TaskState
 from droveway.printable import SHORT
 
@@ -182,7 +182,7 @@ def require_own(session: orm.Session, found: Left, row: cell.Instance) -> None:
         later = session.scalar(_LATER.limit(1), {**mine, "after": migration.id})
     if later is not None:
         raise Refused(f"server {name} was moved since by another than Droveway (migration {later}): its rows stay")
-    if migration is not None and evacuation.has_taken(session, row.uuid, row.task_state, migration.id):
+    if migration is not None and evacuations.has_taken(session, row.uuid, row.task_state, migration.id):
         raise Refused(evacuation.sentence(name, row.host, row.task_state, "so its rows stay"))
 
 

@@ -8,13 +8,13 @@ from typing import Any, ClassVar
 
 from droveway.clients.network import ACTIVE
 from droveway.errors import Evacuated, StepError
-from droveway.flows import evacuation
 from droveway.flows.before import PortBefore
 from droveway.flows.run import Context
 from droveway.flows.step import Step
 from droveway.flows.steps import attached
 from droveway.flows.steps.hosts import starting
 from droveway.flows.steps.rows import availability_zone, is_deleted, lives_on
+from droveway.persistence.nova import evacuations
 
 
 class PortStep(Step):
@@ -134,7 +134,7 @@ def _leave_to_evacuation(ctx: Context, ports: list[PortBefore], host: str) -> No
         starting.require_not_evacuated(ctx)
     except Evacuated:
         with ctx.run.cells.database(ctx.move.source_cell).read() as session:
-            refuge = evacuation.refuge(session, ctx.move.server)
+            refuge = evacuations.refuge(session, ctx.move.server)
         known = {port.port for port in ports}
         for port in ctx.run.network.ports(ctx.move.server):
             if port.id in known and refuge != host and port.bindings.get(refuge, ACTIVE) != ACTIVE:

@@ -20,7 +20,7 @@ from droveway.persistence.compare_and_swap import OneOf, compare_and_swap
 from droveway.persistence.journal import moves
 from droveway.persistence.journal.moves import FORWARD_KINDS
 from droveway.persistence.journal.tables import Move
-from droveway.persistence.nova import actions, faults, objects, servers, swap_devices, usage
+from droveway.persistence.nova import actions, evacuations, faults, objects, servers, swap_devices, usage
 from droveway.persistence.nova.cell import Instance, InstanceExtra, Migration
 from droveway.persistence.nova.cell_hosts import ComputeNode
 from droveway.persistence.nova.vm_states import PowerState, TaskState
@@ -75,7 +75,7 @@ def cell_rows(ctx: Context) -> Iterator[Rows]:
 
 def _require_not_evacuated(ctx: Context, session: orm.Session, row: Instance) -> None:
     migration = servers.migration(session, ctx.move.id)
-    if migration is not None and evacuation.has_taken(session, row.uuid, row.task_state, migration.id):
+    if migration is not None and evacuations.has_taken(session, row.uuid, row.task_state, migration.id):
         raise Evacuated(evacuation.sentence(ctx.move.server_name, row.host, row.task_state, "so its rows stay"))
 
 

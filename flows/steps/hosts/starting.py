@@ -17,6 +17,7 @@ from droveway.flows import evacuation
 from droveway.flows.steps.hosts.command import ask, describe
 from droveway.flows.steps.rows import Rows, cell_rows
 from droveway.persistence.journal.tables import MoveStep
+from droveway.persistence.nova import evacuations
 from droveway.persistence.nova.cell_hosts import Service
 from droveway.persistence.nova.vm_states import MigrationStatus, TaskState
 from droveway.wire import Ready
@@ -166,5 +167,5 @@ def _is_declared_down(ctx: Context, host: str) -> bool:
 def refuse_evacuated(ctx: Context, rows: Rows, so: str) -> None:
     """Raise StepError (``evacuated``) when Nova has taken the server, in the transaction that writes its rows."""
     row, name = rows.instance, ctx.move.server_name
-    if evacuation.has_taken(rows.session, row.uuid, row.task_state, rows.migration(ctx).id):
+    if evacuations.has_taken(rows.session, row.uuid, row.task_state, rows.migration(ctx).id):
         raise Evacuated(evacuation.sentence(name, row.host, row.task_state, so))

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Final
 import sqlalchemy as sa
 
 from droveway.errors import ServerDeleted, StepError
-from droveway.flows import evacuation
 from droveway.persistence.compare_and_swap import OneOf, compare_and_swap
 from droveway.persistence.journal import moves
 from droveway.persistence.journal.tables import MoveStep
+from droveway.persistence.nova import evacuations
 from droveway.persistence.nova.cell import Instance, Migration
 from droveway.persistence.nova.vm_states import MigrationStatus, TaskState
 from droveway.printable import SHORT
@@ -91,7 +91,7 @@ def hold(ctx: Context) -> Homes:
 
 def require_no_evacuation(ctx: Context, row: Instance) -> None:
     """Raise StepError (``being-evacuated``) while Nova evacuates the server, unless that was told already."""
-    if evacuation.is_under_way(row.task_state) and not _was_told(ctx):
+    if evacuations.is_under_way(row.task_state) and not _was_told(ctx):
         name = ctx.move.server_name
         raise StepError(
             f"Nova evacuates server {name} from {row.host or 'no host'} (task {row.task_state}), so it is not deleted "

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 import sqlalchemy as sa
 
-from droveway.flows import evacuation
 from droveway.persistence.compare_and_swap import OneOf, compare_and_swap
-from droveway.persistence.nova import actions, objects, servers, usage
+from droveway.persistence.nova import actions, evacuations, objects, servers, usage
 from droveway.persistence.nova.actions import ActionRef
 from droveway.persistence.nova.cell_hosts import ComputeNode
 from droveway.persistence.nova.vm_states import MigrationStatus, TaskState, VmState
@@ -65,7 +64,7 @@ def close_rows(cells: Cells, placement: Placement, move: Move, flow_uuid: str, e
     with cells.transaction(move.source_cell, move.server, epoch) as session:
         row = servers.live(session, move.server, deleting=True)
         migration = servers.migration(session, move.id)
-        evacuated = migration is not None and evacuation.has_taken(session, row.uuid, row.task_state, migration.id)
+        evacuated = migration is not None and evacuations.has_taken(session, row.uuid, row.task_state, migration.id)
         held = not evacuated and _is_held(row, migration)
         if migration is not None:
             _clear_traces(session, row, migration)

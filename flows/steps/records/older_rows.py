@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import sqlalchemy as sa
 
-from droveway.errors import StepError
-from droveway.flows import evacuation
+from droveway.errors import NotFound, StepError
 from droveway.flows.before import Before, before
 from droveway.flows.run import Run
 from droveway.flows.steps import overtaken
@@ -24,13 +23,11 @@ from droveway.flows.steps.records.put_back import START, Flavor, Ran, Side, Stan
 from droveway.persistence.journal import attempts
 from droveway.persistence.journal.tables import MoveStep
 from droveway.persistence.nova import objects, servers
-from droveway.persistence.nova.cell import Instance, InstanceAction
 from droveway.persistence.nova.vm_states import MOVABLE, TaskState, VmState
 from droveway.printable import SHORT
 
 if TYPE_CHECKING:
-    from sqlalchemy import orm
-
+    from droveway.flows.observed import Observed
     from droveway.flows.run import Context
     from droveway.persistence.journal.tables import Move
 
@@ -59,12 +56,6 @@ _STEPS: Final = (
     )
     .where(MoveStep.move_id == sa.bindparam("move"), MoveStep.seq > sa.bindparam("behind"))
     .order_by(MoveStep.seq)
-)
-_SERVER: Final = sa.select(Instance).where(Instance.uuid == sa.bindparam("server"), Instance.deleted == 0)
-_ACTION: Final = sa.select(InstanceAction.id).where(
-    InstanceAction.instance_uuid == sa.bindparam("server"),
-    InstanceAction.request_id == sa.bindparam("request"),
-    InstanceAction.deleted == 0,
 )
 
 
@@ -166,18 +157,13 @@ def require_own(ctx: Context) -> None:
     move, run = ctx.move, ctx.run
     if run.kind == _DELETE or move.before is None or overtaken.was_adopted(run):
         return
-    with run.cells.database(move.source_cell).read() as session:
-        row = session.scalar(_SERVER, {"server": move.server})
-        if row is None or row.task_state == TaskState.DELETING:
-            return
-        migration = servers.migration(session, move.id)
-        if migration is not None and evacuation.has_taken(session, row.uuid, row.task_state, migration.id):
-            return
-        record, walk = before(move), _walked(ctx)
-        found = _found(session, row, migration)
-        attached = {} if ctx.step == _MOVES or not walk.volumes else _attached(session, move)
-        begun = session.scalar(_ACTION, {"server": move.server, "request": f"req-{run.flow_uuid}"}) is not None
-    if why := _older(ctx, walk, found, record, begun=begun) or _stale(walk, attached):
+    row = ctx.observed
+    if row is None or row.task_state == TaskState.DELETING or row.evacuated:
+        return
+    record, walk = before(move), _walked(ctx)
+    attached = {} if ctx.step == _MOVES or not walk.volumes else _attached(ctx)
+    found = _found(move, row)
+    if why := _older(ctx, walk, found, record, begun=row.begun) or _stale(walk, attached):
         _park(ctx, why)
 
 
@@ -251,19 +237,20 @@ def _walked(ctx: Context) -> _Walk:
     return found
 
 
-def _found(session: orm.Session, row: Instance, migration: Any) -> _Rows:
-    extra = servers.extra_row(session, row.uuid)
-    slots = servers.flavors(extra)
+def _found(move: Move, row: Observed) -> _Rows:
+    if row.extra is None:
+        raise NotFound(f"server {move.server} has no instance_extra row: restore it before the server is moved")
+    slots = objects.decode(row.flavor or "{}")
     return _Rows(
         row.task_state,
         _vm_state(row.vm_state),
         row.host,
-        None if migration is None else migration.status,
-        None if migration is None else migration.dest_compute,
+        row.status,
+        row.destination,
         _flavor_name(slots.get("cur")),
         _flavor_name(slots.get("old")),
         _flavor_name(slots.get("new")),
-        traces=extra.migration_context is not None,
+        traces=row.traces,
     )
 
 
@@ -296,5 +283,6 @@ def _flavor_name(flavor: dict[str, Any] | None) -> str | None:
     return None if flavor is None else str(objects.flavor_data(flavor)["id"])
 
 
-def _attached(session: orm.Session, move: Move) -> dict[str, str]:
-    return {row.volume_id or "": row.attachment_id or "" for row in servers.volumes(session, move.server)}
+def _attached(ctx: Context) -> dict[str, str]:
+    with ctx.run.cells.database(ctx.move.source_cell).read() as session:
+        return {row.volume_id or "": row.attachment_id or "" for row in servers.volumes(session, ctx.move.server)}

@@ -68,6 +68,12 @@ class NoRows:
     def scalar(self, *_query: Any) -> None:
         """No row."""
 
+    def execute(self, *_query: Any) -> NoRows:
+        """A result without a row."""
+        return self
+
+    first = scalar
+
 
 class World:
     """What toy steps change: ``held`` is what stands, ``log`` all that ran."""

@@ -1,0 +1,72 @@
+"""Reads once, when a step begins, what its checks compare of the server's rows in the cell."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy import orm
+
+from droveway.persistence.nova import evacuations
+from droveway.persistence.nova.cell import Instance, InstanceAction, InstanceExtra, Migration
+
+_ROWS: Final = (
+    sa.select(
+        Instance.host,
+        Instance.task_state,
+        Instance.vm_state,
+        Migration.id,
+        Migration.status,
+        Migration.dest_compute,
+        evacuations.made_since(Instance.uuid, Migration.id),
+        sa.exists().where(
+            InstanceAction.instance_uuid == Instance.uuid,
+            InstanceAction.request_id == sa.bindparam("request"),
+            InstanceAction.deleted == 0,
+        ),
+        InstanceExtra.id,
+        InstanceExtra.flavor,
+        InstanceExtra.migration_context.is_not(None),
+    )
+    .select_from(Instance)
+    .outerjoin(Migration, sa.and_(Migration.uuid == sa.bindparam("move"), Migration.deleted == 0))
+    .outerjoin(InstanceExtra, sa.and_(InstanceExtra.instance_uuid == Instance.uuid, InstanceExtra.deleted == 0))
+    .where(Instance.uuid == sa.bindparam("server"), Instance.deleted == 0)
+)
+
+
+class Observed(NamedTuple):
+    """Holds what the rows of a live server said, and those of its move."""
+
+    host: str | None
+    task_state: str | None
+    vm_state: str | None
+    migration: int | None
+    """The id of the move's migration; None while it has none."""
+    status: str | None
+    """The migration's."""
+    destination: str | None
+    """The migration's."""
+    evacuated: bool
+    """Whether Nova evacuates the server, or has done so since the migration was made."""
+    begun: bool
+    """Whether the flow's action is there."""
+    extra: int | None
+    """The id of the server's instance_extra; None where somebody removed it."""
+    flavor: str | None
+    """As instance_extra has it: JSON with the flavors cur, old and new."""
+    traces: bool
+    """Whether instance_extra has a migration context."""
+
+
+def observe(session: orm.Session, server: str, move: str, request: str) -> Observed | None:
+    """Read the rows of the server and its move; None for a server that is gone.
+
+    ``request`` is the id of the request by which the flow's action goes.
+    """
+    row = session.execute(_ROWS, {"server": server, "move": move, "request": request}).first()
+    if row is None:
+        return None
+    found = Observed(*row)
+    evacuating = evacuations.is_under_way(found.task_state)
+    return found._replace(evacuated=found.migration is not None and (evacuating or found.evacuated))

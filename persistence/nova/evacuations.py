@@ -1,0 +1,58 @@
+"""What a cell's rows say of Nova's evacuations of a server."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import sqlalchemy as sa
+from sqlalchemy import orm
+
+from droveway.persistence.nova.cell import Migration
+from droveway.persistence.nova.vm_states import MigrationStatus
+
+OVER: Final = ("done", "completed")
+"""What Nova's migration says of a server that was evacuated; the second once the host that it left has cleaned up."""
+
+
+def made_since(server: sa.SQLColumnExpression[str], migration: sa.SQLColumnExpression[int]) -> sa.Exists:
+    """Tell in a statement whether Nova has evacuated the server since the migration with this id was made."""
+    made = orm.aliased(Migration)
+    return sa.exists().where(
+        made.instance_uuid == server,
+        made.migration_type == "evacuation",
+        made.status.in_(("accepted", MigrationStatus.PRE_MIGRATING, *OVER)),
+        made.deleted == 0,
+        made.id > migration,
+    )
+
+
+_EVACUATED: Final = sa.select(made_since(sa.bindparam("server"), sa.bindparam("after")))
+_REFUGE: Final = (
+    sa.select(Migration.dest_compute)
+    .where(
+        Migration.instance_uuid == sa.bindparam("server"),
+        Migration.migration_type == "evacuation",
+        Migration.deleted == 0,
+    )
+    .order_by(Migration.id.desc())
+    .limit(1)
+)
+_REBUILDING: Final = "rebuild"
+"""How each task of an evacuation begins."""
+
+
+def is_under_way(task: str | None) -> bool:
+    """Whether the task is one of an evacuation that goes on, or of a rebuild."""
+    return (task or "").startswith(_REBUILDING)
+
+
+def has_taken(session: orm.Session, server: str, task: str | None, migration: int) -> bool:
+    """Whether Nova evacuates the server, or has done so since the move's migration was made."""
+    if is_under_way(task):
+        return True
+    return bool(session.scalar(_EVACUATED, {"server": server, "after": migration}))
+
+
+def refuge(session: orm.Session, server: str) -> str:
+    """The host that Nova's last evacuation of the server goes to; empty while none is chosen."""
+    return session.scalar(_REFUGE, {"server": server}) or ""
