@@ -28,6 +28,7 @@ from droveway.audit.records import (
     Store,
     Unseen,
 )
+from droveway.persistence.journal import kinds
 from droveway.persistence.journal.states import State
 from droveway.persistence.nova.vm_states import TaskState, VmState
 from droveway.workers.hypervisors.guests_log import Overlap
@@ -88,7 +89,7 @@ class Standing:
         if self.row is None:
             return True
         deleting = self.row.task_state == TaskState.DELETING and self.move is not None
-        return deleting or (self.move is not None and (self.move.delete_requested or self.move.kind == "delete"))
+        return deleting or (self.move is not None and (self.move.delete_requested or kinds.of(self.move.kind).deletes))
 
     @property
     def placed(self) -> bool:
@@ -151,7 +152,11 @@ class Snapshot:
     @functools.cached_property
     def last_moves(self) -> dict[str, MoveRow]:
         """Find the last move of each server that wrote in its cell, or may yet."""
-        return {move.server: move for move in self.moves if move.marked or move.kind == "delete" or not move.ended}
+        return {
+            move.server: move
+            for move in self.moves
+            if move.marked or not move.ended or not kinds.of(move.kind).begins_with_accept
+        }
 
     @functools.cached_property
     def rows_of(self) -> dict[str, list[ServerRow]]:

@@ -32,6 +32,7 @@ from droveway.engines.operations import asking, plan
 from droveway.errors import IllegalTransition
 from droveway.flows import pictures, registry
 from droveway.flows.graph import NO_RETURN, Graph
+from droveway.persistence.journal import kinds
 from droveway.persistence.journal.states import ADVICE, ENDED, State, check_transition
 from droveway.persistence.journal.tables import Move
 
@@ -239,9 +240,9 @@ def states() -> str:
     """Each state with its sentence and what may follow it; then what each kind of flow makes of it."""
     rows = [(f"``{state}``", f"{sentence(state)}.", state_list(following(state)) if following(state) else "ended")
             for state in State]  # fmt: skip
-    kinds = [
-        (f"``{kind}``", f"``{KINDS[kind][0]}``", state_list(KINDS[kind][1]), state_list(KINDS[kind][2]))
-        for kind in registry.kinds()
+    of_kinds = [
+        (f"``{kind.name}``", f"``{kind.running}``", ends(kind.done), ends(kind.undone) if kind.undone else FORWARD_ONLY)
+        for kind in map(kinds.of, registry.kinds())
     ]
     return "\n".join(
         (
@@ -262,25 +263,22 @@ def states() -> str:
                 "Every kind has the same words for its ends. Any state that has not ended may become "
                 "``needs-operator`` and goes back from there to where it was."
             ),
-            table(("Flow", "While it runs", "Done", "Undone"), kinds, "20 25 25 30"),
+            table(("Flow", "While it runs", "Done", "Undone"), of_kinds, "20 25 25 30"),
         )
     )
 
 
-FORWARD: Final = (State.RUNNING, (State.VERIFYING,), (State.FAILED, State.CANCELLED))
-KINDS: Final[dict[str, tuple[State, tuple[State, ...], tuple[State, ...]]]] = {
-    "resize": FORWARD,
-    "migrate": FORWARD,
-    "confirm": (State.CONFIRMING, (State.DONE,), (State.VERIFYING,)),
-    "revert": (State.REVERTING, (State.REVERTED,), (State.VERIFYING,)),
-    "delete": (State.DELETING, (State.DONE, State.CANCELLED), ()),
-}
-"""Kind of flow → the move's state while it runs, once it is done, and once it is undone."""
+FORWARD_ONLY: Final = "it only goes forward"
+
+
+def ends(ending: kinds.Ending) -> str:
+    """The states that a move ends in, or waits in, behind a flow; one whose server is to be deleted goes on."""
+    return state_list(state for state in (ending.state, ending.unkept, ending.cancelled) if state is not None)
 
 
 def state_list(found: Iterable[State]) -> str:
     """States as code."""
-    return ", ".join(f"``{state}``" for state in found) or "it only goes forward"
+    return ", ".join(f"``{state}``" for state in found)
 
 
 def sentence(state: State) -> str:

@@ -17,25 +17,22 @@ import sqlalchemy as sa
 
 from droveway.flows.before import as_json, before, stopped_since
 from droveway.persistence.compare_and_swap import compare_and_swap
-from droveway.persistence.journal import moves
-from droveway.persistence.journal.moves import BY_NOVA, FORWARD_KINDS
+from droveway.persistence.journal import kinds, moves
+from droveway.persistence.journal.moves import BY_NOVA
 from droveway.persistence.journal.tables import MoveStep
 from droveway.persistence.nova import servers
-from droveway.persistence.nova.vm_states import MigrationStatus, TaskState, VmState
+from droveway.persistence.nova.vm_states import TaskState, VmState
 
 if TYPE_CHECKING:
     from typing import Any
 
     from droveway.flows.run import Context
 
-ENDS: Final = {"confirm": MigrationStatus.CONFIRMED, "revert": MigrationStatus.REVERTED}
-"""What the move's migration says when the flow of a kind has reached its end."""
-
 
 def is_reached(ctx: Context) -> bool:
     """Whether the flow's end stands in the rows already, so that the step has nothing to do but to clear up."""
-    wanted = ENDS.get(ctx.run.kind)
-    if wanted is None:
+    wanted = kinds.of(ctx.run.kind).end_status
+    if not wanted:
         return False
     if ctx.observed is not None:
         return ctx.observed.status == wanted
@@ -49,18 +46,8 @@ def noted(**found: Any) -> dict[str, Any]:
     return {**BY_NOVA, **found}
 
 
-_MARKED: Final = FORWARD_KINDS | {"revert"}
-"""The flows that mark their server with a task."""
-
 _RESET: Final = (VmState.ACTIVE, VmState.ERROR, VmState.STOPPED)
 """What `os-resetState` writes, with no task; and what Nova's stop of such a server does."""
-
-_TASKS: Final = {
-    MigrationStatus.PRE_MIGRATING: TaskState.RESIZE_MIGRATED,
-    MigrationStatus.MIGRATING: TaskState.RESIZE_MIGRATED,
-    MigrationStatus.POST_MIGRATING: TaskState.RESIZE_FINISH,
-}
-"""The task of a server in a forward flow, by what its migration says."""
 
 
 def mark_again(ctx: Context) -> None:
@@ -69,7 +56,7 @@ def mark_again(ctx: Context) -> None:
     A server that ran before its move and was stopped by its user since counts as stopped before it: it is left off on
     either host.
     """
-    if ctx.run.kind not in _MARKED:
+    if not kinds.of(ctx.run.kind).tasks:
         return
     move, cells, found = ctx.move, ctx.run.cells, ctx.observed
     if found is None or _mark_lost(ctx, found.host, found.vm_state, found.task_state, found.status) is None:
@@ -111,9 +98,9 @@ def _mark_lost(
     if status is None or ctx.move.before is None or task_state is not None or vm_state not in _RESET:
         return None
     place, there = ctx.move.source_host, ctx.attempt.host if ctx.attempt is not None else None
-    if ctx.run.kind == "revert" and status == MigrationStatus.REVERTING:
-        return (VmState.RESIZED, TaskState.RESIZE_REVERTING) if host in (place, there) else None
-    task = _TASKS.get(status) if ctx.run.kind in FORWARD_KINDS else None
+    task = kinds.of(ctx.run.kind).tasks.get(status)
+    if task == TaskState.RESIZE_REVERTING:
+        return (VmState.RESIZED, task) if host in (place, there) else None
     if task is None or host != (there if task == TaskState.RESIZE_FINISH else place):
         return None
     return before(ctx.move).vm_state, task

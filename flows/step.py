@@ -34,7 +34,9 @@ from droveway.errors import (
 from droveway.flows import evacuation, outcome
 from droveway.flows.run import Context
 from droveway.persistence.database import absence, without_sql
-from droveway.persistence.journal.moves import FORWARD_KINDS, GONE, RELEASING_KINDS
+from droveway.persistence.journal import kinds
+from droveway.persistence.journal.kinds import Evacuation
+from droveway.persistence.journal.moves import GONE
 from droveway.printable import printable
 
 if TYPE_CHECKING:
@@ -159,7 +161,7 @@ class Step(task.Task):
             return self.perform(ctx)
         except ServerDeleted:
             ctx.run.note_deleted()
-            if not (ctx.must_go_on or ctx.run.kind in RELEASING_KINDS):
+            if not (ctx.must_go_on or kinds.of(ctx.run.kind).releases_gone_server):
                 raise
             return dict(GONE)
         except (StepError, Conflict):
@@ -167,7 +169,7 @@ class Step(task.Task):
             if not why:
                 raise
             begun = ctx.must_go_on or (self.at_no_return and self.may_have_begun(ctx))
-            if begun or ctx.run.kind not in FORWARD_KINDS:
+            if begun or kinds.of(ctx.run.kind).evacuation is not Evacuation.UNDONE:
                 # What would be undone is Nova's by now, and what would come next too.
                 ctx.run.abandon(ctx, Evacuated(why))
             ctx.run.note_evacuated(why)
@@ -191,7 +193,7 @@ class Step(task.Task):
 
     def _undo_evacuated(self, ctx: Context, why: str) -> bool:
         """Undo the step of a server that Nova has evacuated, as ``why`` says; False without a reason."""
-        if why and ctx.run.kind not in FORWARD_KINDS:
+        if why and kinds.of(ctx.run.kind).evacuation is not Evacuation.UNDONE:
             ctx.run.abandon(ctx, Evacuated(why))
         if why:
             ctx.run.note_evacuated(why)
@@ -199,10 +201,10 @@ class Step(task.Task):
         return bool(why)
 
     def _evacuated(self, ctx: Context) -> str:
-        return ctx.run.evacuated(ctx) if _moves(ctx.run) else ""
+        return ctx.run.evacuated(ctx) if _looks(ctx) else ""
 
     def _evacuated_at_first(self, ctx: Context) -> str:
-        return evacuation.why_at_first(ctx) if _moves(ctx.run) else ""
+        return evacuation.why_at_first(ctx) if _looks(ctx) else ""
 
     def _mark_again(self, ctx: Context) -> None:
         """Where a guest would be started next, a person who has seen that the state was reset says so with a retry."""
@@ -228,9 +230,9 @@ class Step(task.Task):
         )
 
 
-def _moves(run: Run) -> bool:
-    """Whether the flow moves its server, or ends such a move: a delete does not care for whose it is."""
-    return run.kind in FORWARD_KINDS or run.kind in outcome.ENDS
+def _looks(ctx: Context) -> bool:
+    """Whether a flow of this kind cares for an evacuation of its server."""
+    return kinds.of(ctx.run.kind).evacuation is not Evacuation.IGNORED
 
 
 def guarded(

@@ -6,12 +6,13 @@ import dataclasses
 from typing import Final
 
 from droveway.clients.network import PortRecord
+from droveway.persistence.journal import kinds
 from droveway.persistence.nova.catalog import Flavor, Host, Server
 from droveway.persistence.nova.quotas import Holding
 from droveway.persistence.nova.server_features import Features
 
-RESIZE: Final = "resize"
-MIGRATE: Final = "migrate"
+RESIZE: Final = kinds.RESIZE.name
+MIGRATE: Final = kinds.MIGRATE.name
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

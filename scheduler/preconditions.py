@@ -11,14 +11,15 @@ from collections.abc import Callable
 from typing import Final, Generic, TypeVar
 
 from droveway.errors import Refused
+from droveway.persistence.journal import kinds
 from droveway.scheduler import flavor_rules as flavor
 from droveway.scheduler import server_rules as server
 from droveway.scheduler.facts import MIGRATE, RESIZE, EndFacts, Facts
 
 F = TypeVar("F", Facts, EndFacts)
 
-CONFIRM: Final = "confirm"
-REVERT: Final = "revert"
+CONFIRM: Final = kinds.CONFIRM.name
+REVERT: Final = kinds.REVERT.name
 
 
 @dataclasses.dataclass(frozen=True)

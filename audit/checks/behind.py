@@ -9,13 +9,13 @@ from typing import Final
 
 from droveway.audit.records import MigrationRow, MoveRow, ServerRow
 from droveway.audit.snapshot import Snapshot
+from droveway.persistence.journal import kinds
 from droveway.persistence.journal.states import State
 from droveway.persistence.nova.vm_states import ENDED_MIGRATIONS, RESIZING, MigrationStatus, TaskState, VmState
 
 PUT_BACK: Final = "cell-put-back"
 """The code with which a move rests whose step found its rows put back."""
 
-_KINDS: Final = ("resize", "migrate")
 _AT_DESTINATION: Final = (State.VERIFYING, State.DONE)
 _UNDONE: Final = (State.FAILED, State.CANCELLED)
 _KNOWN: Final = (*_AT_DESTINATION, State.REVERTED, *_UNDONE)
@@ -30,7 +30,9 @@ def of(snapshot: Snapshot, server: str) -> MoveRow | None:
     """Return the server's last move where the cell's rows are of a time before its end; None for any other server."""
     standing = snapshot.standings.get(server)
     move = snapshot.last_moves.get(server)
-    if standing is None or standing.row is None or move is None or move.kind not in _KINDS or move.delete_requested:
+    if standing is None or standing.row is None or move is None or move.delete_requested:
+        return None
+    if not kinds.of(move.kind).leaves_known_rows:
         return None
     if move.state is State.NEEDS_OPERATOR:
         return move if move.error_code == PUT_BACK else None
@@ -85,5 +87,5 @@ def _is_as_left(row: ServerRow, move: MoveRow) -> bool:
         and row.task_state is None
         and row.vm_state != VmState.RESIZED
         and all(trace is None for trace in traces)
-        and (move.kind != "resize" or wanted in (present.get("name"), present.get("flavorid")))
+        and (not kinds.of(move.kind).changes_flavor or wanted in (present.get("name"), present.get("flavorid")))
     )

@@ -8,6 +8,7 @@ from typing import Final
 from droveway.audit.findings import Finding, Kind, update
 from droveway.audit.records import MigrationRow, MoveRow
 from droveway.audit.snapshot import Phase, Snapshot
+from droveway.persistence.journal import kinds
 from droveway.persistence.journal.states import State
 from droveway.persistence.nova.vm_states import ENDED_MIGRATIONS, MigrationStatus
 
@@ -59,7 +60,7 @@ def check(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def _agrees(move: MoveRow, status: str) -> bool:
-    if move.delete_requested or move.kind == "delete":
+    if move.delete_requested or kinds.of(move.kind).deletes:
         return True
     expected = _EXPECTED.get(move.stage)
     return status in expected if expected is not None else status not in _NOT_FORWARD

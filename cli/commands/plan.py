@@ -9,6 +9,7 @@ from typing import Any
 from droveway.cli.base import ShowOne
 from droveway.cli.commands import request
 from droveway.cli.view.columns import Joined, size
+from droveway.persistence.journal import kinds
 
 
 class Plan(ShowOne):
@@ -45,7 +46,8 @@ class Plan(ShowOne):
 
 def page(plan: Mapping[str, Any]) -> str:
     """The plan as people read it."""
-    change = f", {plan['old_flavor']} → {plan['new_flavor']}" if plan["kind"] == "resize" else ""
+    kind = kinds.of(plan["kind"])
+    change = f", {plan['old_flavor']} → {plan['new_flavor']}" if kind.changes_flavor else ""
     then = f", then {', '.join(plan['alternates'])}" if plan["alternates"] else ", no alternates"
     wire = "" if plan["bytes"] is None else f", {size(plan['bytes'])} over the wire"
     lines = [
@@ -62,7 +64,7 @@ def page(plan: Mapping[str, Any]) -> str:
         lines.append(f"  {number:>2}  {step['step']:<{names}}  {step['where']:<{places}}  {step['undo']}")
         if step["no_return"]:
             lines.append(f"      {'── no way back from here ──':^{names + places}}")
-    option = f" --flavor {plan['new_flavor']}" if plan["kind"] == "resize" else ""
+    option = f" --flavor {plan['new_flavor']}" if kind.changes_flavor else ""
     lines += ["", "Nothing has been changed. Run it:", ""]
     return "\n".join(lines) + f"  droveway move create {plan['server']}{option} --from-plan {plan['id']}\n"
 

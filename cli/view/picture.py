@@ -160,7 +160,7 @@ class Watcher:
 def ahead(move: Move, steps: Sequence[MoveStep]) -> list[str]:
     """The steps that are still to come if all goes well, and what comes then; nothing while something is undone."""
     from droveway.flows import registry
-    from droveway.persistence.journal.moves import FORWARD_KINDS
+    from droveway.persistence.journal import kinds
 
     running = steps[-1] if steps and steps[-1].flow_uuid == move.flow_uuid else None
     if running is not None and running.direction != "execute":
@@ -170,7 +170,7 @@ def ahead(move: Move, steps: Sequence[MoveStep]) -> list[str]:
         return []
     names = [step.step_name() for step in registry.latest(kind).walk()]
     behind = names.index(running.step) + 1 if running is not None and running.step in names else 0
-    return names[behind:] + ([_POLICIES[move.policy]] if kind in FORWARD_KINDS else [])
+    return names[behind:] + ([_POLICIES[move.policy]] if kinds.of(kind).leads_to_wait else [])
 
 
 def name_of(step: MoveStep) -> str:

@@ -32,7 +32,7 @@ from droveway.flows.steps import overtaken
 from droveway.flows.steps.records import homes
 from droveway.outages import Outage
 from droveway.persistence.database import absence, without_sql
-from droveway.persistence.journal import attempts, debts, freezes, moves
+from droveway.persistence.journal import attempts, debts, freezes, kinds, moves
 from droveway.persistence.journal.states import BEGUN, ENDED, State
 from droveway.persistence.journal.tables import Move, MoveFlow
 from droveway.printable import printable
@@ -251,7 +251,7 @@ class MoveConductor(impl_nonblocking.NonBlockingConductor):
             commands = Commands(
                 self._coordination, flow_uuid=posting.flow, epoch=epoch, guard=epoch_path(move.id), version=0
             )
-            followed = homes.asked(self._resources.cells, move) if posting.kind == "delete" else ()
+            followed = homes.asked(self._resources.cells, move) if kinds.of(posting.kind).deletes else ()
             commands.sweep({*hosts, *followed}, ended)
             self._bury(move, epoch)
             fencing.release(journal, move.id, epoch)

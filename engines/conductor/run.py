@@ -31,7 +31,7 @@ from droveway.flows.run import DECLARED_DOWN, UNREACHABLE, MoveOptions
 from droveway.flows.steps import attached, overtaken
 from droveway.flows.steps.records import homes, leaving, older_rows
 from droveway.persistence.database import Database
-from droveway.persistence.journal import attempts, debts, freezes, moves, requests
+from droveway.persistence.journal import attempts, debts, freezes, kinds, moves, requests
 from droveway.persistence.journal.states import State
 from droveway.persistence.journal.tables import Move, MoveAttempt
 from droveway.persistence.nova.cells import Cells
@@ -185,7 +185,7 @@ class MoveRun:
             self._asked_beyond = direction == "execute" and (
                 self._asked_beyond or self.history.entered_again(step, direction) or overtaken.may_have_started(self)
             )
-        self._cancellable = cancellable and not self._asked_beyond and self.kind in moves.FORWARD_KINDS
+        self._cancellable = cancellable and not self._asked_beyond and kinds.of(self.kind).cancellable
         self._require_going_on()
         waited = self._await_session(step)
         claimed = (None if waited else self.backend.begun(step, direction)) or fencing.claimed(
@@ -453,7 +453,7 @@ class MoveRun:
         with self.journal.read() as session:
             ended = moves.ended_flows(session, self.move_id)
         hosts = set(self._hosts())
-        if self.kind == "delete":
+        if kinds.of(self.kind).deletes:
             hosts |= homes.asked(self.cells, self.row)
         self._commands.sweep(sorted(hosts), ended)
 
@@ -596,4 +596,4 @@ def gone_for_good(host: str) -> str:
 def begin_state(session: orm.Session, move: Move) -> None:
     """A queued move runs from its first claim on; one that only deletes its server is deleting."""
     if move.state == State.QUEUED:
-        moves.change_state(session, move, State.DELETING if move.kind == "delete" else State.RUNNING)
+        moves.change_state(session, move, kinds.of(move.kind).running)

@@ -24,14 +24,14 @@ from droveway.engines.conductor.rounds import one_round
 from droveway.flows.steps.hosts.command import ADOPTED
 from droveway.outages import Outage
 from droveway.persistence.database import Database
-from droveway.persistence.journal import moves, requests
+from droveway.persistence.journal import kinds, moves, requests
 from droveway.persistence.journal.moves import FlowRef
 from droveway.persistence.journal.states import State
 from droveway.persistence.journal.tables import Move, MoveStep
 from droveway.persistence.nova import evacuations
 from droveway.persistence.nova.api import InstanceMapping
 from droveway.persistence.nova.cell import Instance, Migration
-from droveway.persistence.nova.vm_states import MigrationStatus, VmState
+from droveway.persistence.nova.vm_states import VmState
 
 LOG = logging.getLogger(__name__)
 
@@ -41,12 +41,12 @@ EVERY: Final = 2.0
 NOT_YET: Final = 0.1
 """The same while another process leads, or it is not known who does."""
 
-CONFIRM: Final = "confirm"
-REVERT: Final = "revert"
-DELETE: Final = "delete"
+CONFIRM: Final = kinds.CONFIRM.name
+DELETE: Final = kinds.DELETE.name
 
-_KINDS: Final[dict[str, str]] = {MigrationStatus.CONFIRMED: CONFIRM, MigrationStatus.REVERTED: REVERT}
-_BEGUN: Final[dict[str, str]] = {MigrationStatus.CONFIRMING: CONFIRM, MigrationStatus.REVERTING: REVERT}
+_LEADS_TO_WAIT: Final = [kind.name for kind in kinds.KINDS if kind.leads_to_wait]
+_KINDS: Final = {kind.end_status: kind.name for kind in kinds.KINDS if kind.end_status}
+_BEGUN: Final = {kind.begun_status: kind.name for kind in kinds.KINDS if kind.begun_status}
 _CHUNK: Final = 200
 
 _WAITING: Final = sa.select(Move.id, Move.server, Move.source_cell).where(
@@ -119,7 +119,7 @@ def begun_before(journal: Database, cells: Mapping[str, Database], move: Move) -
     since the journal was adopted.
     """
     with journal.read() as session:
-        ours = sa.select(MoveStep.step).where(MoveStep.move_id == move.id, MoveStep.flow.not_in(moves.FORWARD_KINDS))
+        ours = sa.select(MoveStep.step).where(MoveStep.move_id == move.id, MoveStep.flow.not_in(_LEADS_TO_WAIT))
         last = session.scalar(ours.order_by(MoveStep.seq.desc()).limit(1))
     if last != ADOPTED:
         return None
@@ -189,13 +189,13 @@ class Outcomes:
     def _found(self, cell: str, waiting: Mapping[str, str]) -> dict[str, str]:
         """What is to be filed, by move: confirm or revert for an end that the rows show, delete for no server."""
         with self._nova.cells[cell].read() as session:
-            kinds = {str(move): CONFIRM for move in session.scalars(_EVACUATED, {"moves": [*waiting]})}
-            kinds |= {row.uuid: _KINDS[row.status] for row in session.execute(_ENDED, {"moves": [*waiting]})}
+            ends = {str(move): CONFIRM for move in session.scalars(_EVACUATED, {"moves": [*waiting]})}
+            ends |= {row.uuid: _KINDS[row.status] for row in session.execute(_ENDED, {"moves": [*waiting]})}
             standing = set(session.scalars(_PRESENT, {"servers": [*waiting.values()]}))
         lost = set(waiting.values()) - standing
         # A row that is not there may have been lost with its database: who deletes a server says so in its mapping too.
         gone = lost - self._mapped(lost) if lost else set()
-        return kinds | {move: DELETE for move, server in waiting.items() if server in gone}
+        return ends | {move: DELETE for move, server in waiting.items() if server in gone}
 
     def _mapped(self, servers: Collection[str]) -> set[str]:
         if self._nova.api is None:
@@ -203,10 +203,10 @@ class Outcomes:
         with self._nova.api.read() as session:
             return set(session.scalars(_MAPPED, {"servers": [*servers]}))
 
-    def _file(self, kinds: Mapping[str, str]) -> bool:
+    def _file(self, ends: Mapping[str, str]) -> bool:
         """File each, unless the move has left its wait since; whether anything was."""
         filed = False
-        for move_id, kind in kinds.items():
+        for move_id, kind in ends.items():
             with self._journal.write() as session:
                 move = moves.get(session, move_id, lock=True)
                 if move.state != State.VERIFYING or move.hold or move.delete_requested:

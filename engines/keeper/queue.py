@@ -10,9 +10,8 @@ from oslo_config import cfg
 
 from droveway.engines.keeper.admission import Admission, Kind, Limits, Racks, places
 from droveway.persistence.database import Database
-from droveway.persistence.journal import daemons, open_flows
+from droveway.persistence.journal import daemons, kinds, open_flows
 from droveway.persistence.journal.daemons import Runnable
-from droveway.persistence.journal.moves import FORWARD_KINDS
 from droveway.persistence.journal.states import BEGUN, State
 from droveway.persistence.nova import catalog
 
@@ -111,7 +110,7 @@ def waits_for(journal: Database, move_id: str, limits: Limits, racks: Racks) -> 
         running = [
             places(row, racks)
             for row in begun
-            if row.state == State.RUNNING and row.kind in FORWARD_KINDS and not waits(row)
+            if row.state == State.RUNNING and kinds.of(row.kind).limited and not waits(row)
         ]
         runnable = daemons.runnable(connection)
         if not runs(move, runnable):

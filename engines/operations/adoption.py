@@ -17,7 +17,8 @@ from droveway.flows import registry
 from droveway.flows.alternates import AlternateRetry
 from droveway.flows.steps.hosts.command import ADOPTED
 from droveway.persistence.database import Database, database_time
-from droveway.persistence.journal import moves
+from droveway.persistence.journal import kinds, moves
+from droveway.persistence.journal.kinds import Carries
 from droveway.persistence.journal.states import State
 from droveway.persistence.journal.tables import EPOCH, INCARNATION, Claim, Counter, Move, MoveFlow, MoveStep
 from droveway.printable import SHORT
@@ -25,8 +26,11 @@ from droveway.printable import SHORT
 _TURNED_BACK: Final = (states.FAILURE, states.REVERTING, states.REVERTED, states.REVERT_FAILURE)
 """TaskFlow gives these states to the atoms of a flow that is being undone."""
 
-_ONCE: Final = {"revert": "check_source"}
-"""By kind: up to which step nothing is run again.  A second look at a guest would not know that it was stopped."""
+_ONCE: Final = {Carries.BACK: "check_source"}
+"""By where a flow brings its server: up to which step nothing is run again.
+
+A second look at a guest would not know that it was stopped.
+"""
 
 _LOOK: Final = "droveway audit says what is wrong with it"
 
@@ -150,8 +154,8 @@ def _begin_again(session: orm.Session, move: Move, *, anew: bool) -> None:
         return
     graph = registry.graph(flow.kind, flow.version)
     again = [step.step_name() for step in ((*graph.tried, *graph.after) if graph.tried else graph.walk())]
-    if flow.kind in _ONCE:
-        again = again[again.index(_ONCE[flow.kind]) + 1 :]
+    if once := _ONCE.get(kinds.of(flow.kind).carries):
+        again = again[again.index(once) + 1 :]
     atoms = details.ATOMS.c
     ours = atoms.parent_uuid == flow.uuid
     if anew and graph.tried:

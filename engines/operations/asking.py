@@ -16,7 +16,7 @@ from droveway.engines.site.site import Parts, Site
 from droveway.errors import DrovewayError, NotFound, Refused
 from droveway.flows import registry
 from droveway.persistence.database import absence, database_time
-from droveway.persistence.journal import moves, requests
+from droveway.persistence.journal import kinds, moves, requests
 from droveway.persistence.journal.policies import HEALTHY, MANUAL
 from droveway.persistence.journal.states import ENDED, State
 from droveway.persistence.journal.tables import Move
@@ -29,8 +29,6 @@ LOG = logging.getLogger(__name__)
 DONE: Final = 0
 UNDONE: Final = 3
 NEEDS_OPERATOR: Final = 4
-
-_DONE: Final = {"confirm": "confirmed", "revert": "reverted"}
 
 
 def can_go_on(move: Move | sa.Row[Any], now: Any, away: Collection[str] = ()) -> bool:
@@ -117,6 +115,7 @@ def filing(site: Parts, move_id: str, kind: str, *, unasked: bool) -> requests.F
     What cannot be found out is a reason too.  ``unasked``, a delete's is filed whatever state the server is in.  Where
     the rows show that one of the two is done, that one is filed.
     """
+    record = kinds.of(kind)
     try:
         move = read_move(site, move_id)
         if unasked:
@@ -128,11 +127,11 @@ def filing(site: Parts, move_id: str, kind: str, *, unasked: bool) -> requests.F
         return str(error)
     except Exception as error:
         if (why := absence(error)) is not None:
-            return f"whether it may be {_DONE[kind]} cannot be told: {why}"
-        LOG.exception("Whether move %s may be %s cannot be told", move_id, _DONE[kind])
+            return f"whether it may be {record.past} cannot be told: {why}"
+        LOG.exception("Whether move %s may be %s cannot be told", move_id, record.past)
         return (
-            f"whether it may be {_DONE[kind]} cannot be told ({type(error).__name__}; the log of the conductor that "
-            f"leads has the traceback): droveway move {kind} {move_id[:SHORT]} tries it by hand"
+            f"whether it may be {record.past} cannot be told ({type(error).__name__}; the log of the conductor that "
+            f"leads has the traceback): droveway {record.command} {move_id[:SHORT]} tries it by hand"
         )
 
 

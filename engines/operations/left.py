@@ -19,7 +19,7 @@ from droveway.flows.before import Before, before
 from droveway.flows.steps.hosts.command import ADOPTED
 from droveway.flows.steps.records.put_back import START, WAITS, Power, Ran, Side, Stands, Vm
 from droveway.flows.steps.records.put_back import left as walked
-from droveway.persistence.journal import attempts
+from droveway.persistence.journal import attempts, kinds
 from droveway.persistence.journal.moves import GONE
 from droveway.persistence.journal.states import State
 from droveway.persistence.journal.tables import Move, MoveAttempt, MoveStep
@@ -64,8 +64,7 @@ _RESTING_BOOKS: Final = {State.VERIFYING: Books.BOTH, State.DONE: Books.DESTINAT
 _NAMES_FLAVOR: Final = {("save_request_spec", "execute"): True, ("restore_request_spec", "execute"): False}
 _ACTIONS: Final = {"mark_confirming": "confirmResize", "mark_reverting": "revertResize"}
 _MARKS: Final = ("accept", *_ACTIONS)
-_DELETE: Final = "delete"
-_IS_GONE: Final = (_DELETE, "settle_records")
+_IS_GONE: Final = (kinds.DELETE.name, "settle_records")
 """The step behind which the cell has no such server."""
 
 _LATER: Final = sa.select(cell.Migration.uuid).where(
@@ -210,7 +209,7 @@ def _stands(move: Move, state: State, done: list[MoveStep]) -> Stands:
     found = walked(
         Ran(row.flow, row.step, row.direction, row.attempt)  # type: ignore[arg-type]
         for row in done
-        if row.flow != _DELETE
+        if not kinds.of(row.flow).deletes
     )
     if state is State.VERIFYING:
         found = dataclasses.replace(WAITS, attempt=move.attempt)

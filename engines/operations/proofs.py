@@ -22,7 +22,7 @@ from droveway.engines.conductor.commands import Commands, Overdue, Unreachable
 from droveway.engines.site.site import Site
 from droveway.errors import Refused, StepError
 from droveway.flows.before import Before, shows_disks
-from droveway.persistence.journal.moves import FORWARD_KINDS
+from droveway.persistence.journal.kinds import KINDS, Carries
 from droveway.persistence.journal.tables import Move, MoveFlow
 from droveway.persistence.nova import objects, servers
 from droveway.printable import SHORT
@@ -202,9 +202,10 @@ _FORWARD: Final[dict[tuple[str, str], Proof]] = {
     ("define_guest", "revert"): _destination_off,
     ("start_guest", "revert"): _destination_off,
 }
+_THERE: Final = [kind.name for kind in KINDS if kind.carries is Carries.TO_DESTINATION]
 PROOFS: Final[Mapping[tuple[str, str, str], Proof]] = MappingProxyType(
     {
-        **{(kind, *at): proof for kind in sorted(FORWARD_KINDS) for at, proof in _FORWARD.items()},
+        **{(kind, *at): proof for kind in _THERE for at, proof in _FORWARD.items()},
         ("confirm", "discard_source", "execute"): _source_discarded,
         ("revert", "stop_guest", "execute"): _destination_off,
         ("revert", "start_guest", "revert"): _source_off,

@@ -26,8 +26,7 @@ from droveway.flows.before import shows_disks
 from droveway.flows.steps.records.put_back import Side
 from droveway.flows.steps.rows import compute_node, new_migration
 from droveway.persistence.database import database_time
-from droveway.persistence.journal import moves
-from droveway.persistence.journal.moves import FORWARD_KINDS
+from droveway.persistence.journal import kinds, moves
 from droveway.persistence.journal.states import ENDED, State
 from droveway.persistence.journal.tables import OPERATOR, Claim, Move, MoveFlow, MoveStep
 from droveway.persistence.nova import actions, cell, devices, objects, servers, swap_devices, usage
@@ -68,7 +67,7 @@ _LATEST: Final = (
         sa.or_(
             Move.id == sa.bindparam("move"),
             Move.state.not_in([state.value for state in ENDED]),
-            Move.kind.not_in(sorted(FORWARD_KINDS)),
+            Move.kind.not_in([kind.name for kind in kinds.KINDS if kind.begins_with_accept]),
             Move.id.in_(_MARKED),
         ),
     )
@@ -170,7 +169,7 @@ def _require_known(session: orm.Session, move: Move, where: str) -> None:
     short, state = move.id[:SHORT], State(move.state)
     if where not in (API, PLACEMENT, move.source_cell):
         raise Refused(f"move {short} of {move.server_name} is in cell {move.source_cell}, not in {where}")
-    if move.kind not in FORWARD_KINDS or not (state in _KNOWN or move.hold):
+    if not kinds.of(move.kind).leaves_known_rows or not (state in _KNOWN or move.hold):
         raise Refused(
             f"move {short} of {move.server_name} is {move.state}, and what it left in a database is known where it "
             f"rests: droveway move show {short} tells what can be done"

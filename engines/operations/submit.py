@@ -16,13 +16,13 @@ from droveway.engines.site.site import Site
 from droveway.errors import Refused, StepError
 from droveway.flows import registry
 from droveway.persistence.database import database_time
-from droveway.persistence.journal import daemons, debts, moves
+from droveway.persistence.journal import daemons, debts, kinds, moves
 from droveway.persistence.journal.policies import DEADLINE, HEALTHY, LONGEST, MANUAL
 from droveway.persistence.journal.tables import Move, Plan
 from droveway.persistence.nova import catalog, objects, servers
 from droveway.printable import SHORT
 from droveway.scheduler import candidates, preconditions
-from droveway.scheduler.facts import RESIZE, Facts
+from droveway.scheduler.facts import Facts
 from droveway.scheduler.hosts import host_states
 from droveway.scheduler.requests import MoveRequest, rules
 from droveway.scheduler.select import Selection
@@ -205,7 +205,7 @@ def _request(site: Site, facts: Facts) -> MoveRequest:
         # A migration keeps the server's own flavor, which may be on offer no more.
         own = servers.flavors(servers.extra_row(cell, facts.server.id))["cur"]
         flavor = objects.flavor_data(servers.flavor(api, facts.new.id) if facts.new is not None else own)
-    resizing = facts.kind == RESIZE
+    resizing = kinds.of(facts.kind).changes_flavor
     allowed = site.conf.scheduler.allow_resize_to_same_host if resizing else facts.same_host_cold_migrate
     return MoveRequest(
         server=facts.server.id,

@@ -19,7 +19,7 @@ from droveway.engines.site.site import Site
 from droveway.errors import Refused
 from droveway.persistence.compare_and_swap import compare_and_swap
 from droveway.persistence.database import database_time
-from droveway.persistence.journal import moves
+from droveway.persistence.journal import kinds, moves
 from droveway.persistence.journal.states import State
 from droveway.persistence.journal.tables import OPERATOR, Claim, Move, MoveFlow
 from droveway.persistence.nova import servers
@@ -39,7 +39,10 @@ _STATUSES: Final = frozenset(
 )
 _FLOW: Final = (
     sa.select(MoveFlow)
-    .where(MoveFlow.move_id == sa.bindparam("move"), MoveFlow.kind.in_(moves.FORWARD_KINDS))
+    .where(
+        MoveFlow.move_id == sa.bindparam("move"),
+        MoveFlow.kind.in_([kind.name for kind in kinds.KINDS if kind.leads_to_wait]),
+    )
     .order_by(MoveFlow.created_at.desc())
     .limit(1)
 )

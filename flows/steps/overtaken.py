@@ -18,7 +18,8 @@ from droveway.flows.run import Run
 from droveway.flows.steps.hosts import starting
 from droveway.flows.steps.hosts.command import ADOPTED, describe
 from droveway.flows.steps.rows import is_deleted, lives_on
-from droveway.persistence.journal.moves import FORWARD_KINDS
+from droveway.persistence.journal import kinds
+from droveway.persistence.journal.kinds import Carries
 from droveway.persistence.journal.tables import MoveStep
 from droveway.persistence.nova import servers
 from droveway.persistence.nova.vm_states import MigrationStatus, TaskState
@@ -35,7 +36,6 @@ _SWITCHED: Final = frozenset({_SWITCH, "start_guest", "save_request_spec", "fini
 _UNDONE_BACK: Final = frozenset({MigrationStatus.FINISHED, MigrationStatus.CONFIRMING, MigrationStatus.CONFIRMED})
 """What the migration says once a revert was undone."""
 
-_REVERT: Final = "revert"
 _REVERTING: Final = (TaskState.RESIZE_REVERTING, MigrationStatus.REVERTING)
 
 _SWITCHED_BACK: Final = frozenset(
@@ -69,11 +69,10 @@ _PREPARING: Final = _FIRST | {
 _MARK_BACK: Final = "mark_reverting"
 
 _FINDING: Final = {
-    "resize": _FIRST | {"choose_destinations", "alternates"},
-    "migrate": _FIRST | {"choose_destinations", "alternates"},
-    _REVERT: frozenset({_MARK_BACK, "check_source"}),
+    Carries.TO_DESTINATION: _FIRST | {"choose_destinations", "alternates"},
+    Carries.BACK: frozenset({_MARK_BACK, "check_source"}),
 }
-"""By kind: the steps that come before what every undo of the flow has to know."""
+"""By where the flow brings the server: the steps that come before what every undo of it has to know."""
 
 _ADOPTED: Final[weakref.WeakKeyDictionary[Run, bool]] = weakref.WeakKeyDictionary()
 """Run → whether its move's journal was adopted, which happens only while nobody has claimed it."""
@@ -108,15 +107,16 @@ def went_on(run: Run, step: str) -> bool:
     if attempt is None or move.storage is None or not was_adopted(run):
         return False
     row, migration = _rows(run)
-    if run.kind in FORWARD_KINDS and row is not None and migration is not None and migration.status in _ENDING:
+    carries = kinds.of(run.kind).carries
+    if carries is Carries.TO_DESTINATION and migration is not None and migration.status in _ENDING and row is not None:
         return True
     if attempt.host == move.source_host:
         return False
-    if run.kind == _REVERT:
+    if carries is Carries.BACK:
         if row is None or migration is None or row.host != move.source_host:
             return False
         return step not in _SWITCHED_BACK and _stands(row, migration, {_REVERTING})
-    if run.kind not in FORWARD_KINDS:
+    if carries is Carries.NOWHERE:
         return False
     if row is None or migration is None or row.host != attempt.host:
         return False
@@ -141,9 +141,10 @@ def went_back(run: Run, step: str) -> bool:
     row, migration = _rows(run)
     if row is None or migration is None:
         return False
-    if run.kind == _REVERT:
+    carries = kinds.of(run.kind).carries
+    if carries is Carries.BACK:
         return _waits(run, row, migration)
-    if run.kind not in FORWARD_KINDS or row.host != run.row.source_host:
+    if carries is Carries.NOWHERE or row.host != run.row.source_host:
         return False
     if migration.status == MigrationStatus.ERROR:
         return step not in _FIRST
@@ -159,13 +160,14 @@ def require_way(ctx: Context) -> None:
     """
     if not was_adopted(ctx.run) or is_deleted(ctx):
         return
-    if ctx.run.kind == _REVERT:
+    carries = kinds.of(ctx.run.kind).carries
+    if carries is Carries.BACK:
         row, migration = _rows(ctx.run)
         undone = row is not None and migration is not None and _waits(ctx.run, row, migration)
         if undone and ctx.direction == "execute" and ctx.step != _MARK_BACK:
             raise _overtaken(ctx, "it was undone", "")
         return
-    if ctx.run.kind not in FORWARD_KINDS:
+    if carries is Carries.NOWHERE:
         return
     if ctx.direction == "revert":
         _require_way_back(ctx)
@@ -264,12 +266,13 @@ def may_not_turn_back(run: Run, step: str) -> bool:
     """
     if went_on(run, step):
         return True
-    if step not in _FINDING.get(run.kind, ()) or not is_behind(run):
+    carries = kinds.of(run.kind).carries
+    if step not in _FINDING.get(carries, ()) or not is_behind(run):
         return False
     row, migration = _rows(run)
     if row is None or migration is None:
         return False
-    if run.kind == _REVERT:
+    if carries is Carries.BACK:
         return _stands(row, migration, {_REVERTING})
     return run.attempt(run.row) is not None and migration.status != MigrationStatus.ERROR
 
@@ -280,7 +283,7 @@ def may_be_done(run: Run, failed: str, graph: Graph) -> list[str]:
     The point of no return is none of them: an undo is refused where the guest may have been started.  What was done on
     an alternate that was tried after the adoption the journal knows.
     """
-    if failed in _FINDING.get(run.kind, (failed,)) or _adopted_on(run) != run.row.attempt:
+    if failed in _FINDING.get(kinds.of(run.kind).carries, (failed,)) or _adopted_on(run) != run.row.attempt:
         return []
     names = graph.names()
     return names[names.index(failed) + 1 : names.index(graph.no_return.step_name())]

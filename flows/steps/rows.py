@@ -17,8 +17,7 @@ from droveway.flows import evacuation
 from droveway.flows.before import Before, before
 from droveway.flows.run import Context, Run
 from droveway.persistence.compare_and_swap import OneOf, compare_and_swap
-from droveway.persistence.journal import moves
-from droveway.persistence.journal.moves import FORWARD_KINDS
+from droveway.persistence.journal import kinds, moves
 from droveway.persistence.journal.tables import Move
 from droveway.persistence.nova import actions, evacuations, faults, objects, servers, swap_devices, usage
 from droveway.persistence.nova.cell import Instance, InstanceExtra, Migration
@@ -64,7 +63,7 @@ def cell_rows(ctx: Context) -> Iterator[Rows]:
     What must go on goes on for a server that is being deleted, and so does confirm or revert: a delete waits for them.
     """
     move = ctx.move
-    deleting = ctx.must_go_on or ctx.run.kind not in FORWARD_KINDS
+    deleting = ctx.must_go_on or not kinds.of(ctx.run.kind).needs_live_server
     with ctx.run.cells.transaction(move.source_cell, move.server, ctx.run.epoch) as session:
         action = actions.ActionRef(move.server, request_id(ctx))
         instance = servers.live(session, move.server, deleting=deleting)
@@ -117,7 +116,7 @@ def is_deleted(ctx: Context) -> bool:
     """Whether the server is gone, or in a forward flow being deleted: then nothing is given back to it any more."""
     with ctx.run.cells.database(ctx.move.source_cell).read() as session:
         try:
-            servers.live(session, ctx.move.server, deleting=ctx.run.kind not in FORWARD_KINDS)
+            servers.live(session, ctx.move.server, deleting=not kinds.of(ctx.run.kind).needs_live_server)
         except ServerDeleted:
             return True
     return False
@@ -268,7 +267,7 @@ def new_migration(move: Move, record: Before, status: str) -> Migration:
         instance_uuid=move.server,
         old_instance_type_id=objects.flavor_data(record.old_flavor)["id"],
         new_instance_type_id=objects.flavor_data(record.new_flavor)["id"],
-        migration_type="resize" if move.kind == "resize" else "migration",
+        migration_type=kinds.of(move.kind).migration_type,
         hidden=False,
         cross_cell_move=False,
         user_id=record.user_id,

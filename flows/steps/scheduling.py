@@ -13,7 +13,7 @@ from droveway.flows.run import Context
 from droveway.flows.step import Step
 from droveway.flows.steps import overtaken
 from droveway.flows.steps.rows import compute_node
-from droveway.persistence.journal import attempts
+from droveway.persistence.journal import attempts, kinds
 from droveway.persistence.nova import objects
 from droveway.scheduler.candidates import schedule
 from droveway.scheduler.filters import rejection
@@ -92,7 +92,7 @@ def _request(ctx: Context) -> MoveRequest:
 
 def _allow_same_host(ctx: Context) -> bool:
     """Nova: `allow_resize_to_same_host` for a resize, the driver's own word for a cold migrate."""
-    if ctx.move.kind == "resize":
+    if kinds.of(ctx.move.kind).changes_flavor:
         return ctx.run.options.allow_resize_to_same_host
     worker = ctx.run.workers().get(ctx.move.source_host)
     return worker is not None and worker.same_host_cold_migrate

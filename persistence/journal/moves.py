@@ -14,20 +14,14 @@ from sqlalchemy import exc, orm
 
 from droveway.errors import Conflict, Evacuated, NotFound, Refused, ServerDeleted
 from droveway.persistence.database import database_time
-from droveway.persistence.journal import debts
+from droveway.persistence.journal import debts, kinds
 from droveway.persistence.journal.policies import AUTO, DEADLINE, MANUAL
 from droveway.persistence.journal.states import ENDED, State, check_transition
 from droveway.persistence.journal.tables import COLLECTOR, OPERATOR, Claim, Debt, Move, MoveFlow, MoveStep
 from droveway.printable import SHORT
 
-FORWARD_KINDS: Final = frozenset({"resize", "migrate"})
-"""The flows that carry a server to another host, or let it grow: only these are cancelled, and ended by a delete."""
-
 OPERATOR_WRITES: Final = dt.timedelta(minutes=5)
 """A person's command that has not given its claim back by then counts as dead, and somebody clears up after it."""
-
-RELEASING_KINDS: Final = frozenset({"confirm", "delete"})
-"""The flows that go through also for a server without rows, to have the rest of it released."""
 
 CONFIRM_AGAIN: Final = 5
 """Seconds until a confirm that a delete waits for, and that was undone, is tried again."""
@@ -341,9 +335,8 @@ def _ended_by_nova(session: orm.Session, flow: MoveFlow) -> dict[str, Any] | Non
     if len(results) <= 1:
         return None
     left = "; ".join(str(result[LEFT]) for result in results if LEFT in result)
-    what = "confirmed" if flow.kind == "confirm" else "reverted"
     rest = f", but {left}" if left else ": what the move still held was cleared"
-    return {"code": "by-nova", "message": f"Nova {what} the server before this move did{rest}"}
+    return {"code": "by-nova", "message": f"Nova {kinds.of(flow.kind).past} the server before this move did{rest}"}
 
 
 def forgo_flow(session: orm.Session, move: Move) -> None:
@@ -397,21 +390,21 @@ def _add_flow(session: orm.Session, move: Move, flow: FlowRef, now: dt.datetime)
 
 
 def _state_after(session: orm.Session, kind: str, move: Move, error: dict[str, Any] | None, *, done: bool) -> State:
-    if kind == "delete":
-        return State.DONE if move.kind == kind or _was_kept(session, move) else State.CANCELLED
-    if done == (kind in FORWARD_KINDS):
-        return State.VERIFYING
-    if move.delete_requested:
-        return State.DELETING
-    if done:
-        return State.DONE if kind == "confirm" else State.REVERTED
+    """Choose the first state of the kind's ending whose case holds."""
+    ending = kinds.of(kind).ending(done=done)
+    if ending.unkept is not None and move.kind != kind and not _was_kept(session, move):
+        return ending.unkept
+    if ending.to_be_deleted is not None and move.delete_requested:
+        return ending.to_be_deleted
     deleted = error is not None and error["code"] == ServerDeleted.code
-    return State.CANCELLED if move.cancel_requested or deleted else State.FAILED
+    if ending.cancelled is not None and (move.cancel_requested or deleted):
+        return ending.cancelled
+    return ending.state
 
 
 def _was_confirmed(session: orm.Session, move: Move) -> bool:
     confirmed = sa.select(MoveFlow.uuid).where(
-        MoveFlow.move_id == move.id, MoveFlow.kind == "confirm", MoveFlow.outcome == "done"
+        MoveFlow.move_id == move.id, MoveFlow.kind == kinds.CONFIRM.name, MoveFlow.outcome == "done"
     )
     return session.scalar(confirmed.limit(1)) is not None
 
@@ -430,7 +423,7 @@ def _confirm_after(move: Move, kind: str, *, done: bool) -> int | None:
     After a confirm or revert that was undone the policy's whole time begins again.
     """
     if move.delete_requested:
-        return CONFIRM_AGAIN if kind == "confirm" else 0
+        return CONFIRM_AGAIN if kinds.of(kind).asked_for_by_deletes else 0
     if move.policy == MANUAL:
         return None
     return 0 if done and move.policy == AUTO else move.confirm_seconds

@@ -10,7 +10,7 @@ from sqlalchemy import orm
 
 from droveway.errors import Refused
 from droveway.persistence.database import database_time
-from droveway.persistence.journal import debts, moves
+from droveway.persistence.journal import debts, kinds, moves
 from droveway.persistence.journal.moves import FlowRef
 from droveway.persistence.journal.states import ENDED, State
 from droveway.persistence.journal.tables import Move, MoveStep
@@ -19,15 +19,15 @@ from droveway.printable import SHORT
 Filing = Callable[[orm.Session, Move], None]
 """Files a flow of a move in a transaction of the journal."""
 
-FORWARD: Final = frozenset({State.QUEUED, State.RUNNING, State.UNDOING})
+_CANCELLABLE: Final = frozenset({State.QUEUED, State.RUNNING, State.UNDOING})
 
-_GOING_ON: Final = FORWARD | {State.CONFIRMING, State.REVERTING, State.DELETING}
+_GOING_ON: Final = _CANCELLABLE | {State.CONFIRMING, State.REVERTING, State.DELETING}
 
 
 def confirm(session: orm.Session, move: Move, flow: FlowRef) -> None:
     """File the confirm flow; raises Refused unless the move waits for verification."""
     require(move, {State.VERIFYING}, "confirmed")
-    moves.begin_flow(session, move, State.CONFIRMING, flow)
+    moves.begin_flow(session, move, kinds.CONFIRM.running, flow)
 
 
 def revert(session: orm.Session, move: Move, flow: FlowRef, *, shown: bool = False) -> None:
@@ -38,7 +38,7 @@ def revert(session: orm.Session, move: Move, flow: FlowRef, *, shown: bool = Fal
     require(move, {State.VERIFYING}, "reverted")
     if move.delete_requested and not shown:
         raise Refused(_going(move, "reverted"))
-    moves.begin_flow(session, move, State.REVERTING, flow)
+    moves.begin_flow(session, move, kinds.REVERT.running, flow)
 
 
 def cancel(session: orm.Session, move: Move, past_no_return: frozenset[str]) -> None:
@@ -47,10 +47,10 @@ def cancel(session: orm.Session, move: Move, past_no_return: frozenset[str]) -> 
     Raises Refused outside the forward flow or past that point.  A move that never began ends at once.
     """
     state = _effective(move)
-    if state not in ENDED and (move.kind == "delete" or move.delete_requested):
+    if state not in ENDED and (kinds.of(move.kind).deletes or move.delete_requested):
         raise Refused(_going(move, "cancelled"))
-    if state not in FORWARD:
-        require(move, FORWARD, "cancelled")
+    if state not in _CANCELLABLE:
+        require(move, _CANCELLABLE, "cancelled")
     if move.step in past_no_return:
         raise Refused(
             f"move {move.id[:SHORT]} is past its point of no return (step {move.step}), so it can only go on: "
@@ -112,7 +112,7 @@ def delete(session: orm.Session, move: Move) -> None:
     A forward flow ends at its next boundary and releases everything; what waits for verification is confirmed first,
     or reverted where that had begun; any other flow ends as it would.  Then the server goes.
     """
-    if move.state == State.NEEDS_OPERATOR and (move.delete_requested or move.kind == "delete"):
+    if move.state == State.NEEDS_OPERATOR and (move.delete_requested or kinds.of(move.kind).deletes):
         retry(session, move)
     move.delete_requested = True
     move.hold = False

@@ -19,11 +19,13 @@ from droveway.flows.steps import overtaken
 from droveway.flows.steps.hosts import confirming
 from droveway.flows.steps.hosts.command import ADOPTED
 from droveway.flows.steps.records import endings, records
+from droveway.persistence.journal import kinds
+from droveway.persistence.journal.kinds import Carries
 from droveway.persistence.nova.cell import Migration
 from droveway.wire import Direction
 
-FORWARD = [graph for graph in registry.GRAPHS.values() if graph.kind in ("resize", "migrate")]
-BACK = [graph for graph in registry.GRAPHS.values() if graph.kind == "revert"]
+FORWARD = [graph for graph in registry.GRAPHS.values() if kinds.of(graph.kind).carries is Carries.TO_DESTINATION]
+BACK = [graph for graph in registry.GRAPHS.values() if kinds.of(graph.kind).carries is Carries.BACK]
 
 
 @pytest.fixture(name="moving")
@@ -69,29 +71,28 @@ def lists(forward: list[Graph], back: list[Graph]) -> dict[str, set[str]]:
     }
 
 
-def finding() -> dict[str, set[str]]:
-    """By kind what comes before the first step on a destination, the choice among the alternates too.
+def finding() -> dict[Carries, set[str]]:
+    """By where a flow brings its server: what comes before the first step on a destination, the choice too.
 
     A revert is to know what it found on both hosts.
     """
-    known = {
-        graph.kind: {name for name in graph.names() if name not in since(graph, graph.tried[0])} for graph in FORWARD
-    }
-    return known | {graph.kind: set(until(graph, confirming.CheckRevertSource)) for graph in BACK}
+    there = [{name for name in graph.names() if name not in since(graph, graph.tried[0])} for graph in FORWARD]
+    back = [set(until(graph, confirming.CheckRevertSource)) for graph in BACK]
+    return {Carries.TO_DESTINATION: set.union(*there), Carries.BACK: set.union(*back)}
 
 
 def test_the_steps_that_are_named_are_those_of_the_graphs() -> None:
     wanted = lists(FORWARD, BACK)
     assert {name: set(getattr(overtaken, name)) for name in wanted} == wanted
-    assert {kind: set(steps) for kind, steps in overtaken._FINDING.items()} == finding()
+    assert {carries: set(steps) for carries, steps in overtaken._FINDING.items()} == finding()
     assert {overtaken._SWITCH} == {records.SwitchRecords.step_name(), endings.SwitchBack.step_name()}
     assert {overtaken._MARK_BACK} == {names(graph)[0] for graph in BACK}
 
 
 def test_no_step_is_run_once_that_no_graph_has() -> None:
     """Named by hand in the adoption: up to it a revert's steps are not run again."""
-    for kind, step in adoption._ONCE.items():
-        graphs = [graph for graph in registry.GRAPHS.values() if graph.kind == kind]
+    for carries, step in adoption._ONCE.items():
+        graphs = [graph for graph in registry.GRAPHS.values() if kinds.of(graph.kind).carries is carries]
         assert graphs
         assert all(step in names(graph) for graph in graphs)
 
@@ -300,7 +301,8 @@ def test_rows_that_are_switched_are_not_switched_while_the_source_is_away(moving
 @pytest.mark.parametrize("graph", FORWARD, ids=lambda graph: f"{graph.kind}@{graph.version}")
 def test_a_forward_flow_that_was_put_back_parks_until_it_is_on_its_destination(moving: Moving, graph: Graph) -> None:
     adopted(moving, graph.kind)
-    assert {step for step in graph.names() if overtaken.may_not_turn_back(moving, step)} == finding()[graph.kind]
+    parks = {step for step in graph.names() if overtaken.may_not_turn_back(moving, step)}
+    assert parks == finding()[kinds.of(graph.kind).carries]
     moving.chosen = None
     assert not any(overtaken.may_not_turn_back(moving, step) for step in graph.names()), "nothing was claimed"
 
@@ -309,7 +311,8 @@ def test_a_forward_flow_that_was_put_back_parks_until_it_is_on_its_destination(m
 def test_a_revert_that_was_put_back_parks_where_its_rows_show_that_it_began(moving: Moving, graph: Graph) -> None:
     adopted(moving, graph.kind)
     moving.place(DESTINATION, "resize_reverting", "reverting", "resized")
-    assert {step for step in graph.names() if overtaken.may_not_turn_back(moving, step)} == finding()[graph.kind]
+    parks = {step for step in graph.names() if overtaken.may_not_turn_back(moving, step)}
+    assert parks == finding()[kinds.of(graph.kind).carries]
     moving.place(DESTINATION, None, "finished", "resized")
     assert not any(overtaken.may_not_turn_back(moving, step) for step in graph.names())
 
@@ -321,7 +324,7 @@ def test_what_may_be_done_lies_between_the_failed_step_and_the_start(moving: Mov
     order = graph.names()
     start = order.index(graph.no_return.step_name())
     for number, step in enumerate(order[:start]):
-        known = [] if step in finding()[graph.kind] else order[number + 1 : start]
+        known = [] if step in finding()[kinds.of(graph.kind).carries] else order[number + 1 : start]
         assert overtaken.may_be_done(moving, step, graph) == known
     moving.row.attempt = 2
     assert overtaken.may_be_done(moving, order[start - 2], graph) == [], "this alternate the journal knows"

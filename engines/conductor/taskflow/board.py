@@ -24,7 +24,7 @@ from taskflow.utils import misc
 from droveway.clients.zookeeper import BOARD, Coordination
 from droveway.errors import CoordinationLost
 from droveway.outages import Once
-from droveway.persistence.journal.moves import FORWARD_KINDS
+from droveway.persistence.journal import kinds
 from droveway.persistence.journal.tables import Move, MoveFlow
 from droveway.wire import MOST_BYTES, Name, Number
 
@@ -53,7 +53,7 @@ def posting_of(move: Move | sa.Row[Any], flow: MoveFlow | sa.Row[Any]) -> Postin
         kind=flow.kind,
         version=flow.version,
         digest=flow.digest,
-        urgent=flow.kind not in FORWARD_KINDS or move.state == "undoing" or _is_to_end(move),
+        urgent=kinds.of(flow.kind).urgent or move.state == "undoing" or _is_to_end(move),
         filed=flow.created_at.isoformat(),
     )
 

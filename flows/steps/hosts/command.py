@@ -13,7 +13,8 @@ from droveway.flows.before import SWAP, before
 from droveway.flows.run import DECLARED_DOWN, UNREACHABLE, Context
 from droveway.flows.step import Step, Where
 from droveway.flows.steps.rows import lives_on
-from droveway.persistence.journal import moves
+from droveway.persistence.journal import kinds
+from droveway.persistence.journal.kinds import Carries
 from droveway.persistence.journal.tables import MoveStep
 from droveway.persistence.nova import objects
 from droveway.wire import CheckDestination, GuestState, NoDetails
@@ -142,7 +143,7 @@ def never_started(ctx: Context) -> bool:
 
     In a journal that was adopted as it is, what is not there proves nothing of the moves that were under way.
     """
-    if ctx.run.kind not in moves.FORWARD_KINDS or ctx.same_host:
+    if kinds.of(ctx.run.kind).carries is not Carries.TO_DESTINATION or ctx.same_host:
         return False
     asked = sa.and_(
         MoveStep.flow_uuid == ctx.run.flow_uuid,

@@ -87,6 +87,8 @@ class CheckSource(HostStep):
     does = "check what was set aside on the source"
     no_undo = "it only reads"
     gives = "source_check"
+    may_be_missing: ClassVar[bool] = True
+    """Whether the flow goes on that finds nothing set aside there: a host that was installed anew has nothing."""
 
     def perform(self, ctx: Context) -> dict[str, Any] | None:
         """Nobody needs the disks of a server that was deleted meanwhile; a host declared down has them discarded later.
@@ -100,9 +102,9 @@ class CheckSource(HostStep):
         except StepError as error:
             if error.error_code == DECLARED_DOWN and self.may_do_without(ctx) and not ctx.same_host:
                 return {"declared_down": self.host(ctx)}
-            if error.error_code != "missing" or ctx.run.kind != "confirm":
+            if error.error_code != "missing" or not self.may_be_missing:
                 raise
-            # A host that was installed anew: a confirm, which only deletes there, has nothing to do.
+            # What comes next only deletes there, and has nothing to do.
             return {"missing": error.message}
 
     def may_do_without(self, ctx: Context) -> bool:  # noqa: ARG002 - a confirm always may
@@ -115,6 +117,7 @@ class CheckRevertSource(CheckSource):
 
     title: ClassVar[str] = "check_source"
     does = "check what was set aside on the source, and the guest on the destination"
+    may_be_missing = False
 
     def may_do_without(self, ctx: Context) -> bool:
         """Only a revert that may have stopped the guest already: what comes next fails, and its undo starts it."""

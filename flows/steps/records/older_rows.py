@@ -20,7 +20,7 @@ from droveway.flows.before import Before, before
 from droveway.flows.run import Run
 from droveway.flows.steps import overtaken
 from droveway.flows.steps.records.put_back import START, Flavor, Ran, Side, Stands, Vm, after
-from droveway.persistence.journal import attempts
+from droveway.persistence.journal import attempts, kinds
 from droveway.persistence.journal.tables import MoveStep
 from droveway.persistence.nova import objects, servers
 from droveway.persistence.nova.vm_states import MOVABLE, TaskState, VmState
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from droveway.flows.run import Context
     from droveway.persistence.journal.tables import Move
 
-_DELETE: Final = "delete"
 """The flow that is not compared: whatever the rows say, all of them go."""
 
 _RESERVES: Final = "reserve_volumes"
@@ -155,7 +154,7 @@ def require_own(ctx: Context) -> None:
     evacuated is not either.
     """
     move, run = ctx.move, ctx.run
-    if run.kind == _DELETE or move.before is None or overtaken.was_adopted(run):
+    if kinds.of(run.kind).deletes or move.before is None or overtaken.was_adopted(run):
         return
     row = ctx.observed
     if row is None or row.task_state == TaskState.DELETING or row.evacuated:

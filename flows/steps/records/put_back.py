@@ -10,7 +10,6 @@ import enum
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
-from droveway.persistence.journal.moves import FORWARD_KINDS
 from droveway.persistence.nova.vm_states import MigrationStatus, TaskState
 from droveway.wire import Direction
 
@@ -258,7 +257,7 @@ def after(found: Stands, ran: Ran) -> Stands:
     """What stands after this step of this graph, of what stood before it; a step that no graph has changes nothing."""
     leaves = LEAVES.get(ran.kind, {}).get(ran.step, NOTHING)
     if ran.direction == "execute":
-        if ran.kind in FORWARD_KINDS and ran.step == _NAMES_DESTINATION:
+        if ran.step == _NAMES_DESTINATION:
             found = dataclasses.replace(found, attempt=ran.attempt)
         return dataclasses.replace(found, **leaves.does)
     changes = dict(leaves.undoes)

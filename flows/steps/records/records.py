@@ -37,7 +37,7 @@ from droveway.flows.steps.rows import (
 )
 from droveway.flows.steps.scheduling import check_group
 from droveway.persistence.compare_and_swap import OneOf, compare_and_swap
-from droveway.persistence.journal import moves
+from droveway.persistence.journal import kinds, moves
 from droveway.persistence.journal.tables import MoveAttempt
 from droveway.persistence.nova import actions, objects, servers, usage
 from droveway.persistence.nova.cell_hosts import ComputeNode
@@ -87,7 +87,7 @@ class RecordBefore(Step):
         )
         with run.api.read() as session:
             spec = servers.request_spec(session, move.server).spec or ""
-            wanted = servers.flavor(session, move.new_flavor) if move.kind == "resize" else None
+            wanted = servers.flavor(session, move.new_flavor) if kinds.of(move.kind).changes_flavor else None
         ports = [
             PortBefore(port=port.id, mac=port.mac, profile=port.profile, device_owner=port.device_owner)
             for port in run.network.ports(move.server)

@@ -33,6 +33,7 @@ from droveway.errors import DrovewayError
 from droveway.flows import registry
 from droveway.lab import books, build, cloud, snapshot
 from droveway.lab.runner import Probes
+from droveway.persistence.journal import kinds
 from droveway.persistence.journal.states import State
 
 SERVER: Final = "web"
@@ -169,7 +170,7 @@ class Bench:
 
     def _base(self, kind: str) -> snapshot.Snapshot:
         by_policy = kind == "confirm" and self._how in POLICIES
-        return self._verifying if kind in ("confirm", "revert") and not by_policy else self._rest
+        return self._verifying if kinds.of(kind).ends_wait and not by_policy else self._rest
 
     @functools.cached_property
     def _verifying(self) -> snapshot.Snapshot:

@@ -15,7 +15,7 @@ from droveway.flows import registry
 from droveway.lab import books, operations, runner, servers
 from droveway.lab.runner import Probes
 from droveway.lab.session import Lab
-from droveway.persistence.journal import moves, requests
+from droveway.persistence.journal import kinds, moves, requests
 from droveway.persistence.journal.states import ENDED, State
 from droveway.persistence.journal.tables import Move
 from droveway.persistence.nova import api, objects
@@ -35,9 +35,10 @@ def carry(
 
 def submit(lab: Lab, kind: str, server: str, policy: str = "deadline") -> None:
     """Ask for a flow of this kind: of the only open move, or of a new one of the server, with this confirm policy."""
-    if kind == "delete":
+    record = kinds.of(kind)
+    if record.deletes:
         operations.ask_to_delete(lab, server)
-    elif kind in ("confirm", "revert"):
+    elif record.ends_wait:
         with lab.journal.write() as session:
             getattr(requests, kind)(session, moves.open_moves(session)[0], registry.reference(kind))
     else:
@@ -76,7 +77,7 @@ def judge(lab: Lab, point: Point, *, accepted: bool, alternates: bool, deleted: 
 
 def is_deleted(point: Point) -> bool:
     """Whether the point's server is deleted in the end."""
-    return point.kind == "delete" or point.first.effect == "delete"
+    return kinds.of(point.kind).deletes or point.first.effect == "delete"
 
 
 def use(lab: Lab, server: str) -> None:
@@ -151,7 +152,7 @@ def _request(lab: Lab, kind: str, server: str) -> moves.Request:
         cell=cell,
         host=instance.host or "",
         old_flavor=flavor,
-        new_flavor=largest.name if kind == "resize" else flavor,
+        new_flavor=largest.name if kinds.of(kind).changes_flavor else flavor,
         keep_seconds=lab.conf.confirm.keep_source,
     )
 

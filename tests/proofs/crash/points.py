@@ -9,7 +9,7 @@ from typing import Final, Literal, get_args
 from droveway.engines.conductor.conductor import END_OF_FLOW
 from droveway.flows import registry
 from droveway.flows.graph import Graph
-from droveway.persistence.journal import moves
+from droveway.persistence.journal import kinds
 from droveway.persistence.journal.states import State
 
 Path = Literal["execute", "revert", "retry"]
@@ -24,15 +24,6 @@ the step's body run twice; a request that arrives."""
 
 EFFECTS: Final = get_args(Effect)
 PATHS: Final = get_args(Path)
-
-ENDS: Final[dict[str, tuple[State, State]]] = {
-    "resize": (State.VERIFYING, State.FAILED),
-    "migrate": (State.VERIFYING, State.FAILED),
-    "confirm": (State.DONE, State.VERIFYING),
-    "revert": (State.REVERTED, State.VERIFYING),
-    "delete": (State.DONE, State.DONE),
-}
-"""By kind: where a flow that is done leaves its move, and where one that is undone does."""
 
 AROUND: Final = ("before", "after", "stored")
 """The phases of every atom; those within it depend on what it does: ``posted``, ``call.N``, ``effect.HOST.N``."""
@@ -150,9 +141,10 @@ def repeats(graph: Graph, path: Path) -> Iterator[Point]:
 def requests(graph: Graph, path: Path) -> Iterator[Point]:
     """A delete, a cancel and a pause that arrive while an atom is under way; of a delete itself there is no second."""
     for name in atoms(graph, path):
-        if graph.kind != "delete":
+        kind = kinds.of(graph.kind)
+        if not kind.deletes:
             yield point(graph.kind, path, name, "delete", "before")
-        if graph.kind in moves.FORWARD_KINDS:
+        if kind.cancellable:
             yield point(graph.kind, path, name, "cancel", "before")
         yield point(graph.kind, path, name, "pause", "before")
 
@@ -186,7 +178,8 @@ def pairs(graph: Graph) -> Iterator[Point]:
 
 def expected_end(tested: Point, *, accepted: bool, alternates: bool = True) -> set[State]:
     """Where the point's move may rest; ``accepted`` tells whether what was asked for was granted."""
-    done, undone = ENDS[tested.kind]
+    kind = kinds.of(tested.kind)
+    done, undone = (kind.ending(done=each).state for each in (True, False))
     if tested.first.effect == "delete":
         return {_end_of_deleted(tested)}
     if tested.path == "revert":
@@ -206,10 +199,13 @@ def expected_end(tested: Point, *, accepted: bool, alternates: bool = True) -> s
 
 
 def _end_of_deleted(tested: Point) -> State:
-    """Where a move rests whose server was deleted at this point: done when it was confirmed."""
-    if tested.kind in ("confirm", "revert"):
-        return State.DONE if tested.kind == "confirm" or tested.path == "revert" else State.CANCELLED
-    graph = registry.latest(tested.kind)
+    """Where a move rests whose server was deleted at this point: done when it is confirmed, or was.
+
+    A flow that a delete does not end comes to its own end first; what waits then is confirmed.
+    """
+    graph, kind = registry.latest(tested.kind), kinds.of(tested.kind)
     names = graph.names()
     beyond = names.index(tested.first.step) >= names.index(graph.no_return.step_name())
-    return State.DONE if beyond and tested.path == "execute" else State.CANCELLED
+    done = beyond and tested.path == "execute" if kind.cancellable else tested.path != "revert"
+    kept = kind.ending(done=done).state in (State.VERIFYING, State.DONE)
+    return State.DONE if kept else State.CANCELLED

@@ -12,6 +12,7 @@ from proofs.soak.model import Model, Server
 from proofs.soak.process import Operation
 
 from droveway.flows import registry
+from droveway.persistence.journal import kinds
 
 CALM: Final = 0.2
 """The part of episodes in which one process gives all commands and nothing fails, so that their ends are known."""
@@ -27,9 +28,9 @@ _EITHER: Final = frozenset({0, 2})
 Foreseen = tuple[tuple[str, ...], frozenset[int]]
 """A command and how it may end."""
 
+_COPIES: Final = "copy_disks"
 _OF_COPIES: Final = ("enospc", "corrupt")
 _NO_RETURN: Final = frozenset(registry.latest(kind).no_return.step_name() for kind in registry.kinds())
-_FORWARD: Final = ("resize", "migrate")
 _PHASES: Final = ("before", "during", "after", "stored")
 
 
@@ -172,7 +173,7 @@ class Planner:
             ("server", "revert", name),
             self._forward(server),
         ]
-        if _kind(asked) in _FORWARD:
+        if kinds.of(_kind(asked)).cancellable:
             words += [("move", "cancel", latest)] * 5
         return self._random.choice(words)
 
@@ -215,8 +216,8 @@ class Planner:
         """One thing that goes wrong in such a flow; in an undo, with the failure that brings it about."""
         graph = registry.latest(kind)
         names = graph.names()
-        if kind in _FORWARD and self._chance(0.2):
-            yield self._fault(self._random.choice(_OF_COPIES), "execute", "copy_disks")
+        if _COPIES in names and self._chance(0.2):
+            yield self._fault(self._random.choice(_OF_COPIES), "execute", _COPIES)
         elif self._chance(0.5):
             yield self._fault(self._random.choice(("fail", "fail", "kill")), "execute", self._random.choice(names))
         else:

@@ -31,20 +31,13 @@ from droveway.flows.step import Where
 from droveway.lab import build, runner, snapshot
 from droveway.lab.cloud import Cloud
 from droveway.lab.session import Lab
+from droveway.persistence.journal import kinds
 from droveway.persistence.journal.states import State
 from droveway.persistence.journal.tables import Claim
 
 _REGISTERED = f"{ROOT}/.entities/"
 
 Phase = Literal["before", "during", "after", "stored"]
-
-ENDS = {
-    "resize": (State.VERIFYING, State.FAILED),
-    "migrate": (State.VERIFYING, State.FAILED),
-    "confirm": (State.DONE, State.VERIFYING),
-    "revert": (State.REVERTED, State.VERIFYING),
-}
-"""By kind: where a flow that is done leaves its move, and where one that is undone does."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,7 +129,7 @@ class Scene:
         """Ask for the flow, with workers that are up and nobody who runs it; its move."""
         self._start_workers()
         start.keeper(self._lab, self._session())
-        if self._relay.kind in ("confirm", "revert"):
+        if kinds.of(self._relay.kind).ends_wait:
             self._resize()
         return file_flow(self._lab, self._relay.kind)
 
@@ -147,8 +140,8 @@ class Scene:
         epoch = self._epoch(move)
         last = runner.start_conductor(self._lab, self._session(), probe=self._failing)
         self._rest(move, last)
-        done, undone = ENDS[self._relay.kind]
-        assert read_move(self._lab, move).state == (undone if self._relay.direction == "revert" else done)
+        ending = kinds.of(self._relay.kind).ending(done=self._relay.direction != "revert")
+        assert read_move(self._lab, move).state == ending.state
         assert self._epoch(move) > epoch
         if self._relay.then:
             file_flow(self._lab, self._relay.then)

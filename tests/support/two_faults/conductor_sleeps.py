@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from support.daemons import stale_relay
-from support.daemons.stale_relay import ENDS, Relay
+from support.daemons.stale_relay import Relay
 from support.labs.small_lab import differences, file_flow, in_child, is_released, read_move, until
 from support.two_faults import world
 from support.two_faults.world import Verdict, Watch
@@ -34,6 +34,7 @@ from droveway.engines.conductor.conductor import Conductor
 from droveway.engines.conductor.run import Probe
 from droveway.lab import books, runner
 from droveway.persistence import database
+from droveway.persistence.journal import kinds
 from droveway.persistence.journal.states import State
 
 WHO: Final = "writer"
@@ -221,8 +222,8 @@ class _Scene(stale_relay.Scene):
         last = Sleeper((), self._failing)
         finishing = runner.start_conductor(self._lab, self._session(), probe=last)
         self._rest(move, finishing)
-        done, undone = ENDS[self._relay.kind]
-        assert read_move(self._lab, move).state == (undone if self._relay.direction == "revert" else done)
+        ending = kinds.of(self._relay.kind).ending(done=self._relay.direction != "revert")
+        assert read_move(self._lab, move).state == ending.state
         passed = list(dict.fromkeys(each for each in last.passed if self._counts(each)))
         if self._relay.then == "again":
             if read_move(self._lab, move).state == State.VERIFYING:

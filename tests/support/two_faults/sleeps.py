@@ -22,7 +22,7 @@ from typing import Final
 
 from proofs import scratch
 from support.daemons import stale_relay
-from support.daemons.stale_relay import ENDS, Relay, relay
+from support.daemons.stale_relay import Relay, relay
 from support.labs.small_lab import differences, file_flow, in_child, is_released, picture, read_move, until
 from support.two_faults import conductor_sleeps
 from support.two_faults.world import Verdict, Watch
@@ -34,6 +34,7 @@ from droveway.flows import registry
 from droveway.lab import cloud, runner
 from droveway.lab.layout import Layout
 from droveway.lab.session import Lab
+from droveway.persistence.journal import kinds
 from droveway.persistence.journal.states import State
 from droveway.workers.daemon import Worker
 
@@ -145,13 +146,13 @@ class Scene:
             until(lambda at=host: keeping.get(worker_path(at)), f"the worker of {host}")
         start.keeper(self._lab, keeping)
         self._conductor = runner.start_conductor(self._lab, self._session(), probe=self._failing)
-        if self._kind in ("confirm", "revert"):
+        if kinds.of(self._kind).ends_wait:
             self._carry("resize")
         self._is_watched = True
         move = self._carry(self._kind)
         self._is_watched = False
-        done, undone = ENDS[self._kind]
-        assert read_move(self._lab, move).state == (undone if self._direction == "revert" else done)
+        ending = kinds.of(self._kind).ending(done=self._direction != "revert")
+        assert read_move(self._lab, move).state == ending.state
         if then == "again":
             if read_move(self._lab, move).state == State.VERIFYING:
                 self._carry("confirm")

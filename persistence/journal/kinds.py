@@ -1,0 +1,193 @@
+"""The kinds of flow, each declared once: what a flow of the kind means to its move, to other flows and to the rows.
+
+Code asks a kind's record for the one fact that it means, never whether a kind is one of certain names.  The steps of a
+kind are in `droveway.flows`: each graph there points to its record here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Mapping
+from typing import Final
+
+from droveway.persistence.journal.states import State
+
+
+class Carries(enum.StrEnum):
+    """Where a flow brings the server."""
+
+    NOWHERE = "it stays on its host"
+    TO_DESTINATION = "to the move's destination"
+    BACK = "back to the move's source"
+
+
+class Evacuation(enum.StrEnum):
+    """What a flow does that finds that Nova has evacuated its server."""
+
+    IGNORED = "it does not look for that"
+    UNDONE = "it is undone before its point of no return, and left from there on"
+    LEFT = "it is left where it stands, and its move ends"
+
+
+@dataclasses.dataclass(frozen=True)
+class Ending:
+    """What becomes of a move when a flow of the kind is done, or is undone."""
+
+    state: State
+    """Unless one of the following holds, the first of them that has a state."""
+    unkept: State | None = None
+    """Where a flow of another kind has made the move, and no confirm kept the server at its destination."""
+    to_be_deleted: State | None = None
+    """Where the move's server is to be deleted."""
+    cancelled: State | None = None
+    """Where the move was cancelled, or its server was gone."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Kind:
+    """The facts of one kind; a fact that is not declared does not hold."""
+
+    name: str
+    past: str
+    """What was done to a server whose flow of the kind is done, as a participle."""
+    command: str
+    """The command of ``droveway`` that asks for it."""
+
+    # The move.
+    running: State
+    """The move's state while a flow of the kind runs."""
+    done: Ending
+    undone: Ending | None = None
+    """None for a kind that goes forward only."""
+    cancellable: bool = False
+    """Whether a cancel, or a delete of its server, has it undone as long as it is before its point of no return.
+
+    A flow of any other kind runs to its end first.
+    """
+    asked_for_by_deletes: bool = False
+    """Whether a delete of a server that waits for confirm or revert has this done first, and again until it is."""
+    deletes: bool = False
+    """Whether the server is to be gone at its end: its move cannot be cancelled, and no rows contradict it."""
+
+    # Other flows.
+    urgent: bool = True
+    """Whether conductors take it before flows that copy disks."""
+    limited: bool = False
+    """Whether it counts for the limits of moves that run at a time."""
+
+    # The server's rows.
+    carries: Carries = Carries.NOWHERE
+    changes_flavor: bool = False
+    """Whether the move asks for another flavor."""
+    begins_with_accept: bool = False
+    """Whether nothing is written in the cell before its step ``accept``."""
+    leaves_known_rows: bool = False
+    """Whether the journal knows what a move that began with the kind has left in the rows, wherever that rests."""
+    needs_live_server: bool = False
+    """Whether its steps leave the rows of a server alone that is being deleted; undos never do.
+
+    Neither do the steps past the point of no return.
+    """
+    releases_gone_server: bool = False
+    """Whether it goes on for a server that has no rows any more, so that the rest of the server is released."""
+    evacuation: Evacuation = Evacuation.IGNORED
+    migration_type: str = ""
+    """What Nova calls the migration of a move that began with this kind."""
+    tasks: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Status of the move's migration → the task_state with which the flow marks the server meanwhile."""
+    begun_status: str = ""
+    """What the migration says while a flow of the kind is under way, its own or Nova's; empty where nothing tells."""
+    end_status: str = ""
+    """What the migration says when the end of the kind is reached, whoever brought it there; empty as above."""
+
+    def ending(self, *, done: bool) -> Ending:
+        """What becomes of the move of a flow that ended so; one that goes forward only is always done."""
+        return self.done if done or self.undone is None else self.undone
+
+    @property
+    def leads_to_wait(self) -> bool:
+        """Whether the move waits for confirm or revert once the flow is done."""
+        return self.done.state is State.VERIFYING
+
+    @property
+    def ends_wait(self) -> bool:
+        """Whether it is asked for of a move that waits for confirm or revert, and goes back to that when undone."""
+        return self.undone is not None and self.undone.state is State.VERIFYING
+
+
+def _forward(name: str, past: str, *, changes_flavor: bool, migration_type: str) -> Kind:
+    return Kind(
+        name=name,
+        past=past,
+        command=f"server {name}",
+        running=State.RUNNING,
+        done=Ending(State.VERIFYING),
+        undone=Ending(State.FAILED, to_be_deleted=State.DELETING, cancelled=State.CANCELLED),
+        cancellable=True,
+        urgent=False,
+        limited=True,
+        carries=Carries.TO_DESTINATION,
+        changes_flavor=changes_flavor,
+        begins_with_accept=True,
+        leaves_known_rows=True,
+        needs_live_server=True,
+        evacuation=Evacuation.UNDONE,
+        migration_type=migration_type,
+        tasks={"pre-migrating": "resize_migrated", "migrating": "resize_migrated", "post-migrating": "resize_finish"},
+    )
+
+
+RESIZE: Final = _forward("resize", "resized", changes_flavor=True, migration_type="resize")
+MIGRATE: Final = _forward("migrate", "migrated", changes_flavor=False, migration_type="migration")
+
+CONFIRM: Final = Kind(
+    name="confirm",
+    past="confirmed",
+    command="move confirm",
+    running=State.CONFIRMING,
+    done=Ending(State.DONE, to_be_deleted=State.DELETING),
+    undone=Ending(State.VERIFYING),
+    asked_for_by_deletes=True,
+    releases_gone_server=True,
+    evacuation=Evacuation.LEFT,
+    begun_status="confirming",
+    end_status="confirmed",
+)
+
+REVERT: Final = Kind(
+    name="revert",
+    past="reverted",
+    command="move revert",
+    running=State.REVERTING,
+    done=Ending(State.REVERTED, to_be_deleted=State.DELETING),
+    undone=Ending(State.VERIFYING),
+    carries=Carries.BACK,
+    evacuation=Evacuation.LEFT,
+    tasks={"reverting": "resize_reverting"},
+    begun_status="reverting",
+    end_status="reverted",
+)
+
+DELETE: Final = Kind(
+    name="delete",
+    past="deleted",
+    command="lab server delete",
+    running=State.DELETING,
+    done=Ending(State.DONE, unkept=State.CANCELLED),
+    deletes=True,
+    releases_gone_server=True,
+)
+
+KINDS: Final = (RESIZE, MIGRATE, CONFIRM, REVERT, DELETE)
+
+_BY_NAME: Final = {kind.name: kind for kind in KINDS}
+
+_OF_ANOTHER_RELEASE: Final = Kind(
+    name="", past="", command="", running=State.RUNNING, done=Ending(State.DONE), undone=Ending(State.VERIFYING)
+)
+
+
+def of(name: str) -> Kind:
+    """Find the record of the kind; of one that only another release knows, whose flows that one runs, no fact holds."""
+    return _BY_NAME.get(name, _OF_ANOTHER_RELEASE)
