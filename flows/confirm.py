@@ -9,9 +9,10 @@ from droveway.flows.graph import Graph
 from droveway.flows.steps import allocations
 from droveway.flows.steps.hosts import confirming, keeping
 from droveway.flows.steps.records import endings
+from droveway.persistence.journal import kinds
 
 CONFIRM: Final = Graph(
-    kind="confirm",
+    of=kinds.CONFIRM,
     version=2,
     steps=(
         endings.MarkConfirming,

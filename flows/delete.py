@@ -10,9 +10,10 @@ from typing import Final
 
 from droveway.flows.graph import Graph
 from droveway.flows.steps.records import deletion
+from droveway.persistence.journal import kinds
 
 DELETE: Final = Graph(
-    kind="delete",
+    of=kinds.DELETE,
     version=1,
     steps=(
         deletion.MarkDeleting,

@@ -16,6 +16,7 @@ from droveway.flows.alternates import AlternateRetry
 if TYPE_CHECKING:
     from droveway.flows.run import Run
     from droveway.flows.step import Step
+    from droveway.persistence.journal.kinds import Kind
 
 NO_RETURN = "PONR"
 
@@ -27,12 +28,17 @@ class Graph:
     ``no_return`` is the step beyond which a move only goes forward; steps after it have no undo.
     """
 
-    kind: str
+    of: Kind
     version: int
     steps: tuple[type[Step], ...]
     no_return: type[Step]
     tried: tuple[type[Step], ...] = ()
     after: tuple[type[Step], ...] = ()
+
+    @property
+    def kind(self) -> str:
+        """The name of its kind."""
+        return self.of.name
 
     def walk(self) -> Iterator[type[Step]]:
         """Every step in order, the retry atom left out."""

@@ -8,11 +8,13 @@ from droveway.flows.graph import Graph
 from droveway.flows.steps import allocations, ports, scheduling, volumes
 from droveway.flows.steps.hosts import copying, host
 from droveway.flows.steps.records import records
+from droveway.persistence.journal import kinds
+from droveway.persistence.journal.kinds import Kind
 
 
-def _forward(kind: str) -> Graph:
+def _forward(kind: Kind) -> Graph:
     return Graph(
-        kind=kind,
+        of=kind,
         version=1,
         steps=(
             records.RecordBefore,
@@ -47,5 +49,5 @@ def _forward(kind: str) -> Graph:
     )
 
 
-RESIZE: Final = _forward("resize")
-MIGRATE: Final = _forward("migrate")
+RESIZE: Final = _forward(kinds.RESIZE)
+MIGRATE: Final = _forward(kinds.MIGRATE)

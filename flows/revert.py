@@ -8,9 +8,10 @@ from droveway.flows.graph import Graph
 from droveway.flows.steps import allocations, ports, volumes
 from droveway.flows.steps.hosts import confirming, host, restoring
 from droveway.flows.steps.records import endings
+from droveway.persistence.journal import kinds
 
 REVERT: Final = Graph(
-    kind="revert",
+    of=kinds.REVERT,
     version=1,
     steps=(
         endings.MarkReverting,

@@ -158,11 +158,11 @@ def droveway(file: Path, watch: Stopwatch) -> Iterator[Flow]:
     from droveway.engines.conductor.taskflow.board import MoveBoard, posting_of
     from droveway.flows.graph import Graph
     from droveway.persistence.database import Database, sqlite_url
-    from droveway.persistence.journal import migrate, moves
+    from droveway.persistence.journal import kinds, migrate, moves
     from droveway.persistence.journal.moves import FlowRef, Request
 
     steps = tuple(_steps())
-    graph = Graph(kind="migrate", version=1, steps=steps, no_return=steps[-1])
+    graph = Graph(of=kinds.MIGRATE, version=1, steps=steps, no_return=steps[-1])
     journal = Database(sqlite_url(file))
     migrate.sync(journal)
     _require_synced(journal.engine)

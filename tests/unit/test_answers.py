@@ -29,6 +29,7 @@ from droveway.errors import Refused
 from droveway.flows.graph import Graph
 from droveway.flows.run import DECLARED_DOWN, UNREACHABLE, Context
 from droveway.flows.step import Where
+from droveway.persistence.journal import kinds
 
 HOST: Final = "host2"
 WRONG: Final[list[Any]] = [None, True, -1, 0.5, "\x1b[2J", "x" * 5000, 2**70, [], [7], {}, {"a": {"a": [{}]}}]
@@ -233,7 +234,7 @@ class OnDestination(OnHost):
 
 
 TRIED: Final = Graph(
-    kind="migrate",
+    of=kinds.MIGRATE,
     version=7,
     steps=(Prepare, Choose),
     tried=(OnDestination, StartGuest),

@@ -77,9 +77,7 @@ def test_a_gap_within_a_step_is_a_point_of_its_own() -> None:
 
 def test_a_step_is_among_the_points_by_being_in_a_graph() -> None:
     graph = registry.latest("confirm")
-    longer = Graph(
-        kind=graph.kind, version=2, steps=(graph.steps[0], Leaking, *graph.steps[1:]), no_return=graph.no_return
-    )
+    longer = Graph(of=graph.of, version=2, steps=(graph.steps[0], Leaking, *graph.steps[1:]), no_return=graph.no_return)
     every = [*crash_points.singles(longer, {}), *crash_points.pairs(longer)]
     met = {(spot.direction, spot.effect) for each in every for spot in each.spots if spot.step == "leaking"}
     assert met == {

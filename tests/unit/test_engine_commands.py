@@ -28,7 +28,7 @@ from droveway.engines.conductor import fencing
 from droveway.engines.conductor.commands import Commands
 from droveway.errors import Fenced, StepError
 from droveway.flows.graph import Graph
-from droveway.persistence.journal import moves, requests
+from droveway.persistence.journal import kinds, moves, requests
 
 
 class StartOnHost(OnHost):
@@ -313,7 +313,7 @@ def test_a_stale_conductor_posts_adopts_and_takes_nothing(rig: Rig) -> None:
     assert leftovers(rig) == []
 
 
-START = Graph(kind="resize", version=2, steps=(Prepare, StartOnHost), no_return=StartOnHost, after=(Finish,))
+START = Graph(of=kinds.RESIZE, version=2, steps=(Prepare, StartOnHost), no_return=StartOnHost, after=(Finish,))
 
 
 @pytest.mark.parametrize("ask", ["delete", "cancel"])

@@ -19,13 +19,12 @@ from droveway.flows.steps import overtaken
 from droveway.flows.steps.hosts import confirming
 from droveway.flows.steps.hosts.command import ADOPTED
 from droveway.flows.steps.records import endings, records
-from droveway.persistence.journal import kinds
 from droveway.persistence.journal.kinds import Carries
 from droveway.persistence.nova.cell import Migration
 from droveway.wire import Direction
 
-FORWARD = [graph for graph in registry.GRAPHS.values() if kinds.of(graph.kind).carries is Carries.TO_DESTINATION]
-BACK = [graph for graph in registry.GRAPHS.values() if kinds.of(graph.kind).carries is Carries.BACK]
+FORWARD = [graph for graph in registry.GRAPHS.values() if graph.of.carries is Carries.TO_DESTINATION]
+BACK = [graph for graph in registry.GRAPHS.values() if graph.of.carries is Carries.BACK]
 
 
 @pytest.fixture(name="moving")
@@ -92,7 +91,7 @@ def test_the_steps_that_are_named_are_those_of_the_graphs() -> None:
 def test_no_step_is_run_once_that_no_graph_has() -> None:
     """Named by hand in the adoption: up to it a revert's steps are not run again."""
     for carries, step in adoption._ONCE.items():
-        graphs = [graph for graph in registry.GRAPHS.values() if kinds.of(graph.kind).carries is carries]
+        graphs = [graph for graph in registry.GRAPHS.values() if graph.of.carries is carries]
         assert graphs
         assert all(step in names(graph) for graph in graphs)
 
@@ -302,7 +301,7 @@ def test_rows_that_are_switched_are_not_switched_while_the_source_is_away(moving
 def test_a_forward_flow_that_was_put_back_parks_until_it_is_on_its_destination(moving: Moving, graph: Graph) -> None:
     adopted(moving, graph.kind)
     parks = {step for step in graph.names() if overtaken.may_not_turn_back(moving, step)}
-    assert parks == finding()[kinds.of(graph.kind).carries]
+    assert parks == finding()[graph.of.carries]
     moving.chosen = None
     assert not any(overtaken.may_not_turn_back(moving, step) for step in graph.names()), "nothing was claimed"
 
@@ -312,7 +311,7 @@ def test_a_revert_that_was_put_back_parks_where_its_rows_show_that_it_began(movi
     adopted(moving, graph.kind)
     moving.place(DESTINATION, "resize_reverting", "reverting", "resized")
     parks = {step for step in graph.names() if overtaken.may_not_turn_back(moving, step)}
-    assert parks == finding()[kinds.of(graph.kind).carries]
+    assert parks == finding()[graph.of.carries]
     moving.place(DESTINATION, None, "finished", "resized")
     assert not any(overtaken.may_not_turn_back(moving, step) for step in graph.names())
 
@@ -324,7 +323,7 @@ def test_what_may_be_done_lies_between_the_failed_step_and_the_start(moving: Mov
     order = graph.names()
     start = order.index(graph.no_return.step_name())
     for number, step in enumerate(order[:start]):
-        known = [] if step in finding()[kinds.of(graph.kind).carries] else order[number + 1 : start]
+        known = [] if step in finding()[graph.of.carries] else order[number + 1 : start]
         assert overtaken.may_be_done(moving, step, graph) == known
     moving.row.attempt = 2
     assert overtaken.may_be_done(moving, order[start - 2], graph) == [], "this alternate the journal knows"

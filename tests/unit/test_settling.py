@@ -16,7 +16,7 @@ from droveway.engines.operations import settling
 from droveway.errors import Fenced, Refused, StepError
 from droveway.flows.graph import Graph
 from droveway.flows.steps.hosts import copying, host
-from droveway.persistence.journal import moves, requests
+from droveway.persistence.journal import kinds, moves, requests
 from droveway.persistence.journal.tables import Claim, Move
 
 LOST = [StepError("the shelf fell over") for _ in range(1000)]
@@ -173,7 +173,7 @@ def test_a_step_whose_result_is_read_later_is_not_settled_as_done(rig: Rig, monk
         title = "finish"
         gives = "storage"
 
-    graph = Graph("migrate", 1, (Finish, host.SetAside, copying.CopyDisks), copying.CopyDisks)
+    graph = Graph(kinds.MIGRATE, 1, (Finish, host.SetAside, copying.CopyDisks), copying.CopyDisks)
     assert any("storage" in step.needs for step in graph.walk())
     move = parked(rig, "x finish")
     monkeypatch.setattr(settling.registry, "graph", lambda _kind, _version: graph)

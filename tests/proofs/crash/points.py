@@ -141,7 +141,7 @@ def repeats(graph: Graph, path: Path) -> Iterator[Point]:
 def requests(graph: Graph, path: Path) -> Iterator[Point]:
     """A delete, a cancel and a pause that arrive while an atom is under way; of a delete itself there is no second."""
     for name in atoms(graph, path):
-        kind = kinds.of(graph.kind)
+        kind = graph.of
         if not kind.deletes:
             yield point(graph.kind, path, name, "delete", "before")
         if kind.cancellable:

@@ -25,7 +25,7 @@ from droveway.flows.graph import Graph
 from droveway.flows.run import Context, MoveOptions
 from droveway.flows.step import Step, Where
 from droveway.persistence.database import Database, database_time, sqlite_url
-from droveway.persistence.journal import migrate, moves
+from droveway.persistence.journal import kinds, migrate, moves
 from droveway.persistence.journal.moves import FlowRef, Request
 from droveway.persistence.journal.tables import Move, MoveStep
 
@@ -193,15 +193,15 @@ class OnHost(Step):
 
 
 MIGRATE = Graph(
-    kind="migrate",
+    of=kinds.MIGRATE,
     version=1,
     steps=(Prepare, Choose),
     tried=(Reserve, Copy, StartGuest),
     no_return=StartGuest,
     after=(Finish,),
 )
-REMOTE = Graph(kind="resize", version=1, steps=(Prepare, OnHost, StartGuest), no_return=StartGuest, after=(Finish,))
-CONFIRM = Graph(kind="confirm", version=1, steps=(Prepare, StartGuest, Finish), no_return=StartGuest)
+REMOTE = Graph(of=kinds.RESIZE, version=1, steps=(Prepare, OnHost, StartGuest), no_return=StartGuest, after=(Finish,))
+CONFIRM = Graph(of=kinds.CONFIRM, version=1, steps=(Prepare, StartGuest, Finish), no_return=StartGuest)
 GRAPHS = {(graph.kind, graph.version): graph for graph in (MIGRATE, REMOTE, CONFIRM)}
 
 
