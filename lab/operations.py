@@ -13,7 +13,7 @@ from droveway.flows import registry
 from droveway.lab import cloud, runner, servers, stopped
 from droveway.lab.session import Lab
 from droveway.persistence.database import database_time
-from droveway.persistence.journal import moves, requests
+from droveway.persistence.journal import kinds, moves, requests
 from droveway.persistence.journal.states import ENDED, State
 from droveway.persistence.journal.tables import Move
 from droveway.persistence.nova import catalog, objects
@@ -95,7 +95,7 @@ def ask_to_delete(lab: Lab, name: str) -> str:
     with lab.journal.write() as session:
         move = session.scalar(sa.select(Move).where(Move.active_server == found.uuid).with_for_update())
         if move is None:
-            move = moves.submit(session, _deletion(lab, found), registry.reference("delete"))
+            move = moves.submit(session, _deletion(lab, found), registry.reference(kinds.DELETE.name))
         else:
             requests.delete(session, move)
         return move.id
@@ -108,7 +108,7 @@ def _deletion(lab: Lab, found: servers.Found) -> moves.Request:
         project = row.project_id or ""
     flavor = objects.flavor_data(current)["name"]
     return moves.Request(
-        kind="delete",
+        kind=kinds.DELETE.name,
         server=found.uuid,
         server_name=found.name,
         cell=found.cell,

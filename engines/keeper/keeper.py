@@ -32,7 +32,7 @@ from droveway.engines.keeper.returning import FindHome
 from droveway.errors import Refused
 from droveway.outages import Outage
 from droveway.persistence.database import Database, database_time
-from droveway.persistence.journal import daemons, moves, open_flows, requests
+from droveway.persistence.journal import daemons, kinds, moves, open_flows, requests
 from droveway.persistence.journal.moves import FlowRef
 from droveway.persistence.journal.policies import HEALTHY, Health, note_wait
 from droveway.persistence.journal.states import State
@@ -372,7 +372,7 @@ class Keeper:
                     note_wait(session, move, why)
             case Delete(move):
                 with self._journal.write() as session:
-                    moves.begin_deletion(session, move, self._flow_of("delete"))
+                    moves.begin_deletion(session, move, self._flow_of(kinds.DELETE.name))
                 self.wake()
 
     def _settle(self, action: Settle) -> None:
@@ -392,8 +392,7 @@ class Keeper:
             self.wake()
 
     def _plainly(self, action: Settle) -> requests.Filing:
-        request = requests.confirm if action.kind == "confirm" else requests.revert
-        return lambda session, move: request(session, move, self._flow_of(action.kind))
+        return lambda session, move: requests.end_wait(session, move, self._flow_of(action.kind))
 
     def _allowed(self, action: Settle) -> requests.Filing | None:
         """How it is filed, if a person may do that to the move; what is refused is asked about again after a while."""

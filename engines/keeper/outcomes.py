@@ -215,7 +215,6 @@ class Outcomes:
                 if kind == DELETE:
                     requests.delete(session, move)
                 else:
-                    request = requests.confirm if kind == CONFIRM else requests.revert
-                    request(session, move, self._flow_of(kind))
+                    requests.end_wait(session, move, self._flow_of(kind))
                 filed = True
         return filed

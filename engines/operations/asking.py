@@ -77,12 +77,12 @@ def ask(site: Site, name: str, request: requests.Filing) -> Move:
 
 def confirm(session: orm.Session, move: Move) -> None:
     """File the confirm flow."""
-    requests.confirm(session, move, registry.reference("confirm"))
+    requests.end_wait(session, move, registry.reference(preconditions.CONFIRM))
 
 
 def revert(session: orm.Session, move: Move, *, shown: bool = False) -> None:
-    """File the revert flow; ``shown`` as for `requests.revert`."""
-    requests.revert(session, move, registry.reference("revert"), shown=shown)
+    """File the revert flow; ``shown`` as for `requests.end_wait`."""
+    requests.end_wait(session, move, registry.reference(preconditions.REVERT), shown=shown)
 
 
 def cancel(session: orm.Session, move: Move) -> None:
@@ -149,10 +149,7 @@ def _filing(kind: str, *, going_on: bool, shown: bool = False) -> requests.Filin
     """
 
     def filed(session: orm.Session, move: Move) -> None:
-        if kind == preconditions.CONFIRM:
-            confirm(session, move)
-        else:
-            revert(session, move, shown=shown)
+        requests.end_wait(session, move, registry.reference(kind), shown=shown)
         if going_on:
             adoption.note(session, move, result={"begun": move.state})
 
@@ -189,7 +186,7 @@ def require_end(site: Parts, name: str, kind: str) -> bool:
 def barred(site: Parts, move_id: str) -> dict[str, str]:
     """Why a confirm and a revert of the move would be refused now, of those that would be."""
     why: dict[str, str] = {}
-    for kind in (preconditions.CONFIRM, preconditions.REVERT):
+    for kind in (each.name for each in kinds.KINDS if each.ends_wait):
         try:
             require_end(site, move_id, kind)
         except Refused as error:

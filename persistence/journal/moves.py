@@ -243,12 +243,13 @@ def _change_of(columns: frozenset[str]) -> sa.Update:
     )
 
 
-def begin_flow(session: orm.Session, move: Move, state: State, flow: FlowRef) -> str:
+def begin_flow(session: orm.Session, move: Move, flow: FlowRef) -> str:
     """File a confirm or revert flow for a move at rest and return the flow's uuid.
 
     A cancel that came too late for the flow before is no wish to end this one.
     """
     now = database_time(session)
+    state = kinds.of(flow.kind).running
     change_state(session, move, state, error=None, error_code=None, cancel_requested=False, waits_for=None)
     return _add_flow(session, move, flow, now)
 

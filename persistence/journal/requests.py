@@ -24,21 +24,16 @@ _CANCELLABLE: Final = frozenset({State.QUEUED, State.RUNNING, State.UNDOING})
 _GOING_ON: Final = _CANCELLABLE | {State.CONFIRMING, State.REVERTING, State.DELETING}
 
 
-def confirm(session: orm.Session, move: Move, flow: FlowRef) -> None:
-    """File the confirm flow; raises Refused unless the move waits for verification."""
-    require(move, {State.VERIFYING}, "confirmed")
-    moves.begin_flow(session, move, kinds.CONFIRM.running, flow)
-
-
-def revert(session: orm.Session, move: Move, flow: FlowRef, *, shown: bool = False) -> None:
-    """File the revert flow; raises Refused unless the move waits for verification, and when its server goes anyway.
+def end_wait(session: orm.Session, move: Move, flow: FlowRef, *, shown: bool = False) -> None:
+    """File a confirm or revert; raises Refused unless the move waits for it, and for a revert of a deleted server.
 
     The latter is no reason where the server's rows have ``shown`` that it is reverted already, or half.
     """
-    require(move, {State.VERIFYING}, "reverted")
-    if move.delete_requested and not shown:
-        raise Refused(_going(move, "reverted"))
-    moves.begin_flow(session, move, kinds.REVERT.running, flow)
+    kind = kinds.of(flow.kind)
+    require(move, {State.VERIFYING}, kind.past)
+    if move.delete_requested and not (kind.asked_for_by_deletes or shown):
+        raise Refused(_going(move, kind.past))
+    moves.begin_flow(session, move, flow)
 
 
 def cancel(session: orm.Session, move: Move, past_no_return: frozenset[str]) -> None:

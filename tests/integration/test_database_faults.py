@@ -262,7 +262,7 @@ def test_databases_of_one_installation_lie_on_servers_of_both_makes(
         for move in found.values():
             assert site.await_rest(move) == State.VERIFYING, (errors_of(lab, move), second.text())
             with lab.journal.write() as session:
-                requests.confirm(session, moves.get(session, move, lock=True), registry.reference("confirm"))
+                requests.end_wait(session, moves.get(session, move, lock=True), registry.reference("confirm"))
         for move in found.values():
             assert site.await_rest(move) == State.DONE, (errors_of(lab, move), second.text())
             assert_told_once(lab, move)

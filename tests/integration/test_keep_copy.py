@@ -128,7 +128,7 @@ def begin_first(lab: Stage, name: str) -> str:
     flow = FlowRef(FIRST.kind, FIRST.version, FIRST.digest())
     move = lab.move(name).id
     with lab.lab.journal.write() as session:
-        requests.confirm(session, moves.get(session, move, lock=True), flow)
+        requests.end_wait(session, moves.get(session, move, lock=True), flow)
     return move
 
 

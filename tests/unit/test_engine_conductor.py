@@ -89,7 +89,7 @@ def test_urgent_flows_do_not_queue_behind_copies(rig: Rig, running: Any) -> None
     rig.submit(server="s2")
     until(lambda: rig.world.log.count("x copy") == 2)
     with rig.journal.write() as session:
-        requests.confirm(session, moves.get(session, done, lock=True), reference(CONFIRM))
+        requests.end_wait(session, moves.get(session, done, lock=True), reference(CONFIRM))
     rests(rig, done, "done")
     assert rig.world.log.count("x copy") == 2  # the other copy waits for its slot
     go.set()

@@ -25,7 +25,6 @@ from droveway.flows.run import Context, MoveOptions
 from droveway.flows.step import Step
 from droveway.persistence.database import database_time
 from droveway.persistence.journal import moves, requests
-from droveway.persistence.journal.states import State
 from droveway.persistence.journal.tables import Claim, Intent, Move, MoveFlow
 
 
@@ -473,7 +472,7 @@ def test_the_end_of_a_flow_clears_what_came_late_for_the_flows_before(rig: Rig) 
     for path in (*late, another):
         host.coordination.create(path, b"{}")
     with rig.journal.write() as session:
-        moves.begin_flow(session, moves.get(session, move), State.CONFIRMING, reference(CONFIRM))
+        moves.begin_flow(session, moves.get(session, move), reference(CONFIRM))
     rig.post(move)
     host.turn()
     assert rig.move(move).state == "done"

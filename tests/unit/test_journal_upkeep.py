@@ -36,7 +36,7 @@ def ended(rig: Rig, server: str, days: int) -> str:
     rig.post(move)
     rig.host().turn()
     with rig.journal.write() as session:
-        requests.confirm(session, moves.get(session, move, lock=True), reference(CONFIRM))
+        requests.end_wait(session, moves.get(session, move, lock=True), reference(CONFIRM))
     rig.post(move)
     rig.host().turn()
     with rig.journal.write() as session:

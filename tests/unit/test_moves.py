@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 FORWARD = FlowRef("migrate", 1, "d" * 64)
 CONFIRM = FlowRef("confirm", 1, "c" * 64)
+REVERT = FlowRef("revert", 1, "b" * 64)
 
 
 @pytest.fixture
@@ -112,15 +113,15 @@ def test_an_undone_flow_keeps_the_reason(journal: Database) -> None:
 def test_confirm_needs_a_move_that_verifies(journal: Database) -> None:
     move = submit(journal)
     with pytest.raises(Refused, match="only a move that is verifying can be confirmed"), journal.write() as session:
-        requests.confirm(session, moves.get(session, move.id), CONFIRM)
+        requests.end_wait(session, moves.get(session, move.id), CONFIRM)
 
 
 def test_two_confirms_file_one_flow(journal: Database) -> None:
     move = set_state(journal, submit(journal), State.RUNNING, State.VERIFYING)
     with journal.write() as session:
-        requests.confirm(session, moves.get(session, move.id), CONFIRM)
+        requests.end_wait(session, moves.get(session, move.id), CONFIRM)
     with pytest.raises(Refused), journal.write() as session:
-        requests.confirm(session, moves.get(session, move.id), CONFIRM)
+        requests.end_wait(session, moves.get(session, move.id), CONFIRM)
 
 
 def test_cancel_is_refused_past_the_point_of_no_return(journal: Database) -> None:
@@ -191,13 +192,16 @@ def test_a_move_that_waits_is_confirmed_before_its_server_is_deleted(journal: Da
     assert waiting.state == State.VERIFYING
     assert waiting.deadline == waiting.updated_at
     for done in (False, True):
-        for refused in (lambda s, row: requests.revert(s, row, DELETE), lambda s, row: requests.cancel(s, row, set())):
+        for refused in (
+            lambda s, row: requests.end_wait(s, row, REVERT),
+            lambda s, row: requests.cancel(s, row, set()),
+        ):
             with pytest.raises(Refused, match="is being deleted"), journal.write() as session:
                 refused(session, moves.get(session, move.id))
         with journal.write() as session:
             row = moves.get(session, move.id)
             row.dest_host = "host2"
-            requests.confirm(session, row, CONFIRM)
+            requests.end_wait(session, row, CONFIRM)
         waiting = end(journal, move, done=done)
         if not done:
             assert waiting.deadline is not None

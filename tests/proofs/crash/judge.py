@@ -40,7 +40,7 @@ def submit(lab: Lab, kind: str, server: str, policy: str = "deadline") -> None:
         operations.ask_to_delete(lab, server)
     elif record.ends_wait:
         with lab.journal.write() as session:
-            getattr(requests, kind)(session, moves.open_moves(session)[0], registry.reference(kind))
+            requests.end_wait(session, moves.open_moves(session)[0], registry.reference(kind))
     else:
         request = dataclasses.replace(_request(lab, kind, server), policy=policy)
         with lab.journal.write() as session:
@@ -130,7 +130,7 @@ def _confirm_open(lab: Lab) -> None:
     def confirm() -> None:
         with lab.journal.write() as session:
             for move in moves.open_moves(session):
-                requests.confirm(session, move, registry.reference("confirm"))
+                requests.end_wait(session, move, registry.reference("confirm"))
 
     with lab.journal.read() as session:
         waiting = bool(moves.open_moves(session))

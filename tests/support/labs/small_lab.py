@@ -20,7 +20,7 @@ from droveway.flows import registry
 from droveway.lab import books, cloud
 from droveway.lab.layout import Layout
 from droveway.lab.session import Lab
-from droveway.persistence.journal import moves, requests
+from droveway.persistence.journal import kinds, moves, requests
 from droveway.persistence.journal.states import State
 from droveway.persistence.journal.tables import Claim, Daemon, Move, MoveStep
 
@@ -48,11 +48,12 @@ servers:
 
 def file_flow(lab: Lab, kind: str) -> str:
     """Ask for the server's resize or cold migrate, or that its waiting move be confirmed or reverted; the move."""
-    if kind in ("resize", "migrate"):
-        return submit(lab, Wish(server=SERVER, flavor="large" if kind == "resize" else None)).id
+    record = kinds.of(kind)
+    if not record.ends_wait:
+        return submit(lab, Wish(server=SERVER, flavor="large" if record.changes_flavor else None)).id
     with lab.journal.write() as session:
         move = moves.open_moves(session)[0]
-        getattr(requests, kind)(session, move, registry.reference(kind))
+        requests.end_wait(session, move, registry.reference(kind))
         return move.id
 
 
