@@ -104,7 +104,7 @@ def end(site: Site, name: str, kind: str) -> Move:
     if move.state == State.VERIFYING and not move.delete_requested:
         found = outcomes.of_move(site.cell_databases, move)
         going_on = found is None and require_end(site, move.id, kind)
-    elif move.state == State.VERIFYING and kind == preconditions.CONFIRM:
+    elif move.state == State.VERIFYING and kinds.of(kind).asked_for_by_deletes:
         return ask(site, move.id, _to_delete(site, move))
     return ask(site, move.id, _filing(found or kind, going_on=going_on))
 

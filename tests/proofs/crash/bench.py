@@ -169,7 +169,7 @@ class Bench:
         crash_process.apart(lambda: build.destroy(self._root))
 
     def _base(self, kind: str) -> snapshot.Snapshot:
-        by_policy = kind == "confirm" and self._how in POLICIES
+        by_policy = kind == kinds.CONFIRM.name and self._how in POLICIES
         return self._verifying if kinds.of(kind).ends_wait and not by_policy else self._rest
 
     @functools.cached_property
@@ -224,7 +224,7 @@ class Bench:
 
     def _submit(self, kind: str) -> Callable[[], object]:
         submit = functools.partial(crash_judge.submit, self._lab)
-        if kind != "confirm" or self._how == "asked":
+        if kind != kinds.CONFIRM.name or self._how == "asked":
             return functools.partial(submit, kind, SERVER)
         if self._how == "deleted":
             return functools.partial(submit, "delete", SERVER)

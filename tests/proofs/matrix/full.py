@@ -95,9 +95,11 @@ def _together(name: Path, jobs: int, words: list[str]) -> None:
 
 
 def _kinds(*, once: bool) -> list[str]:
-    """The options that name the kinds; ``once``: of the two that share a graph only one."""
-    kinds = [kind for kind in registry.kinds() if not (once and kind == "migrate")]
-    return [word for kind in kinds for word in ("--kind", kind)]
+    """The options that name the kinds; ``once``: of those that share their steps only the first."""
+    first: dict[tuple[str, ...], str] = {}
+    for kind in registry.kinds():
+        first.setdefault(tuple(registry.latest(kind).names()), kind)
+    return [word for kind in (first.values() if once else registry.kinds()) for word in ("--kind", kind)]
 
 
 def _read(reports: Path) -> tuple[list[Told], int]:

@@ -13,6 +13,7 @@ from proofs.matrix import clouds as matrix_clouds
 
 from droveway.flows import registry
 from droveway.flows.graph import Graph
+from droveway.persistence.journal import kinds
 
 COLUMNS: Final = {
     "killed before": "before it",
@@ -115,7 +116,7 @@ def write(path: Path, text: str) -> None:
 
 
 def _flows() -> list[str]:
-    return [_flow(kind, how) for kind in registry.kinds() for how in (HOWS if kind == "confirm" else HOWS[:1])]
+    return [_flow(kind, how) for kind in registry.kinds() for how in (HOWS if kind == kinds.CONFIRM.name else HOWS[:1])]
 
 
 def _flow(kind: str, how: str) -> str:
