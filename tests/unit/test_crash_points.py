@@ -50,8 +50,8 @@ def test_every_atom_fails_and_is_met_by_requests(graph: Graph) -> None:
     }
     assert set(names) == set(found["fail"]) == set(found["pause"])
     assert set(found["refuse"]) == {step.step_name() for step in graph.tried}
-    assert set(found["delete"]) == (set() if graph.kind == "delete" else set(names))
-    assert set(found["cancel"]) == (set(names) if graph.tried else set())
+    assert set(found["delete"]) == (set() if graph.of.deletes else set(names))
+    assert set(found["cancel"]) == (set(names) if graph.of.cancellable else set())
 
 
 @EVERY

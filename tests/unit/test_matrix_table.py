@@ -39,8 +39,12 @@ def test_the_page_is_of_the_graphs_that_there_are() -> None:
     """A graph that has changed since is run by `tools/matrix --full` before it is published: until then it is older."""
     page = matrix_full.PAGE.read_text(encoding="utf-8")
     ran = re.findall(r"^- (``(\w+)@\d+`` \w+)$", page, re.MULTILINE)
-    assert {graph for graph, _ in ran} <= {matrix_table.named(graph) for graph in registry.GRAPHS.values()}
-    assert [kind for _, kind in ran] == registry.kinds()
+    other = {graph for graph, _ in ran} - {matrix_table.named(graph) for graph in registry.GRAPHS.values()}
+    missing = set(registry.kinds()) - {kind for _, kind in ran}
+    then = "run tools/matrix --full, which writes the page anew"
+    assert not other, f"docs/crash-matrix.rst is of graphs that are no more: {', '.join(sorted(other))}; {then}"
+    assert not missing, f"docs/crash-matrix.rst knows nothing of {', '.join(sorted(missing))}: {then}"
+    assert [kind for _, kind in ran] == registry.kinds(), then
     assert len({each.split()[1] for each in matrix_table.graphs()}) == len(registry.kinds())
 
 

@@ -207,5 +207,5 @@ def _end_of_deleted(tested: Point) -> State:
     names = graph.names()
     beyond = names.index(tested.first.step) >= names.index(graph.no_return.step_name())
     done = beyond and tested.path == "execute" if kind.cancellable else tested.path != "revert"
-    kept = kind.ending(done=done).state in (State.VERIFYING, State.DONE)
-    return State.DONE if kept else State.CANCELLED
+    waits = kind.ending(done=done).state is State.VERIFYING
+    return State.DONE if waits or (done and kind.asked_for_by_deletes) else State.CANCELLED
