@@ -272,7 +272,7 @@ FORWARD_ONLY: Final = "it only goes forward"
 
 
 def ends(ending: kinds.Ending) -> str:
-    """The states that a move ends in, or waits in, behind a flow; one whose server is to be deleted goes on."""
+    """List the states that a move ends in, or waits in, behind a flow; one whose server is to be deleted goes on."""
     return state_list(state for state in (ending.state, ending.unkept, ending.cancelled) if state is not None)
 
 

@@ -33,7 +33,7 @@ def sentence(name: str, host: str | None, task: str | None, so: str) -> str:
 
 
 def why(ctx: Context) -> str:
-    """What the move of such a server ends with, by its rows as they are now; empty when Nova has not evacuated it."""
+    """Read the rows now and say what the move ends with if Nova has evacuated its server; empty if it has not."""
     with ctx.run.cells.database(ctx.move.source_cell).read() as session:
         migration = servers.migration(session, ctx.move.id)
         if migration is None:
@@ -45,7 +45,7 @@ def why(ctx: Context) -> str:
 
 
 def why_at_first(ctx: Context) -> str:
-    """Return the same by what the step read when it began."""
+    """Say the same by the rows that the step read when it began."""
     found = ctx.observed
     if found is None or found.migration is None or not found.evacuated:
         return ""

@@ -37,7 +37,7 @@ class Graph:
 
     @property
     def kind(self) -> str:
-        """The name of its kind."""
+        """Return the name of its kind."""
         return self.of.name
 
     def walk(self) -> Iterator[type[Step]]:

@@ -42,21 +42,21 @@ class Observed(NamedTuple):
     task_state: str | None
     vm_state: str | None
     migration: int | None
-    """The id of the move's migration; None while it has none."""
+    """Identifies the move's migration; None while it has none."""
     status: str | None
-    """The migration's."""
+    """Repeats the migration's status."""
     destination: str | None
-    """The migration's."""
+    """Names the host that the migration leads to."""
     evacuated: bool
-    """Whether Nova evacuates the server, or has done so since the migration was made."""
+    """Tells that Nova evacuates the server, or has done so since the migration was made."""
     begun: bool
-    """Whether the flow's action is there."""
+    """Tells that the flow's action is there."""
     extra: int | None
-    """The id of the server's instance_extra; None where somebody removed it."""
+    """Identifies the server's instance_extra; None where somebody removed it."""
     flavor: str | None
-    """As instance_extra has it: JSON with the flavors cur, old and new."""
+    """Holds the flavors cur, old and new, as JSON of instance_extra."""
     traces: bool
-    """Whether instance_extra has a migration context."""
+    """Tells that instance_extra has a migration context."""
 
 
 def observe(session: orm.Session, server: str, move: str, request: str) -> Observed | None:

@@ -203,7 +203,7 @@ class Context:
 
     @functools.cached_property
     def observed(self) -> Observed | None:
-        """What the server's rows said when the step first looked at them; None for a server that is gone."""
+        """Read the server's rows once, when the step first looks at them; None for a server that is gone."""
         move, run = self.move, self.run
         with run.cells.database(move.source_cell).read() as session:
             return observe(session, move.server, move.id, f"req-{run.flow_uuid}")

@@ -33,6 +33,30 @@ def states(ending: Ending | None) -> set[State]:
     return {state for state in found if state is not None}
 
 
+# By hand, from what each operation does: the matrix and the moves both read the records, so neither judges them.
+ENDS = {
+    "resize": (Ending(State.VERIFYING), Ending(State.FAILED, None, State.DELETING, State.CANCELLED)),
+    "migrate": (Ending(State.VERIFYING), Ending(State.FAILED, None, State.DELETING, State.CANCELLED)),
+    "confirm": (Ending(State.DONE, None, State.DELETING), Ending(State.VERIFYING)),
+    "revert": (Ending(State.REVERTED, None, State.DELETING), Ending(State.VERIFYING)),
+    "delete": (Ending(State.DONE, State.CANCELLED), None),
+}
+RUNNING = {
+    "resize": State.RUNNING,
+    "migrate": State.RUNNING,
+    "confirm": State.CONFIRMING,
+    "revert": State.REVERTING,
+    "delete": State.DELETING,
+}
+
+
+@EVERY
+def test_a_move_ends_where_its_operation_says(kind: Kind) -> None:
+    why = f"say in ENDS and RUNNING of tests/unit/test_kinds.py, from what a {kind.name} does, where its move ends"
+    assert (kind.done, kind.undone) == ENDS.get(kind.name), why
+    assert kind.running == RUNNING.get(kind.name), why
+
+
 def test_every_graph_is_of_a_declared_kind() -> None:
     for graph in registry.GRAPHS.values():
         assert graph.of in KINDS, f"{graph.kind} has a graph and is not in KINDS of {RECORDS}: add it there"
