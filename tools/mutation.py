@@ -19,14 +19,13 @@ import signal
 import subprocess
 import sys
 import tempfile
-import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 from xml.etree import ElementTree as ET
 
 import yaml
-from proofs import scratch
+from proofs import scratch, verdicts
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 MUTANTS: Final = ROOT / "tools" / "mutants"
@@ -36,19 +35,10 @@ SECONDS: Final = 900
 """A run that takes longer has found nothing."""
 CHUNK: Final = 10
 """So many points of the unmutated tree are run by one process."""
-WORDS: Final = 110
 
-_BROKEN: Final = re.compile(
-    r"\b(?:Import|ModuleNotFound|Syntax|Indentation|Name|Attribute|Type|UnboundLocal)Error\b"
-    r"|the child ended with status|the process was ended by signal"
-)
-"""What a defect does that was planted badly, or a machine that is too busy: no proof of anything."""
 _PROOF: Final = re.compile(r"[Aa]ssert|DID NOT RAISE|droveway\.errors\.")
 """How a test fails that found something, in its own words or in the product's."""
-_UNREACHED: Final = "the fault never fired"
 _BAD: Final = re.compile(r"^(\S+)  BAD  .*\n  (.*)$", re.MULTILINE)
-_PATH: Final = re.compile(r"(?:/[\w.+-]+){3,}/")
-_ID: Final = re.compile(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})?\b")
 
 
 class OutOfDateError(Exception):
@@ -303,16 +293,18 @@ def _run(folder: Path, cloud: str, points: Sequence[str], tests: Sequence[str], 
 def _run_points(folder: Path, cloud: str, points: Sequence[str], company: Sequence[str]) -> Found:
     done = _python(folder, ["-m", "proofs.matrix.command", "--cloud", cloud, *company, *points])
     # A defect may make a place in a flow that there is not without it: never reached, it says nothing.
-    bad = [each for each in _BAD.findall(done.stdout) if each[0] in points and not each[1].startswith(_UNREACHED)]
+    bad = [
+        each for each in _BAD.findall(done.stdout) if each[0] in points and not each[1].startswith(verdicts.UNREACHED)
+    ]
     for point, trouble in bad:
-        if not _BROKEN.search(done.stdout):
+        if not verdicts.BROKEN.search(done.stdout):
             on = "" if cloud == "three-hosts" else f" ({cloud})"
-            return Found(f"{point}{on}", _first_words(trouble))
+            return Found(f"{point}{on}", verdicts.first_words(trouble))
     undisturbed = re.search(r"^droveway: (.*)", done.stderr, re.MULTILINE)
-    if undisturbed and not bad and not _BROKEN.search(done.stderr):
+    if undisturbed and not bad and not verdicts.BROKEN.search(done.stderr):
         # The matrix judges flows in which nothing happens before it disturbs any.
-        return Found(f"a run without a fault, before {points[0]}", _first_words(undisturbed[1]))
-    if bad or (done.returncode and _UNREACHED not in done.stdout):
+        return Found(f"a run without a fault, before {points[0]}", verdicts.first_words(undisturbed[1]))
+    if bad or (done.returncode and verdicts.UNREACHED not in done.stdout):
         return Found("", f"({done.stdout[-1500:]} {done.stderr[-500:]})")
     return Found("", "")
 
@@ -326,9 +318,9 @@ def _run_tests(folder: Path, tests: Sequence[str]) -> Found:
             for failure in case.iter("failure"):
                 errors = re.findall(r"^E +(.*)", failure.text or "", re.MULTILINE)
                 said = "\n".join(errors) or failure.get("message", "")
-                if _PROOF.search(said) and not _BROKEN.search(said):
+                if _PROOF.search(said) and not verdicts.BROKEN.search(said):
                     place = case.get("classname", "").replace(".", "/")
-                    return Found(f"{place}.py::{case.get('name')}", _first_words(said))
+                    return Found(f"{place}.py::{case.get('name')}", verdicts.first_words(said))
     return Found("", f"({done.stdout[-1500:]} {done.stderr[-500:]})" if done.returncode else "")
 
 
@@ -360,14 +352,6 @@ def _end_guests(folder: str) -> None:
         with contextlib.suppress(OSError):
             if f"{folder}/".encode() in (process / "cmdline").read_bytes():
                 os.kill(int(process.name), signal.SIGKILL)
-
-
-def _first_words(text: str) -> str:
-    """What is quoted of a trouble: without ids, one line, the last error of a traceback."""
-    lines = [line.removeprefix("E ").strip() for line in text.strip().splitlines() if line.strip()]
-    errors = [line for line in lines if re.match(r"(?:droveway\.\S+|AssertionError|assert)\b", line)]
-    told = errors[-1] if text.count("Traceback") and errors else lines[0] if lines else ""
-    return textwrap.shorten(_PATH.sub(".../", _ID.sub("ID", told)), WORDS, placeholder=" ...")
 
 
 if __name__ == "__main__":
