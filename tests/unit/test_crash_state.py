@@ -12,7 +12,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from proofs.crash import bytes as crash_bytes
 from proofs.crash import state as crash_state
 
 SERVER = str(uuid.uuid4())
@@ -84,7 +83,7 @@ class Flow:
         with (root / "disk").open("wb") as disk:
             disk.truncate(GIB)
             disk.write(self.head)
-            disk.seek(crash_bytes.HEAD)
+            disk.seek(crash_state.HEAD)
             disk.write(self.data)
             disk.seek(GIB // 2)
             disk.write(self.data)

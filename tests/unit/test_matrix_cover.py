@@ -34,7 +34,9 @@ def gaps(graph: Graph, within: tuple[str, ...] = WITHIN) -> Gaps:
 def bench(cloud: str) -> Any:
     """All that the choice of points asks of a bench."""
     return SimpleNamespace(
-        gaps=lambda kind: gaps(registry.latest(kind)), alternates=len(list(matrix_clouds.spec(cloud).hosts())) > 2
+        gaps=lambda kind: gaps(registry.latest(kind)),
+        alternates=len(list(matrix_clouds.spec(cloud).hosts())) > 2,
+        worlds=lambda _kind: [],
     )
 
 

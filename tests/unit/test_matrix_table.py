@@ -65,7 +65,8 @@ def test_some_of_each_has_every_pair_of_a_way_and_a_thing_that_happens() -> None
 def test_every_point_has_a_column(kind: str) -> None:
     graph = registry.latest(kind)
     gaps = {("execute", name): ["effect.source.1", "call.1", "posted"] for name in graph.names()}
-    every = [*crash_points.singles(graph, gaps), *crash_points.pairs(graph)]
+    bad = [crash_points.point(kind, "execute", name, "bad", "unbound") for name in graph.names()]
+    every = [*crash_points.singles(graph, gaps), *crash_points.pairs(graph), *bad]
     assert {matrix_table.column(point) for point in every} <= set(matrix_table.COLUMNS)
 
 

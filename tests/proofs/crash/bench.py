@@ -21,8 +21,11 @@ from proofs import leftovers
 from proofs.crash import judge as crash_judge
 from proofs.crash import points as crash_points
 from proofs.crash import process as crash_process
+from proofs.crash import purposes as crash_purposes
+from proofs.crash import seen as crash_seen
 from proofs.crash import state as crash_state
 from proofs.crash import warm as crash_warm
+from proofs.crash import worlds as crash_worlds
 from proofs.crash.checkpoints import Checkpoint, Checkpoints
 from proofs.crash.points import Gaps, Point, Spot
 from proofs.crash.points import Path as Way
@@ -83,6 +86,9 @@ class Bench:
         crash_process.apart(lambda: _build(self._root, spec, keep))
         self._rest = snapshot.take(self._root, self._kept / "rest")
         self._rest.restore()
+        self._before = crash_seen.look(self._root, crash_seen.find(self._root, SERVER))
+        self._spoilt = self._before
+        """The server of a point in a bad world right before the flow."""
         self._lab = crash_warm.open_lab(self._root, self._on_request)
         self._books = crash_warm.open_lab(self._root)
         self._known = crash_state.ids(self._lab)
@@ -146,6 +152,10 @@ class Bench:
                     phases.append(phase)
         return found
 
+    def worlds(self, kind: str) -> list[Point]:
+        """The points of the kind in a bad world that the server can meet."""
+        return list(crash_worlds.points(kind, self._before))
+
     def prepare(self, kind: str, way: Way) -> None:
         """Make the flow's checkpoints, which its points then begin at: worth it where they are many."""
         found = self._from(kind, way)
@@ -183,6 +193,7 @@ class Bench:
         start = checkpoints.before(point)
         script = checkpoints.script(point.spots, start)
         start.snapshot.restore()
+        self._spoil(point, script)
         begin = self._begin(point.kind, start)
         ended = crash_process.fork(lambda leave: self._run(point, script, begin, leave))
         fired = 0
@@ -195,6 +206,20 @@ class Bench:
             raise DrovewayError(ended.trouble)
         self._note(point, script, ended.value)
         return dict(ended.value)
+
+    def _spoil(self, point: Point, script: Script) -> None:
+        """Make the world bad where the point wants that, now or when its step is reached."""
+        world = crash_worlds.of(point)
+        if world is None:
+            return
+        found = crash_seen.look(self._root, self._before.server)
+        if world.late:
+            script.spoil = functools.partial(world.make, self._root, found)
+        else:
+            world.make(self._root, found)
+            script.fire()
+            found = crash_seen.look(self._root, self._before.server)
+        self._spoilt = found
 
     def _from(self, kind: str, way: Way) -> Checkpoints:
         if (kind, way) not in self._checkpoints:
@@ -244,7 +269,6 @@ class Bench:
         lab = self._lab
         self._script = script
         script.ask = functools.partial(crash_judge.ask, lab, server=SERVER)
-        script.repeat(registry.latest(point.kind))
         probes = Probes(script.conductor, script.worker)
         special = WorkerProcesses(lab, probes) if point.first.effect == "worker" else None
         deleted = self._how == "deleted" or crash_judge.is_deleted(point)
@@ -258,19 +282,27 @@ class Bench:
                 leave({"end": self._ends[state], "digest": "", "passed": passed, "met": True})
             passed.append(state)
 
-        if not self._whole:
+        world = crash_worlds.of(point)
+        if not self._whole and world is None:
             script.landed = landed
+        script.repeat(registry.latest(point.kind))
         crash_judge.carry(lab, probes, begin, special=special)
-        if crash_judge.lift_hold(lab):
+        if not (world and world.late) and crash_judge.lift_hold(lab):
             crash_judge.carry(lab, probes, _nothing)
         if deleted and State(crash_judge.latest(lab).state) is State.VERIFYING:
             crash_judge.carry(lab, probes, self._submit("delete"))
         crash_warm.rest(lab)
         self._script = None
+        told = {"end": "", "digest": "", "passed": passed, "met": False}
+        if world is not None:
+            end = crash_judge.rests(self._books, {world.ends[crash_worlds.place(point)]})
+            crash_purposes.require(self._root, self._spoilt, world.check)
+            return told | {"end": end}
         end = crash_judge.judge(
             self._books, point, accepted=script.accepted(), alternates=self.alternates, deleted=deleted
         )
-        told = {"end": end, "digest": "", "passed": passed, "met": False}
+        crash_purposes.require(self._root, self._before, crash_purposes.of(point, end, deleted=deleted))
+        told["end"] = end
         if deleted:
             return told
         found = crash_state.digest(self._books, self._known)
@@ -297,6 +329,7 @@ class Bench:
 
 def _build(root: Path, spec: cloud.Cloud, keep: int) -> None:
     lab = build.create(root, spec)
+    crash_seen.stamp(root)
     # Nobody has to wait until a guest is old enough to be healthy.
     with lab.layout.configuration.open("a", encoding="utf-8") as file:
         file.write(f"[confirm]\nhealthy_after = 0\nkeep_source = {keep}\n")

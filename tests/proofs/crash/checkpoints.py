@@ -51,7 +51,9 @@ class Checkpoints:
             self._found.append(Checkpoint(pause(start, script), passed))
 
     def before(self, point: Point) -> Checkpoint:
-        """Where the point begins."""
+        """Where the point begins: in a bad world before the flow was asked for."""
+        if point.first.effect == "bad":
+            return self._found[0]
         step = point.first.step
         place = self._order.index(step) if step in self._order else len(self._order)
         return [each for each in self._found if each.passed < place or not each.passed][-1]

@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Callable
 
 from proofs import leftovers
-from proofs.crash import bytes as crash_bytes
 from proofs.crash.points import Point, expected_end
 
 from droveway.engines.operations import asking
@@ -61,17 +60,22 @@ def judge(lab: Lab, point: Point, *, accepted: bool, alternates: bool, deleted: 
     require_clean(lab, "")
     move = latest(lab)
     expected = expected_end(point, accepted=accepted, alternates=alternates)
-    if State(move.state) not in expected:
-        wanted = " or ".join(sorted(expected))
-        raise DrovewayError(f"the move rests as {move.state} ({move.error}), not as {wanted}")
+    rests(lab, expected)
     if deleted and (left := leftovers.of(lab, move.server)):
         raise DrovewayError("left: " + ", ".join(left))
     if point.path == "retry" and move.state == State.VERIFYING and move.attempt == 1:
         raise DrovewayError(f"the move went to {move.dest_host} in the end, which had been refused before")
-    if not deleted:
-        crash_bytes.require_whole(lab, move.server)
-        if State(move.state) in ENDED:
-            leftovers.require_unmarked(lab, move.server)
+    if not deleted and State(move.state) in ENDED:
+        leftovers.require_unmarked(lab, move.server)
+    return State(move.state)
+
+
+def rests(lab: Lab, expected: set[State]) -> State:
+    """The state in which the youngest move rests; raises DrovewayError when it is none of these."""
+    move = latest(lab)
+    if State(move.state) not in expected:
+        wanted = " or ".join(sorted(expected))
+        raise DrovewayError(f"the move rests as {move.state} ({move.error}), not as {wanted}")
     return State(move.state)
 
 

@@ -18,9 +18,9 @@ which then succeeds."""
 
 Direction = Literal["execute", "revert"]
 
-Effect = Literal["kill", "worker", "fail", "refuse", "twice", "delete", "cancel", "pause"]
+Effect = Literal["kill", "worker", "fail", "refuse", "twice", "delete", "cancel", "pause", "bad"]
 """A SIGKILL of the process that is everything, or of a worker in a process of its own; a StepError; a DestinationFault;
-the step's body run twice; a request that arrives."""
+the step's body run twice; a request that arrives; a world in which the step has to refuse."""
 
 EFFECTS: Final = get_args(Effect)
 PATHS: Final = get_args(Path)
@@ -40,7 +40,8 @@ class Spot:
     """One place in a flow at which something happens.
 
     ``phase`` is before, after or stored; ``posted``: a command has been handed to a worker; ``call.N``: before the Nth
-    write to a cloud service; ``effect.source.N``: before the Nth effect of the source's worker.
+    write to a cloud service; ``effect.source.N``: before the Nth effect of the source's worker.  Of a bad world it is
+    the world's name.
     """
 
     direction: Direction

@@ -52,6 +52,8 @@ class Script:
         self.landed: Callable[[], None] = _nothing
         """Called once all of them have happened, whenever the result of an atom was stored; not for a failure of them:
         what was handed to a worker may still be under way there."""
+        self.spoil: Callable[[], None] = _nothing
+        """Makes the world bad."""
         self._shared = mmap.mmap(-1, 16)
         self._lock = threading.Lock()
         self._at: tuple[str, str] | None = None
@@ -67,6 +69,10 @@ class Script:
     def fired(self) -> int:
         """How many of the things have happened."""
         return sum(bool(self._shared[number]) for number in range(len(self.spots)))
+
+    def fire(self) -> None:
+        """Note that the next of the things has happened."""
+        self._shared[self.fired()] = FIRED
 
     def accepted(self) -> bool:
         """Whether the first thing was a request that was granted."""
@@ -148,9 +154,13 @@ class Script:
         spot = self.spots[number]
         if spot.direction == "revert" and self.path != "execute" and not self.turned_back():
             return  # on its way forward a step may take back a part of itself
-        if spot.effect == "twice" or (spot.direction, spot.step, spot.phase) != (direction, step, phase):
+        due = "before" if spot.effect == "bad" else spot.phase
+        if spot.effect == "twice" or (spot.direction, spot.step, due) != (direction, step, phase):
             return
         self._shared[number] = FIRED
+        if spot.effect == "bad":
+            self.spoil()
+            return
         if spot.effect in ("kill", "worker"):
             os.kill(os.getpid(), signal.SIGKILL)
         if spot.effect in ("fail", "refuse"):

@@ -12,12 +12,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from proofs.crash.bytes import HEAD
-
 from droveway.lab.layout import RECORDED
 from droveway.lab.session import Lab
 from droveway.workers.hypervisors import guests_log
 from droveway.workers.transfer import extents
+
+HEAD: Final = 64 * 1024
+"""Bytes at the start of a disk that the guest itself may write."""
 
 _UUID: Final = re.compile(r"[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}")
 _TIME: Final = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?(\+\d\d:\d\d)?")

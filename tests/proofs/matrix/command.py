@@ -200,6 +200,7 @@ def _points(bench: Bench, options: argparse.Namespace) -> Iterator[Point]:
         else:
             within = options.phase is None or "during" in options.phase
             yield from crash_points.singles(graph, bench.gaps(kind) if within else {}, alternates=bench.alternates)
+            yield from bench.worlds(kind)
 
 
 def _is_wanted(point: Point, options: argparse.Namespace) -> bool:

@@ -24,6 +24,7 @@ COLUMNS: Final = {
     "failed": "it failed before, half way or after",
     "run twice": "its body ran twice in a row",
     "requests": "a delete, a cancel or a pause arrived",
+    "bad world": "it had to refuse, or to find out what nobody had told it",
     "double": "a fault in the undo of a failure, or a kill of who resumed",
 }
 """What happened to a step, and what that means."""
@@ -39,6 +40,7 @@ _EFFECTS: Final = {
     "delete": "requests",
     "cancel": "requests",
     "pause": "requests",
+    "bad": "bad world",
 }
 
 
@@ -136,11 +138,13 @@ _HEAD: Final = [
     "",
     "Every step of every flow, the retry that chooses destinations included, killed, failing, repeated and met by",
     "requests, in every cloud: forward, while it is undone, and while it is undone for the next alternate. Each cell",
-    "has the points that converged and all points: the move rested where it should, the audit was clean, and from each",
-    "distinct end the server was stopped, started and moved again. Resize and migrate are one graph: migrate runs in",
-    "the first cloud only. The page is written by ``tools/matrix --full``, which takes its points from the graphs; any",
-    "of them is run again by ``tools/matrix --cloud CLOUD POINT``. ``tools/test`` runs a fixed sample: in three clouds",
-    "each step is killed on each way, and all else happens once in each flow; of each of the others some points.",
+    "has the points that converged and all points: the move rested where it should, the audit was clean, what the flow",
+    "is for had come about (disks, guest, what is attached and rows, as the lab's own files have them), and from each",
+    "distinct end the server was stopped, started and moved again. In a bad world the step refused, and nothing was",
+    "touched. Resize and migrate are one graph: migrate runs in the first cloud only. The page is written by",
+    "``tools/matrix --full``, which takes its points from the graphs; any of them is run again by ``tools/matrix",
+    "--cloud CLOUD POINT``. ``tools/test`` runs a fixed sample: in three clouds each step is killed on each way, and",
+    "all else happens once in each flow; of each of the others some points.",
     "",
     "Between two steps all that a flow goes on from is in the lab: rows, files and guests. So a point ends early that",
     "has its lab, once its fault is over, in a state from which an earlier point of the same expected end went on to",
