@@ -26,10 +26,14 @@ from xml.etree import ElementTree as ET
 
 import yaml
 from proofs import scratch, verdicts
+from proofs.matrix import effects
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 MUTANTS: Final = ROOT / "tools" / "mutants"
 PAGE: Final = ROOT / "docs" / "mutants.rst"
+
+GRAPH: Final = "--graph"
+"""First among the arguments it asks for the mutants that are made from the graphs."""
 
 SECONDS: Final = 900
 """A run that takes longer has found nothing."""
@@ -157,11 +161,16 @@ def _row(mutant: Mutant, found: Found) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Plant and run the mutants that are asked for; 0 when every one was caught."""
-    parser = argparse.ArgumentParser(prog="tools/mutate", description=__doc__.splitlines()[0])
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if given[:1] == [GRAPH]:
+        return effects.main(given[1:])
+    parser = argparse.ArgumentParser(
+        prog="tools/mutate", description=__doc__.splitlines()[0], epilog=f"mutants made from the graphs: {GRAPH} --help"
+    )
     parser.add_argument("--only", action="append", metavar="NAME", help="only this mutant; may be repeated")
     parser.add_argument("--jobs", type=int, default=2, metavar="N", help="so many at a time (2)")
     parser.add_argument("--list", action="store_true", help="name the mutants and end")
-    options = parser.parse_args(arguments)
+    options = parser.parse_args(given)
     mutants = [mutant for mutant in load() if not options.only or mutant.name in options.only]
     if options.list:
         print("\n".join(f"{mutant.name}: {mutant.what}" for mutant in mutants))

@@ -10,6 +10,7 @@ that was to happen has happened, in a state from which an earlier point of the s
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import time
@@ -25,11 +26,13 @@ from proofs.crash import purposes as crash_purposes
 from proofs.crash import seen as crash_seen
 from proofs.crash import state as crash_state
 from proofs.crash import warm as crash_warm
+from proofs.crash import without as crash_without
 from proofs.crash import worlds as crash_worlds
 from proofs.crash.checkpoints import Checkpoint, Checkpoints
 from proofs.crash.points import Gaps, Point, Spot
 from proofs.crash.points import Path as Way
 from proofs.crash.script import Script
+from proofs.crash.without import Effect
 from proofs.crash.workers import WorkerProcesses
 
 from droveway.errors import DrovewayError
@@ -82,6 +85,9 @@ class Bench:
         self._seen: set[str] = set()
         self._gaps: dict[str, Gaps] = {}
         self._checkpoints: dict[tuple[str, Way], Checkpoints] = {}
+        self._answers: dict[str, crash_without.Answers] = {}
+        self.without: Effect | None = None
+        """The effect that is taken out of the flows of its kind."""
         self.alternates = len(list(spec.hosts())) > 2
         crash_process.apart(lambda: _build(self._root, spec, keep))
         self._rest = snapshot.take(self._root, self._kept / "rest")
@@ -189,6 +195,8 @@ class Bench:
         return snapshot.take(self._root, self._kept / "verifying")
 
     def _carry_out(self, point: Point) -> dict[str, Any]:
+        if self.without is not None and self.without.kind not in self._answers:
+            self._answers[self.without.kind] = self._note_answers(self.without.kind)
         checkpoints = self._from(point.kind, point.path)
         start = checkpoints.before(point)
         script = checkpoints.script(point.spots, start)
@@ -285,12 +293,13 @@ class Bench:
         world = crash_worlds.of(point)
         if not self._whole and world is None:
             script.landed = landed
-        script.repeat(registry.latest(point.kind))
-        crash_judge.carry(lab, probes, begin, special=special)
-        if not (world and world.late) and crash_judge.lift_hold(lab):
-            crash_judge.carry(lab, probes, _nothing)
-        if deleted and State(crash_judge.latest(lab).state) is State.VERIFYING:
-            crash_judge.carry(lab, probes, self._submit("delete"))
+        with self._defect():
+            script.repeat(registry.latest(point.kind))
+            crash_judge.carry(lab, probes, begin, special=special)
+            if not (world and world.late) and crash_judge.lift_hold(lab):
+                crash_judge.carry(lab, probes, _nothing)
+            if deleted and State(crash_judge.latest(lab).state) is State.VERIFYING:
+                crash_judge.carry(lab, probes, self._submit("delete"))
         crash_warm.rest(lab)
         self._script = None
         told = {"end": "", "digest": "", "passed": passed, "met": False}
@@ -309,6 +318,18 @@ class Bench:
         if found not in self._seen:
             crash_judge.use(self._books, SERVER)
         return told | {"digest": found}
+
+    def _defect(self) -> contextlib.AbstractContextManager[None]:
+        """Without the effect that is to be taken out."""
+        if self.without is None:
+            return contextlib.nullcontext()
+        return crash_without.taken_out(self.without, self._answers[self.without.kind])
+
+    def _note_answers(self, kind: str) -> crash_without.Answers:
+        """What the steps of an undisturbed flow of the kind return."""
+        self._base(kind).restore()
+        crash_process.apart(lambda: crash_judge.carry(self._lab, None, self._submit(kind)))
+        return crash_seen.answers(self._root, kind)
 
     def _waypoint(self, point: Point, script: Script, *, deleted: bool) -> str:
         """The state of the flow under way, with all from outside it that decides where it has to end."""

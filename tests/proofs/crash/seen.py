@@ -127,6 +127,17 @@ def move(root: Path) -> dict[str, Any]:
         return dict(journal.execute("SELECT * FROM moves ORDER BY created_at DESC, rowid DESC LIMIT 1").fetchone())
 
 
+def answers(root: Path, kind: str) -> dict[str, dict[str, Any]]:
+    """By step: what it returned in the only flow of the kind, as the journal's history tells."""
+    with _open(root / "journal.sqlite") as journal:
+        told = journal.execute(
+            "SELECT step, result FROM move_steps WHERE flow_uuid = (SELECT uuid FROM move_flows WHERE kind = ?)"
+            " AND direction = 'execute'",
+            (kind,),
+        )
+        return {row["step"]: json.loads(row["result"] or "null") or {} for row in told}
+
+
 def stamp(root: Path) -> None:
     """Write bytes into every disk and volume of the lab's servers that tell each from a blank one."""
     for path in (*root.glob("hosts/*/instances/*/disk*"), *root.glob("volumes/*")):

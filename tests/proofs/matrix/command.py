@@ -19,6 +19,7 @@ from typing import Final
 
 from proofs import scratch
 from proofs.crash import points as crash_points
+from proofs.crash import without as crash_without
 from proofs.crash.bench import HOWS, Bench, Outcome
 from proofs.crash.points import Point
 from proofs.matrix import clouds as matrix_clouds
@@ -57,6 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             folder, matrix_clouds.spec(options.cloud), options.confirm, whole=options.whole, keep=options.keep_source
         )
         try:
+            bench.without = options.without and crash_without.parse(options.without)
             if len(options.points) not in range(1, FEW) or choices:
                 bench.warm()
             chosen = (point for choice in (options, *choices) for point in _wanted(bench, choice))
@@ -101,6 +103,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--keep-source", type=int, default=0, metavar="SECONDS", help="let confirms keep the source for so long"
+    )
+    parser.add_argument(
+        "--without", metavar="KIND:STEP", help="with the effect of this step taken out of every flow of its kind"
     )
     parser.add_argument("--whole", action="store_true", help="run each point to its end, whatever states it meets")
     parser.add_argument("--report", type=Path, help="write what became of each point to this file, one JSON line each")
@@ -234,7 +239,8 @@ def _run(bench: Bench, options: argparse.Namespace, point: Point) -> Outcome:
 def _where(options: argparse.Namespace) -> str:
     how = "" if options.confirm == "asked" else f" --confirm {options.confirm}"
     keeps = f" --keep-source {options.keep_source}" if options.keep_source else ""
-    return f"--cloud {options.cloud}{how}{keeps}"
+    defect = f" --without {options.without}" if options.without else ""
+    return f"--cloud {options.cloud}{how}{keeps}{defect}"
 
 
 def _say(line: str) -> None:
