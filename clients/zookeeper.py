@@ -30,6 +30,7 @@ LOG = logging.getLogger(__name__)
 ROOT: Final = "/droveway"
 BOARD: Final = f"{ROOT}/board"
 MOVES: Final = f"{ROOT}/moves"
+HOSTS: Final = f"{ROOT}/hosts"
 
 EMBEDDED_TIMEOUT: Final = 10.0
 """Of the sessions of a lab, which end only when they are closed."""
@@ -40,7 +41,7 @@ _RECONNECT: Final = {**_RETRY, "max_tries": -1}
 
 def host_path(host: str) -> str:
     """Where everything of one host lies."""
-    return f"{ROOT}/hosts/{host}"
+    return f"{HOSTS}/{host}"
 
 
 def command_path(host: str, key: str = "") -> str:

@@ -20,12 +20,11 @@ import msgspec
 from droveway.clients.zookeeper import (
     Coordination,
     command_path,
-    host_path,
     progress_path,
     result_path,
     worker_path,
 )
-from droveway.engines.conductor import answers
+from droveway.engines.conductor import answers, registrations
 from droveway.errors import CoordinationLost, Fenced, Refused
 from droveway.outages import Once
 from droveway.wire import Command, Progress, Registration, Result, decode, decode_answer, decode_command, encode
@@ -40,8 +39,6 @@ LOOK_EVERY: Final = 0.5
 
 MOST_REFUSED: Final = 20
 """So many unreadable answers to one command are taken away, for its worker to answer again."""
-
-HOSTS: Final = host_path("").rstrip("/")
 
 
 class Unreachable(Exception):
@@ -184,22 +181,8 @@ class Commands:
                         self._coordination.delete(folder(host, key))
 
     def workers(self) -> dict[str, Registration]:
-        """The workers that are up now."""
-        found: dict[str, Registration] = {}
-        for host in self._coordination.children(HOSTS):
-            node = self._coordination.get(worker_path(host))
-            if node is None:
-                continue
-            try:
-                registration = decode(node[0], Registration)
-            except Refused as error:
-                REFUSED.tell(f"The registration of host {host} is refused", error)
-                continue
-            if registration.host == host:
-                found[host] = registration
-            else:
-                REFUSED.tell(f"The registration of host {host} is refused", f"it names {registration.host[:80]}")
-        return found
+        """Return the registrations of the workers that are up, by host."""
+        return registrations.workers(self._coordination)
 
     def progress(self, host: str, key: str) -> Progress | None:
         """How far the worker says it is; None when it says nothing, or nobody can hear it."""

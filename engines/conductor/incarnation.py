@@ -19,14 +19,14 @@ import msgspec
 import sqlalchemy as sa
 
 from droveway import wire
-from droveway.clients.zookeeper import ROOT, Coordination, worker_path
+from droveway.clients.zookeeper import ROOT, Coordination
+from droveway.engines.conductor import registrations
 from droveway.errors import Refused
 from droveway.outages import Once
 from droveway.persistence.database import Database, Executor
 from droveway.persistence.journal.tables import EPOCH, INCARNATION, Counter
 
 MARK: Final = f"{ROOT}/journal"
-HOSTS: Final = f"{ROOT}/hosts"
 
 REFUSED: Final = Once(logging.getLogger(__name__))
 """What hosts have written that is refused."""
@@ -65,7 +65,7 @@ def begin(coordination: Coordination, journal: Database, *, ignored: Collection[
         if INCARNATION not in counters:
             session.add(Counter(name=INCARNATION, value=new_incarnation()))
     incarnation = require(coordination, journal)
-    asked = [each for each in workers(coordination) if each.host not in ignored]
+    asked = [each for each in registrations.workers(coordination).values() if each.host not in ignored]
     # After the registrations: what they tell by right was given out before.
     most, own = given(coordination, journal)
     seen = max(believed(asked, most), key=lambda each: each.epoch, default=None)
@@ -134,23 +134,6 @@ def read_mark(coordination: Coordination) -> Mark | None:
     """What ZooKeeper knows; None for one that is new or was wiped."""
     found = coordination.get(MARK)
     return None if found is None else msgspec.json.decode(found[0], type=Mark)
-
-
-def workers(coordination: Coordination) -> list[wire.Registration]:
-    """What the workers that are there say of themselves; one that says nothing that can be read is left out."""
-    found = []
-    for host in coordination.children(HOSTS):
-        node = coordination.get(worker_path(host))
-        if node is None or not node[0]:
-            continue
-        try:
-            registration = wire.decode(node[0], wire.Registration)
-        except Refused as error:
-            REFUSED.tell(f"The registration of host {host} is refused", error)
-            continue
-        if registration.host == host:
-            found.append(registration)
-    return found
 
 
 def new_incarnation() -> int:

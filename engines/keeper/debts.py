@@ -19,7 +19,7 @@ import msgspec
 from droveway import wire
 from droveway.clients.zookeeper import ROOT, Coordination, epoch_path, move_path
 from droveway.clocks import Steady
-from droveway.engines.conductor import eligibility, fencing, incarnation, step_marks
+from droveway.engines.conductor import eligibility, fencing, incarnation, registrations, step_marks
 from droveway.engines.conductor.commands import Commands, Overdue, Unreachable
 from droveway.engines.conductor.owed import Owed
 from droveway.engines.conductor.rounds import one_round
@@ -124,7 +124,7 @@ class Collector:
         if not self._coordination.create(COLLECTS, b"", ephemeral=True):
             return
         try:
-            up = Commands(self._coordination, flow_uuid="", epoch=0, guard="", version=0).workers()
+            up = registrations.workers(self._coordination)
             for (move, host), owed in itertools.groupby(wanted, key=lambda debt: (debt.move_id, debt.host)):
                 able = [debt for debt in owed if not (after := debt.details.get(debts.AFTER)) or after in up]
                 if able and host in up and not self._wakeup.is_set() and not self._is_frozen(move):

@@ -10,6 +10,7 @@ from typing import Final
 import sqlalchemy as sa
 
 from droveway.clients.zookeeper import (
+    HOSTS,
     Coordination,
     command_path,
     inquiry_path,
@@ -18,7 +19,6 @@ from droveway.clients.zookeeper import (
     result_path,
     worker_path,
 )
-from droveway.engines.conductor.commands import HOSTS
 from droveway.engines.conductor.rounds import one_round
 from droveway.outages import Outage
 from droveway.persistence.database import Database

@@ -20,9 +20,9 @@ from typing import Final, NamedTuple
 import msgspec
 
 from droveway import wire
-from droveway.clients.zookeeper import Coordination, command_path, epoch_path, progress_path, result_path
+from droveway.clients.zookeeper import HOSTS, Coordination, command_path, epoch_path, progress_path, result_path
 from droveway.engines.conductor import answers, fencing
-from droveway.engines.conductor.commands import HOSTS, REFUSED
+from droveway.engines.conductor.commands import REFUSED
 from droveway.engines.conductor.eligibility import QUESTION
 from droveway.engines.keeper.policies import Waiting
 from droveway.errors import Fenced, Refused

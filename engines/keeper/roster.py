@@ -16,8 +16,7 @@ from typing import Final
 import sqlalchemy as sa
 
 from droveway.clients.zookeeper import Coordination
-from droveway.engines.conductor import incarnation
-from droveway.engines.conductor.commands import Commands
+from droveway.engines.conductor import incarnation, registrations
 from droveway.engines.conductor.rounds import one_round
 from droveway.flows import registry
 from droveway.outages import Outage
@@ -108,7 +107,7 @@ class Roster:
             self._written, self._beat_due = registered, now + BEAT_EVERY
 
     def _registrations(self) -> list[Registration]:
-        found = Commands(self._coordination, flow_uuid="", epoch=0, guard="", version=0).workers()
+        found = registrations.workers(self._coordination)
         if any(each.epoch > self._given for each in found.values()):
             self._given = incarnation.given(self._coordination, self._journal)[0]
         return incarnation.believed(found.values(), self._given)

@@ -10,7 +10,7 @@ from sqlalchemy import orm
 from taskflow import states
 
 from droveway.clients.zookeeper import MOVES, Coordination, epoch_path, step_path
-from droveway.engines.conductor import incarnation, recorded, step_marks
+from droveway.engines.conductor import incarnation, recorded, registrations, step_marks
 from droveway.engines.conductor.recorded import Recorded
 from droveway.engines.conductor.taskflow import details
 from droveway.flows import registry
@@ -44,7 +44,7 @@ def adopt(coordination: Coordination, journal: Database, *, ignored: Collection[
     Repeated after a crash: the same once more.  Raises `droveway.errors.CoordinationLost`.
     """
     mark = incarnation.read_mark(coordination)
-    workers = [each for each in incarnation.workers(coordination) if each.host not in ignored]
+    workers = [each for each in registrations.workers(coordination).values() if each.host not in ignored]
     marked = step_marks.highest(coordination, MOVES)
     mirrored = recorded.mirrored(recorded.InZooKeeper(coordination))
     epochs = [mark.epoch if mark is not None else 0, *_mirrored(coordination)]

@@ -16,6 +16,7 @@ from typing import Final
 
 from droveway import wire
 from droveway.clients.zookeeper import (
+    HOSTS,
     Coordination,
     command_path,
     inquiry_path,
@@ -24,8 +25,7 @@ from droveway.clients.zookeeper import (
     result_path,
     worker_path,
 )
-from droveway.engines.conductor import eligibility
-from droveway.engines.conductor.commands import HOSTS, Commands
+from droveway.engines.conductor import eligibility, registrations
 from droveway.errors import CoordinationLost, Refused
 
 SECONDS: Final = 30.0
@@ -58,7 +58,7 @@ def ask(
     ``pinned``: the level that operators allow to be spoken to workers, None for this release's own; ``seconds``: how
     long is waited for workers that are up.
     """
-    workers = Commands(coordination, flow_uuid="", epoch=0, guard="", version=0).workers()
+    workers = registrations.workers(coordination)
     answers: dict[str, Answer] = {}
     able = []
     for host in sorted(hosts):

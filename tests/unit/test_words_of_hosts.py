@@ -11,7 +11,7 @@ import pytest
 from droveway import wire
 from droveway.clients.zookeeper import Coordination, connect_embedded, embedded_store, worker_path
 from droveway.doctor import workers as doctor
-from droveway.engines.conductor import incarnation
+from droveway.engines.conductor import incarnation, registrations
 from droveway.engines.keeper.roster import Roster
 from droveway.engines.operations import adoption
 from droveway.errors import Refused
@@ -67,14 +67,16 @@ def test_a_registration_names_no_more_actions_than_there_can_be() -> None:
         wire.decode(registration("host1", actions=["x@1"] * (wire.MOST_ACTIONS + 1)), wire.Registration)
 
 
-@pytest.mark.parametrize("data", [b'{"host": 1}', b"no json", registration("host2", epoch=2**62)])
+@pytest.mark.parametrize(
+    "data", [b'{"host": 1}', b"no json", b"[1, 2]", b"", b"null", registration("host2", epoch=2**62)]
+)
 def test_a_registration_that_is_none_keeps_no_conductor_from_starting(
     session: Coordination, journal: Database, data: bytes
 ) -> None:
     """Neither one that cannot be read, nor one that speaks for another host."""
     stand(session, "host1", data)
     incarnation.begin(session, journal)
-    assert incarnation.workers(session) == []
+    assert registrations.workers(session) == {}
 
 
 def stands_at(session: Coordination, journal: Database, epoch: int) -> None:
@@ -96,7 +98,7 @@ def test_no_host_can_have_seen_what_was_given_to_none(session: Coordination, jou
     incarnation.begin(session, journal)
     most, own = incarnation.given(session, journal)
     assert (most, own) == (3, 3)
-    assert [each.host for each in incarnation.believed(incarnation.workers(session), most)] == ["host1"]
+    assert [each.host for each in incarnation.believed(registrations.workers(session).values(), most)] == ["host1"]
     adoption.adopt(session, journal)
     with journal.read() as rows:
         counter = rows.get(Counter, EPOCH)
