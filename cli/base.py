@@ -103,7 +103,8 @@ class Command(command.Command, abc.ABC):
 
         lab = Lab.open(self.lab_path(parsed_args))
         if self.strict:
-            marks.require(lab.layout, lab.identity.hosts)
+            with marks.Databases(lab.layout, lab.identity.hosts) as databases:
+                databases.require()
         return lab
 
     def lab_path(self, parsed_args: argparse.Namespace) -> Path:
@@ -151,7 +152,8 @@ class _Display(Command):
         from droveway.lab import marks
 
         lab = super().lab(parsed_args)
-        why = marks.contradiction(lab.layout, lab.identity.hosts)
+        with marks.Databases(lab.layout, lab.identity.hosts) as databases:
+            why = databases.contradiction()
         if why:
             self.app.stderr.write(f"warning: {why}\n")
         return lab

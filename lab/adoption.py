@@ -1,45 +1,47 @@
-"""Taking databases as they are that are not those which the lab used last: nothing is resumed by itself."""
+"""Takes a lab's databases as they are that are not those which the lab used last."""
 
 from __future__ import annotations
 
-from droveway.engines.conductor.incarnation import new_incarnation
+from collections import defaultdict
+from collections.abc import Iterable
+
 from droveway.engines.conductor.recorded import mirrored
-from droveway.engines.operations.adoption import park_all
+from droveway.engines.operations.adoption import Memory
 from droveway.errors import Refused
-from droveway.lab import books, lock, marks
+from droveway.lab import books, marks
+from droveway.lab.parts import Parts
 from droveway.lab.records import InFolder
-from droveway.lab.session import Lab
-from droveway.persistence.journal import moves
-from droveway.persistence.journal.tables import EPOCH, INCARNATION, Counter, Move
+from droveway.persistence.restored import Mark
 
 
-def adopt(lab: Lab) -> list[Move]:
-    """Park every unfinished move with what the audit finds of it, and begin a new incarnation; the moves.
+class OfLab(Memory):
+    """Remembers the databases of a lab, whose lock the caller holds.
 
-    Epochs and step numbers go on above all that any worker has seen, so that none answers from what it did before.
-    Raises `droveway.errors.Refused` while another command runs the lab, and for what cannot be used at all: a truncated
-    database, or another lab's Placement.
+    Raises `droveway.errors.Refused` for what cannot be used at all: a truncated database, or another lab's Placement.
     """
-    with lock.taken(lab.layout):
-        hosts = sorted(lab.identity.hosts)
-        known, present = marks.recorded(lab.layout), marks.look(lab.layout, hosts)
-        why = marks.truncated(lab.layout)
-        why = why or ("" if known is None else marks.foreign_providers(lab.layout, known, present))
-        if why:
+
+    adopted = "the lab's databases were adopted as they are"
+
+    def __init__(self, lab: Parts) -> None:
+        files = lab.layout
+        with marks.Databases(files, lab.identity.hosts) as databases:
+            present, why = databases.look(), databases.truncated()
+        known = marks.recorded(files) or present
+        if why := why or marks.foreign_providers(files, known, present):
             raise Refused(why)
-        found = books.balance(lab).findings
-        said = {move: [each.detail for each in found if each.move == move] for move in {each.move for each in found}}
-        seen = [mark for each in (known, present) if each is not None for mark in each.workers.values()]
-        epoch = max([known.epoch or 0 if known else 0, present.epoch or 0, *(mark.epoch for mark in seen)]) + 1
-        step = max([known.step or 0 if known else 0, present.step or 0, *(mark.step for mark in seen)]) + 1
-        with lab.journal.write() as session:
-            told = {move.id: said.get(move.id, []) for move in moves.open_moves(session)}
-            kept = mirrored(InFolder(lab.layout.recorded))
-            parked = park_all(
-                session, step=step, what="the lab's databases were adopted as they are", said=told, mirrored=kept
-            )
-            session.merge(Counter(name=EPOCH, value=epoch))
-            session.merge(Counter(name=INCARNATION, value=new_incarnation()))
-        lab.layout.marks.unlink(missing_ok=True)
-        marks.record(lab.layout, hosts)
-        return parked
+        seen = [mark for each in (known, present) for mark in (each, *each.workers.values())]
+        self._lab = lab
+        self.journal = lab.journal
+        self.epoch = max(mark.epoch for mark in seen)
+        self.step = max(mark.step for mark in seen)
+        self.recorded = mirrored(InFolder(files.recorded))
+        findings = defaultdict(list)
+        for each in books.balance(lab).findings:
+            findings[each.move].append(each.detail)
+        self.findings = findings
+
+    def begin_anew(self, mark: Mark, parked: Iterable[str]) -> None:  # noqa: ARG002 - the journal itself has the mark
+        """Write down what the databases say now."""
+        self._lab.layout.marks.unlink(missing_ok=True)
+        with marks.Databases(self._lab.layout, self._lab.identity.hosts) as databases:
+            databases.record()

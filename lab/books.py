@@ -6,15 +6,15 @@ from droveway.audit import run
 from droveway.audit.findings import Report
 from droveway.audit.read import hosts as read_hosts
 from droveway.audit.sources import Sources
-from droveway.lab.session import Lab
+from droveway.lab.parts import Parts
 
 
-def balance(lab: Lab) -> Report:
+def balance(lab: Parts) -> Report:
     """Compare all books of the lab; nothing is changed."""
     return run.audit(sources(lab))
 
 
-def sources(lab: Lab) -> Sources:
+def sources(lab: Parts) -> Sources:
     """All that there is to compare in a lab."""
     return Sources(
         api=lab.api,

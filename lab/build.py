@@ -10,17 +10,17 @@ from pathlib import Path
 
 import msgspec
 
-from droveway.engines.conductor.incarnation import new_incarnation
 from droveway.errors import Refused
 from droveway.lab import cloud, daemons, disks, layout, libvirt_hosts, lock, marks, servers, topology
 from droveway.lab.layout import Identity, LabHost, Layout
 from droveway.lab.session import Lab
 from droveway.persistence.database import Database, sqlite_url
 from droveway.persistence.journal import migrate
-from droveway.persistence.journal.tables import INCARNATION, Counter
+from droveway.persistence.journal.tables import Counter
 from droveway.persistence.nova import quotas
 from droveway.persistence.nova.api import ApiBase
 from droveway.persistence.nova.cell import CellBase
+from droveway.persistence.restored import INCARNATION, new_incarnation
 from droveway.workers.directories import Directories
 
 
@@ -39,7 +39,8 @@ def create(root: Path, spec: cloud.Cloud) -> Lab:
         try:
             lab = _begin(files, spec)
             _build(lab, spec)
-            marks.record(files, lab.identity.hosts)
+            with marks.Databases(files, lab.identity.hosts) as databases:
+                databases.record()
             layout.write_identity(files, lab.identity)
         except BaseException as error:
             if lab is not None:

@@ -11,135 +11,87 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import sqlite3
-from collections.abc import Iterable, Iterator
+import struct
+from collections.abc import Callable, Iterable, Iterator
 from concurrent import futures
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Final, Self, TypeVar
 
 import msgspec
 
 from droveway.errors import Refused
 from droveway.lab.layout import WORKER, Layout
+from droveway.persistence.restored import ADOPT, EPOCH, INCARNATION, Mark, Standing, contradiction
 from droveway.workers.hypervisors import durable
-
-ADOPT: Final = "droveway db adopt"
-
-EPOCH: Final = "epoch"
-INCARNATION: Final = "incarnation"
-"""Counters of the journal, by the names that `droveway.persistence.journal.tables` gives them.
-
-Its models load too slowly.
-"""
+from droveway.workers.seen import seen
 
 BUSY_TIMEOUT: Final = 30.0
 """Seconds that a look waits for another process's write."""
 
-_HEADER: Final = 100
-_MAGIC: Final = b"SQLite format 3\x00"
 _LARGEST_PAGE: Final = 65536
+"""The size of a page for which SQLite writes 1."""
+
 _NOTE: Final = ("lab", INCARNATION)
 """Where a worker's journal has whose it is, among its notes."""
 
+# SQL as text: the models of these tables, Placement's above all, take longer to load than a list of moves.
+_JOURNAL: Final = (
+    "SELECT (SELECT value FROM counters WHERE name = ?), (SELECT value FROM counters WHERE name = ?),"
+    " (SELECT max(seq) FROM move_steps)"
+)
+_PROVIDERS: Final = "SELECT uuid, generation FROM resource_providers ORDER BY uuid"
+_WORKER: Final = "SELECT (SELECT value FROM notes WHERE stem = ? AND name = ?), (SELECT count(result) FROM commands)"
 
-class WorkerMark(msgspec.Struct, frozen=True, kw_only=True):
-    """What a worker's journal says."""
+_Read = TypeVar("_Read")
 
-    incarnation: int | None
-    """Whose worker it is of; None before it was marked."""
+
+class WorkerMark(Mark, frozen=True, kw_only=True):
+    """Says what a worker's journal has of the lab's, and how much it has done."""
+
     finished: int = 0
     """How many commands have a result: that one was begun is not synced, and a power cut may take it back."""
-    epoch: int
-    step: int
-    """The highest number of a step of the journal's history that a command has in its key."""
 
 
-class Marks(msgspec.Struct, frozen=True, kw_only=True):
-    """What the databases of a lab say of themselves; None for one that cannot be read."""
+class Marks(Mark, frozen=True, kw_only=True):
+    """Says what the journal of a lab says of itself, and what the other databases do."""
 
-    incarnation: int | None
-    epoch: int | None
-    step: int | None
-    providers: str | None
-    """A digest of the providers' ids."""
-    generations: int | None
-    workers: dict[str, WorkerMark]
+    providers: str | None = None
+    """A digest of the providers' ids; None where nobody ever read them."""
+    generations: int = 0
+    workers: dict[str, WorkerMark] = msgspec.field(default_factory=dict)
 
 
 @contextlib.contextmanager
 def kept(files: Layout, hosts: Iterable[str]) -> Iterator[None]:
     """Require the databases to be the lab's last ones, and write down what they say as the block begins and ends.
 
-    Raises `droveway.errors.Refused` as `require` does; the caller holds the lab's lock.
+    Raises `droveway.errors.Refused` as `Databases.require` does; the caller holds the lab's lock.
     """
-    hosts = list(hosts)
-    with _Databases() as databases:
-        _refuse(_truncated(files, databases))
-        present = _look(files, hosts, databases)
-        _refuse(_contradiction(files, present))
-        _record(files, hosts, present)
+    with Databases(files, hosts) as databases:
+        databases.require()
+        databases.record()
         try:
             yield
         finally:
-            _record(files, hosts, _look(files, hosts, databases))
+            databases.record()
             databases.close_together()
 
 
-def require(files: Layout, hosts: Iterable[str]) -> None:
-    """Raise `droveway.errors.Refused` when a database is not the one that this lab has used last."""
-    with _Databases() as databases:
-        _refuse(_truncated(files, databases) or _contradiction(files, _look(files, hosts, databases)))
-
-
-def truncated(files: Layout) -> str:
-    """The sentence that names a database of which a part is missing, with the mend; empty when there is none."""
-    with _Databases() as databases:
-        return _truncated(files, databases)
-
-
-def contradiction(files: Layout, hosts: Iterable[str]) -> str:
-    """The sentence that names a database which is not the last one, with the mend; empty when all are."""
-    return _contradiction(files, look(files, hosts))
-
-
-def foreign_providers(files: Layout, known: Marks, present: Marks) -> str:
-    """The sentence that says that Placement's database is another lab's; empty when it is this one's."""
-    if present.providers in (None, known.providers) or known.providers is None:
-        return ""
-    return (
-        f"the database {files.placement} has the resource providers of another lab, so nothing runs: put this "
-        f"lab's own back, then {ADOPT}"
-    )
-
-
-def look(files: Layout, hosts: Iterable[str]) -> Marks:
-    """What the databases say now."""
-    with _Databases() as databases:
-        return _look(files, hosts, databases)
-
-
 def recorded(files: Layout) -> Marks | None:
-    """What was written down last; None for a lab that never ran."""
+    """Read what was written down last; None for a lab that never ran."""
+    data = durable.read(files.marks)
     try:
-        return msgspec.json.decode(files.marks.read_bytes(), type=Marks)
-    except FileNotFoundError:
-        return None
+        return None if data is None else msgspec.json.decode(data, type=Marks)
     except msgspec.DecodeError as error:
         raise Refused(f"{files.marks} is corrupt ({error}): remove it, then {ADOPT}") from None
 
 
-def record(files: Layout, hosts: Iterable[str]) -> None:
-    """Write down what the databases say; the caller holds the lab's lock and has made sure that they are this lab's.
+class Databases:
+    """Looks at a lab's databases, over connections that are held: to open one costs more than to read it."""
 
-    The last marks stand while a database cannot be read: it may be a passing trouble, and the next run looks again.
-    """
-    hosts = list(hosts)
-    _record(files, hosts, look(files, hosts))
-
-
-class _Databases:
-    """Connections for looking, each opened at its first use and held: to open one costs more than to read it."""
-
-    def __init__(self) -> None:
+    def __init__(self, files: Layout, hosts: Iterable[str]) -> None:
+        self._files = files
+        self._hosts = list(hosts)
         self._opened: dict[Path, sqlite3.Connection] = {}
 
     def __enter__(self) -> Self:
@@ -155,16 +107,78 @@ class _Databases:
             for closed in [closing.submit(database.close) for database in self._opened.values()]:
                 closed.result()
 
-    def rows(self, path: Path, query: str, *values: str) -> list[Any] | None:
-        """The rows; None for a database that cannot be read: whoever needs it says so."""
-        if not path.exists():
-            return None
-        try:
-            return self.of(path).execute(query, values).fetchall()
-        except sqlite3.Error:
-            return None
+    def require(self) -> None:
+        """Raise `droveway.errors.Refused` when a database is not the one that this lab has used last."""
+        if why := self.truncated() or self.contradiction():
+            raise Refused(why)
 
-    def of(self, path: Path) -> sqlite3.Connection:
+    def truncated(self) -> str:
+        """Name a database of which a part is missing, with the mend; empty when there is none."""
+        files = self._files
+        every = [files.journal, files.api, files.placement, files.services, *files.cells.glob("*.sqlite")]
+        for path in [*every, *files.hosts.glob(f"*/{WORKER}")]:
+            # Only a corrupt file is read past SQLite: closing a file that this process has open in SQLite as well drops
+            # all of the process's locks on it, and what it commits afterwards can be lost.
+            if path.exists() and self._is_corrupt(path) and (size := path.stat().st_size) < (whole := _size(path)):
+                return (
+                    f"the database {path} is truncated ({size} of {whole} bytes), so nothing runs: restore it from a "
+                    f"copy, then {ADOPT}"
+                )
+        return ""
+
+    def contradiction(self) -> str:
+        """Name a database that is not the last one, with the mend; empty when all are."""
+        known = recorded(self._files)
+        return "" if known is None else next(filter(None, _contradictions(self._files, known, self.look())), "")
+
+    def look(self) -> Marks:
+        """Read what the databases say now; one that cannot be read still says what was written down last."""
+        files, known = self._files, recorded(self._files) or Marks(incarnation=None, epoch=0)
+        # Before the journal: what a worker has was in the journal first.
+        present = {host: files.worker(host) for host in self._hosts if files.worker(host).exists()}
+        workers = {host: self._read(path, _worker, known.workers.get(host)) for host, path in present.items()}
+        incarnation, epoch, step = self._read(files.journal, _journal, (known.incarnation, known.epoch, known.step))
+        providers, generations = self._read(files.placement, _providers, (known.providers, known.generations))
+        return Marks(
+            incarnation=incarnation,
+            epoch=epoch,
+            step=step,
+            providers=providers,
+            generations=generations,
+            workers={host: mark for host, mark in workers.items() if mark is not None},
+        )
+
+    def record(self) -> None:
+        """Write down what the databases say; the caller holds the lab's lock, and they are this lab's.
+
+        The last mark stands of one that cannot be read: it may be a passing trouble, and the next run looks again.
+        """
+        present = self.look()
+        for host, mark in present.workers.items():
+            if present.incarnation is not None and mark.incarnation != present.incarnation:
+                with self._of(self._files.worker(host)) as database:
+                    query = "INSERT OR REPLACE INTO notes (stem, name, value) VALUES (?, ?, ?)"
+                    database.execute(query, (*_NOTE, present.incarnation))
+                present.workers[host] = msgspec.structs.replace(mark, incarnation=present.incarnation)
+        data = msgspec.json.encode(present)
+        if durable.read(self._files.marks) != data:
+            durable.replace(self._files.marks, data)
+
+    def _is_corrupt(self, path: Path) -> bool:
+        """Whether SQLite refuses the file; it does at its first use, when the file is shorter than its header says."""
+        try:
+            self._of(path).execute("PRAGMA user_version").fetchall()
+        except sqlite3.DatabaseError as error:
+            return error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_CORRUPT
+        return False
+
+    def _read(self, path: Path, reading: Callable[[sqlite3.Connection], _Read], otherwise: _Read) -> _Read:
+        try:
+            return reading(self._of(path)) if path.exists() else otherwise
+        except sqlite3.Error:
+            return otherwise  # whoever needs it says so
+
+    def _of(self, path: Path) -> sqlite3.Connection:
         """The connection.  It may write: what a killed process had begun is rolled back by whoever reads next."""
         if path not in self._opened:
             uri = f"{path.absolute().as_uri()}?mode=rw"
@@ -172,150 +186,59 @@ class _Databases:
         return self._opened[path]
 
 
-def _refuse(why: str) -> None:
-    if why:
-        raise Refused(why)
-
-
-def _truncated(files: Layout, databases: _Databases) -> str:
-    for path in _files(files):
-        if not _is_malformed(path, databases):
-            continue
-        whole = _whole_size(path)
-        if path.stat().st_size < whole:
-            return (
-                f"the database {path} is truncated ({path.stat().st_size} of {whole} bytes), so nothing runs: restore "
-                f"it from a copy, then {ADOPT}"
-            )
-    return ""
-
-
-def _contradiction(files: Layout, present: Marks) -> str:
-    known = recorded(files)
-    return next(_contradictions(files, known, present), "") if known is not None else ""
-
-
-def _look(files: Layout, hosts: Iterable[str], databases: _Databases) -> Marks:
-    workers = {}
-    for host in hosts:
-        # Before the journal: what a worker has was in the journal first.
-        found = _worker(files.worker(host), databases)
-        if found is not None:
-            workers[host] = found
-    counted = databases.rows(files.journal, "SELECT name, value FROM counters")
-    counters = dict(counted or ())
-    steps = (
-        databases.rows(files.journal, "SELECT coalesce(max(seq), 0) FROM move_steps") if counted is not None else None
+def foreign_providers(files: Layout, known: Marks, present: Marks) -> str:
+    """Say that Placement's database is another lab's; empty when it is this one's."""
+    if None in (known.providers, present.providers) or known.providers == present.providers:
+        return ""
+    return (
+        f"the database {files.placement} has the resource providers of another lab, so nothing runs: put this "
+        f"lab's own back, then {ADOPT}"
     )
-    providers = databases.rows(files.placement, "SELECT uuid, generation FROM resource_providers ORDER BY uuid")
-    return Marks(
-        incarnation=counters.get(INCARNATION),
-        epoch=counters.get(EPOCH, 0) if steps is not None else None,
-        step=steps[0][0] if steps is not None else None,
-        providers=None if providers is None else _digest(uuid for uuid, _ in providers),
-        generations=None if providers is None else sum(generation for _, generation in providers),
-        workers=workers,
-    )
-
-
-def _record(files: Layout, hosts: Iterable[str], present: Marks) -> None:
-    unread = [host for host in hosts if host not in present.workers and files.worker(host).exists()]
-    if unread or present.step is None or present.providers is None:
-        return
-    for host, mark in present.workers.items():
-        if present.incarnation is not None and mark.incarnation != present.incarnation:
-            _mark_worker(files.worker(host), present.incarnation)
-            present.workers[host] = msgspec.structs.replace(mark, incarnation=present.incarnation)
-    data = msgspec.json.encode(present)
-    if not files.marks.exists() or files.marks.read_bytes() != data:
-        durable.replace(files.marks, data)
 
 
 def _contradictions(files: Layout, known: Marks, present: Marks) -> Iterator[str]:
-    if None not in (present.step, known.incarnation) and known.incarnation != present.incarnation:
-        yield _swapped(f"the journal {files.journal}")
+    """Say of each database in which way it is not the last one; empty for one that is."""
+    what = f"the journal {files.journal}"
+    seen = [("", known.standing(known.incarnation))]
+    seen += [(f"the worker of host {host} knows of ", mark.standing(None)) for host, mark in present.workers.items()]
+    yield contradiction(what, present.standing(present.incarnation), seen, another=_another(what))
     for host, mark in sorted(known.workers.items()):
-        found, what = present.workers.get(host), f"the journal of the worker of host {host}"
-        if found is None:
-            if not (files.worker(host)).exists():
-                yield f"{what} is gone, and with it what the host has done: restore it, or {ADOPT} begins a new one"
-        elif None not in (found.incarnation, known.incarnation) and found.incarnation != known.incarnation:
-            yield _swapped(what)
-        elif found.finished < mark.finished:
-            yield _older(what, f"{found.finished} commands of {mark.finished}")
-    seen = [("", known.epoch or 0, known.step or 0)]
-    seen += [(f"the worker of host {host} knows of ", mark.epoch, mark.step) for host, mark in present.workers.items()]
-    for who, epoch, step in seen:
-        for name, mine, theirs in (("epoch", present.epoch, epoch), ("step", present.step, step)):
-            if mine is not None and mine < theirs:
-                yield _older(f"the journal {files.journal}", f"its last {name} is {mine}, {who}{theirs}")
-    if why := foreign_providers(files, known, present):
-        yield why
-    if present.generations is not None and present.generations < (known.generations or 0):
-        yield _older(f"the database {files.placement}", f"generation {present.generations} of {known.generations}")
+        what, now = f"the journal of the worker of host {host}", present.workers.get(host)
+        if now is None:
+            yield f"{what} is gone, and with it what the host has done: restore it, or {ADOPT} begins a new one"
+            continue
+        mine, theirs = ({"{} commands of {}": each.finished} for each in (now, mark))
+        seen = [("", Standing(known.incarnation, theirs))]
+        yield contradiction(what, Standing(now.incarnation, mine), seen, another=_another(what))
+    yield foreign_providers(files, known, present)
+    mine, theirs = ({"generation {} of {}": each.generations} for each in (present, known))
+    what = f"the database {files.placement}"
+    yield contradiction(what, Standing(None, mine), [("", Standing(None, theirs))], another="")
 
 
-def _swapped(what: str) -> str:
+def _another(what: str) -> str:
     return f"{what} is another lab's, so nothing runs: put this lab's own back, or take it as it is with  {ADOPT}"
 
 
-def _older(what: str, how: str) -> str:
-    return (
-        f"{what} was restored from an older copy ({how}), so nothing runs: put the newest one back, or take it as it "
-        f"is with  {ADOPT}, which parks every unfinished move"
-    )
+def _journal(db: sqlite3.Connection) -> tuple[int | None, int, int]:
+    incarnation, epoch, step = db.execute(_JOURNAL, (INCARNATION, EPOCH)).fetchone()
+    return incarnation, epoch or 0, step or 0
 
 
-def _files(files: Layout) -> Iterator[Path]:
-    every = [files.journal, files.api, files.placement, files.services, *files.cells.glob("*.sqlite")]
-    yield from (path for path in [*every, *files.hosts.glob(f"*/{WORKER}")] if path.exists())
+def _providers(db: sqlite3.Connection) -> tuple[str | None, int]:
+    rows = db.execute(_PROVIDERS).fetchall()
+    digest = hashlib.sha256(" ".join(provider for provider, _ in rows).encode()).hexdigest()
+    return digest, sum(generation for _, generation in rows)
 
 
-def _is_malformed(path: Path, databases: _Databases) -> bool:
-    """Whether SQLite itself finds that the file cannot be what its header says.
-
-    Only such a file is read past SQLite: closing a file that this process has open in SQLite as well drops all of the
-    process's locks on it, and what it commits afterwards can be lost.
-    """
-    try:
-        databases.of(path).execute("PRAGMA user_version").fetchall()
-    except sqlite3.DatabaseError as error:
-        return error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
-    return False
+def _worker(db: sqlite3.Connection) -> WorkerMark:
+    incarnation, finished = db.execute(_WORKER, _NOTE).fetchone()
+    epoch, step = seen(db)
+    return WorkerMark(incarnation=incarnation, epoch=epoch, step=step, finished=finished)
 
 
-def _whole_size(path: Path) -> int:
-    """The size that the file says it has; 0 when it does not say, or its write-ahead log may complete it."""
-    log = path.with_name(f"{path.name}-wal")
+def _size(path: Path) -> int:
+    """Return how many bytes a database has by its first page."""
     with path.open("rb") as file:
-        header = file.read(_HEADER)
-    if len(header) < _HEADER or not header.startswith(_MAGIC) or header[24:28] != header[92:96]:
-        return 0
-    if log.exists() and log.stat().st_size:
-        return 0
-    size = int.from_bytes(header[16:18], "big")
-    return (_LARGEST_PAGE if size == 1 else size) * int.from_bytes(header[28:32], "big")
-
-
-def _worker(path: Path, databases: _Databases) -> WorkerMark | None:
-    keys = databases.rows(path, "SELECT key, result IS NOT NULL FROM commands")
-    notes = databases.rows(path, "SELECT value FROM notes WHERE stem = ? AND name = ?", *_NOTE)
-    epochs = databases.rows(path, "SELECT coalesce(max(epoch), 0) FROM moves")
-    if keys is None or notes is None or epochs is None:
-        return None
-    steps = [int(key.split(".")[3]) for key, _ in keys if key.count(".") >= 3 and key.split(".")[3].isdigit()]  # noqa: PLR2004 - flow.step.direction.number
-    return WorkerMark(
-        incarnation=notes[0][0] if notes else None,
-        finished=sum(finished for _, finished in keys),
-        epoch=epochs[0][0],
-        step=max(steps, default=0),
-    )
-
-
-def _mark_worker(path: Path, incarnation: int) -> None:
-    with contextlib.closing(sqlite3.connect(path)) as database, database:
-        database.execute("INSERT OR REPLACE INTO notes (stem, name, value) VALUES (?, ?, ?)", (*_NOTE, incarnation))
-
-
-def _digest(uuids: Iterable[str]) -> str:
-    return hashlib.sha256(" ".join(uuids).encode()).hexdigest()
+        page, pages = map(int, struct.unpack(">16xH10xI", file.read(32).ljust(32, b"\0")))
+    return (_LARGEST_PAGE if page == 1 else page) * pages

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING
 
+from droveway.errors import Refused
 from droveway.lab.parts import Parts
+
+if TYPE_CHECKING:
+    from droveway.persistence.journal.tables import Move
 
 
 class Lab(Parts):
@@ -21,3 +26,17 @@ class Lab(Parts):
         from droveway.lab import runner
 
         return runner.drive(self, at_rest)
+
+    def adopt(self, ignored: Collection[str] = ()) -> list[Move]:
+        """Park every unfinished move with what the audit finds of it, and begin a new incarnation; the moves.
+
+        Raises `droveway.errors.Refused` while another command runs the lab, and for what cannot be adopted.
+        """
+        if ignored:
+            raise Refused("--ignore-host is for installations: what a lab's hosts have seen is read from their files")
+        from droveway.engines.operations.adoption import adopt
+        from droveway.lab import lock
+        from droveway.lab.adoption import OfLab
+
+        with lock.taken(self.layout):
+            return adopt(OfLab(self))

@@ -10,8 +10,9 @@ from sqlalchemy import orm
 
 from droveway.persistence.database import Database
 from droveway.persistence.journal.states import ENDED, State
-from droveway.persistence.journal.tables import EPOCH, Claim, Counter, Move, MoveFlow
+from droveway.persistence.journal.tables import Claim, Counter, Move, MoveFlow
 from droveway.persistence.nova import api, cell_hosts
+from droveway.persistence.restored import EPOCH
 from droveway.printable import SHORT
 
 _ENDED: Final = [state.value for state in ENDED]

@@ -22,6 +22,7 @@ from droveway.errors import Refused
 from droveway.wire import Command
 from droveway.workers.hypervisors import durable
 from droveway.workers.reserve import Reserve
+from droveway.workers.seen import FORGOTTEN, seen
 
 APPLICATION: Final = 0x44726F76
 VERSION: Final = 1
@@ -47,9 +48,6 @@ _FULL: Final = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR})
 """What SQLite says of a file system without room, of its shared memory the latter."""
 
 LOG = logging.getLogger(__name__)
-
-_FORGOTTEN: Final = ""
-"""The stem of what outlives the moves that were forgotten: no step has it."""
 
 
 class Offer(msgspec.Struct, frozen=True, kw_only=True):
@@ -127,11 +125,8 @@ class WorkerJournal:
 
     def seen(self) -> tuple[int, int]:
         """The highest epoch of any move, and the highest number of a step that a command had in its key."""
-        epoch = self._one("SELECT coalesce(max(epoch), 0) FROM moves")[0]
         with self._lock:
-            keys = self._db.execute("SELECT key FROM commands").fetchall()
-        step = max((int(key.split(".")[3]) for (key,) in keys), default=0)
-        return max(epoch, self.noted(_FORGOTTEN, "epoch", 0)), max(step, self.noted(_FORGOTTEN, "step", 0))
+            return seen(self._db)
 
     def finished_since(self, moment: float) -> list[str]:
         """The moves of which every command was begun after that time, a `time.time`, and has ended.
@@ -153,7 +148,7 @@ class WorkerJournal:
             keys = [key for (key,) in self._db.execute("SELECT key FROM commands WHERE move = ?", (move,))]
         # What was seen first, and the commands, by which the rest is found again after a kill, last.
         for name, value in (("epoch", epoch), ("step", step)):
-            self._write("INSERT OR REPLACE INTO notes (stem, name, value) VALUES (?, ?, ?)", (_FORGOTTEN, name, value))
+            self._write("INSERT OR REPLACE INTO notes (stem, name, value) VALUES (?, ?, ?)", (FORGOTTEN, name, value))
         for flow in {key.partition(".")[0] for key in keys}:
             self._write("DELETE FROM notes WHERE substr(stem, 1, ?) = ?", (len(flow) + 1, f"{flow}."))
         self._write("DELETE FROM notes WHERE stem = ?", (move,))

@@ -44,9 +44,7 @@ class Adopt(Command):
         return 0
 
     def _of_lab(self, parsed_args: argparse.Namespace) -> list[Move]:
-        from droveway.lab import adoption
-
-        return adoption.adopt(self.lab(parsed_args))
+        return self.lab(parsed_args).adopt()
 
     def _of_installation(self, site: Site, ignored: Sequence[str]) -> list[Move]:
         """What the daemons have seen stands in ZooKeeper: this command speaks to it."""
@@ -55,7 +53,7 @@ class Adopt(Command):
 
         session = connect(site.conf)
         try:
-            return adoption.adopt(session, site.journal, ignored=ignored)
+            return adoption.adopt(adoption.OfInstallation(session, site.journal, ignored))
         finally:
             session.close()
 

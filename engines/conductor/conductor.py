@@ -21,7 +21,6 @@ from droveway.engines.conductor import fencing, incarnation, recorded, step_mark
 from droveway.engines.conductor.commands import Commands
 from droveway.engines.conductor.fencing import Quarantined
 from droveway.engines.conductor.history import History
-from droveway.engines.conductor.incarnation import Restored
 from droveway.engines.conductor.run import MoveRun, Resources, Stop, begin_state
 from droveway.engines.conductor.taskflow.backend import FlowBackend
 from droveway.engines.conductor.taskflow.board import MoveBoard, MoveJob, Posting
@@ -35,6 +34,7 @@ from droveway.persistence.database import absence, without_sql
 from droveway.persistence.journal import attempts, debts, freezes, kinds, moves
 from droveway.persistence.journal.states import BEGUN, ENDED, State
 from droveway.persistence.journal.tables import Move, MoveFlow
+from droveway.persistence.restored import Restored
 from droveway.printable import printable
 
 LOG = logging.getLogger(__name__)

@@ -18,7 +18,8 @@ from sqlalchemy import orm
 from droveway.clients.zookeeper import TOMBSTONE, Coordination, epoch_in, epoch_path
 from droveway.errors import DrovewayError, Fenced
 from droveway.persistence.database import Database, Executor, database_time
-from droveway.persistence.journal.tables import EPOCH, Claim, Counter, Intent, Move, MoveStep
+from droveway.persistence.journal.tables import Claim, Counter, Intent, Move, MoveStep
+from droveway.persistence.restored import EPOCH
 
 QUARANTINE_AFTER: Final = 5
 """Claims in a row that may end unclean and save no progress before a person has to look."""

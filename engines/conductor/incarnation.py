@@ -10,8 +10,6 @@ the workers are the only ones who know, and are believed as far as any journal c
 
 from __future__ import annotations
 
-import logging
-import secrets
 from collections.abc import Collection, Iterable
 from typing import Final
 
@@ -21,38 +19,28 @@ import sqlalchemy as sa
 from droveway import wire
 from droveway.clients.zookeeper import ROOT, Coordination
 from droveway.engines.conductor import registrations
-from droveway.errors import Refused
-from droveway.outages import Once
 from droveway.persistence.database import Database, Executor
-from droveway.persistence.journal.tables import EPOCH, INCARNATION, Counter
+from droveway.persistence.journal.tables import Counter
+from droveway.persistence.restored import (
+    ADOPT,
+    EPOCH,
+    INCARNATION,
+    Mark,
+    Restored,
+    contradiction,
+    new_incarnation,
+)
 
 MARK: Final = f"{ROOT}/journal"
-
-REFUSED: Final = Once(logging.getLogger(__name__))
-"""What hosts have written that is refused."""
 
 GAP: Final = 1_000_000
 """So many epochs, or numbers of steps, at most a journal can be behind what its hosts have seen."""
 
 _COUNTERS: Final = sa.select(Counter.name, Counter.value)
-_MEND: Final = (
-    "so nothing runs: put the newest copy back, or take it as it is with  droveway db adopt, which parks every "
-    "unfinished move"
+_OTHER: Final = (
+    "the journal is another one than this ZooKeeper's daemons have used last, so nothing runs: put the newest copy "
+    f"back, or take it as it is with  {ADOPT}, which parks every unfinished move"
 )
-_OTHER: Final = f"the journal is another one than this ZooKeeper's daemons have used last, {_MEND}"
-
-
-class Restored(Refused):
-    """The journal is not the one that ZooKeeper and the workers know."""
-
-    code = "restored"
-
-
-class Mark(msgspec.Struct, frozen=True, kw_only=True):
-    """What ZooKeeper knows of the journal."""
-
-    incarnation: int
-    epoch: int
 
 
 def begin(coordination: Coordination, journal: Database, *, ignored: Collection[str] = ()) -> None:
@@ -61,17 +49,17 @@ def begin(coordination: Coordination, journal: Database, *, ignored: Collection[
     Raises `Restored` when the mark or a worker knows of a later journal; workers of ``ignored`` hosts are not asked.
     """
     with journal.write() as session:
-        counters = {row.name: row.value for row in session.execute(_COUNTERS)}
-        if INCARNATION not in counters:
+        if _mark(session).incarnation is None:
             session.add(Counter(name=INCARNATION, value=new_incarnation()))
     incarnation = require(coordination, journal)
-    asked = [each for each in registrations.workers(coordination).values() if each.host not in ignored]
+    asked = [each for host, each in registrations.workers(coordination).items() if host not in ignored]
     # After the registrations: what they tell by right was given out before.
     most, own = given(coordination, journal)
     seen = max(believed(asked, most), key=lambda each: each.epoch, default=None)
-    if seen is not None and seen.epoch > own:
-        why = _older(own, f"the worker of host {seen.host} has seen {seen.epoch}")
-        raise Restored(f"{why}; a host that lies is left out by  droveway conductor run --ignore-host {seen.host}")
+    if seen is not None:
+        told = Mark(incarnation=incarnation, epoch=seen.epoch)
+        if why := _why(Mark(incarnation=incarnation, epoch=own), f"the worker of host {seen.host} has seen ", told):
+            raise Restored(f"{why}; a host that lies is left out by  droveway conductor run --ignore-host {seen.host}")
     raise_mark(coordination, incarnation, own)
 
 
@@ -79,7 +67,7 @@ def given(coordination: Coordination, journal: Database) -> tuple[int, int]:
     """The highest epoch that any host can have been given, and the journal's own."""
     mark = read_mark(coordination)
     with journal.engine.connect() as connection:
-        own = {row.name: row.value for row in connection.execute(_COUNTERS)}.get(EPOCH, 0)
+        own = _mark(connection).epoch
     return (own + GAP if mark is None else max(own, mark.epoch)), own
 
 
@@ -91,7 +79,7 @@ def believed(told: Iterable[wire.Registration], most: int) -> list[wire.Registra
             found.append(each)
         else:
             why = f"it has seen epoch {each.epoch}, and none above {most} was given to any host"
-            REFUSED.tell(f"The registration of host {each.host} is refused", why)
+            registrations.REFUSED.tell(f"The registration of host {each.host} is refused", why)
     return found
 
 
@@ -104,14 +92,10 @@ def require(coordination: Coordination, journal: Database) -> int | None:
 
 def compare(mark: Mark | None, connection: Executor) -> int | None:
     """As `require`, over a mark that was read before ``connection`` began to read: what it says was there by then."""
-    counters = {row.name: row.value for row in connection.execute(_COUNTERS)}
-    incarnation = counters.get(INCARNATION)
-    if mark is not None and incarnation is not None:
-        if mark.incarnation != incarnation:
-            raise Restored(_OTHER)
-        if mark.epoch > counters.get(EPOCH, 0):
-            raise _older(counters.get(EPOCH, 0), f"ZooKeeper has seen {mark.epoch}")
-    return incarnation
+    own = _mark(connection)
+    if mark is not None and own.incarnation is not None and (why := _why(own, "ZooKeeper has seen ", mark)):
+        raise Restored(why)
+    return own.incarnation
 
 
 def raise_mark(coordination: Coordination, incarnation: int | None, epoch: int) -> None:
@@ -123,7 +107,7 @@ def raise_mark(coordination: Coordination, incarnation: int | None, epoch: int) 
         present = coordination.get(MARK, sync=True)
         if present is None:
             continue
-        mark = msgspec.json.decode(present[0], type=Mark)
+        mark = _decoded(present[0])
         if mark.incarnation != incarnation:
             raise Restored(_OTHER)
         if mark.epoch >= epoch or coordination.put(MARK, data, version=present[1]):
@@ -131,15 +115,28 @@ def raise_mark(coordination: Coordination, incarnation: int | None, epoch: int) 
 
 
 def read_mark(coordination: Coordination) -> Mark | None:
-    """What ZooKeeper knows; None for one that is new or was wiped."""
+    """What ZooKeeper knows; None for one that is new or was wiped.  Raises `Restored` for what is no mark."""
     found = coordination.get(MARK)
-    return None if found is None else msgspec.json.decode(found[0], type=Mark)
+    return None if found is None else _decoded(found[0])
 
 
-def new_incarnation() -> int:
-    """A number that no other journal has."""
-    return secrets.randbits(62) + 1
+def _mark(connection: Executor) -> Mark:
+    """Read what the journal says of itself."""
+    counters = {row.name: row.value for row in connection.execute(_COUNTERS)}
+    return Mark(incarnation=counters.get(INCARNATION), epoch=counters.get(EPOCH, 0))
 
 
-def _older(mine: int, theirs: str) -> Restored:
-    return Restored(f"the journal was restored from an older copy (its last epoch is {mine}, {theirs}), {_MEND}")
+def _why(own: Mark, who: str, seen: Mark) -> str:
+    """Say in which way the journal is not the one that ``who`` has seen; empty when it is."""
+    told = [(who, seen.standing(seen.incarnation))]
+    return contradiction("the journal", own.standing(own.incarnation), told, another=_OTHER, newest="copy")
+
+
+def _decoded(data: bytes) -> Mark:
+    try:
+        return msgspec.json.decode(data, type=Mark)
+    except msgspec.DecodeError as error:
+        raise Restored(
+            f"the node {MARK} holds no mark of a journal ({error}), so nothing runs: see who writes to ZooKeeper, and "
+            f"take the journal as it is with  {ADOPT}"
+        ) from None

@@ -6,10 +6,10 @@ import contextlib
 import logging
 from collections.abc import Iterator
 
-from droveway.engines.conductor.incarnation import Restored
 from droveway.errors import CoordinationLost
 from droveway.outages import Outage
 from droveway.persistence.database import absence
+from droveway.persistence.restored import Restored
 
 
 @contextlib.contextmanager

@@ -19,7 +19,6 @@ from droveway import deadlines
 from droveway.engines.conductor import answers, eligibility, fencing
 from droveway.engines.conductor.commands import Commands, DeclaredDown, Overdue, Unreachable, value_of
 from droveway.engines.conductor.history import History
-from droveway.engines.conductor.incarnation import Restored
 from droveway.engines.conductor.owed import Owed
 from droveway.engines.conductor.progress import ProgressNote
 from droveway.engines.conductor.recorded import RecordMirror, Store
@@ -35,6 +34,7 @@ from droveway.persistence.journal import attempts, debts, freezes, kinds, moves,
 from droveway.persistence.journal.states import State
 from droveway.persistence.journal.tables import Move, MoveAttempt
 from droveway.persistence.nova.cells import Cells
+from droveway.persistence.restored import Restored
 from droveway.wire import Command, Direction, Registration, StopGuest
 
 if TYPE_CHECKING:

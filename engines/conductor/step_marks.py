@@ -74,9 +74,19 @@ def lost(coordination: Coordination, journal: Database, move_id: str) -> str:
 
 
 def highest(coordination: Coordination, folder: str) -> int:
-    """The highest number of a step that is marked for any move; ``folder`` is that of all moves."""
-    found = [_read(coordination, move) for move in coordination.children(folder)]
-    return max((each[0].seq for each in found if each is not None), default=0)
+    """Return the highest number of a step that is marked for any move; ``folder`` is that of all moves.
+
+    A mark that cannot be read counts as not there: adopting the journal is the way out of it.
+    """
+    most = 0
+    for move in coordination.children(folder):
+        try:
+            found = _read(coordination, move)
+        except Refused:
+            continue
+        if found is not None:
+            most = max(most, found[0].seq)
+    return most
 
 
 def _read(coordination: Coordination, move_id: str) -> tuple[Seen, int] | None:

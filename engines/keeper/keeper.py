@@ -148,7 +148,7 @@ def look(
     """The snapshot; the board is read first, so that a flow which ends in between is taken for wanted at worst.
 
     Of the queue it has what is offered and what there may be room for, with the oldest, which others may have to wait
-    for.  Raises `droveway.engines.conductor.incarnation.Restored` for a journal that is older than what ran on it.
+    for.  Raises `droveway.persistence.restored.Restored` for a journal that is older than what ran on it.
     """
     racks = racks or {}
     posted, mark = board.posted(), incarnation.read_mark(coordination)

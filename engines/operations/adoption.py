@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import abc
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -20,8 +21,10 @@ from droveway.persistence.database import Database, database_time
 from droveway.persistence.journal import kinds, moves
 from droveway.persistence.journal.kinds import Carries
 from droveway.persistence.journal.states import State
-from droveway.persistence.journal.tables import EPOCH, INCARNATION, Claim, Counter, Move, MoveFlow, MoveStep
+from droveway.persistence.journal.tables import Claim, Counter, Move, MoveFlow, MoveStep
+from droveway.persistence.restored import EPOCH, INCARNATION, Mark, Restored, new_incarnation
 from droveway.printable import SHORT
+from droveway.wire import Registration
 
 _TURNED_BACK: Final = (states.FAILURE, states.REVERTING, states.REVERTED, states.REVERT_FAILURE)
 """TaskFlow gives these states to the atoms of a flow that is being undone."""
@@ -35,63 +38,89 @@ A second look at a guest would not know that it was stopped.
 _LOOK: Final = "droveway audit says what is wrong with it"
 
 
-def adopt(coordination: Coordination, journal: Database, *, ignored: Collection[str] = ()) -> list[Move]:
-    """Park every unfinished move of an installation, and begin a new incarnation; the moves.
+class Memory(abc.ABC):
+    """Knows beside the journal what was done by it: ZooKeeper and workers of an installation, the files of a lab.
 
-    What the workers have seen counts as far as `droveway.engines.conductor.incarnation.believed` has it, those of
-    ``ignored`` hosts left out.
-
-    Repeated after a crash: the same once more.  Raises `droveway.errors.CoordinationLost`.
+    What it knows is read when it is made, before the journal.
     """
-    mark = incarnation.read_mark(coordination)
-    workers = [each for each in registrations.workers(coordination).values() if each.host not in ignored]
-    marked = step_marks.highest(coordination, MOVES)
-    mirrored = recorded.mirrored(recorded.InZooKeeper(coordination))
-    epochs = [mark.epoch if mark is not None else 0, *_mirrored(coordination)]
-    with journal.write() as session:
-        own = session.scalar(sa.select(Counter.value).where(Counter.name == EPOCH)) or 0
-        last = max(marked, session.scalar(sa.select(sa.func.max(MoveStep.seq))) or 0)
-        highest = max(own, *epochs)
-        workers = incarnation.believed(workers, highest + (incarnation.GAP if mark is None else 0))
-        epoch = max([highest, *(each.epoch for each in workers)])
-        step = max([last, *(each.step for each in workers if each.step <= last + incarnation.GAP)]) + incarnation.GAP
-        parked = park_all(session, step=step, what="the journal was adopted as it is", said={}, mirrored=mirrored)
+
+    adopted: str
+    """What is said to have been adopted."""
+    journal: Database
+    epoch: int
+    """The highest that was seen."""
+    step: int
+    """The highest number of a step that was seen."""
+    workers: Sequence[Registration] = ()
+    """Strangers, who may have seen more: `droveway.engines.conductor.incarnation.believed` judges their epochs."""
+    doubt: int = 0
+    """So many epochs more than ``epoch`` they can have been given."""
+    recorded: Mapping[str, Recorded]
+    """What the journal recorded of each move."""
+    findings: Mapping[str, Sequence[str]] | None = None
+    """What the audit finds of each move; None where nobody has looked."""
+
+    @abc.abstractmethod
+    def begin_anew(self, mark: Mark, parked: Iterable[str]) -> None:
+        """Let ``mark`` stand from now on, and forget what newer claims and steps have left of these moves."""
+
+
+class OfInstallation(Memory):
+    """Remembers the journal of an installation; what cannot be read in ZooKeeper counts as not there.
+
+    Raises `droveway.errors.CoordinationLost`.
+    """
+
+    adopted = "the journal was adopted as it is"
+
+    def __init__(self, coordination: Coordination, journal: Database, ignored: Collection[str] = ()) -> None:
+        """``ignored``: hosts whose workers are not asked."""
+        try:
+            mark = incarnation.read_mark(coordination)
+        except Restored:
+            mark = None
+        registered = registrations.workers(coordination)
+        self.journal = journal
+        self.epoch = max([mark.epoch if mark is not None else 0, *_mirrored(coordination)])
+        self.step = step_marks.highest(coordination, MOVES)
+        self.workers = [each for host, each in registered.items() if host not in ignored]
+        self.doubt = incarnation.GAP if mark is None else 0
+        self.recorded = recorded.mirrored(recorded.InZooKeeper(coordination))
+        self._coordination = coordination
+
+    def begin_anew(self, mark: Mark, parked: Iterable[str]) -> None:
+        """Write the mark, and remove the fences and the marks of the moves."""
         for move in parked:
+            # By the newer journal it may have ended, and then no claim on it would ever be mirrored again.
+            self._coordination.delete(epoch_path(move))
+            # What it names is lost for good; the next step that begins is marked anew.
+            self._coordination.delete(step_path(move))
+        self._coordination.delete(incarnation.MARK)
+        incarnation.raise_mark(self._coordination, mark.incarnation, mark.epoch)
+
+
+def adopt(memory: Memory) -> list[Move]:
+    """Park every unfinished move, and begin a new incarnation above all that anybody has seen; the moves.
+
+    What the journal has lost of its own record of a move comes back from what was recorded beside it.  Repeated after a
+    crash: the same once more.  Raises what ``memory`` raises.
+    """
+    with memory.journal.write() as session:
+        epoch, step = _above(session, memory)
+        parked = moves.open_moves(session)
+        for number, move in enumerate(parked, step):
+            elsewhere = move.id in memory.recorded and recorded.take_back(session, move, memory.recorded[move.id])
+            _park(session, move, number, memory)
+            _begin_again(session, move, anew=elsewhere)
             epoch += 1
             # Whoever runs the move by the newer journal writes nothing any more.
             claimed = sa.update(Claim).where(Claim.move_id == move.id)
             session.execute(claimed.values(epoch=epoch, released_at=database_time(session), unclean=0))
-        new = incarnation.new_incarnation()
-        session.merge(Counter(name=EPOCH, value=epoch + 1))
-        session.merge(Counter(name=INCARNATION, value=new))
+        mark = Mark(incarnation=new_incarnation(), epoch=epoch + 1)
+        session.merge(Counter(name=EPOCH, value=mark.epoch))
+        session.merge(Counter(name=INCARNATION, value=mark.incarnation))
         _continue_numbers(session)
-    for move in parked:
-        # By the newer journal it may have ended, and then no claim on it would ever be mirrored again.
-        coordination.delete(epoch_path(move.id))
-        # What it names is lost for good; the next step that begins is marked anew.
-        coordination.delete(step_path(move.id))
-    coordination.delete(incarnation.MARK)
-    incarnation.raise_mark(coordination, new, epoch + 1)
-    return parked
-
-
-def park_all(
-    session: orm.Session,
-    *,
-    step: int,
-    what: str,
-    said: Mapping[str, Sequence[str]],
-    mirrored: Mapping[str, Recorded],
-) -> list[Move]:
-    """Park every unfinished move with what the audit has ``said`` of it; the numbers of steps go on from ``step``.
-
-    What the journal has lost of its own record of a move comes back from what was ``mirrored``.
-    """
-    parked = moves.open_moves(session)
-    for number, move in enumerate(parked, step):
-        elsewhere = move.id in mirrored and recorded.take_back(session, move, mirrored[move.id])
-        _park(session, move, number, what, said.get(move.id))
-        _begin_again(session, move, anew=elsewhere)
+    memory.begin_anew(mark, [move.id for move in parked])
     return parked
 
 
@@ -113,6 +142,16 @@ def note(session: orm.Session, move: Move, **told: Any) -> None:
     )
 
 
+def _above(session: orm.Session, memory: Memory) -> tuple[int, int]:
+    """Find the highest epoch that anybody can have been given, and a number of a step above all that were given out."""
+    own = session.scalar(sa.select(Counter.value).where(Counter.name == EPOCH)) or 0
+    highest = max(own, memory.epoch)
+    last = max(memory.step, session.scalar(sa.select(sa.func.max(MoveStep.seq))) or 0)
+    workers = incarnation.believed(memory.workers, highest + memory.doubt)
+    seen = [each.step for each in workers if each.step <= last + incarnation.GAP]
+    return max([highest, *(each.epoch for each in workers)]), max([last, *seen]) + incarnation.GAP
+
+
 def _mirrored(coordination: Coordination) -> list[int]:
     found = []
     for move in coordination.children(MOVES):
@@ -122,14 +161,15 @@ def _mirrored(coordination: Coordination) -> list[int]:
     return found
 
 
-def _park(session: orm.Session, move: Move, number: int, what: str, findings: Sequence[str] | None) -> None:
+def _park(session: orm.Session, move: Move, number: int, memory: Memory) -> None:
     """The history's row keeps the numbers of steps above those that were given out after the copy was made."""
     short, now = move.id[:SHORT], database_time(session)
     tell = _LOOK
-    if findings is not None:
-        tell = f"droveway audit finds: {findings[0]}" if findings else "droveway audit finds nothing wrong with it"
-    why = f"{what}, so nobody knows how far move {short} really came; {tell}"
-    error = {"code": incarnation.Restored.code, "message": why, "host": ""}
+    if memory.findings is not None:
+        said = memory.findings.get(move.id)
+        tell = f"droveway audit finds: {said[0]}" if said else "droveway audit finds nothing wrong with it"
+    why = f"{memory.adopted}, so nobody knows how far move {short} really came; {tell}"
+    error = {"code": Restored.code, "message": why, "host": ""}
     session.execute(
         sa.update(MoveStep)
         .where(MoveStep.move_id == move.id, MoveStep.ended_at.is_(None))
@@ -137,9 +177,9 @@ def _park(session: orm.Session, move: Move, number: int, what: str, findings: Se
     )
     note(session, move, seq=number, error=error)
     if move.state == State.NEEDS_OPERATOR:
-        move.error, move.error_code = why, incarnation.Restored.code
+        move.error, move.error_code = why, Restored.code
     else:
-        moves.park(session, move.id, incarnation.Restored.code, why)
+        moves.park(session, move.id, Restored.code, why)
 
 
 def _begin_again(session: orm.Session, move: Move, *, anew: bool) -> None:

@@ -267,7 +267,3 @@ class Freeze(JournalBase):
     reason: orm.Mapped[str | None] = orm.mapped_column(sa.Text)
     who: orm.Mapped[str] = orm.mapped_column(sa.String(255))
     at: orm.Mapped[dt.datetime] = orm.mapped_column(Moment)
-
-
-EPOCH: Final = "epoch"
-INCARNATION: Final = "incarnation"

@@ -14,7 +14,6 @@ from support.two_faults.copies import copy_database
 from droveway.engines.operations import asking
 from droveway.engines.operations.submit import Wish, submit
 from droveway.errors import DestinationFault, Parked
-from droveway.lab import adoption
 from droveway.persistence.journal import requests
 from droveway.persistence.journal.tables import Move
 
@@ -61,7 +60,7 @@ def put_back(lab: Stage, *, kept_at: str, left_at: str, fails: str = "") -> str:
     with lab.running(meet):
         assert left.wait(60)
     copy_database(kept, lab.lab.layout.journal)
-    adoption.adopt(lab.lab)
+    lab.lab.adopt()
     return move
 
 
@@ -137,7 +136,7 @@ def test_a_move_of_which_the_record_is_lost_too_parks_and_can_be_left(lab: Stage
     copy_database(journal, lab.lab.layout.journal)
     for path in lab.lab.layout.recorded.iterdir():
         path.unlink()
-    adoption.adopt(lab.lab)
+    lab.lab.adopt()
     starts = lab.starts("web")
     ended = carried(lab, move)
     assert (ended.state, ended.error_code) == ("needs-operator", "record-lost")

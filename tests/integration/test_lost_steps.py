@@ -106,7 +106,7 @@ def carry(lab: Stage, move: str, put_back: PutBack) -> Move:
         assert lab.starts("web") == put_back.starts
         undone = [(row.error or {}).get("code") for row in lab.history(move) if row.direction == "revert"]
         assert set(undone) <= {"restored"}, "no undo did anything"
-        adoption.adopt(session, lab.lab.journal)
+        adoption.adopt(adoption.OfInstallation(session, lab.lab.journal))
         assert session.get(step_path(move)) is None
         with lab.lab.journal.write() as writing:
             writing.execute(sa.update(Move).values(cancel_requested=False))

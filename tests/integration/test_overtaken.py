@@ -59,7 +59,7 @@ def put_back(lab: Stage, name: str, step: str, *, off: bool, cancelled: bool) ->
             # As after a power cut of the destination.
             lab.lab.hypervisor(destination).stop(lab.id_of(name), grace=0.0, fence=lambda: None)
         copy(kept, lab.lab.layout.journal)
-        adoption.adopt(workers.session(), lab.lab.journal)
+        adoption.adopt(adoption.OfInstallation(workers.session(), lab.lab.journal))
         if cancelled:
             asking.ask(lab.lab, move, asking.cancel)
         asking.ask(lab.lab, move, requests.retry)

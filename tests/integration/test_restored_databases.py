@@ -211,7 +211,8 @@ def test_a_look_takes_no_lock_from_who_has_a_database_open(tmp_path: Path) -> No
         ours.execute("PRAGMA journal_mode=WAL")
         ours.execute("CREATE TABLE seen (number INTEGER)")
         ours.commit()
-        assert marks.truncated(files) == ""
+        with marks.Databases(files, []) as databases:
+            assert databases.truncated() == ""
         other = "import sqlite3, sys; db = sqlite3.connect(sys.argv[1]); db.execute('SELECT * FROM seen'); db.close()"
         subprocess.run([sys.executable, "-c", other, str(files.journal)], check=True)
         assert files.journal.with_name(f"{files.journal.name}-wal").exists()
@@ -221,10 +222,16 @@ def test_a_look_takes_no_lock_from_who_has_a_database_open(tmp_path: Path) -> No
         assert after.execute("SELECT number FROM seen").fetchall() == [(7,)]
 
 
+def look(lab: Stage) -> marks.Marks:
+    """What the databases say, the workers' left out."""
+    with marks.Databases(lab.lab.layout, []) as databases:
+        return databases.look()
+
+
 def test_a_look_undoes_what_a_killed_process_had_half_written(lab: Stage) -> None:
     """Else a look after a kill found nothing, and nothing was compared."""
     path = lab.lab.layout.placement
-    known = marks.look(lab.lab.layout, [])
+    known = look(lab)
     killed = (
         "import os, sqlite3, sys; db = sqlite3.connect(sys.argv[1], isolation_level=None)\n"
         "for each in ('PRAGMA cache_size = 1', 'BEGIN', 'DELETE FROM resource_providers',"
@@ -234,7 +241,7 @@ def test_a_look_undoes_what_a_killed_process_had_half_written(lab: Stage) -> Non
     assert subprocess.run([sys.executable, "-c", killed, str(path)], check=False).returncode == -signal.SIGKILL
     assert path.with_name(f"{path.name}-journal").stat().st_size > 0
     assert known.providers
-    assert marks.look(lab.lab.layout, []) == known
+    assert look(lab) == known
 
 
 @pytest.mark.parametrize("finished", [True, False])
@@ -257,10 +264,12 @@ def test_a_command_that_only_began_may_be_missing_after_a_power_cut(lab: Stage, 
         with database:
             names = "key, move, server, step, action, direction, epoch, begun, result"
             database.execute(f"INSERT INTO commands ({names}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
-        marks.record(files, hosts)
+        with marks.Databases(files, hosts) as databases:
+            databases.record()
         with database:
             database.execute("DELETE FROM commands WHERE key = ?", row[:1])
-    assert ("was restored from an older copy" in marks.contradiction(files, hosts)) == finished
+    with marks.Databases(files, hosts) as databases:
+        assert ("was restored from an older copy" in databases.contradiction()) == finished
     files.marks.write_bytes(known)
 
 
@@ -269,5 +278,6 @@ def test_what_cannot_be_read_keeps_its_mark(lab: Stage) -> None:
     before = lab.lab.layout.marks.read_bytes()
     with contextlib.closing(sqlite3.connect(lab.lab.layout.journal)) as database, database:
         database.execute("ALTER TABLE counters RENAME TO gone")
-    marks.record(lab.lab.layout, lab.lab.identity.hosts)
+    with marks.Databases(lab.lab.layout, lab.lab.identity.hosts) as databases:
+        databases.record()
     assert lab.lab.layout.marks.read_bytes() == before

@@ -15,7 +15,8 @@ from droveway.engines.conductor import incarnation
 from droveway.lab import cloud
 from droveway.persistence.database import Database
 from droveway.persistence.journal.states import State
-from droveway.persistence.journal.tables import EPOCH, Counter, Move
+from droveway.persistence.journal.tables import Counter, Move
+from droveway.persistence.restored import EPOCH
 
 SERVERS: Final = {"postgresql": postgres_server, "mariadb": mariadb_server}
 REFUSES: Final = "the journal was restored from an older copy"

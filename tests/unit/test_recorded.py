@@ -172,7 +172,7 @@ def test_what_nobody_of_us_wrote_is_not_taken(rig: Rig) -> None:
     session = rig.session()
     assert session.create(record_path(move), b"{")
     assert recorded.mirrored(InZooKeeper(session)) == {}
-    adoption.adopt(session, rig.journal)
+    adoption.adopt(adoption.OfInstallation(session, rig.journal))
     assert rig.move(move).state == "needs-operator"
 
 
@@ -180,7 +180,7 @@ def test_an_adoption_takes_back_what_is_mirrored(rig: Rig) -> None:
     move = rig.submit()
     session = rig.session()
     assert InZooKeeper(session).put(move, msgspec.json.encode(Recorded(before={}, tried=[tried(1, "h2")])), None)
-    adoption.adopt(session, rig.journal)
+    adoption.adopt(adoption.OfInstallation(session, rig.journal))
     assert (rig.move(move).attempt, attempts(rig, move)) == (1, [(1, "h2")])
 
 

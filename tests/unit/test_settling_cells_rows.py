@@ -50,6 +50,7 @@ from droveway.persistence.nova.cell import (
 )
 from droveway.persistence.nova.cell_hosts import ComputeNode
 from droveway.persistence.nova.cells import FENCE_KEY
+from droveway.persistence.restored import EPOCH
 from droveway.wire import GuestState
 
 LARGE: Final = {
@@ -97,7 +98,7 @@ class Restored:
         with self.moving.journal.write() as session:
             session.add(MoveFlow(uuid=FLOW, move_id=MOVE, kind="resize", version=1, digest="d", created_at=NOW))
             session.add(Claim(move_id=MOVE, epoch=3, owner="c", claimed_at=NOW, released_at=NOW))
-            session.add(journal.Counter(name=journal.EPOCH, value=3))
+            session.add(journal.Counter(name=EPOCH, value=3))
         known = record(
             availability_zone="az1", new_flavor=LARGE, request_spec=objects.encode(SPEC), guest=OFF, node=SOURCE
         )

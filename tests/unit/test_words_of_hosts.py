@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from droveway import wire
-from droveway.clients.zookeeper import Coordination, connect_embedded, embedded_store, worker_path
+from droveway.clients.zookeeper import Coordination, connect_embedded, embedded_store, step_path, worker_path
 from droveway.doctor import workers as doctor
 from droveway.engines.conductor import incarnation, registrations
 from droveway.engines.keeper.roster import Roster
@@ -17,7 +17,8 @@ from droveway.engines.operations import adoption
 from droveway.errors import Refused
 from droveway.persistence.database import Database, sqlite_url
 from droveway.persistence.journal import daemons
-from droveway.persistence.journal.tables import EPOCH, Counter, JournalBase
+from droveway.persistence.journal.tables import Counter, JournalBase
+from droveway.persistence.restored import EPOCH, Restored
 
 HOSTILE = "\x1b[2J\x1b]0;pwned\x07 move done,\n all is well"
 
@@ -99,7 +100,7 @@ def test_no_host_can_have_seen_what_was_given_to_none(session: Coordination, jou
     most, own = incarnation.given(session, journal)
     assert (most, own) == (3, 3)
     assert [each.host for each in incarnation.believed(registrations.workers(session).values(), most)] == ["host1"]
-    adoption.adopt(session, journal)
+    adoption.adopt(adoption.OfInstallation(session, journal))
     with journal.read() as rows:
         counter = rows.get(Counter, EPOCH)
         assert counter is not None
@@ -114,7 +115,7 @@ def test_a_wiped_zookeeper_lets_a_host_tell_no_more_than_a_journal_can_lack(
     stand(session, "host2", registration("host2", epoch=lie, step=lie))
     incarnation.begin(session, journal)
     session.delete(incarnation.MARK)
-    adoption.adopt(session, journal)
+    adoption.adopt(adoption.OfInstallation(session, journal))
     with journal.read() as rows:
         counter = rows.get(Counter, EPOCH)
         assert counter is not None
@@ -125,13 +126,13 @@ def test_who_tells_of_a_later_journal_is_named_with_the_way_out(session: Coordin
     """Where ZooKeeper was wiped, the workers are the only ones who know of a journal that was restored."""
     stand(session, "host1", registration("host1", epoch=3))
     stand(session, "host2", registration("host2", epoch=9, step=9))
-    with pytest.raises(incarnation.Restored, match=r"host host2 has seen 9.*--ignore-host host2"):
+    with pytest.raises(Restored, match=r"host host2 has seen 9.*--ignore-host host2"):
         incarnation.begin(session, journal)
-    with pytest.raises(incarnation.Restored, match="host host1 has seen 3"):
+    with pytest.raises(Restored, match="host host1 has seen 3"):
         incarnation.begin(session, journal, ignored=["host2"])
     incarnation.begin(session, journal, ignored=["host1", "host2"])
     session.delete(incarnation.MARK)
-    adoption.adopt(session, journal, ignored=["host2"])
+    adoption.adopt(adoption.OfInstallation(session, journal, ["host2"]))
     assert incarnation.given(session, journal) == (4, 4)
 
 
@@ -140,8 +141,25 @@ def test_an_older_journal_is_recognised_beside_a_host_that_lies(session: Coordin
     with journal.write() as rows:
         rows.merge(Counter(name=EPOCH, value=3))
     stand(session, "host2", registration("host2", epoch=2**62))
-    with pytest.raises(incarnation.Restored, match="ZooKeeper has seen 9"):
+    with pytest.raises(Restored, match="ZooKeeper has seen 9"):
         incarnation.begin(session, journal)
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"[1, 2]", b'{"epoch": 3}'])
+def test_marks_that_nobody_of_us_wrote_let_nothing_run_and_are_adopted(
+    session: Coordination, journal: Database, data: bytes
+) -> None:
+    """Their errors name the adoption as the way out, so it must be one."""
+    stands_at(session, journal, 3)
+    session.put(incarnation.MARK, data)
+    session.create(step_path("m"), data)
+    with pytest.raises(Restored, match=r"the node /droveway/journal holds no mark .* droveway db adopt"):
+        incarnation.begin(session, journal)
+    with pytest.raises(Restored):
+        incarnation.raise_mark(session, 1, 4)
+    adoption.adopt(adoption.OfInstallation(session, journal))
+    incarnation.begin(session, journal)
+    assert incarnation.given(session, journal) == (4, 4)
 
 
 def test_a_host_that_lies_is_no_worker_that_is_up(session: Coordination, journal: Database) -> None:

@@ -33,7 +33,8 @@ from droveway.engines.keeper.roster import Roster
 from droveway.errors import Refused, step_error
 from droveway.persistence.database import Database, sqlite_url
 from droveway.persistence.journal import daemons
-from droveway.persistence.journal.tables import EPOCH, Counter, JournalBase
+from droveway.persistence.journal.tables import Counter, JournalBase
+from droveway.persistence.restored import EPOCH
 
 HONEST: Final = "host1"
 NOW: Final = 9
