@@ -17,8 +17,8 @@ from droveway.errors import Refused
 if TYPE_CHECKING:
     from oslo_config import cfg
 
+    from droveway.cli.sites import OperatedSite
     from droveway.engines.site.installation import Installation
-    from droveway.engines.site.site import Site
     from droveway.lab.session import Lab
     from droveway.persistence.journal.tables import Move
 
@@ -66,16 +66,16 @@ class Command(command.Command, abc.ABC):
         )
         return parser
 
-    def site(self, parsed_args: argparse.Namespace) -> Site:
+    def site(self, parsed_args: argparse.Namespace) -> OperatedSite:
         """The lab or the installation that the command is for.
 
         A configuration that is named goes first, then a lab. Raises `droveway.errors.Refused` when there is neither.
         """
         if parsed_args.config_file is None and (self._named(parsed_args) or not CONFIGURATION.exists()):
             return self.lab(parsed_args)
-        from droveway.engines.site.installation import Installation
+        from droveway.cli.sites import DaemonSite
 
-        return Installation(self.configuration(parsed_args))
+        return DaemonSite(self.configuration(parsed_args))
 
     def installation(self, parsed_args: argparse.Namespace) -> Installation:
         """The installation that the command is for; raises `droveway.errors.Refused` for a lab: it has no daemons."""

@@ -16,12 +16,11 @@ from typing import TYPE_CHECKING, Final
 
 from droveway.cli import systemd
 from droveway.cli.base import Command
-from droveway.errors import CoordinationLost, DrovewayError, Refused
+from droveway.errors import DrovewayError
 
 if TYPE_CHECKING:
     from oslo_config import cfg
 
-    from droveway.clients.zookeeper import Coordination
 
 LOG = logging.getLogger(__name__)
 
@@ -70,20 +69,6 @@ def _told_of() -> Iterator[None]:
     except Exception:
         LOG.exception("This daemon ends, for it met what nobody foresaw")
         raise
-
-
-def connect(conf: cfg.ConfigOpts, host: str | None = None) -> Coordination:
-    """The session with ZooKeeper of the worker of ``host``, or of a conductor.
-
-    Raises `droveway.errors.Refused` when none answers, and for whatever keeps it from being a protected one.
-    """
-    from droveway.clients import access, zookeeper
-
-    protection = access.protection(conf, host)
-    try:
-        return zookeeper.connect(conf.zookeeper.hosts, timeout=conf.zookeeper.session_timeout, protection=protection)
-    except CoordinationLost as error:
-        raise Refused(str(error)) from None
 
 
 IGNORE_HELP: Final = (

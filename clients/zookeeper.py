@@ -14,7 +14,7 @@ import sys
 import threading
 import types
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from kazoo import exceptions
 from kazoo.client import KazooClient
@@ -23,7 +23,11 @@ from kazoo.protocol.states import EventType, KazooState, KeeperState
 
 from droveway.certificates import Identity
 from droveway.clients.access import Access, Protection, require_root
+from droveway.clients.access import protection as protection_of
 from droveway.errors import CoordinationLost, Fenced, Refused
+
+if TYPE_CHECKING:
+    from oslo_config import cfg
 
 LOG = logging.getLogger(__name__)
 
@@ -443,6 +447,18 @@ def embedded_store() -> Any:
     from droveway.clients.embedded.nodes import Store
 
     return Store()
+
+
+def connect_configured(conf: cfg.ConfigOpts, host: str | None = None) -> Coordination:
+    """Open the session of the worker of ``host``, or of a conductor, as an installation's configuration describes it.
+
+    Raises `droveway.errors.Refused` when none answers, and for whatever keeps it from being a protected one.
+    """
+    protection = protection_of(conf, host)
+    try:
+        return connect(conf.zookeeper.hosts, timeout=conf.zookeeper.session_timeout, protection=protection)
+    except CoordinationLost as error:
+        raise Refused(str(error)) from None
 
 
 def connect_embedded(store: Any) -> Coordination:

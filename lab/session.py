@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+import contextlib
+from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING
 
 from droveway.errors import Refused
 from droveway.lab.parts import Parts
 
 if TYPE_CHECKING:
+    from droveway.audit.sources import Sources
+    from droveway.clients.zookeeper import Coordination
     from droveway.persistence.journal.tables import Move
 
 
 class Lab(Parts):
-    """A lab of this version: a `droveway.engines.site.site.Site`."""
+    """A lab of this version: a `droveway.cli.sites.OperatedSite`."""
 
     def storage(self, server: str, source: str, destination: str) -> tuple[str, str, int | None]:
         """How the server's disks would get there, why so, and the bytes over the wire."""
@@ -40,3 +43,22 @@ class Lab(Parts):
 
         with lock.taken(self.layout):
             return adopt(OfLab(self))
+
+    def audit_sources(self, stack: contextlib.ExitStack) -> Sources:  # noqa: ARG002 - nothing has to be opened
+        """Return all that there is to compare."""
+        from droveway.lab import books
+
+        return books.sources(self)
+
+    def answering(self, stack: contextlib.ExitStack) -> Coordination:
+        """Open a session in which the workers answer, for as long as ``stack`` lasts."""
+        from droveway.lab import runner
+
+        return stack.enter_context(runner.answering(self))
+
+    def forget(self, moves: Iterable[str], _warn: Callable[[str], object]) -> dict[str, int]:
+        """Remove what is recorded beside the journal of moves that were purged."""
+        from droveway.lab.records import InFolder
+
+        InFolder(self.layout.recorded).forget(moves)
+        return {}

@@ -10,16 +10,13 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from droveway.cli.base import Lister
-from droveway.errors import CoordinationLost, Refused
+from droveway.errors import Refused
 from droveway.printable import printable
 
 if TYPE_CHECKING:
     from droveway.audit.findings import Report
     from droveway.audit.heal.mending import Healing
-    from droveway.audit.records import Looked
     from droveway.audit.sources import Sources
-    from droveway.clients.zookeeper import Coordination
-    from droveway.engines.site.installation import Installation
     from droveway.engines.site.site import Site
 
 COLUMNS: Final = ("kind", "subject", "host", "server", "move", "detail", "mend")
@@ -59,17 +56,17 @@ class Audit(Lister):
         # Who is to change anything needs the databases that belong together.
         self.strict = parsed_args.heal
         site = self._site = self.site(parsed_args)
-        self._sources = _sources(site, self._stack)
+        self._sources = site.audit_sources(self._stack)
         if not parsed_args.heal:
             from droveway.audit import run
 
             report = run.audit(self._sources)
-            self._tell(site, report)
+            self._tell(report)
             return COLUMNS, [[found.as_dict()[name] for name in COLUMNS] for found in report.findings]
         from droveway.audit.heal import mending
 
         self._healing = mending.look(self._sources, site.away())
-        self._tell(site, self._healing.report)
+        self._tell(self._healing.report)
         return PLANNED, [[mend.as_dict()[name] for name in PLANNED] for mend in self._healing.mends]
 
     def produce_output(self, parsed_args: argparse.Namespace, column_names: Sequence[str], data: Any) -> int:
@@ -89,14 +86,14 @@ class Audit(Lister):
                 return self._heal(self._site, self._healing)
             return FOUND if self._found else 0
 
-    def _tell(self, site: Site, report: Report) -> None:
+    def _tell(self, report: Report) -> None:
         counted = ", ".join(f"{count} {name}" for name, count in report.counted.items())
         self.app.stderr.write(f"checked {counted}\n")
         for noted in report.noted:
             self.app.stderr.write(f"noted: {noted.detail}\n")
         count = len(report.findings)
         self.app.stderr.write(f"{_count(count)}\n" if count else "the books balance\n")
-        if not site.runs_here:
+        if self._sources.images is None:
             self.app.stderr.write("not compared: images\n")
 
     def _agreed(self, parsed_args: argparse.Namespace, healing: Healing) -> bool:
@@ -160,60 +157,3 @@ def _await(site: Site, owed: set[str]) -> None:
             return time.monotonic() >= ends or all(orphans.is_over(session, move) for move in owed)
 
     site.settle(at_rest)
-
-
-def _sources(site: Site, stack: contextlib.ExitStack) -> Sources:
-    """What is compared; what it opens is left to the stack."""
-    from droveway.audit.sources import Sources
-
-    if site.runs_here:
-        from droveway.lab import books
-        from droveway.lab.session import Lab
-
-        assert isinstance(site, Lab)  # noqa: S101 - nothing else runs its moves itself
-        return books.sources(site)
-    from droveway.engines.site.installation import Installation
-
-    assert isinstance(site, Installation)  # noqa: S101 - there is nothing else
-    return Sources(
-        api=site.api,
-        cells=site.cells,
-        journal=site.journal,
-        placement=site.placement,
-        network=site.cloud.network,
-        volumes=site.cloud.volumes,
-        images=None,
-        look=_Workers(site, stack).look,
-    )
-
-
-class _Workers:
-    """Looks at an installation's hosts by asking their workers, all over one session."""
-
-    def __init__(self, site: Installation, stack: contextlib.ExitStack) -> None:
-        self._site = site
-        self._stack = stack
-        self._session: Coordination | None = None
-
-    def look(self) -> Looked:
-        """What each host holds; where ZooKeeper or a worker does not answer, why nobody knows."""
-        from droveway.audit.read import hosts as read_hosts
-        from droveway.cli import daemon
-        from droveway.engines.operations import inquiries
-        from droveway.persistence.nova import catalog
-
-        site = self._site
-        hosts = {host.name for host in catalog.hosts(site.api, site.cell_databases)}
-        try:
-            if self._session is None:
-                self._session = daemon.connect(site.conf)
-                self._stack.callback(self._session.close)
-            answers = inquiries.ask(self._session, hosts, pinned=site.conf.upgrade_levels.worker)
-            standing = inquiries.standing(self._session)
-        except (CoordinationLost, Refused) as error:
-            return read_hosts.answered({}, dict.fromkeys(hosts, str(error)))
-        return read_hosts.answered(
-            {host: answer.held for host, answer in answers.items() if not answer.why},
-            {host: answer.why for host, answer in answers.items() if answer.why},
-            standing,
-        )

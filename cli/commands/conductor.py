@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from droveway.cli.base import Lister, ShowOne
-from droveway.cli.daemon import IGNORE_HELP, Daemon, LastTick, connect
+from droveway.cli.daemon import IGNORE_HELP, Daemon, LastTick
 from droveway.cli.view.columns import Blank, Joined, Time
 
 if TYPE_CHECKING:
@@ -81,13 +81,14 @@ class Run(Daemon):
         self, conf: cfg.ConfigOpts, parsed_args: argparse.Namespace, stack: contextlib.ExitStack
     ) -> Collection[LastTick]:
         """A conductor and a keeper over one session."""
+        from droveway.clients.zookeeper import connect_configured
         from droveway.engines import start
         from droveway.engines.site.installation import Installation
 
         site = Installation(conf)
         stack.callback(site.close)
         site.open()
-        session = connect(conf)
+        session = connect_configured(conf)
         stack.callback(session.close)
         site.require_services()
         if session.access is not None:

@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from droveway.cli.base import Command, Lister
 from droveway.cli.view.spans import seconds
-from droveway.errors import Refused
-
-if TYPE_CHECKING:
-    from droveway.engines.site.site import Site
-    from droveway.persistence.journal.tables import Move
 
 COLUMNS: Final = ("database", "subject", "detail", "mend")
 FOUND: Final = 3
@@ -33,29 +28,11 @@ class Adopt(Command):
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         """Park the moves and say which."""
-        site = self.site(parsed_args)
-        ignored = parsed_args.ignore_host
-        if ignored and site.runs_here:
-            raise Refused("--ignore-host is for installations: what a lab's hosts have seen is read from their files")
-        parked = self._of_lab(parsed_args) if site.runs_here else self._of_installation(site, ignored)
+        parked = self.site(parsed_args).adopt(parsed_args.ignore_host)
         self.app.stdout.write(f"adopted; {len(parked)} unfinished move{'s' * (len(parked) != 1)} parked\n")
         for move in parked:
             self.app.stdout.write(f"  {move.id[:8]}  {move.kind} {move.server_name}: {move.error}\n")
         return 0
-
-    def _of_lab(self, parsed_args: argparse.Namespace) -> list[Move]:
-        return self.lab(parsed_args).adopt()
-
-    def _of_installation(self, site: Site, ignored: Sequence[str]) -> list[Move]:
-        """What the daemons have seen stands in ZooKeeper: this command speaks to it."""
-        from droveway.cli.daemon import connect
-        from droveway.engines.operations import adoption
-
-        session = connect(site.conf)
-        try:
-            return adoption.adopt(adoption.OfInstallation(session, site.journal, ignored))
-        finally:
-            session.close()
 
 
 class Sync(Command):
@@ -115,33 +92,14 @@ class Purge(Command):
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         """Remove them, and say how many rows went."""
-        from droveway.lab.records import InFolder
         from droveway.persistence.journal import purge
 
         site = self.site(parsed_args)
         gone: list[str] = []
         counted = purge.purge(site.journal, parsed_args.older_than, gone)
-        if site.runs_here:
-            InFolder(self.lab(parsed_args).layout.recorded).forget(gone)
-        else:
-            counted["nodes in ZooKeeper"] = self._sweep(site, gone)
+        counted |= site.forget(gone, self.app.stderr.write)
         for name, count in counted.items():
             print(f"{count:>8}  {name}")
         count = counted.get("moves", 0)
         print(f"{count} move{'s' * (count != 1)} removed")
         return 0
-
-    def _sweep(self, site: Site, gone: list[str]) -> int:
-        """What the moves left in ZooKeeper; what could not be reached now goes with the next purge."""
-        from droveway.cli.daemon import connect
-        from droveway.engines.operations import purging
-
-        try:
-            session = connect(site.conf)
-        except Refused as error:
-            self.app.stderr.write(f"warning: {error}; the nodes of the moves stay until the next purge\n")
-            return 0
-        try:
-            return purging.sweep(session, site.journal, gone)
-        finally:
-            session.close()

@@ -12,8 +12,7 @@ from droveway.errors import Refused
 from droveway.printable import printable
 
 if TYPE_CHECKING:
-    from droveway.clients.zookeeper import Coordination
-    from droveway.engines.site.site import Site
+    from droveway.cli.sites import OperatedSite
 
 
 FOUND: Final = (
@@ -85,7 +84,7 @@ class Settle(OfMove):
             )
         return carry(self, site, move, *AT_REST)
 
-    def _settle_cell(self, site: Site, parsed_args: argparse.Namespace) -> int:
+    def _settle_cell(self, site: OperatedSite, parsed_args: argparse.Namespace) -> int:
         """Say what differed, once it is written."""
         import getpass
 
@@ -96,7 +95,7 @@ class Settle(OfMove):
         with contextlib.ExitStack() as stack:
             told = settling_cells.settle(
                 site,
-                _workers(site, stack),
+                site.answering(stack),
                 parsed_args.move,
                 parsed_args.cell,
                 who=getpass.getuser(),
@@ -106,7 +105,7 @@ class Settle(OfMove):
             print(printable(line))
         return 0
 
-    def _prove(self, site: Site, move: str, step: str) -> None:
+    def _prove(self, site: OperatedSite, move: str, step: str) -> None:
         """Ask the hosts what the step would have asked; raises Refused when they do not show it."""
         from droveway.engines.operations import proofs, settling
 
@@ -115,21 +114,4 @@ class Settle(OfMove):
         proof = proofs.of(rests)
         if proof is not None:
             with contextlib.ExitStack() as stack:
-                proof(proofs.Witnesses(site, _workers(site, stack), rests))
-
-
-def _workers(site: Site, stack: contextlib.ExitStack) -> Coordination:
-    """Open a session in which the hosts' workers answer."""
-    if site.runs_here:
-        from droveway.lab import runner
-        from droveway.lab.session import Lab
-
-        assert isinstance(site, Lab)  # noqa: S101 - nothing else runs its moves itself
-        return stack.enter_context(runner.answering(site))
-    from droveway.cli import daemon
-    from droveway.engines.site.installation import Installation
-
-    assert isinstance(site, Installation)  # noqa: S101 - there is nothing else
-    session = daemon.connect(site.conf)
-    stack.callback(session.close)
-    return session
+                proof(proofs.Witnesses(site, site.answering(stack), rests))

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from droveway.cli.base import Command, Lister, ShowOne
-from droveway.cli.daemon import Daemon, LastTick, connect
+from droveway.cli.daemon import Daemon, LastTick
 from droveway.cli.view.columns import Blank, Joined, Time
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ class Run(Daemon):
         from droveway.clients import sessions
         from droveway.clients.references import References
         from droveway.clients.volume import Volumes
-        from droveway.clients.zookeeper import progress_path
+        from droveway.clients.zookeeper import connect_configured, progress_path
         from droveway.workers.daemon import Worker
         from droveway.workers.hypervisors.configured import configured
         from droveway.workers.inquiries import Inquiries
@@ -127,7 +127,7 @@ class Run(Daemon):
         hypervisor = configured(conf, host)
         stack.callback(hypervisor.close)
         references = References(Volumes(sessions.Proxy(conf, "cinder")))
-        session = connect(conf, host)
+        session = connect_configured(conf, host)
         stack.callback(session.close)
         theirs = session.clock(progress_path(host))
         if theirs is not None:
