@@ -15,18 +15,17 @@ import msgspec
 import sqlalchemy as sa
 from sqlalchemy import orm
 
-from droveway import deadlines
-from droveway.engines.conductor import answers, eligibility, fencing
-from droveway.engines.conductor.commands import Commands, DeclaredDown, Overdue, Unreachable, value_of
+from droveway.engines.conductor import eligibility, fencing
+from droveway.engines.conductor.commands import Commands
 from droveway.engines.conductor.history import History
 from droveway.engines.conductor.owed import Owed
-from droveway.engines.conductor.progress import ProgressNote
 from droveway.engines.conductor.recorded import RecordMirror, Store
+from droveway.engines.conductor.step_commands import StepCommands
 from droveway.engines.conductor.step_marks import StepMark
 from droveway.engines.conductor.taskflow.backend import FlowBackend
-from droveway.errors import Cancelled, CoordinationLost, DestinationFault, Fenced, Parked, StepError, step_error
+from droveway.errors import Cancelled, CoordinationLost, Fenced, Parked, StepError
 from droveway.flows import evacuation
-from droveway.flows.run import DECLARED_DOWN, UNREACHABLE, MoveOptions
+from droveway.flows.run import MoveOptions
 from droveway.flows.steps import attached, overtaken
 from droveway.flows.steps.records import homes, leaving, older_rows
 from droveway.persistence.database import Database
@@ -44,9 +43,6 @@ if TYPE_CHECKING:
     from droveway.flows.run import Context
 
 LOG = logging.getLogger(__name__)
-
-GRACE: Final = 15.0
-"""Seconds beyond a command's deadline, which the worker keeps itself, for the answer to arrive."""
 
 SESSION_LOOK: Final = 0.1
 """Seconds between two looks at whether ZooKeeper answers again."""
@@ -133,17 +129,22 @@ class MoveRun:
         self.network = resources.network
         self.volumes = resources.volumes
         self.options = resources.options
-        self._host_away = resources.host_away
         self._probe = resources.probe
         self._stop = stop
         self._commands = commands
+        self._step_commands = StepCommands(
+            self,
+            commands,
+            host_away=resources.host_away,
+            wakeup=stop.wakeup,
+            look=self._look,
+            is_declared_down=self._is_declared_down,
+        )
         self._mark = mark
         self._mirror = mirror
         self._no_return = no_return
         self._cancellable = True
         self._asked_beyond = False
-        self._spent: dict[str, dict[str, str]] = {}
-        self._withdrawn: set[int] = set()
         self._attempts: dict[int, MoveAttempt] = {}
         self.row = move
         # It is large and no column of the row that comes with each boundary: `_learn` reads it once.
@@ -251,10 +252,7 @@ class MoveRun:
 
         A failed answer is answered once: when the step asks again, its row is ended and the command gets a new key.
         """
-        self._commands.tidy(self._key_of(step, direction))
-        if direction == "revert":
-            self._withdraw_execute(step)
-        key = self._renewed(step, direction, part)
+        key = self._step_commands.next_key(step, direction, part)
         self._note(step, direction)
         command = Command(
             key=key,
@@ -270,49 +268,7 @@ class MoveRun:
         )
         if step == self._no_return and direction == "execute":
             self._asked_beyond, self._cancellable = True, False
-        self._commands.post(command)
-        progress = ProgressNote(self.move_id, lambda: self._commands.progress(host, command.key), self.write)
-
-        def look() -> None:
-            self._look()
-            progress.update()
-
-        try:
-            self.probe(step, direction, "during")
-            away = min(self._host_away, deadline)
-            with self._stop.wakeup() as wakeup, deadlines.paused():
-                result = self._commands.wait(
-                    host,
-                    command.key,
-                    deadline=deadline + GRACE,
-                    away=away,
-                    look=look,
-                    wakeup=wakeup,
-                    is_gone=lambda: self._is_declared_down(host),
-                )
-        except DeclaredDown:
-            # Else a worker that comes back would take it, whatever the move has come to by then.
-            self._commands.withdraw([host], step, direction)
-            raise self._host_fault(host, DECLARED_DOWN, gone_for_good(host)) from None
-        except Unreachable:
-            why = f"the worker of host {host} is away: start it, or see droveway host show {host}"
-            raise self._host_fault(host, UNREACHABLE, why) from None
-        except Overdue:
-            why = f"host {host} did not finish {action} of step {step} within {deadline:g} s"
-            raise self._host_fault(host, "overdue", why) from None
-        except DestinationFault as error:
-            raise self._host_fault(host, error.error_code, str(error)) from None
-        except Cancelled:
-            self._commands.withdraw([host], step, direction)
-            raise
-        if result.error is None:
-            return value_of(result)
-        if result.error["code"] == Restored.code:
-            self.park(step, direction, step_error(result.error))
-        self._spent[command.key] = result.error
-        if result.error["code"] == answers.BAD_ANSWER:
-            raise self._host_fault(host, answers.BAD_ANSWER, result.error["message"])
-        raise step_error(result.error) from None
+        return self._step_commands.carry_out(command, direction, beyond=self._asked_beyond)
 
     def note_deleted(self) -> None:
         """Ask for what is left of the server to be deleted, as it was elsewhere; done when that is asked."""
@@ -452,7 +408,7 @@ class MoveRun:
         """Remove what the commands of the move's ended flows left in ZooKeeper, this one's among them."""
         with self.journal.read() as session:
             ended = moves.ended_flows(session, self.move_id)
-        hosts = set(self._hosts())
+        hosts = set(self._step_commands.hosts())
         if kinds.of(self.kind).deletes:
             hosts |= homes.asked(self.cells, self.row)
         self._commands.sweep(sorted(hosts), ended)
@@ -553,44 +509,6 @@ class MoveRun:
         parked = Parked(why)
         self.backend.detach(parked)
         raise parked
-
-    def _renewed(self, step: str, direction: Direction, part: str) -> str:
-        """The command's key, after the step's row was begun anew if the last answer to this key was an error."""
-        key = self._key_of(step, direction, part)
-        error = self._spent.pop(key, None)
-        if error is None:
-            return key
-        with self.write() as session:
-            self.history.end(session, step, direction, error=error)
-            session.flush()
-            self.history.begin(session, fencing.check(session, self.move_id, self.epoch), step, direction)
-        return self._key_of(step, direction, part)
-
-    def _key_of(self, step: str, direction: Direction, part: str = "") -> str:
-        key = f"{self.flow_uuid}.{step}.{direction}.{self.history.sequence(step, direction)}"
-        return f"{key}.{part}" if part else key
-
-    def _withdraw_execute(self, step: str) -> None:
-        sequence = self.history.sequence(step, "revert")
-        if sequence not in self._withdrawn:
-            self._commands.withdraw(self._hosts(), step, "execute")
-            self._withdrawn.add(sequence)
-
-    def _host_fault(self, host: str, code: str, message: str) -> StepError:
-        """What a host's silence means: nothing is proved by it, so at the point of no return no alternate is tried."""
-        move = self.move()
-        destination = host == move.dest_host and host != move.source_host and not self._asked_beyond
-        return (DestinationFault if destination else StepError)(message, code=code, host=host)
-
-    def _hosts(self) -> list[str]:
-        """Every host that a command of this move may have gone to."""
-        with self.journal.read() as session:
-            return attempts.hosts(session, self.row)
-
-
-def gone_for_good(host: str) -> str:
-    """What is said of a host that nobody waits for."""
-    return f"host {host} is declared down and its worker is away, so nothing waits for it"
 
 
 def begin_state(session: orm.Session, move: Move) -> None:

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from support import checksums
 from support.labs.operations import Stage, faults_cleared, stage
 
-from droveway.engines.conductor import run as engine_run
+from droveway.engines.conductor import step_commands
 from droveway.engines.operations import asking
 from droveway.engines.operations.submit import Wish, submit
 from droveway.flows.steps.hosts.host import FindStorage
@@ -256,7 +256,7 @@ def test_a_probe_that_cannot_be_looked_for_is_not_no(lab: Stage, monkeypatch: py
 def test_a_probe_that_hangs_ends_the_move_undone(lab: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     """One sentence names the host, the action and its time; the guest was never touched."""
     monkeypatch.setattr(FindStorage, "deadline", 0.3)
-    monkeypatch.setattr(engine_run, "GRACE", 0.2)
+    monkeypatch.setattr(step_commands, "GRACE", 0.2)
     before, starts, answered = lab.standing("mail"), lab.starts("mail"), threading.Event()
 
     def hang(step: str, _direction: str, _phase: str, _effect: str) -> None:

@@ -1,0 +1,200 @@
+"""Has hosts carry out the commands of a claimed run's steps: keys, answers, and the step's error when none comes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from types import MappingProxyType
+from typing import Final, NamedTuple, NoReturn, Protocol
+
+from sqlalchemy import orm
+
+from droveway import deadlines
+from droveway.engines.conductor import answers, fencing
+from droveway.engines.conductor.commands import Commands, DeclaredDown, Overdue, Unreachable, value_of
+from droveway.engines.conductor.history import History
+from droveway.engines.conductor.incarnation import Restored
+from droveway.engines.conductor.progress import ProgressNote
+from droveway.errors import Cancelled, DestinationFault, StepError, step_error
+from droveway.flows.run import DECLARED_DOWN, UNREACHABLE
+from droveway.persistence.database import Database
+from droveway.persistence.journal import attempts
+from droveway.persistence.journal.tables import Move
+from droveway.wire import Command, Direction, Result
+
+GRACE: Final = 15.0
+"""Seconds beyond a command's deadline, which the worker keeps itself, for the answer to arrive."""
+
+
+class Silence(NamedTuple):
+    """Says which error of a step it is that a wait ended without an answer; the words are about the command."""
+
+    code: str
+    words: str
+
+
+SILENCES: Final[Mapping[type[Exception], Silence]] = MappingProxyType(
+    {
+        DeclaredDown: Silence(
+            code=DECLARED_DOWN,
+            words="host {0.host} is declared down and its worker is away, so nothing waits for it",
+        ),
+        Unreachable: Silence(
+            code=UNREACHABLE,
+            words="the worker of host {0.host} is away: start it, or see droveway host show {0.host}",
+        ),
+        Overdue: Silence(
+            code="overdue",
+            words="host {0.host} did not finish {0.action} of step {0.step} within {0.deadline:g} s",
+        ),
+    }
+)
+
+
+class ClaimedRun(Protocol):
+    """Says what commands need of the run that asks for them, which is `droveway.engines.conductor.run.MoveRun`."""
+
+    move_id: str
+    flow_uuid: str
+    epoch: int
+    journal: Database
+    row: Move
+    history: History
+
+    def move(self) -> Move:
+        """Return the move's row as it is now."""
+
+    def write(self) -> AbstractContextManager[orm.Session]:
+        """Begin a journal transaction that holds the claim."""
+
+    def probe(self, step: str, direction: str, phase: str) -> None:
+        """Let a test inject a fault."""
+
+    def park(self, step: str, direction: Direction, error: StepError) -> NoReturn:
+        """Rest as needs-operator with this error."""
+
+
+class StepCommands:
+    """Gives each command its key, waits for its answer, and turns a failure into the error of its step."""
+
+    def __init__(
+        self,
+        run: ClaimedRun,
+        commands: Commands,
+        *,
+        host_away: float,
+        wakeup: Callable[[], AbstractContextManager[threading.Event]],
+        look: Callable[[], None],
+        is_declared_down: Callable[[str], bool],
+    ) -> None:
+        """``host_away``: seconds for which a worker that is away is waited for, at most the command's deadline.
+
+        ``wakeup`` makes the event that ends a wait early; ``look`` raises when the run is not to go on.
+        """
+        self._run = run
+        self._commands = commands
+        self._host_away = host_away
+        self._wakeup = wakeup
+        self._look = look
+        self._is_declared_down = is_declared_down
+        self._spent: dict[str, dict[str, str]] = {}
+        """The error that was the last answer to a key, by key."""
+        self._withdrawn: set[int] = set()
+        """The rows of undos whose step's execute was withdrawn."""
+
+    def next_key(self, step: str, direction: Direction, part: str) -> str:
+        """Return the key of the step's next command, when all that stands in its way is removed.
+
+        These are the nodes of earlier answers, which are stored by now, and before an undo what its step still asks.
+        """
+        self._commands.tidy(self._key_of(step, direction))
+        if direction == "revert":
+            self._withdraw_execute(step)
+        return self._renewed(step, direction, part)
+
+    def carry_out(self, command: Command, direction: Direction, *, beyond: bool) -> dict[str, object]:
+        """Have the host's worker carry out the command and return its value; raises its StepError.
+
+        ``direction`` is the step's own, which the command may differ from; ``beyond`` tells that the point of no return
+        may have been asked for.
+        """
+        self._commands.post(command)
+        try:
+            result = self._wait(command, direction)
+        except (Unreachable, Overdue) as silence:
+            code, words = SILENCES[type(silence)]
+            raise self._host_fault(command.host, code, words.format(command), beyond=beyond) from None
+        except DestinationFault as fault:
+            raise self._host_fault(command.host, fault.error_code, str(fault), beyond=beyond) from None
+        if result.error is None:
+            return value_of(result)
+        error = step_error(result.error)
+        if error.error_code == Restored.code:
+            self._run.park(command.step, direction, error)
+        self._spent[command.key] = result.error
+        if error.error_code == answers.BAD_ANSWER:
+            raise self._host_fault(command.host, answers.BAD_ANSWER, str(error), beyond=beyond)
+        raise error
+
+    def hosts(self) -> list[str]:
+        """Return every host that a command of this move may have gone to."""
+        with self._run.journal.read() as session:
+            return attempts.hosts(session, self._run.row)
+
+    def _wait(self, command: Command, direction: Direction) -> Result:
+        host, key = command.host, command.key
+        progress = ProgressNote(self._run.move_id, lambda: self._commands.progress(host, key), self._run.write)
+
+        def look() -> None:
+            self._look()
+            progress.update()
+
+        try:
+            self._run.probe(command.step, direction, "during")
+            with self._wakeup() as wakeup, deadlines.paused():
+                return self._commands.wait(
+                    host,
+                    key,
+                    deadline=command.deadline + GRACE,
+                    away=min(self._host_away, command.deadline),
+                    look=look,
+                    wakeup=wakeup,
+                    is_gone=lambda: self._is_declared_down(host),
+                )
+        except (DeclaredDown, Cancelled):
+            # A worker that comes back would take it otherwise, whatever the move has come to by then.
+            self._commands.withdraw([host], command.step, direction)
+            raise
+
+    def _renewed(self, step: str, direction: Direction, part: str) -> str:
+        """Return the command's key, and begin the step's row anew before if the last answer to it was an error."""
+        key = self._key_of(step, direction, part)
+        error = self._spent.pop(key, None)
+        if error is None:
+            return key
+        run = self._run
+        with run.write() as session:
+            run.history.end(session, step, direction, error=error)
+            session.flush()
+            run.history.begin(session, fencing.check(session, run.move_id, run.epoch), step, direction)
+        return self._key_of(step, direction, part)
+
+    def _key_of(self, step: str, direction: Direction, part: str = "") -> str:
+        key = f"{self._run.flow_uuid}.{step}.{direction}.{self._run.history.sequence(step, direction)}"
+        return f"{key}.{part}" if part else key
+
+    def _withdraw_execute(self, step: str) -> None:
+        sequence = self._run.history.sequence(step, "revert")
+        if sequence not in self._withdrawn:
+            self._commands.withdraw(self.hosts(), step, "execute")
+            self._withdrawn.add(sequence)
+
+    def _host_fault(self, host: str, code: str, message: str, *, beyond: bool) -> StepError:
+        """Return the error that a host's silence means.
+
+        Nothing is proved by silence, so at the point of no return no alternate is tried.
+        """
+        move = self._run.move()
+        destination = host == move.dest_host and host != move.source_host and not beyond
+        return (DestinationFault if destination else StepError)(message, code=code, host=host)
