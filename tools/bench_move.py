@@ -29,7 +29,7 @@ import bench_figures as figures
 from droveway.cli.main import COLLECT_EVERY
 from droveway.clients.embedded import placement
 from droveway.engines.conductor import conductor
-from droveway.engines.conductor.commands import Commands
+from droveway.engines.conductor.host_channel import Commands
 from droveway.engines.conductor.run import MoveRun
 from droveway.engines.conductor.taskflow.backend import FlowBackend
 from droveway.engines.operations import asking, submit

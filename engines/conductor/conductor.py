@@ -18,9 +18,9 @@ from taskflow.types import timing
 from droveway import deadlines, wire
 from droveway.clients.zookeeper import Coordination, epoch_path
 from droveway.engines.conductor import fencing, incarnation, recorded, step_marks
-from droveway.engines.conductor.commands import Commands
 from droveway.engines.conductor.fencing import Quarantined
 from droveway.engines.conductor.history import History
+from droveway.engines.conductor.host_channel import Commands
 from droveway.engines.conductor.run import MoveRun, Resources, Stop, begin_state
 from droveway.engines.conductor.taskflow.backend import FlowBackend
 from droveway.engines.conductor.taskflow.board import MoveBoard, MoveJob, Posting

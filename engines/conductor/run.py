@@ -16,8 +16,8 @@ import sqlalchemy as sa
 from sqlalchemy import orm
 
 from droveway.engines.conductor import eligibility, fencing
-from droveway.engines.conductor.commands import Commands
 from droveway.engines.conductor.history import History
+from droveway.engines.conductor.host_channel import Commands
 from droveway.engines.conductor.owed import Owed
 from droveway.engines.conductor.recorded import RecordMirror, Store
 from droveway.engines.conductor.step_commands import StepCommands

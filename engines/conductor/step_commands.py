@@ -12,8 +12,8 @@ from sqlalchemy import orm
 
 from droveway import deadlines
 from droveway.engines.conductor import answers, fencing
-from droveway.engines.conductor.commands import Commands, DeclaredDown, Overdue, Unreachable, value_of
 from droveway.engines.conductor.history import History
+from droveway.engines.conductor.host_channel import Commands, DeclaredDown, Overdue, Unreachable, value_of
 from droveway.engines.conductor.incarnation import Restored
 from droveway.engines.conductor.progress import ProgressNote
 from droveway.errors import Cancelled, DestinationFault, StepError, step_error

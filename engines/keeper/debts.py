@@ -20,7 +20,7 @@ from droveway import wire
 from droveway.clients.zookeeper import ROOT, Coordination, epoch_path, move_path
 from droveway.clocks import Steady
 from droveway.engines.conductor import eligibility, fencing, incarnation, registrations, step_marks
-from droveway.engines.conductor.commands import Commands, Overdue, Unreachable
+from droveway.engines.conductor.host_channel import Commands, Overdue, Unreachable
 from droveway.engines.conductor.owed import Owed
 from droveway.engines.conductor.rounds import one_round
 from droveway.engines.keeper import returning

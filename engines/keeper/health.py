@@ -1,6 +1,6 @@
 """Asking destinations how the guests of `healthy` moves are.
 
-A question is a host command like any other (`droveway.engines.conductor.commands`), under the epoch of the move's last
+A question is a host command like any other (`droveway.engines.conductor.host_channel`), under the epoch of the move's last
 claim and created only while that epoch stands: as soon as somebody claims the move's confirm or revert, the worker
 drops it.
 Its key's flow is ``health-MOVE`` and its attempt the second, by the database's clock, in which it was asked, so that
@@ -22,8 +22,8 @@ import msgspec
 from droveway import wire
 from droveway.clients.zookeeper import HOSTS, Coordination, command_path, epoch_path, progress_path, result_path
 from droveway.engines.conductor import answers, fencing
-from droveway.engines.conductor.commands import REFUSED
 from droveway.engines.conductor.eligibility import QUESTION
+from droveway.engines.conductor.host_channel import REFUSED
 from droveway.engines.keeper.policies import Waiting
 from droveway.errors import Fenced, Refused
 from droveway.flows.before import before

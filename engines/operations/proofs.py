@@ -18,7 +18,7 @@ import msgspec
 
 from droveway.clients.zookeeper import Coordination, epoch_path
 from droveway.engines.conductor import fencing
-from droveway.engines.conductor.commands import Commands, Overdue, Unreachable
+from droveway.engines.conductor.host_channel import Commands, Overdue, Unreachable
 from droveway.engines.site.site import Site
 from droveway.errors import Refused, StepError
 from droveway.flows.before import Before, shows_disks

@@ -16,7 +16,7 @@ from support.labs.beside_nova import Nova
 from support.labs.operations import Stage, stage
 from support.labs.small_lab import until
 
-from droveway.engines.conductor.commands import Commands
+from droveway.engines.conductor.host_channel import Commands
 from droveway.engines.conductor.run import MoveRun
 from droveway.engines.operations import asking
 from droveway.engines.operations.submit import Wish, submit

@@ -20,7 +20,7 @@ from support.rigs import database_clock
 
 from droveway.audit import Finding
 from droveway.clients.zookeeper import connect_embedded, embedded_store
-from droveway.engines.conductor.commands import Commands
+from droveway.engines.conductor.host_channel import Commands
 from droveway.engines.keeper.debts import Collector
 from droveway.engines.operations import asking
 from droveway.engines.operations.submit import Wish, submit

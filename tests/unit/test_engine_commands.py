@@ -25,7 +25,7 @@ from support.rigs.valid_answers import VALID
 from droveway import wire
 from droveway.clients.zookeeper import command_path, epoch_path, progress_path, result_path, worker_path
 from droveway.engines.conductor import fencing
-from droveway.engines.conductor.commands import Commands
+from droveway.engines.conductor.host_channel import Commands
 from droveway.errors import Fenced, StepError
 from droveway.flows.graph import Graph
 from droveway.persistence.journal import kinds, moves, requests
