@@ -1,8 +1,8 @@
 """Asking destinations how the guests of `healthy` moves are.
 
-A question is a host command like any other (`droveway.engines.conductor.host_channel`), under the epoch of the move's last
-claim and created only while that epoch stands: as soon as somebody claims the move's confirm or revert, the worker
-drops it.
+A question is a host command like any other (`droveway.engines.conductor.host_channel`), under the epoch of the
+move's last claim and created only while that epoch stands: as soon as somebody claims the move's confirm or revert,
+the worker drops it.
 Its key's flow is ``health-MOVE`` and its attempt the second, by the database's clock, in which it was asked, so that
 everything about it can be told from ZooKeeper: a keeper that starts goes on with what another one asked.  It changes
 nothing, so that any number of keepers may ask, and any of them takes the answer.

@@ -167,6 +167,20 @@ def test_what_others_put_there_changes_nothing(site: Installation) -> None:
     assert [name for name in jobs if said.count(f"The job at {BOARD}/{name} is refused") != 1] == []
 
 
+def test_daemons_start_and_a_journal_is_adopted_beside_registrations_that_none_can_read(site: Installation) -> None:
+    for name, data in MALFORMED.items():
+        assert site.session.create(worker_path(f"ghost-{name}"), data, ephemeral=True)
+    daemons = list(site.workers().values())
+    conductor = site.conductor()
+    move = file_flow(site.lab, "resize")
+    assert site.await_rest(move) == State.VERIFYING, conductor.text()
+    assert site.done("db", "adopt").startswith("adopted; 1 unfinished move parked\n")
+    said = conductor.log.read_text()
+    assert [name for name in MALFORMED if said.count(f"registration of host ghost-{name} is refused") != 1] == []
+    for daemon in (conductor, *daemons):
+        assert daemon.process.poll() is None, daemon.text()
+
+
 def told(host: Daemon, name: str) -> list[str]:
     """Why the worker did not carry the command out, as often as it said so."""
     said = host.log.read_text().splitlines()
