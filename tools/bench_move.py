@@ -28,8 +28,8 @@ import bench_figures as figures
 
 from droveway.cli.main import COLLECT_EVERY
 from droveway.clients.embedded import placement
-from droveway.engines.conductor import conductor
-from droveway.engines.conductor.host_channel import Commands
+from droveway.engines.conductor import conductor, registrations
+from droveway.engines.conductor.host_channel import HostChannel
 from droveway.engines.conductor.run import MoveRun
 from droveway.engines.conductor.taskflow.backend import FlowBackend
 from droveway.engines.operations import asking, submit
@@ -73,8 +73,8 @@ CLOCKS: Final[list[tuple[Any, str, str]]] = [
     (WorkerJournal, "finish", WORKER_JOURNAL),
     (WorkerJournal, "raise_epoch", WORKER_JOURNAL),
     (MoveRun, "command", COMMANDS),
-    (Commands, "sweep", COMMANDS),
-    (Commands, "workers", COMMANDS),
+    (HostChannel, "sweep", COMMANDS),
+    (registrations, "workers", COMMANDS),
     (FlowBackend, "update_atom_details", ENGINE),
     (FlowBackend, "update_flow_details", ENGINE),
     (FlowBackend, "load", ENGINE),

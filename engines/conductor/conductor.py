@@ -16,11 +16,11 @@ from taskflow.conductors.backends import impl_nonblocking
 from taskflow.types import timing
 
 from droveway import deadlines, wire
-from droveway.clients.zookeeper import Coordination, epoch_path
+from droveway.clients.zookeeper import Coordination
 from droveway.engines.conductor import fencing, incarnation, recorded, step_marks
 from droveway.engines.conductor.fencing import Quarantined
 from droveway.engines.conductor.history import History
-from droveway.engines.conductor.host_channel import Commands
+from droveway.engines.conductor.host_channel import Fence, HostChannel
 from droveway.engines.conductor.run import MoveRun, Resources, Stop, begin_state
 from droveway.engines.conductor.taskflow.backend import FlowBackend
 from droveway.engines.conductor.taskflow.board import MoveBoard, MoveJob, Posting
@@ -248,11 +248,8 @@ class MoveConductor(impl_nonblocking.NonBlockingConductor):
             # Raised first: a fence of any older epoch goes with it, and its conductor with the fence.
             self._raise_fences(move, epoch)
             self._drop_fences(move, epoch)
-            commands = Commands(
-                self._coordination, flow_uuid=posting.flow, epoch=epoch, guard=epoch_path(move.id), version=0
-            )
             followed = homes.asked(self._resources.cells, move) if kinds.of(posting.kind).deletes else ()
-            commands.sweep({*hosts, *followed}, ended)
+            HostChannel(self._coordination).sweep({*hosts, *followed}, ended)
             self._bury(move, epoch)
             fencing.release(journal, move.id, epoch)
 
@@ -261,7 +258,8 @@ class MoveConductor(impl_nonblocking.NonBlockingConductor):
         incarnation.raise_mark(self._coordination, incarnation.require(self._coordination, journal), epoch)
         if why := step_marks.lost(self._coordination, journal, posting.move):
             return self._park_lost(posting, epoch, why)
-        version = fencing.mirror(self._coordination, posting.move, epoch, journal=journal)
+        channel = HostChannel(self._coordination)
+        fence = channel.fence(posting.move, epoch, journal=journal)
         graph = self._find_graph(posting.kind, posting.version)
         with journal.write() as session:
             fencing.check(session, posting.move, epoch)
@@ -277,7 +275,7 @@ class MoveConductor(impl_nonblocking.NonBlockingConductor):
             fencing.release(journal, posting.move, epoch)
             return True
         self._raise_fences(move, epoch)
-        run = self._make_run(posting, graph, move, epoch, version)
+        run = self._make_run(posting, graph, move, epoch, channel, fence)
         history = _history(graph, posting, epoch, home)
         backend = FlowBackend(journal, history, on_stored=lambda step, direction: run.probe(step, direction, "stored"))
         run.bind(backend, history)
@@ -351,14 +349,9 @@ class MoveConductor(impl_nonblocking.NonBlockingConductor):
         if State(move.state) in ENDED and not owing:
             fencing.write_tombstone(self._coordination, move.id, epoch)
 
-    def _make_run(self, posting: Posting, graph: Graph, move: Move, epoch: int, version: int) -> MoveRun:
-        commands = Commands(
-            self._coordination,
-            flow_uuid=posting.flow,
-            epoch=epoch,
-            guard=epoch_path(move.id),
-            version=version,
-        )
+    def _make_run(
+        self, posting: Posting, graph: Graph, move: Move, epoch: int, channel: HostChannel, fence: Fence
+    ) -> MoveRun:
         return MoveRun(
             self._resources,
             move=move,
@@ -367,7 +360,8 @@ class MoveConductor(impl_nonblocking.NonBlockingConductor):
             no_return=graph.no_return.step_name(),
             epoch=epoch,
             stop=self.stopping,
-            commands=commands,
+            channel=channel,
+            fence=fence,
             mark=step_marks.StepMark(self._coordination, self._resources.journal, move.id),
             mirror=recorded.RecordMirror(self._records, self._resources.journal),
         )

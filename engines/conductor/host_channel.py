@@ -1,6 +1,6 @@
-"""The conductor's side of host commands: durable both ways, at most one effect a key.
+"""Asks hosts through their nodes in ZooKeeper: durable both ways, at most one effect a key.
 
-A command is a node ``/hosts/HOST/commands/KEY``, made once and only while the epoch's node stands at this claim's
+A command is a node ``/hosts/HOST/commands/KEY``, made once and only while the epoch's node stands at its claim's
 version; its answer is ``/hosts/HOST/results/KEY``.  The key's attempt is the number of the step's row in the history.
 A conductor that finds its command there already adopts it: it stamps it with its own epoch and waits.  The worker runs
 one command of a server at a time, so an undo that comes after its step's withdrawn execute waits for it there.
@@ -13,20 +13,22 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable
-from typing import Any, Final
+from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
 from droveway.clients.zookeeper import (
     Coordination,
     command_path,
+    epoch_path,
     progress_path,
     result_path,
     worker_path,
 )
-from droveway.engines.conductor import answers, registrations
+from droveway.engines.conductor import answers, fencing, registrations
 from droveway.errors import CoordinationLost, Fenced, Refused
 from droveway.outages import Once
+from droveway.persistence.database import Database
 from droveway.wire import Command, Progress, Registration, Result, decode, decode_answer, decode_command, encode
 
 LOG = logging.getLogger(__name__)
@@ -41,6 +43,9 @@ MOST_REFUSED: Final = 20
 """So many unreadable answers to one command are taken away, for its worker to answer again."""
 
 
+_Record = TypeVar("_Record", bound=msgspec.Struct)
+
+
 class Unreachable(Exception):
     """The host's worker was away for too long; the command may or may not have been taken."""
 
@@ -53,28 +58,47 @@ class Overdue(Exception):
     """The worker is there and has not answered within the command's deadline."""
 
 
-class Commands:
-    """Posts, adopts, awaits and withdraws the commands of one claimed flow."""
+class Fence(NamedTuple):
+    """Holds the node of a claim's epoch, and its version: commands are only posted while it stands at that one."""
 
-    def __init__(self, coordination: Coordination, *, flow_uuid: str, epoch: int, guard: str, version: int) -> None:
+    guard: str
+    version: int
+
+
+def key_of(flow: str, step: str, direction: str, attempt: int, part: str = "") -> str:
+    """Return the key of a command; ``part`` tells apart the commands of one attempt."""
+    key = f"{flow}.{step}.{direction}.{attempt}"
+    return f"{key}.{part}" if part else key
+
+
+class HostChannel:
+    """Has hosts carry out commands, each under the fence of a claim."""
+
+    def __init__(self, coordination: Coordination) -> None:
         self._coordination = coordination
-        self._flow = flow_uuid
-        self._epoch = epoch
-        self._guard = guard
-        self._version = version
         self._session = coordination.session
-        self._answered: list[tuple[str, str]] = []
-        self._posted: dict[str, Command] = {}
         self._refused: collections.Counter[str] = collections.Counter()
+        """How many unreadable answers were taken away, by the key of a command that is waited for."""
 
-    def post(self, command: Command) -> None:
+    def fence(self, move_id: str, epoch: int, *, journal: Database, claimed: str = "") -> Fence:
+        """Raise the move's fence to the epoch and return it; raises as `droveway.engines.conductor.fencing.mirror`."""
+        version = fencing.mirror(self._coordination, move_id, epoch, journal=journal, claimed=claimed)
+        return Fence(epoch_path(move_id), version)
+
+    def command(
+        self, command: Command, fence: Fence, *, away: float, look: Callable[[], None] = lambda: None
+    ) -> Result:
+        """Post the command and wait for its answer; raises as `post` and `wait` do."""
+        self.post(command, fence)
+        return self.wait(command, deadline=command.deadline, away=away, look=look, wakeup=threading.Event())
+
+    def post(self, command: Command, fence: Fence) -> None:
         """Make the command's node, or adopt the one that stands; raises Fenced when a newer claim has it."""
         path = command_path(command.host, command.key)
-        self._posted[command.key] = command
         while True:
             if self._coordination.get(result_path(command.host, command.key)) is not None:
                 return
-            if self._coordination.create_guarded(path, encode(command), guard=self._guard, version=self._version):
+            if self._coordination.create_guarded(path, encode(command), guard=fence.guard, version=fence.version):
                 return
             present = self._coordination.get(path, sync=True)
             if present is None:
@@ -84,16 +108,15 @@ class Commands:
             except Refused as error:
                 REFUSED.tell(f"The command {command.key} of host {command.host} is refused", error)
                 standing = msgspec.structs.replace(command, epoch=0)
-            if standing.epoch > self._epoch:
-                raise Fenced(f"command {command.key} was adopted by epoch {standing.epoch}, newer than {self._epoch}")
-            adopted = msgspec.structs.replace(standing, epoch=self._epoch)
-            if standing.epoch == self._epoch or self._coordination.put(path, encode(adopted), version=present[1]):
+            if standing.epoch > command.epoch:
+                raise Fenced(f"command {command.key} was adopted by epoch {standing.epoch}, newer than {command.epoch}")
+            adopted = msgspec.structs.replace(standing, epoch=command.epoch)
+            if standing.epoch == command.epoch or self._coordination.put(path, encode(adopted), version=present[1]):
                 return
 
     def wait(
         self,
-        host: str,
-        key: str,
+        command: Command,
         *,
         deadline: float,
         away: float,
@@ -108,22 +131,21 @@ class Commands:
         it says so, Unreachable after the worker was away for ``away`` seconds, Overdue when it was there and
         ``deadline`` seconds have passed.
         """
+        host, key = command.host, command.key
         stops = [self._coordination.watch(path, wakeup.set) for path in (result_path(host, key), worker_path(host))]
         began = seen = time.monotonic()
         waited = False
         try:
             while True:
                 try:
-                    result = self._read_result(host, key, look)
-                    up = self._coordination.get(worker_path(host)) is not None
+                    result = self._read_result(command, look)
+                    up = self.is_up(host)
                 except CoordinationLost:
                     result, up = None, True  # nothing is known of the worker while ZooKeeper is away
                 if result is not None:
-                    self._answered.append((host, key))
-                    return answers.checked(self._posted[key], result)
+                    return answers.checked(command, result)
                 if self._refused[key] >= MOST_REFUSED:
-                    self._answered.append((host, key))
-                    return answers.refused(self._posted[key], self._epoch, f"{MOST_REFUSED} of them were unreadable")
+                    return answers.refused(command, command.epoch, f"{MOST_REFUSED} of them were unreadable")
                 if waited:
                     look()
                 if not up and is_gone():
@@ -138,6 +160,7 @@ class Commands:
                 wakeup.clear()
                 waited = True
         finally:
+            self._refused.pop(key, None)
             for stop in stops:
                 stop()
 
@@ -145,25 +168,18 @@ class Commands:
         """Whether the host's worker is up now."""
         return self._coordination.get(worker_path(host)) is not None
 
-    def claim_is_alive(self) -> bool | None:
-        """Whether the session that the flow was claimed under lives on; None while nobody can say."""
+    def session_is_alive(self) -> bool | None:
+        """Whether the session that the channel was made in lives on; None while nobody can say."""
         if self._session is None or self._coordination.session != self._session:
             return False
         return True if self._coordination.live() else None
 
-    def withdraw(self, hosts: Iterable[str], step: str, direction: str) -> None:
+    def withdraw(self, hosts: Iterable[str], flow: str, step: str, direction: str) -> None:
         """Take back what the step still asks in that direction; what a worker has begun, it ends alone."""
         for host in hosts:
             for key in self._coordination.children(command_path(host)):
-                if key.startswith(f"{self._flow}.{step}.{direction}."):
+                if key.startswith(f"{flow}.{step}.{direction}."):
                     self._coordination.delete(command_path(host, key))
-
-    def tidy(self, current: str) -> None:
-        """Remove the nodes of commands whose answers are stored by now: all but those of the row ``current``."""
-        kept = [(host, key) for host, key in self._answered if f"{key}.".startswith(f"{current}.")]
-        for host, key in set(self._answered) - set(kept):
-            self.remove(host, key)
-        self._answered = kept
 
     def remove(self, host: str, key: str) -> None:
         """Remove all nodes of one command, whether it was answered or not."""
@@ -184,41 +200,47 @@ class Commands:
         """Return the registrations of the workers that are up, by host."""
         return registrations.workers(self._coordination)
 
+    def keys(self, host: str) -> set[str]:
+        """The keys of the host's commands that stand or were answered."""
+        return {key for folder in (command_path, result_path) for key in self._coordination.children(folder(host))}
+
+    def standing(self, host: str, key: str) -> Command | None:
+        """The command as it stands; raises Refused for one that cannot be read, which is logged once."""
+        return self._read(command_path(host, key), f"The command {key} of host {host}", decode_command)
+
+    def answer(self, host: str, key: str) -> Result | None:
+        """What the worker has answered; raises as `standing` does."""
+        path = result_path(host, key)
+        return self._read(path, f"The result of {key} on host {host}", lambda data: decode_answer(data, key))
+
     def progress(self, host: str, key: str) -> Progress | None:
         """How far the worker says it is; None when it says nothing, or nobody can hear it."""
+        path = progress_path(host, key)
         try:
-            node = self._coordination.get(progress_path(host, key))
-        except CoordinationLost:
-            return None
-        if node is None:
-            return None
-        try:
-            return decode(node[0], Progress)
-        except Refused as error:
-            REFUSED.tell(f"The progress of {key} on host {host} is refused", error)
+            return self._read(path, f"The progress of {key} on host {host}", lambda data: decode(data, Progress))
+        except (CoordinationLost, Refused):
             return None
 
-    def _read_result(self, host: str, key: str, look: Callable[[], None]) -> Result | None:
-        node = self._coordination.get(result_path(host, key))
-        if node is None:
-            return None
+    def _read_result(self, command: Command, look: Callable[[], None]) -> Result | None:
+        """Return the answer; one that is refused is taken away, so that the worker answers again."""
+        host, key = command.host, command.key
         try:
-            result = decode_answer(node[0], key)
-        except Refused as error:
-            why = str(error)
+            result = self.answer(host, key)
+        except Refused:
+            self._refused[key] += 1
         else:
-            if result.epoch <= self._epoch:
+            if result is None or result.epoch <= command.epoch:
                 return result
             look()  # ends the wait, unless our claim stands: then nobody can have asked under a newer one
-            self._refused[key] -= 1
-            why = f"it was given to epoch {result.epoch}, newer than {self._epoch}"
-        REFUSED.tell(f"The result of {key} on host {host} is refused", why)
-        self._refused[key] += 1
-        # In its place the worker answers again: what it has done it knows.
+            why = f"it was given to epoch {result.epoch}, newer than {command.epoch}"
+            REFUSED.tell(f"The result of {key} on host {host} is refused", why)
         self._coordination.delete(result_path(host, key))
         return None
 
-
-def value_of(result: Result) -> dict[str, Any]:
-    """The answer's value, empty when it has none."""
-    return result.value or {}
+    def _read(self, path: str, what: str, decoded: Callable[[bytes], _Record]) -> _Record | None:
+        node = self._coordination.get(path)
+        try:
+            return None if node is None else decoded(node[0])
+        except Refused as error:
+            REFUSED.tell(f"{what} is refused", error)
+            raise

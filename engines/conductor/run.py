@@ -17,7 +17,7 @@ from sqlalchemy import orm
 
 from droveway.engines.conductor import eligibility, fencing
 from droveway.engines.conductor.history import History
-from droveway.engines.conductor.host_channel import Commands
+from droveway.engines.conductor.host_channel import Fence, HostChannel
 from droveway.engines.conductor.owed import Owed
 from droveway.engines.conductor.recorded import RecordMirror, Store
 from droveway.engines.conductor.step_commands import StepCommands
@@ -113,7 +113,8 @@ class MoveRun:
         no_return: str,
         epoch: int,
         stop: Stop,
-        commands: Commands,
+        channel: HostChannel,
+        fence: Fence,
         mark: StepMark,
         mirror: RecordMirror,
     ) -> None:
@@ -131,10 +132,11 @@ class MoveRun:
         self.options = resources.options
         self._probe = resources.probe
         self._stop = stop
-        self._commands = commands
+        self._channel = channel
         self._step_commands = StepCommands(
             self,
-            commands,
+            channel,
+            fence,
             host_away=resources.host_away,
             wakeup=stop.wakeup,
             look=self._look,
@@ -351,7 +353,7 @@ class MoveRun:
 
     def declared_down(self, host: str) -> bool:
         """Whether a person made sure that the host is off, and its worker is still away."""
-        return not self._commands.is_up(host) and self._is_declared_down(host)
+        return not self._channel.is_up(host) and self._is_declared_down(host)
 
     def may_have_begun(self, step: str) -> bool:
         """Whether any run of the step in this flow, on this alternate, asked a host for it before this one."""
@@ -393,7 +395,7 @@ class MoveRun:
 
     def workers(self) -> Mapping[str, Registration]:
         """The workers that are up now, by host."""
-        return self._commands.workers()
+        return self._channel.workers()
 
     def intent(self, service: str, call: str) -> AbstractContextManager[None]:
         """Record a cloud write before it is sent, and that it returned."""
@@ -411,7 +413,7 @@ class MoveRun:
         hosts = set(self._step_commands.hosts())
         if kinds.of(self.kind).deletes:
             hosts |= homes.asked(self.cells, self.row)
-        self._commands.sweep(sorted(hosts), ended)
+        self._channel.sweep(sorted(hosts), ended)
 
     def _is_declared_down(self, host: str) -> bool:
         there = host == self.row.dest_host and self.row.dest_cell
@@ -448,13 +450,13 @@ class MoveRun:
         after it only what a write behind the fence allows.  Raises Parked when it has ended, Fenced when somebody else
         has the move.
         """
-        alive = self._commands.claim_is_alive()
+        alive = self._channel.session_is_alive()
         if alive:
             return False
         if alive is None:
             LOG.warning("Move %s waits at step %s: ZooKeeper does not answer", self.move_id[:8], step)
         with self._stop.wakeup() as wakeup:
-            while (alive := self._commands.claim_is_alive()) is None:
+            while (alive := self._channel.session_is_alive()) is None:
                 self._look()
                 wakeup.wait(SESSION_LOOK)
         if not alive:

@@ -13,7 +13,7 @@ from sqlalchemy import orm
 from droveway import deadlines
 from droveway.engines.conductor import answers, fencing
 from droveway.engines.conductor.history import History
-from droveway.engines.conductor.host_channel import Commands, DeclaredDown, Overdue, Unreachable, value_of
+from droveway.engines.conductor.host_channel import DeclaredDown, Fence, HostChannel, Overdue, Unreachable, key_of
 from droveway.engines.conductor.incarnation import Restored
 from droveway.engines.conductor.progress import ProgressNote
 from droveway.errors import Cancelled, DestinationFault, StepError, step_error
@@ -81,7 +81,8 @@ class StepCommands:
     def __init__(
         self,
         run: ClaimedRun,
-        commands: Commands,
+        channel: HostChannel,
+        fence: Fence,
         *,
         host_away: float,
         wakeup: Callable[[], AbstractContextManager[threading.Event]],
@@ -93,13 +94,16 @@ class StepCommands:
         ``wakeup`` makes the event that ends a wait early; ``look`` raises when the run is not to go on.
         """
         self._run = run
-        self._commands = commands
+        self._channel = channel
+        self._fence = fence
         self._host_away = host_away
         self._wakeup = wakeup
         self._look = look
         self._is_declared_down = is_declared_down
         self._spent: dict[str, dict[str, str]] = {}
         """The error that was the last answer to a key, by key."""
+        self._answered: list[tuple[str, str]] = []
+        """The hosts and keys of the commands that were answered and whose nodes stand."""
         self._withdrawn: set[int] = set()
         """The rows of undos whose step's execute was withdrawn."""
 
@@ -108,7 +112,7 @@ class StepCommands:
 
         These are the nodes of earlier answers, which are stored by now, and before an undo what its step still asks.
         """
-        self._commands.tidy(self._key_of(step, direction))
+        self._tidy(self._key_of(step, direction))
         if direction == "revert":
             self._withdraw_execute(step)
         return self._renewed(step, direction, part)
@@ -119,7 +123,7 @@ class StepCommands:
         ``direction`` is the step's own, which the command may differ from; ``beyond`` tells that the point of no return
         may have been asked for.
         """
-        self._commands.post(command)
+        self._channel.post(command, self._fence)
         try:
             result = self._wait(command, direction)
         except (Unreachable, Overdue) as silence:
@@ -127,8 +131,9 @@ class StepCommands:
             raise self._host_fault(command.host, code, words.format(command), beyond=beyond) from None
         except DestinationFault as fault:
             raise self._host_fault(command.host, fault.error_code, str(fault), beyond=beyond) from None
+        self._answered.append((command.host, command.key))
         if result.error is None:
-            return value_of(result)
+            return result.value or {}
         error = step_error(result.error)
         if error.error_code == Restored.code:
             self._run.park(command.step, direction, error)
@@ -142,9 +147,16 @@ class StepCommands:
         with self._run.journal.read() as session:
             return attempts.hosts(session, self._run.row)
 
+    def _tidy(self, current: str) -> None:
+        """Remove the nodes of commands whose answers are stored by now: all but those of the row ``current``."""
+        kept = [(host, key) for host, key in self._answered if f"{key}.".startswith(f"{current}.")]
+        for host, key in set(self._answered) - set(kept):
+            self._channel.remove(host, key)
+        self._answered = kept
+
     def _wait(self, command: Command, direction: Direction) -> Result:
-        host, key = command.host, command.key
-        progress = ProgressNote(self._run.move_id, lambda: self._commands.progress(host, key), self._run.write)
+        host = command.host
+        progress = ProgressNote(self._run.move_id, lambda: self._channel.progress(host, command.key), self._run.write)
 
         def look() -> None:
             self._look()
@@ -153,9 +165,8 @@ class StepCommands:
         try:
             self._run.probe(command.step, direction, "during")
             with self._wakeup() as wakeup, deadlines.paused():
-                return self._commands.wait(
-                    host,
-                    key,
+                return self._channel.wait(
+                    command,
                     deadline=command.deadline + GRACE,
                     away=min(self._host_away, command.deadline),
                     look=look,
@@ -164,7 +175,7 @@ class StepCommands:
                 )
         except (DeclaredDown, Cancelled):
             # A worker that comes back would take it otherwise, whatever the move has come to by then.
-            self._commands.withdraw([host], command.step, direction)
+            self._channel.withdraw([host], self._run.flow_uuid, command.step, direction)
             raise
 
     def _renewed(self, step: str, direction: Direction, part: str) -> str:
@@ -181,13 +192,12 @@ class StepCommands:
         return self._key_of(step, direction, part)
 
     def _key_of(self, step: str, direction: Direction, part: str = "") -> str:
-        key = f"{self._run.flow_uuid}.{step}.{direction}.{self._run.history.sequence(step, direction)}"
-        return f"{key}.{part}" if part else key
+        return key_of(self._run.flow_uuid, step, direction, self._run.history.sequence(step, direction), part)
 
     def _withdraw_execute(self, step: str) -> None:
         sequence = self._run.history.sequence(step, "revert")
         if sequence not in self._withdrawn:
-            self._commands.withdraw(self.hosts(), step, "execute")
+            self._channel.withdraw(self.hosts(), self._run.flow_uuid, step, "execute")
             self._withdrawn.add(sequence)
 
     def _host_fault(self, host: str, code: str, message: str, *, beyond: bool) -> StepError:

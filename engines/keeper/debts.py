@@ -17,10 +17,10 @@ from typing import Any, Final
 import msgspec
 
 from droveway import wire
-from droveway.clients.zookeeper import ROOT, Coordination, epoch_path, move_path
+from droveway.clients.zookeeper import ROOT, Coordination, move_path
 from droveway.clocks import Steady
-from droveway.engines.conductor import eligibility, fencing, incarnation, registrations, step_marks
-from droveway.engines.conductor.host_channel import Commands, Overdue, Unreachable
+from droveway.engines.conductor import eligibility, fencing, incarnation, step_marks
+from droveway.engines.conductor.host_channel import Fence, HostChannel, Overdue, Unreachable, key_of
 from droveway.engines.conductor.owed import Owed
 from droveway.engines.conductor.rounds import one_round
 from droveway.engines.keeper import returning
@@ -46,7 +46,7 @@ TRY_AGAIN: Final = 60.0
 """Seconds after which a debt is tried again that could not be settled."""
 
 
-def _fence(debt: Debt) -> str:
+def _fenced(debt: Debt) -> str:
     """What the debt is settled under: its move, which has not ended for its hosts while it owes an undo.
 
     For a purge it has, lest it be in the way of the server's other moves: the purge has a fence of its own.
@@ -86,6 +86,7 @@ class Collector:
         server lives by its rows, None where there are no cells to ask.
         """
         self._coordination = coordination
+        self._channel = HostChannel(coordination)
         self._journal = journal
         self._every = every
         self._level = level or wire.LEVEL
@@ -124,7 +125,7 @@ class Collector:
         if not self._coordination.create(COLLECTS, b"", ephemeral=True):
             return
         try:
-            up = registrations.workers(self._coordination)
+            up = self._channel.workers()
             for (move, host), owed in itertools.groupby(wanted, key=lambda debt: (debt.move_id, debt.host)):
                 able = [debt for debt in owed if not (after := debt.details.get(debts.AFTER)) or after in up]
                 if able and host in up and not self._wakeup.is_set() and not self._is_frozen(move):
@@ -176,7 +177,7 @@ class Collector:
         if why := step_marks.lost(self._coordination, self._journal, debt.move_id):
             self._note(debt, epoch, why, {})
             return False
-        owed, fence = msgspec.convert(debt.details, type=Owed), _fence(debt)
+        owed, fenced = msgspec.convert(debt.details, type=Owed), _fenced(debt)
         with self._journal.read() as session:
             move = moves.get(session, debt.move_id)
             record = before(move) if owed.after else None
@@ -184,18 +185,15 @@ class Collector:
         if why:
             self._void(debt, owed, epoch, why)
             return True
-        if fence == debt.move_id:
+        if fenced == debt.move_id:
             fencing.clear_tombstone(self._journal, self._coordination, debt.move_id, epoch)
         # Before any host is told of it, as with each other epoch.
         incarnation.raise_mark(self._coordination, incarnation.require(self._coordination, self._journal), epoch)
-        version = fencing.mirror(self._coordination, fence, epoch, journal=self._journal, claimed=debt.move_id)
-        commands = Commands(
-            self._coordination, flow_uuid=owed.flow, epoch=epoch, guard=epoch_path(fence), version=version
-        )
+        fence = self._channel.fence(fenced, epoch, journal=self._journal, claimed=debt.move_id)
         asked = Command(
-            key=f"{owed.flow}.{owed.step}.{owed.direction}.{owed.sequence}.debt-{epoch}-{debt.id}",
+            key=key_of(owed.flow, owed.step, owed.direction, owed.sequence, f"debt-{epoch}-{debt.id}"),
             host=debt.host,
-            move=fence,
+            move=fenced,
             server=move.server,
             epoch=epoch,
             step=owed.step,
@@ -206,33 +204,30 @@ class Collector:
         )
         value: dict[str, Any] = {}
         try:
-            error = None if record is None else self._why_kept(commands, record, asked, owed.after)
+            error = None if record is None else self._why_kept(fence, record, asked, owed.after)
             if error is None:
-                value, error = self._answer(commands, asked)
+                value, error = self._answer(fence, asked)
         finally:
-            commands.sweep([debt.host, owed.after] if owed.after else [debt.host], [owed.flow])
+            self._channel.sweep([debt.host, owed.after] if owed.after else [debt.host], [owed.flow])
         self._note(debt, epoch, error, value)
-        if error is None and fence != debt.move_id:
-            self._coordination.delete(move_path(fence))
+        if error is None and fenced != debt.move_id:
+            self._coordination.delete(move_path(fenced))
         return error is None
 
-    def _answer(self, commands: Commands, asked: Command) -> tuple[dict[str, Any], str | None]:
+    def _answer(self, fence: Fence, asked: Command) -> tuple[dict[str, Any], str | None]:
         """What the host answered, and why it did not do it."""
-        commands.post(asked)
         try:
-            result = commands.wait(
-                asked.host, asked.key, deadline=asked.deadline, away=AWAY, look=self._look, wakeup=threading.Event()
-            )
+            result = self._channel.command(asked, fence, away=AWAY, look=self._look)
         except (Unreachable, Overdue):
             return {}, f"host {asked.host} did not answer"
         error = None if result.error is None else result.error["message"]
         return result.value or {}, error
 
-    def _why_kept(self, commands: Commands, record: Before, asked: Command, other: str) -> str | None:
+    def _why_kept(self, fence: Fence, record: Before, asked: Command, other: str) -> str | None:
         """Why what is owed waits: the other host shows no copy of the server's disks that is whole."""
-        state, error = self._answer(commands, _question(asked, other, "describe_guest", "look"))
+        state, error = self._answer(fence, _question(asked, other, "describe_guest", "look"))
         if error is None and state.get("set_aside"):
-            _, error = self._answer(commands, _question(asked, other, "check_set_aside", "check"))
+            _, error = self._answer(fence, _question(asked, other, "check_set_aside", "check"))
             return error
         if error is None and not shows_disks(msgspec.convert(state, type=wire.GuestState), record):
             error = f"host {other} does not hold the disks of server {asked.server}, so what lies here is kept"

@@ -20,10 +20,10 @@ from typing import Final, NamedTuple
 import msgspec
 
 from droveway import wire
-from droveway.clients.zookeeper import HOSTS, Coordination, command_path, epoch_path, progress_path, result_path
+from droveway.clients.zookeeper import HOSTS, Coordination
 from droveway.engines.conductor import answers, fencing
 from droveway.engines.conductor.eligibility import QUESTION
-from droveway.engines.conductor.host_channel import REFUSED
+from droveway.engines.conductor.host_channel import REFUSED, HostChannel, key_of
 from droveway.engines.keeper.policies import Waiting
 from droveway.errors import Fenced, Refused
 from droveway.flows.before import before
@@ -68,6 +68,7 @@ class HealthChecks:
 
     def __init__(self, coordination: Coordination, journal: Database, standard: Standard) -> None:
         self._coordination = coordination
+        self._channel = HostChannel(coordination)
         self._journal = journal
         self._standard = standard
         self._hosts: set[str] | None = None
@@ -84,9 +85,9 @@ class HealthChecks:
         kept = False
         for question in self._standing(known | wanted):
             if destinations.get(question.move) != question.host:
-                self._remove(question)
+                self._channel.remove(question.host, question.key)
             elif self._take(question, now):
-                self._remove(question)
+                self._channel.remove(question.host, question.key)
                 kept = True
         self._hosts = wanted
         return kept
@@ -107,7 +108,7 @@ class HealthChecks:
             return
         probe = self._standard.probe_timeout
         command = wire.Command(
-            key=f"{_PREFIX}{move_id}.{STEP}.execute.{int((now - _EPOCH).total_seconds())}",
+            key=key_of(f"{_PREFIX}{move_id}", STEP, "execute", int((now - _EPOCH).total_seconds())),
             host=move.dest_host,
             move=move_id,
             server=move.server,
@@ -119,43 +120,35 @@ class HealthChecks:
             deadline=probe + ANSWER_SECONDS,
         )
         try:
-            version = fencing.mirror(self._coordination, move_id, epoch, journal=self._journal)
-            path = command_path(command.host, command.key)
-            self._coordination.create_guarded(path, wire.encode(command), guard=epoch_path(move_id), version=version)
+            self._channel.post(command, self._channel.fence(move_id, epoch, journal=self._journal))
         except Fenced as error:
             LOG.info("Move %s is no longer asked about: %s", move_id, error)
 
     def _take(self, question: _Question, now: dt.datetime) -> bool:
         """Keep the question's answer; False while there is still time for one."""
-        node = self._coordination.get(result_path(question.host, question.key))
-        if node is not None:
-            with self._journal.read() as session:
-                meant_to_run = before(moves.get(session, question.move)).powered_on
-            try:
-                result = wire.decode_answer(node[0], question.key)
-            except Refused as error:
-                REFUSED.tell(f"The result of {question.key} on host {question.host} is refused", error)
-                return True
-            try:
-                health, reason = judge(result, self._standard, meant_to_run=meant_to_run)
-            except msgspec.ValidationError as error:
-                health, reason = Health.FAILING, answers.sentence(question.host, QUESTION, str(error))
-            self._record(question, health, reason, result.epoch)
-            return True
         seconds = self._standard.probe_timeout + ANSWER_SECONDS
-        if now - question.asked <= dt.timedelta(seconds=seconds):
-            return False
-        command = self._coordination.get(command_path(question.host, question.key))
-        if command is None:
-            return True
         try:
-            epoch = wire.decode_command(command[0]).epoch
-        except Refused as error:
-            REFUSED.tell(f"The command {question.key} of host {question.host} is refused", error)
+            result = self._channel.answer(question.host, question.key)
+            if result is None and now - question.asked <= dt.timedelta(seconds=seconds):
+                return False
+            command = None if result is not None else self._channel.standing(question.host, question.key)
+        except Refused:
             return True
-        reason = f"host {question.host} did not say within {seconds:g} s how the guest is"
-        self._record(question, Health.FAILING, reason, epoch)
+        if result is not None:
+            health, reason = self._judged(question, result)
+            self._record(question, health, reason, result.epoch)
+        elif command is not None:
+            reason = f"host {question.host} did not say within {seconds:g} s how the guest is"
+            self._record(question, Health.FAILING, reason, command.epoch)
         return True
+
+    def _judged(self, question: _Question, result: wire.Result) -> tuple[Health, str]:
+        with self._journal.read() as session:
+            meant_to_run = before(moves.get(session, question.move)).powered_on
+        try:
+            return judge(result, self._standard, meant_to_run=meant_to_run)
+        except msgspec.ValidationError as error:
+            return Health.FAILING, answers.sentence(question.host, QUESTION, str(error))
 
     def _record(self, question: _Question, health: Health, reason: str, epoch: int) -> None:
         with self._journal.write() as session:
@@ -163,22 +156,11 @@ class HealthChecks:
 
     def _standing(self, hosts: set[str]) -> Iterator[_Question]:
         for host in sorted(hosts):
-            keys = {
-                key
-                for folder in (command_path, result_path)
-                for key in self._coordination.children(folder(host))
-                if key.startswith(_PREFIX)
-            }
-            for key in sorted(keys):
+            for key in sorted(key for key in self._channel.keys(host) if key.startswith(_PREFIX)):
                 if (found := _KEY.fullmatch(key)) is None:
                     REFUSED.tell(f"The node {key[:200]} of host {host} is refused", "it names no question")
                     continue
                 yield _Question(host, key, found[1], _EPOCH + dt.timedelta(seconds=int(found[2])))
-
-    def _remove(self, question: _Question) -> None:
-        # The command first: a worker that finds a command without an answer would answer it again.
-        for folder in (command_path, result_path, progress_path):
-            self._coordination.delete(folder(question.host, question.key))
 
 
 def judge(result: wire.Result, standard: Standard, *, meant_to_run: bool) -> tuple[Health, str]:

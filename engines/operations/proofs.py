@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import dataclasses
 import secrets
-import threading
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
 
-from droveway.clients.zookeeper import Coordination, epoch_path
+from droveway.clients.zookeeper import Coordination
 from droveway.engines.conductor import fencing
-from droveway.engines.conductor.host_channel import Commands, Overdue, Unreachable
+from droveway.engines.conductor.host_channel import HostChannel, Overdue, Unreachable, key_of
 from droveway.engines.site.site import Site
 from droveway.errors import Refused, StepError
 from droveway.flows.before import Before, shows_disks
@@ -55,7 +54,7 @@ class Witnesses:
         """``so``: what a refusal says becomes of it, and the mend."""
         self._so = so
         self._site = site
-        self._coordination = coordination
+        self._channel = HostChannel(coordination)
         self.rests = rests
         self.move = rests.move
         with site.journal.read() as session:
@@ -104,21 +103,16 @@ class Witnesses:
 
     def _ask(self, host: str, action: str, details: msgspec.Struct) -> dict[str, Any] | None:
         rests, move = self.rests, self.move
-        version = fencing.mirror(self._coordination, move.id, self._epoch, journal=self._site.journal)
-        guard = epoch_path(move.id)
-        commands = Commands(
-            self._coordination, flow_uuid=rests.flow.uuid, epoch=self._epoch, guard=guard, version=version
-        )
-        if host not in commands.workers():
+        fence = self._channel.fence(move.id, self._epoch, journal=self._site.journal)
+        if host not in self._channel.workers():
             if self._site.cells.is_declared_down(move.source_cell, host):
                 return None
             raise self.refused(
                 f"the worker of host {host} is away and shows nothing (start it, or say that the host is off for good "
                 f"with  droveway host down {host} --i-made-sure TEXT)"
             )
-        key = f"{rests.flow.uuid}.{rests.step}.{rests.direction}.{rests.sequence}.proof-{secrets.token_hex(4)}"
         asked = Command(
-            key=key,
+            key=key_of(rests.flow.uuid, rests.step, rests.direction, rests.sequence, f"proof-{secrets.token_hex(4)}"),
             host=host,
             move=move.id,
             server=move.server,
@@ -129,14 +123,13 @@ class Witnesses:
             details=msgspec.to_builtins(details),
             deadline=SECONDS,
         )
-        commands.post(asked)
         try:
-            result = commands.wait(host, key, deadline=SECONDS, away=AWAY, look=lambda: None, wakeup=threading.Event())
+            result = self._channel.command(asked, fence, away=AWAY)
         except (Unreachable, Overdue):
             raise self.refused(f"host {host} did not answer") from None
         finally:
             # Of a move that is over nobody clears up later what was not answered.
-            commands.remove(host, key)
+            self._channel.remove(host, asked.key)
         if result.error is not None:
             raise StepError(result.error["message"], code=result.error["code"], host=host)
         return result.value or {}

@@ -16,7 +16,7 @@ from support.labs.beside_nova import Nova
 from support.labs.operations import Stage, stage
 from support.labs.small_lab import until
 
-from droveway.engines.conductor.host_channel import Commands
+from droveway.engines.conductor import registrations
 from droveway.engines.conductor.run import MoveRun
 from droveway.engines.operations import asking
 from droveway.engines.operations.submit import Wish, submit
@@ -358,9 +358,9 @@ def test_a_copy_that_is_kept_on_a_dead_host_is_renamed_when_that_is_back(
     assert copy.is_dir()
     with monkeypatch.context() as release:
         if older:
-            told = Commands.workers
+            told = registrations.workers
             release.setattr(
-                Commands, "workers", lambda asked: {host: older_one(each) for host, each in told(asked).items()}
+                registrations, "workers", lambda asked: {host: older_one(each) for host, each in told(asked).items()}
             )
         stopped.start(lab.lab.layout, "host2")
         lab.cli("host", "enable", "host2")

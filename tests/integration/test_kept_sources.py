@@ -20,7 +20,7 @@ from support.rigs import database_clock
 
 from droveway.audit import Finding
 from droveway.clients.zookeeper import connect_embedded, embedded_store
-from droveway.engines.conductor.host_channel import Commands
+from droveway.engines.conductor import registrations
 from droveway.engines.keeper.debts import Collector
 from droveway.engines.operations import asking
 from droveway.engines.operations.submit import Wish, submit
@@ -277,7 +277,7 @@ def test_a_jump_of_the_clock_purges_nothing(lab: Stage, monkeypatch: pytest.Monk
     session = connect_embedded(embedded_store())
     asked: list[str] = []
     with monkeypatch.context() as patched, database_clock.settable(lab.lab.journal) as set_ahead:
-        patched.setattr(Commands, "workers", lambda _self: dict.fromkeys(BESIDE))
+        patched.setattr(registrations, "workers", lambda _session: dict.fromkeys(BESIDE))
         collector = Collector(session, lab.lab.journal, every=1.0)
         collector._settle = lambda moved, _host, _owed: asked.append(moved)  # type: ignore[method-assign]
         collector.round()

@@ -15,7 +15,7 @@ from support.two_faults.stranger_lies import Lies
 from droveway import wire
 from droveway.clients.zookeeper import result_path
 from droveway.engines.conductor import answers
-from droveway.engines.conductor.host_channel import Commands
+from droveway.engines.conductor.host_channel import HostChannel
 from droveway.engines.keeper.roster import Roster
 from droveway.persistence.journal.tables import Daemon
 from droveway.workers.actions import copies
@@ -69,7 +69,7 @@ def believing_any_number(monkeypatch: pytest.MonkeyPatch) -> None:
     class Told:
         done, total, kept, seconds = 1, 2**63, 0, 0.0
 
-    monkeypatch.setattr(Commands, "progress", lambda *_: Told())
+    monkeypatch.setattr(HostChannel, "progress", lambda *_: Told())
 
 
 def taking_any_answer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,15 +82,15 @@ def storing_any_words(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def leaving_what_was_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = Commands._read_result
+    whole = HostChannel._read_result
 
-    def read(commands: Commands, host: str, key: str, look: Callable[[], None]) -> wire.Result | None:
-        found = whole(commands, host, key, look)
+    def read(channel: HostChannel, command: wire.Command, look: Callable[[], None]) -> wire.Result | None:
+        found = whole(channel, command, look)
         if found is None:
-            commands._coordination.create(result_path(host, key), b"as it was")
+            channel._coordination.create(result_path(command.host, command.key), b"as it was")
         return found
 
-    monkeypatch.setattr(Commands, "_read_result", read)
+    monkeypatch.setattr(HostChannel, "_read_result", read)
 
 
 def answering_anything(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,7 @@ from support.rigs.valid_answers import VALID
 from droveway import wire
 from droveway.clients.zookeeper import command_path, epoch_path, progress_path, result_path, worker_path
 from droveway.engines.conductor import fencing
-from droveway.engines.conductor.host_channel import Commands
+from droveway.engines.conductor.host_channel import Fence, HostChannel
 from droveway.errors import Fenced, StepError
 from droveway.flows.graph import Graph
 from droveway.persistence.journal import kinds, moves, requests
@@ -56,6 +56,25 @@ def fixture_worker(rig: Rig) -> Iterator[Callable[[Callable[[wire.Command], dict
         worker.stop()
 
 
+KEY = "f.s.execute.1"
+
+
+def command(*, epoch: int = 1, action: str = "connect") -> wire.Command:
+    """A command of nobody's flow to host h1."""
+    return wire.Command(
+        key=KEY,
+        host="h1",
+        move="m",
+        server="s",
+        epoch=epoch,
+        step="s",
+        action=action,
+        direction="execute",
+        details={},
+        deadline=9.0,
+    )
+
+
 def leftovers(rig: Rig, host: str = "h1") -> list[str]:
     session = rig.session()
     return [name for folder in (command_path, result_path, progress_path) for name in session.children(folder(host))]
@@ -81,41 +100,30 @@ def test_an_answer_is_taken_before_anything_else_is_looked_at(rig: Rig) -> None:
 
     class Answered(threading.Event):
         def wait(self, timeout: float | None = None) -> bool:
-            return session.create(
-                result_path("h1", "f.s.execute.1"), wire.encode(wire.Result(key="f.s.execute.1", epoch=1))
-            )
+            return session.create(result_path("h1", KEY), wire.encode(wire.Result(key=KEY, epoch=1)))
 
     session.create("/guard", b"")
-    commands = Commands(session, flow_uuid="f", epoch=1, guard="/guard", version=0)
-    asked: dict[str, Any] = {
-        "move": "m",
-        "server": "s",
-        "step": "s",
-        "action": "connect",
-        "direction": "execute",
-        "details": {},
-    }
-    commands.post(wire.Command(key="f.s.execute.1", host="h1", epoch=1, deadline=9.0, **asked))
+    channel, asked = HostChannel(session), command()
+    channel.post(asked, Fence("/guard", 0))
     wait = {"deadline": 9.0, "away": 9.0, "wakeup": Answered()}
-    result = commands.wait("h1", "f.s.execute.1", look=lambda: pytest.fail("the answer was there"), **wait)
+    result = channel.wait(asked, look=lambda: pytest.fail("the answer was there"), **wait)
     assert result.error is None
 
 
 def test_a_host_whose_answers_stay_unreadable_is_not_waited_for_until_the_deadline(rig: Rig) -> None:
     """Each is taken away, for its worker to answer again; after some of them the command has failed."""
     session = rig.session()
-    path = result_path("h1", "f.s.execute.1")
+    path = result_path("h1", KEY)
 
     class Garbled(threading.Event):
         def wait(self, timeout: float | None = None) -> bool:
             return session.create(path, b"no json")
 
     session.create("/guard", b"")
-    commands = Commands(session, flow_uuid="f", epoch=1, guard="/guard", version=0)
-    asked: dict[str, Any] = {"move": "m", "server": "s", "step": "s", "action": "connect", "direction": "execute"}
-    commands.post(wire.Command(key="f.s.execute.1", host="h1", epoch=1, deadline=9.0, details={}, **asked))
+    channel, asked = HostChannel(session), command()
+    channel.post(asked, Fence("/guard", 0))
     session.create(worker_path("h1"), b"")
-    result = commands.wait("h1", "f.s.execute.1", look=lambda: None, deadline=9e9, away=9e9, wakeup=Garbled())
+    result = channel.wait(asked, look=lambda: None, deadline=9e9, away=9e9, wakeup=Garbled())
     assert result.error is not None
     assert (result.error["code"], result.error["host"]) == ("bad-answer", "h1")
 
@@ -276,40 +284,27 @@ def test_a_cancel_withdraws_the_command_and_undoes(rig: Rig, worker: Any) -> Non
 
 def test_a_stale_conductor_posts_adopts_and_takes_nothing(rig: Rig) -> None:
     session = rig.session()
-    version = fencing.mirror(session, "m", 3)
-    newer = fencing.mirror(session, "m", 5)
-    old = Commands(session, flow_uuid="f", epoch=3, guard=epoch_path("m"), version=version)
-    new = Commands(session, flow_uuid="f", epoch=5, guard=epoch_path("m"), version=newer)
-    command = wire.Command(
-        key="f.s.execute.1",
-        host="h1",
-        move="m",
-        server="s",
-        epoch=3,
-        step="s",
-        action="set_aside",
-        direction="execute",
-        details={},
-        deadline=1.0,
-    )
+    older = Fence(epoch_path("m"), fencing.mirror(session, "m", 3))
+    newer = Fence(epoch_path("m"), fencing.mirror(session, "m", 5))
+    old, new = command(epoch=3, action="set_aside"), command(epoch=5, action="set_aside")
+    channel = HostChannel(session)
     with pytest.raises(Fenced):
-        old.post(command)
+        channel.post(old, older)
     assert session.children(command_path("h1")) == []
-    new.post(wire.msgspec.structs.replace(command, epoch=5))
+    channel.post(new, newer)
     with pytest.raises(Fenced):
-        old.post(command)
-    assert wire.decode_command(session.get(command_path("h1", command.key))[0]).epoch == 5  # type: ignore[index]
-    session.create(result_path("h1", command.key), wire.encode(wire.Result(key=command.key, epoch=5)))
+        channel.post(old, older)
+    assert wire.decode_command(session.get(command_path("h1", KEY))[0]).epoch == 5  # type: ignore[index]
+    session.create(result_path("h1", KEY), wire.encode(wire.Result(key=KEY, epoch=5)))
 
     def look() -> None:
         raise Fenced("the journal has epoch 5")
 
     with pytest.raises(Fenced):
-        old.wait("h1", command.key, deadline=1, away=1, look=look, wakeup=threading.Event())
-    assert new.wait("h1", command.key, deadline=1, away=1, look=lambda: None, wakeup=threading.Event()).epoch == 5
-    new.tidy(command.key)
-    assert leftovers(rig) == [command.key, command.key]
-    new.tidy("f.s.revert.2")
+        channel.wait(old, deadline=1, away=1, look=look, wakeup=threading.Event())
+    assert channel.wait(new, deadline=1, away=1, look=lambda: None, wakeup=threading.Event()).epoch == 5
+    assert leftovers(rig) == [KEY, KEY]
+    channel.remove("h1", KEY)
     assert leftovers(rig) == []
 
 

@@ -277,7 +277,9 @@ def test_a_host_that_fails_to_look_proves_nothing(asked: Asked) -> None:
 def test_a_move_that_recorded_nothing_is_told_so(asked: Asked) -> None:
     asked.moving.row.before = None
     who = asked.witnesses(*REVERT)
-    bare = proofs.Witnesses(who._site, who._coordination, proofs.Resting(**{**vars(who.rests), "record": None}))
+    bare = proofs.Witnesses(
+        who._site, who._channel._coordination, proofs.Resting(**{**vars(who.rests), "record": None})
+    )
     with pytest.raises(Refused, match="nobody recorded how the server was before"):
         _ = bare.record
 

@@ -128,9 +128,9 @@ def hook() -> None:
     rest.Rest.send = sending  # type: ignore[method-assign]
     for name in _NODES:
         setattr(Coordination, name, _telling(getattr(Coordination, name), f"zookeeper-{name}"))
-    wait, dispatch = host_channel.Commands.wait, conductor.MoveConductor._dispatch_job
+    wait, dispatch = host_channel.HostChannel.wait, conductor.MoveConductor._dispatch_job
 
-    def waiting(self: host_channel.Commands, *names: Any, **options: Any) -> Any:
+    def waiting(self: host_channel.HostChannel, *names: Any, **options: Any) -> Any:
         _here.waits = True
         try:
             return wait(self, *names, **options)
@@ -144,7 +144,7 @@ def hook() -> None:
             probe.enter(f"execute.{CLAIM}")
         return dispatch(self, job)
 
-    host_channel.Commands.wait = waiting  # type: ignore[method-assign]
+    host_channel.HostChannel.wait = waiting  # type: ignore[method-assign]
     conductor.MoveConductor._dispatch_job = dispatching  # type: ignore[method-assign]
 
 

@@ -28,7 +28,7 @@ from droveway.clients.zookeeper import (
 )
 from droveway.doctor import workers as doctor
 from droveway.engines.conductor import answers, incarnation
-from droveway.engines.conductor.host_channel import Commands
+from droveway.engines.conductor.host_channel import HostChannel
 from droveway.engines.keeper.roster import Roster
 from droveway.errors import Refused, step_error
 from droveway.persistence.database import Database, sqlite_url
@@ -116,7 +116,7 @@ def progress(_: Path, lies: Lies) -> str:
     session = connect_embedded(embedded_store())
     try:
         session.create(progress_path(HOST, KEY), said)
-        told = Commands(session, flow_uuid="f", epoch=NOW, guard="", version=0).progress(HOST, KEY)
+        told = HostChannel(session).progress(HOST, KEY)
     finally:
         session.close()
     if told is None:
@@ -190,8 +190,11 @@ def result(_: Path, lies: Lies) -> str:
     session = connect_embedded(embedded_store())
     try:
         session.create(result_path(HOST, KEY), lies.written(told))
-        commands = Commands(session, flow_uuid="f", epoch=NOW, guard="", version=0)
-        found = commands._read_result(HOST, KEY, lambda: None)
+        asked = wire.Command(
+            key=KEY, host=HOST, move="m", server="s", epoch=NOW, step="s", action="connect", direction="execute",
+            details={}, deadline=1.0,
+        )  # fmt: skip
+        found = HostChannel(session)._read_result(asked, lambda: None)
         left = session.get(result_path(HOST, KEY))
     finally:
         session.close()
