@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from droveway.persistence.journal.states import ENDED, State
-from droveway.wire import Guest
+from droveway.wire.queries import Guest
 
 Flavors = Mapping[str, Mapping[str, Any] | None]
 """cur, old and new as fields of Nova's Flavor object."""

@@ -74,7 +74,7 @@ def page_path(host: str, name: str = "") -> str:
 
 
 def worker_path(host: str) -> str:
-    """The ephemeral node that stands while the host's worker is up; it holds its `droveway.wire.Registration`.
+    """The ephemeral node that stands while the host's worker is up; it holds its `droveway.wire.commands.Registration`.
 
     It has a folder of its own, since a worker may make and remove nothing beside it.
     """

@@ -7,12 +7,13 @@ from importlib import metadata
 
 import sqlalchemy as sa
 
-from droveway import wire
 from droveway.clients.zookeeper import worker_path
 from droveway.doctor.findings import FINE, Around, Finding
 from droveway.engines.conductor import incarnation
 from droveway.errors import DrovewayError, Refused
 from droveway.persistence.nova import catalog
+from droveway.wire import codec, commands, queries
+from droveway.wire.values import ACTION_VERSION, harmless
 
 
 def check(around: Around) -> Iterator[Finding]:
@@ -34,8 +35,10 @@ def check(around: Around) -> Iterator[Finding]:
         else:
             findings.append(_registered(host, registered[0], most))
     pinned = around.conf.upgrade_levels.worker
-    if pinned is not None and pinned < wire.LEVEL and not any(each.code == "worker-lacks" for each in findings):
-        detail = f"[upgrade_levels] worker is {pinned}, this release speaks {wire.LEVEL}, and no worker lacks anything"
+    if pinned is not None and pinned < commands.LEVEL and not any(each.code == "worker-lacks" for each in findings):
+        detail = (
+            f"[upgrade_levels] worker is {pinned}, this release speaks {commands.LEVEL}, and no worker lacks anything"
+        )
         findings.append(Finding("level-pinned", "upgrade_levels", detail))
     yield from findings
 
@@ -56,9 +59,9 @@ def _given(around: Around) -> int | None:
 
 def _registered(host: str, data: bytes, most: int | None) -> Finding:
     try:
-        registration = wire.decode(data, wire.Registration)
+        registration = codec.decode(data, commands.Registration)
     except Refused as error:
-        why = f"what the worker of host {host} says of itself cannot be read: {wire.harmless(str(error))}"
+        why = f"what the worker of host {host} says of itself cannot be read: {harmless(str(error))}"
         return Finding("worker-untrue", host, why)
     if registration.host != host:
         why = f"the worker of host {host} says that it is the one of host {registration.host}"
@@ -66,7 +69,7 @@ def _registered(host: str, data: bytes, most: int | None) -> Finding:
     if most is not None and registration.epoch > most:
         why = f"the worker of host {host} has seen epoch {registration.epoch}; none above {most} was given to any host"
         return Finding("worker-untrue", host, why)
-    wanted = {f"{action}@{wire.ACTION_VERSION}" for action in (*wire.ACTIONS, *wire.INQUIRIES)}
+    wanted = {f"{action}@{ACTION_VERSION}" for action in (*commands.ACTIONS, *queries.INQUIRIES)}
     if lacks := sorted(wanted - set(registration.actions)):
         return Finding("worker-lacks", host, f"the worker of host {host} lacks {', '.join(lacks)}")
     own = metadata.version("droveway")

@@ -12,7 +12,7 @@ import msgspec
 from droveway.errors import StepError
 from droveway.persistence.journal.tables import Move
 from droveway.persistence.nova.vm_states import PowerState, VmState
-from droveway.wire import GuestState
+from droveway.wire.commands import GuestState
 
 SWAP: Final = "disk.swap"
 """Made anew wherever a server comes to be, never copied."""

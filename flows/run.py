@@ -17,7 +17,8 @@ from droveway.persistence.database import Database
 from droveway.persistence.journal.tables import Move, MoveAttempt
 from droveway.persistence.nova.cells import Cells
 from droveway.scheduler.requests import Rules
-from droveway.wire import Direction, Registration
+from droveway.wire.commands import Registration
+from droveway.wire.values import Direction
 
 if TYPE_CHECKING:
     # Commands that only draw a graph would import what speaks to the services.

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from droveway.flows.run import Run
-    from droveway.wire import Direction
+    from droveway.wire.values import Direction
 
 LOG = logging.getLogger(__name__)
 

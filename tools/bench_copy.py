@@ -27,8 +27,8 @@ from typing import Any, Final
 
 import bench_figures as figures
 
-from droveway import wire
 from droveway.certificates import Identity
+from droveway.wire import commands
 from droveway.workers.context import Context, Host
 from droveway.workers.directories import Directories, Manifest, SetAsideDisk
 from droveway.workers.transfer import endpoints, extents, frames
@@ -144,7 +144,7 @@ def droveway(site: Site, identity: Identity | None = None) -> Iterator[Copy]:
     )
     nothing: dict[str, Any] = dict.fromkeys(("hypervisor", "directories", "references", "coordination", "journal"))
     host = Host(name="target", transfer_address="", **nothing)
-    command = wire.Command(
+    command = commands.Command(
         key="flow.copy_disks.execute.1",
         host="target",
         move="move",

@@ -11,7 +11,8 @@ from typing import Any, Final, Protocol
 from droveway.certificates import Identity
 from droveway.clients.zookeeper import Coordination
 from droveway.errors import Cancelled, DestinationFault, Parked, StepError
-from droveway.wire import Command, Direction, Progress, VolumeRef
+from droveway.wire.commands import Command, Progress, VolumeRef
+from droveway.wire.values import Direction
 from droveway.workers.directories import Directories
 from droveway.workers.fence import Fence, standing_epoch
 from droveway.workers.hypervisors.base import Hypervisor, Mark, Volume
@@ -146,7 +147,7 @@ class Context:
         self._cancelled.set()
 
     def progress(self, done: int, total: int, *, kept: int = 0, seconds: float = 0.0) -> None:
-        """Tell how far the action is, at most twice a second and when it is all; see `droveway.wire.Progress`."""
+        """Tell how far the action is, at most twice a second and when it is all; see `Progress`."""
         with self._telling:
             now = time.monotonic()
             if now - self._told < PROGRESS_SECONDS and done < total:

@@ -13,12 +13,13 @@ from importlib import metadata
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from droveway import wire
 from droveway.certificates import Identity
 from droveway.clients.zookeeper import ROOT, Coordination, command_path, epoch_path, result_path, worker_path
 from droveway.clocks import LARGEST_SKEW
 from droveway.errors import CoordinationLost, Refused
 from droveway.outages import Once, Outage
+from droveway.wire import codec, commands, queries
+from droveway.wire.values import ACTION_VERSION
 from droveway.workers.actions import copies
 from droveway.workers.actions.table import ACTIONS
 from droveway.workers.context import Host, Probe, References
@@ -105,7 +106,7 @@ class Worker:
 
     def start(self) -> None:
         """Open the journal, serve disks, register and take commands."""
-        wire.learn_types()
+        codec.learn_types()
         self._lock = self._only_one()
         try:
             self._journal = WorkerJournal(self.root / JOURNAL, self.host)
@@ -186,7 +187,7 @@ class Worker:
 
     def _refuse_namesake(self, data: bytes) -> None:
         try:
-            other = wire.decode(data, wire.Registration)
+            other = codec.decode(data, commands.Registration)
         except Refused:
             return  # what cannot be read is no worker's
         if other.boot and other.boot != _boot():
@@ -197,11 +198,11 @@ class Worker:
 
     def _registration(self) -> bytes:
         epoch, step = self._seen
-        record = wire.Registration(
+        record = commands.Registration(
             host=self.host,
             version=_release(),
             hypervisor=self.hypervisor.name,
-            actions=[f"{action}@{wire.ACTION_VERSION}" for action in sorted({*ACTIONS, *wire.INQUIRIES})],
+            actions=[f"{action}@{ACTION_VERSION}" for action in sorted({*ACTIONS, *queries.INQUIRIES})],
             address=self.endpoint.address,
             same_host_cold_migrate=self.hypervisor.same_host_cold_migrate,
             pid=os.getpid(),
@@ -209,7 +210,7 @@ class Worker:
             step=step,
             boot=_boot(),
         )
-        return wire.encode(record)
+        return codec.encode(record)
 
     def _check_registration(self) -> None:
         self._registered = False
@@ -279,7 +280,7 @@ class Worker:
             if not busy and self.coordination.get(epoch_path(move), sync=True) is None:
                 self._journal.forget_move(move)
 
-    def _consider(self, command: wire.Command, waiting: list[wire.Command]) -> None:
+    def _consider(self, command: commands.Command, waiting: list[commands.Command]) -> None:
         key = parse_key(command.key)
         known = self._journal.result(command.key)
         if known is None and any(self._supersedes(other, command) for other in waiting):
@@ -296,7 +297,7 @@ class Worker:
         elif self._supersedes(command, busy.command):
             busy.cancel()
 
-    def _supersedes(self, undo: wire.Command, command: wire.Command) -> bool:
+    def _supersedes(self, undo: commands.Command, command: commands.Command) -> bool:
         """Whether it is the undo that ends the command, asked for by the claim that stands."""
         return (
             parse_key(undo.key).supersedes(parse_key(command.key))
@@ -304,7 +305,7 @@ class Worker:
             and undo.epoch == standing_epoch(self.coordination, undo.move)
         )
 
-    def _begin(self, command: wire.Command) -> None:
+    def _begin(self, command: commands.Command) -> None:
         left = self._left.pop(command.key, None)
         if left is not None:
             left.unwatch()
@@ -313,9 +314,9 @@ class Worker:
         run.start(self._wakeup)
 
     def _has_room(self) -> bool:
-        return sum(run.command.action not in wire.QUESTIONS for run in self._runs.values()) < MOST_AT_ONCE
+        return sum(run.command.action not in commands.QUESTIONS for run in self._runs.values()) < MOST_AT_ONCE
 
-    def _rests(self, command: wire.Command) -> bool:
+    def _rests(self, command: commands.Command) -> bool:
         left = self._left.get(command.key)
         return left is not None and left.epoch == command.epoch and time.monotonic() < left.until
 
@@ -332,12 +333,12 @@ class Worker:
                     unwatch = self.coordination.watch(command_path(self.host, key), self._wakeup.set)
                     self._left[key] = _Left(run.command.epoch, time.monotonic() + LOOK_EVERY, unwatch)
 
-    def _command(self, key: str) -> wire.Command | None:
+    def _command(self, key: str) -> commands.Command | None:
         found = self.coordination.get(command_path(self.host, key))
         if found is None:
             return None
         try:
-            command = wire.decode_command(found[0])
+            command = codec.decode_command(found[0])
             parse_key(command.key)
         except Refused as error:
             self._refused.tell(f"The command {key[:200]} of {self.host} is refused", error)
@@ -361,6 +362,6 @@ def _boot() -> str:
     return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
 
 
-def _slot(command: wire.Command) -> str:
+def _slot(command: commands.Command) -> str:
     """What a command occupies while it is carried out: a guest that is mute must not keep its server from moving on."""
-    return f"{command.server}?" if command.action in wire.QUESTIONS else command.server
+    return f"{command.server}?" if command.action in commands.QUESTIONS else command.server

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from droveway import wire
+from droveway.wire import queries
 
 BUDGET: Final = 10.0
 """Seconds of reading for one answer; the next one goes on where this one ended."""
@@ -52,7 +52,7 @@ class Digests:
         self._known: dict[tuple[int, ...], _Reading] = {}
         self._lock = threading.Lock()
 
-    def of(self, instances: Path, seconds: float = BUDGET) -> Iterator[wire.Digest]:
+    def of(self, instances: Path, seconds: float = BUDGET) -> Iterator[queries.Digest]:
         """Every disk that is set aside or kept below the directory; raises OSError.
 
         One that could not be read to its end within ``seconds`` has no digest yet.
@@ -67,7 +67,7 @@ class Digests:
                     if _DISK.fullmatch(disk) and disk != _SWAP and (found := self._one(path, disk, ends)):
                         yield found
 
-    def _one(self, directory: Path, disk: str, ends: float) -> wire.Digest | None:
+    def _one(self, directory: Path, disk: str, ends: float) -> queries.Digest | None:
         try:
             file = os.open(directory / disk, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError as error:
@@ -87,7 +87,7 @@ class Digests:
         finally:
             os.close(file)
         read = status.st_size if reading.done else reading.offset
-        return wire.Digest(name=directory.name, disk=disk, digest=reading.done, read=read, size=status.st_size)
+        return queries.Digest(name=directory.name, disk=disk, digest=reading.done, read=read, size=status.st_size)
 
 
 def _go_on(file: int, size: int, reading: _Reading, ends: float) -> None:

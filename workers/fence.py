@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from droveway import wire
 from droveway.clients.zookeeper import Coordination, command_path, epoch_in, epoch_path
 from droveway.errors import CoordinationLost, Fenced, Refused
+from droveway.wire import codec, commands
 from droveway.workers.journal import WorkerJournal
 
 
@@ -17,7 +17,7 @@ def standing_epoch(coordination: Coordination, move: str) -> int | None:
 class Fence:
     """Compares the epoch of one command with the one that stands, and looks whether it is still asked for."""
 
-    def __init__(self, coordination: Coordination, journal: WorkerJournal, command: wire.Command) -> None:
+    def __init__(self, coordination: Coordination, journal: WorkerJournal, command: commands.Command) -> None:
         self._coordination = coordination
         self._journal = journal
         self._command = command
@@ -48,7 +48,7 @@ class Fence:
         if found is None:
             raise Fenced(f"{self._command.key} was taken back: nothing more is done for it")
         try:
-            stamped = wire.decode_command(found[0]).epoch
+            stamped = codec.decode_command(found[0]).epoch
         except Refused as error:
             raise Fenced(str(error)) from None
         if stamped != standing:

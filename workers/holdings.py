@@ -10,7 +10,8 @@ from typing import Final
 
 import msgspec
 
-from droveway import wire
+from droveway.wire import queries
+from droveway.wire.values import printable
 from droveway.workers import stores
 from droveway.workers.directories import MANIFEST, MARKER
 from droveway.workers.hypervisors.base import Hypervisor, Mark
@@ -21,12 +22,12 @@ MOST_FILES: Final = 100
 _OWNER: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,254}")
 
 
-def guests(hypervisor: Hypervisor) -> Iterator[wire.Guest | wire.Connection | wire.Interface]:
+def guests(hypervisor: Hypervisor) -> Iterator[queries.Guest | queries.Connection | queries.Interface]:
     """Every guest, connected volume and plugged port of the host."""
     for guest in hypervisor.guests():
-        yield wire.Guest(
+        yield queries.Guest(
             server=guest.server,
-            name=wire.printable(guest.name),
+            name=printable(guest.name),
             running=guest.running,
             defined=bool(guest.definition),
             vcpus=guest.vcpus,
@@ -34,12 +35,12 @@ def guests(hypervisor: Hypervisor) -> Iterator[wire.Guest | wire.Connection | wi
             move=guest.mark.move if guest.mark is not None and _OWNER.fullmatch(guest.mark.move) else "",
         )
     for server, volume in hypervisor.connections():
-        yield wire.Connection(server=server, volume=volume)
+        yield queries.Connection(server=server, volume=volume)
     for server, port in hypervisor.plugged():
-        yield wire.Interface(server=server, port=port)
+        yield queries.Interface(server=server, port=port)
 
 
-def entries(instances: Path) -> Iterator[wire.Entry]:
+def entries(instances: Path) -> Iterator[queries.Entry]:
     """What lies right below the directory, by name; what goes away meanwhile is left out.
 
     Raises OSError when something of it cannot be read.
@@ -50,17 +51,17 @@ def entries(instances: Path) -> Iterator[wire.Entry]:
         if entry.name == stores.STORE:
             continue
         if not entry.is_dir(follow_symlinks=False):
-            yield wire.Entry(name=wire.printable(entry.name), directory=False)
+            yield queries.Entry(name=printable(entry.name), directory=False)
             continue
         try:
             files = sorted(path.name for path in Path(entry.path).iterdir())
         except FileNotFoundError:
             continue
-        told = [wire.printable(name) for name in files]
+        told = [printable(name) for name in files]
         move = next((_move_named_in(Path(entry.path, name)) for name in (MANIFEST, MARKER) if name in files), "")
         for start in range(0, max(1, len(told)), MOST_FILES):
             part = told[start : start + MOST_FILES]
-            yield wire.Entry(name=wire.printable(entry.name), directory=True, files=part, move=move)
+            yield queries.Entry(name=printable(entry.name), directory=True, files=part, move=move)
 
 
 def store(instances: Path) -> str:

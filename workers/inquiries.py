@@ -12,10 +12,11 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
-from droveway import wire
 from droveway.clients.zookeeper import Coordination, inquiry_path, page_path
 from droveway.errors import CoordinationLost, DrovewayError, Refused
 from droveway.outages import Once, Outage
+from droveway.wire import codec, queries
+from droveway.wire.values import ACTION_VERSION, MOST_BYTES, printable
 from droveway.workers import holdings
 from droveway.workers.digests import Digests
 from droveway.workers.hypervisors.base import Hypervisor
@@ -28,7 +29,7 @@ LOOK_EVERY: Final = 10.0
 STOPS_WITHIN: Final = 2.0
 """Seconds that a stop waits for what is being read."""
 
-ROOM: Final = wire.MOST_BYTES - 8192
+ROOM: Final = MOST_BYTES - 8192
 """Bytes of a page for what is held; the rest is for the page itself, its error among it."""
 
 MOST_SAID: Final = 1000
@@ -95,7 +96,7 @@ class Inquiries:
         if found is None:
             return
         try:
-            inquiry = wire.decode_inquiry(found[0], self._host, name)
+            inquiry = codec.decode_inquiry(found[0], self._host, name)
         except Refused as error:
             self._refused.tell(f"The inquiry {name[:200]} to {self._host} is refused", error)
             return
@@ -103,33 +104,35 @@ class Inquiries:
             late = time.monotonic() - began > inquiry.seconds
             if self._stopping or late or self._coordination.get(inquiry_path(self._host, name), sync=True) is None:
                 return
-            self._coordination.create(page_path(self._host, f"{name}.{page.number}"), wire.encode(page))
+            self._coordination.create(page_path(self._host, f"{name}.{page.number}"), codec.encode(page))
 
-    def _pages(self, inquiry: wire.Inquiry) -> list[wire.Page]:
+    def _pages(self, inquiry: queries.Inquiry) -> list[queries.Page]:
         question = QUESTIONS.get(inquiry.question)
         reading = uuid.uuid4().hex
         try:
-            if question is None or inquiry.version != wire.ACTION_VERSION:
+            if question is None or inquiry.version != ACTION_VERSION:
                 known = f"{inquiry.question}@{inquiry.version}"
                 raise Refused(f"this worker does not know the inquiry {known}: upgrade it first")
             parts = list(split(question(self._hypervisor)))
-            if len(parts) > wire.MOST_PAGES:
-                raise Refused(f"the host holds too much to tell: {len(parts)} pages, and {wire.MOST_PAGES} are taken")
+            if len(parts) > queries.MOST_PAGES:
+                raise Refused(
+                    f"the host holds too much to tell: {len(parts)} pages, and {queries.MOST_PAGES} are taken"
+                )
         except (DrovewayError, OSError) as error:
-            why = wire.printable(" ".join(str(error).split()))[:MOST_SAID] or type(error).__name__
-            return [wire.Page(id=inquiry.id, host=self._host, reading=reading, number=0, pages=1, error=why)]
+            why = printable(" ".join(str(error).split()))[:MOST_SAID] or type(error).__name__
+            return [queries.Page(id=inquiry.id, host=self._host, reading=reading, number=0, pages=1, error=why)]
         return [
-            wire.Page(id=inquiry.id, host=self._host, reading=reading, number=number, pages=len(parts), held=part)
+            queries.Page(id=inquiry.id, host=self._host, reading=reading, number=number, pages=len(parts), held=part)
             for number, part in enumerate(parts)
         ]
 
 
-def split(held: Iterable[wire.Held]) -> Iterator[list[wire.Held]]:
+def split(held: Iterable[queries.Held]) -> Iterator[list[queries.Held]]:
     """What is held in parts that fit into a page each; one empty part of nothing."""
-    part: list[wire.Held] = []
+    part: list[queries.Held] = []
     size = 0
     for each in held:
-        more = len(wire.encode(each)) + 1
+        more = len(codec.encode(each)) + 1
         if part and size + more > ROOM:
             yield part
             part, size = [], 0
@@ -138,16 +141,16 @@ def split(held: Iterable[wire.Held]) -> Iterator[list[wire.Held]]:
     yield part
 
 
-def _directories(hypervisor: Hypervisor) -> Iterator[wire.Held]:
+def _directories(hypervisor: Hypervisor) -> Iterator[queries.Held]:
     instances = hypervisor.instances
-    yield wire.StoreRef(id=holdings.store(instances), path=wire.printable(str(instances)))
+    yield queries.StoreRef(id=holdings.store(instances), path=printable(str(instances)))
     yield from holdings.entries(instances)
 
 
 _DIGESTS: Final = Digests()
 """Of all that this process was ever asked about."""
 
-QUESTIONS: Final[dict[str, Callable[[Hypervisor], Iterable[wire.Held]]]] = {
+QUESTIONS: Final[dict[str, Callable[[Hypervisor], Iterable[queries.Held]]]] = {
     "list_guests": holdings.guests,
     "list_directories": _directories,
     "digest_disks": lambda hypervisor: _DIGESTS.of(hypervisor.instances),

@@ -19,7 +19,7 @@ from typing import Any, Final
 import msgspec
 
 from droveway.errors import Refused
-from droveway.wire import Command
+from droveway.wire.commands import Command
 from droveway.workers.hypervisors import durable
 from droveway.workers.reserve import Reserve
 from droveway.workers.seen import FORGOTTEN, seen

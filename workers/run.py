@@ -9,9 +9,10 @@ import sqlite3
 import threading
 from typing import Any, Final, NamedTuple
 
-from droveway import wire
 from droveway.clients.zookeeper import Coordination, command_path, progress_path, result_path
 from droveway.errors import Cancelled, CoordinationLost, DrovewayError, Fenced, Parked, Refused, StepError
+from droveway.wire import codec, commands
+from droveway.wire.values import harmless
 from droveway.workers.actions import table as actions
 from droveway.workers.context import Context, Host, Probe
 from droveway.workers.journal import DEBT
@@ -70,7 +71,7 @@ def _put_beside(coordination: Coordination, host: str, key: str, path: str, data
 class Run:
     """Carries out one command in a thread of its own, from `start` until it is no longer `alive`."""
 
-    def __init__(self, host: Host, command: wire.Command, *, probe: Probe | None) -> None:
+    def __init__(self, host: Host, command: commands.Command, *, probe: Probe | None) -> None:
         self.host = host
         self.command = command
         self.key = parse_key(command.key)
@@ -127,7 +128,7 @@ class Run:
         """Carry the command out, which has no result yet; what it was the first time, it stays."""
         journal = self.host.journal
         try:
-            details = wire.details_of(self.command)
+            details = codec.details_of(self.command)
         except Refused as error:
             return self._encoded(None, self._context.failed(str(error), code=error.code))
         begun = self.command.key in journal.begun()
@@ -136,7 +137,7 @@ class Run:
             self._context.fence()
             if not begun and (why := self._outrun()):
                 return self._encoded(None, self._context.failed(why, code="restored"))
-            if self.command.action not in wire.QUESTIONS:
+            if self.command.action not in commands.QUESTIONS:
                 journal.begin(self.command)
         except sqlite3.Error as error:
             if begun:
@@ -144,7 +145,7 @@ class Run:
             why = f"{self._unwritten(error)}: nothing of {self.command.action} was begun, make room there"
             error_of = self._context.fault if self.command.action in _DESTINATIONS else self._context.failed
             return self._encoded(None, error_of(why, code="not-begun"))
-        if self.command.action in wire.QUESTIONS:
+        if self.command.action in commands.QUESTIONS:
             return self._attempted(details)
         result = self._attempted(details)
         journal.finish(self.command.key, result)
@@ -154,7 +155,7 @@ class Run:
         """Why the journal that asks is older than what it had done here for the move; empty when it is not."""
         later = self.host.journal.step_of(self.command.move)
         is_old = self.key.attempt < later and not self.command.key.rpartition(".")[2].startswith(DEBT)
-        if not is_old or self.command.action in wire.QUESTIONS:
+        if not is_old or self.command.action in commands.QUESTIONS:
             return ""
         return (
             f"the journal was restored from an older copy: host {self.host.name} has carried out step number {later} "
@@ -175,8 +176,8 @@ class Run:
             return self._encoded(None, error)
 
     def _encoded(self, value: dict[str, Any] | None, error: StepError | None) -> bytes:
-        return wire.encode(
-            wire.Result(
+        return codec.encode(
+            commands.Result(
                 key=self.command.key,
                 epoch=self._context.epoch,
                 value=value,
@@ -184,8 +185,8 @@ class Run:
             )
         )
 
-    def _tell(self, progress: wire.Progress) -> None:
-        data = wire.encode(progress)
+    def _tell(self, progress: commands.Progress) -> None:
+        data = codec.encode(progress)
         path = progress_path(self.host.name, self.command.key)
         try:
             if not self.host.coordination.put(path, data):
@@ -196,13 +197,13 @@ class Run:
 
 def told(error: StepError) -> dict[str, str]:
     """The error as a conductor can read it: the words in it may be those of a stranger, and of any length."""
-    return {name: wire.harmless(text) for name, text in error.as_dict().items()}
+    return {name: harmless(text) for name, text in error.as_dict().items()}
 
 
-def superseded(host: Host, command: wire.Command) -> bytes:
+def superseded(host: Host, command: commands.Command) -> bytes:
     """Record that the command will never be carried out, since its undo has come first; returns the result."""
     error = Cancelled(f"{command.action} was undone before it began on {host.name}", host=host.name)
-    result = wire.encode(wire.Result(key=command.key, epoch=command.epoch, error=error.as_dict()))
+    result = codec.encode(commands.Result(key=command.key, epoch=command.epoch, error=error.as_dict()))
     host.journal.begin(command)
     host.journal.finish(command.key, result)
     return result

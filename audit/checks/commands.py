@@ -11,7 +11,7 @@ from droveway.audit.records import CommandView
 from droveway.audit.snapshot import Snapshot
 from droveway.clients.zookeeper import host_path
 from droveway.persistence.journal.states import State
-from droveway.wire import printable
+from droveway.wire.values import printable
 
 _HEALTH: Final = "health-"
 _DEBT: Final = ".debt-"

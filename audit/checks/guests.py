@@ -9,7 +9,7 @@ from droveway.audit.findings import Finding, Kind, update
 from droveway.audit.records import HostView, ServerRow
 from droveway.audit.snapshot import Phase, Snapshot, Standing
 from droveway.persistence.nova.vm_states import PowerState, VmState
-from droveway.wire import Guest
+from droveway.wire.queries import Guest
 from droveway.workers.hypervisors.guests_log import Overlap
 
 _RUNS: Final = frozenset({PowerState.RUNNING, PowerState.PAUSED})

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from droveway import wire
 from droveway.audit.records import CommandView, Directory, DiskDigest, HostView, Looked, Store, Unseen
 from droveway.errors import DrovewayError
+from droveway.wire import queries
 from droveway.workers import holdings
 from droveway.workers.digests import Digests
 from droveway.workers.hypervisors.base import Hypervisor
@@ -38,7 +38,9 @@ def look(hypervisors: Mapping[str, Hypervisor]) -> Looked:
 
 
 def answered(
-    answers: Mapping[str, Sequence[wire.Held]], unseen: Mapping[str, str], standing: Iterable[tuple[str, str, str]] = ()
+    answers: Mapping[str, Sequence[queries.Held]],
+    unseen: Mapping[str, str],
+    standing: Iterable[tuple[str, str, str]] = (),
 ) -> Looked:
     """What the hosts' workers answered; ``unseen``: why the other hosts could not be looked at.
 
@@ -51,7 +53,7 @@ def answered(
     gaps = dict(unseen)
     for host, answer in sorted(answers.items()):
         held = list(answer)
-        stores = [each for each in held if isinstance(each, wire.StoreRef)]
+        stores = [each for each in held if isinstance(each, queries.StoreRef)]
         if len(stores) != 1:
             gaps[host] = f"its worker told of {len(stores)} instances directories"
             continue
@@ -70,29 +72,29 @@ def answered(
     )
 
 
-def digests(host: str, held: Iterable[wire.Held]) -> list[DiskDigest]:
+def digests(host: str, held: Iterable[queries.Held]) -> list[DiskDigest]:
     """What of all this says what a disk holds."""
     return [
         DiskDigest(host=host, name=each.name, disk=each.disk, digest=each.digest, read=each.read, size=each.size)
         for each in held
-        if isinstance(each, wire.Digest)
+        if isinstance(each, queries.Digest)
     ]
 
 
-def view(host: str, held: Iterable[wire.Held]) -> HostView:
+def view(host: str, held: Iterable[queries.Held]) -> HostView:
     """What of all this is in the host's hypervisor."""
     found = list(held)
     return HostView(
         host=host,
-        guests=tuple(each for each in found if isinstance(each, wire.Guest)),
-        connections=frozenset((each.server, each.volume) for each in found if isinstance(each, wire.Connection)),
-        plugged=frozenset((each.server, each.port) for each in found if isinstance(each, wire.Interface)),
+        guests=tuple(each for each in found if isinstance(each, queries.Guest)),
+        connections=frozenset((each.server, each.volume) for each in found if isinstance(each, queries.Connection)),
+        plugged=frozenset((each.server, each.port) for each in found if isinstance(each, queries.Interface)),
     )
 
 
-def directories(held: Iterable[wire.Held]) -> tuple[Directory, ...]:
+def directories(held: Iterable[queries.Held]) -> tuple[Directory, ...]:
     """What of all this lies below the instances directory, by name."""
-    entries = (each for each in held if isinstance(each, wire.Entry))
+    entries = (each for each in held if isinstance(each, queries.Entry))
     return _merged(
         Directory(name=each.name, is_directory=each.directory, files=frozenset(each.files), move=each.move)
         for each in entries

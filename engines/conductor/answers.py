@@ -13,22 +13,8 @@ from typing import Annotated, Final
 import msgspec
 
 from droveway.errors import StepError
-from droveway.wire import (
-    MOST_DISKS,
-    Command,
-    Connector,
-    DiskInfo,
-    GuestHealth,
-    GuestState,
-    Name,
-    Number,
-    Owner,
-    Ready,
-    Result,
-    Text,
-    harmless,
-    require_plain,
-)
+from droveway.wire.commands import Command, DiskInfo, GuestHealth, GuestState, Ready, Result
+from droveway.wire.values import MOST_DISKS, Connector, Name, Number, Owner, Text, harmless, require_plain
 
 BAD_ANSWER: Final = "bad-answer"
 """The code of the StepError for an answer that breaks its schema."""

@@ -15,7 +15,7 @@ from taskflow import exceptions as taskflow_errors
 from taskflow.conductors.backends import impl_nonblocking
 from taskflow.types import timing
 
-from droveway import deadlines, wire
+from droveway import deadlines
 from droveway.clients.zookeeper import Coordination
 from droveway.engines.conductor import fencing, incarnation, recorded, step_marks
 from droveway.engines.conductor.fencing import Quarantined
@@ -36,6 +36,7 @@ from droveway.persistence.journal.states import BEGUN, ENDED, State
 from droveway.persistence.journal.tables import Move, MoveFlow
 from droveway.persistence.restored import Restored
 from droveway.printable import printable
+from droveway.wire import codec
 
 LOG = logging.getLogger(__name__)
 
@@ -462,7 +463,7 @@ class Conductor:
 
     def start(self) -> None:
         """Begin to claim and run flows."""
-        wire.learn_types()
+        codec.learn_types()
         incarnation.begin(self._coordination, self._journal, ignored=self._ignored)
         self._conductor.connect()
         self._thread.start()

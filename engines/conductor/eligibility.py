@@ -9,11 +9,12 @@ from typing import Final, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy import orm
 
-from droveway import wire
 from droveway.flows import registry
 from droveway.persistence.database import Executor
 from droveway.persistence.journal import daemons, debts, freezes
 from droveway.persistence.journal.tables import Daemon
+from droveway.wire import commands
+from droveway.wire.values import ACTION_VERSION
 
 QUESTION: Final = "check_guest"
 """The action by which a destination is asked how a guest is."""
@@ -46,14 +47,14 @@ def unsupported(worker: Daemon | Known | None, action: str, pinned: int | None) 
 
     ``pinned``: the level that operators allow to be spoken while hosts are upgraded; None: this release's own.
     """
-    since = wire.SINCE.get(action, 1)
+    since = commands.SINCE.get(action, 1)
     if pinned is not None and pinned < since:
         return (
             f"{action} came with level {since} of what is spoken to workers, and [upgrade_levels] worker pins that to "
             f"{pinned}: take the pin out once every worker is upgraded"
         )
-    if worker is not None and f"{action}@{wire.ACTION_VERSION}" not in worker.knows:
-        return f"its worker ({worker.version}) does not know {action}@{wire.ACTION_VERSION}: upgrade it first"
+    if worker is not None and f"{action}@{ACTION_VERSION}" not in worker.knows:
+        return f"its worker ({worker.version}) does not know {action}@{ACTION_VERSION}: upgrade it first"
     return ""
 
 
@@ -71,10 +72,10 @@ def needed() -> frozenset[str]:
     """``action@version`` of every action that the newest flows, or the policies of moves, ask a host for."""
     steps = [step for kind in registry.kinds() for step in registry.latest(kind).walk()]
     named = {action for step in steps for action in (step.action_name(), *step.asks) if action}
-    return frozenset(f"{action}@{wire.ACTION_VERSION}" for action in (*named, QUESTION))
+    return frozenset(f"{action}@{ACTION_VERSION}" for action in (*named, QUESTION))
 
 
 def pinned_below(pinned: int | None) -> str:
     """Why no move can be made while what is spoken to workers is pinned; empty when one can."""
-    later = {action for action in wire.SINCE if f"{action}@{wire.ACTION_VERSION}" in needed()}
+    later = {action for action in commands.SINCE if f"{action}@{ACTION_VERSION}" in needed()}
     return next((why for action in sorted(later) if (why := unsupported(None, action, pinned))), "")

@@ -29,7 +29,8 @@ from droveway.engines.conductor import answers, fencing, registrations
 from droveway.errors import CoordinationLost, Fenced, Refused
 from droveway.outages import Once
 from droveway.persistence.database import Database
-from droveway.wire import Command, Progress, Registration, Result, decode, decode_answer, decode_command, encode
+from droveway.wire.codec import decode, decode_answer, decode_command, encode
+from droveway.wire.commands import Command, Progress, Registration, Result
 
 LOG = logging.getLogger(__name__)
 

@@ -16,7 +16,6 @@ from typing import Final
 import msgspec
 import sqlalchemy as sa
 
-from droveway import wire
 from droveway.clients.zookeeper import ROOT, Coordination
 from droveway.engines.conductor import registrations
 from droveway.persistence.database import Database, Executor
@@ -30,6 +29,7 @@ from droveway.persistence.restored import (
     contradiction,
     new_incarnation,
 )
+from droveway.wire import commands
 
 MARK: Final = f"{ROOT}/journal"
 
@@ -71,7 +71,7 @@ def given(coordination: Coordination, journal: Database) -> tuple[int, int]:
     return (own + GAP if mark is None else max(own, mark.epoch)), own
 
 
-def believed(told: Iterable[wire.Registration], most: int) -> list[wire.Registration]:
+def believed(told: Iterable[commands.Registration], most: int) -> list[commands.Registration]:
     """Those of the workers that have seen no higher epoch than ``most``; of the others it is told that they lie."""
     found = []
     for each in told:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from droveway.wire import Direction
+from droveway.wire.values import Direction
 
 
 class Owed(msgspec.Struct, frozen=True, kw_only=True):

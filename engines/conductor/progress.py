@@ -13,7 +13,7 @@ from sqlalchemy import orm
 from taskflow import exceptions as taskflow_errors
 
 from droveway.persistence.journal.tables import Move
-from droveway.wire import Progress
+from droveway.wire.commands import Progress
 
 LOG = logging.getLogger(__name__)
 

@@ -8,7 +8,8 @@ from typing import Final
 from droveway.clients.zookeeper import HOSTS, Coordination, worker_path
 from droveway.errors import Refused
 from droveway.outages import Once
-from droveway.wire import Registration, decode
+from droveway.wire.codec import decode
+from droveway.wire.commands import Registration
 
 REFUSED: Final = Once(logging.getLogger(__name__))
 """Tells of what hosts have written that is refused."""

@@ -34,7 +34,8 @@ from droveway.persistence.journal.states import State
 from droveway.persistence.journal.tables import Move, MoveAttempt
 from droveway.persistence.nova.cells import Cells
 from droveway.persistence.restored import Restored
-from droveway.wire import Command, Direction, Registration, StopGuest
+from droveway.wire.commands import Command, Registration, StopGuest
+from droveway.wire.values import Direction
 
 if TYPE_CHECKING:
     from droveway.clients.network import Network

@@ -14,14 +14,15 @@ from droveway import deadlines
 from droveway.engines.conductor import answers, fencing
 from droveway.engines.conductor.history import History
 from droveway.engines.conductor.host_channel import DeclaredDown, Fence, HostChannel, Overdue, Unreachable, key_of
-from droveway.engines.conductor.incarnation import Restored
 from droveway.engines.conductor.progress import ProgressNote
 from droveway.errors import Cancelled, DestinationFault, StepError, step_error
 from droveway.flows.run import DECLARED_DOWN, UNREACHABLE
 from droveway.persistence.database import Database
 from droveway.persistence.journal import attempts
 from droveway.persistence.journal.tables import Move
-from droveway.wire import Command, Direction, Result
+from droveway.persistence.restored import Restored
+from droveway.wire.commands import Command, Result
+from droveway.wire.values import Direction
 
 GRACE: Final = 15.0
 """Seconds beyond a command's deadline, which the worker keeps itself, for the answer to arrive."""

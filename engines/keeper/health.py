@@ -19,7 +19,6 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from droveway import wire
 from droveway.clients.zookeeper import HOSTS, Coordination
 from droveway.engines.conductor import answers, fencing
 from droveway.engines.conductor.eligibility import QUESTION
@@ -30,6 +29,7 @@ from droveway.flows.before import before
 from droveway.persistence.database import Database, database_time
 from droveway.persistence.journal import moves, policies
 from droveway.persistence.journal.policies import HEALTHY, Health
+from droveway.wire import commands
 
 LOG = logging.getLogger(__name__)
 
@@ -107,7 +107,7 @@ class HealthChecks:
         if any(question.move == move_id for question in self._standing({move.dest_host})):
             return
         probe = self._standard.probe_timeout
-        command = wire.Command(
+        command = commands.Command(
             key=key_of(f"{_PREFIX}{move_id}", STEP, "execute", int((now - _EPOCH).total_seconds())),
             host=move.dest_host,
             move=move_id,
@@ -116,7 +116,7 @@ class HealthChecks:
             step=STEP,
             action=QUESTION,
             direction="execute",
-            details=msgspec.to_builtins(wire.CheckGuest(probe_seconds=probe)),
+            details=msgspec.to_builtins(commands.CheckGuest(probe_seconds=probe)),
             deadline=probe + ANSWER_SECONDS,
         )
         try:
@@ -142,7 +142,7 @@ class HealthChecks:
             self._record(question, Health.FAILING, reason, command.epoch)
         return True
 
-    def _judged(self, question: _Question, result: wire.Result) -> tuple[Health, str]:
+    def _judged(self, question: _Question, result: commands.Result) -> tuple[Health, str]:
         with self._journal.read() as session:
             meant_to_run = before(moves.get(session, question.move)).powered_on
         try:
@@ -163,14 +163,14 @@ class HealthChecks:
                 yield _Question(host, key, found[1], _EPOCH + dt.timedelta(seconds=int(found[2])))
 
 
-def judge(result: wire.Result, standard: Standard, *, meant_to_run: bool) -> tuple[Health, str]:
+def judge(result: commands.Result, standard: Standard, *, meant_to_run: bool) -> tuple[Health, str]:
     """What the answer means, and why in words.
 
     A server that was stopped when it was moved has no guest to wait for: it is healthy when it is off, as it was.
     """
     if result.error is not None:
         return Health.FAILING, result.error["message"]
-    found = msgspec.convert(result.value, type=wire.GuestHealth)
+    found = msgspec.convert(result.value, type=commands.GuestHealth)
     if not found.running and not meant_to_run:
         return Health.PASSED, "the server is stopped, as it was"
     if not found.running:

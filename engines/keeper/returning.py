@@ -17,7 +17,7 @@ from droveway.persistence.nova.cell import Instance
 if TYPE_CHECKING:
     from droveway.persistence.journal.tables import Move
     from droveway.persistence.nova.cells import Cells
-    from droveway.wire import Direction
+    from droveway.wire.values import Direction
 
 _ROW: Final = sa.select(Instance.host, Instance.deleted).where(Instance.uuid == sa.bindparam("server"))
 

@@ -23,7 +23,7 @@ from droveway.outages import Outage
 from droveway.persistence.database import Database, absence
 from droveway.persistence.journal import daemons
 from droveway.persistence.journal.daemons import Told, exactly
-from droveway.wire import Registration
+from droveway.wire.commands import Registration
 
 LOG = logging.getLogger(__name__)
 

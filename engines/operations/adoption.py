@@ -24,7 +24,7 @@ from droveway.persistence.journal.states import State
 from droveway.persistence.journal.tables import Claim, Counter, Move, MoveFlow, MoveStep
 from droveway.persistence.restored import EPOCH, INCARNATION, Mark, Restored, new_incarnation
 from droveway.printable import SHORT
-from droveway.wire import Registration
+from droveway.wire.commands import Registration
 
 _TURNED_BACK: Final = (states.FAILURE, states.REVERTING, states.REVERTED, states.REVERT_FAILURE)
 """TaskFlow gives these states to the atoms of a flow that is being undone."""

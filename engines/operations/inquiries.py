@@ -14,7 +14,6 @@ import uuid
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from droveway import wire
 from droveway.clients.zookeeper import (
     HOSTS,
     Coordination,
@@ -27,6 +26,7 @@ from droveway.clients.zookeeper import (
 )
 from droveway.engines.conductor import eligibility, registrations
 from droveway.errors import CoordinationLost, Refused
+from droveway.wire import codec, commands, queries
 
 SECONDS: Final = 30.0
 """So long a worker that is up may take to answer."""
@@ -42,7 +42,7 @@ AT_ONCE: Final = 64
 class Answer:
     """What a host holds, all questions together; when ``why`` says something, nobody knows."""
 
-    held: tuple[wire.Held, ...] = ()
+    held: tuple[queries.Held, ...] = ()
     why: str = ""
 
 
@@ -81,12 +81,14 @@ def standing(coordination: Coordination) -> list[tuple[str, str, str]]:
     ]
 
 
-def _unable(worker: wire.Registration | None, pinned: int | None) -> str:
+def _unable(worker: commands.Registration | None, pinned: int | None) -> str:
     """Why the worker cannot be asked; empty when it can."""
     if worker is None:
         return "no worker of it is up"
     known = eligibility.Known(worker.version, worker.actions)
-    return next((why for question in wire.INQUIRIES if (why := eligibility.unsupported(known, question, pinned))), "")
+    return next(
+        (why for question in queries.INQUIRIES if (why := eligibility.unsupported(known, question, pinned))), ""
+    )
 
 
 def _ask_some(coordination: Coordination, hosts: Sequence[str], seconds: float) -> dict[str, Answer]:
@@ -94,8 +96,8 @@ def _ask_some(coordination: Coordination, hosts: Sequence[str], seconds: float) 
     ends = time.monotonic() + seconds
     waiting = {
         host: [
-            wire.Inquiry(id=str(uuid.uuid4()), host=host, question=question, seconds=seconds)
-            for question in wire.INQUIRIES
+            queries.Inquiry(id=str(uuid.uuid4()), host=host, question=question, seconds=seconds)
+            for question in queries.INQUIRIES
         ]
         for host in hosts
     }
@@ -109,7 +111,7 @@ def _ask_some(coordination: Coordination, hosts: Sequence[str], seconds: float) 
                 coordination.ensure(folder)
             stack.callback(coordination.watch(page_path(host), wakeup.set))
         for inquiry in asked:
-            coordination.create(inquiry_path(inquiry.host, inquiry.id), wire.encode(inquiry), ephemeral=True)
+            coordination.create(inquiry_path(inquiry.host, inquiry.id), codec.encode(inquiry), ephemeral=True)
         while waiting:
             for host in list(waiting):
                 answer = _answer(coordination, host, waiting[host])
@@ -124,9 +126,9 @@ def _ask_some(coordination: Coordination, hosts: Sequence[str], seconds: float) 
     return answers
 
 
-def _answer(coordination: Coordination, host: str, inquiries: Sequence[wire.Inquiry]) -> Answer | None:
+def _answer(coordination: Coordination, host: str, inquiries: Sequence[queries.Inquiry]) -> Answer | None:
     """The host's answer to all of them; None while it may yet come."""
-    found: list[wire.Held] = []
+    found: list[queries.Held] = []
     try:
         for inquiry in inquiries:
             held = _held(coordination, inquiry)
@@ -141,7 +143,7 @@ def _answer(coordination: Coordination, host: str, inquiries: Sequence[wire.Inqu
     return Answer(tuple(found))
 
 
-def _held(coordination: Coordination, inquiry: wire.Inquiry) -> list[wire.Held] | None:
+def _held(coordination: Coordination, inquiry: queries.Inquiry) -> list[queries.Held] | None:
     """What the whole answer says; None while a page is missing, or one is of another reading than the rest."""
     first = _page(coordination, inquiry, 0)
     if first is None:
@@ -157,12 +159,12 @@ def _held(coordination: Coordination, inquiry: wire.Inquiry) -> list[wire.Held] 
     return held
 
 
-def _page(coordination: Coordination, inquiry: wire.Inquiry, number: int) -> wire.Page | None:
+def _page(coordination: Coordination, inquiry: queries.Inquiry, number: int) -> queries.Page | None:
     node = coordination.get(page_path(inquiry.host, f"{inquiry.id}.{number}"))
-    return None if node is None else wire.decode_page(node[0], inquiry, number)
+    return None if node is None else codec.decode_page(node[0], inquiry, number)
 
 
-def _forget(coordination: Coordination, asked: Iterable[wire.Inquiry]) -> None:
+def _forget(coordination: Coordination, asked: Iterable[queries.Inquiry]) -> None:
     """Take the inquiries back and their answers away; a worker removes what it answers after that."""
     # Else they go with the session, and their answers with the worker's next look.
     with contextlib.suppress(CoordinationLost):

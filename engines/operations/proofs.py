@@ -25,7 +25,7 @@ from droveway.persistence.journal.kinds import KINDS, Carries
 from droveway.persistence.journal.tables import Move, MoveFlow
 from droveway.persistence.nova import objects, servers
 from droveway.printable import SHORT
-from droveway.wire import CheckCopy, Command, GuestState, NoDetails
+from droveway.wire.commands import CheckCopy, Command, GuestState, NoDetails
 
 AWAY: Final = 5.0
 """Seconds after which a host whose worker is away does not answer."""

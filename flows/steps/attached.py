@@ -13,7 +13,7 @@ from droveway.flows.before import PortBefore, VolumeBefore, before
 from droveway.flows.run import Context
 from droveway.flows.steps.rows import availability_zone
 from droveway.persistence.nova import servers
-from droveway.wire import Connections, PortRef, VolumeRef
+from droveway.wire.commands import Connections, PortRef, VolumeRef
 
 
 def volumes(ctx: Context) -> list[VolumeBefore]:

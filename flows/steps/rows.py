@@ -24,7 +24,7 @@ from droveway.persistence.nova.cell import Instance, InstanceExtra, Migration
 from droveway.persistence.nova.cell_hosts import ComputeNode
 from droveway.persistence.nova.vm_states import PowerState, TaskState
 from droveway.scheduler.hosts import zone_of
-from droveway.wire import LONGEST_ERROR
+from droveway.wire.values import LONGEST_ERROR
 
 if TYPE_CHECKING:
     from sqlalchemy import orm

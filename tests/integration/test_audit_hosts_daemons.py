@@ -15,7 +15,6 @@ import sqlalchemy as sa
 from support.daemons.daemons import LONG, Installation
 from support.labs.small_lab import read_move, until
 
-from droveway import wire
 from droveway.clients.zookeeper import command_path, inquiry_path, page_path, worker_path
 from droveway.engines.operations.inquiries import ask
 from droveway.lab.cloud import Cloud, parse_cloud
@@ -23,6 +22,8 @@ from droveway.persistence.journal import debts
 from droveway.persistence.journal.states import State
 from droveway.persistence.nova import catalog
 from droveway.persistence.nova.cell import Instance
+from droveway.wire import codec, commands
+from droveway.wire.values import ACTION_VERSION
 from droveway.workers.actions.ownership import kept_name, set_aside_name
 from droveway.workers.hypervisors.base import Mark
 
@@ -260,9 +261,9 @@ def test_a_host_that_could_not_be_looked_at_is_named_with_the_reason(site: Insta
     """No worker, one of the level before, one that is mute; and a pin, by which nobody is asked."""
     site.worker("host1")
     mute = site.worker("host2")
-    older = [f"{name}@{wire.ACTION_VERSION}" for name in wire.ACTIONS]
-    old = wire.Registration(host="host3", version="0.9", hypervisor="sandbox", actions=older, address="unix:/none")
-    assert site.session.create(worker_path("host3"), wire.encode(old), ephemeral=True)
+    older = [f"{name}@{ACTION_VERSION}" for name in commands.ACTIONS]
+    old = commands.Registration(host="host3", version="0.9", hypervisor="sandbox", actions=older, address="unix:/none")
+    assert site.session.create(worker_path("host3"), codec.encode(old), ephemeral=True)
     mute.process.send_signal(signal.SIGSTOP)
     sentence = "{} could not be looked at, so what it holds was not compared: {}"
     told = {row["host"]: row["detail"] for row in findings(site)}

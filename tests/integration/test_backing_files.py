@@ -12,13 +12,13 @@ import pytest
 from support.labs.disked import Disked, qemu
 from support.rigs.worker_rig import MIB, PROBE, SERVER, Cloud, KillAt, Killed, cloud, make_disk
 
-from droveway import wire
 from droveway.errors import StepError
+from droveway.wire import commands
 from droveway.workers.directories import BASES
 from droveway.workers.hypervisors import qcow2
 from droveway.workers.transfer import extents
 
-FIT = wire.FitDisks(root_bytes=8 * MIB, ephemeral_bytes=0, swap_bytes=MIB)
+FIT = commands.FitDisks(root_bytes=8 * MIB, ephemeral_bytes=0, swap_bytes=MIB)
 
 
 def overlay(site: Cloud, base: str = "f" * 40) -> Path:
@@ -58,15 +58,15 @@ def variant(site: Cloud) -> Any:
 def move(site: Cloud) -> dict[str, Any]:
     """The disks' part of a move, up to where the guest would be defined."""
     site.run("alpha", "set_aside")
-    site.run("alpha", "offer_disks", wire.OfferDisks(peer="beta"))
+    site.run("alpha", "offer_disks", commands.OfferDisks(peer="beta"))
     copied = site.run("beta", "copy_disks", copy(site))
     site.run("beta", "fit_disks", FIT)
     return copied
 
 
-def copy(site: Cloud) -> wire.CopyDisks:
+def copy(site: Cloud) -> commands.CopyDisks:
     address = site.hosts["alpha"].transfer_address
-    return wire.CopyDisks(variant=variant(site), source="alpha", address=address, probe=PROBE)
+    return commands.CopyDisks(variant=variant(site), source="alpha", address=address, probe=PROBE)
 
 
 def digest(path: Path) -> str:
@@ -116,7 +116,7 @@ def test_a_base_may_get_other_rights_while_it_is_copied(site: Cloud) -> None:
     """Whoever starts a guest over it sees to it that it can be read."""
     raw = overlay(site)
     site.run("alpha", "set_aside")
-    site.run("alpha", "offer_disks", wire.OfferDisks(peer="beta"))
+    site.run("alpha", "offer_disks", commands.OfferDisks(peer="beta"))
     seen: list[str] = []
 
     def start(_step: str, _direction: str, _phase: str, effect: str) -> None:
@@ -133,7 +133,7 @@ def test_every_step_of_a_copy_with_a_base_may_be_cut_and_repeated(site: Cloud, t
     raw = overlay(site)
     before = content(site.hosts["alpha"].directories.path(SERVER, "disk"), tmp_path / "before")
     site.run("alpha", "set_aside")
-    site.run("alpha", "offer_disks", wire.OfferDisks(peer="beta"))
+    site.run("alpha", "offer_disks", commands.OfferDisks(peer="beta"))
     for action, details in (("copy_disks", copy(site)), ("fit_disks", FIT)):
         for number in range(1, 99):
             try:
@@ -188,7 +188,7 @@ def test_a_base_that_cannot_go_along_is_named_and_nothing_is_left(site: Cloud, h
     before = site.snapshot()
     if harm is not changed:
         with pytest.raises(StepError, match=words):
-            site.run("alpha", "find_storage", wire.FindStorage(probe=PROBE))
+            site.run("alpha", "find_storage", commands.FindStorage(probe=PROBE))
     with pytest.raises(StepError) as failed:
         site.run("alpha", "set_aside")
     assert words in failed.value.message
@@ -204,7 +204,7 @@ def test_a_damaged_base_at_the_destination_is_its_fault(site: Cloud) -> None:
     there.parent.mkdir(exist_ok=True)
     there.write_bytes(b"other" + raw.read_bytes()[5:])
     site.run("alpha", "set_aside")
-    site.run("alpha", "offer_disks", wire.OfferDisks(peer="beta"))
+    site.run("alpha", "offer_disks", commands.OfferDisks(peer="beta"))
     with pytest.raises(StepError, match="has other content than its name says: remove it") as failed:
         site.run("beta", "copy_disks", copy(site))
     assert failed.value.as_dict()["fault"] == "destination"

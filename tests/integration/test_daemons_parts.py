@@ -11,7 +11,6 @@ import sqlalchemy as sa
 from support.daemons.daemons import Daemon, Installation
 from support.labs.small_lab import assert_balanced, differences, history, picture, read_move, until
 
-from droveway import wire
 from droveway.clients.zookeeper import BOARD, command_path, epoch_in, epoch_path, worker_path
 from droveway.engines.operations import asking
 from droveway.engines.operations.submit import Wish, submit
@@ -21,6 +20,7 @@ from droveway.persistence.journal.states import ENDED, State
 from droveway.persistence.journal.tables import Claim
 from droveway.persistence.nova.cell import Instance
 from droveway.persistence.nova.vm_states import TaskState
+from droveway.wire import codec
 
 _HOST: Final = "{vcpus: 8, memory_mb: 2048, disk_gb: 10}"
 _SERVER: Final = "flavor: small, image: base, ports: [{}], volumes: [{size_gb: 1}]"
@@ -223,7 +223,7 @@ def asked_under(site: Installation, host: str) -> int | None:
     for key in site.session.children(command_path(host)):
         found = site.session.get(command_path(host, key))
         if found is not None:
-            return wire.decode_command(found[0]).epoch
+            return codec.decode_command(found[0]).epoch
     return None
 
 

@@ -13,12 +13,12 @@ from support.labs.small_lab import assert_balanced, file_flow, history, in_child
 from support.servers import zookeeper_server
 from support.servers.certificates import Authority
 
-from droveway import wire
 from droveway.clients.zookeeper import connect, inquiry_path, page_path, worker_path
 from droveway.errors import CoordinationLost
 from droveway.lab import build, snapshot
 from droveway.lab.snapshot import Snapshot
 from droveway.persistence.journal.states import State
+from droveway.wire import codec, commands
 
 LONG: Final = 60.0
 IMAGE_MB: Final = 768
@@ -59,7 +59,7 @@ def test_a_copy_over_tls_goes_on_where_it_was_when_either_end_died(site: Install
         site.await_worker(name)
         found = site.session.get(worker_path(name))
         assert found is not None
-        assert wire.decode(found[0], wire.Registration).address.startswith("tcp:127.0.0.1:")
+        assert codec.decode(found[0], commands.Registration).address.startswith("tcp:127.0.0.1:")
     move = file_flow(site.lab, "migrate")
     until(lambda: copied(site, move) >= 24 << 20, "half of the copy", LONG)
     workers[host].kill()

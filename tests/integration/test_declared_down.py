@@ -24,7 +24,7 @@ from droveway.lab import books, operations, stopped
 from droveway.persistence.journal.states import ENDED, State
 from droveway.persistence.journal.tables import Move
 from droveway.persistence.nova.cell import Instance, Service
-from droveway.wire import Registration
+from droveway.wire.commands import Registration
 from droveway.workers.hypervisors import guests_log
 
 CLOUD = """

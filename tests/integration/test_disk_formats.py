@@ -14,13 +14,13 @@ import pytest
 from support.labs.disked import Disked, qemu
 from support.rigs.worker_rig import MIB, PROBE, SERVER, Cloud, cloud, make_disk
 
-from droveway import wire
 from droveway.errors import StepError
+from droveway.wire import commands
 from droveway.workers.directories import BASES, DISK_INFO
 from droveway.workers.hypervisors import headers, qcow2
 from droveway.workers.hypervisors.libvirt import files as libvirt_files
 
-FIT = wire.FitDisks(root_bytes=8 * MIB, ephemeral_bytes=0, swap_bytes=MIB)
+FIT = commands.FitDisks(root_bytes=8 * MIB, ephemeral_bytes=0, swap_bytes=MIB)
 SECRET = b"what the host keeps for itself"
 
 
@@ -45,8 +45,8 @@ def copy(site: Cloud) -> dict[str, Any]:
     """The disks' part of a move up to the copy."""
     shared = site.hosts["alpha"].directories.instances == site.hosts["beta"].directories.instances
     site.run("alpha", "set_aside")
-    site.run("alpha", "offer_disks", wire.OfferDisks(peer="beta"))
-    details = wire.CopyDisks(
+    site.run("alpha", "offer_disks", commands.OfferDisks(peer="beta"))
+    details = commands.CopyDisks(
         variant="local" if shared else "pull",
         source="alpha",
         address=site.hosts["alpha"].transfer_address,
@@ -254,7 +254,7 @@ def test_what_the_worker_makes_is_not_everybodys(site: Cloud) -> None:
     try:
         record(site, disk="raw")
         copy(site)
-        site.run("beta", "fit_disks", wire.FitDisks(root_bytes=8 * MIB, ephemeral_bytes=2 * MIB, swap_bytes=MIB))
+        site.run("beta", "fit_disks", commands.FitDisks(root_bytes=8 * MIB, ephemeral_bytes=2 * MIB, swap_bytes=MIB))
     finally:
         os.umask(mask)
     there = site.hosts["beta"].directories.path(SERVER)

@@ -12,11 +12,11 @@ import pytest
 from hypervisor_contract import open_fence
 from support.labs.agent_guest import Guest
 
-from droveway import wire
 from droveway.engines.keeper.health import Standard, judge
 from droveway.errors import StepError
 from droveway.lab.libvirt_hosts import LibvirtHost
 from droveway.persistence.journal.policies import Health
+from droveway.wire import codec, commands
 from droveway.workers.actions import checks
 from droveway.workers.hypervisors.libvirt.hypervisor import Libvirt
 
@@ -78,12 +78,12 @@ def health(host: Libvirt, server: str, seconds: float) -> dict[str, Any]:
     context: Any = SimpleNamespace(
         hypervisor=host, server=server, host=SimpleNamespace(name=host.host), effect=lambda _: None
     )
-    return checks.check_guest(context, wire.CheckGuest(probe_seconds=seconds))
+    return checks.check_guest(context, commands.CheckGuest(probe_seconds=seconds))
 
 
 def verdict(host: Libvirt, server: str, seconds: float) -> tuple[Health, str]:
-    result = wire.Result(key="k", epoch=1, value=health(host, server, seconds))
-    decoded = wire.decode_answer(wire.encode(result), "k")
+    result = commands.Result(key="k", epoch=1, value=health(host, server, seconds))
+    decoded = codec.decode_answer(codec.encode(result), "k")
     return judge(decoded, Standard(healthy_after=0.0, probe_timeout=seconds), meant_to_run=True)
 
 

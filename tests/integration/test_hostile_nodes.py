@@ -25,11 +25,12 @@ from support.labs.small_lab import (
 )
 from support.servers.zookeeper_server import Server, running_server
 
-from droveway import wire
 from droveway.clients.zookeeper import BOARD, command_path, epoch_path, progress_path, result_path, worker_path
 from droveway.engines.conductor.taskflow.board import Posting
 from droveway.lab import build, snapshot
 from droveway.persistence.journal.states import State
+from droveway.wire import codec
+from droveway.wire.commands import Command, Result
 
 DEEP: Final = 20_000
 
@@ -66,12 +67,12 @@ def fixture_site(rest: snapshot.Snapshot, zookeeper: Server, tmp_path: Path) -> 
     lab.close()
 
 
-def forged(site: Installation, standing: str, **changes: object) -> wire.Command:
+def forged(site: Installation, standing: str, **changes: object) -> Command:
     """A command that nobody gave, of the claim that stands: to delete the server where it is now."""
     row = read_move(site.lab, standing)
     node = site.session.get(epoch_path(standing))
     assert node is not None
-    command = wire.Command(
+    command = Command(
         key=f"{uuid.uuid4()}.remove_guest.execute.1",
         host="host2",
         move=standing,
@@ -97,7 +98,7 @@ def forgeries(site: Installation, move: str) -> dict[str, bytes]:
         forged(site, move, move=unknown, epoch=1),
         forged(site, move, key=f"{uuid.uuid4()}.remove_guest.revert.2", direction="revert", epoch=stands.epoch + 1),
     ]
-    found = {command.key: wire.encode(command) for command in made}
+    found = {command.key: codec.encode(command) for command in made}
     for name, wrong in {
         "xa.remove_guest.execute.1": stands,
         "xb.remove_guest.execute.1": msgspec.structs.replace(stands, key="xb.remove_guest.execute.1", host="host1"),
@@ -109,7 +110,7 @@ def forgeries(site: Installation, move: str) -> dict[str, bytes]:
         "no-key": msgspec.structs.replace(stands, key="no-key"),
         f"xf.remove_guest.execute.{'9' * 5000}": stands,
     }.items():
-        found[name] = wire.encode(wrong)
+        found[name] = codec.encode(wrong)
     return found
 
 
@@ -121,7 +122,7 @@ def replays(site: Installation, host: str) -> dict[str, bytes]:
     assert rows
     fields = ("key", "move", "server", "step", "action", "direction", "epoch")
     given = [dict(zip(fields, row, strict=True)) for row in rows]
-    return {facts["key"]: wire.encode(wire.Command(**facts, host=host, details={}, deadline=60.0)) for facts in given}
+    return {facts["key"]: codec.encode(Command(**facts, host=host, details={}, deadline=60.0)) for facts in given}
 
 
 def test_what_others_put_there_changes_nothing(site: Installation) -> None:
@@ -211,12 +212,12 @@ def test_what_a_host_answers_wrongly_is_refused_until_it_answers_rightly(site: I
     key = until(lambda: site.session.children(command_path("host2")), "a command for the host")[0]
     node = site.session.get(command_path("host2", key))
     assert node is not None
-    epoch = wire.decode_command(node[0]).epoch
+    epoch = codec.decode_command(node[0]).epoch
     answers = {
         **MALFORMED,
-        "another's": wire.encode(wire.Result(key="f.s.execute.1", epoch=epoch)),
-        "newer": wire.encode(wire.Result(key=key, epoch=epoch + 1)),
-        "no-error": wire.encode(wire.Result(key=key, epoch=epoch, error={"message": "no code"})),
+        "another's": codec.encode(Result(key="f.s.execute.1", epoch=epoch)),
+        "newer": codec.encode(Result(key=key, epoch=epoch + 1)),
+        "no-error": codec.encode(Result(key=key, epoch=epoch, error={"message": "no code"})),
     }
     path = result_path("host2", key)
     for name, data in answers.items():

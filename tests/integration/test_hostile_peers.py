@@ -27,7 +27,7 @@ from support.labs.small_lab import assert_balanced, differences, history, in_chi
 from support.servers import zookeeper_server
 from support.servers.certificates import Authority, Files
 
-from droveway import certificates, wire
+from droveway import certificates
 from droveway.clients.zookeeper import epoch_in, epoch_path, worker_path
 from droveway.engines.operations import asking
 from droveway.engines.operations.submit import Wish, submit
@@ -36,6 +36,7 @@ from droveway.lab import build, cloud, snapshot
 from droveway.lab.snapshot import Snapshot
 from droveway.persistence.journal.states import State
 from droveway.persistence.nova.cell import Instance
+from droveway.wire import codec, commands
 from droveway.workers.directories import BASES, MANIFEST, BaseFile, Manifest, SetAsideDisk
 from droveway.workers.transfer import endpoints, frames
 from droveway.workers.transfer.client import RemoteSource
@@ -87,7 +88,7 @@ class Besieged:
             self.workers[host] = site.worker(host, **LIMITED)
         found = site.session.get(worker_path(SOURCE))
         assert found is not None
-        self.address = wire.decode(found[0], wire.Registration).address
+        self.address = codec.decode(found[0], commands.Registration).address
         self.where = endpoints.split(self.address.removeprefix("tcp:"))
         self.secret = site.lab.layout.host(SOURCE) / "secret"
         self.secret.write_bytes(b"nobody may read this" * 4096)

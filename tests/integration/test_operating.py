@@ -11,7 +11,6 @@ from support.daemons.daemons import LONG, Daemon, Installation
 from support.labs.small_lab import SERVER, assert_balanced, read_move, until
 from support.servers import mariadb_server, postgres_server
 
-from droveway import wire
 from droveway.clients.zookeeper import BOARD, worker_path
 from droveway.engines.conductor import eligibility
 from droveway.flows import registry
@@ -19,6 +18,8 @@ from droveway.persistence.journal import daemons, debt_views, moves, requests
 from droveway.persistence.journal.states import State
 from droveway.persistence.journal.tables import Claim
 from droveway.persistence.nova import catalog
+from droveway.wire import codec, commands
+from droveway.wire.values import ACTION_VERSION
 
 SERVERS: Final = {"postgresql": postgres_server, "mariadb": mariadb_server}
 SURE: Final = "power is off, ticket 4711"
@@ -128,9 +129,9 @@ def await_workers(site: Installation, *hosts: str) -> None:
 
 def register_old(site: Installation, host: str) -> None:
     """A worker that knows no copying, as one of an older release; gone with the session of this test."""
-    actions = sorted(eligibility.needed() - {f"copy_disks@{wire.ACTION_VERSION}"})
-    old = wire.Registration(host=host, version="0.0.1", hypervisor="sandbox", actions=actions, address="unix:/none")
-    assert site.session.create(worker_path(host), wire.encode(old), ephemeral=True)
+    actions = sorted(eligibility.needed() - {f"copy_disks@{ACTION_VERSION}"})
+    old = commands.Registration(host=host, version="0.0.1", hypervisor="sandbox", actions=actions, address="unix:/none")
+    assert site.session.create(worker_path(host), codec.encode(old), ephemeral=True)
 
 
 def kept_aside(site: Installation) -> bool:

@@ -10,7 +10,7 @@ from support.labs.power_cut import Medium
 from support.rigs.worker_rig import SERVER, Cloud, cloud
 from support.rigs.worker_stages import VARIANTS, Stage, Variant, backward, forward, killed_at
 
-from droveway import wire
+from droveway.wire.values import Direction
 
 
 @pytest.fixture(params=sorted(VARIANTS))
@@ -37,7 +37,7 @@ def medium(site: Cloud, tmp_path: Path) -> Iterator[Medium]:
 def pass_through(site: Cloud, medium: Medium, stage: Stage, *, names: bool) -> None:
     """Cut the power at each effect of a stage and after it, both ways; it ends done."""
 
-    def run(direction: wire.Direction = "execute", **parts: object) -> None:
+    def run(direction: Direction = "execute", **parts: object) -> None:
         site.run(stage.host, stage.action, stage.details, direction=direction, **parts)  # type: ignore[arg-type]
 
     before = site.snapshot()

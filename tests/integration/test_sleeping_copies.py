@@ -13,15 +13,15 @@ import pytest
 from support.labs.disked import Disked, qemu
 from support.rigs.worker_rig import MIB, PROBE, SERVER, Cloud, cloud, make_disk
 
-from droveway import wire
 from droveway.clients.zookeeper import command_path
 from droveway.errors import DrovewayError, Fenced
+from droveway.wire import commands
 from droveway.workers.actions import table as actions
 from droveway.workers.context import Context
 from droveway.workers.directories import BASES, Directory
 
-FIT = wire.FitDisks(root_bytes=8 * MIB, ephemeral_bytes=2 * MIB, swap_bytes=MIB)
-COPY = wire.CopyDisks(variant="local", source="alpha", address="", probe=PROBE)
+FIT = commands.FitDisks(root_bytes=8 * MIB, ephemeral_bytes=2 * MIB, swap_bytes=MIB)
+COPY = commands.CopyDisks(variant="local", source="alpha", address="", probe=PROBE)
 EFFECTS = ["rebase", "grow", "disk_info", "create_ephemeral", "create_swap"]
 WRITES = ["rebase_disk", "grow_disk", "write", "create_disk ephemeral", "create_disk swap"]
 PATIENCE = 60.0
@@ -128,7 +128,7 @@ def test_who_slept_over_a_copy_changes_nothing_of_the_server_that_another_host_h
     site.set_epoch(2)
     site.run("gamma", "copy_disks", COPY, epoch=2)
     # It is as large as it was: what the sleeper meant to do can be seen then.
-    site.run("gamma", "fit_disks", wire.FitDisks(root_bytes=7 * MIB, ephemeral_bytes=MIB, swap_bytes=MIB), epoch=2)
+    site.run("gamma", "fit_disks", commands.FitDisks(root_bytes=7 * MIB, ephemeral_bytes=MIB, swap_bytes=MIB), epoch=2)
     for disk in ("disk", "disk.eph0", "disk.swap"):
         write_as_a_guest(site, disk)
     before = seen(site)
@@ -160,7 +160,7 @@ def test_who_slept_before_its_copy_was_fitted_by_another_command_replaces_nothin
     hook(monkeypatch, sleeper)
     sleeper.sleep(where)
     site.coordination.delete(command_path("beta", sleeper.command.key))
-    site.run("beta", "fit_disks", wire.FitDisks(root_bytes=7 * MIB, ephemeral_bytes=MIB, swap_bytes=MIB))
+    site.run("beta", "fit_disks", commands.FitDisks(root_bytes=7 * MIB, ephemeral_bytes=MIB, swap_bytes=MIB))
     for disk in ("disk", "disk.eph0", "disk.swap"):
         write_as_a_guest(site, disk)
     before = seen(site)

@@ -12,12 +12,12 @@ import sqlalchemy as sa
 from support.two_faults import command, strangers
 from support.two_faults.stranger_lies import Lies
 
-from droveway import wire
 from droveway.clients.zookeeper import result_path
 from droveway.engines.conductor import answers
 from droveway.engines.conductor.host_channel import HostChannel
 from droveway.engines.keeper.roster import Roster
 from droveway.persistence.journal.tables import Daemon
+from droveway.wire import commands, queries
 from droveway.workers.actions import copies
 from droveway.workers.hypervisors import headers, qcow2
 from droveway.workers.hypervisors.libvirt import xml as libvirt_xml
@@ -73,18 +73,18 @@ def believing_any_number(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def taking_any_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    every = (wire.Guest, wire.Connection, wire.Interface, wire.StoreRef, wire.Entry, wire.Digest)
-    monkeypatch.setattr(wire, "INQUIRIES", dict.fromkeys(wire.INQUIRIES, every))
+    every = (queries.Guest, queries.Connection, queries.Interface, queries.StoreRef, queries.Entry, queries.Digest)
+    monkeypatch.setattr(codec, "INQUIRIES", dict.fromkeys(queries.INQUIRIES, every))
 
 
 def storing_any_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wire, "harmless", str)
+    monkeypatch.setattr(codec, "harmless", str)
 
 
 def leaving_what_was_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = HostChannel._read_result
 
-    def read(channel: HostChannel, command: wire.Command, look: Callable[[], None]) -> wire.Result | None:
+    def read(channel: HostChannel, command: commands.Command, look: Callable[[], None]) -> commands.Result | None:
         found = whole(channel, command, look)
         if found is None:
             channel._coordination.create(result_path(command.host, command.key), b"as it was")

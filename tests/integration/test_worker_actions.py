@@ -23,8 +23,9 @@ from support.rigs.worker_rig import (
 )
 from support.rigs.worker_stages import CONNECTIONS, SIZES, VARIANTS, Stage, Variant, backward, forward, killed_at
 
-from droveway import wire
 from droveway.errors import DestinationFault, Fenced, Refused, StepError
+from droveway.wire import commands
+from droveway.wire.values import Direction
 from droveway.workers.directories import Manifest, Marker
 from droveway.workers.hypervisors import guests_log
 from droveway.workers.hypervisors.base import Mark
@@ -104,7 +105,7 @@ def test_every_stage_of_a_revert_survives_kills_repeats_and_undos(site: Cloud, v
     begin, text = site.snapshot(), site.definition()
     for stage in forward(site, variant):
         site.run(stage.host, stage.action, stage.details)
-    site.run("alpha", "offer_disks", wire.OfferDisks(peer=variant.destination), direction="revert")
+    site.run("alpha", "offer_disks", commands.OfferDisks(peer=variant.destination), direction="revert")
     for stage in backward(site, variant, text):
         wear_out(site, stage)
     assert site.snapshot() == begin
@@ -116,12 +117,12 @@ def test_every_stage_of_a_confirm_survives_kills_and_repeats(site: Cloud, varian
         site.run(stage.host, stage.action, stage.details)
     there = variant.destination
     looks = [
-        Stage(there, "check_copy", wire.CheckCopy(vcpus=2, memory_mb=128)),
-        Stage("alpha", "check_set_aside", wire.NoDetails()),
+        Stage(there, "check_copy", commands.CheckCopy(vcpus=2, memory_mb=128)),
+        Stage("alpha", "check_set_aside", commands.NoDetails()),
     ]
     for stage in looks:
         wear_out(site, stage)
-    discard = wire.DiscardSource(undefine=there != "alpha", keep=keep)
+    discard = commands.DiscardSource(undefine=there != "alpha", keep=keep)
     wear_out(site, Stage("alpha", "discard_source", discard, undone=False))
     directories = site.hosts["alpha"].directories
     kept = f"{SERVER}_keep-{MOVE}"
@@ -129,7 +130,7 @@ def test_every_stage_of_a_confirm_survives_kills_and_repeats(site: Cloud, varian
     assert directories.exists(kept) == keep
     assert (site.hosts["alpha"].hypervisor.guest(SERVER) is None) == (there != "alpha")
     assert site.hosts[there].directories.marker(SERVER) is not None
-    wear_out(site, Stage("alpha", "purge_kept", wire.PurgeKept(of_move=MOVE), undone=False))
+    wear_out(site, Stage("alpha", "purge_kept", commands.PurgeKept(of_move=MOVE), undone=False))
     assert not directories.exists(kept)
     assert site.hosts[there].directories.marker(SERVER) is not None
 
@@ -137,11 +138,11 @@ def test_every_stage_of_a_confirm_survives_kills_and_repeats(site: Cloud, varian
 def test_what_was_kept_goes_when_its_server_is_deleted_before_the_step_ends(pair: Cloud) -> None:
     """The step is entered again, and finds what it had kept."""
     pair.run("alpha", "set_aside")
-    keep = wire.DiscardSource(undefine=True, keep=True)
+    keep = commands.DiscardSource(undefine=True, keep=True)
     kept = pair.run("alpha", "discard_source", keep)["kept"]
     assert pair.run("alpha", "discard_source", keep) == {"kept": kept}
     assert pair.hosts["alpha"].directories.manifest(kept) is not None
-    assert pair.run("alpha", "discard_source", wire.DiscardSource(undefine=True)) == {"kept": ""}
+    assert pair.run("alpha", "discard_source", commands.DiscardSource(undefine=True)) == {"kept": ""}
     assert not pair.hosts["alpha"].directories.exists(kept)
 
 
@@ -157,15 +158,15 @@ def copied(pair: Cloud) -> str:
 def test_a_copy_that_is_kept_for_a_dead_host_is_renamed_and_goes_when_it_may(pair: Cloud, action: str) -> None:
     kept, beta = copied(pair), pair.hosts["beta"]
     disks = beta.directories.disks(SERVER)
-    wear_out(pair, Stage("beta", "rename_copy", wire.NoDetails(), undone=False))
+    wear_out(pair, Stage("beta", "rename_copy", commands.NoDetails(), undone=False))
     assert pair.run("beta", "rename_copy") == {"kept": kept}
     assert (beta.directories.disks(kept), beta.directories.exists(SERVER)) == (disks, False)
     assert beta.hypervisor.guest(SERVER) is None
     if action == "copy_disks":
-        details = wire.CopyDisks(variant="pull", source="alpha", address="", probe=PROBE)
+        details = commands.CopyDisks(variant="pull", source="alpha", address="", probe=PROBE)
         pair.run("beta", action, details, direction="revert")
     else:
-        pair.run("beta", action, wire.DiscardDestination(same_directory=False))
+        pair.run("beta", action, commands.DiscardDestination(same_directory=False))
     assert not list(beta.directories.instances.glob(f"{SERVER}*"))
 
 
@@ -199,15 +200,15 @@ def test_a_copy_in_use_keeps_its_name(pair: Cloud) -> None:
 
 def test_nothing_is_purged_that_the_move_did_not_keep(pair: Cloud) -> None:
     """Nor before its time, where a conductor that knows no dates asks for it as for any debt; nor behind the fence."""
-    directories, purge = pair.hosts["alpha"].directories, wire.PurgeKept(of_move=MOVE)
+    directories, purge = pair.hosts["alpha"].directories, commands.PurgeKept(of_move=MOVE)
     pair.run("alpha", "set_aside")
-    kept = pair.run("alpha", "discard_source", wire.DiscardSource(undefine=True, keep=True))["kept"]
+    kept = pair.run("alpha", "discard_source", commands.DiscardSource(undefine=True, keep=True))["kept"]
     before = pair.snapshot()
     with pytest.raises(StepError, match="purged when its time is over"):
         pair.run("alpha", "purge_kept", purge, direction="revert")
-    pair.run("alpha", "purge_kept", wire.PurgeKept(of_move=OTHER_MOVE))
+    pair.run("alpha", "purge_kept", commands.PurgeKept(of_move=OTHER_MOVE))
     with pytest.raises(Refused, match="break their schema"):
-        pair.run("alpha", "purge_kept", wire.PurgeKept(of_move="../x"))
+        pair.run("alpha", "purge_kept", commands.PurgeKept(of_move="../x"))
     pair.set_epoch(2)
     with pytest.raises(Fenced):
         pair.run("alpha", "purge_kept", purge)
@@ -223,21 +224,21 @@ def test_nothing_is_purged_that_the_move_did_not_keep(pair: Cloud) -> None:
 
 def test_what_is_kept_is_not_taken_for_purged_while_its_file_system_is_away(pair: Cloud) -> None:
     pair.run("alpha", "set_aside")
-    pair.run("alpha", "discard_source", wire.DiscardSource(undefine=True, keep=True), step="discard_source")
+    pair.run("alpha", "discard_source", commands.DiscardSource(undefine=True, keep=True), step="discard_source")
     instances = pair.hosts["alpha"].directories.instances
     instances.rename(pair.folder / "unmounted")
     instances.mkdir()
     with pytest.raises(StepError, match="mount it again"):
-        pair.run("alpha", "purge_kept", wire.PurgeKept(of_move=MOVE), step="discard_source")
+        pair.run("alpha", "purge_kept", commands.PurgeKept(of_move=MOVE), step="discard_source")
 
 
 def test_every_stage_of_a_delete_survives_kills_and_repeats(pair: Cloud) -> None:
     """R1-32: nothing of the server stays on its host."""
     pair.hosts["alpha"].hypervisor.start(SERVER, lambda: None)
     stages = [
-        Stage("alpha", "stop_guest", wire.StopGuest(grace=0, restart=False), undone=False),
+        Stage("alpha", "stop_guest", commands.StopGuest(grace=0, restart=False), undone=False),
         Stage("alpha", "disconnect", CONNECTIONS, undone=False),
-        Stage("alpha", "remove_guest", wire.NoDetails(), undone=False),
+        Stage("alpha", "remove_guest", commands.NoDetails(), undone=False),
     ]
     for stage in stages:
         wear_out(pair, stage)
@@ -300,12 +301,12 @@ def test_an_error_while_looking_for_the_probe_is_not_no(pair: Cloud) -> None:
     instances.rename(instances.with_name("away"))
     instances.write_text("no directory")
     with pytest.raises(StepError, match="find_storage failed on alpha"):
-        pair.run("alpha", "find_storage", wire.FindStorage(probe=PROBE))
+        pair.run("alpha", "find_storage", commands.FindStorage(probe=PROBE))
     instances.unlink()
 
 
 def test_a_destination_without_room_is_at_fault(pair: Cloud) -> None:
-    details = wire.CheckDestination(
+    details = commands.CheckDestination(
         definition=pair.definition(), vcpus=1, memory_mb=64, disk_bytes=1 << 60, probe=PROBE
     )
     with pytest.raises(DestinationFault, match="host beta has") as caught:
@@ -340,23 +341,23 @@ def test_what_another_move_set_aside_is_not_discarded(pair: Cloud, keep: bool) -
     directories.write_record(f"{SERVER}_resize", theirs)
     before = pair.snapshot()
     with pytest.raises(StepError, match=OTHER_MOVE):
-        pair.run("alpha", "discard_source", wire.DiscardSource(undefine=True, keep=keep))
+        pair.run("alpha", "discard_source", commands.DiscardSource(undefine=True, keep=keep))
     with pytest.raises(StepError, match=OTHER_MOVE):
-        pair.run("alpha", "offer_disks", wire.OfferDisks(peer="beta"))
+        pair.run("alpha", "offer_disks", commands.OfferDisks(peer="beta"))
     assert pair.snapshot() == before
 
 
 def test_a_directory_that_is_no_copy_of_the_move_is_not_discarded(pair: Cloud) -> None:
     before = pair.snapshot()
     with pytest.raises(StepError, match="it is left alone"):
-        pair.run("alpha", "discard_destination", wire.DiscardDestination(same_directory=False))
+        pair.run("alpha", "discard_destination", commands.DiscardDestination(same_directory=False))
     with pytest.raises(StepError, match="it is left alone"):
         pair.run("alpha", "fit_disks", SIZES)
     pair.run(
         "alpha",
         "copy_disks",
         direction="revert",
-        details=wire.CopyDisks(variant="local", source="alpha", address="", probe=PROBE),
+        details=commands.CopyDisks(variant="local", source="alpha", address="", probe=PROBE),
     )
     assert pair.snapshot() == before
 
@@ -384,16 +385,16 @@ def test_what_another_living_move_marked_is_neither_stopped_nor_started_nor_unde
         ports=[],
         mark=Mark(move=OTHER_MOVE, epoch=1),
     )
-    define = wire.DefineGuest(definition=pair.definition(), vcpus=1, memory_mb=64, volumes=[], ports=[])
-    attempts: list[tuple[str, msgspec.Struct, wire.Direction]] = [
-        ("stop_guest", wire.StopGuest(grace=1, restart=True), "execute"),
-        ("stop_guest", wire.StopGuest(grace=1, restart=True), "revert"),
-        ("start_guest", wire.StartGuest(power_on=True), "execute"),
+    define = commands.DefineGuest(definition=pair.definition(), vcpus=1, memory_mb=64, volumes=[], ports=[])
+    attempts: list[tuple[str, msgspec.Struct, Direction]] = [
+        ("stop_guest", commands.StopGuest(grace=1, restart=True), "execute"),
+        ("stop_guest", commands.StopGuest(grace=1, restart=True), "revert"),
+        ("start_guest", commands.StartGuest(power_on=True), "execute"),
         ("define_guest", define, "execute"),
         ("define_guest", define, "revert"),
-        ("discard_source", wire.DiscardSource(undefine=True), "execute"),
-        ("discard_destination", wire.DiscardDestination(same_directory=True), "execute"),
-        ("remove_guest", wire.NoDetails(), "execute"),
+        ("discard_source", commands.DiscardSource(undefine=True), "execute"),
+        ("discard_destination", commands.DiscardDestination(same_directory=True), "execute"),
+        ("remove_guest", commands.NoDetails(), "execute"),
     ]
     pair.set_epoch(3, OTHER_MOVE)
     before = pair.snapshot()
@@ -403,14 +404,14 @@ def test_what_another_living_move_marked_is_neither_stopped_nor_started_nor_unde
         assert caught.value.error_code == "foreign"
     assert pair.snapshot() == before
     pair.set_epoch(b"ended", OTHER_MOVE)
-    pair.run("alpha", "stop_guest", wire.StopGuest(grace=1, restart=False))
+    pair.run("alpha", "stop_guest", commands.StopGuest(grace=1, restart=False))
 
 
 def test_the_destinations_own_guest_is_not_undefined_as_the_source(pair: Cloud) -> None:
     for stage in forward(pair, VARIANTS["copy"]):
         pair.run(stage.host, stage.action, stage.details)
     with pytest.raises(StepError, match="is the destination's"):
-        pair.run("beta", "discard_source", wire.DiscardSource(undefine=True))
+        pair.run("beta", "discard_source", commands.DiscardSource(undefine=True))
     assert pair.hosts["beta"].hypervisor.guest(SERVER) is not None
 
 
@@ -430,9 +431,9 @@ def test_the_probe_goes_with_the_copy_or_with_the_undo(pair: Cloud) -> None:
 def test_a_guest_that_cannot_start_is_proved_never_started(pair: Cloud) -> None:
     pair.hosts["alpha"].directories.path(SERVER, "disk").rename(pair.folder / "away")
     with pytest.raises(DestinationFault) as caught:
-        pair.run("alpha", "start_guest", wire.StartGuest(power_on=True))
+        pair.run("alpha", "start_guest", commands.StartGuest(power_on=True))
     assert caught.value.error_code == "start-failed"
-    pair.run("alpha", "start_guest", wire.StartGuest(power_on=True), direction="revert")
+    pair.run("alpha", "start_guest", commands.StartGuest(power_on=True), direction="revert")
 
 
 def test_a_start_that_happened_is_found_again_and_not_undone(pair: Cloud) -> None:
@@ -440,7 +441,7 @@ def test_a_start_that_happened_is_found_again_and_not_undone(pair: Cloud) -> Non
         if effect == "started":
             raise Killed
 
-    details = wire.StartGuest(power_on=True)
+    details = commands.StartGuest(power_on=True)
     with pytest.raises(Killed):
         pair.run("alpha", "start_guest", details, probe=kill_once_started)
     with pytest.raises(StepError) as caught:
@@ -463,7 +464,7 @@ def test_a_guest_that_seems_to_run_uncounted_after_a_refused_start_is_not_told_a
 
     monkeypatch.setattr(hypervisor, "start", refuse)
     with pytest.raises(StepError) as caught:
-        pair.run("alpha", "start_guest", wire.StartGuest(power_on=True))
+        pair.run("alpha", "start_guest", commands.StartGuest(power_on=True))
     assert caught.value.error_code == "start-unknown"
 
 
@@ -476,7 +477,7 @@ def test_a_guest_that_goes_off_at_once_is_not_told_as_running(pair: Cloud, monke
         start(server, fence)
         hypervisor.stop(server, grace=0, fence=lambda: None)
 
-    details = wire.StartGuest(power_on=True)
+    details = commands.StartGuest(power_on=True)
     with monkeypatch.context() as dying:
         dying.setattr(hypervisor, "start", start_and_die)
         with pytest.raises(StepError) as caught:
@@ -495,13 +496,13 @@ def test_a_guest_that_somebody_started_by_hand_is_told_as_running(pair: Cloud, m
     guest = hypervisor.guest
     monkeypatch.setattr(hypervisor, "guest", lambda _: msgspec.structs.replace(guest(SERVER), running=True))
     monkeypatch.setattr(hypervisor, "start", lambda _server, _fence: None)
-    value = pair.run("alpha", "start_guest", wire.StartGuest(power_on=True))
+    value = pair.run("alpha", "start_guest", commands.StartGuest(power_on=True))
     assert value == {"started": True, "running": True, "starts": 0}
 
 
 def test_a_guest_that_ran_and_cannot_start_again_is_unknown(pair: Cloud) -> None:
     hypervisor = pair.hosts["alpha"].hypervisor
-    details = wire.StartGuest(power_on=True)
+    details = commands.StartGuest(power_on=True)
     pair.run("alpha", "start_guest", details)
     hypervisor.stop(SERVER, grace=5, fence=lambda: None)
     pair.hosts["alpha"].directories.path(SERVER, "disk").rename(pair.folder / "away")
@@ -525,12 +526,12 @@ def test_nothing_irreversible_happens_behind_the_fence(site: Cloud, variant: Var
             assert guest is None or not guest.running
             site.set_epoch(1)
         site.run(stage.host, stage.action, stage.details)
-    site.run(variant.destination, "stop_guest", wire.StopGuest(grace=5, restart=False), step="stop")
+    site.run(variant.destination, "stop_guest", commands.StopGuest(grace=5, restart=False), step="stop")
     site.set_epoch(b"ended")
     for action, details in (
-        ("discard_source", wire.DiscardSource(undefine=False)),
-        ("restore_disks", wire.RestoreDisks(same_directory=variant.same_directory)),
-        ("remove_guest", wire.NoDetails()),
+        ("discard_source", commands.DiscardSource(undefine=False)),
+        ("restore_disks", commands.RestoreDisks(same_directory=variant.same_directory)),
+        ("remove_guest", commands.NoDetails()),
     ):
         with pytest.raises(Fenced):
             site.run("alpha", action, details)
@@ -556,13 +557,13 @@ def test_a_disk_that_is_a_link_is_refused(pair: Cloud) -> None:
 
 
 def test_describe_tells_what_the_host_holds(pair: Cloud) -> None:
-    found = msgspec.convert(pair.run("alpha", "describe_guest"), type=wire.GuestState)
+    found = msgspec.convert(pair.run("alpha", "describe_guest"), type=commands.GuestState)
     assert (found.defined, found.running, found.starts, found.move, found.set_aside) == (True, False, 0, "", False)
     assert [disk.name for disk in found.disks] == ["disk", "disk.swap"]
     pair.run("alpha", "set_aside")
-    aside = msgspec.convert(pair.run("alpha", "describe_guest"), type=wire.GuestState)
+    aside = msgspec.convert(pair.run("alpha", "describe_guest"), type=commands.GuestState)
     assert (aside.set_aside, aside.disks) == (True, [])
-    nothing = msgspec.convert(pair.run("beta", "describe_guest"), type=wire.GuestState)
+    nothing = msgspec.convert(pair.run("beta", "describe_guest"), type=commands.GuestState)
     assert not nothing.defined
 
 
@@ -581,7 +582,7 @@ def test_a_damaged_set_aside_is_found_before_a_revert(pair: Cloud) -> None:
 
 def test_notes_of_a_step_outlive_its_attempts(pair: Cloud) -> None:
     pair.hosts["alpha"].hypervisor.start(SERVER, lambda: None)
-    details = wire.StopGuest(grace=5, restart=False)
+    details = commands.StopGuest(grace=5, restart=False)
     assert pair.run("alpha", "stop_guest", details) == {"ran": True}
     assert pair.run("alpha", "stop_guest", details) == {"ran": True}
     assert pair.hosts["alpha"].journal.noted(f"{FLOW}.stop_guest", "ran", 0) == 1

@@ -23,13 +23,14 @@ from support.rigs.engine_rig import (
 )
 from support.rigs.valid_answers import VALID
 
-from droveway import wire
 from droveway.engines.conductor import answers
 from droveway.errors import Refused
 from droveway.flows.graph import Graph
 from droveway.flows.run import DECLARED_DOWN, UNREACHABLE, Context
 from droveway.flows.step import Where
 from droveway.persistence.journal import kinds
+from droveway.wire import codec, commands, queries
+from droveway.wire.values import LONGEST_ERROR, MOST_FIELDS, Direction
 
 HOST: Final = "host2"
 WRONG: Final[list[Any]] = [None, True, -1, 0.5, "\x1b[2J", "x" * 5000, 2**70, [], [7], {}, {"a": {"a": [{}]}}]
@@ -42,15 +43,15 @@ NOT_PLAIN: Final[list[Any]] = [
     [None],
     "\x1b[2J",
     ["\x1b[2J"],
-    "x" * (wire.LONGEST_ERROR + 1),
+    "x" * (LONGEST_ERROR + 1),
 ]
 """What no part of a connector is: nested, a list of anything but texts, unprintable, too long."""
 LEFT_OUT: Final = {"move", "connector", "checksum", "backing", "backing_format", "why"}
 """What a worker may leave out."""
 
 
-def command(action: str, direction: wire.Direction = "execute", **details: Any) -> wire.Command:
-    return wire.Command(
+def command(action: str, direction: Direction = "execute", **details: Any) -> commands.Command:
+    return commands.Command(
         key=f"f.s.{direction}.1",
         host=HOST,
         move="m",
@@ -64,11 +65,11 @@ def command(action: str, direction: wire.Direction = "execute", **details: Any) 
     )
 
 
-def answer(action: str, value: Any, direction: wire.Direction = "execute") -> wire.Result:
+def answer(action: str, value: Any, direction: Direction = "execute") -> commands.Result:
     """The answer as it comes out of its node, checked."""
     asked = command(action, direction)
     node = msgspec.json.encode({"key": asked.key, "epoch": 3, "value": value})
-    return answers.checked(asked, wire.decode_answer(node, asked.key))
+    return answers.checked(asked, codec.decode_answer(node, asked.key))
 
 
 def places(value: Any) -> Iterator[tuple[Any, ...]]:
@@ -88,7 +89,7 @@ def put(value: Any, place: tuple[Any, ...], wrong: Any) -> Any:
     return changed
 
 
-def is_bad(result: wire.Result) -> bool:
+def is_bad(result: commands.Result) -> bool:
     """Whether the answer is refused, in one printable sentence that names its host and no other."""
     if result.error is None:
         return False
@@ -96,12 +97,12 @@ def is_bad(result: wire.Result) -> bool:
     assert (error["code"], error["host"], result.value) == (answers.BAD_ANSWER, HOST, None)
     assert error["message"].startswith(f"host {HOST} gave no valid answer to ")
     assert error["message"].isprintable()
-    assert len(error["message"]) < 2 * wire.LONGEST_ERROR
+    assert len(error["message"]) < 2 * LONGEST_ERROR
     return True
 
 
 def test_every_action_has_the_schema_of_its_answer() -> None:
-    assert answers.EXECUTE.keys() == wire.ACTIONS.keys() == VALID.keys()
+    assert answers.EXECUTE.keys() == commands.ACTIONS.keys() == VALID.keys()
 
 
 @pytest.mark.parametrize("action", sorted(VALID))
@@ -139,14 +140,14 @@ def test_a_connector_has_plain_values_alone(action: str) -> None:
         assert taken.value["connector"] == {"a": value}
     for value in NOT_PLAIN:
         assert is_bad(answer(action, {**VALID[action], "connector": {"a": value}})), value
-    assert is_bad(answer(action, {**VALID[action], "connector": {f"a{n}": 1 for n in range(wire.MOST_FIELDS + 1)}}))
+    assert is_bad(answer(action, {**VALID[action], "connector": {f"a{n}": 1 for n in range(MOST_FIELDS + 1)}}))
 
 
 @pytest.mark.parametrize("code", sorted(answers.NOT_ITS))
 def test_a_worker_does_not_speak_for_conductors(code: str) -> None:
     """That somebody declared its host down, for one: nobody would wait for it, and what it holds would be owed."""
     error = {"code": code, "message": "nobody is here", "host": HOST, "fault": "move"}
-    assert is_bad(answers.checked(command("check_set_aside"), wire.Result(key="k", epoch=3, error=error)))
+    assert is_bad(answers.checked(command("check_set_aside"), commands.Result(key="k", epoch=3, error=error)))
 
 
 def test_what_conductors_act_on_is_no_workers_word() -> None:
@@ -156,13 +157,13 @@ def test_what_conductors_act_on_is_no_workers_word() -> None:
 @pytest.mark.parametrize("changes", [{"code": "Not A Code"}, {"code": "x" * 100}, {"code": ""}, {"fault": "host1's"}])
 def test_an_error_that_no_worker_gives_is_a_bad_answer(changes: dict[str, str]) -> None:
     error = {"code": "io", "message": "m", "host": HOST, "fault": "move", **changes}
-    assert is_bad(answers.checked(command("stop_guest"), wire.Result(key="k", epoch=3, error=error)))
+    assert is_bad(answers.checked(command("stop_guest"), commands.Result(key="k", epoch=3, error=error)))
 
 
 def test_an_error_is_filed_under_the_host_that_was_asked_or_its_source() -> None:
-    def told(asked: wire.Command, host: str) -> str:
+    def told(asked: commands.Command, host: str) -> str:
         error = {"code": "io", "message": "m", "host": host, "fault": "destination"}
-        found = answers.checked(asked, wire.Result(key=asked.key, epoch=3, error=error)).error
+        found = answers.checked(asked, commands.Result(key=asked.key, epoch=3, error=error)).error
         assert found is not None
         return found["host"]
 
@@ -171,7 +172,7 @@ def test_an_error_is_filed_under_the_host_that_was_asked_or_its_source() -> None
     assert told(command("set_aside", source="host1"), "host1") == HOST
 
 
-@pytest.mark.parametrize("question", wire.INQUIRIES)
+@pytest.mark.parametrize("question", queries.INQUIRIES)
 def test_a_page_of_an_answer_is_refused_and_nothing_else(question: str) -> None:
     """What an inquiry is answered with, in which each part in turn is wrong."""
     held = {
@@ -180,14 +181,14 @@ def test_a_page_of_an_answer_is_refused_and_nothing_else(question: str) -> None:
         "digest_disks": {"type": "digest", "name": "n", "disk": "d", "digest": "ab" * 32, "read": 1},
     }[question]
     held |= {"list_guests": {"memory_mb": 1}, "list_directories": {}, "digest_disks": {"size": 1}}[question]
-    inquiry = wire.Inquiry(id="q", host=HOST, question=question, seconds=1.0)
+    inquiry = queries.Inquiry(id="q", host=HOST, question=question, seconds=1.0)
     page = {"id": "q", "host": HOST, "reading": "r", "number": 0, "pages": 1, "held": [held], "error": ""}
-    assert len(wire.decode_page(msgspec.json.encode(page), inquiry, 0).held) == 1
+    assert len(codec.decode_page(msgspec.json.encode(page), inquiry, 0).held) == 1
     refused = 0
     for place in places(page):
         for wrong in WRONG:
             try:
-                wire.decode_page(msgspec.json.encode(put(page, place, wrong)), inquiry, 0)
+                codec.decode_page(msgspec.json.encode(put(page, place, wrong)), inquiry, 0)
             except Refused:
                 refused += 1
     assert refused > len(WRONG) * 4
@@ -227,7 +228,7 @@ class OnDestination(OnHost):
         self._ask(ctx, "revert")
 
     def _ask(self, ctx: Context, direction: Any) -> dict[str, Any]:
-        host, details = ctx.destination.host, wire.NoDetails()
+        host, details = ctx.destination.host, commands.NoDetails()
         return ctx.run.command(
             ctx.step, direction, host=host, action="set_aside", details=details, deadline=self.deadline
         )

@@ -8,19 +8,19 @@ from typing import Any
 import pytest
 from support.rows.audit_books import ENDED, MOVE, SERVER, SMALL, books, directory, guest, view
 
-from droveway import wire
 from droveway.audit import Finding, Snapshot, judge, run
 from droveway.audit.heal.healing import Evidence, plan
 from droveway.audit.read.hosts import answered
 from droveway.audit.records import DebtRow, Looked, Unseen
 from droveway.audit.sources import Sources
 from droveway.persistence.journal.states import State
+from droveway.wire import queries
 
 
-def answer(store: str, *entries: tuple[str, list[str], str]) -> list[wire.Held]:
+def answer(store: str, *entries: tuple[str, list[str], str]) -> list[queries.Held]:
     """A host whose instances directory has this id and these directories: name, files, move."""
-    held: list[wire.Held] = [wire.StoreRef(id=store, path="/instances")]
-    return held + [wire.Entry(name=name, directory=True, files=files, move=move) for name, files, move in entries]
+    held: list[queries.Held] = [queries.StoreRef(id=store, path="/instances")]
+    return held + [queries.Entry(name=name, directory=True, files=files, move=move) for name, files, move in entries]
 
 
 def at_rest(looked: Looked, **changes: Any) -> Snapshot:

@@ -28,7 +28,7 @@ from support.rows.audit_books import (
 from droveway.audit import Finding, Snapshot, judge, run
 from droveway.audit.records import DebtRow, MigrationRow
 from droveway.persistence.journal.states import State
-from droveway.wire import ACTIONS
+from droveway.wire.commands import ACTIONS
 from droveway.workers.hypervisors.guests_log import overlaps
 
 

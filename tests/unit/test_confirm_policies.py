@@ -12,7 +12,6 @@ import msgspec
 import pytest
 import sqlalchemy as sa
 
-from droveway import wire
 from droveway.cli.view import spans
 from droveway.engines.keeper import policies
 from droveway.engines.keeper.health import Standard, judge
@@ -22,6 +21,7 @@ from droveway.persistence.database import Database, sqlite_url
 from droveway.persistence.journal import migrate, moves
 from droveway.persistence.journal.policies import Health, note_wait, record_health
 from droveway.persistence.journal.tables import Claim, Move
+from droveway.wire import commands
 
 NOW = dt.datetime(2026, 1, 1, 12)  # noqa: DTZ001 - as the journal's columns hold it
 SECOND = dt.timedelta(seconds=1)
@@ -214,9 +214,9 @@ def test_only_hosts_that_matter_are_looked_at() -> None:
     assert policies.hosts(Waiting(**(vars(waiting) | {"policy": "healthy"})), NOW) == UP
 
 
-def answer(**facts: Any) -> wire.Result:
+def answer(**facts: Any) -> commands.Result:
     known: dict[str, Any] = {"running": True, "starts": 1, "running_for": 31.0, "answers": True}
-    return wire.Result(key="k", epoch=1, value=msgspec.to_builtins(wire.GuestHealth(**(known | facts))))
+    return commands.Result(key="k", epoch=1, value=msgspec.to_builtins(commands.GuestHealth(**(known | facts))))
 
 
 @pytest.mark.parametrize(
@@ -239,7 +239,7 @@ def test_what_an_answer_means(facts: dict[str, Any], meant_to_run: bool, health:
 
 def test_an_answer_that_is_an_error_is_no_health() -> None:
     error = {"code": "missing", "message": "host2 has no guest", "host": "host2"}
-    result = wire.Result(key="k", epoch=1, error=error)
+    result = commands.Result(key="k", epoch=1, error=error)
     assert judge(result, Standard(), meant_to_run=True) == (Health.FAILING, "host2 has no guest")
 
 

@@ -6,13 +6,13 @@ from pathlib import Path
 
 from support.rigs.worker_rig import Cloud
 
-from droveway import wire
+from droveway.wire import commands
 from droveway.workers.context import Context
 from droveway.workers.transfer.copying import Tally
 
 
 def test_what_was_kept_is_told_apart_and_the_end_is_always_told(tmp_path: Path) -> None:
-    told: list[wire.Progress] = []
+    told: list[commands.Progress] = []
     cloud = Cloud(tmp_path)
     try:
         tally = Tally(Context(cloud.hosts["alpha"], cloud.command("alpha", "describe_guest"), tell=told.append))

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import pytest
 
-from droveway import wire
 from droveway.conf import upgrade_levels
 from droveway.engines.conductor import eligibility
 from droveway.persistence.journal.tables import Daemon
+from droveway.wire import commands, queries
+from droveway.wire.values import ACTION_VERSION
 
-ALL = [f"{action}@{wire.ACTION_VERSION}" for action in (*wire.ACTIONS, *wire.INQUIRIES)]
+ALL = [f"{action}@{ACTION_VERSION}" for action in (*commands.ACTIONS, *queries.INQUIRIES)]
 NEW = Daemon(name="host1", version="2.0", knows=ALL)
-OLD = Daemon(name="host1", version="1.0", knows=[f"copy_disks@{wire.ACTION_VERSION}"])
+OLD = Daemon(name="host1", version="1.0", knows=[f"copy_disks@{ACTION_VERSION}"])
 
 
 @pytest.mark.parametrize(
     ("worker", "action", "pinned", "told"),
     [
         (NEW, "purge_kept", None, ""),
-        (NEW, "purge_kept", wire.LEVEL, ""),
+        (NEW, "purge_kept", commands.LEVEL, ""),
         (None, "purge_kept", None, ""),
         (NEW, "copy_disks", 1, ""),
         (NEW, "purge_kept", 1, "take the pin out"),
@@ -43,5 +44,5 @@ def test_an_action_is_spoken_where_the_worker_and_the_pin_allow_it(
 
 def test_levels_are_those_of_the_wire() -> None:
     (option,) = upgrade_levels.OPTS
-    assert option.type.max == wire.LEVEL == max(wire.SINCE.values())
-    assert set(wire.SINCE) <= {*wire.ACTIONS, *wire.INQUIRIES}
+    assert option.type.max == commands.LEVEL == max(commands.SINCE.values())
+    assert set(commands.SINCE) <= {*commands.ACTIONS, *queries.INQUIRIES}

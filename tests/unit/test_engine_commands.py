@@ -22,13 +22,13 @@ from support.rigs.engine_rig import (
 )
 from support.rigs.valid_answers import VALID
 
-from droveway import wire
 from droveway.clients.zookeeper import command_path, epoch_path, progress_path, result_path, worker_path
 from droveway.engines.conductor import fencing
 from droveway.engines.conductor.host_channel import Fence, HostChannel
 from droveway.errors import Fenced, StepError
 from droveway.flows.graph import Graph
 from droveway.persistence.journal import kinds, moves, requests
+from droveway.wire import codec, commands
 
 
 class StartOnHost(OnHost):
@@ -44,10 +44,10 @@ def fixture_rig(tmp_path: Path) -> Iterator[Rig]:
 
 
 @pytest.fixture(name="worker")
-def fixture_worker(rig: Rig) -> Iterator[Callable[[Callable[[wire.Command], dict[str, Any]]], FakeWorker]]:
+def fixture_worker(rig: Rig) -> Iterator[Callable[[Callable[[commands.Command], dict[str, Any]]], FakeWorker]]:
     workers: list[FakeWorker] = []
 
-    def make(act: Callable[[wire.Command], dict[str, Any]], host: str = "h1") -> FakeWorker:
+    def make(act: Callable[[commands.Command], dict[str, Any]], host: str = "h1") -> FakeWorker:
         workers.append(FakeWorker(rig.session(), host, act))
         return workers[-1]
 
@@ -59,9 +59,9 @@ def fixture_worker(rig: Rig) -> Iterator[Callable[[Callable[[wire.Command], dict
 KEY = "f.s.execute.1"
 
 
-def command(*, epoch: int = 1, action: str = "connect") -> wire.Command:
+def command(*, epoch: int = 1, action: str = "connect") -> commands.Command:
     """A command of nobody's flow to host h1."""
-    return wire.Command(
+    return commands.Command(
         key=KEY,
         host="h1",
         move="m",
@@ -100,7 +100,7 @@ def test_an_answer_is_taken_before_anything_else_is_looked_at(rig: Rig) -> None:
 
     class Answered(threading.Event):
         def wait(self, timeout: float | None = None) -> bool:
-            return session.create(result_path("h1", KEY), wire.encode(wire.Result(key=KEY, epoch=1)))
+            return session.create(result_path("h1", KEY), codec.encode(commands.Result(key=KEY, epoch=1)))
 
     session.create("/guard", b"")
     channel, asked = HostChannel(session), command()
@@ -143,7 +143,7 @@ def test_a_host_that_is_away_fails_the_step_in_time(rig: Rig) -> None:
 def test_an_undo_withdraws_its_execute_first(rig: Rig, worker: Any) -> None:
     orders: list[str] = []
 
-    def act(command: wire.Command) -> dict[str, Any]:
+    def act(command: commands.Command) -> dict[str, Any]:
         orders.append(command.direction)
         names = hand.coordination.children(command_path("h1"))
         assert [name for name in names if f".{command.direction}." not in name] == []
@@ -163,7 +163,7 @@ def test_an_undo_withdraws_its_execute_first(rig: Rig, worker: Any) -> None:
 def test_an_undo_that_failed_on_the_host_is_asked_again_under_a_new_key(rig: Rig, worker: Any) -> None:
     answers = iter([StepError("x"), StepError("busy", host="h1"), {}])
 
-    def act(_command: wire.Command) -> dict[str, Any]:
+    def act(_command: commands.Command) -> dict[str, Any]:
         answer = next(answers)
         if isinstance(answer, StepError):
             raise answer
@@ -196,14 +196,14 @@ def test_a_conductor_that_resumes_adopts_the_command_and_it_runs_once(rig: Rig, 
     first.die()
     session = rig.session()
     [key] = session.children(command_path("h1"))
-    posted = wire.decode_command(session.get(command_path("h1", key))[0])  # type: ignore[index]
+    posted = codec.decode_command(session.get(command_path("h1", key))[0])  # type: ignore[index]
     rig.probe = None
     second = rig.host()
     thread = threading.Thread(target=second.turn)
     thread.start()
 
     def stamped() -> int:
-        return wire.decode_command(session.get(command_path("h1", key))[0]).epoch  # type: ignore[index]
+        return codec.decode_command(session.get(command_path("h1", key))[0]).epoch  # type: ignore[index]
 
     until(lambda: stamped() > posted.epoch)
     hand = worker(lambda _command: {})
@@ -294,8 +294,8 @@ def test_a_stale_conductor_posts_adopts_and_takes_nothing(rig: Rig) -> None:
     channel.post(new, newer)
     with pytest.raises(Fenced):
         channel.post(old, older)
-    assert wire.decode_command(session.get(command_path("h1", KEY))[0]).epoch == 5  # type: ignore[index]
-    session.create(result_path("h1", KEY), wire.encode(wire.Result(key=KEY, epoch=5)))
+    assert codec.decode_command(session.get(command_path("h1", KEY))[0]).epoch == 5  # type: ignore[index]
+    session.create(result_path("h1", KEY), codec.encode(commands.Result(key=KEY, epoch=5)))
 
     def look() -> None:
         raise Fenced("the journal has epoch 5")

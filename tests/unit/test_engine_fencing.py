@@ -13,7 +13,6 @@ import sqlalchemy as sa
 from support.rigs.engine_rig import CONFIRM, MIGRATE, Crash, Rig, embedded_rig, reference, until
 from taskflow.exceptions import StorageFailure
 
-from droveway import wire
 from droveway.clients.zookeeper import TOMBSTONE, epoch_path, progress_path, result_path
 from droveway.engines.conductor import fencing, progress
 from droveway.engines.conductor.fencing import Quarantined
@@ -26,6 +25,7 @@ from droveway.flows.step import Step
 from droveway.persistence.database import database_time
 from droveway.persistence.journal import moves, requests
 from droveway.persistence.journal.tables import Claim, Intent, Move, MoveFlow
+from droveway.wire import commands
 
 
 @pytest.fixture(name="rig")
@@ -110,7 +110,7 @@ def tell(rig: Rig, move: str, epoch: int, done: int) -> None:
     claimed = claim_of(rig, move).claimed_at
     with rig.journal.read() as session:
         until(lambda: database_time(session) > claimed)
-    note = ProgressNote(move, lambda: wire.Progress(key="k", done=done, total=99, seconds=float(epoch)), write)
+    note = ProgressNote(move, lambda: commands.Progress(key="k", done=done, total=99, seconds=float(epoch)), write)
     note.update()
 
 

@@ -12,10 +12,10 @@ import pytest
 from support.rigs.engine_rig import REMOTE, Crash, FakeWorker, Rig, embedded_rig, until
 from taskflow import exceptions as taskflow_errors
 
-from droveway import wire
 from droveway.clients.zookeeper import progress_path
 from droveway.engines.conductor import progress
 from droveway.engines.conductor.progress import ProgressNote
+from droveway.wire import codec, commands
 
 
 @pytest.fixture(name="rig")
@@ -40,11 +40,11 @@ def test_the_row_follows_the_step_and_forgets_it_with_its_end(rig: Rig) -> None:
     rig.post(move)
     session = rig.session()
 
-    def copy(command: wire.Command) -> dict[str, Any]:
+    def copy(command: commands.Command) -> dict[str, Any]:
         path = progress_path("h1", command.key)
-        session.create(path, wire.encode(wire.Progress(key=command.key, done=5, total=9, kept=3, seconds=0.5)))
+        session.create(path, codec.encode(commands.Progress(key=command.key, done=5, total=9, kept=3, seconds=0.5)))
         until(lambda: told(rig, move) == (5, 9, 3, 0.5))
-        session.put(path, wire.encode(wire.Progress(key=command.key, done=8, total=9, kept=3, seconds=1.5)))
+        session.put(path, codec.encode(commands.Progress(key=command.key, done=8, total=9, kept=3, seconds=1.5)))
         until(lambda: told(rig, move) == (8, 9, 3, 1.5))
         return {}
 
@@ -66,9 +66,9 @@ def test_a_step_that_is_entered_again_keeps_what_was_told(rig: Rig) -> None:
             crashing.set()
             raise Crash
 
-    def copy(command: wire.Command) -> dict[str, Any]:
+    def copy(command: commands.Command) -> dict[str, Any]:
         path = progress_path("h1", command.key)
-        session.create(path, wire.encode(wire.Progress(key=command.key, done=5, total=9)))
+        session.create(path, codec.encode(commands.Progress(key=command.key, done=5, total=9)))
         until(lambda: rig.move(move).progress_done == 5)
         return {}
 
@@ -107,7 +107,7 @@ class Books:
 
 def test_nothing_is_written_while_nothing_changes() -> None:
     books = Books()
-    words = iter([None, wire.Progress(key="k", done=1, total=2), wire.Progress(key="k", done=1, total=2), None])
+    words = iter([None, commands.Progress(key="k", done=1, total=2), commands.Progress(key="k", done=1, total=2), None])
     note = ProgressNote("m", lambda: next(words), books.write)
     for _ in range(4):
         note.update()
@@ -116,7 +116,7 @@ def test_nothing_is_written_while_nothing_changes() -> None:
 
 def test_a_journal_that_is_away_fails_no_step_and_is_told_the_next_time() -> None:
     books = Books(broken=1)
-    note = ProgressNote("m", lambda: wire.Progress(key="k", done=1, total=2), books.write)
+    note = ProgressNote("m", lambda: commands.Progress(key="k", done=1, total=2), books.write)
     for _ in range(3):
         note.update()
     assert books.begun == 2

@@ -10,7 +10,6 @@ import msgspec
 import pytest
 import sqlalchemy as sa
 
-from droveway import wire
 from droveway.clients.zookeeper import (
     Coordination,
     command_path,
@@ -27,13 +26,14 @@ from droveway.flows.before import Before, as_json
 from droveway.persistence.database import Database, database_time, sqlite_url
 from droveway.persistence.journal import daemons, migrate, moves
 from droveway.persistence.journal.tables import Claim, Move
+from droveway.wire import codec, commands
 
 EPOCH = 7
-HEALTHY = wire.GuestHealth(running=True, starts=1, running_for=60.0, answers=True)
+HEALTHY = commands.GuestHealth(running=True, starts=1, running_for=60.0, answers=True)
 
 
 def record(*, stopped: bool) -> dict[str, Any]:
-    guest = wire.GuestState(
+    guest = commands.GuestState(
         defined=True, running=True, starts=1, definition="", move="", disks=[], set_aside=False, connector={}
     )
     return as_json(
@@ -102,8 +102,8 @@ class Site:
 
     def answer(self, epoch: int = EPOCH) -> None:
         (key,) = self.nodes()
-        result = wire.Result(key=key, epoch=epoch, value=msgspec.to_builtins(HEALTHY))
-        assert self.coordination.create(result_path("host2", key), wire.encode(result))
+        result = commands.Result(key=key, epoch=epoch, value=msgspec.to_builtins(HEALTHY))
+        assert self.coordination.create(result_path("host2", key), codec.encode(result))
 
 
 @pytest.fixture
@@ -118,9 +118,9 @@ def test_any_keeper_takes_the_one_answer(site: Site) -> None:
     (key,) = site.nodes()
     node = site.coordination.get(command_path("host2", key))
     assert node is not None
-    command = wire.decode_command(node[0])
+    command = codec.decode_command(node[0])
     assert (command.epoch, command.action, command.server) == (EPOCH, "check_guest", "s")
-    assert wire.details_of(command) == wire.CheckGuest(probe_seconds=5.0)
+    assert codec.details_of(command) == commands.CheckGuest(probe_seconds=5.0)
     assert not site.collect(second)
     assert site.nodes() == [key]
     site.answer()
@@ -134,8 +134,8 @@ def test_an_answer_that_breaks_its_schema_is_a_failure_that_names_the_host(site:
     checks = site.checks()
     checks.ask(site.move)
     (key,) = site.nodes()
-    result = wire.Result(key=key, epoch=EPOCH, value={"running": "yes"})
-    assert site.coordination.create(result_path("host2", key), wire.encode(result))
+    result = commands.Result(key=key, epoch=EPOCH, value={"running": "yes"})
+    assert site.coordination.create(result_path("host2", key), codec.encode(result))
     assert site.collect(checks)
     move = site.read()
     assert (site.nodes(), move.health) == ([], "failing")
@@ -217,7 +217,7 @@ def test_a_stopped_server_needs_no_guest(site: Site) -> None:
     checks.ask(site.move)
     (key,) = site.nodes()
     off = msgspec.structs.replace(HEALTHY, running=False, running_for=0.0, answers=None)
-    result = wire.Result(key=key, epoch=EPOCH, value=msgspec.to_builtins(off))
-    site.coordination.create(result_path("host2", key), wire.encode(result))
+    result = commands.Result(key=key, epoch=EPOCH, value=msgspec.to_builtins(off))
+    site.coordination.create(result_path("host2", key), codec.encode(result))
     site.collect(checks)
     assert (site.read().health, site.read().health_reason) == ("passed", "the server is stopped, as it was")

@@ -13,12 +13,13 @@ import msgspec
 import pytest
 from support.rigs.worker_rig import MOVE, PORT, SERVER, VOLUME, Cloud, cloud
 
-from droveway import wire
 from droveway.clients import zookeeper
 from droveway.clients.zookeeper import command_path, inquiry_path, page_path, result_path, worker_path
 from droveway.engines.operations import inquiries
 from droveway.engines.operations.inquiries import Answer, ask
 from droveway.errors import CoordinationLost, Refused
+from droveway.wire import codec, commands, queries
+from droveway.wire.values import MOST_BYTES
 from droveway.workers import holdings, stores
 from droveway.workers import inquiries as answering
 from droveway.workers.daemon import Worker
@@ -76,12 +77,14 @@ def left(site: Cloud, host: str = "alpha") -> list[str]:
 class Hostile:
     """A worker that registers and answers each inquiry with what it is told to."""
 
-    def __init__(self, site: Cloud, answer: Callable[[wire.Inquiry], dict[str, bytes]], **facts: Any) -> None:
+    def __init__(self, site: Cloud, answer: Callable[[queries.Inquiry], dict[str, bytes]], **facts: Any) -> None:
         self._coordination = site.coordination
         self._answer = answer
-        known = [f"{name}@1" for name in (*wire.ACTIONS, *wire.INQUIRIES)]
-        record = wire.Registration(host="alpha", version="1", hypervisor="sandbox", actions=known, address="unix:/x")
-        data = wire.encode(msgspec.structs.replace(record, **facts))
+        known = [f"{name}@1" for name in (*commands.ACTIONS, *queries.INQUIRIES)]
+        record = commands.Registration(
+            host="alpha", version="1", hypervisor="sandbox", actions=known, address="unix:/x"
+        )
+        data = codec.encode(msgspec.structs.replace(record, **facts))
         assert site.coordination.create(worker_path("alpha"), data, ephemeral=True)
         self._stop = site.coordination.watch(inquiry_path("alpha"), self._look)
 
@@ -89,18 +92,18 @@ class Hostile:
         for name in self._coordination.children(inquiry_path("alpha")):
             found = self._coordination.get(inquiry_path("alpha", name))
             if found is not None:
-                for number, data in self._answer(wire.decode_inquiry(found[0], "alpha", name)).items():
+                for number, data in self._answer(codec.decode_inquiry(found[0], "alpha", name)).items():
                     self._coordination.create(page_path("alpha", f"{name}.{number}"), data)
 
 
-def page(inquiry: wire.Inquiry, **facts: Any) -> wire.Page:
-    held: list[wire.Held] = [] if inquiry.question == "list_guests" else [wire.StoreRef(id="a", path="/a")]
-    standing = wire.Page(id=inquiry.id, host=inquiry.host, reading="r", number=0, pages=1, held=held)
+def page(inquiry: queries.Inquiry, **facts: Any) -> queries.Page:
+    held: list[queries.Held] = [] if inquiry.question == "list_guests" else [queries.StoreRef(id="a", path="/a")]
+    standing = queries.Page(id=inquiry.id, host=inquiry.host, reading="r", number=0, pages=1, held=held)
     return msgspec.structs.replace(standing, **facts)
 
 
-def guest(server: str = SERVER) -> wire.Guest:
-    return wire.Guest(server=server, name="web", running=True, defined=True, vcpus=1, memory_mb=1)
+def guest(server: str = SERVER) -> queries.Guest:
+    return queries.Guest(server=server, name="web", running=True, defined=True, vcpus=1, memory_mb=1)
 
 
 def test_a_worker_tells_all_that_its_host_holds(site: Cloud, started: Callable[..., Worker]) -> None:
@@ -112,21 +115,21 @@ def test_a_worker_tells_all_that_its_host_holds(site: Cloud, started: Callable[.
     started()
     answer = told(site)
     assert answer.why == ""
-    by_kind = {kind: [each for each in answer.held if isinstance(each, kind)] for kind in wire.Held.__args__}
-    assert by_kind[wire.Guest] == [
-        wire.Guest(server=SERVER, name="web", running=False, defined=True, vcpus=1, memory_mb=64)
+    by_kind = {kind: [each for each in answer.held if isinstance(each, kind)] for kind in queries.Held.__args__}
+    assert by_kind[queries.Guest] == [
+        queries.Guest(server=SERVER, name="web", running=False, defined=True, vcpus=1, memory_mb=64)
     ]
-    assert by_kind[wire.Connection] == [wire.Connection(server=SERVER, volume=VOLUME.volume)]
-    assert by_kind[wire.Interface] == [wire.Interface(server=SERVER, port=PORT.port)]
-    (store,) = by_kind[wire.StoreRef]
-    assert store == wire.StoreRef(id=holdings.store(instances), path=str(instances))
-    entries = {each.name: each for each in by_kind[wire.Entry]}
+    assert by_kind[queries.Connection] == [queries.Connection(server=SERVER, volume=VOLUME.volume)]
+    assert by_kind[queries.Interface] == [queries.Interface(server=SERVER, port=PORT.port)]
+    (store,) = by_kind[queries.StoreRef]
+    assert store == queries.StoreRef(id=holdings.store(instances), path=str(instances))
+    entries = {each.name: each for each in by_kind[queries.Entry]}
     assert {"disk", "disk.swap"} <= set(entries[SERVER].files)
-    assert entries[f"{SERVER}_resize"] == wire.Entry(
+    assert entries[f"{SERVER}_resize"] == queries.Entry(
         name=f"{SERVER}_resize", directory=True, files=["droveway-manifest.json"], move=MOVE
     )
-    assert entries["odd\\x1b[2J\\udcff"] == wire.Entry(name="odd\\x1b[2J\\udcff", directory=False)
-    assert entries["link"] == wire.Entry(name="link", directory=False)
+    assert entries["odd\\x1b[2J\\udcff"] == queries.Entry(name="odd\\x1b[2J\\udcff", directory=False)
+    assert entries["link"] == queries.Entry(name="link", directory=False)
     assert stores.STORE not in entries
     assert left(site) == []
 
@@ -144,7 +147,7 @@ def test_a_large_answer_comes_in_pages_of_which_none_is_missing(site: Cloud, sta
     started()
     answer = told(site)
     assert answer.why == ""
-    entries = [each for each in answer.held if isinstance(each, wire.Entry)]
+    entries = [each for each in answer.held if isinstance(each, queries.Entry)]
     assert names <= {entry.name for entry in entries}
     many = [entry.files for entry in entries if entry.name == "many"]
     assert [len(part) for part in many] == [100, 100, 1]
@@ -158,9 +161,9 @@ def test_too_much_is_told_as_such_and_never_cut(
     site: Cloud, started: Callable[..., Worker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # msgspec reads the bounds of a type when it is first used, and keeps them for all tests that follow.
-    msgspec.json.Decoder(wire.Page)
+    msgspec.json.Decoder(queries.Page)
     monkeypatch.setattr(answering, "ROOM", 1)
-    monkeypatch.setattr(wire, "MOST_PAGES", 2)
+    monkeypatch.setattr(queries, "MOST_PAGES", 2)
     started()
     assert told(site) == Answer(why="the host holds too much to tell: 3 pages, and 2 are taken")
 
@@ -196,7 +199,7 @@ def test_hosts_of_one_directory_name_one_store_however_many_write_it_at_once(tmp
 
 def test_a_host_without_a_worker_or_with_an_old_one_is_not_asked(site: Cloud) -> None:
     assert told(site).why == "no worker of it is up"
-    old = [f"{name}@1" for name in wire.ACTIONS]
+    old = [f"{name}@1" for name in commands.ACTIONS]
     Hostile(site, lambda _: pytest.fail("it was asked"), version="0.9", actions=old)
     assert told(site).why == "its worker (0.9) does not know list_guests@1: upgrade it first"
     assert left(site) == []
@@ -215,7 +218,7 @@ def test_a_worker_that_is_mute_or_goes_away_is_waited_for_no_longer_than_that(si
     site.coordination.delete(worker_path("alpha"))
     assert left(site) == []
 
-    def leave(_: wire.Inquiry) -> dict[str, bytes]:
+    def leave(_: queries.Inquiry) -> dict[str, bytes]:
         site.coordination.delete(worker_path("alpha"))
         return {}
 
@@ -227,19 +230,19 @@ def test_a_worker_that_is_mute_or_goes_away_is_waited_for_no_longer_than_that(si
     ("wrong", "why"),
     [
         (lambda asked: b"{", "no valid page"),
-        (lambda asked: b"x" * (wire.MOST_BYTES + 1), "bytes, more than a page may have"),
-        (lambda asked: wire.encode(page(asked, host="beta")), "by host beta"),
-        (lambda asked: wire.encode(page(asked, id="other")), "page 0 of other"),
-        (lambda asked: wire.encode(page(asked, number=1)), "page 1 of"),
-        (lambda asked: wire.encode(page(asked, pages=wire.MOST_PAGES + 1)), "no valid page"),
-        (lambda asked: wire.encode(page(asked, pages=0)), "no valid page"),
-        (lambda asked: wire.encode(page(asked, held=[guest("../x")])), "no valid page"),
-        (lambda asked: wire.encode(page(asked, held=[guest("a\n")])), "no valid page"),
-        (lambda asked: wire.encode(page(asked, error="a\x1b[2J")), "no valid page"),
-        (lambda asked: wire.encode(page(asked, held=[wire.Entry(name="a\nb", directory=True)])), "no valid page"),
-        (lambda asked: wire.encode(page(asked, held=[wire.StoreRef(id="a", path="/a\x9b2J")])), "no valid page"),
+        (lambda asked: b"x" * (MOST_BYTES + 1), "bytes, more than a page may have"),
+        (lambda asked: codec.encode(page(asked, host="beta")), "by host beta"),
+        (lambda asked: codec.encode(page(asked, id="other")), "page 0 of other"),
+        (lambda asked: codec.encode(page(asked, number=1)), "page 1 of"),
+        (lambda asked: codec.encode(page(asked, pages=queries.MOST_PAGES + 1)), "no valid page"),
+        (lambda asked: codec.encode(page(asked, pages=0)), "no valid page"),
+        (lambda asked: codec.encode(page(asked, held=[guest("../x")])), "no valid page"),
+        (lambda asked: codec.encode(page(asked, held=[guest("a\n")])), "no valid page"),
+        (lambda asked: codec.encode(page(asked, error="a\x1b[2J")), "no valid page"),
+        (lambda asked: codec.encode(page(asked, held=[queries.Entry(name="a\nb", directory=True)])), "no valid page"),
+        (lambda asked: codec.encode(page(asked, held=[queries.StoreRef(id="a", path="/a\x9b2J")])), "no valid page"),
         (
-            lambda asked: wire.encode(page(asked, held=[wire.Entry(name="a", directory=True)])),
+            lambda asked: codec.encode(page(asked, held=[queries.Entry(name="a", directory=True)])),
             "a entry, which is no answer to list_guests",
         ),
     ],
@@ -249,7 +252,7 @@ def test_a_worker_that_is_mute_or_goes_away_is_waited_for_no_longer_than_that(si
     ],
 )  # fmt: skip
 def test_what_a_hostile_worker_answers_is_refused(
-    site: Cloud, wrong: Callable[[wire.Inquiry], bytes], why: str
+    site: Cloud, wrong: Callable[[queries.Inquiry], bytes], why: str
 ) -> None:
     Hostile(site, lambda asked: {"0": wrong(asked)})
     answer = told(site)
@@ -264,8 +267,8 @@ def test_pages_of_two_readings_make_no_answer(site: Cloud) -> None:
     Hostile(
         site,
         lambda asked: {
-            "0": wire.encode(page(asked, pages=2)),
-            "1": wire.encode(page(asked, reading="later", number=1, pages=2)),
+            "0": codec.encode(page(asked, pages=2)),
+            "1": codec.encode(page(asked, reading="later", number=1, pages=2)),
         },
     )
     assert "did not answer" in told(site, seconds=SHORT).why
@@ -275,17 +278,17 @@ def test_what_an_earlier_worker_was_about_to_answer_is_answered_anew(
     site: Cloud, started: Callable[..., Worker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Half an answer is removed by the worker that starts, which answers what still stands."""
-    asked = wire.Inquiry(id="i1", host="alpha", question="list_guests", seconds=LONG)
-    site.coordination.create(inquiry_path("alpha", "i1"), wire.encode(asked))
-    site.coordination.create(page_path("alpha", "i1.0"), wire.encode(page(asked, pages=2)))
+    asked = queries.Inquiry(id="i1", host="alpha", question="list_guests", seconds=LONG)
+    site.coordination.create(inquiry_path("alpha", "i1"), codec.encode(asked))
+    site.coordination.create(page_path("alpha", "i1.0"), codec.encode(page(asked, pages=2)))
     site.coordination.create(page_path("alpha", "gone.0"), b"")
     started()
     monkeypatch.setattr(inquiries, "LOOK_EVERY", 0.01)
     assert told(site).why == ""
     node = site.coordination.get(page_path("alpha", "i1.0"))
     assert node is not None
-    found = wire.decode_page(node[0], asked, 0)
-    assert (found.pages, [type(held) for held in found.held][:1]) == (1, [wire.Guest])
+    found = codec.decode_page(node[0], asked, 0)
+    assert (found.pages, [type(held) for held in found.held][:1]) == (1, [queries.Guest])
     assert site.coordination.children(page_path("alpha")) == ["i1.0"]
 
 
@@ -293,8 +296,8 @@ def test_what_an_earlier_worker_was_about_to_answer_is_answered_anew(
     "data",
     [
         b"{",
-        wire.encode(wire.Inquiry(id="i2", host="beta", question="list_guests", seconds=1)),
-        wire.encode(wire.Inquiry(id="other", host="alpha", question="list_guests", seconds=1)),
+        codec.encode(queries.Inquiry(id="i2", host="beta", question="list_guests", seconds=1)),
+        codec.encode(queries.Inquiry(id="other", host="alpha", question="list_guests", seconds=1)),
     ],
     ids=["malformed", "another-host", "another-name"],
 )
@@ -306,17 +309,17 @@ def test_an_inquiry_that_is_none_is_refused_and_others_are_answered(
     assert told(site).why == ""
     assert left(site) == ["i2"]
     with pytest.raises(Refused):
-        wire.decode_inquiry(data, "alpha", "i2")
+        codec.decode_inquiry(data, "alpha", "i2")
 
 
 def test_a_question_of_a_later_release_is_answered_with_a_refusal(site: Cloud, started: Callable[..., Worker]) -> None:
-    asked = wire.Inquiry(id="i3", host="alpha", question="list_moons", seconds=LONG)
-    site.coordination.create(inquiry_path("alpha", "i3"), wire.encode(asked))
+    asked = queries.Inquiry(id="i3", host="alpha", question="list_moons", seconds=LONG)
+    site.coordination.create(inquiry_path("alpha", "i3"), codec.encode(asked))
     started()
     assert told(site).why == ""
     node = site.coordination.get(page_path("alpha", "i3.0"))
     assert node is not None
-    assert msgspec.json.decode(node[0], type=wire.Page).error == (
+    assert msgspec.json.decode(node[0], type=queries.Page).error == (
         "this worker does not know the inquiry list_moons@1: upgrade it first"
     )
 
@@ -335,7 +338,7 @@ def test_an_inquiry_ends_with_the_session_of_who_asked(site: Cloud) -> None:
 
     asking = threading.Thread(target=wait)
     asking.start()
-    eventually(lambda: len(left(site)) == len(wire.INQUIRIES))
+    eventually(lambda: len(left(site)) == len(queries.INQUIRIES))
     session.close()
     eventually(lambda: left(site) == [])
     asking.join()
@@ -346,7 +349,7 @@ def hanging(monkeypatch: pytest.MonkeyPatch) -> tuple[threading.Event, threading
     """Let the hypervisor be read without end: set once it is read, and what lets the reading go on."""
     reads, goes_on = threading.Event(), threading.Event()
 
-    def hang(_: Any) -> Iterator[wire.Held]:
+    def hang(_: Any) -> Iterator[queries.Held]:
         reads.set()
         assert goes_on.wait(LONG)
         yield guest()
@@ -366,8 +369,8 @@ def test_what_nobody_waits_for_any_more_is_not_answered(
     monkeypatch.setattr(
         worker.coordination, "create", lambda path, *data, **how: made.append(path) or create(path, *data, **how)
     )
-    asked = wire.Inquiry(id="i4", host="alpha", question="list_guests", seconds=0.0 if why == "late" else LONG)
-    site.coordination.create(inquiry_path("alpha", "i4"), wire.encode(asked))
+    asked = queries.Inquiry(id="i4", host="alpha", question="list_guests", seconds=0.0 if why == "late" else LONG)
+    site.coordination.create(inquiry_path("alpha", "i4"), codec.encode(asked))
     assert reads.wait(LONG)
     if why == "taken back":
         site.coordination.delete(inquiry_path("alpha", "i4"))
@@ -375,7 +378,7 @@ def test_what_nobody_waits_for_any_more_is_not_answered(
     # It takes the next one when it is done with this one.
     assert told(site).why == ""
     assert page_path("alpha", "i4.0") not in made
-    assert len(made) >= len(wire.INQUIRIES)
+    assert len(made) >= len(queries.INQUIRIES)
 
 
 def test_commands_go_on_while_an_answer_hangs(
@@ -387,7 +390,7 @@ def test_commands_go_on_while_an_answer_hangs(
         assert "did not answer" in told(site, seconds=SHORT).why
         assert reads.is_set()
         command = site.command("alpha", "describe_guest")
-        site.coordination.create(command_path("alpha", command.key), wire.encode(command))
+        site.coordination.create(command_path("alpha", command.key), codec.encode(command))
         eventually(lambda: site.coordination.get(result_path("alpha", command.key)))
     finally:
         goes_on.set()

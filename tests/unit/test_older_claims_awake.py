@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from support.rigs.engine_rig import Rig, embedded_rig
 from support.rigs.worker_rig import MOVE, Cloud, cloud
 
-from droveway import clocks, wire
+from droveway import clocks
 from droveway.clients.zookeeper import TOMBSTONE, Coordination, command_path, epoch_path
 from droveway.engines.conductor import fencing
 from droveway.errors import Fenced
@@ -21,6 +21,7 @@ from droveway.persistence.database import Database, sqlite_url
 from droveway.persistence.journal.tables import Claim, Intent, Move
 from droveway.persistence.nova.cell import CellBase, Instance, InstanceSystemMetadata
 from droveway.persistence.nova.cells import FENCE_KEY, Cells
+from droveway.wire import commands
 from droveway.workers.fence import Fence
 
 SERVER = "5d1b8d5e-3f6c-4c77-9d0c-0d7f3a6f2f10"
@@ -200,7 +201,7 @@ def fixture_site(tmp_path: Path) -> Iterator[Cloud]:
 
 class TestWorkers:
     def test_a_command_of_an_older_claim_passes_no_fence(self, site: Cloud) -> None:
-        command = site.command("alpha", "stop_guest", wire.StopGuest(grace=0, restart=False))
+        command = site.command("alpha", "stop_guest", commands.StopGuest(grace=0, restart=False))
         host = site.hosts["alpha"]
         with site.asked(command):
             Fence(host.coordination, host.journal, command).check()
@@ -210,7 +211,7 @@ class TestWorkers:
 
     def test_nor_one_whose_epoch_is_below_what_the_host_has_seen(self, site: Cloud) -> None:
         """ZooKeeper was wiped and filled anew from a journal that was put back: the host remembers."""
-        command = site.command("alpha", "stop_guest", wire.StopGuest(grace=0, restart=False))
+        command = site.command("alpha", "stop_guest", commands.StopGuest(grace=0, restart=False))
         host = site.hosts["alpha"]
         assert host.journal.raise_epoch(command.move, command.epoch + 1)
         with site.asked(command), pytest.raises(Fenced, match="a higher epoch"):

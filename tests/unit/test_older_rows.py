@@ -18,7 +18,7 @@ from droveway.persistence.journal.tables import MoveStep
 from droveway.persistence.nova import objects
 from droveway.persistence.nova.cell import BlockDeviceMapping, InstanceAction, InstanceExtra, Migration
 from droveway.scheduler import server_rules
-from droveway.wire import Direction
+from droveway.wire.values import Direction
 
 FORWARD = [
     "record_before",

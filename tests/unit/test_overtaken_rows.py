@@ -21,7 +21,7 @@ from droveway.flows.steps.hosts.command import ADOPTED
 from droveway.flows.steps.records import endings, records
 from droveway.persistence.journal.kinds import Carries
 from droveway.persistence.nova.cell import Migration
-from droveway.wire import Direction
+from droveway.wire.values import Direction
 
 FORWARD = [graph for graph in registry.GRAPHS.values() if graph.of.carries is Carries.TO_DESTINATION]
 BACK = [graph for graph in registry.GRAPHS.values() if graph.of.carries is Carries.BACK]

@@ -33,7 +33,7 @@ from droveway.flows import registry
 from droveway.persistence.journal.tables import Claim, MoveFlow
 from droveway.persistence.nova.cell import Instance
 from droveway.persistence.nova.cell_hosts import Service
-from droveway.wire import GuestState
+from droveway.wire.commands import GuestState
 
 LARGE: Final = {**FLAVOR, "nova_object.data": {**FLAVOR["nova_object.data"], "vcpus": 3, "memory_mb": 768}}
 WHOLE: Final = guest(disk("disk", 5 * MIB))

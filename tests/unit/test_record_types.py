@@ -5,14 +5,14 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from droveway import wire
+from droveway.wire import codec
 from droveway.workers.directories import Manifest
 
 # Threads that meet many fresh record types, each in the same moment.
 MEETING = """
 import sys, threading
 import msgspec
-from droveway import wire
+from droveway.wire import codec
 
 sys.setswitchinterval(1e-6)
 for number in range(200):
@@ -21,7 +21,7 @@ for number in range(200):
     fields = [("inner", list[inner]), *((f"f{n}", list[dict[str, int | None]]) for n in range(30))]
     outer = msgspec.defstruct(f"Outer{number}", fields, module="droveway.meeting")
     data = {"inner": [{f"f{n}": {} for n in range(10)}], **{f"f{n}": [{}] for n in range(30)}}
-    wire.learn_types()
+    codec.learn_types()
     barrier = threading.Barrier(4)
 
     def meet():
@@ -44,5 +44,5 @@ def test_threads_that_meet_a_type_together_do_not_crash() -> None:
 
 
 def test_every_record_that_is_loaded_can_be_learned() -> None:
-    wire.learn_types()
+    codec.learn_types()
     assert Manifest.__module__.startswith("droveway.")

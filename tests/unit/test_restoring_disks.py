@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from support.rows.moving_rows import DESTINATION, MIB, SOURCE, Moving, disk, guest
 
-from droveway import wire
 from droveway.errors import StepError
 from droveway.flows.run import DECLARED_DOWN, Context
 from droveway.flows.steps.hosts.restoring import RestoreDisks
-from droveway.wire import Direction
+from droveway.wire import commands
+from droveway.wire.values import Direction
 
 
 class Reverting(Moving):
@@ -52,7 +52,7 @@ def test_the_source_puts_its_disks_back(moving: Reverting, storage: str, *, shar
     moving.row.storage = storage
     RestoreDisks(moving).perform(context(moving))
     assert moving.commands == [(SOURCE, "restore_disks", "execute")]
-    assert moving.told == [wire.RestoreDisks(same_directory=shared)]
+    assert moving.told == [commands.RestoreDisks(same_directory=shared)]
 
 
 @pytest.mark.parametrize("storage", ["copy", "shared", "same-host"])
@@ -69,7 +69,7 @@ def test_for_a_dead_source_the_destination_does_it_in_the_directory_of_both(movi
     moving.down.add(SOURCE)
     RestoreDisks(moving).undo(context(moving, "revert"))
     assert (moving.commands, moving.parts) == ([(DESTINATION, "restore_disks", "revert")], ["shared"])
-    assert moving.told == [wire.RestoreDisks(same_directory=True)]
+    assert moving.told == [commands.RestoreDisks(same_directory=True)]
     assert moving.owed == []
 
 

@@ -51,7 +51,7 @@ from droveway.persistence.nova.cell import (
 from droveway.persistence.nova.cell_hosts import ComputeNode
 from droveway.persistence.nova.cells import FENCE_KEY
 from droveway.persistence.restored import EPOCH
-from droveway.wire import GuestState
+from droveway.wire.commands import GuestState
 
 LARGE: Final = {
     **FLAVOR,

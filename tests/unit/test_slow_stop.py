@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from support.rigs.worker_rig import SERVER, Cloud, KillAt, Killed, cloud
 
-from droveway import wire
+from droveway.wire import commands
 from droveway.workers.hypervisors import guests_log
 
-SLOW = wire.StopGuest(grace=0.2, restart=True)
+SLOW = commands.StopGuest(grace=0.2, restart=True)
 
 
 @pytest.fixture(name="site")

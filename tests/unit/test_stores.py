@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from support.rigs.worker_rig import MOVE, PROBE, SERVER, Cloud, cloud
 
-from droveway import wire
 from droveway.errors import Refused, StepError
+from droveway.wire import commands
 from droveway.workers import names
 from droveway.workers.directories import Directories
 from droveway.workers.stores import STORE
@@ -23,11 +23,13 @@ def fixture_site(tmp_path: Path) -> Iterator[Cloud]:
         made.make_server()
         made.serve("alpha")
         made.run("alpha", "set_aside")
-        made.run("alpha", "offer_disks", wire.OfferDisks(peer="beta"))
+        made.run("alpha", "offer_disks", commands.OfferDisks(peer="beta"))
         made.run(
             "beta",
             "copy_disks",
-            wire.CopyDisks(variant="pull", source="alpha", address=made.hosts["alpha"].transfer_address, probe=PROBE),
+            commands.CopyDisks(
+                variant="pull", source="alpha", address=made.hosts["alpha"].transfer_address, probe=PROBE
+            ),
         )
         yield made
 
@@ -50,8 +52,8 @@ def mounted(instances: Path, away: Path) -> None:
 @pytest.mark.parametrize(
     ("host", "action", "details"),
     [
-        ("beta", "copy_disks", wire.CopyDisks(variant="pull", source="alpha", address="", probe=PROBE)),
-        ("alpha", "set_aside", wire.NoDetails()),
+        ("beta", "copy_disks", commands.CopyDisks(variant="pull", source="alpha", address="", probe=PROBE)),
+        ("alpha", "set_aside", commands.NoDetails()),
     ],
 )
 def test_an_undo_in_another_file_system_says_so(
@@ -75,8 +77,8 @@ def test_an_undo_in_another_file_system_says_so(
 @pytest.mark.parametrize(
     ("host", "action", "details"),
     [
-        ("alpha", "discard_source", wire.DiscardSource(undefine=False)),
-        ("beta", "discard_destination", wire.DiscardDestination(same_directory=False)),
+        ("alpha", "discard_source", commands.DiscardSource(undefine=False)),
+        ("beta", "discard_destination", commands.DiscardDestination(same_directory=False)),
     ],
 )
 def test_what_is_not_there_is_not_discarded(site: Cloud, host: str, action: str, details: object) -> None:

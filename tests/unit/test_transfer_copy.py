@@ -22,9 +22,9 @@ from support.rigs import copying_worker
 from support.rigs.transfer_site import ASIDE, PART, Site, at, chunks_of, flip, set_aside
 from support.rigs.worker_rig import MIB, MOVE, OTHER_MOVE, SERVER, Killed, cloud, make_disk
 
-from droveway import wire
 from droveway.clients.zookeeper import command_path, result_path
 from droveway.errors import Cancelled, DestinationFault, Fenced, StepError
+from droveway.wire import codec, commands
 from droveway.workers.actions import table as actions
 from droveway.workers.context import Context
 from droveway.workers.daemon import JOURNAL, Worker
@@ -247,15 +247,15 @@ def _journaled(site: Site, name: str) -> list[tuple[int, int]]:
     return list(log.done)
 
 
-def _carry_out(site: Site, worker: Worker, command: wire.Command) -> None:
+def _carry_out(site: Site, worker: Worker, command: commands.Command) -> None:
     coordination = site.cloud.coordination
-    coordination.create(command_path("beta", command.key), wire.encode(command))
+    coordination.create(command_path("beta", command.key), codec.encode(command))
     worker.start()
     try:
         for _ in range(2000):
             found = coordination.get(result_path("beta", command.key))
             if found is not None:
-                assert wire.decode_result(found[0]).error is None
+                assert codec.decode_result(found[0]).error is None
                 return
             worker._thread.join(0.01)  # type: ignore[union-attr]
         raise AssertionError("no answer")
@@ -341,7 +341,7 @@ def test_a_cancel_ends_a_copy_at_its_next_chunk(site: Site) -> None:
     probe = at("chunk", lambda: [ctx.cancel() for ctx in contexts], count=2)
     contexts.append(Context(site.cloud.hosts["beta"], command, probe=probe))
     with pytest.raises(Cancelled):
-        actions.run(contexts[0], wire.details_of(command))
+        actions.run(contexts[0], codec.details_of(command))
     # Three chunks that were to be written, since one may have come beside the cancel, and of either disk those on
     # their way.
     assert (
@@ -362,7 +362,7 @@ def test_a_cancel_ends_the_setting_aside_of_blocks(single: Site, monkeypatch: py
 
     monkeypatch.setattr(os, "posix_fallocate", slow)
     with pytest.raises(Cancelled):
-        actions.run(context, wire.details_of(command))
+        actions.run(context, codec.details_of(command))
     assert (len(lengths), single.served) == (1, [])
 
 
@@ -518,7 +518,7 @@ def cloning(site: Site, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[s
         return 0
 
     monkeypatch.setattr(fcntl, "ioctl", clone)
-    site.cloud.run("alpha", "offer_disks", wire.OfferDisks(peer="alpha"), direction="revert")
+    site.cloud.run("alpha", "offer_disks", commands.OfferDisks(peer="alpha"), direction="revert")
     details = msgspec.structs.replace(site.details, variant="local")
     return lambda **facts: site.cloud.run("alpha", "copy_disks", details, **facts)
 

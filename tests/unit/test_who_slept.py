@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from support.rigs.worker_rig import Cloud, cloud
 
-from droveway import wire
 from droveway.errors import Fenced
+from droveway.wire import commands
 from droveway.workers.context import Context
 
 
@@ -19,7 +19,7 @@ def fixture_site(tmp_path: Path) -> Iterator[Cloud]:
         yield made
 
 
-def begun(site: Cloud) -> tuple[Context, wire.Command]:
+def begun(site: Cloud) -> tuple[Context, commands.Command]:
     command = site.command("alpha", "set_aside")
     return Context(site.hosts["alpha"], command), command
 

@@ -5,27 +5,28 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from droveway import wire
 from droveway.errors import Refused
+from droveway.wire import codec, commands
+from droveway.wire.values import MOST_BYTES
 
-RESULT = wire.Result(key="f.s.execute.1", epoch=1, value={"text": "x"})
+RESULT = commands.Result(key="f.s.execute.1", epoch=1, value={"text": "x"})
 
 
 def data(**changes: object) -> bytes:
-    return wire.encode(msgspec.structs.replace(RESULT, **changes))
+    return codec.encode(msgspec.structs.replace(RESULT, **changes))
 
 
 def test_what_is_right_is_taken() -> None:
-    assert wire.decode_answer(data(), RESULT.key) == RESULT
-    largest = data(value={"text": "x" * (wire.MOST_BYTES - len(data(value={"text": ""})))})
-    assert len(largest) == wire.MOST_BYTES
-    assert wire.decode_result(largest)
+    assert codec.decode_answer(data(), RESULT.key) == RESULT
+    largest = data(value={"text": "x" * (MOST_BYTES - len(data(value={"text": ""})))})
+    assert len(largest) == MOST_BYTES
+    assert codec.decode_result(largest)
 
 
 @pytest.mark.parametrize(
     ("found", "why"),
     [
-        (data(value={"text": "x" * wire.MOST_BYTES}), "bytes, more than a result may have"),
+        (data(value={"text": "x" * MOST_BYTES}), "bytes, more than a result may have"),
         (data(value={"text": "a\0b"}), "holds a NUL character"),
         (b'{"key": "f.s.execute.1", "epoch": 1, "value": {"a": "\xff"}}', "no valid result: 'utf-8' codec"),
         (b'{"value": ' + b'{"a": ' * 20_000 + b"1" + b"}" * 20_000 + b"}", "no valid result: maximum recursion depth"),
@@ -39,5 +40,5 @@ def test_what_is_right_is_taken() -> None:
 )
 def test_what_is_wrong_is_named(found: bytes, why: str) -> None:
     with pytest.raises(Refused) as told:
-        wire.decode_answer(found, RESULT.key)
+        codec.decode_answer(found, RESULT.key)
     assert why in str(told.value)

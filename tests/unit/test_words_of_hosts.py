@@ -8,7 +8,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from droveway import wire
 from droveway.clients.zookeeper import Coordination, connect_embedded, embedded_store, step_path, worker_path
 from droveway.doctor import workers as doctor
 from droveway.engines.conductor import incarnation, registrations
@@ -19,6 +18,8 @@ from droveway.persistence.database import Database, sqlite_url
 from droveway.persistence.journal import daemons
 from droveway.persistence.journal.tables import Counter, JournalBase
 from droveway.persistence.restored import EPOCH, Restored
+from droveway.wire import codec, commands
+from droveway.wire.values import LONGEST_ERROR
 
 HOSTILE = "\x1b[2J\x1b]0;pwned\x07 move done,\n all is well"
 
@@ -50,22 +51,22 @@ def stand(session: Coordination, host: str, data: bytes) -> None:
 def test_an_error_comes_in_one_bounded_line_that_no_terminal_obeys() -> None:
     said = {"code": "fault", "message": HOSTILE + "x" * 100_000}
     data = msgspec.json.encode({"key": "f.s.execute.1", "epoch": 1, "error": said})
-    error = wire.decode_result(data).error
+    error = codec.decode_result(data).error
     assert error is not None
     assert error["message"].startswith("\\x1b[2J\\x1b]0;pwned\\x07 move done, all is well")
     assert error["message"].isprintable()
-    assert len(error["message"]) < 2 * wire.LONGEST_ERROR
+    assert len(error["message"]) < 2 * LONGEST_ERROR
 
 
 @pytest.mark.parametrize("field", ["version", "hypervisor", "address"])
 def test_a_registration_that_a_terminal_would_obey_is_refused(field: str) -> None:
     with pytest.raises(Refused):
-        wire.decode(registration("host1", **{field: HOSTILE}), wire.Registration)
+        codec.decode(registration("host1", **{field: HOSTILE}), commands.Registration)
 
 
 def test_a_registration_names_no_more_actions_than_there_can_be() -> None:
     with pytest.raises(Refused):
-        wire.decode(registration("host1", actions=["x@1"] * (wire.MOST_ACTIONS + 1)), wire.Registration)
+        codec.decode(registration("host1", actions=["x@1"] * (commands.MOST_ACTIONS + 1)), commands.Registration)
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from droveway import wire
 from droveway.errors import DestinationFault, Fenced, StepError
+from droveway.wire import codec, commands
+from droveway.wire.values import LONGEST_ERROR, MOST_BYTES
 from droveway.workers import run
 from droveway.workers.hypervisors import qcow2
 from droveway.workers.transfer import client as transfer
@@ -72,10 +73,10 @@ def test_a_refusal_is_about_its_own_host_and_no_conductors_word(
 def test_a_conductor_can_read_what_is_answered_with_it(answering: Answering, message: str) -> None:
     """Else it takes the answer for none, asks again, and holds the honest host for the one that does not answer."""
     told = refused(answering(frames.Refusal(error={"code": "missing", "message": message})))
-    answer = wire.decode_result(wire.encode(wire.Result(key="k", epoch=1, error=told.as_dict())))
+    answer = codec.decode_result(codec.encode(commands.Result(key="k", epoch=1, error=told.as_dict())))
     assert answer.error is not None
     assert answer.error["message"].isprintable()
-    assert len(answer.error["message"]) < 2 * wire.LONGEST_ERROR
+    assert len(answer.error["message"]) < 2 * LONGEST_ERROR
 
 
 def test_a_source_that_knows_of_a_newer_claim_is_believed(answering: Answering) -> None:
@@ -96,10 +97,10 @@ def test_who_is_put_off_asks_again_within_a_minute(answering: Answering, said: f
 
 def test_no_word_makes_an_answer_that_no_conductor_takes() -> None:
     """A disk's name that a source tells may be in any sentence of the destination's."""
-    error = StepError("x" * 2 * wire.MOST_BYTES, code="protocol", host="\0")
-    answer = wire.decode_result(wire.encode(wire.Result(key="k", epoch=1, error=run.told(error))))
+    error = StepError("x" * 2 * MOST_BYTES, code="protocol", host="\0")
+    answer = codec.decode_result(codec.encode(commands.Result(key="k", epoch=1, error=run.told(error))))
     assert answer.error is not None
-    assert answer.error["message"] == "x" * wire.LONGEST_ERROR + "..."
+    assert answer.error["message"] == "x" * LONGEST_ERROR + "..."
     assert answer.error["host"] == "\\x00"
 
 

@@ -12,9 +12,9 @@ import msgspec
 import pytest
 from support.rigs.worker_rig import MIB, MOVE, PROBE, SERVER, Cloud, Killed, cloud
 
-from droveway import wire
 from droveway.clients.zookeeper import Coordination, command_path, epoch_path, progress_path, result_path, worker_path
 from droveway.errors import CoordinationLost, Fenced, Refused, StepError
+from droveway.wire import codec, commands, queries
 from droveway.workers import daemon
 from droveway.workers.actions import table as actions
 from droveway.workers.context import Context
@@ -22,8 +22,8 @@ from droveway.workers.daemon import JOURNAL, Worker
 from droveway.workers.run import Run, answer, parse_key
 
 DEADLINE = 20.0
-FIND = wire.FindStorage(probe=PROBE)
-STOP = wire.StopGuest(grace=5, restart=False)
+FIND = commands.FindStorage(probe=PROBE)
+STOP = commands.StopGuest(grace=5, restart=False)
 
 
 @pytest.fixture
@@ -62,16 +62,16 @@ def eventually(condition: Callable[[], Any]) -> Any:
     raise AssertionError("it never came true")
 
 
-def post(site: Cloud, command: wire.Command) -> wire.Command:
+def post(site: Cloud, command: commands.Command) -> commands.Command:
     path = command_path(command.host, command.key)
-    if not site.coordination.create(path, wire.encode(command)):
-        site.coordination.put(path, wire.encode(command))
+    if not site.coordination.create(path, codec.encode(command)):
+        site.coordination.put(path, codec.encode(command))
     return command
 
 
-def result(site: Cloud, command: wire.Command) -> wire.Result:
+def result(site: Cloud, command: commands.Command) -> commands.Result:
     node = eventually(lambda: site.coordination.get(result_path(command.host, command.key)))
-    return wire.decode_result(node[0])
+    return codec.decode_result(node[0])
 
 
 class Stall:
@@ -93,15 +93,15 @@ def test_a_command_is_carried_out_and_answered(site: Cloud, started: Callable[..
     started()
     found = result(site, post(site, site.command("alpha", "describe_guest")))
     assert found.error is None
-    assert msgspec.convert(found.value, type=wire.GuestState).defined
+    assert msgspec.convert(found.value, type=commands.GuestState).defined
 
 
 def test_the_registration_says_what_the_worker_can(site: Cloud, started: Callable[..., Worker]) -> None:
     worker = started()
     node = eventually(lambda: site.coordination.get(worker_path("alpha")))
-    record = msgspec.json.decode(node[0], type=wire.Registration)
+    record = msgspec.json.decode(node[0], type=commands.Registration)
     assert (record.host, record.hypervisor, record.address) == ("alpha", "sandbox", worker.endpoint.address)
-    assert record.actions == sorted(f"{name}@1" for name in (*wire.ACTIONS, *wire.INQUIRIES))
+    assert record.actions == sorted(f"{name}@1" for name in (*commands.ACTIONS, *queries.INQUIRIES))
     worker.stop()
     assert site.coordination.get(worker_path("alpha")) is None
 
@@ -191,7 +191,7 @@ def test_what_is_no_command_is_ignored_and_blocks_nothing(site: Cloud, started: 
     started()
     site.coordination.create(command_path("alpha", "0rubbish"), b"{")
     misplaced = site.command("beta", "describe_guest")
-    site.coordination.create(command_path("alpha", misplaced.key), wire.encode(misplaced))
+    site.coordination.create(command_path("alpha", misplaced.key), codec.encode(misplaced))
     assert result(site, post(site, site.command("alpha", "describe_guest"))).error is None
     assert site.coordination.get(result_path("alpha", misplaced.key)) is None
 
@@ -312,7 +312,7 @@ def test_an_undo_cancels_and_joins_its_execute(site: Cloud, started: Callable[..
     assert site.hosts["alpha"].directories.manifest(SERVER) is None
     known = worker._journal.result(execute.key)
     assert known is not None
-    assert (wire.decode_result(known).error or {})["code"] == "cancelled"
+    assert (codec.decode_result(known).error or {})["code"] == "cancelled"
     post(site, execute)
     assert (result(site, execute).error or {})["code"] == "cancelled"
 
@@ -372,12 +372,12 @@ def test_the_next_attempt_of_a_step_runs_after_an_undo(site: Cloud, started: Cal
 
 
 def test_a_guest_is_not_started_without_a_live_session(site: Cloud) -> None:
-    command = site.command("alpha", "start_guest", wire.StartGuest(power_on=True))
+    command = site.command("alpha", "start_guest", commands.StartGuest(power_on=True))
     context = Context(site.hosts["alpha"], command)
     site.coordination.client.expired = True
     try:
         with pytest.raises(CoordinationLost):
-            actions.run(context, wire.details_of(command))
+            actions.run(context, codec.details_of(command))
     finally:
         site.coordination.client.expired = False
     guest = site.hosts["alpha"].hypervisor.guest(SERVER)
@@ -415,22 +415,22 @@ def test_progress_is_told_and_removed(site: Cloud) -> None:
 def test_progress_of_a_copy_reaches_the_node_and_goes_with_the_answer(
     site: Cloud, started: Callable[..., Worker]
 ) -> None:
-    seen: list[wire.Progress] = []
+    seen: list[commands.Progress] = []
 
     def look(step: str, direction: str, phase: str, effect: str) -> None:
         if effect == "verify":
             for key in site.coordination.children(progress_path("beta")):
                 node = site.coordination.get(progress_path("beta", key))
                 assert node is not None
-                seen.append(msgspec.json.decode(node[0], type=wire.Progress))
+                seen.append(msgspec.json.decode(node[0], type=commands.Progress))
 
     started("alpha")
     started("beta", probe=look)
     aside = site.command("alpha", "set_aside")
-    for command in (aside, site.command("alpha", "offer_disks", wire.OfferDisks(peer="beta"))):
+    for command in (aside, site.command("alpha", "offer_disks", commands.OfferDisks(peer="beta"))):
         assert result(site, post(site, command)).error is None
     address = site.hosts["alpha"].transfer_address
-    details = wire.CopyDisks(variant="pull", source="alpha", address=address, probe=PROBE)
+    details = commands.CopyDisks(variant="pull", source="alpha", address=address, probe=PROBE)
     copy = post(site, site.command("beta", "copy_disks", details))
     found = result(site, copy)
     assert found.error is None
@@ -507,7 +507,7 @@ def test_only_the_undo_of_the_same_step_supersedes() -> None:
 def test_the_deadline_of_a_command_ends_its_action(site: Cloud) -> None:
     command = msgspec.structs.replace(site.command("alpha", "set_aside"), deadline=0.0)
     with pytest.raises(StepError, match="took longer than 0 s") as caught:
-        actions.run(Context(site.hosts["alpha"], command), wire.details_of(command))
+        actions.run(Context(site.hosts["alpha"], command), codec.details_of(command))
     assert caught.value.error_code == "deadline"
 
 

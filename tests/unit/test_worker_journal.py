@@ -8,10 +8,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from droveway import wire
+from droveway.wire import commands
 from droveway.workers.journal import Offer, WorkerJournal
 
-COMMAND = wire.Command(
+COMMAND = commands.Command(
     key="flow.stop_guest.execute.1",
     host="alpha",
     move="move",

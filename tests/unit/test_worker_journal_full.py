@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from support.rigs.worker_rig import cloud
 
-from droveway import wire
 from droveway.clients.zookeeper import command_path, result_path
+from droveway.wire import codec, commands
 from droveway.workers.journal import WorkerJournal
 from droveway.workers.run import Run
 
-STOP = wire.StopGuest(grace=5, restart=False)
+STOP = commands.StopGuest(grace=5, restart=False)
 
 
 def full(*_: object) -> None:
@@ -33,12 +33,12 @@ def test_a_worker_that_cannot_journal_says_that_nothing_was_begun(
             monkeypatch.setattr(WorkerJournal, write, full)
             command = site.command("alpha", "stop_guest", STOP)
             run = Run(worker._parts, command, probe=None)
-            site.coordination.create(command_path("alpha", command.key), wire.encode(command))
+            site.coordination.create(command_path("alpha", command.key), codec.encode(command))
             run.start(threading.Event())
             run.join()
             node = site.coordination.get(result_path("alpha", command.key))
             assert node is not None
-            error = wire.decode_result(node[0]).error
+            error = codec.decode_result(node[0]).error
             assert error is not None
             assert error["code"] == "not-begun"
             assert "cannot write its journal (database or disk is full)" in error["message"]
@@ -56,7 +56,7 @@ def test_what_may_have_begun_before_is_not_said_to_be_nothing(tmp_path: Path, mo
             command = site.command("alpha", "stop_guest", STOP)
             worker._parts.journal.begin(command)
             monkeypatch.setattr(WorkerJournal, "begin", full)
-            site.coordination.create(command_path("alpha", command.key), wire.encode(command))
+            site.coordination.create(command_path("alpha", command.key), codec.encode(command))
             run = Run(worker._parts, command, probe=None)
             run.start(threading.Event())
             run.join()

@@ -8,12 +8,12 @@ import pytest
 from support.labs.small_lab import until
 from support.rigs.worker_rig import cloud
 
-from droveway import wire
 from droveway.clients.zookeeper import command_path, result_path, worker_path
+from droveway.wire import codec, commands
 from droveway.workers import daemon
 
-NAMESAKE = wire.encode(
-    wire.Registration(
+NAMESAKE = codec.encode(
+    commands.Registration(
         host="alpha", version="1", hypervisor="sandbox", actions=[], address="", boot="another machine", pid=7
     )
 )
@@ -28,7 +28,7 @@ def test_a_second_machine_of_one_name_takes_no_commands_while_the_first_lives(
         first, second = site.worker("alpha"), site.worker("alpha")
         first.coordination.create(worker_path("alpha"), NAMESAKE, ephemeral=True)
         command = site.command("alpha", "describe_guest")
-        site.coordination.create(command_path("alpha", command.key), wire.encode(command))
+        site.coordination.create(command_path("alpha", command.key), codec.encode(command))
         second.start()
         try:
             until(lambda: "another machine has a live worker of host alpha" in caplog.text, "that it is refused")

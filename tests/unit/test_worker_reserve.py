@@ -12,8 +12,9 @@ import pytest
 from support.labs.small_lab import until
 from support.rigs.worker_rig import SERVER, Cloud, cloud
 
-from droveway import wire
 from droveway.clients.zookeeper import command_path, result_path
+from droveway.wire import codec, commands
+from droveway.wire.values import Direction
 from droveway.workers import reserve
 from droveway.workers.actions import table as actions
 from droveway.workers.daemon import Worker
@@ -64,17 +65,17 @@ def fixture_worker(site: Cloud) -> Iterator[Worker]:
     worker.coordination.close()
 
 
-def ask(site: Cloud, action: str, details: Any, direction: wire.Direction = "execute") -> wire.Result:
+def ask(site: Cloud, action: str, details: Any, direction: Direction = "execute") -> commands.Result:
     """What the worker answers to a command."""
     command = site.command("alpha", action, details, direction=direction)
-    site.coordination.create(command_path("alpha", command.key), wire.encode(command))
+    site.coordination.create(command_path("alpha", command.key), codec.encode(command))
     until(lambda: site.coordination.get(result_path("alpha", command.key)) is not None, "the worker's answer")
     node = site.coordination.get(result_path("alpha", command.key))
     assert node is not None
-    return wire.decode_result(node[0])
+    return codec.decode_result(node[0])
 
 
-STOP = wire.StopGuest(grace=5, restart=True)
+STOP = commands.StopGuest(grace=5, restart=True)
 
 
 def test_what_is_undone_on_a_full_host_is_renamed_back_and_started(
@@ -82,29 +83,31 @@ def test_what_is_undone_on_a_full_host_is_renamed_back_and_started(
 ) -> None:
     journal = worker._parts.journal
     assert ask(site, "stop_guest", STOP).error is None
-    assert ask(site, "set_aside", wire.NoDetails()).error is None
+    assert ask(site, "set_aside", commands.NoDetails()).error is None
     with monkeypatch.context() as patched:
         full = Full(patched, journal.path)
         assert full.reserve.stat().st_blocks * 512 >= reserve.BYTES
-        copy = wire.CopyDisks(variant="local", source="alpha", address="", probe="droveway-probe-x")
+        copy = commands.CopyDisks(variant="local", source="alpha", address="", probe="droveway-probe-x")
         refused = ask(site, "copy_disks", copy).error
         assert refused is not None
         assert refused["code"] == "not-begun"
         assert full.reserve.exists(), "what takes room has none of what is kept"
-        assert ask(site, "set_aside", wire.NoDetails(), "revert").error is None
+        assert ask(site, "set_aside", commands.NoDetails(), "revert").error is None
         assert not full.reserve.exists()
         assert ask(site, "stop_guest", STOP, "revert").error is None
         guest = site.hosts["alpha"].hypervisor.guest(SERVER)
         assert guest is not None
         assert guest.running
-    assert ask(site, "describe_guest", wire.NoDetails()).error is None
+    assert ask(site, "describe_guest", commands.NoDetails()).error is None
     # Whoever carried the command out keeps it, once it has answered.
     until(full.reserve.exists, "that room is kept anew, now that there is some")
 
 
 def test_an_answer_finds_room(site: Cloud, worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
     journal = worker._parts.journal
-    command = site.command("alpha", "copy_disks", wire.CopyDisks(variant="local", source="a", address="", probe="p"))
+    command = site.command(
+        "alpha", "copy_disks", commands.CopyDisks(variant="local", source="a", address="", probe="p")
+    )
     journal.begin(command)
     full = Full(monkeypatch, journal.path)
     with pytest.raises(sqlite3.OperationalError):
@@ -128,5 +131,5 @@ def test_an_undo_whose_own_few_bytes_find_no_room_is_tried_again(
 
     monkeypatch.setitem(actions.ACTIONS, "set_aside", actions.Action(undo, undo))
     monkeypatch.setattr(WorkerJournal, "_transact", lambda *_: None)
-    assert ask(site, "set_aside", wire.NoDetails(), "revert").error is None
+    assert ask(site, "set_aside", commands.NoDetails(), "revert").error is None
     assert tries == [True, False]

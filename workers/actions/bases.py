@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from droveway.wire import DiskInfo
+from droveway.wire.commands import DiskInfo
 from droveway.workers import names
 from droveway.workers.context import Context
 from droveway.workers.directories import BASES, BaseFile, CopiedDisk, Directory, SetAsideDisk, is_digest, open_file

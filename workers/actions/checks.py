@@ -7,7 +7,7 @@ from typing import Any, Final
 import msgspec
 
 from droveway.errors import StepError
-from droveway.wire import (
+from droveway.wire.commands import (
     CheckCopy,
     CheckDestination,
     CheckGuest,
@@ -16,8 +16,8 @@ from droveway.wire import (
     GuestHealth,
     GuestState,
     NoDetails,
-    harmless,
 )
+from droveway.wire.values import harmless
 from droveway.workers.actions import bases
 from droveway.workers.actions.ownership import (
     base_of,
@@ -39,7 +39,7 @@ _BEFORE: Final = "record_before"
 
 
 def describe_guest(ctx: Context, _: NoDetails) -> dict[str, Any]:
-    """What this host really holds of the server: a `droveway.wire.GuestState`."""
+    """What this host really holds of the server: a `droveway.wire.commands.GuestState`."""
     guest = ctx.hypervisor.guest(ctx.server)
     if guest is not None and ctx.command.step == _BEFORE:
         ctx.hypervisor.require_movable(guest.definition)
@@ -147,7 +147,7 @@ def check_set_aside(ctx: Context, _: NoDetails) -> dict[str, Any]:
 
 
 def check_guest(ctx: Context, details: CheckGuest) -> dict[str, Any]:
-    """Does the guest run, since when, and does its agent answer?  The value is a `droveway.wire.GuestHealth`."""
+    """Does the guest run, since when, and does its agent answer?  The value is a `GuestHealth`."""
     guest = ctx.hypervisor.guest(ctx.server)
     if guest is None:
         raise ctx.failed(f"{ctx.host.name} has no guest of server {ctx.server}", code="missing")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from droveway.wire import Connections, PortRef, VolumeRef
+from droveway.wire.commands import Connections, PortRef, VolumeRef
 from droveway.workers.actions.ownership import refuse_running
 from droveway.workers.context import Context
 from droveway.workers.hypervisors.base import Port

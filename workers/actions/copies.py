@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from droveway.errors import Fenced, StepError
-from droveway.wire import CopyDisks, FitDisks, OfferDisks
+from droveway.wire.commands import CopyDisks, FitDisks, OfferDisks
 from droveway.workers.actions import bases
 from droveway.workers.actions.ownership import (
     base_of,

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from droveway.wire import DiscardDestination, DiscardSource, NoDetails, PurgeKept, RestoreDisks
+from droveway.wire.commands import DiscardDestination, DiscardSource, NoDetails, PurgeKept, RestoreDisks
 from droveway.workers.actions import bases
 from droveway.workers.actions.ownership import (
     deleted_name,

@@ -7,7 +7,7 @@ from typing import Any, Final
 import msgspec
 
 from droveway.errors import CoordinationLost, DestinationFault, DrovewayError, Fenced
-from droveway.wire import DefineGuest, NoDetails, PrepareSourceGuest, Ready, StartGuest, StopGuest
+from droveway.wire.commands import DefineGuest, NoDetails, PrepareSourceGuest, Ready, StartGuest, StopGuest
 from droveway.workers.actions.connections import as_ports, connect_all, disconnect_all
 from droveway.workers.actions.ownership import (
     deleted_name,
@@ -107,7 +107,7 @@ def undo_define_guest(ctx: Context, details: DefineGuest) -> dict[str, Any]:
 
 
 def prepare_start(ctx: Context, _: NoDetails) -> dict[str, Any]:
-    """Say that the guest can be started here now: a `droveway.wire.Ready`."""
+    """Say that the guest can be started here now: a `droveway.wire.commands.Ready`."""
     _known(ctx)
     ctx.effect("ready")
     found: dict[str, Any] = msgspec.to_builtins(Ready(permission=ctx.host.permissions.ready(ctx.server)))

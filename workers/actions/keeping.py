@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from droveway.wire import KeepCopy
+from droveway.wire.commands import KeepCopy
 from droveway.workers.actions.ownership import set_aside_name
 from droveway.workers.context import Context
 from droveway.workers.directories import MARKER

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from droveway.wire import NoDetails, PortRef, VolumeRef
+from droveway.wire.commands import NoDetails, PortRef, VolumeRef
 from droveway.workers.actions.connections import disconnect_all
 from droveway.workers.actions.ownership import discard, discard_parts, is_whatever, refuse_foreign, refuse_running
 from droveway.workers.context import Context

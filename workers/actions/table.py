@@ -7,9 +7,9 @@ import logging
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-from droveway import wire
 from droveway.errors import CoordinationLost, DestinationFault, DrovewayError, Fenced, Parked, StepError
 from droveway.printable import printable
+from droveway.wire import commands
 from droveway.workers.actions import checks, connections, copies, disks, guests, keeping, removal
 from droveway.workers.context import Context
 
@@ -87,7 +87,7 @@ def run(ctx: Context, details: Any) -> dict[str, Any]:
         LOG.exception("%s failed inside", _what(ctx))
         text = f"{command.action} met {type(error).__name__} on {ctx.host.name}: {error}"
         raise ctx.failed(text, code="internal") from None
-    if command.action not in wire.QUESTIONS:
+    if command.action not in commands.QUESTIONS:
         LOG.info("%s is done", _what(ctx))
     return value
 
@@ -123,4 +123,4 @@ def _located(ctx: Context, error: StepError) -> StepError:
     return kind(error.message, code=error.error_code, host=error.host or ctx.host.name)
 
 
-assert ACTIONS.keys() == wire.ACTIONS.keys()  # noqa: S101 - a worker that lacks an action must not start
+assert ACTIONS.keys() == commands.ACTIONS.keys()  # noqa: S101 - a worker that lacks an action must not start

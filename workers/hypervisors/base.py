@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Final
 
 import msgspec
 
-from droveway.wire import DiskInfo
+from droveway.wire.commands import DiskInfo
 
 Fence = Callable[[], None]
 """Called right before an irreversible effect; raises `droveway.errors.Fenced` when the epoch has moved on."""

@@ -19,7 +19,7 @@ from typing import Any, Final
 import msgspec
 
 from droveway.errors import StepError
-from droveway.wire import DiskInfo
+from droveway.wire.commands import DiskInfo
 from droveway.workers.hypervisors import durable, headers
 
 SECONDS = 600.0

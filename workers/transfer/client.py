@@ -8,9 +8,9 @@ from typing import Any, Final, TypeVar
 
 import tenacity
 
-from droveway import wire
 from droveway.certificates import Identity
 from droveway.errors import CoordinationLost, DrovewayError, Fenced, StepError
+from droveway.wire.values import harmless
 from droveway.workers.transfer import endpoints, frames
 from droveway.workers.transfer.limits import Bucket
 from droveway.workers.transfer.sources import DiskMap
@@ -150,7 +150,7 @@ class RemoteSource:
 
     def _refused(self, error: dict[str, str]) -> DrovewayError | OSError:
         """What the source says, as a stranger's word: bounded, harmless, about itself and nobody else."""
-        code, why = (wire.harmless(error.get(name, "")) for name in ("code", "message"))
+        code, why = (harmless(error.get(name, "")) for name in ("code", "message"))
         why = why or f"host {self.host} refuses and does not say why"
         if code == Fenced.code:
             return Fenced(why)

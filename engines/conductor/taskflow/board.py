@@ -26,7 +26,7 @@ from droveway.errors import CoordinationLost
 from droveway.outages import Once
 from droveway.persistence.journal import kinds
 from droveway.persistence.journal.tables import Move, MoveFlow
-from droveway.wire import MOST_BYTES, Name, Number
+from droveway.wire.values import MOST_BYTES, Name, Number
 
 LOG = logging.getLogger(__name__)
 

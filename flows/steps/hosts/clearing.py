@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import sqlalchemy as sa
 
-from droveway import wire
 from droveway.errors import StepError
 from droveway.flows import outcome
 from droveway.flows.before import before
@@ -20,12 +19,14 @@ from droveway.flows.steps.hosts.command import describe, same_directory
 from droveway.flows.steps.rows import lives_on
 from droveway.persistence.journal.moves import LEFT
 from droveway.persistence.journal.tables import MoveStep
+from droveway.wire import commands
 
 if TYPE_CHECKING:
     import msgspec
 
     from droveway.flows.run import Context
-    from droveway.wire import Direction, GuestState
+    from droveway.wire.commands import GuestState
+    from droveway.wire.values import Direction
 
 DEADLINE: Final = 600.0
 
@@ -35,13 +36,13 @@ def stop_left_guest(ctx: Context) -> dict[str, Any]:
     guest = _look(ctx, ctx.destination.host)
     if guest is None or not guest.running or not _is_left(ctx, guest):
         return outcome.noted()
-    return _clear(ctx, ctx.destination.host, "stop_guest", wire.StopGuest(grace=0.0, restart=False), "execute")
+    return _clear(ctx, ctx.destination.host, "stop_guest", commands.StopGuest(grace=0.0, restart=False), "execute")
 
 
 def discard_left_source(ctx: Context) -> dict[str, Any]:
     """Confirm: delete what is still set aside, if the destination has shown its copy in this flow."""
     host = ctx.move.source_host
-    details = wire.DiscardSource(undefine=False, keep=False)
+    details = commands.DiscardSource(undefine=False, keep=False)
     guest, proved = _look(ctx, host), _is_proved(ctx)
     if guest is None and proved:
         return _owe(ctx, host, "discard_source", details, "execute")
@@ -62,10 +63,10 @@ def forget_manifest(ctx: Context) -> dict[str, Any]:
     host = ctx.move.source_host
     guest = _look(ctx, host)
     if guest is None:
-        return _owe(ctx, host, "set_aside", wire.NoDetails(), "revert")
+        return _owe(ctx, host, "set_aside", commands.NoDetails(), "revert")
     if guest.set_aside or not lives_on(ctx, host):
         return outcome.noted()
-    return _clear(ctx, host, "set_aside", wire.NoDetails())
+    return _clear(ctx, host, "set_aside", commands.NoDetails())
 
 
 def discard_left_copy(ctx: Context) -> dict[str, Any]:
@@ -77,7 +78,7 @@ def discard_left_copy(ctx: Context) -> dict[str, Any]:
     if lives_on(ctx, host):
         return outcome.noted()
     record = before(ctx.move)
-    undefine = wire.DefineGuest(definition="", vcpus=0, memory_mb=0, volumes=[], ports=[])
+    undefine = commands.DefineGuest(definition="", vcpus=0, memory_mb=0, volumes=[], ports=[])
     found = _clear(ctx, host, "define_guest", undefine, part="guest")
     source = _look(ctx, ctx.move.source_host)
     if record.guest.disks and (source is None or not source.disks):
@@ -89,7 +90,7 @@ def discard_left_copy(ctx: Context) -> dict[str, Any]:
                 "the server's disks: droveway audit tells what is there"
             }
         )
-    variant = wire.CopyDisks(variant="pull", source=ctx.move.source_host, address="", probe="")
+    variant = commands.CopyDisks(variant="pull", source=ctx.move.source_host, address="", probe="")
     return found | _clear(ctx, host, "copy_disks", variant)
 
 
@@ -101,7 +102,7 @@ def _keep_copy(ctx: Context, host: str) -> dict[str, Any]:
         kept_copies.rename(ctx, host)
     except StepError as error:
         return _left(host, error)
-    details = wire.DiscardDestination(same_directory=same_directory(ctx))
+    details = commands.DiscardDestination(same_directory=same_directory(ctx))
     return _owe(ctx, host, "discard_destination", details, "execute", after=ctx.move.source_host)
 
 

@@ -17,7 +17,7 @@ from droveway.persistence.journal import kinds
 from droveway.persistence.journal.kinds import Carries
 from droveway.persistence.journal.tables import MoveStep
 from droveway.persistence.nova import objects
-from droveway.wire import CheckDestination, GuestState, NoDetails
+from droveway.wire.commands import CheckDestination, GuestState, NoDetails
 
 STORAGE_AWAY: Final = "storage-away"
 """The code of an undo for which the instances directory is not the one that its step worked in."""

@@ -6,7 +6,6 @@ from typing import Any, ClassVar, Final
 
 import msgspec
 
-from droveway import wire
 from droveway.errors import StepError
 from droveway.flows import outcome
 from droveway.flows.before import before, shows_disks
@@ -20,6 +19,7 @@ from droveway.flows.steps.hosts.copying import NOT_WHOLE
 from droveway.flows.steps.rows import is_deleted
 from droveway.persistence.journal.moves import GONE
 from droveway.printable import SHORT
+from droveway.wire import commands
 
 _LET_GO: Final = frozenset({"foreign", "damaged"})
 """What a destination answers whose copy, or whose guest, no longer bears the move's mark."""
@@ -73,10 +73,10 @@ class CheckDestinationCopy(HostStep):
         except StepError as error:
             return outcome.noted(running=False, proved=False, why=error.message)
 
-    def details(self, ctx: Context) -> wire.CheckCopy:
+    def details(self, ctx: Context) -> commands.CheckCopy:
         """What the guest must have."""
         flavor = new_flavor(ctx)
-        return wire.CheckCopy(vcpus=flavor["vcpus"], memory_mb=flavor["memory_mb"])
+        return commands.CheckCopy(vcpus=flavor["vcpus"], memory_mb=flavor["memory_mb"])
 
 
 class CheckSource(HostStep):
@@ -168,7 +168,7 @@ class DiscardSource(HostStep):
                 return self._keep(ctx, begun=begun)
         done = self.command_or_owe(ctx, self.details(ctx))
         if done.get("kept"):
-            purge = wire.PurgeKept(of_move=ctx.move.id)
+            purge = commands.PurgeKept(of_move=ctx.move.id)
             ctx.run.keep(ctx.step, host=ctx.move.source_host, details=purge, deadline=self.deadline)
         return done
 
@@ -186,7 +186,7 @@ class DiscardSource(HostStep):
 
     def _require_copy(self, ctx: Context, *, begun: bool) -> None:
         flavor = new_flavor(ctx)
-        details = wire.CheckCopy(vcpus=flavor["vcpus"], memory_mb=flavor["memory_mb"])
+        details = commands.CheckCopy(vcpus=flavor["vcpus"], memory_mb=flavor["memory_mb"])
         try:
             ask(ctx, ctx.destination.host, "check_copy", part="copy", details=details)
         except StepError as error:
@@ -205,11 +205,11 @@ class DiscardSource(HostStep):
         """Nova deletes it too; what is there all the same goes once the destination has shown its copy."""
         return clearing.discard_left_source(ctx)
 
-    def details(self, ctx: Context) -> wire.DiscardSource:
+    def details(self, ctx: Context) -> commands.DiscardSource:
         """On another host the guest's old definition goes too.
 
         Nothing is kept of a server that is deleted, nor of one without a disk of its own.
         """
         deleted = ctx.move.delete_requested or is_deleted(ctx)
         keep = ctx.move.keep_seconds > 0 and not deleted and has_disks(ctx)
-        return wire.DiscardSource(undefine=not ctx.same_host, keep=keep)
+        return commands.DiscardSource(undefine=not ctx.same_host, keep=keep)

@@ -6,7 +6,6 @@ from typing import Any, Final
 
 import msgspec
 
-from droveway import wire
 from droveway.errors import StepError
 from droveway.flows.run import DECLARED_DOWN, UNREACHABLE, Context
 from droveway.flows.step import Where
@@ -15,6 +14,7 @@ from droveway.flows.steps.hosts import kept_copies
 from droveway.flows.steps.hosts.command import HostStep, forget_probe, probe_name, same_directory
 from droveway.flows.steps.rows import is_deleted, lives_on
 from droveway.persistence.journal.debts import RENAME
+from droveway.wire import commands
 
 NOT_WHOLE: Final = frozenset({"foreign", "missing", "damaged", "link", "source-changed"})
 """What a host answers that does not hold the server's disks, or not as they were."""
@@ -92,9 +92,9 @@ class CopyDisks(HostStep):
         forget_probe(ctx, self.host(ctx))
         return {}
 
-    def details(self, ctx: Context) -> wire.CopyDisks:
+    def details(self, ctx: Context) -> commands.CopyDisks:
         """From whom, and how."""
-        return wire.CopyDisks(
+        return commands.CopyDisks(
             variant="local" if same_directory(ctx) else "pull",
             source=ctx.move.source_host,
             address="",
@@ -109,7 +109,7 @@ class CopyDisks(HostStep):
                 ctx.direction,
                 host=ctx.move.source_host,
                 action="check_set_aside",
-                details=wire.NoDetails(),
+                details=commands.NoDetails(),
                 deadline=60.0,
                 command_direction="execute",
                 part="source",
@@ -137,7 +137,7 @@ class CopyDisks(HostStep):
                 ctx.direction,
                 host=ctx.move.source_host,
                 action="offer_disks",
-                details=wire.OfferDisks(peer=ctx.destination.host),
+                details=commands.OfferDisks(peer=ctx.destination.host),
                 deadline=60.0,
                 command_direction=direction,
                 part="offer" if direction == "execute" else "withdraw",

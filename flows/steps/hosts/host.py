@@ -7,7 +7,6 @@ from typing import Any, ClassVar, Final
 import msgspec
 from oslo_utils import units
 
-from droveway import wire
 from droveway.errors import DestinationFault, ServerDeleted, StepError
 from droveway.flows.before import before, shows_disks
 from droveway.flows.run import DECLARED_DOWN, UNREACHABLE, Context
@@ -26,8 +25,9 @@ from droveway.flows.steps.hosts.command import (
 )
 from droveway.flows.steps.rows import is_deleted
 from droveway.persistence.journal.debts import RENAME
+from droveway.wire import commands
 
-NOTHING: Final = wire.Connections(volumes=[], ports=[])
+NOTHING: Final = commands.Connections(volumes=[], ports=[])
 
 
 class CheckDestination(HostStep):
@@ -38,11 +38,11 @@ class CheckDestination(HostStep):
     undoes = "remove the probe and its own leftovers"
     gives = "destination_check"
 
-    def details(self, ctx: Context) -> wire.CheckDestination:
+    def details(self, ctx: Context) -> commands.CheckDestination:
         """The guest as it is and as it will be."""
         record, flavor = before(ctx.move), new_flavor(ctx)
         wanted = sum(disk.allocated for disk in record.guest.disks)
-        return wire.CheckDestination(
+        return commands.CheckDestination(
             definition=record.guest.definition,
             vcpus=flavor["vcpus"],
             memory_mb=flavor["memory_mb"],
@@ -68,7 +68,7 @@ class FindStorage(HostStep):
         if ctx.same_host:
             shared, variant = True, "same-host"
         else:
-            shared = bool(self.command(ctx, wire.FindStorage(probe=probe_name(ctx)))["shared"])
+            shared = bool(self.command(ctx, commands.FindStorage(probe=probe_name(ctx)))["shared"])
             apart = "copy" if has_disks(ctx) else "volume"
             variant = "shared" if shared else apart
         with ctx.run.write() as session:
@@ -96,9 +96,9 @@ class StopGuest(HostStep):
         """Whether the guest ran before."""
         return before(ctx.move).guest.running
 
-    def details(self, ctx: Context) -> wire.StopGuest:
+    def details(self, ctx: Context) -> commands.StopGuest:
         """Grace for the guest's own shutdown."""
-        return wire.StopGuest(grace=ctx.run.options.shutdown_timeout, restart=self.ran(ctx))
+        return commands.StopGuest(grace=ctx.run.options.shutdown_timeout, restart=self.ran(ctx))
 
     def undo(self, ctx: Context) -> None:
         """Never start one guest while the other may run, nor one whose server is deleted or is not this move's."""
@@ -153,9 +153,9 @@ class StopGuest(HostStep):
                 return
             raise
 
-    def owed_undo(self, ctx: Context) -> wire.StopGuest:
+    def owed_undo(self, ctx: Context) -> commands.StopGuest:
         """Nobody starts a guest for a debt: by the time that it is paid the server may run elsewhere."""
-        return wire.StopGuest(grace=ctx.run.options.shutdown_timeout, restart=False)
+        return commands.StopGuest(grace=ctx.run.options.shutdown_timeout, restart=False)
 
     def _leave_off(self, ctx: Context) -> None:
         owed = self.owed_when_down and ctx.run.void(ctx.step, host=self.host(ctx))
@@ -207,16 +207,16 @@ class ReleaseSource(HostStep):
     does = "disconnect interfaces and volumes on the source"
     undoes = "connect them again"
 
-    def details(self, ctx: Context) -> wire.Connections:
+    def details(self, ctx: Context) -> commands.Connections:
         """What is attached, and what was."""
         return to_disconnect(ctx)
 
-    def undo_details(self, ctx: Context) -> wire.Connections:
+    def undo_details(self, ctx: Context) -> commands.Connections:
         """By the attachments that stand now: an undo made new ones.
 
         A deleted server needs nothing any more, but what still runs of the step is ended first.
         """
-        return NOTHING if is_deleted(ctx) else wire.Connections(volumes=volume_refs(ctx), ports=port_refs(ctx))
+        return NOTHING if is_deleted(ctx) else commands.Connections(volumes=volume_refs(ctx), ports=port_refs(ctx))
 
 
 class ReleaseDestination(ReleaseSource):
@@ -235,11 +235,11 @@ class ConnectDestination(HostStep):
     does = "connect volumes and interfaces on the destination"
     undoes = "disconnect them"
 
-    def details(self, ctx: Context) -> wire.Connections:
+    def details(self, ctx: Context) -> commands.Connections:
         """By the new attachments."""
-        return wire.Connections(volumes=volume_refs(ctx), ports=port_refs(ctx))
+        return commands.Connections(volumes=volume_refs(ctx), ports=port_refs(ctx))
 
-    def undo_details(self, ctx: Context) -> wire.Connections:
+    def undo_details(self, ctx: Context) -> commands.Connections:
         """What is attached, and what was."""
         return to_disconnect(ctx)
 
@@ -259,10 +259,10 @@ class FitDisks(HostStep):
     does = "grow root and ephemeral disks, make swap anew"
     no_undo = "undone with the copy that it changed"
 
-    def details(self, ctx: Context) -> wire.FitDisks:
+    def details(self, ctx: Context) -> commands.FitDisks:
         """Sizes in bytes; a server that boots from a volume has no local root disk."""
         flavor = new_flavor(ctx)
-        return wire.FitDisks(
+        return commands.FitDisks(
             root_bytes=0 if before(ctx.move).boot_from_volume else flavor["root_gb"] * units.Gi,
             ephemeral_bytes=flavor["ephemeral_gb"] * units.Gi,
             swap_bytes=int(flavor["swap"] or 0) * units.Mi,
@@ -282,10 +282,10 @@ class DefineGuest(HostStep):
             redefining.disconnect_gone(ctx, self.host(ctx))
         return super().perform(ctx)
 
-    def details(self, ctx: Context) -> wire.DefineGuest:
+    def details(self, ctx: Context) -> commands.DefineGuest:
         """The source's own definition with the new sizes."""
         record, flavor = before(ctx.move), new_flavor(ctx)
-        return wire.DefineGuest(
+        return commands.DefineGuest(
             definition=record.guest.definition,
             vcpus=flavor["vcpus"],
             memory_mb=flavor["memory_mb"],
@@ -316,7 +316,7 @@ class StartGuest(HostStep):
         goes on: the host is off, and the move's next command says where the server is to be.
         """
         host, details = self.host(ctx), self.details(ctx)
-        off = wire.StartGuest(power_on=False)
+        off = commands.StartGuest(power_on=False)
         if ctx.run.declared_down(host):
             return self._without_host(ctx)
         try:
@@ -343,7 +343,7 @@ class StartGuest(HostStep):
         """Define the guest, which is off, with what is attached by now."""
         redefining.on_destination(ctx, self.host(ctx), before(ctx.move).guest.definition)
 
-    def _send(self, ctx: Context, details: wire.StartGuest) -> dict[str, Any]:
+    def _send(self, ctx: Context, details: commands.StartGuest) -> dict[str, Any]:
         try:
             return self.command(ctx, details)
         except StepError as error:
@@ -375,9 +375,9 @@ class StartGuest(HostStep):
             starting.require_never_started(ctx, self.host(ctx), self.defined_by)
         super().undo(ctx)
 
-    def details(self, ctx: Context) -> wire.StartGuest:
+    def details(self, ctx: Context) -> commands.StartGuest:
         """A server that was stopped has nothing to start, and passes the same point."""
-        return wire.StartGuest(power_on=before(ctx.move).powered_on)
+        return commands.StartGuest(power_on=before(ctx.move).powered_on)
 
 
 class StartSourceGuest(StartGuest):
@@ -390,7 +390,7 @@ class StartSourceGuest(StartGuest):
     def _without_host(self, ctx: Context) -> dict[str, Any]:
         """The disks are the server's own from the start on, so that the host owes the end of their manifest."""
         found = super()._without_host(ctx)
-        host, action, told = self.host(ctx), SetAside.action_name(), wire.NoDetails()
+        host, action, told = self.host(ctx), SetAside.action_name(), commands.NoDetails()
         ctx.run.owe(ctx.step, host=host, action=action, details=told, deadline=self.deadline, entered=ctx.direction)
         return found
 
@@ -412,17 +412,17 @@ class PrepareSourceGuest(HostStep):
 
     needs = ("source_check",)
 
-    def details(self, ctx: Context) -> wire.PrepareSourceGuest:
+    def details(self, ctx: Context) -> commands.PrepareSourceGuest:
         """The old definition."""
         record = before(ctx.move)
-        return wire.PrepareSourceGuest(
+        return commands.PrepareSourceGuest(
             definition=record.guest.definition,
             volumes=volume_refs(ctx),
             ports=port_refs(ctx),
             previous=ctx.inputs["source_check"]["destination"]["definition"] if ctx.same_host else "",
         )
 
-    def undo_details(self, ctx: Context) -> wire.PrepareSourceGuest:
+    def undo_details(self, ctx: Context) -> commands.PrepareSourceGuest:
         """What was attached goes too; on the same host the destination's guest needs just what is attached now."""
         details = self.details(ctx)
         if ctx.same_host:
@@ -465,9 +465,9 @@ class DiscardDestination(HostStep):
                 host=source,
             )
 
-    def details(self, ctx: Context) -> wire.DiscardDestination:
+    def details(self, ctx: Context) -> commands.DiscardDestination:
         """In one directory only what made room goes."""
-        return wire.DiscardDestination(same_directory=same_directory(ctx))
+        return commands.DiscardDestination(same_directory=same_directory(ctx))
 
     def perform_ended(self, ctx: Context) -> dict[str, Any]:
         """Nova deletes it too; what is there all the same goes once the source has shown its disks."""

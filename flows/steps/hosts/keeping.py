@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from droveway import wire
 from droveway.errors import StepError
 from droveway.flows import outcome
 from droveway.flows.before import SWAP, before
@@ -13,10 +12,12 @@ from droveway.flows.step import Where
 from droveway.flows.steps.hosts.command import HostStep
 from droveway.flows.steps.rows import is_deleted
 from droveway.persistence.journal.moves import GONE
+from droveway.wire import commands
+from droveway.wire.values import ACTION_VERSION
 
-_ACTION: Final = f"keep_copy@{wire.ACTION_VERSION}"
+_ACTION: Final = f"keep_copy@{ACTION_VERSION}"
 
-_LATE: Final = wire.KeepCopy(disks=[])
+_LATE: Final = commands.KeepCopy(disks=[])
 """What the host has by then may have moved on, and is no reason to refuse the mark's end."""
 
 
@@ -38,11 +39,11 @@ class KeepCopy(HostStep):
         """After a confirm of Nova's too the mark ends; the server may have moved on since, disks and all."""
         return outcome.noted(**({} if is_deleted(ctx) else self._let_go(ctx, _LATE)))
 
-    def details(self, ctx: Context) -> wire.KeepCopy:
+    def details(self, ctx: Context) -> commands.KeepCopy:
         """The disks that came along."""
-        return wire.KeepCopy(disks=[disk.name for disk in before(ctx.move).guest.disks if disk.name != SWAP])
+        return commands.KeepCopy(disks=[disk.name for disk in before(ctx.move).guest.disks if disk.name != SWAP])
 
-    def _let_go(self, ctx: Context, details: wire.KeepCopy) -> dict[str, Any]:
+    def _let_go(self, ctx: Context, details: commands.KeepCopy) -> dict[str, Any]:
         host = self.host(ctx)
         try:
             if self._may_be_asked(ctx, host):

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from typing import Final
 
-from droveway import wire
 from droveway.errors import StepError
 from droveway.flows.run import DECLARED_DOWN, UNREACHABLE, Context
 from droveway.flows.steps.hosts.command import same_directory
 from droveway.persistence.journal.debts import RENAME
+from droveway.wire import commands
+from droveway.wire.values import ACTION_VERSION
 
 DEADLINE: Final = 60.0
 """Seconds for a host to rename a copy."""
 
-_KNOWN: Final = f"{RENAME}@{wire.ACTION_VERSION}"
+_KNOWN: Final = f"{RENAME}@{ACTION_VERSION}"
 
 
 def rename(ctx: Context, host: str) -> None:
@@ -34,7 +35,7 @@ def rename(ctx: Context, host: str) -> None:
             ctx.direction,
             host=host,
             action=RENAME,
-            details=wire.NoDetails(),
+            details=commands.NoDetails(),
             deadline=DEADLINE,
             command_direction="execute",
             part="rename",
@@ -50,7 +51,7 @@ def _owe(ctx: Context, host: str) -> None:
         ctx.step,
         host=host,
         action=RENAME,
-        details=wire.NoDetails(),
+        details=commands.NoDetails(),
         deadline=DEADLINE,
         direction="execute",
         entered=ctx.direction,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from droveway import wire
 from droveway.flows.before import before
 from droveway.flows.steps.attached import gone_since, port_refs, volume_refs
 from droveway.flows.steps.hosts.command import describe, new_flavor
 from droveway.flows.steps.rows import is_deleted
+from droveway.wire import commands
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,7 +22,7 @@ DEADLINE: Final = 60.0
 
 def on_source(ctx: Context, host: str) -> None:
     """Define the source's guest as it was, but with what is attached by now: else it could not start."""
-    details = wire.PrepareSourceGuest(
+    details = commands.PrepareSourceGuest(
         definition=before(ctx.move).guest.definition, volumes=volume_refs(ctx), ports=port_refs(ctx)
     )
     _command(ctx, host, "prepare_source_guest", details)
@@ -31,7 +31,7 @@ def on_source(ctx: Context, host: str) -> None:
 def on_destination(ctx: Context, host: str, definition: str) -> None:
     """Define the destination's guest as the revert found it, but with what is attached by now."""
     flavor = new_flavor(ctx)
-    details = wire.DefineGuest(
+    details = commands.DefineGuest(
         definition=definition,
         vcpus=flavor["vcpus"],
         memory_mb=flavor["memory_mb"],

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from droveway import wire
 from droveway.errors import StepError
 from droveway.flows.run import DECLARED_DOWN, Context
 from droveway.flows.step import Where
 from droveway.flows.steps.hosts import clearing
 from droveway.flows.steps.hosts.command import HostStep, same_directory
+from droveway.wire import commands
 
 
 class RestoreDisks(HostStep):
@@ -19,9 +19,9 @@ class RestoreDisks(HostStep):
     does = "put the source's disks back"
     undoes = "set them aside again"
 
-    def details(self, ctx: Context) -> wire.RestoreDisks:
+    def details(self, ctx: Context) -> commands.RestoreDisks:
         """In one directory the destination's copy has to make room."""
-        return wire.RestoreDisks(same_directory=same_directory(ctx))
+        return commands.RestoreDisks(same_directory=same_directory(ctx))
 
     def undo(self, ctx: Context) -> None:
         """In a directory that both share the destination does it for a source that is declared down.

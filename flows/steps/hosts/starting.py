@@ -20,7 +20,7 @@ from droveway.persistence.journal.tables import MoveStep
 from droveway.persistence.nova import evacuations
 from droveway.persistence.nova.cell_hosts import Service
 from droveway.persistence.nova.vm_states import MigrationStatus, TaskState
-from droveway.wire import Ready
+from droveway.wire.commands import Ready
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,7 +7,6 @@ from typing import Any, ClassVar, Final
 import msgspec
 import sqlalchemy as sa
 
-from droveway import wire
 from droveway.errors import StepError
 from droveway.flows.run import DECLARED_DOWN, UNREACHABLE, Context
 from droveway.flows.step import Step, Where
@@ -21,6 +20,7 @@ from droveway.persistence.nova import actions, deletion, servers, usage
 from droveway.persistence.nova.actions import ActionRef
 from droveway.persistence.nova.cell import Instance
 from droveway.persistence.nova.vm_states import TaskState
+from droveway.wire import commands
 
 DELETE_EVENT: Final = "compute_terminate_instance"
 
@@ -119,7 +119,7 @@ class StopDeletedGuest(_AtHome):
 
     def details(self, ctx: Context) -> msgspec.Struct:  # noqa: ARG002 - the same for every server
         """No grace."""
-        return wire.StopGuest(grace=0.0, restart=False)
+        return commands.StopGuest(grace=0.0, restart=False)
 
 
 class DisconnectGuest(_AtHome):
@@ -132,10 +132,10 @@ class DisconnectGuest(_AtHome):
         """By rows and services alike: after a move that was undone half way they may differ."""
         volumes = {each.volume: each for each in volume_refs(ctx)}
         for held in ctx.run.volumes.for_server(ctx.move.server):
-            known = wire.VolumeRef(volume=held.volume, attachment=held.id, device="")
+            known = commands.VolumeRef(volume=held.volume, attachment=held.id, device="")
             volumes.setdefault(held.volume, known)
-        ports = [wire.PortRef(port=port.id, mac=port.mac) for port in ctx.run.network.ports(ctx.move.server)]
-        return wire.Connections(volumes=list(volumes.values()), ports=ports)
+        ports = [commands.PortRef(port=port.id, mac=port.mac) for port in ctx.run.network.ports(ctx.move.server)]
+        return commands.Connections(volumes=list(volumes.values()), ports=ports)
 
 
 class RemoveGuest(_AtHome):

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from droveway.persistence.nova.vm_states import MigrationStatus, TaskState
-from droveway.wire import Direction
+from droveway.wire.values import Direction
 
 
 class Side(enum.StrEnum):

@@ -43,7 +43,7 @@ from droveway.persistence.nova import actions, objects, servers, usage
 from droveway.persistence.nova.cell_hosts import ComputeNode
 from droveway.persistence.nova.vm_states import MigrationStatus, PowerState, TaskState, VmState
 from droveway.persistence.times import to_json, utcnow
-from droveway.wire import GuestState, NoDetails
+from droveway.wire.commands import GuestState, NoDetails
 
 _TRIED: Final = sa.select(MoveAttempt.host, MoveAttempt.node).where(MoveAttempt.move_id == sa.bindparam("move"))
 _NODES: Final = sa.select(ComputeNode.id).where(ComputeNode.host.in_(sa.bindparam("hosts", expanding=True)))

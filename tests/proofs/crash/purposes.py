@@ -14,10 +14,11 @@ from typing import Any, Final
 
 import msgspec
 from proofs.crash import seen as crash_seen
-from proofs.crash.points import ENDS, Point
+from proofs.crash.points import Point
 from proofs.crash.seen import Disk, Host, Seen
 
 from droveway.errors import DrovewayError
+from droveway.persistence.journal import kinds
 from droveway.persistence.journal.states import State
 
 GIB: Final = 1 << 30
@@ -149,7 +150,7 @@ def of(point: Point, end: State, *, deleted: bool) -> Check:
     if deleted:
         return gone
     purpose = PURPOSES[point.kind]
-    return purpose.done if end is ENDS[point.kind][0] else purpose.undone
+    return purpose.done if end is kinds.of(point.kind).ending(done=True).state else purpose.undone
 
 
 def require(root: Path, before: Seen, check: Check) -> None:

@@ -17,7 +17,7 @@ from proofs.crash.points import CALL, EFFECT, Path, Point, Spot
 
 from droveway.errors import DestinationFault, DrovewayError, Refused, StepError
 from droveway.flows.graph import Graph
-from droveway.wire import Direction
+from droveway.wire.values import Direction
 from droveway.workers.actions import table as actions
 
 SOURCE: Final = "host1"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from droveway.wire import DiskInfo
+from droveway.wire.commands import DiskInfo
 from droveway.workers.hypervisors import headers, qcow2
 from droveway.workers.hypervisors.sandbox.hypervisor import Sandbox
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from droveway.cli import main
 from droveway.lab import faults
 from droveway.lab.layout import Layout
-from droveway.wire import Direction
+from droveway.wire.values import Direction
 
 AT_ONCE = 6
 """The chunks of a worker's life that are not waited for: enough of them that a time left can be told."""

@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 from support.rows.moving_rows import DESTINATION, SOURCE
 
-from droveway import wire
 from droveway.clients import zookeeper
 from droveway.clients.zookeeper import command_path, result_path, worker_path
+from droveway.wire import codec, commands
 
 
 class AnsweringHosts:
@@ -20,10 +20,10 @@ class AnsweringHosts:
         self.says: dict[tuple[str, str], Any] = {}
         """Host and action → the value of the answer, or the StepError's fields as an ``error``."""
         self.mute: set[str] = set()
-        self.asked: list[wire.Command] = []
+        self.asked: list[commands.Command] = []
         for host in (SOURCE, DESTINATION):
-            record = wire.Registration(host=host, version="1", hypervisor="toy", actions=[], address="unix:/none")
-            self._real.create(worker_path(host), wire.encode(record))
+            record = commands.Registration(host=host, version="1", hypervisor="toy", actions=[], address="unix:/none")
+            self._real.create(worker_path(host), codec.encode(record))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._real, name)
@@ -52,11 +52,11 @@ class AnsweringHosts:
     def create_guarded(self, path: str, data: bytes, **guard: Any) -> bool:
         """Post a command, and its answer."""
         made: bool = self._real.create_guarded(path, data, **guard)
-        command = wire.decode_command(data)
+        command = codec.decode_command(data)
         if made and command.host not in self.mute:
             self.asked.append(command)
             said = self.says[command.host, command.action]
             facts = said if set(said) == {"error"} else {"value": said}
-            answer = wire.Result(key=command.key, epoch=command.epoch, **facts)
-            self._real.create(result_path(command.host, command.key), wire.encode(answer))
+            answer = commands.Result(key=command.key, epoch=command.epoch, **facts)
+            self._real.create(result_path(command.host, command.key), codec.encode(answer))
         return made

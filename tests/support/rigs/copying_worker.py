@@ -10,9 +10,9 @@ from pathlib import Path
 
 import msgspec
 
-from droveway import wire
 from droveway.clients import zookeeper
 from droveway.clients.zookeeper import command_path, epoch_path
+from droveway.wire import codec, commands
 from droveway.workers.daemon import Worker
 from droveway.workers.hypervisors.sandbox.hypervisor import Sandbox
 from droveway.workers.transfer import copying
@@ -24,7 +24,7 @@ class Spec(msgspec.Struct):
 
     root: str
     guests_log: str
-    command: wire.Command
+    command: commands.Command
     sync_bytes: int
     kill_at_chunk: int
 
@@ -54,7 +54,7 @@ def main(text: str) -> None:
     command, root = spec.command, Path(spec.root)
     coordination = zookeeper.connect_embedded(zookeeper.embedded_store())
     coordination.create(epoch_path(command.move), str(command.epoch).encode())
-    coordination.create(command_path(command.host, command.key), wire.encode(command))
+    coordination.create(command_path(command.host, command.key), codec.encode(command))
     worker = Worker(
         command.host,
         root,

@@ -14,7 +14,6 @@ from typing import Any, ClassVar
 from sqlalchemy import event
 from support.rigs.valid_answers import VALID
 
-from droveway import wire
 from droveway.clients import zookeeper
 from droveway.clients.zookeeper import Coordination, command_path, result_path, worker_path
 from droveway.engines.conductor.conductor import Conductor, MoveConductor
@@ -28,6 +27,7 @@ from droveway.persistence.database import Database, database_time, sqlite_url
 from droveway.persistence.journal import kinds, migrate, moves
 from droveway.persistence.journal.moves import FlowRef, Request
 from droveway.persistence.journal.tables import Move, MoveStep
+from droveway.wire import codec, commands
 
 
 class Crash(BaseException):
@@ -177,7 +177,7 @@ class OnHost(Step):
             "execute",
             host=ctx.move.source_host,
             action="set_aside",
-            details=wire.NoDetails(),
+            details=commands.NoDetails(),
             deadline=self.deadline,
         )
 
@@ -187,7 +187,7 @@ class OnHost(Step):
             "revert",
             host=ctx.move.source_host,
             action="set_aside",
-            details=wire.NoDetails(),
+            details=commands.NoDetails(),
             deadline=self.deadline,
         )
 
@@ -351,15 +351,17 @@ class Rig:
 class FakeWorker:
     """Answers a host's commands; each answer is made by ``act``, which may raise a StepError or return None to wait."""
 
-    def __init__(self, coordination: Coordination, host: str, act: Callable[[wire.Command], dict[str, Any]]) -> None:
+    def __init__(
+        self, coordination: Coordination, host: str, act: Callable[[commands.Command], dict[str, Any]]
+    ) -> None:
         self.coordination = coordination
         self.host = host
         self.act = act
-        self.seen: list[wire.Command] = []
+        self.seen: list[commands.Command] = []
         self._wakeup = threading.Event()
         self._stopped = False
-        registration = wire.Registration(host=host, version="1", hypervisor="toy", actions=[], address="unix:/none")
-        coordination.create(worker_path(host), wire.encode(registration), ephemeral=True)
+        registration = commands.Registration(host=host, version="1", hypervisor="toy", actions=[], address="unix:/none")
+        coordination.create(worker_path(host), codec.encode(registration), ephemeral=True)
         self._unwatch = coordination.watch(command_path(host), self._wakeup.set)
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -382,14 +384,14 @@ class FakeWorker:
         node = self.coordination.get(command_path(self.host, key))
         if node is None:
             return
-        command = wire.decode_command(node[0])
+        command = codec.decode_command(node[0])
         self.seen.append(command)
         try:
             right = VALID[command.action] if command.direction == "execute" else {}
-            result = wire.Result(key=key, epoch=command.epoch, value={**right, **self.act(command)})
+            result = commands.Result(key=key, epoch=command.epoch, value={**right, **self.act(command)})
         except StepError as error:
-            result = wire.Result(key=key, epoch=command.epoch, error=error.as_dict())
-        self.coordination.create(result_path(self.host, key), wire.encode(result))
+            result = commands.Result(key=key, epoch=command.epoch, error=error.as_dict())
+        self.coordination.create(result_path(self.host, key), codec.encode(result))
 
 
 @contextlib.contextmanager

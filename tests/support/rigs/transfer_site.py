@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from support.rigs.worker_rig import MOVE, PROBE, SERVER, Cloud, cloud
 
-from droveway import wire
+from droveway.wire import commands
 from droveway.workers.transfer import extents, frames
 from droveway.workers.transfer.client import RemoteSource
 from droveway.workers.transfer.sources import LocalSource
@@ -44,12 +44,12 @@ class Site:
         self.offer()
 
     def offer(self, peer: str = "beta", **facts: Any) -> None:
-        self.cloud.run("alpha", "offer_disks", wire.OfferDisks(peer=peer), **facts)
+        self.cloud.run("alpha", "offer_disks", commands.OfferDisks(peer=peer), **facts)
 
     @property
-    def details(self) -> wire.CopyDisks:
+    def details(self) -> commands.CopyDisks:
         address = self.cloud.hosts["alpha"].transfer_address
-        return wire.CopyDisks(variant="pull", source="alpha", address=address, probe=PROBE)
+        return commands.CopyDisks(variant="pull", source="alpha", address=address, probe=PROBE)
 
     def copy(self, **facts: Any) -> dict[str, Any]:
         return self.cloud.run("beta", "copy_disks", self.details, **facts)

@@ -16,9 +16,11 @@ import msgspec
 from support.servers.certificates import Authority
 from support.servers.ports import free_port
 
-from droveway import certificates, wire
+from droveway import certificates
 from droveway.clients import zookeeper
 from droveway.clients.zookeeper import command_path, epoch_path
+from droveway.wire import codec, commands
+from droveway.wire.values import Direction
 from droveway.workers import stores
 from droveway.workers.actions import copies
 from droveway.workers.actions import table as actions
@@ -40,8 +42,8 @@ MOVE = "9f3c8a10-77aa-4a63-8d4e-2a0f2a0c9b02"
 OTHER_MOVE = "1d2b7c55-0000-4a63-8d4e-2a0f2a0c9b03"
 FLOW = "c0ffee00-77aa-4a63-8d4e-2a0f2a0c9b04"
 PROBE = f".droveway-probe-{MOVE}-1"
-VOLUME = wire.VolumeRef(volume="vol1", attachment="att1", device="/dev/vdb")
-PORT = wire.PortRef(port="port1", mac="fa:16:3e:00:00:01")
+VOLUME = commands.VolumeRef(volume="vol1", attachment="att1", device="/dev/vdb")
+PORT = commands.PortRef(port="port1", mac="fa:16:3e:00:00:01")
 
 
 class Killed(BaseException):
@@ -181,14 +183,14 @@ class Cloud:
         action: str,
         details: msgspec.Struct | None = None,
         *,
-        direction: wire.Direction = "execute",
+        direction: Direction = "execute",
         step: str | None = None,
         epoch: int = 1,
         move: str = MOVE,
         attempt: int | None = None,
-    ) -> wire.Command:
+    ) -> commands.Command:
         number = attempt if attempt is not None else next(self.numbers)
-        return wire.Command(
+        return commands.Command(
             key=f"{FLOW}.{step or action}.{direction}.{number}",
             host=host,
             move=move,
@@ -197,7 +199,7 @@ class Cloud:
             step=step or action,
             action=action,
             direction=direction,
-            details=msgspec.to_builtins(details if details is not None else wire.NoDetails()),
+            details=msgspec.to_builtins(details if details is not None else commands.NoDetails()),
             deadline=60.0,
         )
 
@@ -208,20 +210,20 @@ class Cloud:
         details: msgspec.Struct | None = None,
         *,
         probe: Probe | None = None,
-        tell: Callable[[wire.Progress], None] = lambda progress: None,
+        tell: Callable[[commands.Progress], None] = lambda progress: None,
         **facts: Any,
     ) -> dict[str, Any]:
         """Carry the action out as the daemon would, without one."""
         command = self.command(host, action, details, **facts)
         context = Context(self.hosts[host], command, probe=probe, tell=tell)
         with self.asked(command):
-            return actions.run(context, wire.details_of(command))
+            return actions.run(context, codec.details_of(command))
 
     @contextlib.contextmanager
-    def asked(self, command: wire.Command) -> Iterator[None]:
+    def asked(self, command: commands.Command) -> Iterator[None]:
         """While the block runs, the command is asked for."""
         path = command_path(command.host, command.key)
-        self.coordination.create(path, wire.encode(command))
+        self.coordination.create(path, codec.encode(command))
         try:
             yield
         finally:

@@ -8,10 +8,10 @@ from typing import NamedTuple
 import msgspec
 from support.rigs.worker_rig import MIB, PORT, PROBE, VOLUME, Cloud, KillAt, Killed
 
-from droveway import wire
+from droveway.wire import commands
 
-CONNECTIONS = wire.Connections(volumes=[VOLUME], ports=[PORT])
-SIZES = wire.FitDisks(root_bytes=6 * MIB, ephemeral_bytes=2 * MIB, swap_bytes=MIB)
+CONNECTIONS = commands.Connections(volumes=[VOLUME], ports=[PORT])
+SIZES = commands.FitDisks(root_bytes=6 * MIB, ephemeral_bytes=2 * MIB, swap_bytes=MIB)
 
 
 class Variant(NamedTuple):
@@ -40,13 +40,13 @@ class Stage(NamedTuple):
 
 def forward(site: Cloud, variant: Variant, *, power_on: bool = False) -> list[Stage]:
     there, text = variant.destination, site.definition()
-    copy = wire.CopyDisks(
+    copy = commands.CopyDisks(
         variant="pull" if variant.copy == "pull" else "local",
         source="alpha",
         address=site.hosts["alpha"].transfer_address,
         probe=PROBE,
     )
-    define = wire.DefineGuest(
+    define = commands.DefineGuest(
         definition=text,
         vcpus=2,
         memory_mb=128,
@@ -54,35 +54,35 @@ def forward(site: Cloud, variant: Variant, *, power_on: bool = False) -> list[St
         ports=[PORT],
         previous=text if there == "alpha" else "",
     )
-    check = wire.CheckDestination(definition=text, vcpus=2, memory_mb=128, disk_bytes=MIB, probe=PROBE)
+    check = commands.CheckDestination(definition=text, vcpus=2, memory_mb=128, disk_bytes=MIB, probe=PROBE)
     return [
         Stage(there, "check_destination", check),
-        Stage("alpha", "find_storage", wire.FindStorage(probe=PROBE)),
-        Stage("alpha", "stop_guest", wire.StopGuest(grace=5, restart=power_on)),
+        Stage("alpha", "find_storage", commands.FindStorage(probe=PROBE)),
+        Stage("alpha", "stop_guest", commands.StopGuest(grace=5, restart=power_on)),
         Stage("alpha", "disconnect", CONNECTIONS),
-        Stage("alpha", "set_aside", wire.NoDetails()),
-        Stage("alpha", "offer_disks", wire.OfferDisks(peer=there)),
+        Stage("alpha", "set_aside", commands.NoDetails()),
+        Stage("alpha", "offer_disks", commands.OfferDisks(peer=there)),
         Stage(there, "copy_disks", copy),
         Stage(there, "fit_disks", SIZES, undone=False),
         Stage(there, "connect", CONNECTIONS),
         Stage(there, "define_guest", define),
-        Stage(there, "start_guest", wire.StartGuest(power_on=power_on)),
+        Stage(there, "start_guest", commands.StartGuest(power_on=power_on)),
     ]
 
 
 def backward(site: Cloud, variant: Variant, text: str, *, power_on: bool = False) -> list[Stage]:
     there = variant.destination
-    prepare = wire.PrepareSourceGuest(
+    prepare = commands.PrepareSourceGuest(
         definition=text, volumes=[VOLUME], ports=[PORT], previous=site.definition() if there == "alpha" else ""
     )
-    discard = wire.DiscardDestination(same_directory=variant.same_directory)
+    discard = commands.DiscardDestination(same_directory=variant.same_directory)
     return [
-        Stage("alpha", "check_set_aside", wire.NoDetails()),
-        Stage(there, "stop_guest", wire.StopGuest(grace=5, restart=power_on)),
+        Stage("alpha", "check_set_aside", commands.NoDetails()),
+        Stage(there, "stop_guest", commands.StopGuest(grace=5, restart=power_on)),
         Stage(there, "disconnect", CONNECTIONS),
-        Stage("alpha", "restore_disks", wire.RestoreDisks(same_directory=variant.same_directory)),
+        Stage("alpha", "restore_disks", commands.RestoreDisks(same_directory=variant.same_directory)),
         Stage("alpha", "prepare_source_guest", prepare),
-        Stage("alpha", "start_guest", wire.StartGuest(power_on=power_on), undone=False),
+        Stage("alpha", "start_guest", commands.StartGuest(power_on=power_on), undone=False),
         Stage(there, "discard_destination", discard, undone=False),
     ]
 

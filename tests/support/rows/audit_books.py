@@ -21,7 +21,7 @@ from droveway.audit.records import (
     Store,
 )
 from droveway.persistence.journal.states import State
-from droveway.wire import Guest
+from droveway.wire.queries import Guest
 
 SERVER: Final = "11111111-1111-4111-8111-111111111111"
 MOVE: Final = "22222222-2222-4222-8222-222222222222"

@@ -24,7 +24,8 @@ from droveway.persistence.nova import base as nova_base
 from droveway.persistence.nova import objects
 from droveway.persistence.nova.cell import BlockDeviceMapping, Instance, InstanceExtra, Migration
 from droveway.persistence.nova.cells import Cells
-from droveway.wire import Direction, DiskInfo, GuestState
+from droveway.wire.commands import DiskInfo, GuestState
+from droveway.wire.values import Direction
 
 CELL: Final = "cell1"
 SERVER: Final = "5b0b9cb5-2ee8-4b0d-9e2c-6b2d60f6ad01"

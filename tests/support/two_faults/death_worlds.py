@@ -15,7 +15,7 @@ from support.two_faults.world import Watch
 from droveway.errors import DestinationFault, Parked, StepError
 from droveway.lab import stopped
 from droveway.persistence.nova.cell import Service
-from droveway.wire import Direction
+from droveway.wire.values import Direction
 
 SOURCE: Final = "source"
 DESTINATION: Final = "destination"

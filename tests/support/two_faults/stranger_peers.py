@@ -21,8 +21,9 @@ from support.rigs.worker_rig import MOVE, PROBE, SERVER, Cloud, cloud
 from support.two_faults import stranger_words
 from support.two_faults.stranger_lies import Lies
 
-from droveway import wire
 from droveway.errors import Fenced, Refused, StepError
+from droveway.wire import codec, commands
+from droveway.wire.values import MOST_BYTES
 from droveway.workers import run
 from droveway.workers.transfer import client as transfer
 from droveway.workers.transfer import frames
@@ -49,7 +50,7 @@ def source(folder: Path, lies: Lies) -> str:
         made.hosts["beta"].directories.path(NEIGHBOUR, "disk").write_bytes(SECRET)
         before = _files(made)
         address = made.hosts["alpha"].transfer_address
-        details = wire.CopyDisks(variant="pull", source="alpha", address=address, probe=PROBE)
+        details = commands.CopyDisks(variant="pull", source="alpha", address=address, probe=PROBE)
         try:
             made.run("beta", "copy_disks", details)
         except (StepError, Fenced) as error:
@@ -70,7 +71,7 @@ def asker(folder: Path, lies: Lies) -> str:
         alpha.directories.create(NEIGHBOUR)
         (alpha.directories.path(NEIGHBOUR, "disk")).write_bytes(SECRET * 100)
         made.run("alpha", "set_aside")
-        made.run("alpha", "offer_disks", wire.OfferDisks(peer="beta"))
+        made.run("alpha", "offer_disks", commands.OfferDisks(peer="beta"))
         made.serve("alpha")
         before = _files(made)
         got = _ask(alpha.transfer_address.removeprefix("unix:"), lies)
@@ -96,9 +97,9 @@ def _misled(error: StepError | Fenced) -> str:
     """What is wrong with the error that the destination's worker would answer its conductor with."""
     if isinstance(error, Fenced):
         return ""
-    answer = wire.encode(wire.Result(key="k", epoch=1, error=run.told(error)))
+    answer = codec.encode(commands.Result(key="k", epoch=1, error=run.told(error)))
     try:
-        answered = wire.decode_result(answer).error
+        answered = codec.decode_result(answer).error
     except Refused as why:
         return f"no conductor takes the destination's answer: {why}"
     if error.error_code not in _OWN:
@@ -204,7 +205,7 @@ def _bent(answer: dict[str, Any], lies: Lies) -> dict[str, Any]:
         )
 
     def name() -> str:
-        return lies.choice((lies.word(), "x" * 2 * wire.MOST_BYTES, f"../{NEIGHBOUR}/disk", "disk.swap", "disk.eph0"))
+        return lies.choice((lies.word(), "x" * 2 * MOST_BYTES, f"../{NEIGHBOUR}/disk", "disk.swap", "disk.eph0"))
 
     def extents() -> list[list[int]]:
         return [[lies.choice((0, -1, 4096, lies.number())), lies.choice((4096, 0, lies.number()))] for _ in range(3)]

@@ -17,7 +17,6 @@ import msgspec
 from support.rigs.valid_answers import VALID
 from support.two_faults.stranger_lies import HOST, Lies
 
-from droveway import wire
 from droveway.clients.zookeeper import (
     Coordination,
     connect_embedded,
@@ -35,6 +34,8 @@ from droveway.persistence.database import Database, sqlite_url
 from droveway.persistence.journal import daemons
 from droveway.persistence.journal.tables import Counter, JournalBase
 from droveway.persistence.restored import EPOCH
+from droveway.wire import codec, commands, queries
+from droveway.wire.values import harmless
 
 HONEST: Final = "host1"
 NOW: Final = 9
@@ -164,11 +165,11 @@ def page(_: Path, lies: Lies) -> str:
         words = dict.fromkeys(("id", "host", "reading", "error"), lies.word)
         return lies.bent(honest, **lists, **numbers, **words)
 
-    asked = wire.Inquiry(id="q", host=HOST, question=question, seconds=1.0)
+    asked = queries.Inquiry(id="q", host=HOST, question=question, seconds=1.0)
     try:
-        found = wire.decode_page(lies.written(told), asked, 0)
+        found = codec.decode_page(lies.written(told), asked, 0)
     except Refused as error:
-        return obeyed(wire.harmless(str(error)))
+        return obeyed(harmless(str(error)))
     if (found.id, found.host, found.number) != ("q", HOST, 0):
         return f"page {found.number} of {found.id!r} by {found.host!r} is taken"
     taken = msgspec.to_builtins(found)
@@ -190,7 +191,7 @@ def result(_: Path, lies: Lies) -> str:
     session = connect_embedded(embedded_store())
     try:
         session.create(result_path(HOST, KEY), lies.written(told))
-        asked = wire.Command(
+        asked = commands.Command(
             key=KEY, host=HOST, move="m", server="s", epoch=NOW, step="s", action="connect", direction="execute",
             details={}, deadline=1.0,
         )  # fmt: skip
@@ -218,7 +219,7 @@ _CONDUCTORS: Final = ("declared-down", "host-unreachable", "fenced", "deleted", 
 def answer(_: Path, lies: Lies) -> str:
     """The value or the error in a result: it has what its action answers, and no conductor's words."""
     action = lies.choice(sorted(VALID))
-    asked = wire.Command(
+    asked = commands.Command(
         key=KEY, host=HOST, move="m", server="s", epoch=NOW, step="s", action=action,
         direction=lies.choice(("execute", "execute", "execute", "revert")), details={"source": HONEST}, deadline=1.0,
     )  # fmt: skip
@@ -235,7 +236,7 @@ def answer(_: Path, lies: Lies) -> str:
             "error": lies.bent(error, code=code, host=lies.word),
         }
     try:
-        found = answers.checked(asked, wire.decode_answer(json.dumps(told).encode(), KEY))
+        found = answers.checked(asked, codec.decode_answer(json.dumps(told).encode(), KEY))
     except Refused:
         return ""
     if found.error is not None:

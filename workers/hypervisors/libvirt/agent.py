@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from droveway.wire import harmless
+from droveway.wire.values import harmless
 from droveway.workers.hypervisors.libvirt.connection import library
 from droveway.workers.hypervisors.libvirt.errors import Code, is_code, text_of
 

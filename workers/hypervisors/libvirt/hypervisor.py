@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from droveway.errors import DestinationFault, StepError
-from droveway.wire import DiskInfo
+from droveway.wire.commands import DiskInfo
 from droveway.workers.hypervisors import headers, processes, qcow2
 from droveway.workers.hypervisors.attached import AttachingHypervisor
 from droveway.workers.hypervisors.base import BASES, NO_FORMATS, Fence, GuestRecord, Mark, Port, Volume

@@ -22,7 +22,7 @@ from typing import Any, Literal
 import msgspec
 
 from droveway.errors import StepError
-from droveway.wire import DiskInfo
+from droveway.wire.commands import DiskInfo
 from droveway.workers.hypervisors import durable
 from droveway.workers.hypervisors.attached import AttachingHypervisor, LocalVolume
 from droveway.workers.hypervisors.base import NO_FORMATS, Fence, GuestRecord, Mark, Port, Volume

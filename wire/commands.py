@@ -1,4 +1,4 @@
-"""The records that conductor and worker exchange, with a schema per action.
+"""What a worker is asked to do and what it answers: commands, their results, and a schema for each action.
 
 Plain data: JSON objects below ``/hosts/NAME`` in ZooKeeper.  No record carries a secret; a volume travels as its
 attachment's id and the worker resolves it with its own service credential.
@@ -6,17 +6,22 @@ attachment's id and the worker resolves it with its own service credential.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
-from typing import Annotated, Any, Final, Literal, TypeVar
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
-from droveway.errors import Refused
-
-Direction = Literal["execute", "revert"]
-
-ACTION_VERSION: Final = 1
+from droveway.wire.values import (
+    ACTION_VERSION,
+    MOST_DISKS,
+    Connector,
+    Direction,
+    Name,
+    Number,
+    Owner,
+    Seconds,
+    Text,
+    require_plain,
+)
 
 LEVEL: Final = 5
 """How much is spoken to workers: one more with each release that adds an action; it has all that lower ones have."""
@@ -33,52 +38,8 @@ SINCE: Final = {
 }
 """The level that an action or an inquiry came with; those that are not named here came with the first."""
 
-
-MOST_BYTES: Final = 256 * 1024
-"""Of a record; ZooKeeper itself takes four times as much."""
-
 MOST_ACTIONS: Final = 200
 """Of one worker."""
-
-LONGEST_ERROR: Final = 2000
-"""Characters of one value of an error: it is stored in rows and shown to operators."""
-
-MOST_DISKS: Final = 256
-"""Of one server."""
-
-MOST_FIELDS: Final = 64
-"""Of what a host tells Cinder of itself."""
-
-MOST_PAGES: Final = 64
-"""Of the answer to one inquiry."""
-
-Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.:-]{0,254}\Z")]
-"""What may become the name of a file, a node or a column's value."""
-
-PRINTABLE: Final = r"[^\x00-\x1f\x7f-\x9f]"
-
-Text = Annotated[str, msgspec.Meta(pattern=rf"^{PRINTABLE}{{0,2000}}\Z")]
-"""What a terminal may be shown."""
-
-Owner = Annotated[str, msgspec.Meta(pattern=r"^([A-Za-z0-9_][A-Za-z0-9_.:-]{0,254})?\Z")]
-"""A `Name`, or nothing."""
-
-Number = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
-"""What a column holds."""
-
-Connector = Annotated[dict[Text, Any], msgspec.Meta(max_length=MOST_FIELDS)]
-"""A host as Cinder wants to know it; `require_plain` looks at the values.
-
-A schema of them would be a text in a list in a choice in a dict, of which msgspec reads at the end of a process what it
-has freed.
-"""
-
-Seconds = Annotated[float, msgspec.Meta(ge=0.0, le=1e9)]
-
-_TEXT: Final = re.compile(rf"{PRINTABLE}{{0,2000}}\Z")
-_UNPRINTABLE: Final = re.compile(rf"(?!{PRINTABLE}).", re.DOTALL)
-
-_Record = TypeVar("_Record", bound=msgspec.Struct)
 
 
 class Command(msgspec.Struct, frozen=True, kw_only=True):
@@ -141,81 +102,6 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True):
     """Of the machine: two workers of one host name with different ones are on two machines."""
 
 
-def encode(record: msgspec.Struct) -> bytes:
-    """The record as JSON."""
-    return msgspec.json.encode(record)
-
-
-def decode(data: bytes, kind: type[_Record]) -> _Record:
-    """The record in a node; raises `droveway.errors.Refused` when it holds none of that kind.
-
-    Whoever may write the node may have written anything.
-    """
-    name = kind.__name__.lower()
-    if len(data) > MOST_BYTES:
-        raise Refused(f"the node holds {len(data)} bytes, more than a {name} may have ({MOST_BYTES})")
-    if b"\\u0000" in data:
-        raise Refused(f"the node holds a NUL character, which no {name} has")
-    try:
-        return msgspec.json.decode(data, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise Refused(f"the node holds no valid {name}: {error}") from None
-
-
-def decode_command(data: bytes) -> Command:
-    """The command in a node; raises as `decode` does."""
-    return decode(data, Command)
-
-
-def decode_result(data: bytes) -> Result:
-    """The result in a node; raises as `decode` does."""
-    result = decode(data, Result)
-    if result.error is not None and not {"code", "message"} <= result.error.keys():
-        raise Refused("the node holds a result whose error has no code or no message")
-    if result.error is not None:
-        return msgspec.structs.replace(result, error={key: harmless(text) for key, text in result.error.items()})
-    return result
-
-
-def harmless(text: str) -> str:
-    """Return a host's words as they may be stored and shown: in one line, bounded, and `printable`."""
-    shown = printable(" ".join(text[:LONGEST_ERROR].split()))
-    return shown if len(text) <= LONGEST_ERROR else f"{shown}..."
-
-
-def printable(text: str) -> str:
-    """Return the text as a terminal may be shown it: everything else by its code."""
-    whole = text.encode("utf-8", "backslashreplace").decode()
-    return _UNPRINTABLE.sub(lambda found: f"\\x{ord(found[0]):02x}", whole)
-
-
-def decode_answer(data: bytes, key: str) -> Result:
-    """The result of the command ``key`` in a node; raises as `decode` does."""
-    result = decode_result(data)
-    if result.key != key:
-        raise Refused(f"the node holds the result of {result.key[:80]}")
-    return result
-
-
-def decode_inquiry(data: bytes, host: str, number: str) -> Inquiry:
-    """The inquiry of this name to this host in a node; raises as `decode` does."""
-    inquiry = decode(data, Inquiry)
-    if (inquiry.id, inquiry.host) != (number, host):
-        raise Refused(f"the node holds the inquiry {inquiry.id[:80]} to host {inquiry.host[:80]}")
-    return inquiry
-
-
-def decode_page(data: bytes, inquiry: Inquiry, number: int) -> Page:
-    """The page of the answer to this inquiry in a node; raises as `decode` does."""
-    page = decode(data, Page)
-    if (page.id, page.host, page.number) != (inquiry.id, inquiry.host, number):
-        raise Refused(f"the node holds page {page.number} of {page.id[:80]} by host {page.host[:80]}")
-    for held in page.held:
-        if not isinstance(held, INQUIRIES[inquiry.question]):
-            raise Refused(f"the node holds a {type(held).__name__.lower()}, which is no answer to {inquiry.question}")
-    return page
-
-
 class VolumeRef(msgspec.Struct, frozen=True, kw_only=True):
     """A volume as the worker sees it: it resolves ``attachment`` to the connection info itself."""
 
@@ -242,15 +128,6 @@ class DiskInfo(msgspec.Struct, frozen=True, kw_only=True):
     backing: Text = ""
     backing_format: Text = ""
     checksum: Text = ""
-
-
-def require_plain(connector: Mapping[str, Any]) -> None:
-    """Raise ValueError unless each value is a number, a text, a list of texts, true, false or nothing."""
-    for name, value in connector.items():
-        texts = value if isinstance(value, list) else [value]
-        is_text = all(isinstance(each, str) and _TEXT.match(each) for each in texts)
-        if not (is_text or isinstance(value, bool | int | float | None)):
-            raise ValueError(f"{name} of the connector is no plain value")
 
 
 class GuestState(msgspec.Struct, frozen=True, kw_only=True):
@@ -428,100 +305,6 @@ class DiscardDestination(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     same_directory: bool
 
 
-class Inquiry(msgspec.Struct, frozen=True, kw_only=True):
-    """What is asked of a worker about all that its host holds; its node's name is ``id``.
-
-    It stands under no move and changes nothing, so it needs no fence.  Its node goes with the session of who asks.
-    """
-
-    id: Name
-    host: str
-    question: Name
-    seconds: Seconds
-    """So long anybody waits for the answer, from when the worker finds the question."""
-    version: int = ACTION_VERSION
-
-
-class Guest(msgspec.Struct, frozen=True, kw_only=True, tag="guest"):
-    """A guest that is defined or runs on the host; memory in MiB."""
-
-    server: Name
-    name: Text
-    running: bool
-    defined: bool
-    vcpus: Number
-    memory_mb: Number
-    move: Owner = ""
-    """The move that it is marked with; empty when it has no mark."""
-
-
-class Connection(msgspec.Struct, frozen=True, kw_only=True, tag="connection"):
-    """A volume that is connected on the host."""
-
-    server: Name
-    volume: Name
-
-
-class Interface(msgspec.Struct, frozen=True, kw_only=True, tag="interface"):
-    """A port that is plugged on the host."""
-
-    server: Name
-    port: Name
-
-
-class StoreRef(msgspec.Struct, frozen=True, kw_only=True, tag="store"):
-    """The instances directory; hosts that name the same ``id`` share it."""
-
-    id: Name
-    path: Text
-
-
-class Entry(msgspec.Struct, frozen=True, kw_only=True, tag="entry"):
-    """What lies right below the instances directory; one with many files comes in several of the same name."""
-
-    name: Text
-    directory: bool
-    files: list[Text] = []
-    """What lies in it, whatever it is."""
-    move: Owner = ""
-    """The move that its marker or manifest names; empty when it has none."""
-
-
-class Digest(msgspec.Struct, frozen=True, kw_only=True, tag="digest"):
-    """What a disk holds that was set aside or is kept; sizes in bytes."""
-
-    name: Text
-    """Of its directory, right below the instances directory."""
-    disk: Text
-    digest: Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{64})?\Z")]
-    """As `copy_disks` made it of the disk; empty when it was not read to its end yet."""
-    read: Number
-    size: Number
-
-
-Held = Guest | Connection | Interface | StoreRef | Entry | Digest
-
-INQUIRIES: Final[dict[str, tuple[type[msgspec.Struct], ...]]] = {
-    "list_guests": (Guest, Connection, Interface),
-    "list_directories": (StoreRef, Entry),
-    "digest_disks": (Digest,),
-}
-"""Each question with what its answer is made of."""
-
-
-class Page(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of the answer to an inquiry, or why there is none; its node's name is ``<id>.<number>``."""
-
-    id: Name
-    host: str
-    reading: Name
-    """New for each time that the worker looked: pages of two readings make no answer."""
-    number: Annotated[int, msgspec.Meta(ge=0, lt=MOST_PAGES)]
-    pages: Annotated[int, msgspec.Meta(ge=1, le=MOST_PAGES)]
-    held: list[Held] = []
-    error: Text = ""
-
-
 ACTIONS: Final[dict[str, type[msgspec.Struct]]] = {
     "describe_guest": NoDetails,
     "check_destination": CheckDestination,
@@ -556,31 +339,3 @@ QUESTIONS: Final = frozenset({"check_guest", "check_health", "prepare_start"})
 Releases before level 4 ask ``check_health``, and their workers type that question at the guest's serial line: it is
 answered as ``check_guest`` is, and asked of nobody.
 """
-
-
-def details_of(command: Command) -> Any:
-    """The command's details as the action's record; raises Refused for an unknown action or malformed details."""
-    schema = ACTIONS.get(command.action)
-    if schema is None or command.version != ACTION_VERSION:
-        raise Refused(f"this worker does not know the action {command.action}@{command.version}: upgrade it first")
-    try:
-        return msgspec.convert(command.details, type=schema)
-    except msgspec.ValidationError as error:
-        raise Refused(f"the details of {command.action} break their schema: {error}") from None
-
-
-def learn_types() -> None:
-    """Let msgspec learn every record type that is loaded; whoever starts threads calls it first.
-
-    A thread that meets a type while another one makes msgspec learn it crashes the process (SIGSEGV, msgspec 0.22).
-    """
-    waiting: list[type[msgspec.Struct]] = [msgspec.Struct]
-    while waiting:
-        for each in waiting.pop().__subclasses__():
-            waiting.append(each)
-            if each.__module__.startswith("droveway.") and each not in _LEARNED:
-                msgspec.json.Decoder(each)
-                _LEARNED.add(each)
-
-
-_LEARNED: Final[set[type[msgspec.Struct]]] = set()
