@@ -13,6 +13,7 @@ from droveway.engines.conductor import incarnation
 from droveway.errors import DrovewayError, Refused
 from droveway.persistence.nova import catalog
 from droveway.wire import codec, commands, queries
+from droveway.wire.levels import LEVEL
 from droveway.wire.values import ACTION_VERSION, harmless
 
 
@@ -35,10 +36,8 @@ def check(around: Around) -> Iterator[Finding]:
         else:
             findings.append(_registered(host, registered[0], most))
     pinned = around.conf.upgrade_levels.worker
-    if pinned is not None and pinned < commands.LEVEL and not any(each.code == "worker-lacks" for each in findings):
-        detail = (
-            f"[upgrade_levels] worker is {pinned}, this release speaks {commands.LEVEL}, and no worker lacks anything"
-        )
+    if pinned is not None and pinned < LEVEL and not any(each.code == "worker-lacks" for each in findings):
+        detail = f"[upgrade_levels] worker is {pinned}, this release speaks {LEVEL}, and no worker lacks anything"
         findings.append(Finding("level-pinned", "upgrade_levels", detail))
     yield from findings
 

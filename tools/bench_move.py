@@ -38,8 +38,7 @@ from droveway.lab.session import Lab
 from droveway.persistence.journal.states import State
 from droveway.persistence.journal.tables import Move
 from droveway.persistence.nova.cells import Cells
-from droveway.workers.actions import copies
-from droveway.workers.actions import table as actions
+from droveway.workers.actions import copies, dispatch
 from droveway.workers.journal import WorkerJournal
 
 ROUNDS: Final = 6
@@ -68,7 +67,7 @@ NOT_OURS: Final = (PLACEMENT, DISK)
 CLOCKS: Final[list[tuple[Any, str, str]]] = [
     (placement._Transport, "send", PLACEMENT),
     (copies, "copy_disk", DISK),
-    (actions, "run", HOSTS),
+    (dispatch, "run", HOSTS),
     (WorkerJournal, "begin", WORKER_JOURNAL),
     (WorkerJournal, "finish", WORKER_JOURNAL),
     (WorkerJournal, "raise_epoch", WORKER_JOURNAL),

@@ -72,7 +72,7 @@ def decode_page(data: bytes, inquiry: Inquiry, number: int) -> Page:
     if (page.id, page.host, page.number) != (inquiry.id, inquiry.host, number):
         raise Refused(f"the node holds page {page.number} of {page.id[:80]} by host {page.host[:80]}")
     for held in page.held:
-        if not isinstance(held, INQUIRIES[inquiry.question]):
+        if not isinstance(held, INQUIRIES[inquiry.question].answer):
             raise Refused(f"the node holds a {type(held).__name__.lower()}, which is no answer to {inquiry.question}")
     return page
 
@@ -83,7 +83,7 @@ def details_of(command: Command) -> Any:
     if schema is None or command.version != ACTION_VERSION:
         raise Refused(f"this worker does not know the action {command.action}@{command.version}: upgrade it first")
     try:
-        return msgspec.convert(command.details, type=schema)
+        return msgspec.convert(command.details, type=schema.details)
     except msgspec.ValidationError as error:
         raise Refused(f"the details of {command.action} break their schema: {error}") from None
 

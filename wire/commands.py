@@ -6,7 +6,8 @@ attachment's id and the worker resolves it with its own service credential.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
 import msgspec
 
@@ -22,21 +23,6 @@ from droveway.wire.values import (
     Text,
     require_plain,
 )
-
-LEVEL: Final = 5
-"""How much is spoken to workers: one more with each release that adds an action; it has all that lower ones have."""
-
-SINCE: Final = {
-    "purge_kept": 2,
-    "list_guests": 3,
-    "list_directories": 3,
-    "check_guest": 4,
-    "keep_copy": 4,
-    "prepare_start": 4,
-    "digest_disks": 4,
-    "rename_copy": 5,
-}
-"""The level that an action or an inquiry came with; those that are not named here came with the first."""
 
 MOST_ACTIONS: Final = 200
 """Of one worker."""
@@ -155,6 +141,52 @@ class NoDetails(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """An action that needs to know nothing but its server."""
 
 
+class Nothing(msgspec.Struct, frozen=True, kw_only=True):
+    """Done."""
+
+
+class _Disk(msgspec.Struct, frozen=True, kw_only=True):
+    name: Name
+    format: Text
+    size: Number
+    allocated: Number
+    checksum: Text = ""
+    backing: Text = ""
+    backing_format: Text = ""
+
+
+class AsideDisk(_Disk, frozen=True, kw_only=True):
+    """A disk as it was when it was set aside; sizes in bytes."""
+
+    mtime_ns: int
+    inode: Annotated[int, msgspec.Meta(ge=0)]
+
+
+AsideDisks = Annotated[list[AsideDisk], msgspec.Meta(max_length=MOST_DISKS)]
+
+
+class SetAside(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to `set_aside`."""
+
+    disks: AsideDisks
+
+
+class Kept(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to `check_set_aside`."""
+
+    disks: AsideDisks
+    connector: Connector
+
+    def __post_init__(self) -> None:
+        require_plain(self.connector)
+
+
+class Discarded(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to `discard_source` and `rename_copy`: the name of what is kept; empty for nothing."""
+
+    kept: Owner
+
+
 class CheckDestination(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Find out whether this guest can run here; write the storage probe ``probe`` (a file name without a path)."""
 
@@ -166,10 +198,26 @@ class CheckDestination(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     volumes: list[VolumeRef] = []
 
 
+class Checked(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to `check_destination`."""
+
+    connector: Connector
+    free_bytes: Number
+
+    def __post_init__(self) -> None:
+        require_plain(self.connector)
+
+
 class FindStorage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Look for the destination's probe in this host's instances directory."""
 
     probe: str
+
+
+class Storage(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to `find_storage`."""
+
+    shared: bool
 
 
 class StopGuest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -179,6 +227,12 @@ class StopGuest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     restart: bool
     permission: Owner = ""
     """As in `StartGuest`, for the revert."""
+
+
+class Stopped(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to `stop_guest`: whether the guest ran before."""
+
+    ran: bool
 
 
 class Connections(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -194,6 +248,12 @@ class OfferDisks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     peer: str
 
 
+class Offered(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to `offer_disks`."""
+
+    address: Text
+
+
 class CopyDisks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Make this host's own copy of the disks that were set aside: by ``pull`` from the source, or ``local``."""
 
@@ -203,12 +263,40 @@ class CopyDisks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     probe: str
 
 
+class CopiedDisk(_Disk, frozen=True, kw_only=True):
+    """A disk that was copied; sizes in bytes."""
+
+    sent: Number
+    source_checksum: Text
+
+
+CopiedDisks = Annotated[list[CopiedDisk], msgspec.Meta(max_length=MOST_DISKS)]
+
+
+class Copied(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to `copy_disks`; ``bytes`` is what crossed the wire."""
+
+    variant: Text
+    disks: CopiedDisks
+    bases: CopiedDisks
+    bytes: Number
+
+
 class FitDisks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Grow root and ephemeral to the flavor, make swap anew.  Sizes in bytes; 0 for a disk that is not wanted."""
 
     root_bytes: int
     ephemeral_bytes: int
     swap_bytes: int
+
+
+Disks = Annotated[list[DiskInfo], msgspec.Meta(max_length=MOST_DISKS)]
+
+
+class Fitted(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to `fit_disks`."""
+
+    disks: Disks
 
 
 class DefineGuest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -223,12 +311,26 @@ class DefineGuest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Same host only: the definition that the undo puts back (else it undefines)."""
 
 
+class Defined(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to `define_guest` and `prepare_source_guest`: how often the guest was started on the host before."""
+
+    starts: Number
+
+
 class StartGuest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """Start the guest when ``power_on``; ``starts`` is its start count before this step began (once recorded)."""
 
     power_on: bool
     permission: Owner = ""
     """That of `Ready` which the start is by; empty only in what a conductor below level 4 posted."""
+
+
+class Started(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to `start_guest`."""
+
+    started: bool
+    running: bool
+    starts: Number
 
 
 class Ready(msgspec.Struct, frozen=True, kw_only=True):
@@ -243,6 +345,14 @@ class CheckCopy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     vcpus: int
     memory_mb: int
+
+
+class Whole(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to `check_copy`."""
+
+    running: bool
+    starts: Number
+    disks: Disks
 
 
 class CheckGuest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -305,37 +415,55 @@ class DiscardDestination(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     same_directory: bool
 
 
-ACTIONS: Final[dict[str, type[msgspec.Struct]]] = {
-    "describe_guest": NoDetails,
-    "check_destination": CheckDestination,
-    "find_storage": FindStorage,
-    "stop_guest": StopGuest,
-    "disconnect": Connections,
-    "connect": Connections,
-    "set_aside": NoDetails,
-    "offer_disks": OfferDisks,
-    "copy_disks": CopyDisks,
-    "fit_disks": FitDisks,
-    "define_guest": DefineGuest,
-    "prepare_start": NoDetails,
-    "start_guest": StartGuest,
-    "check_copy": CheckCopy,
-    "check_set_aside": NoDetails,
-    "check_guest": CheckGuest,
-    "check_health": CheckGuest,
-    "discard_source": DiscardSource,
-    "keep_copy": KeepCopy,
-    "purge_kept": PurgeKept,
-    "restore_disks": RestoreDisks,
-    "prepare_source_guest": PrepareSourceGuest,
-    "discard_destination": DiscardDestination,
-    "rename_copy": NoDetails,
-    "remove_guest": NoDetails,
-}
+class Schema(NamedTuple):
+    """How an action is spoken: its row below is all that conductors know of it.
 
-QUESTIONS: Final = frozenset({"check_guest", "check_health", "prepare_start"})
-"""Actions that only look and whose answers age: none is kept for a second asking, and none waits for a command.
+    What it does is a function of its name in ``workers/actions``.
+    """
+
+    details: type[msgspec.Struct]
+    answer: type[msgspec.Struct]
+    """What the value of its answer holds; an undo answers `Nothing`."""
+    since: int
+    """The level that it came with: see `droveway.wire.levels`."""
+    ages: bool = False
+    """Whether it only looks and its answer ages: none is kept for a second asking, and none waits for a command."""
+
+
+ACTIONS: Final[Mapping[str, Schema]] = {
+    "describe_guest": Schema(NoDetails, GuestState, since=1),
+    "check_destination": Schema(CheckDestination, Checked, since=1),
+    "find_storage": Schema(FindStorage, Storage, since=1),
+    "stop_guest": Schema(StopGuest, Stopped, since=1),
+    "disconnect": Schema(Connections, Nothing, since=1),
+    "connect": Schema(Connections, Nothing, since=1),
+    "set_aside": Schema(NoDetails, SetAside, since=1),
+    "offer_disks": Schema(OfferDisks, Offered, since=1),
+    "copy_disks": Schema(CopyDisks, Copied, since=1),
+    "fit_disks": Schema(FitDisks, Fitted, since=1),
+    "define_guest": Schema(DefineGuest, Defined, since=1),
+    "prepare_start": Schema(NoDetails, Ready, since=4, ages=True),
+    "start_guest": Schema(StartGuest, Started, since=1),
+    "check_copy": Schema(CheckCopy, Whole, since=1),
+    "check_set_aside": Schema(NoDetails, Kept, since=1),
+    "check_guest": Schema(CheckGuest, GuestHealth, since=4, ages=True),
+    "check_health": Schema(CheckGuest, GuestHealth, since=1, ages=True),
+    "discard_source": Schema(DiscardSource, Discarded, since=1),
+    "keep_copy": Schema(KeepCopy, Nothing, since=4),
+    "purge_kept": Schema(PurgeKept, Nothing, since=2),
+    "restore_disks": Schema(RestoreDisks, Nothing, since=1),
+    "prepare_source_guest": Schema(PrepareSourceGuest, Defined, since=1),
+    "discard_destination": Schema(DiscardDestination, Nothing, since=1),
+    "rename_copy": Schema(NoDetails, Discarded, since=5),
+    "remove_guest": Schema(NoDetails, Nothing, since=1),
+}
+"""Every action by its name.
 
 Releases before level 4 ask ``check_health``, and their workers type that question at the guest's serial line: it is
 answered as ``check_guest`` is, and asked of nobody.
 """
+
+
+def ages(action: str) -> bool:
+    """Whether the action is one whose answer ages; False for an unknown one."""
+    return action in ACTIONS and ACTIONS[action].ages

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from collections.abc import Mapping
+from typing import Annotated, Final, NamedTuple
 
 import msgspec
 
@@ -85,12 +86,22 @@ class Digest(msgspec.Struct, frozen=True, kw_only=True, tag="digest"):
 
 Held = Guest | Connection | Interface | StoreRef | Entry | Digest
 
-INQUIRIES: Final[dict[str, tuple[type[msgspec.Struct], ...]]] = {
-    "list_guests": (Guest, Connection, Interface),
-    "list_directories": (StoreRef, Entry),
-    "digest_disks": (Digest,),
+
+class Schema(NamedTuple):
+    """How an inquiry is spoken; what answers it is a function in ``workers/inquiries.py``."""
+
+    answer: tuple[type[msgspec.Struct], ...]
+    """What the pages of its answer may hold."""
+    since: int
+    """The level that it came with: see `droveway.wire.levels`."""
+
+
+INQUIRIES: Final[Mapping[str, Schema]] = {
+    "list_guests": Schema((Guest, Connection, Interface), since=3),
+    "list_directories": Schema((StoreRef, Entry), since=3),
+    "digest_disks": Schema((Digest,), since=4),
 }
-"""Each question with what its answer is made of."""
+"""Every inquiry by its name."""
 
 
 class Page(msgspec.Struct, frozen=True, kw_only=True):

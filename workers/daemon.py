@@ -314,7 +314,7 @@ class Worker:
         run.start(self._wakeup)
 
     def _has_room(self) -> bool:
-        return sum(run.command.action not in commands.QUESTIONS for run in self._runs.values()) < MOST_AT_ONCE
+        return sum(not commands.ages(run.command.action) for run in self._runs.values()) < MOST_AT_ONCE
 
     def _rests(self, command: commands.Command) -> bool:
         left = self._left.get(command.key)
@@ -364,4 +364,4 @@ def _boot() -> str:
 
 def _slot(command: commands.Command) -> str:
     """What a command occupies while it is carried out: a guest that is mute must not keep its server from moving on."""
-    return f"{command.server}?" if command.action in commands.QUESTIONS else command.server
+    return f"{command.server}?" if commands.ages(command.action) else command.server

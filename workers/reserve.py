@@ -13,24 +13,6 @@ from typing import Final
 BYTES: Final = 1 << 20
 """Enough for some hundred short transactions, each of which writes a few pages of the journal."""
 
-THRIFTY: Final = frozenset(
-    {
-        "describe_guest",
-        "stop_guest",
-        "disconnect",
-        "restore_disks",
-        "prepare_start",
-        "start_guest",
-        "check_set_aside",
-        "check_copy",
-        "discard_source",
-        "discard_destination",
-        "purge_kept",
-        "remove_guest",
-    }
-)
-"""Actions that take no room but a few bytes, or give some back; every undo is like them."""
-
 
 class Reserve:
     """A file that holds room by being there."""

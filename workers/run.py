@@ -13,19 +13,14 @@ from droveway.clients.zookeeper import Coordination, command_path, progress_path
 from droveway.errors import Cancelled, CoordinationLost, DrovewayError, Fenced, Parked, Refused, StepError
 from droveway.wire import codec, commands
 from droveway.wire.values import harmless
-from droveway.workers.actions import table as actions
+from droveway.workers.actions import dispatch
+from droveway.workers.actions.table import ACTIONS
 from droveway.workers.context import Context, Host, Probe
 from droveway.workers.journal import DEBT
-from droveway.workers.reserve import THRIFTY
 
 LOG = logging.getLogger(__name__)
 
 _KEY: Final = re.compile(r"([\w-]+)\.(\w+)\.(execute|revert)\.([0-9]{1,18})(?:\.[\w-]+)?", re.ASCII)
-
-_DESTINATIONS: Final = frozenset(
-    {"check_destination", "copy_disks", "fit_disks", "connect", "define_guest", "start_guest"}
-)
-"""What a move asks of its destination: another host may be able to do it."""
 
 
 class Key(NamedTuple):
@@ -122,7 +117,8 @@ class Run:
 
     def _is_thrifty(self) -> bool:
         """Whether it needs no room but what is kept for it."""
-        return self.command.direction == "revert" or self.command.action in THRIFTY
+        known = ACTIONS.get(self.command.action)
+        return self.command.direction == "revert" or (known is not None and known.thrifty)
 
     def _result(self) -> bytes:
         """Carry the command out, which has no result yet; what it was the first time, it stays."""
@@ -137,15 +133,15 @@ class Run:
             self._context.fence()
             if not begun and (why := self._outrun()):
                 return self._encoded(None, self._context.failed(why, code="restored"))
-            if self.command.action not in commands.QUESTIONS:
+            if not commands.ages(self.command.action):
                 journal.begin(self.command)
         except sqlite3.Error as error:
             if begun:
                 raise  # an earlier run of it may have done something
             why = f"{self._unwritten(error)}: nothing of {self.command.action} was begun, make room there"
-            error_of = self._context.fault if self.command.action in _DESTINATIONS else self._context.failed
+            error_of = self._context.fault if ACTIONS[self.command.action].of_destination else self._context.failed
             return self._encoded(None, error_of(why, code="not-begun"))
-        if self.command.action in commands.QUESTIONS:
+        if commands.ages(self.command.action):
             return self._attempted(details)
         result = self._attempted(details)
         journal.finish(self.command.key, result)
@@ -155,7 +151,7 @@ class Run:
         """Why the journal that asks is older than what it had done here for the move; empty when it is not."""
         later = self.host.journal.step_of(self.command.move)
         is_old = self.key.attempt < later and not self.command.key.rpartition(".")[2].startswith(DEBT)
-        if not is_old or self.command.action in commands.QUESTIONS:
+        if not is_old or commands.ages(self.command.action):
             return ""
         return (
             f"the journal was restored from an older copy: host {self.host.name} has carried out step number {later} "
@@ -168,9 +164,9 @@ class Run:
 
     def _attempted(self, details: Any) -> bytes:
         try:
-            return self._encoded(actions.run(self._context, details), None)
+            return self._encoded(dispatch.run(self._context, details), None)
         except StepError as error:
-            if error.error_code == actions.DISK_FULL and self.host.journal.make_room():
+            if error.error_code == dispatch.DISK_FULL and self.host.journal.make_room():
                 # Its few bytes find room now, and it may be repeated.
                 return self._attempted(details)
             return self._encoded(None, error)

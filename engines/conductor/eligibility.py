@@ -13,7 +13,7 @@ from droveway.flows import registry
 from droveway.persistence.database import Executor
 from droveway.persistence.journal import daemons, debts, freezes
 from droveway.persistence.journal.tables import Daemon
-from droveway.wire import commands
+from droveway.wire.levels import SINCE
 from droveway.wire.values import ACTION_VERSION
 
 QUESTION: Final = "check_guest"
@@ -47,7 +47,7 @@ def unsupported(worker: Daemon | Known | None, action: str, pinned: int | None) 
 
     ``pinned``: the level that operators allow to be spoken while hosts are upgraded; None: this release's own.
     """
-    since = commands.SINCE.get(action, 1)
+    since = SINCE.get(action, 1)
     if pinned is not None and pinned < since:
         return (
             f"{action} came with level {since} of what is spoken to workers, and [upgrade_levels] worker pins that to "
@@ -77,5 +77,5 @@ def needed() -> frozenset[str]:
 
 def pinned_below(pinned: int | None) -> str:
     """Why no move can be made while what is spoken to workers is pinned; empty when one can."""
-    later = {action for action in commands.SINCE if f"{action}@{ACTION_VERSION}" in needed()}
+    later = {action for action in SINCE if f"{action}@{ACTION_VERSION}" in needed()}
     return next((why for action in sorted(later) if (why := unsupported(None, action, pinned))), "")

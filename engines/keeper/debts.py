@@ -31,8 +31,8 @@ from droveway.persistence.database import Database, database_time
 from droveway.persistence.journal import debts, freezes, moves
 from droveway.persistence.journal.states import ENDED, State
 from droveway.persistence.journal.tables import COLLECTOR, Debt, Move, MoveStep
-from droveway.wire import commands
-from droveway.wire.commands import Command, NoDetails
+from droveway.wire.commands import Command, GuestState, NoDetails, Registration
+from droveway.wire.levels import LEVEL, SINCE
 
 LOG = logging.getLogger(__name__)
 
@@ -89,7 +89,7 @@ class Collector:
         self._channel = HostChannel(coordination)
         self._journal = journal
         self._every = every
-        self._level = level or commands.LEVEL
+        self._level = level or LEVEL
         self._steady = steady or Steady()
         self._find_home = find_home
         self._wakeup = threading.Event()
@@ -116,9 +116,7 @@ class Collector:
         # Whatever the host owes for the same move rests on what could not be settled.
         waits = {(debt.move_id, debt.host) for debt in due if time.monotonic() < self._tried.get(debt.id, 0.0)}
         wanted = [
-            debt
-            for debt in due
-            if (debt.move_id, debt.host) not in waits and commands.SINCE.get(debt.action, 1) <= self._level
+            debt for debt in due if (debt.move_id, debt.host) not in waits and SINCE.get(debt.action, 1) <= self._level
         ]
         if not wanted:
             return
@@ -150,7 +148,7 @@ class Collector:
         with self._journal.engine.connect() as connection:
             return freezes.over(connection, move_id) is not None
 
-    def _settle(self, move_id: str, worker: commands.Registration, owed: list[Debt]) -> None:
+    def _settle(self, move_id: str, worker: Registration, owed: list[Debt]) -> None:
         epoch = fencing.claim(self._journal, move_id, COLLECTOR, quarantine_after=sys.maxsize)
         try:
             for debt in owed:
@@ -229,7 +227,7 @@ class Collector:
         if error is None and state.get("set_aside"):
             _, error = self._answer(fence, _question(asked, other, "check_set_aside", "check"))
             return error
-        if error is None and not shows_disks(msgspec.convert(state, type=commands.GuestState), record):
+        if error is None and not shows_disks(msgspec.convert(state, type=GuestState), record):
             error = f"host {other} does not hold the disks of server {asked.server}, so what lies here is kept"
         return error
 

@@ -16,7 +16,7 @@ from support.rigs.worker_rig import MIB, PROBE, SERVER, Cloud, cloud, make_disk
 from droveway.clients.zookeeper import command_path
 from droveway.errors import DrovewayError, Fenced
 from droveway.wire import commands
-from droveway.workers.actions import table as actions
+from droveway.workers.actions import dispatch
 from droveway.workers.context import Context
 from droveway.workers.directories import BASES, Directory
 
@@ -80,7 +80,7 @@ class Sleeper:
         context = Context(self.site.hosts[host], self.command, probe=lambda *words: self.pass_by(words[-1]))
         try:
             with self.site.asked(self.command):
-                actions.run(context, FIT)
+                dispatch.run(context, FIT)
         except (DrovewayError, OSError) as error:
             self.error = error
 

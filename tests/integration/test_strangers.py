@@ -17,7 +17,7 @@ from droveway.engines.conductor import answers
 from droveway.engines.conductor.host_channel import HostChannel
 from droveway.engines.keeper.roster import Roster
 from droveway.persistence.journal.tables import Daemon
-from droveway.wire import commands, queries
+from droveway.wire import codec, commands, queries
 from droveway.workers.actions import copies
 from droveway.workers.hypervisors import headers, qcow2
 from droveway.workers.hypervisors.libvirt import xml as libvirt_xml
@@ -74,7 +74,7 @@ def believing_any_number(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def taking_any_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     every = (queries.Guest, queries.Connection, queries.Interface, queries.StoreRef, queries.Entry, queries.Digest)
-    monkeypatch.setattr(codec, "INQUIRIES", dict.fromkeys(queries.INQUIRIES, every))
+    monkeypatch.setattr(codec, "INQUIRIES", dict.fromkeys(queries.INQUIRIES, queries.Schema(every, since=1)))
 
 
 def storing_any_words(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from droveway.lab import build, snapshot
 from droveway.lab.snapshot import Snapshot
 from droveway.persistence.journal.states import State
 from droveway.persistence.journal.tables import Claim, MoveFlow
-from droveway.wire import commands
+from droveway.wire.levels import LEVEL
 
 LATER: Final = str(Path(next(iter(support.__path__))) / "habits" / "later_release")
 
@@ -78,8 +78,8 @@ def test_a_pin_refuses_what_came_after_it_though_every_worker_is_new(site: Insta
     assert site.told("move", "list") == []
     code, said, _ = site.droveway("upgrade", "check", "-f", "json", **pinned)
     assert (code, [row["finding"] for row in json.loads(said) if row["level"] == "warning"]) == (1, ["level-pinned"])
-    code, _, said = site.droveway("conductor", "run", OS_UPGRADE_LEVELS__WORKER=str(commands.LEVEL + 1))
-    assert (code, f"Should be less than or equal to {commands.LEVEL}" in said) == (2, True), said
+    code, _, said = site.droveway("conductor", "run", OS_UPGRADE_LEVELS__WORKER=str(LEVEL + 1))
+    assert (code, f"Should be less than or equal to {LEVEL}" in said) == (2, True), said
     site.done(*kept)
 
 

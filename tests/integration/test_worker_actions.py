@@ -21,7 +21,19 @@ from support.rigs.worker_rig import (
     Killed,
     cloud,
 )
-from support.rigs.worker_stages import CONNECTIONS, SIZES, VARIANTS, Stage, Variant, backward, forward, killed_at
+from support.rigs.worker_stages import (
+    SIZES,
+    VARIANTS,
+    Stage,
+    Variant,
+    asked,
+    backward,
+    confirmed,
+    deleted,
+    forward,
+    killed_at,
+    renamed,
+)
 
 from droveway.errors import DestinationFault, Fenced, Refused, StepError
 from droveway.wire import commands
@@ -78,7 +90,7 @@ def wear_out(site: Cloud, stage: Stage) -> None:
         for _ in killed_at(execute):
             pass
     value, after = execute(), site.snapshot()
-    assert execute() == value
+    assert execute() == value or commands.ages(stage.action)
     assert site.snapshot() == after, "done twice"
     if stage.undone:
         undo()
@@ -116,23 +128,27 @@ def test_every_stage_of_a_confirm_survives_kills_and_repeats(site: Cloud, varian
     for stage in forward(site, variant):
         site.run(stage.host, stage.action, stage.details)
     there = variant.destination
-    looks = [
-        Stage(there, "check_copy", commands.CheckCopy(vcpus=2, memory_mb=128)),
-        Stage("alpha", "check_set_aside", commands.NoDetails()),
-    ]
-    for stage in looks:
+    *checks, discard, purge, keep_copy = confirmed(site, variant, keep=keep)
+    for stage in (*checks, discard):
         wear_out(site, stage)
-    discard = commands.DiscardSource(undefine=there != "alpha", keep=keep)
-    wear_out(site, Stage("alpha", "discard_source", discard, undone=False))
     directories = site.hosts["alpha"].directories
     kept = f"{SERVER}_keep-{MOVE}"
     assert not directories.exists(f"{SERVER}_resize")
     assert directories.exists(kept) == keep
     assert (site.hosts["alpha"].hypervisor.guest(SERVER) is None) == (there != "alpha")
     assert site.hosts[there].directories.marker(SERVER) is not None
-    wear_out(site, Stage("alpha", "purge_kept", commands.PurgeKept(of_move=MOVE), undone=False))
+    wear_out(site, purge)
     assert not directories.exists(kept)
     assert site.hosts[there].directories.marker(SERVER) is not None
+    wear_out(site, keep_copy)
+    assert site.hosts[there].directories.marker(SERVER) is None
+
+
+def test_what_only_looks_changes_nothing_however_it_is_killed(pair: Cloud) -> None:
+    before = pair.snapshot()
+    for stage in asked():
+        wear_out(pair, stage)
+    assert pair.snapshot() == before
 
 
 def test_what_was_kept_goes_when_its_server_is_deleted_before_the_step_ends(pair: Cloud) -> None:
@@ -158,7 +174,7 @@ def copied(pair: Cloud) -> str:
 def test_a_copy_that_is_kept_for_a_dead_host_is_renamed_and_goes_when_it_may(pair: Cloud, action: str) -> None:
     kept, beta = copied(pair), pair.hosts["beta"]
     disks = beta.directories.disks(SERVER)
-    wear_out(pair, Stage("beta", "rename_copy", commands.NoDetails(), undone=False))
+    wear_out(pair, renamed())
     assert pair.run("beta", "rename_copy") == {"kept": kept}
     assert (beta.directories.disks(kept), beta.directories.exists(SERVER)) == (disks, False)
     assert beta.hypervisor.guest(SERVER) is None
@@ -235,12 +251,7 @@ def test_what_is_kept_is_not_taken_for_purged_while_its_file_system_is_away(pair
 def test_every_stage_of_a_delete_survives_kills_and_repeats(pair: Cloud) -> None:
     """R1-32: nothing of the server stays on its host."""
     pair.hosts["alpha"].hypervisor.start(SERVER, lambda: None)
-    stages = [
-        Stage("alpha", "stop_guest", commands.StopGuest(grace=0, restart=False), undone=False),
-        Stage("alpha", "disconnect", CONNECTIONS, undone=False),
-        Stage("alpha", "remove_guest", commands.NoDetails(), undone=False),
-    ]
-    for stage in stages:
+    for stage in deleted():
         wear_out(pair, stage)
     left = {name: found for name, found in pair.snapshot().items() if found}
     assert left == {}

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from droveway.conf import upgrade_levels
 from droveway.engines.conductor import eligibility
 from droveway.persistence.journal.tables import Daemon
 from droveway.wire import commands, queries
+from droveway.wire.levels import LEVEL
 from droveway.wire.values import ACTION_VERSION
 
 ALL = [f"{action}@{ACTION_VERSION}" for action in (*commands.ACTIONS, *queries.INQUIRIES)]
@@ -19,7 +19,7 @@ OLD = Daemon(name="host1", version="1.0", knows=[f"copy_disks@{ACTION_VERSION}"]
     ("worker", "action", "pinned", "told"),
     [
         (NEW, "purge_kept", None, ""),
-        (NEW, "purge_kept", commands.LEVEL, ""),
+        (NEW, "purge_kept", LEVEL, ""),
         (None, "purge_kept", None, ""),
         (NEW, "copy_disks", 1, ""),
         (NEW, "purge_kept", 1, "take the pin out"),
@@ -40,9 +40,3 @@ def test_an_action_is_spoken_where_the_worker_and_the_pin_allow_it(
     why = eligibility.unsupported(worker, action, pinned)
     assert told in why
     assert bool(told) == bool(why)
-
-
-def test_levels_are_those_of_the_wire() -> None:
-    (option,) = upgrade_levels.OPTS
-    assert option.type.max == commands.LEVEL == max(commands.SINCE.values())
-    assert set(commands.SINCE) <= {*commands.ACTIONS, *queries.INQUIRIES}

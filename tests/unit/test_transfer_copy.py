@@ -25,7 +25,7 @@ from support.rigs.worker_rig import MIB, MOVE, OTHER_MOVE, SERVER, Killed, cloud
 from droveway.clients.zookeeper import command_path, result_path
 from droveway.errors import Cancelled, DestinationFault, Fenced, StepError
 from droveway.wire import codec, commands
-from droveway.workers.actions import table as actions
+from droveway.workers.actions import dispatch
 from droveway.workers.context import Context
 from droveway.workers.daemon import JOURNAL, Worker
 from droveway.workers.directories import BaseFile, Directories, SetAsideDisk
@@ -341,7 +341,7 @@ def test_a_cancel_ends_a_copy_at_its_next_chunk(site: Site) -> None:
     probe = at("chunk", lambda: [ctx.cancel() for ctx in contexts], count=2)
     contexts.append(Context(site.cloud.hosts["beta"], command, probe=probe))
     with pytest.raises(Cancelled):
-        actions.run(contexts[0], codec.details_of(command))
+        dispatch.run(contexts[0], codec.details_of(command))
     # Three chunks that were to be written, since one may have come beside the cancel, and of either disk those on
     # their way.
     assert (
@@ -362,7 +362,7 @@ def test_a_cancel_ends_the_setting_aside_of_blocks(single: Site, monkeypatch: py
 
     monkeypatch.setattr(os, "posix_fallocate", slow)
     with pytest.raises(Cancelled):
-        actions.run(context, codec.details_of(command))
+        dispatch.run(context, codec.details_of(command))
     assert (len(lengths), single.served) == (1, [])
 
 

@@ -34,7 +34,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "outages": set(),
     "printable": set(),
     "wire": set(),
-    "conf": set(),
+    "conf": {"wire"},
     "persistence": {"deadlines", "printable", "conf"},
     "clients": {"certificates", "deadlines", "conf"},
     "scheduler": {"conf", "persistence", "clients"},

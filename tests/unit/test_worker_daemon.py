@@ -16,7 +16,7 @@ from droveway.clients.zookeeper import Coordination, command_path, epoch_path, p
 from droveway.errors import CoordinationLost, Fenced, Refused, StepError
 from droveway.wire import codec, commands, queries
 from droveway.workers import daemon
-from droveway.workers.actions import table as actions
+from droveway.workers.actions import dispatch
 from droveway.workers.context import Context
 from droveway.workers.daemon import JOURNAL, Worker
 from droveway.workers.run import Run, answer, parse_key
@@ -377,7 +377,7 @@ def test_a_guest_is_not_started_without_a_live_session(site: Cloud) -> None:
     site.coordination.client.expired = True
     try:
         with pytest.raises(CoordinationLost):
-            actions.run(context, codec.details_of(command))
+            dispatch.run(context, codec.details_of(command))
     finally:
         site.coordination.client.expired = False
     guest = site.hosts["alpha"].hypervisor.guest(SERVER)
@@ -507,7 +507,7 @@ def test_only_the_undo_of_the_same_step_supersedes() -> None:
 def test_the_deadline_of_a_command_ends_its_action(site: Cloud) -> None:
     command = msgspec.structs.replace(site.command("alpha", "set_aside"), deadline=0.0)
     with pytest.raises(StepError, match="took longer than 0 s") as caught:
-        actions.run(Context(site.hosts["alpha"], command), codec.details_of(command))
+        dispatch.run(Context(site.hosts["alpha"], command), codec.details_of(command))
     assert caught.value.error_code == "deadline"
 
 

@@ -30,6 +30,7 @@ from droveway.workers.actions.ownership import (
     require_storage,
     set_aside_name,
 )
+from droveway.workers.actions.table import action, undo
 from droveway.workers.context import Context
 from droveway.workers.directories import SWAP
 from droveway.workers.transfer.sources import LocalSource
@@ -38,6 +39,7 @@ _BEFORE: Final = "record_before"
 """The step that looks at a server before its move touches it: what cannot go along is refused here."""
 
 
+@action(thrifty=True)
 def describe_guest(ctx: Context, _: NoDetails) -> dict[str, Any]:
     """What this host really holds of the server: a `droveway.wire.commands.GuestState`."""
     guest = ctx.hypervisor.guest(ctx.server)
@@ -57,6 +59,7 @@ def describe_guest(ctx: Context, _: NoDetails) -> dict[str, Any]:
     return found
 
 
+@action(of_destination=True, fills_disk=True)
 def check_destination(ctx: Context, details: CheckDestination) -> dict[str, Any]:
     """Could the guest run here?  Writes the storage probe; the value has connector and free space in bytes."""
     ctx.hypervisor.check(details.definition, vcpus=details.vcpus, memory_mb=details.memory_mb)
@@ -76,6 +79,7 @@ def check_destination(ctx: Context, details: CheckDestination) -> dict[str, Any]
     return {"connector": ctx.hypervisor.connector(), "free_bytes": free}
 
 
+@undo
 def undo_check_destination(ctx: Context, details: CheckDestination) -> dict[str, Any]:
     """Remove the probe and what this move left unfinished."""
     require_storage(ctx)
@@ -86,6 +90,7 @@ def undo_check_destination(ctx: Context, details: CheckDestination) -> dict[str,
     return {}
 
 
+@action()
 def find_storage(ctx: Context, details: FindStorage) -> dict[str, Any]:
     """Is the destination's probe seen here?  An error is raised: it is not "no".
 
@@ -98,6 +103,7 @@ def find_storage(ctx: Context, details: FindStorage) -> dict[str, Any]:
     return {"shared": ctx.directories.has_probe(details.probe)}
 
 
+@action(thrifty=True)
 def check_copy(ctx: Context, details: CheckCopy) -> dict[str, Any]:
     """Is the destination's guest as recorded and are its disks whole?  The value says whether it runs."""
     own_copy(ctx)
@@ -126,6 +132,7 @@ def check_copy(ctx: Context, details: CheckCopy) -> dict[str, Any]:
     return {"running": guest.running, "starts": guest.starts, "disks": [msgspec.to_builtins(disks[d]) for d in disks]}
 
 
+@action(thrifty=True)
 def check_set_aside(ctx: Context, _: NoDetails) -> dict[str, Any]:
     """Is what was set aside this move's and complete by its manifest?  The value has the connector for a revert."""
     require_storage(ctx, stem=ctx.move)
@@ -146,6 +153,7 @@ def check_set_aside(ctx: Context, _: NoDetails) -> dict[str, Any]:
     }
 
 
+@action()
 def check_guest(ctx: Context, details: CheckGuest) -> dict[str, Any]:
     """Does the guest run, since when, and does its agent answer?  The value is a `GuestHealth`."""
     guest = ctx.hypervisor.guest(ctx.server)
@@ -163,6 +171,12 @@ def check_guest(ctx: Context, details: CheckGuest) -> dict[str, Any]:
         )
     )
     return health
+
+
+@action()
+def check_health(ctx: Context, details: CheckGuest) -> dict[str, Any]:
+    """Answer as `check_guest` does: conductors of releases before level 4 ask it by this name."""
+    return check_guest(ctx, details)
 
 
 def _answers(ctx: Context, seconds: float) -> tuple[bool | None, str]:

@@ -6,20 +6,35 @@ from typing import Any
 
 from droveway.wire.commands import Connections, PortRef, VolumeRef
 from droveway.workers.actions.ownership import refuse_running
+from droveway.workers.actions.table import action, undo
 from droveway.workers.context import Context
 from droveway.workers.hypervisors.base import Port
 
 
+@action(of_destination=True)
 def connect(ctx: Context, details: Connections) -> dict[str, Any]:
     """Connect every volume and plug every port."""
     connect_all(ctx, details.volumes, details.ports)
     return {}
 
 
+@undo
+def undo_connect(ctx: Context, details: Connections) -> dict[str, Any]:
+    """Disconnect them."""
+    return disconnect(ctx, details)
+
+
+@action(thrifty=True)
 def disconnect(ctx: Context, details: Connections) -> dict[str, Any]:
     """Unplug every port and disconnect every volume; raises StepError while the guest runs."""
     disconnect_all(ctx, details.volumes, details.ports)
     return {}
+
+
+@undo
+def undo_disconnect(ctx: Context, details: Connections) -> dict[str, Any]:
+    """Connect them again."""
+    return connect(ctx, details)
 
 
 def connect_all(ctx: Context, volumes: list[VolumeRef], ports: list[PortRef]) -> None:

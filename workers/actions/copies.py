@@ -27,6 +27,7 @@ from droveway.workers.actions.ownership import (
     require_storage,
     set_aside_name,
 )
+from droveway.workers.actions.table import action, undo
 from droveway.workers.context import Context, Host
 from droveway.workers.directories import (
     DISK_INFO,
@@ -54,6 +55,7 @@ SIDE_BY_SIDE: Final = 4
 EPHEMERAL: Final = "disk.eph0"
 
 
+@action()
 def offer_disks(ctx: Context, details: OfferDisks) -> dict[str, Any]:
     """Serve what was set aside to the peer; the value has the address to fetch it from."""
     own_manifest(ctx)
@@ -64,6 +66,7 @@ def offer_disks(ctx: Context, details: OfferDisks) -> dict[str, Any]:
     return {"address": ctx.host.transfer_address}
 
 
+@undo
 def undo_offer_disks(ctx: Context, _: OfferDisks) -> dict[str, Any]:
     """Withdraw the offer."""
     ctx.effect("withdraw")
@@ -103,6 +106,7 @@ def admit(host: Host, hello: frames.Hello) -> LocalSource:
     return LocalSource(host.name, host.directories, name, manifest)
 
 
+@action(of_destination=True, fills_disk=True)
 def copy_disks(ctx: Context, details: CopyDisks) -> dict[str, Any]:
     """Copy every disk but swap, prove the copies, give them their name and remove the storage probe.
 
@@ -131,6 +135,7 @@ def copy_disks(ctx: Context, details: CopyDisks) -> dict[str, Any]:
     }
 
 
+@undo
 def undo_copy_disks(ctx: Context, _: CopyDisks) -> dict[str, Any]:
     """Delete this move's copy."""
     require_storage(ctx)
@@ -141,6 +146,7 @@ def undo_copy_disks(ctx: Context, _: CopyDisks) -> dict[str, Any]:
     return {}
 
 
+@action(of_destination=True, fills_disk=True)
 def fit_disks(ctx: Context, details: FitDisks) -> dict[str, Any]:
     """Rest overlays on this host's bases, grow root and ephemeral to the flavor, make swap anew; shrinks no disk.
 

@@ -28,10 +28,12 @@ from droveway.workers.actions.ownership import (
     set_aside_name,
     undefine_own,
 )
+from droveway.workers.actions.table import action, undo
 from droveway.workers.context import Context
 from droveway.workers.directories import SWAP, BaseFile, Directory, Manifest, SetAsideDisk, open_file
 
 
+@action()
 def set_aside(ctx: Context, _: NoDetails) -> dict[str, Any]:
     """Rename ``<uuid>`` to ``<uuid>_resize`` with a manifest of what lies in it (Nova's migrate_disk_and_power_off)."""
     name = set_aside_name(ctx.server)
@@ -56,6 +58,7 @@ def set_aside(ctx: Context, _: NoDetails) -> dict[str, Any]:
     return _described(manifest)
 
 
+@undo
 def undo_set_aside(ctx: Context, _: NoDetails) -> dict[str, Any]:
     """Rename back and forget the manifest; a copy in the way was left on shared storage by a destination now away."""
     name = set_aside_name(ctx.server)
@@ -74,6 +77,7 @@ def undo_set_aside(ctx: Context, _: NoDetails) -> dict[str, Any]:
     return {}
 
 
+@action(thrifty=True)
 def restore_disks(ctx: Context, details: RestoreDisks) -> dict[str, Any]:
     """Bring back what was set aside (Nova's finish_revert_migration); the copy waits as ``<uuid>_del``."""
     name, deleted = set_aside_name(ctx.server), deleted_name(ctx.server)
@@ -98,6 +102,7 @@ def restore_disks(ctx: Context, details: RestoreDisks) -> dict[str, Any]:
     return {}
 
 
+@undo
 def undo_restore_disks(ctx: Context, details: RestoreDisks) -> dict[str, Any]:
     """Set aside again what was brought back, and take the copy back into its place."""
     name, deleted = set_aside_name(ctx.server), deleted_name(ctx.server)
@@ -116,6 +121,7 @@ def undo_restore_disks(ctx: Context, details: RestoreDisks) -> dict[str, Any]:
     return {}
 
 
+@action(thrifty=True)
 def discard_source(ctx: Context, details: DiscardSource) -> dict[str, Any]:
     """Delete or keep what was set aside, and undefine the source's guest (Nova's confirm_migration)."""
     name, kept = set_aside_name(ctx.server), kept_name(ctx.server, ctx.move)
@@ -139,6 +145,7 @@ def discard_source(ctx: Context, details: DiscardSource) -> dict[str, Any]:
     return {"kept": kept if ctx.directories.exists(kept) else ""}
 
 
+@action(thrifty=True)
 def purge_kept(ctx: Context, details: PurgeKept) -> dict[str, Any]:
     """Delete what a confirm has kept; done when it is not there."""
     kept = kept_name(ctx.server, details.of_move)
@@ -157,11 +164,13 @@ def purge_kept(ctx: Context, details: PurgeKept) -> dict[str, Any]:
     return {}
 
 
+@undo
 def undo_purge_kept(ctx: Context, details: PurgeKept) -> dict[str, Any]:
     """Refused: a conductor of a release that knows no dates asks for it before the time, as for any debt."""
     raise ctx.failed(f"what move {details.of_move} kept is purged when its time is over")
 
 
+@action(thrifty=True)
 def discard_destination(ctx: Context, details: DiscardDestination) -> dict[str, Any]:
     """Undefine this move's guest and delete its copy, once the source's guest runs again (Nova's revert_resize).
 
@@ -181,6 +190,7 @@ def discard_destination(ctx: Context, details: DiscardDestination) -> dict[str, 
     return {}
 
 
+@action()
 def rename_copy(ctx: Context, _: NoDetails) -> dict[str, Any]:
     """Keep this move's copy as ``<uuid>_keep-<move>``, and undefine its guest, when nobody can say what it is worth.
 

@@ -19,6 +19,7 @@ from droveway.workers.actions.ownership import (
     set_aside_name,
     undefine_own,
 )
+from droveway.workers.actions.table import action, undo
 from droveway.workers.context import Context
 from droveway.workers.hypervisors.base import Fence, GuestRecord, Mark
 from droveway.workers.permission import VOID, PermissionVoid
@@ -28,6 +29,7 @@ DOWN: Final = "down"
 """Notes of `stop_guest`: that the guest was asked to shut down, and that it has done so since."""
 
 
+@action(thrifty=True)
 def stop_guest(ctx: Context, details: StopGuest) -> dict[str, Any]:
     """Shut down, then cut off; the value says whether it ran before the step began."""
     guest = _known(ctx)
@@ -42,6 +44,7 @@ def stop_guest(ctx: Context, details: StopGuest) -> dict[str, Any]:
     return {"ran": bool(ran)}
 
 
+@undo
 def undo_stop_guest(ctx: Context, details: StopGuest) -> dict[str, Any]:
     """Start the guest again when it is to run; on its own disks, and by a permission that is good, or not at all."""
     guest = _known(ctx)
@@ -65,6 +68,7 @@ def _goes_down(ctx: Context) -> bool:
     return bool(ctx.journal.noted(ctx.stem, ASKED, 0)) and not ctx.journal.noted(ctx.stem, DOWN, 0)
 
 
+@action(of_destination=True, fills_disk=True)
 def define_guest(ctx: Context, details: DefineGuest) -> dict[str, Any]:
     """Define the guest with its new sizes on the copy of its disks; the value has its start count."""
     _known(ctx)
@@ -90,6 +94,7 @@ def define_guest(ctx: Context, details: DefineGuest) -> dict[str, Any]:
     return {"starts": guest.starts}
 
 
+@undo
 def undo_define_guest(ctx: Context, details: DefineGuest) -> dict[str, Any]:
     """Undefine the guest, or on the same host put back the definition that it had."""
     guest = _known(ctx)
@@ -106,6 +111,7 @@ def undo_define_guest(ctx: Context, details: DefineGuest) -> dict[str, Any]:
     return {}
 
 
+@action(thrifty=True)
 def prepare_start(ctx: Context, _: NoDetails) -> dict[str, Any]:
     """Say that the guest can be started here now: a `droveway.wire.commands.Ready`."""
     _known(ctx)
@@ -114,6 +120,7 @@ def prepare_start(ctx: Context, _: NoDetails) -> dict[str, Any]:
     return found
 
 
+@action(of_destination=True, thrifty=True)
 def start_guest(ctx: Context, details: StartGuest) -> dict[str, Any]:
     """Start the guest on its new host: the point of no return.
 
@@ -162,6 +169,7 @@ def require_up(ctx: Context) -> GuestRecord:
     return guest
 
 
+@undo
 def undo_start_guest(ctx: Context, _: StartGuest) -> dict[str, Any]:
     """Leave the guest off; raises StepError (``start-unknown``) unless it is proved that it never started."""
     guest = _known(ctx)
@@ -177,6 +185,7 @@ def undo_start_guest(ctx: Context, _: StartGuest) -> dict[str, Any]:
     return {}
 
 
+@action()
 def prepare_source_guest(ctx: Context, details: PrepareSourceGuest) -> dict[str, Any]:
     """Define the guest as it was before the move, unmarked, and connect its volumes and ports."""
     _known(ctx)
@@ -187,6 +196,7 @@ def prepare_source_guest(ctx: Context, details: PrepareSourceGuest) -> dict[str,
     return {"starts": _starts(ctx.hypervisor.guest(ctx.server))}
 
 
+@undo
 def undo_prepare_source_guest(ctx: Context, details: PrepareSourceGuest) -> dict[str, Any]:
     """Put the destination's definition back when this is its host too, then disconnect."""
     guest = _known(ctx)

@@ -6,10 +6,12 @@ from typing import Any
 
 from droveway.wire.commands import KeepCopy
 from droveway.workers.actions.ownership import set_aside_name
+from droveway.workers.actions.table import action
 from droveway.workers.context import Context
 from droveway.workers.directories import MARKER
 
 
+@action()
 def keep_copy(ctx: Context, details: KeepCopy) -> dict[str, Any]:
     """Take this move's mark off the server's disks, then off its guest: from then on they are the server's own.
 

@@ -7,9 +7,11 @@ from typing import Any
 from droveway.wire.commands import NoDetails, PortRef, VolumeRef
 from droveway.workers.actions.connections import disconnect_all
 from droveway.workers.actions.ownership import discard, discard_parts, is_whatever, refuse_foreign, refuse_running
+from droveway.workers.actions.table import action
 from droveway.workers.context import Context
 
 
+@action(thrifty=True)
 def remove_guest(ctx: Context, _: NoDetails) -> dict[str, Any]:
     """Undefine the server's guest and delete its directory; done when nothing of either is there.
 

@@ -137,8 +137,8 @@ class Script:
         setattr(step, name, twice)
         action = getattr(step, "action", "") or spot.step
         if action in actions.ACTIONS:
-            execute, revert = actions.ACTIONS[action]
-            actions.ACTIONS[action] = actions.Action(_twice(execute), _twice(revert))
+            once = actions.ACTIONS[action]
+            actions.ACTIONS[action] = once._replace(execute=_twice(once.execute), revert=_twice(once.revert))
 
     def _next(self, what: str) -> str:
         with self._lock:

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+import msgspec
+
+from droveway.wire import commands
+
 DIGEST: Final = "ab" * 32
 DISK: Final = {"name": "disk", "format": "qcow2", "size": 4096, "allocated": 4096}
 ASIDE: Final = {**DISK, "mtime_ns": 1, "inode": 2, "checksum": "", "backing": "", "backing_format": ""}
@@ -26,8 +30,9 @@ INFO: Final = {
 }
 CONNECTOR: Final = {"host": "host2", "ip": "192.0.2.7", "initiator": "iqn.x", "multipath": False, "wwpns": ["50", "51"]}
 
-VALID: Final[dict[str, dict[str, Any]]] = {
-    "describe_guest": {
+EXAMPLES: Final[dict[type[msgspec.Struct], dict[str, Any]]] = {
+    commands.Nothing: {},
+    commands.GuestState: {
         "defined": True,
         "running": True,
         "starts": 1,
@@ -37,28 +42,21 @@ VALID: Final[dict[str, dict[str, Any]]] = {
         "set_aside": False,
         "connector": CONNECTOR,
     },
-    "check_destination": {"connector": CONNECTOR, "free_bytes": 1 << 40},
-    "find_storage": {"shared": False},
-    "stop_guest": {"ran": True},
-    "disconnect": {},
-    "connect": {},
-    "set_aside": {"disks": [ASIDE]},
-    "offer_disks": {"address": "tcp:host1:1"},
-    "copy_disks": {"variant": "pull", "disks": [COPIED], "bases": [COPIED], "bytes": 8192},
-    "fit_disks": {"disks": [INFO]},
-    "define_guest": {"starts": 0},
-    "prepare_start": {"permission": "p-1"},
-    "start_guest": {"started": True, "running": True, "starts": 1},
-    "check_copy": {"running": False, "starts": 0, "disks": [INFO]},
-    "check_set_aside": {"disks": [ASIDE], "connector": CONNECTOR},
-    "check_guest": {"running": True, "starts": 1, "running_for": 1.5, "answers": None, "why": ""},
-    "check_health": {"running": True, "starts": 1, "running_for": 1.5, "answers": False, "why": "it is mute"},
-    "discard_source": {"kept": ""},
-    "rename_copy": {"kept": ""},
-    "keep_copy": {},
-    "purge_kept": {},
-    "restore_disks": {},
-    "prepare_source_guest": {"starts": 3},
-    "discard_destination": {},
-    "remove_guest": {},
+    commands.Checked: {"connector": CONNECTOR, "free_bytes": 1 << 40},
+    commands.Storage: {"shared": False},
+    commands.Stopped: {"ran": True},
+    commands.SetAside: {"disks": [ASIDE]},
+    commands.Offered: {"address": "tcp:host1:1"},
+    commands.Copied: {"variant": "pull", "disks": [COPIED], "bases": [COPIED], "bytes": 8192},
+    commands.Fitted: {"disks": [INFO]},
+    commands.Defined: {"starts": 0},
+    commands.Ready: {"permission": "p-1"},
+    commands.Started: {"started": True, "running": True, "starts": 1},
+    commands.Whole: {"running": False, "starts": 0, "disks": [INFO]},
+    commands.Kept: {"disks": [ASIDE], "connector": CONNECTOR},
+    commands.GuestHealth: {"running": True, "starts": 1, "running_for": 1.5, "answers": False, "why": "it is mute"},
+    commands.Discarded: {"kept": ""},
 }
+
+VALID: Final = {name: EXAMPLES[schema.answer] for name, schema in commands.ACTIONS.items() if schema.answer in EXAMPLES}
+"""A right answer to each action."""

@@ -22,8 +22,7 @@ from droveway.clients.zookeeper import command_path, epoch_path
 from droveway.wire import codec, commands
 from droveway.wire.values import Direction
 from droveway.workers import stores
-from droveway.workers.actions import copies
-from droveway.workers.actions import table as actions
+from droveway.workers.actions import copies, dispatch
 from droveway.workers.context import Context, Host, Probe
 from droveway.workers.daemon import Worker
 from droveway.workers.directories import Directories
@@ -217,7 +216,7 @@ class Cloud:
         command = self.command(host, action, details, **facts)
         context = Context(self.hosts[host], command, probe=probe, tell=tell)
         with self.asked(command):
-            return actions.run(context, codec.details_of(command))
+            return dispatch.run(context, codec.details_of(command))
 
     @contextlib.contextmanager
     def asked(self, command: commands.Command) -> Iterator[None]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import msgspec
-from support.rigs.worker_rig import MIB, PORT, PROBE, VOLUME, Cloud, KillAt, Killed
+from support.rigs.worker_rig import MIB, MOVE, PORT, PROBE, VOLUME, Cloud, KillAt, Killed
 
 from droveway.wire import commands
 
@@ -85,6 +85,47 @@ def backward(site: Cloud, variant: Variant, text: str, *, power_on: bool = False
         Stage("alpha", "start_guest", commands.StartGuest(power_on=power_on), undone=False),
         Stage(there, "discard_destination", discard, undone=False),
     ]
+
+
+def confirmed(site: Cloud, variant: Variant, *, keep: bool = False) -> list[Stage]:
+    there = variant.destination
+    return [
+        Stage(there, "check_copy", commands.CheckCopy(vcpus=2, memory_mb=128)),
+        Stage("alpha", "check_set_aside", commands.NoDetails()),
+        Stage("alpha", "discard_source", commands.DiscardSource(undefine=there != "alpha", keep=keep), undone=False),
+        Stage("alpha", "purge_kept", commands.PurgeKept(of_move=MOVE), undone=False),
+        Stage(there, "keep_copy", commands.KeepCopy(disks=["disk"]), undone=False),
+    ]
+
+
+def deleted() -> list[Stage]:
+    return [
+        Stage("alpha", "stop_guest", commands.StopGuest(grace=0, restart=False), undone=False),
+        Stage("alpha", "disconnect", CONNECTIONS, undone=False),
+        Stage("alpha", "remove_guest", commands.NoDetails(), undone=False),
+    ]
+
+
+def renamed() -> Stage:
+    """Of a copy whose source is dead."""
+    return Stage("beta", "rename_copy", commands.NoDetails(), undone=False)
+
+
+def asked() -> list[Stage]:
+    """What only looks, whatever the move has come to."""
+    return [
+        Stage("alpha", "describe_guest", commands.NoDetails()),
+        Stage("alpha", "check_guest", commands.CheckGuest(probe_seconds=1.0)),
+        Stage("alpha", "check_health", commands.CheckGuest(probe_seconds=1.0)),
+        Stage("alpha", "prepare_start", commands.NoDetails()),
+    ]
+
+
+def every(site: Cloud) -> list[Stage]:
+    """Each list of above: what ``tests/integration/test_worker_actions.py`` kills."""
+    copy = VARIANTS["copy"]
+    text = site.definition()
+    return [*asked(), *forward(site, copy), *backward(site, copy, text), *confirmed(site, copy), *deleted(), renamed()]
 
 
 def killed_at(run: Callable[[KillAt], object]) -> Iterator[int]:

@@ -1,0 +1,86 @@
+"""Runs the actions, and tells each failure as the one error that a conductor reads."""
+
+from __future__ import annotations
+
+import errno
+import logging
+from typing import Any, Final
+
+from droveway.errors import CoordinationLost, DestinationFault, DrovewayError, Fenced, Parked, StepError
+from droveway.printable import printable
+from droveway.wire import commands
+from droveway.workers.actions import checks, connections, copies, disks, guests, keeping, removal
+from droveway.workers.actions.table import ACTIONS
+from droveway.workers.context import Context
+
+LOG = logging.getLogger(__name__)
+
+MODULES: Final = (checks, connections, copies, disks, guests, keeping, removal)
+"""Those with actions."""
+
+DISK_FULL: Final = "disk-full"
+
+
+def run(ctx: Context, details: Any) -> dict[str, Any]:
+    """Carry the command out.
+
+    Raises StepError (or DestinationFault) for what the conductor is told; Fenced, CoordinationLost and Parked leave
+    the command begun, without a result.
+    """
+    command = ctx.command
+    action = ACTIONS[command.action]
+    body = action.execute if command.direction == "execute" else action.revert
+    try:
+        value = body(ctx, details)
+    except (Fenced, CoordinationLost, Parked):
+        raise
+    except StepError as error:
+        raise _told(ctx, _located(ctx, error)) from None
+    except DrovewayError as error:
+        raise _told(ctx, ctx.failed(str(error), code=error.code)) from None
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise _told(ctx, _disk_full(ctx)) from None
+        raise _told(ctx, ctx.failed(f"{command.action} failed on {ctx.host.name}: {error}", code="io")) from None
+    except Exception as error:
+        LOG.exception("%s failed inside", _what(ctx))
+        text = f"{command.action} met {type(error).__name__} on {ctx.host.name}: {error}"
+        raise ctx.failed(text, code="internal") from None
+    if not commands.ages(command.action):
+        LOG.info("%s is done", _what(ctx))
+    return value
+
+
+def _told(ctx: Context, error: StepError) -> StepError:
+    """The error, once it is logged."""
+    LOG.info("%s failed: %s: %s", _what(ctx), error.error_code, printable(error.message))
+    return error
+
+
+def _what(ctx: Context) -> str:
+    command = ctx.command
+    undo = "" if command.direction == "execute" else "the undo of "
+    flow = command.key.partition(".")[0]
+    return f"Move {command.move} (req-{flow}): {undo}{command.action} of server {ctx.server} in step {command.step}"
+
+
+def _disk_full(ctx: Context) -> StepError:
+    text = f"the disk of {ctx.host.name} is full in {ctx.command.action} of server {ctx.server}: make room"
+    if ACTIONS[ctx.command.action].fills_disk and ctx.command.direction == "execute":
+        return ctx.fault(text, code=DISK_FULL)
+    return ctx.failed(text, code=DISK_FULL)
+
+
+def _located(ctx: Context, error: StepError) -> StepError:
+    """The error with the host where it happened, and as no fault of a destination when an undo met it."""
+    if error.host and (ctx.command.direction == "execute" or not isinstance(error, DestinationFault)):
+        return error
+    kind = type(error) if ctx.command.direction == "execute" else StepError
+    return kind(error.message, code=error.error_code, host=error.host or ctx.host.name)
+
+
+# A worker that lacks an action must not start.
+if _lacking := sorted(commands.ACTIONS.keys() - ACTIONS.keys()):
+    raise LookupError(
+        f"nothing does {', '.join(_lacking)}: write a function of that name with @action in a module of MODULES"
+    )
