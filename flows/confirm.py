@@ -8,20 +8,20 @@ from typing import Final
 from droveway.flows.graph import Graph
 from droveway.flows.steps import allocations
 from droveway.flows.steps.hosts import confirming, keeping
-from droveway.flows.steps.records import endings
+from droveway.flows.steps.records import confirm
 from droveway.persistence.journal import kinds
 
 CONFIRM: Final = Graph(
     of=kinds.CONFIRM,
     version=2,
     steps=(
-        endings.MarkConfirming,
+        confirm.MarkConfirming,
         confirming.CheckDestinationCopy,
         confirming.CheckSource,
         confirming.DiscardSource,
         keeping.KeepCopy,
         allocations.ReleaseSourceAllocation,
-        endings.SettleConfirmed,
+        confirm.SettleConfirmed,
     ),
     no_return=confirming.DiscardSource,
 )

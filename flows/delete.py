@@ -9,23 +9,23 @@ from __future__ import annotations
 from typing import Final
 
 from droveway.flows.graph import Graph
-from droveway.flows.steps.records import deletion
+from droveway.flows.steps.records import delete
 from droveway.persistence.journal import kinds
 
 DELETE: Final = Graph(
     of=kinds.DELETE,
     version=1,
     steps=(
-        deletion.MarkDeleting,
-        deletion.StopDeletedGuest,
-        deletion.DisconnectGuest,
-        deletion.RemoveGuest,
+        delete.MarkDeleting,
+        delete.StopDeletedGuest,
+        delete.DisconnectGuest,
+        delete.RemoveGuest,
         # What the host holds is held in the services' books for as long as it does.
-        deletion.DeletePorts,
-        deletion.DeleteAttachments,
-        deletion.ReleaseAllocation,
-        deletion.SettleDeleted,
-        deletion.ForgetRequest,
+        delete.DeletePorts,
+        delete.DeleteAttachments,
+        delete.ReleaseAllocation,
+        delete.SettleDeleted,
+        delete.ForgetRequest,
     ),
-    no_return=deletion.MarkDeleting,
+    no_return=delete.MarkDeleting,
 )

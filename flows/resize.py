@@ -7,7 +7,7 @@ from typing import Final
 from droveway.flows.graph import Graph
 from droveway.flows.steps import allocations, ports, scheduling, volumes
 from droveway.flows.steps.hosts import copying, host
-from droveway.flows.steps.records import records
+from droveway.flows.steps.records import forward
 from droveway.persistence.journal import kinds
 from droveway.persistence.journal.kinds import Kind
 
@@ -17,21 +17,21 @@ def _forward(kind: Kind) -> Graph:
         of=kind,
         version=1,
         steps=(
-            records.RecordBefore,
-            records.Accept,
-            records.RecordMigration,
+            forward.RecordBefore,
+            forward.Accept,
+            forward.RecordMigration,
             scheduling.ChooseDestinations,
         ),
         # Everything that needs the destination is tried anew on the next alternate, start included: what fails
         # before it restarts the source's guest first.
         tried=(
             allocations.Claim,
-            records.RecordDestination,
+            forward.RecordDestination,
             host.CheckDestination,
             host.FindStorage,
             ports.ReservePorts,
             volumes.ReserveVolumes,
-            records.MarkMigrating,
+            forward.MarkMigrating,
             host.StopGuest,
             host.ReleaseSource,
             host.SetAside,
@@ -41,11 +41,11 @@ def _forward(kind: Kind) -> Graph:
             ports.MovePorts,
             host.ConnectDestination,
             host.DefineGuest,
-            records.SwitchRecords,
+            forward.SwitchRecords,
             host.StartGuest,
         ),
         no_return=host.StartGuest,
-        after=(records.SaveRequestSpec, records.FinishRecords),
+        after=(forward.SaveRequestSpec, forward.FinishRecords),
     )
 
 

@@ -7,14 +7,14 @@ from typing import Final
 from droveway.flows.graph import Graph
 from droveway.flows.steps import allocations, ports, volumes
 from droveway.flows.steps.hosts import confirming, host, restoring
-from droveway.flows.steps.records import endings
+from droveway.flows.steps.records import revert
 from droveway.persistence.journal import kinds
 
 REVERT: Final = Graph(
     of=kinds.REVERT,
     version=1,
     steps=(
-        endings.MarkReverting,
+        revert.MarkReverting,
         confirming.CheckRevertSource,
         ports.ReserveSourcePorts,
         volumes.ReserveVolumes,
@@ -24,12 +24,12 @@ REVERT: Final = Graph(
         ports.MovePortsBack,
         restoring.RestoreDisks,
         host.PrepareSourceGuest,
-        endings.SwitchBack,
+        revert.SwitchBack,
         host.StartSourceGuest,
         host.DiscardDestination,
         allocations.ReturnAllocation,
-        endings.RestoreRequestSpec,
-        endings.SettleReverted,
+        revert.RestoreRequestSpec,
+        revert.SettleReverted,
     ),
     no_return=host.StartSourceGuest,
 )

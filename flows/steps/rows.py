@@ -282,3 +282,13 @@ def compute_node(session: orm.Session, host: str, *, lock: bool = False) -> Comp
     if row is None:
         raise DestinationFault(f"host {host} has no compute node in this cell", code="no-compute-node", host=host)
     return row
+
+
+def clear_traces(rows: Rows, ctx: Context) -> None:
+    """Let nothing of the move stay: flavor.old and flavor.new null, no migration context, no old_vm_state."""
+    present = servers.flavors(rows.extra)
+    if present["old"] is not None or present["new"] is not None:
+        cleared = objects.encode(objects.change_server_flavors(present, {"old": None, "new": None}))
+        compare_and_swap(rows.session, rows.extra, flavor=(rows.extra.flavor, cleared))
+    compare_and_swap(rows.session, rows.extra, migration_context=(OneOf((rows.extra.migration_context,)), None))
+    servers.set_system_metadata(rows.session, ctx.move.server, "old_vm_state", None)

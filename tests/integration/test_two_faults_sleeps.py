@@ -9,7 +9,7 @@ import pytest
 from support.two_faults import conductor_sleeps, sleeps
 
 from droveway.errors import Fenced
-from droveway.flows.steps.records import records
+from droveway.flows.steps.records import forward
 from droveway.workers.context import Context
 
 SAMPLE = [
@@ -61,7 +61,7 @@ def test_a_conductor_that_slept_right_before_a_write_makes_none(
 
 def test_a_conductor_that_writes_without_its_claim_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What it writes anew has been taken back by the revert that followed."""
-    monkeypatch.setattr(records, "api_rows", lambda ctx: ctx.run.api.write())
+    monkeypatch.setattr(forward, "api_rows", lambda ctx: ctx.run.api.write())
     with conductor_sleeps.bench(tmp_path / "bench", sleeps.small("apart")) as made:
         assert "request_specs" in made.awake("resize", "execute", "again", [SPEC])[SPEC]
 

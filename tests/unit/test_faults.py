@@ -14,7 +14,7 @@ import pytest
 import sqlalchemy as sa
 
 from droveway.flows.run import Context
-from droveway.flows.steps.records.deletion import free_volumes
+from droveway.flows.steps.records.delete import free_volumes
 from droveway.persistence.database import Database, sqlite_url
 from droveway.persistence.nova import actions, cell, faults
 from droveway.persistence.times import utcnow

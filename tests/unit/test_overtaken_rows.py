@@ -18,7 +18,8 @@ from droveway.flows.step import Step
 from droveway.flows.steps import overtaken
 from droveway.flows.steps.hosts import confirming
 from droveway.flows.steps.hosts.command import ADOPTED
-from droveway.flows.steps.records import endings, records
+from droveway.flows.steps.records import forward as forward_records
+from droveway.flows.steps.records import revert
 from droveway.persistence.journal.kinds import Carries
 from droveway.persistence.nova.cell import Migration
 from droveway.wire.values import Direction
@@ -62,11 +63,11 @@ def lists(forward: list[Graph], back: list[Graph]) -> dict[str, set[str]]:
     finishes the migration.
     """
     return {
-        "_SWITCHED": {name for graph in forward for name in since(graph, records.SwitchRecords)},
-        "_SWITCHED_BACK": {name for graph in back for name in since(graph, endings.SwitchBack)[1:]},
+        "_SWITCHED": {name for graph in forward for name in since(graph, forward_records.SwitchRecords)},
+        "_SWITCHED_BACK": {name for graph in back for name in since(graph, revert.SwitchBack)[1:]},
         "_STARTED": {name for graph in forward for name in since(graph, graph.no_return)[1:-1]},
-        "_FIRST": {name for graph in forward for name in until(graph, records.RecordMigration)},
-        "_PREPARING": {name for graph in forward for name in until(graph, records.MarkMigrating)},
+        "_FIRST": {name for graph in forward for name in until(graph, forward_records.RecordMigration)},
+        "_PREPARING": {name for graph in forward for name in until(graph, forward_records.MarkMigrating)},
     }
 
 
@@ -84,7 +85,7 @@ def test_the_steps_that_are_named_are_those_of_the_graphs() -> None:
     wanted = lists(FORWARD, BACK)
     assert {name: set(getattr(overtaken, name)) for name in wanted} == wanted
     assert {carries: set(steps) for carries, steps in overtaken._FINDING.items()} == finding()
-    assert {overtaken._SWITCH} == {records.SwitchRecords.step_name(), endings.SwitchBack.step_name()}
+    assert {overtaken._SWITCH} == {forward_records.SwitchRecords.step_name(), revert.SwitchBack.step_name()}
     assert {overtaken._MARK_BACK} == {names(graph)[0] for graph in BACK}
 
 
@@ -100,7 +101,7 @@ class Added(Step):
     """A step that a graph gets."""
 
 
-class Renamed(records.SaveRequestSpec):
+class Renamed(forward_records.SaveRequestSpec):
     """A step under another name."""
 
 
@@ -126,7 +127,7 @@ def test_rows_that_name_the_destination_show_all_before_the_switch_as_done(
     adopted(moving, graph.kind)
     moving.place(DESTINATION, *((None, "finished", "resized") if finished else ("resize_finish", "post-migrating")))
     shown = [step for step in names(graph) if overtaken.went_on(moving, step)]
-    later = since(graph, records.SwitchRecords)
+    later = since(graph, forward_records.SwitchRecords)
     assert shown == [step for step in names(graph) if step not in later or (finished and step != "save_request_spec")]
     assert not any(overtaken.went_back(moving, step) for step in names(graph))
 
@@ -160,7 +161,7 @@ def test_rows_that_name_the_source_show_a_revert_up_to_the_switch_as_done(moving
     adopted(moving, graph.kind)
     moving.place(SOURCE, "resize_reverting", "reverting", "resized")
     shown = [step for step in names(graph) if overtaken.went_on(moving, step)]
-    assert shown == until(graph, endings.SwitchBack)
+    assert shown == until(graph, revert.SwitchBack)
     moving.place(SOURCE, None, "reverted")
     assert not any(overtaken.went_on(moving, step) for step in names(graph))
 
@@ -168,7 +169,7 @@ def test_rows_that_name_the_source_show_a_revert_up_to_the_switch_as_done(moving
 @pytest.mark.parametrize("graph", FORWARD, ids=lambda graph: f"{graph.kind}@{graph.version}")
 @pytest.mark.parametrize(
     ("task", "status", "last"),
-    [("resize_migrated", "migrating", None), ("resize_migrated", "pre-migrating", records.MarkMigrating)],
+    [("resize_migrated", "migrating", None), ("resize_migrated", "pre-migrating", forward_records.MarkMigrating)],
 )
 def test_the_migration_shows_how_far_the_flow_was_taken_back(
     moving: Moving, graph: Graph, task: str, status: str, last: type[Step] | None
@@ -186,7 +187,7 @@ def test_a_migration_that_ended_leaves_only_the_first_steps_to_be_undone(moving:
     adopted(moving, graph.kind)
     moving.place(SOURCE, "resize_migrated", "error")
     left = [step for step in names(graph) if not overtaken.went_back(moving, step)]
-    assert left == until(graph, records.RecordMigration)
+    assert left == until(graph, forward_records.RecordMigration)
 
 
 @pytest.mark.parametrize("graph", BACK, ids=lambda graph: f"{graph.kind}@{graph.version}")

@@ -1,10 +1,9 @@
-"""The record steps of confirm and revert."""
+"""The record steps of revert."""
 
 from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from droveway.flows import outcome
 from droveway.flows.before import before
 from droveway.flows.run import Context
 from droveway.flows.step import Step
@@ -15,6 +14,7 @@ from droveway.flows.steps.rows import (
     begin_action,
     cell_rows,
     changed_flavors,
+    clear_traces,
     compute_node,
     fail_action,
     fail_event,
@@ -27,84 +27,11 @@ from droveway.flows.steps.rows import (
     task,
 )
 from droveway.persistence.compare_and_swap import OneOf, compare_and_swap
-from droveway.persistence.nova import actions, objects, servers, usage
+from droveway.persistence.nova import actions, servers, usage
 from droveway.persistence.nova.vm_states import MigrationStatus, PowerState, TaskState, VmState
 from droveway.persistence.times import utcnow
 
-CONFIRM_EVENT = "compute_confirm_resize"
 REVERT_EVENTS = ("compute_revert_resize", "compute_finish_revert_resize")
-
-
-class MarkConfirming(Step):
-    """The confirm is under way for everybody who reads Nova's rows."""
-
-    does = "mark the migration as being confirmed"
-    undoes = "mark it as finished again"
-
-    def perform(self, ctx: Context) -> dict[str, Any]:
-        """Status `confirming`, action confirmResize; a server that no longer waits for it keeps both copies."""
-        with cell_rows(ctx) as rows:
-            if not ctx.move.delete_requested:
-                waits = (VmState.RESIZED, VmState.RESIZED)
-                compare_and_swap(rows.session, rows.instance, vm_state=waits, task_state=task(rows, None, None))
-            compare_and_swap(
-                rows.session, rows.migration(ctx), status=(MigrationStatus.FINISHED, MigrationStatus.CONFIRMING)
-            )
-            begin_action(rows, before(ctx.move), "confirmResize")
-            actions.open_event(rows.session, rows.action, CONFIRM_EVENT, ctx.move.source_host)
-        return {}
-
-    def undo(self, ctx: Context) -> None:
-        """Status `finished`."""
-        fault = failure(ctx)
-        with cell_rows(ctx) as rows:
-            if fail_action(rows, fault):
-                compare_and_swap(
-                    rows.session, rows.migration(ctx), status=(MigrationStatus.CONFIRMING, MigrationStatus.FINISHED)
-                )
-
-
-class SettleConfirmed(Step):
-    """The move is over: the server is an ordinary one on its new host."""
-
-    title: ClassVar[str] = "settle_records"
-    does = "let the server be an ordinary one on its new host"
-    no_undo = "past the point of no return"
-    needs = ("destination_guest",)
-
-    def perform(self, ctx: Context) -> dict[str, Any]:
-        """Status `confirmed`; what the host saw decides active or stopped; the move's traces go (Nova's confirm).
-
-        Of a host that was declared down the row tells what was seen last.
-        """
-        guest = ctx.inputs["destination_guest"]
-        reserved = reserved_on(ctx, ctx.destination.host)
-        with cell_rows(ctx) as rows:
-            migration = rows.migration(ctx)
-            compare_and_swap(rows.session, migration, status=(MigrationStatus.CONFIRMING, MigrationStatus.CONFIRMED))
-            _clear_traces(rows, ctx)
-            if rows.instance.vm_state == VmState.RESIZED:
-                seen = rows.instance.power_state == PowerState.RUNNING
-                running = seen if guest.get("declared_down") else bool(guest["running"])
-                compare_and_swap(
-                    rows.session,
-                    rows.instance,
-                    vm_state=(VmState.RESIZED, VmState.ACTIVE if running else VmState.STOPPED),
-                    power_state=(
-                        OneOf((rows.instance.power_state,)),
-                        PowerState.RUNNING if running else PowerState.SHUTDOWN,
-                    ),
-                )
-            usage.recompute(rows.session, ctx.move.source_host, ctx.destination.host, reserved=reserved)
-            actions.close_event(rows.session, rows.action, CONFIRM_EVENT)
-        return {}
-
-    def perform_ended(self, ctx: Context) -> dict[str, Any]:
-        """A Nova that died between its two writes left the server waiting for ever: then the second is made here."""
-        with cell_rows(ctx) as rows:
-            row = rows.instance
-            waits = row.vm_state == VmState.RESIZED and row.task_state is None and row.host == ctx.destination.host
-        return outcome.noted(**(self.perform(ctx) if waits else {}))
 
 
 class MarkReverting(Step):
@@ -235,7 +162,7 @@ class SettleReverted(Step):
             compare_and_swap(
                 rows.session, rows.migration(ctx), status=(MigrationStatus.REVERTING, MigrationStatus.REVERTED)
             )
-            _clear_traces(rows, ctx)
+            clear_traces(rows, ctx)
             if rows.instance.vm_state == VmState.RESIZED:
                 compare_and_swap(
                     rows.session,
@@ -249,13 +176,3 @@ class SettleReverted(Step):
             for event in REVERT_EVENTS:
                 actions.close_event(rows.session, rows.action, event)
         return {}
-
-
-def _clear_traces(rows: Any, ctx: Context) -> None:
-    """flavor.old and flavor.new null, no migration context, no old_vm_state."""
-    present = servers.flavors(rows.extra)
-    if present["old"] is not None or present["new"] is not None:
-        cleared = objects.encode(objects.change_server_flavors(present, {"old": None, "new": None}))
-        compare_and_swap(rows.session, rows.extra, flavor=(rows.extra.flavor, cleared))
-    compare_and_swap(rows.session, rows.extra, migration_context=(OneOf((rows.extra.migration_context,)), None))
-    servers.set_system_metadata(rows.session, ctx.move.server, "old_vm_state", None)
