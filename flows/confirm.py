@@ -21,7 +21,7 @@ CONFIRM: Final = Graph(
         confirming.DiscardSource,
         keeping.KeepCopy,
         allocations.ReleaseSourceAllocation,
-        confirm.SettleConfirmed,
+        confirm.SettleRecords,
     ),
     no_return=confirming.DiscardSource,
 )

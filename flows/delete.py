@@ -17,14 +17,14 @@ DELETE: Final = Graph(
     version=1,
     steps=(
         delete.MarkDeleting,
-        delete.StopDeletedGuest,
+        delete.StopGuest,
         delete.DisconnectGuest,
         delete.RemoveGuest,
         # What the host holds is held in the services' books for as long as it does.
         delete.DeletePorts,
         delete.DeleteAttachments,
         delete.ReleaseAllocation,
-        delete.SettleDeleted,
+        delete.SettleRecords,
         delete.ForgetRequest,
     ),
     no_return=delete.MarkDeleting,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from droveway.flows.graph import Graph
-from droveway.flows.steps import allocations, ports, volumes
-from droveway.flows.steps.hosts import confirming, host, restoring
+from droveway.flows.steps import allocations, reverting, volumes
+from droveway.flows.steps.hosts import host, restoring
 from droveway.flows.steps.records import revert
 from droveway.persistence.journal import kinds
 
@@ -15,21 +15,21 @@ REVERT: Final = Graph(
     version=1,
     steps=(
         revert.MarkReverting,
-        confirming.CheckRevertSource,
-        ports.ReserveSourcePorts,
+        reverting.CheckSource,
+        reverting.ReservePorts,
         volumes.ReserveVolumes,
-        host.StopDestinationGuest,
+        reverting.StopGuest,
         host.ReleaseDestination,
-        volumes.MoveVolumesBack,
-        ports.MovePortsBack,
+        reverting.MoveVolumes,
+        reverting.MovePorts,
         restoring.RestoreDisks,
         host.PrepareSourceGuest,
-        revert.SwitchBack,
-        host.StartSourceGuest,
+        revert.SwitchRecords,
+        reverting.StartGuest,
         host.DiscardDestination,
         allocations.ReturnAllocation,
         revert.RestoreRequestSpec,
-        revert.SettleReverted,
+        revert.SettleRecords,
     ),
-    no_return=host.StartSourceGuest,
+    no_return=reverting.StartGuest,
 )

@@ -69,8 +69,6 @@ class Where(enum.StrEnum):
 class Step(task.Task):
     """Base of all steps; subclasses write `perform` and, unless ``no_undo`` says why not, `undo`."""
 
-    title: ClassVar[str] = ""
-    """The step's name; by default the class name in snake_case."""
     where: ClassVar[Where] = Where.CONDUCTOR
     does: ClassVar[str]
     undoes: ClassVar[str] = ""
@@ -98,8 +96,11 @@ class Step(task.Task):
 
     @classmethod
     def step_name(cls) -> str:
-        """The name that graphs, history, faults and the crash matrix speak of."""
-        return cls.title or re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
+        """Return the name that graphs, history, faults and the crash matrix speak of: the class name in snake_case.
+
+        A flow that does a step in a way of its own has a class of the same name in a module of its own.
+        """
+        return re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
 
     @classmethod
     def action_name(cls) -> str:

@@ -236,7 +236,7 @@ def _steps() -> Iterator[Any]:
             return {"step": ctx.step}
 
     for number in range(STEPS):
-        yield type(f"Step{number}", (Nothing,), {"title": f"step_{number}"})
+        yield type(f"Step_{number}", (Nothing,), {})
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ is seen in the rows, and what it claims after the reading refuses the write.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 from droveway.clients.placement import resources_of
 from droveway.errors import DestinationFault
@@ -81,7 +81,6 @@ class ReleaseSourceAllocation(Step):
 class ReturnAllocation(Step):
     """Revert: the destination is clean, so the server holds its old flavor on the source again."""
 
-    title: ClassVar[str] = "return_allocation"
     does = "give the source's allocation back to the server, in one Placement call"
     no_undo = "past the point of no return"
 

@@ -55,7 +55,6 @@ class PortStep(Step):
 class ReservePorts(PortStep):
     """A binding on the destination that does nothing yet: a host that cannot bind is found out before the shutdown."""
 
-    title: ClassVar[str] = "reserve_ports"
     does = "bind the ports on the destination, inactive"
     undoes = "delete those bindings"
 
@@ -95,7 +94,6 @@ class ReservePorts(PortStep):
 class MovePorts(PortStep):
     """The new host's bindings become active, then the old host's go: a port at rest has one binding."""
 
-    title: ClassVar[str] = "move_ports"
     does = "activate the ports on the destination"
     undoes = "make the source's bindings active again"
 
@@ -149,18 +147,3 @@ def bring(ctx: Context, port: PortBefore, host: str, owner: str) -> None:
     """Bind the port to the host unless it is, and make that binding the active one."""
     ctx.run.network.ensure_binding(port.port, host, port.profile)
     ctx.run.network.activate(port.port, host, device_owner=owner)
-
-
-class ReserveSourcePorts(ReservePorts):
-    """Revert's: the source is the new host."""
-
-    to_source = True
-    does = "bind the ports on the source, inactive"
-
-
-class MovePortsBack(MovePorts):
-    """Revert's: the source is the new host."""
-
-    to_source = True
-    does = "activate the ports on the source"
-    undoes = "make the destination's bindings active again"

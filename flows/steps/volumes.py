@@ -7,29 +7,23 @@ attachment says nothing new, so both steps find nothing to do there.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
-
-import sqlalchemy as sa
+from typing import Any
 
 from droveway.clients.volume import Attachment
-from droveway.errors import Evacuated, StepError
+from droveway.errors import Evacuated
 from droveway.flows.before import VolumeBefore, before
-from droveway.flows.run import UNREACHABLE, Context
+from droveway.flows.run import Context
 from droveway.flows.step import Step
 from droveway.flows.steps import attached
 from droveway.flows.steps.hosts import starting
-from droveway.flows.steps.hosts.host import CheckDestination
 from droveway.flows.steps.rows import cell_rows, is_deleted
 from droveway.persistence.compare_and_swap import OneOf, compare_and_swap
-from droveway.persistence.journal.tables import MoveStep
 from droveway.persistence.nova import devices, objects, servers
-from droveway.printable import SHORT
 
 
 class ReserveVolumes(Step):
     """An empty attachment for each volume: it keeps the volume ours while the old attachment goes."""
 
-    title: ClassVar[str] = "reserve_volumes"
     does = "reserve a new attachment for each volume"
     undoes = "delete the reservations"
     gives = "reserved"
@@ -58,7 +52,6 @@ class ReserveVolumes(Step):
 class MoveVolumes(Step):
     """Deletes the old host's attachments, exports the volumes to the new host and completes them: one step."""
 
-    title: ClassVar[str] = "move_volumes"
     does = "attach the volumes to the destination"
     undoes = "attach them to the source again"
     needs = ("reserved", "destination_check")
@@ -112,44 +105,6 @@ class MoveVolumes(Step):
                 for attachment in sorted(gone):
                     ctx.run.volumes.delete_attachment(attachment)
                 _connect(ctx, volume, again, connector)
-
-
-class MoveVolumesBack(MoveVolumes):
-    """Revert's: the source is the new host."""
-
-    does = "attach the volumes to the source"
-    undoes = "attach them to the destination again"
-    needs = ("reserved", "source_check")
-
-    def new_connector(self, ctx: Context) -> dict[str, Any]:
-        """Return the source's connector: what the source told, or what it was before the move where it is dead."""
-        return ctx.inputs["source_check"].get("connector") or before(ctx.move).guest.connector
-
-    def old_connector(self, ctx: Context) -> dict[str, Any]:
-        """Return the destination's connector: what it told the revert, or the forward flow where it is dead."""
-        return ctx.inputs["source_check"]["destination"].get("connector") or _told_connector(ctx)
-
-
-def _told_connector(ctx: Context) -> dict[str, Any]:
-    """Read the connector that the destination told the forward flow; raises StepError where nobody knows it."""
-    told = sa.select(MoveStep.result).where(
-        MoveStep.move_id == ctx.move.id,
-        MoveStep.step == CheckDestination.step_name(),
-        MoveStep.direction == "execute",
-        MoveStep.attempt == ctx.move.attempt,
-        MoveStep.result.is_not(None),
-    )
-    with ctx.run.journal.read() as session:
-        found = session.scalar(told.order_by(MoveStep.seq.desc()).limit(1)) or {}
-    if connector := found.get("connector"):
-        return dict(connector)
-    host = ctx.destination.host
-    raise StepError(
-        f"host {host} is declared down, and the journal does not know by which connector it is given volumes: bring "
-        f"{host} back, then droveway move retry {ctx.move.id[:SHORT]}",
-        code=UNREACHABLE,
-        host=host,
-    )
 
 
 def _volumes(ctx: Context) -> list[VolumeBefore]:

@@ -36,19 +36,19 @@ def test_a_step_whose_undo_leaks_is_reported() -> None:
 def test_what_a_kill_alone_leaves_is_found_though_the_flow_goes_the_same_way() -> None:
     """What leaks only when it is done again is in no state that was met: its point is run to its end, and is bad."""
     kills = ("--kind", "resize", "--direction", "execute", "--effect", "kill")
-    steps = ("--step", "check_destination", "--step", "bind_anew", "--step", "reserve_volumes")
+    steps = ("--step", "check_destination", "--step", "bind_twice", "--step", "reserve_volumes")
     done = _matrix("again", *kills, *steps, "--phase", "before", "--phase", "after")
     assert done.returncode == 1, done.stdout + done.stderr
     lines = done.stdout.splitlines()
     assert len([line for line in lines if line.endswith("  met")]) == 4, lines
     bad = [line.split()[0] for line in lines if "  BAD  " in line]
-    assert bad == ["resize:execute:bind_anew:kill:after"], lines
+    assert bad == ["resize:execute:bind_twice:kill:after"], lines
     assert lines[-1] == "crash matrix: 6 points, 5 converged, 1 leaks"
 
 
 def test_every_point_is_run_to_its_end_where_that_is_asked_for() -> None:
     kills = ("--kind", "resize", "--direction", "execute", "--effect", "kill")
-    steps = ("--step", "check_destination", "--step", "bind_anew", "--step", "reserve_volumes")
+    steps = ("--step", "check_destination", "--step", "bind_twice", "--step", "reserve_volumes")
     done = _matrix("again", *kills, *steps, "--phase", "before", "--phase", "after", "--whole")
     assert not [line for line in done.stdout.splitlines() if line.endswith("  met")], done.stdout
     assert done.stdout.splitlines()[-1] == "crash matrix: 6 points, 5 converged, 1 leaks"

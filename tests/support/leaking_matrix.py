@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 from proofs.matrix import command as matrix
 
@@ -21,16 +21,12 @@ ELSEWHERE: Final = "host3"
 class BindAnew(ReservePorts):
     """Binds the ports on the destination, and leaves the bindings there."""
 
-    title: ClassVar[str] = "bind_anew"
-
     def undo(self, ctx: Context) -> None:
         """Forget them."""
 
 
 class BindTwice(ReservePorts):
     """Binds the ports on the destination, and on another host too when they are bound there already."""
-
-    title: ClassVar[str] = "bind_anew"
 
     def perform(self, ctx: Context) -> dict[str, Any]:
         """One binding a port, or two."""

@@ -12,7 +12,7 @@ import pytest
 from support.rigs.engine_rig import (
     GRAPHS,
     REMOTE,
-    Choose,
+    ChooseDestinations,
     FakeWorker,
     Finish,
     OnHost,
@@ -214,7 +214,6 @@ def test_a_step_fails_with_the_one_code_under_the_host(rig: Rig) -> None:
 class OnDestination(OnHost):
     """A step of the alternate that the move is on."""
 
-    title = "on_destination"
     where = Where.DESTINATION
 
     def perform(self, ctx: Context) -> dict[str, Any]:
@@ -233,7 +232,7 @@ class OnDestination(OnHost):
 TRIED: Final = Graph(
     of=kinds.MIGRATE,
     version=7,
-    steps=(Prepare, Choose),
+    steps=(Prepare, ChooseDestinations),
     tried=(OnDestination, StartGuest),
     no_return=StartGuest,
     after=(Finish,),

@@ -34,8 +34,6 @@ from droveway.wire import codec, commands
 class StartOnHost(OnHost):
     """The point of no return, carried out by a worker."""
 
-    title = "start_on_host"
-
 
 @pytest.fixture(name="rig")
 def fixture_rig(tmp_path: Path) -> Iterator[Rig]:

@@ -15,8 +15,7 @@ from droveway.errors import StepError
 from droveway.flows import registry
 from droveway.flows.graph import Graph
 from droveway.flows.step import Step
-from droveway.flows.steps import overtaken
-from droveway.flows.steps.hosts import confirming
+from droveway.flows.steps import overtaken, reverting
 from droveway.flows.steps.hosts.command import ADOPTED
 from droveway.flows.steps.records import forward as forward_records
 from droveway.flows.steps.records import revert
@@ -64,7 +63,7 @@ def lists(forward: list[Graph], back: list[Graph]) -> dict[str, set[str]]:
     """
     return {
         "_SWITCHED": {name for graph in forward for name in since(graph, forward_records.SwitchRecords)},
-        "_SWITCHED_BACK": {name for graph in back for name in since(graph, revert.SwitchBack)[1:]},
+        "_SWITCHED_BACK": {name for graph in back for name in since(graph, revert.SwitchRecords)[1:]},
         "_STARTED": {name for graph in forward for name in since(graph, graph.no_return)[1:-1]},
         "_FIRST": {name for graph in forward for name in until(graph, forward_records.RecordMigration)},
         "_PREPARING": {name for graph in forward for name in until(graph, forward_records.MarkMigrating)},
@@ -77,7 +76,7 @@ def finding() -> dict[Carries, set[str]]:
     A revert is to know what it found on both hosts.
     """
     there = [{name for name in graph.names() if name not in since(graph, graph.tried[0])} for graph in FORWARD]
-    back = [set(until(graph, confirming.CheckRevertSource)) for graph in BACK]
+    back = [set(until(graph, reverting.CheckSource)) for graph in BACK]
     return {Carries.TO_DESTINATION: set.union(*there), Carries.BACK: set.union(*back)}
 
 
@@ -85,7 +84,7 @@ def test_the_steps_that_are_named_are_those_of_the_graphs() -> None:
     wanted = lists(FORWARD, BACK)
     assert {name: set(getattr(overtaken, name)) for name in wanted} == wanted
     assert {carries: set(steps) for carries, steps in overtaken._FINDING.items()} == finding()
-    assert {overtaken._SWITCH} == {forward_records.SwitchRecords.step_name(), revert.SwitchBack.step_name()}
+    assert {overtaken._SWITCH} == {forward_records.SwitchRecords.step_name(), revert.SwitchRecords.step_name()}
     assert {overtaken._MARK_BACK} == {names(graph)[0] for graph in BACK}
 
 
@@ -161,7 +160,7 @@ def test_rows_that_name_the_source_show_a_revert_up_to_the_switch_as_done(moving
     adopted(moving, graph.kind)
     moving.place(SOURCE, "resize_reverting", "reverting", "resized")
     shown = [step for step in names(graph) if overtaken.went_on(moving, step)]
-    assert shown == until(graph, revert.SwitchBack)
+    assert shown == until(graph, revert.SwitchRecords)
     moving.place(SOURCE, None, "reverted")
     assert not any(overtaken.went_on(moving, step) for step in names(graph))
 

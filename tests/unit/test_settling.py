@@ -170,7 +170,6 @@ def test_a_step_whose_result_is_read_later_is_not_settled_as_done(rig: Rig, monk
     """What a host has found cannot be told for it; entering it anew is no lie."""
 
     class Finish(host.StartGuest):
-        title = "finish"
         gives = "storage"
 
     graph = Graph(kinds.MIGRATE, 1, (Finish, host.SetAside, copying.CopyDisks), copying.CopyDisks)

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Final
 
-import msgspec
-
 from droveway.errors import StepError
 from droveway.flows import outcome
 from droveway.flows.before import before, shows_disks
 from droveway.flows.run import DECLARED_DOWN, Context
 from droveway.flows.step import Where
 from droveway.flows.steps import overtaken
-from droveway.flows.steps.attached import names
 from droveway.flows.steps.hosts import clearing
 from droveway.flows.steps.hosts.command import OWED, HostStep, ask, describe, has_disks, new_flavor
 from droveway.flows.steps.hosts.copying import NOT_WHOLE
@@ -110,37 +107,6 @@ class CheckSource(HostStep):
     def may_do_without(self, ctx: Context) -> bool:  # noqa: ARG002 - a confirm always may
         """Whether the flow goes on when that host is declared down."""
         return True
-
-
-class CheckRevertSource(CheckSource):
-    """Revert's: looks at the destination besides, so that its undo knows what to bring back."""
-
-    title: ClassVar[str] = "check_source"
-    does = "check what was set aside on the source, and the guest on the destination"
-    may_be_missing = False
-
-    def may_do_without(self, ctx: Context) -> bool:
-        """Only a revert that may have stopped the guest already: what comes next fails, and its undo starts it."""
-        return ctx.run.is_behind()
-
-    def perform(self, ctx: Context) -> dict[str, Any] | None:
-        """The source's connector, and whether the destination's guest runs: one that is declared down has none."""
-        found = super().perform(ctx) or {}
-        try:
-            guest = msgspec.to_builtins(describe(ctx, ctx.destination.host, part="destination"))
-        except StepError as error:
-            if ctx.same_host or error.error_code != DECLARED_DOWN:
-                raise
-            guest = {"running": before(ctx.move).powered_on, "definition": ""}
-        if overtaken.was_adopted(ctx.run):
-            # The revert may have stopped it before the journal was put back.
-            guest["running"] = before(ctx.move).powered_on
-        return {**found, "destination": guest, "attached": names(ctx)}
-
-    def passed_by(self, ctx: Context) -> dict[str, Any]:
-        """What the undo would read, of a guest that the revert has stopped by now."""
-        guest = {"running": before(ctx.move).powered_on, "definition": ""}
-        return {"destination": guest, "attached": names(ctx)}
 
 
 class DiscardSource(HostStep):

@@ -79,7 +79,6 @@ class FindStorage(HostStep):
 class StopGuest(HostStep):
     """The guest's downtime begins."""
 
-    title: ClassVar[str] = "stop_guest"
     where = Where.SOURCE
     deadline = 180.0
     asks = ("prepare_start",)
@@ -166,37 +165,6 @@ class StopGuest(HostStep):
                 raise
             if not owed:
                 self.owe(ctx, self.owed_undo(ctx))
-
-
-class StopDestinationGuest(StopGuest):
-    """Revert's: the guest on the destination goes off."""
-
-    where = Where.DESTINATION
-    states = starting.REVERT_UNDO
-    undoes = "start it if it ran and the source is proved off"
-    needs = ("source_check",)
-    owed_when_down = True
-
-    def other(self, ctx: Context) -> str:
-        """The source."""
-        return ctx.move.source_host
-
-    def ran(self, ctx: Context) -> bool:
-        """Whether it ran when the revert began, and nobody has stopped it since."""
-        return bool(ctx.inputs["source_check"]["destination"]["running"]) and not before(ctx.move).stopped
-
-    def attached_before(self, ctx: Context) -> list[str]:
-        """As the revert found it; one that an earlier release began has not noted it."""
-        return list(ctx.inputs["source_check"].get("attached") or names(ctx))
-
-    def perform_ended(self, ctx: Context) -> dict[str, Any]:
-        """Only a guest that is still this move's, where the server does not live."""
-        return clearing.stop_left_guest(ctx)
-
-    def redefine(self, ctx: Context) -> None:
-        """Define the guest as the revert found it, or as the move defined it where the dead host did not show it."""
-        found = ctx.inputs["source_check"]["destination"]["definition"]
-        redefining.on_destination(ctx, self.host(ctx), found or before(ctx.move).guest.definition)
 
 
 class ReleaseSource(HostStep):
@@ -298,7 +266,6 @@ class DefineGuest(HostStep):
 class StartGuest(HostStep):
     """The point of no return: started, proved never started, or unknown."""
 
-    title: ClassVar[str] = "start_guest"
     where = Where.DESTINATION
     deadline = 120.0
     does = "start the guest"
@@ -378,29 +345,6 @@ class StartGuest(HostStep):
     def details(self, ctx: Context) -> commands.StartGuest:
         """A server that was stopped has nothing to start, and passes the same point."""
         return commands.StartGuest(power_on=before(ctx.move).powered_on)
-
-
-class StartSourceGuest(StartGuest):
-    """Revert's: the source's guest."""
-
-    where = Where.SOURCE
-    states = starting.REVERT
-    defined_by = "prepare_source_guest"
-
-    def _without_host(self, ctx: Context) -> dict[str, Any]:
-        """The disks are the server's own from the start on, so that the host owes the end of their manifest."""
-        found = super()._without_host(ctx)
-        host, action, told = self.host(ctx), SetAside.action_name(), commands.NoDetails()
-        ctx.run.owe(ctx.step, host=host, action=action, details=told, deadline=self.deadline, entered=ctx.direction)
-        return found
-
-    def other(self, ctx: Context) -> str:
-        """The destination."""
-        return ctx.destination.host
-
-    def redefine(self, ctx: Context) -> None:
-        """As it was before the move."""
-        redefining.on_source(ctx, self.host(ctx))
 
 
 class PrepareSourceGuest(HostStep):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 from droveway.flows import outcome
 from droveway.flows.before import before
@@ -53,10 +53,9 @@ class MarkConfirming(Step):
                 )
 
 
-class SettleConfirmed(Step):
+class SettleRecords(Step):
     """The move is over: the server is an ordinary one on its new host."""
 
-    title: ClassVar[str] = "settle_records"
     does = "let the server be an ordinary one on its new host"
     no_undo = "past the point of no return"
     needs = ("destination_guest",)

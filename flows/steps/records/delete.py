@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import msgspec
 import sqlalchemy as sa
@@ -110,10 +110,9 @@ class _AtHome(HostStep):
         return dict(OWED)
 
 
-class StopDeletedGuest(_AtHome):
+class StopGuest(_AtHome):
     """The guest goes off at once: Nova gives it no time either."""
 
-    title: ClassVar[str] = "stop_guest"
     deadline = 180.0
     does = "switch the guest off"
 
@@ -189,10 +188,9 @@ class ReleaseAllocation(Step):
         return {}
 
 
-class SettleDeleted(Step):
+class SettleRecords(Step):
     """The cell's rows say that the server is gone."""
 
-    title: ClassVar[str] = "settle_records"
     does = "soft-delete the server's rows in its cell"
     no_undo = _FORWARD_ONLY
 
@@ -226,7 +224,7 @@ class ForgetRequest(Step):
         return {}
 
 
-_ON_A_HOST: Final[tuple[type[_AtHome], ...]] = (StopDeletedGuest, DisconnectGuest, RemoveGuest)
+_ON_A_HOST: Final[tuple[type[_AtHome], ...]] = (StopGuest, DisconnectGuest, RemoveGuest)
 
 
 def _clear_host(ctx: Context, host: str, *, must: bool, until: type[_AtHome] = RemoveGuest) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import msgspec
 import sqlalchemy as sa
@@ -342,7 +342,6 @@ class MarkMigrating(Step):
 class SwitchRecords(Step):
     """The server lives on the destination from here: host, flavor, zone and swap disk in one transaction."""
 
-    title: ClassVar[str] = "switch_records"
     does = "let the server's rows name the destination"
     undoes = "let them name the source again"
 

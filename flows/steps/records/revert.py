@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 from droveway.flows.before import before
 from droveway.flows.run import Context
@@ -84,10 +84,9 @@ class MarkReverting(Step):
             )
 
 
-class SwitchBack(Step):
+class SwitchRecords(Step):
     """The server lives on the source again."""
 
-    title: ClassVar[str] = "switch_records"
     does = "let the server's rows name the source again"
     undoes = "let them name the destination"
 
@@ -147,10 +146,9 @@ class RestoreRequestSpec(Step):
         return {}
 
 
-class SettleReverted(Step):
+class SettleRecords(Step):
     """The move is over: the server is as it was before."""
 
-    title: ClassVar[str] = "settle_records"
     does = "let the server be as it was before the move"
     no_undo = "past the point of no return"
 

@@ -122,11 +122,10 @@ class Toy(Step):
 
 
 class Prepare(Toy):
-    title = "prepare"
+    pass
 
 
-class Choose(Toy):
-    title = "choose_destinations"
+class ChooseDestinations(Toy):
     gives = "candidates"
     no_undo = "reads"
     hosts: ClassVar[tuple[str, ...]] = ("h2", "h3")
@@ -142,30 +141,26 @@ class Choose(Toy):
         }
 
 
-class Reserve(Toy):
-    title = "claim"
+class Claim(Toy):
     per_host = True
 
 
 class Copy(Toy):
-    title = "copy"
     per_host = True
     where = Where.DESTINATION
 
 
 class StartGuest(Toy):
-    title = "start_guest"
+    pass
 
 
 class Finish(Toy):
-    title = "finish"
     no_undo = "past the point of no return"
 
 
 class OnHost(Step):
     """A step that a worker carries out."""
 
-    title = "on_host"
     where = Where.SOURCE
     does = "asks the source's worker"
     undoes = "asks it to undo"
@@ -195,8 +190,8 @@ class OnHost(Step):
 MIGRATE = Graph(
     of=kinds.MIGRATE,
     version=1,
-    steps=(Prepare, Choose),
-    tried=(Reserve, Copy, StartGuest),
+    steps=(Prepare, ChooseDestinations),
+    tried=(Claim, Copy, StartGuest),
     no_return=StartGuest,
     after=(Finish,),
 )
