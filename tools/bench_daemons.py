@@ -21,6 +21,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+import bench_cost as cost
 import bench_figures as figures
 import sqlalchemy as sa
 from support.daemons.daemons import LONG, SESSION, Daemon, Installation, installation
@@ -106,11 +107,16 @@ def of_daemons(folder: Path, rounds: int, queued: int) -> Found:
     ):
         with site.configuration.open("a") as file:
             file.write(LIMITS)
-        workers = site.workers()
+        # Forked after its imports a daemon would not go by its own name.
+        site.apart = True
+        with cost.named("workers"):
+            workers = site.workers()
         found["idle worker, MiB"] = max(resident(worker) for worker in workers.values())
-        conductors = {"first": site.conductor("first")}
+        with cost.named("conductor"):
+            conductors = {"first": site.conductor("first")}
         measure_latency(lab, rounds, found, "idle")
         found["move create idle, ms"] = min(command(site) for _ in range(min(COMMANDS, rounds)))
+        measure_cost(lab, rounds, found, databases, [conductors["first"]], [*workers.values()])
         found["moves a minute, 1"] = throughput(lab, SERVERS[:rounds])
         conductors["second"] = site.conductor("second")
         found["moves a minute, 2"] = throughput(lab, SERVERS[:rounds])
@@ -168,6 +174,54 @@ def measure_latency(lab: Lab, rounds: int, found: Found, what: str) -> None:
     found[f"submit {what}, median ms"], found[f"submit {what}, p99 ms"] = statistics.median(asked), p99(asked)
     found[f"submit to claim {what}, median ms"] = statistics.median(claimed)
     found[f"submit to first step {what}, median ms"] = statistics.median(begun)
+
+
+def measure_cost(
+    lab: Lab,
+    rounds: int,
+    found: Found,
+    databases: postgres_server.Server,
+    conductors: Sequence[Daemon],
+    workers: Sequence[Daemon],
+) -> None:
+    """Ask for one move after another, and note what each process asked of the databases and had of the processor."""
+    servers = list(itertools.islice(itertools.cycle(SERVERS), rounds))
+    log = cost.StatementLog(databases.url("postgres"), databases.log)
+    pids = {
+        "conductor": [daemon.process.pid for daemon in conductors],
+        "workers": [daemon.process.pid for daemon in workers],
+    }
+    log.begin()
+    before = processor(pids, databases)
+    moved = [there_and_confirmed(lab, server) for server in servers]
+    after = processor(pids, databases)
+    asked = log.end()
+    with lab.journal.read() as session:
+        steps = session.scalar(sa.select(sa.func.count(MoveStep.seq)).where(MoveStep.move_id.in_(moved))) or 0
+    for name, database in (("conductor", "journal"), ("conductor", "cell-cell1")):
+        what = asked[name, database]
+        found[f"statements of a {name} to {database} a step"] = what.statements / steps
+        found[f"transactions of a {name} with {database} a step"] = what.transactions / steps
+    for name, seconds in after.items():
+        found[f"processor of {name} a move, s"] = (seconds - before[name]) / rounds
+
+
+def processor(pids: dict[str, list[int]], databases: postgres_server.Server) -> Found:
+    """The processor time of each kind of process so far, in seconds."""
+    return {
+        **{name: cost.processor_seconds(each) for name, each in pids.items()},
+        "databases": cost.processor_seconds([databases.pid, *cost.children(databases.pid)]),
+    }
+
+
+def there_and_confirmed(lab: Lab, server: str) -> str:
+    """Migrate the server and confirm that; the move's id."""
+    move = submitted(lab, server)[0]
+    until_rest(lab, move)
+    require(lab, move, State.VERIFYING)
+    asking.ask(lab, move, asking.confirm)
+    until_rest(lab, move)
+    return move
 
 
 def submitted(lab: Lab, server: str) -> tuple[str, float]:
@@ -270,7 +324,7 @@ def resident(daemon: Daemon) -> float:
 def daemons_bench(daemons: Found, embedded: Found, queued: int) -> figures.Bench:
     """The figures with what they are held against."""
     rows = [
-        [name, f"{daemons[name]:.1f}", f"{embedded[name]:.1f}" if name in embedded else ""] for name in sorted(daemons)
+        [name, f"{daemons[name]:.2f}", f"{embedded[name]:.2f}" if name in embedded else ""] for name in sorted(daemons)
     ]
     return figures.Bench(
         name="daemons",
@@ -298,6 +352,18 @@ def daemons_bench(daemons: Found, embedded: Found, queued: int) -> figures.Bench
             ),
             figures.at_most("hand-over after SIGKILL, s", daemons["hand-over, s"], SESSION + 2),
             figures.at_most("an idle worker, MiB", daemons["idle worker, MiB"], 80),
+            figures.at_most(
+                "statements of a conductor to the journal a step",
+                daemons["statements of a conductor to journal a step"],
+                8,
+            ),
+            figures.at_most(
+                "transactions of a conductor with the journal a step",
+                daemons["transactions of a conductor with journal a step"],
+                2,
+            ),
+            figures.at_most("processor of a conductor a move, s", daemons["processor of conductor a move, s"], 0.15),
+            figures.at_most("processor of all workers a move, s", daemons["processor of workers a move, s"], 0.08),
             figures.at_most(f"a conductor with {LIVE:,} live moves, MiB", daemons["conductor, MiB"], 400),
         ],
         bars=[

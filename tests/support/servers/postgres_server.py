@@ -40,6 +40,16 @@ class Server:
         return f"postgresql+psycopg://{_USER}:{PASSWORD}@{where}&sslmode=verify-full&sslrootcert={authority}"
 
     @property
+    def log(self) -> Path:
+        """The file that it logs to."""
+        return self._folder / "log"
+
+    @property
+    def pid(self) -> int:
+        """The server's first process, of which all others are children."""
+        return int((self._data / "postmaster.pid").read_text(encoding="ascii").split()[0])
+
+    @property
     def socket(self) -> Path:
         """Where it listens unless it has a certificate."""
         return self._folder / f".s.PGSQL.{self._port}"
@@ -82,7 +92,7 @@ class Server:
 
     def start(self) -> None:
         """Start it; it answers when this returns."""
-        self._run("pg_ctl", "-D", self._data, "-l", self._folder / "log", "-w", "-o", self._settings, "start")
+        self._run("pg_ctl", "-D", self._data, "-l", self.log, "-w", "-o", self._settings, "start")
 
     def kill(self) -> None:
         """End it, as a power cut of the process would."""
