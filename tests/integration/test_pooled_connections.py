@@ -7,6 +7,7 @@ from typing import Final
 
 import pytest
 import sqlalchemy as sa
+from support.labs.small_lab import until
 from support.servers import mariadb_server, postgres_server
 from support.servers.proxy import running_proxy
 
@@ -15,10 +16,11 @@ from droveway.persistence.database import Database
 
 MAKES: Final = {"postgresql": postgres_server, "mariadb": mariadb_server}
 NAME: Final = "pooled"
-END_ALL: Final = {
-    "postgresql": "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()",
+OTHERS: Final = {
+    "postgresql": "SELECT pid FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()",
     "mariadb": "SELECT id FROM information_schema.processlist WHERE id <> connection_id() AND user = 'droveway'",
 }
+END: Final = {"postgresql": "SELECT pg_terminate_backend({})", "mariadb": "KILL {}"}
 _ONE: Final = sa.text("SELECT 1")
 
 Server = postgres_server.Server | mariadb_server.Server
@@ -69,12 +71,13 @@ def test_a_server_that_was_started_anew_is_met_by_new_connections(server: Server
 def test_connections_that_the_server_ended_are_replaced(make: str, server: Server) -> None:
     database, other = Database(server.url(NAME)), Database(server.url(NAME))
     used(database)
-    with other.engine.connect() as connection:
-        ended = connection.scalars(sa.text(END_ALL[make])).all()
+    with other.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        ended = connection.scalars(sa.text(OTHERS[make])).all()
         assert len(ended) >= 2
-        if make == "mariadb":
-            for number in ended:
-                connection.execute(sa.text(f"KILL {int(number)}"))
+        for number in ended:
+            connection.execute(sa.text(END[make].format(int(number))))
+        # Both servers end a connection some time after they were told to.
+        until(lambda: not connection.scalars(sa.text(OTHERS[make])).all(), "the connections to end")
     used(database)
     for each in (database, other):
         each.close()

@@ -216,8 +216,13 @@ class Demo:
         if said := child.said():
             self.say(_indented(said))
         if child.ended not in codes:
-            raise Failed(f"droveway {' '.join(child.words[2:])} ended with {child.ended}")
+            raise Failed(f"droveway {' '.join(child.words[2:])} ended with {child.ended}{self._reasons()}")
         return True
+
+    def _reasons(self) -> str:
+        """What the moves that failed say, for the last line: of a long output that may be all that is kept."""
+        failed = self.moves().values() if self.is_built() else ()
+        return "".join(f"; {server} is {state}: {error}" for server, state, error in failed if error)
 
     def _unfinished(self) -> list[str]:
         """The servers whose moves go on by themselves; raises Failed for a move that needs an operator."""
