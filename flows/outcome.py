@@ -13,13 +13,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-import sqlalchemy as sa
-
 from droveway.flows.before import as_json, before, stopped_since
 from droveway.persistence.compare_and_swap import compare_and_swap
 from droveway.persistence.journal import kinds, moves
 from droveway.persistence.journal.moves import BY_NOVA
-from droveway.persistence.journal.tables import MoveStep
 from droveway.persistence.nova import servers
 from droveway.persistence.nova.vm_states import TaskState, VmState
 
@@ -81,14 +78,10 @@ def _record_stopped(ctx: Context) -> None:
 
 def was_tried(ctx: Context) -> bool:
     """Whether the step was entered in this direction under another claim before."""
-    tried = sa.select(MoveStep.seq).where(
-        MoveStep.flow_uuid == ctx.run.flow_uuid,
-        MoveStep.step == ctx.step,
-        MoveStep.direction == ctx.direction,
-        MoveStep.epoch != ctx.run.epoch,
+    this = (ctx.run.flow_uuid, ctx.step, ctx.direction)
+    return any(
+        (run.flow_uuid, run.step, run.direction) == this and run.epoch != ctx.run.epoch for run in ctx.run.step_runs()
     )
-    with ctx.run.journal.read() as session:
-        return session.scalar(tried.limit(1)) is not None
 
 
 def _mark_lost(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 
@@ -14,6 +14,7 @@ from sqlalchemy import orm
 from droveway.errors import StepError
 from droveway.flows.observed import Observed, observe
 from droveway.persistence.database import Database
+from droveway.persistence.journal.step_runs import StepRun
 from droveway.persistence.journal.tables import Move, MoveAttempt
 from droveway.persistence.nova.cells import Cells
 from droveway.scheduler.requests import Rules
@@ -97,6 +98,9 @@ class Run(Protocol):
 
         Raises Parked where the server's rows are older than the move: its cell was put back from a copy.
         """
+
+    def step_runs(self) -> Sequence[StepRun]:
+        """All runs of the move's steps, of this flow and of those before it, oldest first; the last is this one."""
 
     def wait(self, seconds: float) -> None:
         """Wait, at most ``seconds``; ends early with Parked when the conductor stops."""

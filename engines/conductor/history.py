@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -14,6 +15,8 @@ from droveway.engines.conductor.progress import NOTHING_TOLD
 from droveway.errors import DrovewayError
 from droveway.flows.step import Where
 from droveway.persistence.database import Executor
+from droveway.persistence.journal import step_runs
+from droveway.persistence.journal.step_runs import StepRun
 from droveway.persistence.journal.tables import JournalBase
 
 # Tables and statements that are made once: two of these transactions are part of every step.
@@ -26,9 +29,6 @@ def _set(table: sa.Table, *columns: str) -> sa.Update:
     return sa.update(table).values({column: sa.bindparam(f"new_{column}") for column in columns})
 
 
-_LEFT_OPEN: Final = sa.select(_STEPS.c.step, _STEPS.c.direction, _STEPS.c.seq).where(
-    _STEPS.c.flow_uuid == sa.bindparam("flow_uuid"), _STEPS.c.ended_at.is_(None)
-)
 _BEGIN: Final = sa.insert(_STEPS)
 _END: Final = _set(_STEPS, "ended_at", "epoch", "result", "error").where(
     _STEPS.c.seq == sa.bindparam("open_seq"), _STEPS.c.ended_at.is_(None)
@@ -64,9 +64,14 @@ class History:
         self._order = list(order)
         self._places = dict(places)
         self._home = home
+        self._runs: list[StepRun] = []
         self._open: dict[Run, int] = {}
         self._left: dict[Run, int] = {}
         self._again: set[Run] = set()
+
+    def runs(self) -> Sequence[StepRun]:
+        """All runs of the move's steps, of this flow and of those before it, oldest first; none before `load`."""
+        return self._runs
 
     def sequence(self, step: str, direction: str) -> int:
         """The number of the step's open row: the attempt in the keys of its commands."""
@@ -80,9 +85,10 @@ class History:
         return (step, direction) in self._again
 
     def load(self, transaction: Executor) -> None:
-        """Find the rows that an earlier claim left open: their runs go on when they are begun again."""
-        rows = transaction.execute(_LEFT_OPEN, {"flow_uuid": self.flow_uuid})
-        self._left = {(row.step, row.direction): row.seq for row in rows}
+        """Read the move's runs; those that an earlier claim left open go on when they are begun again."""
+        self._runs = step_runs.read(transaction, self.move_id)
+        mine = (run for run in self._runs if run.flow_uuid == self.flow_uuid and run.ended_at is None)
+        self._left = {(run.step, run.direction): run.seq for run in mine}
 
     def begin(self, transaction: Executor, standing: Standing, step: str, direction: str) -> dict[str, Any]:
         """The step begins, or is entered again after a crash or a stop: then its open row goes on.
@@ -107,7 +113,10 @@ class History:
                 "started_at": now(),
             }
             begun: Any = transaction.execute(_BEGIN, row)
-            seq = begun.inserted_primary_key[0]
+            seq = int(begun.inserted_primary_key[0])
+            self._runs.append(
+                StepRun(seq, self.flow_uuid, self.flow, step, direction, attempt=standing.attempt, epoch=self.epoch)
+            )
         self._open[step, direction] = seq
         columns = {
             "step": step,
@@ -130,16 +139,12 @@ class History:
     ) -> None:
         """The step ended with this result or this error, now or ``at`` that time of the conductor's clock."""
         self._left.pop((step, direction), None)
-        transaction.execute(
-            _END,
-            {
-                "open_seq": self.sequence(step, direction),
-                "new_ended_at": at or now(),
-                "new_epoch": self.epoch,
-                "new_result": result,
-                "new_error": error,
-            },
-        )
+        seq = self.sequence(step, direction)
+        ends: dict[str, Any] = {"ended_at": at or now(), "epoch": self.epoch, "result": result, "error": error}
+        transaction.execute(_END, {"open_seq": seq, **{f"new_{name}": value for name, value in ends.items()}})
+        self._runs = [
+            dataclasses.replace(run, **ends) if run.seq == seq and run.ended_at is None else run for run in self._runs
+        ]
 
     def forget(self, step: str, direction: str) -> None:
         """After the commit of `end`: the row takes no more commands."""

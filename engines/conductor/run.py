@@ -7,7 +7,7 @@ import dataclasses
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -31,6 +31,7 @@ from droveway.flows.steps.records import homes, leaving, older_rows
 from droveway.persistence.database import Database
 from droveway.persistence.journal import attempts, debts, freezes, kinds, moves, requests
 from droveway.persistence.journal.states import State
+from droveway.persistence.journal.step_runs import StepRun
 from droveway.persistence.journal.tables import Move, MoveAttempt
 from droveway.persistence.nova.cells import Cells
 from droveway.persistence.restored import Restored
@@ -223,6 +224,10 @@ class MoveRun:
         overtaken.require_way(ctx)
         older_rows.require_own(ctx)
 
+    def step_runs(self) -> Sequence[StepRun]:
+        """All runs of the move's steps, of this flow and of those before it, oldest first; the last is this one."""
+        return self.history.runs()
+
     def wait(self, seconds: float) -> None:
         """Wait, at most ``seconds``; ends early with Parked when the conductor stops."""
         until = time.monotonic() + seconds
@@ -360,8 +365,12 @@ class MoveRun:
         """Whether any run of the step in this flow, on this alternate, asked a host for it before this one."""
         if step == self._no_return and self._asked_beyond:
             return True
-        with self.journal.read() as session:
-            return moves.ran_before(session, self.flow_uuid, step, self.row.attempt, self.epoch)
+        return any(
+            run.ended_at is not None or run.epoch != self.epoch
+            for run in self.history.runs()
+            if (run.flow_uuid, run.step, run.direction) == (self.flow_uuid, step, "execute")
+            and run.attempt == self.row.attempt
+        )
 
     def keep(self, step: str, *, host: str, details: msgspec.Struct, deadline: float) -> None:
         """Record that the host keeps the move's source, for as long as was asked."""

@@ -162,18 +162,6 @@ def flow_of(session: orm.Session, flow_uuid: str) -> MoveFlow:
     return flow
 
 
-def ran_before(session: orm.Session, flow_uuid: str, step: str, attempt: int, epoch: int) -> bool:
-    """Whether a run of the step on this alternate has ended, or was begun under another claim than this one."""
-    found = sa.select(MoveStep.seq).where(
-        MoveStep.flow_uuid == flow_uuid,
-        MoveStep.step == step,
-        MoveStep.direction == "execute",
-        MoveStep.attempt == attempt,
-        sa.or_(MoveStep.ended_at.is_not(None), MoveStep.epoch != epoch),
-    )
-    return session.scalar(found.limit(1)) is not None
-
-
 def open_moves(session: orm.Session) -> list[Move]:
     """Every move that has not ended, oldest first."""
     return list(session.scalars(OPEN))

@@ -14,13 +14,14 @@ import sqlalchemy as sa
 from droveway.errors import ServerDeleted, StepError
 from droveway.persistence.compare_and_swap import OneOf, compare_and_swap
 from droveway.persistence.journal import moves
-from droveway.persistence.journal.tables import MoveStep
 from droveway.persistence.nova import evacuations
 from droveway.persistence.nova.cell import Instance, Migration
 from droveway.persistence.nova.vm_states import MigrationStatus, TaskState
 from droveway.printable import SHORT
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from sqlalchemy import orm
 
     from droveway.flows.run import Context
@@ -62,10 +63,11 @@ class Homes:
 
 def before(ctx: Context) -> str:
     """The host that the server was on when the delete began: by its row, or by the journal, where that was gone."""
+    noted = ctx.inputs.get("home") or next(_results(ctx, "mark_deleting"), {})
+    if (host := noted.get("host")) is not None:
+        return str(host)
     with ctx.run.journal.read() as session:
-        noted = ctx.inputs.get("home") or session.scalar(_results(ctx, "mark_deleting")) or {}
-        host = noted.get("host")
-        return moves.home(session, ctx.move) if host is None else str(host)
+        return moves.home(session, ctx.move)
 
 
 def hold(ctx: Context) -> Homes:
@@ -113,9 +115,7 @@ def require_cleared(row: Instance, homes: Homes) -> None:
 
 def cleared(ctx: Context) -> set[str]:
     """The hosts on which nothing of the server is left since `remove_guest` ran; a release that noted none: its own."""
-    with ctx.run.journal.read() as session:
-        results = session.scalars(_results(ctx, "remove_guest")).all()
-    return {before(ctx), *(host for result in results for host in (result or {}).get(HOSTS, ()))}
+    return {before(ctx), *(host for result in _results(ctx, "remove_guest") for host in result.get(HOSTS, ()))}
 
 
 def asked(cells: Cells, move: Move) -> set[str]:
@@ -126,10 +126,10 @@ def asked(cells: Cells, move: Move) -> set[str]:
     return {host for host in found if host}
 
 
-def _results(ctx: Context, step: str) -> sa.Select[tuple[Any]]:
-    return sa.select(MoveStep.result).where(
-        MoveStep.flow_uuid == ctx.run.flow_uuid, MoveStep.step == step, MoveStep.result.is_not(None)
-    )
+def _results(ctx: Context, step: str) -> Iterator[dict[str, Any]]:
+    for run in ctx.run.step_runs():
+        if (run.flow_uuid, run.step) == (ctx.run.flow_uuid, step) and run.result is not None:
+            yield run.result
 
 
 def _mark(ctx: Context) -> str:
@@ -153,11 +153,8 @@ def _locked(session: orm.Session, server: str) -> Instance | None:
 
 def _was_told(ctx: Context) -> bool:
     """Whether this step has rested for the evacuation before, so that whoever let it go on knows of it."""
-    told = sa.select(MoveStep.error).where(
-        MoveStep.flow_uuid == ctx.run.flow_uuid,
-        MoveStep.step == ctx.step,
-        MoveStep.epoch != ctx.run.epoch,
-        MoveStep.error.is_not(None),
+    return any(
+        run.error is not None and run.error.get("code") == UNDER_WAY
+        for run in ctx.run.step_runs()
+        if (run.flow_uuid, run.step) == (ctx.run.flow_uuid, ctx.step) and run.epoch != ctx.run.epoch
     )
-    with ctx.run.journal.read() as session:
-        return any((error or {}).get("code") == UNDER_WAY for error in session.scalars(told))

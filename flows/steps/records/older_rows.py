@@ -13,15 +13,12 @@ import weakref
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-import sqlalchemy as sa
-
 from droveway.errors import NotFound, StepError
 from droveway.flows.before import Before, before
 from droveway.flows.run import Run
 from droveway.flows.steps import overtaken
 from droveway.flows.steps.records.put_back import START, Flavor, Ran, Side, Stands, Vm, after
 from droveway.persistence.journal import attempts, kinds
-from droveway.persistence.journal.tables import MoveStep
 from droveway.persistence.nova import objects, servers
 from droveway.persistence.nova.vm_states import MOVABLE, TaskState, VmState
 from droveway.printable import SHORT
@@ -29,9 +26,8 @@ from droveway.printable import SHORT
 if TYPE_CHECKING:
     from droveway.flows.observed import Observed
     from droveway.flows.run import Context
+    from droveway.persistence.journal.step_runs import StepRun
     from droveway.persistence.journal.tables import Move
-
-"""The flow that is not compared: whatever the rows say, all of them go."""
 
 _RESERVES: Final = "reserve_volumes"
 _MOVES: Final = "move_volumes"
@@ -41,21 +37,6 @@ _DONE: Final = "done"
 """What a person said of a step: any other word leaves it as it was."""
 
 _VM_STATES: Final = {Vm.RESIZED: VmState.RESIZED, Vm.FOUND: VmState.ACTIVE, Vm.DELETED: VmState.DELETED}
-
-_STEPS: Final = (
-    sa.select(
-        MoveStep.seq,
-        MoveStep.flow,
-        MoveStep.step,
-        MoveStep.direction,
-        MoveStep.attempt,
-        MoveStep.ended_at,
-        MoveStep.error,
-        MoveStep.result,
-    )
-    .where(MoveStep.move_id == sa.bindparam("move"), MoveStep.seq > sa.bindparam("behind"))
-    .order_by(MoveStep.seq)
-)
 
 
 class _Rows(NamedTuple):
@@ -96,12 +77,12 @@ class _Walk:
     hosts: dict[int, str] = dataclasses.field(default_factory=dict)
     """Of the alternates, by their numbers."""
 
-    def go(self, row: Any) -> None:
+    def go(self, row: StepRun) -> None:
         """Take one row of the history; of a run that did not end well nobody knows whether it wrote the rows."""
         result = row.result or {}
         if result.get(_SETTLED, _DONE) != _DONE:
             return
-        ran = Ran(row.flow, row.step, row.direction, row.attempt)
+        ran = Ran(row.flow, row.step, "execute" if row.direction == "execute" else "revert", row.attempt)
         done = row.ended_at is not None and row.error is None
         became = frozenset(after(each, ran) for each in self.stands)
         self.stands = became if done else self.stands | became
@@ -221,10 +202,10 @@ def _walked(ctx: Context) -> _Walk:
         record = before(ctx.move)
         ids = {each.volume: frozenset({each.attachment}) for each in record.volumes}
         kept = _WALKS[run] = _Walk({name: _Volume(mine, known=mine) for name, mine in ids.items()})
-    with run.journal.read() as session:
-        rows = session.execute(_STEPS, {"move": ctx.move.id, "behind": kept.behind}).all()
-        if ctx.move.attempt not in kept.hosts:
+    if ctx.move.attempt not in kept.hosts:
+        with run.journal.read() as session:
             kept.hosts = {each.attempt: each.host for each in attempts.tried(session, ctx.move.id)}
+    rows = [row for row in run.step_runs() if row.seq > kept.behind]
     ended = list(itertools.takewhile(lambda row: row.ended_at is not None, rows))
     for row in ended:
         kept.go(row)

@@ -18,7 +18,9 @@ from sqlalchemy import orm
 from droveway.flows.before import Before, PortBefore, VolumeBefore, as_json
 from droveway.flows.run import Context
 from droveway.persistence.database import Database, sqlite_url
+from droveway.persistence.journal import step_runs
 from droveway.persistence.journal import tables as journal
+from droveway.persistence.journal.step_runs import StepRun
 from droveway.persistence.journal.tables import Move, MoveAttempt, MoveStep
 from droveway.persistence.nova import base as nova_base
 from droveway.persistence.nova import objects
@@ -171,6 +173,11 @@ class Moving:
             row = session.scalars(sa.select(Instance)).one()
             status = session.scalar(sa.select(Migration.status).where(Migration.uuid == MOVE))
             return row.host, row.vm_state, row.task_state, status
+
+    def step_runs(self) -> list[StepRun]:
+        """Read the history anew, which a test may have changed."""
+        with self.journal.read() as session:
+            return step_runs.read(session, MOVE)
 
     def note(self, step: str, direction: str = "execute", *, epoch: int = EPOCH) -> None:
         """Let the history say that the step was entered."""

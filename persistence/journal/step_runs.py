@@ -1,0 +1,40 @@
+"""The runs of a move's steps, as the flow that has the move reads them once and then knows them."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from droveway.persistence.database import Executor
+from droveway.persistence.journal.tables import MoveStep
+
+
+@dataclasses.dataclass
+class StepRun:
+    """One row of the history."""
+
+    seq: int
+    flow_uuid: str
+    flow: str
+    """The flow's kind."""
+    step: str
+    direction: str
+    attempt: int
+    """The alternate that the move was on; 0 before the first."""
+    epoch: int
+    """Of the claim that began it; once it has ended, of the claim that ended it."""
+    ended_at: dt.datetime | None = None
+    result: dict[str, Any] | None = None
+    error: dict[str, Any] | None = None
+
+
+_COLUMNS: Final = [getattr(MoveStep, field.name) for field in dataclasses.fields(StepRun)]
+_OF_MOVE: Final = sa.select(*_COLUMNS).where(MoveStep.move_id == sa.bindparam("move")).order_by(MoveStep.seq)
+
+
+def read(transaction: Executor, move_id: str) -> list[StepRun]:
+    """Read every run of every flow of the move, oldest first."""
+    return [StepRun(*row) for row in transaction.execute(_OF_MOVE, {"move": move_id})]
