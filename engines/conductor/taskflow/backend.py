@@ -238,7 +238,7 @@ class FlowBackend:
     def _flush(self, transaction: Executor) -> None:
         if self._unsure:
             self._read_back(transaction)
-        if new := [row for uuid, row in self._waiting.items() if uuid not in self._stored]:
+        if new := self._new_atoms():
             transaction.execute(_NEW_ATOM, new)
         for uuid, row in self._waiting.items():
             if values := details.changed(self._stored.get(uuid, row), row):
@@ -252,9 +252,16 @@ class FlowBackend:
         if self._called:
             transaction.execute(_CALLED, [{"intent": number} for number in self._called])
 
+    def _new_atoms(self) -> list[dict[str, Any]]:
+        """The atoms that are to get a row: of one that never ran there is nothing to tell."""
+        return [
+            row for uuid, row in self._waiting.items() if uuid not in self._stored and row["state"] != states.PENDING
+        ]
+
     def _flushed(self) -> None:
         self._unsure = False
-        self._stored.update(self._waiting)
+        new = {row["uuid"] for row in self._new_atoms()}
+        self._stored.update({uuid: row for uuid, row in self._waiting.items() if uuid in self._stored or uuid in new})
         self._waiting = {}
         self._flow_row, self._flow_waiting = self._flow_waiting or self._flow_row, {}
         self._called = []
