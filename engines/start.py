@@ -32,11 +32,14 @@ from droveway.scheduler.requests import rules
 
 LOG = logging.getLogger(__name__)
 
-KEEPER_ROUND: Final = 0.2
-"""Seconds between two rounds of the keeper: commands write requests without ringing for it."""
+KEEPER_ROUND: Final = 1.0
+"""Seconds between two rounds of the keeper, each of which reads seven times from the journal.
 
-KEEPER_PROBE: Final = 0.05
-"""Seconds between two questions whether they have filed a flow."""
+What it misses meanwhile are wishes that file no flow: a hold that is lifted, a parked move that is to go on.
+"""
+
+KEEPER_PROBE: Final = 0.1
+"""Seconds between two questions whether a command has filed a flow."""
 
 RACKS_FOR: Final = 60.0
 """Seconds after which it is looked up again which hosts are in which racks."""
