@@ -18,7 +18,6 @@ from proofs.crash.points import Point
 from proofs.crash.seen import Disk, Host, Seen
 
 from droveway.errors import DrovewayError
-from droveway.persistence.journal import kinds
 from droveway.persistence.journal.states import State
 
 GIB: Final = 1 << 30
@@ -73,6 +72,8 @@ Check = Callable[[Case], Iterator[str]]
 class Purpose:
     """What a kind of flow is for: what there is once it is done, and what once it is undone."""
 
+    state: State
+    """The move's once the flow is done, by hand: the product's own record of it is judged too."""
     done: Check
     undone: Check
 
@@ -137,11 +138,11 @@ def gone(case: Case) -> Iterator[str]:
 
 
 PURPOSES: Final = {
-    "resize": Purpose(done=waits, undone=as_before),
-    "migrate": Purpose(done=waits, undone=as_before),
-    "confirm": Purpose(done=settled, undone=waits),
-    "revert": Purpose(done=as_before, undone=waits),
-    "delete": Purpose(done=gone, undone=gone),
+    "resize": Purpose(State.VERIFYING, done=waits, undone=as_before),
+    "migrate": Purpose(State.VERIFYING, done=waits, undone=as_before),
+    "confirm": Purpose(State.DONE, done=settled, undone=waits),
+    "revert": Purpose(State.REVERTED, done=as_before, undone=waits),
+    "delete": Purpose(State.DONE, done=gone, undone=gone),
 }
 
 
@@ -150,7 +151,7 @@ def of(point: Point, end: State, *, deleted: bool) -> Check:
     if deleted:
         return gone
     purpose = PURPOSES[point.kind]
-    return purpose.done if end is kinds.of(point.kind).ending(done=True).state else purpose.undone
+    return purpose.done if end is purpose.state else purpose.undone
 
 
 def require(root: Path, before: Seen, check: Check) -> None:
