@@ -97,8 +97,7 @@ def keeper(site: Parts, coordination: Coordination) -> Keeper:
         racks=_racks(site),
         nova=Nova(site.api, site.cell_databases),
         every=KEEPER_ROUND,
-        # What a lab's own commands ask for is there when its keeper starts.
-        probe=None if site.runs_here else KEEPER_PROBE,
+        probe=KEEPER_PROBE,
         standard=Standard(healthy_after=conf.healthy_after, probe_timeout=conf.probe_timeout),
         level=site.conf.upgrade_levels.worker,
         filing=lambda due: asking.filing(site, due.move, due.kind, unasked=due.unasked),
