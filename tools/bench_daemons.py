@@ -48,7 +48,9 @@ SAME: Final = 1.2
 
 QUEUED: Final = 10_000
 LIVE: Final = 1_000
-SERVERS: Final = tuple(f"server{number}" for number in range(1, 9))
+SERVERS: Final = tuple(f"server{number}" for number in range(1, 41))
+AT_ONCE: Final = 20
+"""Moves that one conductor is given at once, beside as many in a row."""
 HOSTS: Final = tuple(f"host{number}" for number in range(1, 3))
 CROWD: Final = "crowd"
 """A host that nobody has, from which the queue is."""
@@ -56,7 +58,7 @@ CROWD: Final = "crowd"
 _SERVER: Final = "flavor: small, image: base, ports: [{}], volumes: [{size_gb: 1}]"
 CLOUD: Final = f"""
 hypervisor: sandbox
-cells: {{cell1: {{hosts: {{{", ".join(f"{host}: {{vcpus: 16, memory_mb: 8192, disk_gb: 80}}" for host in HOSTS)}}}}}}}
+cells: {{cell1: {{hosts: {{{", ".join(f"{host}: {{vcpus: 64, memory_mb: 32768, disk_gb: 320}}" for host in HOSTS)}}}}}}}
 flavors: {{small: {{vcpus: 1, memory_mb: 256, root_gb: 1}}}}
 images: {{base: {{size_mb: 8}}}}
 servers:
@@ -116,10 +118,15 @@ def of_daemons(folder: Path, rounds: int, queued: int) -> Found:
             conductors = {"first": site.conductor("first")}
         measure_latency(lab, rounds, found, "idle")
         found["move create idle, ms"] = min(command(site) for _ in range(min(COMMANDS, rounds)))
-        measure_cost(lab, rounds, found, databases, [conductors["first"]], [*workers.values()])
-        found["moves a minute, 1"] = throughput(lab, SERVERS[:rounds])
-        conductors["second"] = site.conductor("second")
-        found["moves a minute, 2"] = throughput(lab, SERVERS[:rounds])
+        measure_throughput(lab, rounds, found)
+        with cost.named("conductor"):
+            conductors["second"] = site.conductor("second")
+        pids = {
+            "conductors": [daemon.process.pid for daemon in conductors.values()],
+            "workers": [daemon.process.pid for daemon in workers.values()],
+            "ZooKeeper": [server.pid],
+        }
+        measure_cost(lab, found, databases, pids)
         found["hand-over, s"] = max(hand_over(site, conductors) for _ in range(min(3, rounds)))
         conductors.pop("second").stop()
         crowd(lab, queued)
@@ -135,7 +142,7 @@ def of_embedded(folder: Path, rounds: int, queued: int) -> Found:
     with opened(folder) as lab:
         with runner.running(lab):
             measure_latency(lab, rounds, found, "idle")
-            found["moves a minute, 1"] = throughput(lab, SERVERS[:rounds])
+            measure_throughput(lab, rounds, found)
         crowd(lab, queued)
         with runner.running(lab):
             measure_latency(lab, rounds, found, "queued")
@@ -176,34 +183,37 @@ def measure_latency(lab: Lab, rounds: int, found: Found, what: str) -> None:
     found[f"submit to first step {what}, median ms"] = statistics.median(begun)
 
 
-def measure_cost(
-    lab: Lab,
-    rounds: int,
-    found: Found,
-    databases: postgres_server.Server,
-    conductors: Sequence[Daemon],
-    workers: Sequence[Daemon],
-) -> None:
-    """Ask for one move after another, and note what each process asked of the databases and had of the processor."""
-    servers = list(itertools.islice(itertools.cycle(SERVERS), rounds))
+def measure_throughput(lab: Lab, rounds: int, found: Found) -> None:
+    """Give one conductor moves in a row, and as many at once."""
+    servers = SERVERS[: min(rounds, AT_ONCE)]
+    began = time.monotonic()
+    for server in servers:
+        there_and_confirmed(lab, server)
+    found["moves a minute, 1 conductor, in a row"] = 60 * len(servers) / (time.monotonic() - began)
+    found["moves a minute, 1 conductor, at once"] = throughput(lab, servers)
+
+
+def measure_cost(lab: Lab, found: Found, databases: postgres_server.Server, pids: dict[str, list[int]]) -> None:
+    """Move all servers at once; note what each process asked of the databases and had of the processor meanwhile."""
     log = cost.StatementLog(databases.url("postgres"), databases.log)
-    pids = {
-        "conductor": [daemon.process.pid for daemon in conductors],
-        "workers": [daemon.process.pid for daemon in workers],
-    }
+    with lab.journal.read() as session:
+        steps_before = session.scalar(sa.select(sa.func.count(MoveStep.seq))) or 0
     log.begin()
     before = processor(pids, databases)
-    moved = [there_and_confirmed(lab, server) for server in servers]
+    found[f"moves a minute, 2 conductors, {len(SERVERS)} at once"] = throughput(lab, SERVERS)
     after = processor(pids, databases)
     asked = log.end()
     with lab.journal.read() as session:
-        steps = session.scalar(sa.select(sa.func.count(MoveStep.seq)).where(MoveStep.move_id.in_(moved))) or 0
-    for name, database in (("conductor", "journal"), ("conductor", "cell-cell1")):
-        what = asked[name, database]
-        found[f"statements of a {name} to {database} a step"] = what.statements / steps
-        found[f"transactions of a {name} with {database} a step"] = what.transactions / steps
+        steps = (session.scalar(sa.select(sa.func.count(MoveStep.seq))) or 0) - steps_before
+    for database in ("journal", "cell-cell1"):
+        what = asked["conductor", database]
+        found[f"statements of the conductors to {database} a step"] = what.statements / steps
+        found[f"transactions of the conductors with {database} a step"] = what.transactions / steps
     for name, seconds in after.items():
-        found[f"processor of {name} a move, s"] = (seconds - before[name]) / rounds
+        found[f"processor of {name} a move, s"] = (seconds - before[name]) / len(SERVERS)
+    found["processor of all but the services a move, s"] = sum(
+        found[f"processor of {name} a move, s"] for name in after
+    )
 
 
 def processor(pids: dict[str, list[int]], databases: postgres_server.Server) -> Found:
@@ -353,17 +363,23 @@ def daemons_bench(daemons: Found, embedded: Found, queued: int) -> figures.Bench
             figures.at_most("hand-over after SIGKILL, s", daemons["hand-over, s"], SESSION + 2),
             figures.at_most("an idle worker, MiB", daemons["idle worker, MiB"], 80),
             figures.at_most(
-                "statements of a conductor to the journal a step",
-                daemons["statements of a conductor to journal a step"],
-                8,
+                "statements to the journal a step", daemons["statements of the conductors to journal a step"], 8
             ),
             figures.at_most(
-                "transactions of a conductor with the journal a step",
-                daemons["transactions of a conductor with journal a step"],
-                2,
+                "transactions with the journal a step", daemons["transactions of the conductors with journal a step"], 2
             ),
-            figures.at_most("processor of a conductor a move, s", daemons["processor of conductor a move, s"], 0.15),
-            figures.at_most("processor of all workers a move, s", daemons["processor of workers a move, s"], 0.08),
+            figures.at_most("processor of conductors a move, s", daemons["processor of conductors a move, s"], 0.15),
+            figures.at_most("processor of workers a move, s", daemons["processor of workers a move, s"], 0.08),
+            figures.at_most(
+                "processor of all but the services a move, s",
+                daemons["processor of all but the services a move, s"],
+                0.4,
+            ),
+            figures.at_least(
+                f"moves a minute, {len(SERVERS)} at once",
+                daemons[f"moves a minute, 2 conductors, {len(SERVERS)} at once"],
+                140,
+            ),
             figures.at_most(f"a conductor with {LIVE:,} live moves, MiB", daemons["conductor, MiB"], 400),
         ],
         bars=[

@@ -138,9 +138,14 @@ class Server:
             self._process.wait()
             self._process = None
 
-    def _signal(self, number: int) -> None:
+    @property
+    def pid(self) -> int:
+        """The running server's process."""
         assert self._process is not None
-        os.kill(self._process.pid, number)
+        return self._process.pid
+
+    def _signal(self, number: int) -> None:
+        os.kill(self.pid, number)
 
     def leads(self) -> bool:
         """Whether it leads its ensemble now."""
