@@ -8,12 +8,11 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy import orm
-from taskflow import states
 
 from droveway.clients.zookeeper import MOVES, Coordination, epoch_path, step_path
 from droveway.engines.conductor import incarnation, recorded, registrations, step_marks
 from droveway.engines.conductor.recorded import Recorded
-from droveway.engines.conductor.taskflow import details
+from droveway.engines.conductor.taskflow import resting
 from droveway.flows import registry
 from droveway.flows.alternates import AlternateRetry
 from droveway.flows.steps.hosts.command import ADOPTED
@@ -25,9 +24,6 @@ from droveway.persistence.journal.tables import Claim, Counter, Move, MoveFlow, 
 from droveway.persistence.restored import EPOCH, INCARNATION, Mark, Restored, new_incarnation
 from droveway.printable import SHORT
 from droveway.wire.commands import Registration
-
-_TURNED_BACK: Final = (states.FAILURE, states.REVERTING, states.REVERTED, states.REVERT_FAILURE)
-"""TaskFlow gives these states to the atoms of a flow that is being undone."""
 
 _ONCE: Final = {Carries.BACK: "check_source"}
 """By where a flow brings its server: up to which step nothing is run again.
@@ -196,13 +192,11 @@ def _begin_again(session: orm.Session, move: Move, *, anew: bool) -> None:
     again = [step.step_name() for step in ((*graph.tried, *graph.after) if graph.tried else graph.walk())]
     if once := _ONCE.get(kinds.of(flow.kind).carries):
         again = again[again.index(once) + 1 :]
-    atoms = details.ATOMS.c
-    ours = atoms.parent_uuid == flow.uuid
     if anew and graph.tried:
         again += [graph.steps[-1].step_name(), AlternateRetry.title]
-    elif session.scalar(sa.select(sa.func.count()).where(ours, atoms.state.in_(_TURNED_BACK))):
+    elif resting.turned_back(session, flow.uuid):
         return
-    session.execute(details.ATOMS.delete().where(ours, atoms.name.in_(again)))
+    resting.call_unrun(session, flow.uuid, again)
 
 
 def _continue_numbers(session: orm.Session) -> None:

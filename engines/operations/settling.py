@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import sys
-from typing import Any, Final
+from typing import Final
 
 import sqlalchemy as sa
 from sqlalchemy import orm
-from taskflow import states
 
 from droveway import deadlines
 from droveway.engines.conductor import fencing
-from droveway.engines.conductor.taskflow import details
+from droveway.engines.conductor.taskflow.resting import Begun, begun, call_done
 from droveway.engines.operations.proofs import Resting
 from droveway.engines.site.site import Site
 from droveway.errors import Refused, ServerDeleted
@@ -40,12 +39,6 @@ _NEWEST: Final = (
 SETTLED: Final = "settled"
 """The code with which a run ends that was left open."""
 
-_BEGUN: Final = {states.RUNNING: "execute", states.REVERTING: "revert", states.REVERT_FAILURE: "revert"}
-_ENDED: Final[dict[str, dict[str, Any]]] = {
-    "execute": {"state": states.SUCCESS, "results": {}},
-    "revert": {"state": states.REVERTED, "revert_results": None, "revert_failure": None},
-}
-
 
 def settle(session: orm.Session, name: str, step: str, *, done: bool, who: str, reason: str) -> Move:
     """Let the move go on from a step that is done, or enter it anew; written down with who says so, and why.
@@ -66,18 +59,17 @@ def settle(session: orm.Session, name: str, step: str, *, done: bool, who: str, 
             f"conductor {claim.owner} has not given move {short} back and may still be at it: let another take it over "
             f"with droveway move retry {short}, and settle the step when it rests again"
         )
-    atom = _require_rests_at(session, move, step)
-    direction = _BEGUN[atom.state]
+    at = _require_rests_at(session, move, step)
     if done:
-        if direction == "execute":
+        if at.direction == "execute":
             _require_no_reader(session, move, step)
-        session.execute(details.ATOMS.update().where(details.ATOMS.c.uuid == atom.uuid).values(**_ENDED[direction]))
+        call_done(session, at)
     _fence(session, claim, who)
     now = database_time(session)
     said = {SETTLED: DONE if done else NOT_DONE, "by": who, "reason": reason}
     requests.go_on(session, move, SETTLED, f"{who} settled it as {said[SETTLED]}: {reason}")
     flow = moves.flow_of(session, move.flow_uuid or "")
-    session.add(moves.beside(move, flow, step, at=now, direction=direction, result=said))
+    session.add(moves.beside(move, flow, step, at=now, direction=at.direction, result=said))
     return move
 
 
@@ -85,7 +77,7 @@ def resting(session: orm.Session, name: str, step: str) -> Resting:
     """Where the move rests; raises Refused unless that is the step."""
     move = moves.find(session, name)
     requests.require(move, {State.NEEDS_OPERATOR}, "settled")
-    direction = _BEGUN[_require_rests_at(session, move, step).state]
+    direction = _require_rests_at(session, move, step).direction
     # Hosts carry out nothing of a lower number than the last that they saw of the move.
     runs = sa.select(sa.func.max(MoveStep.seq)).where(MoveStep.move_id == move.id)
     flow, record = moves.flow_of(session, move.flow_uuid or ""), None if move.before is None else before(move)
@@ -105,7 +97,7 @@ def leave(site: Site, name: str, step: str, *, who: str, reason: str) -> Move:
         claim = session.get(Claim, move.id)
         if move.state != State.VERIFYING or step != LAST:
             requests.require(move, {State.NEEDS_OPERATOR}, "left")
-            if _begun(session, move):
+            if begun(session, move.flow_uuid):
                 _require_rests_at(session, move, step)
         flow = session.scalars(_NEWEST, {"move": move.id}).one()
     if claim is not None and claim.released_at is None:
@@ -143,23 +135,16 @@ def _close_books(site: Site, move: Move, flow_uuid: str, epoch: int) -> None:
     leaving.close_allocations(site.placement, move, left)
 
 
-def _begun(session: orm.Session, move: Move) -> list[Any]:
-    query = sa.select(details.ATOMS).where(
-        details.ATOMS.c.parent_uuid == move.flow_uuid, details.ATOMS.c.state.in_(list(_BEGUN))
-    )
-    return [row for row in session.execute(query) if row.atom_type == "TASK_DETAIL"]
-
-
-def _require_rests_at(session: orm.Session, move: Move, step: str) -> Any:
-    """The row of the step in TaskFlow's table; raises unless the move rests there."""
-    begun = _begun(session, move)
+def _require_rests_at(session: orm.Session, move: Move, step: str) -> Begun:
+    """Find the step as the flow left it; raises unless the move rests there."""
+    found = begun(session, move.flow_uuid)
     short = move.id[:SHORT]
-    if not begun:
+    if not found:
         raise Refused(f"move {short} rests between two steps, so none is to be settled: droveway move retry {short}")
-    for atom in begun:
-        if atom.name == step:
-            return atom
-    at = ", ".join(atom.name for atom in begun)
+    for each in found:
+        if each.step == step:
+            return each
+    at = ", ".join(each.step for each in found)
     raise Refused(f"move {short} does not rest at step {step} but at {at}: settle that one")
 
 
