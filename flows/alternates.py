@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
-
-from taskflow import retry
 
 from droveway.errors import Cancelled, DestinationFault
 from droveway.flows.step import guarded
@@ -15,21 +14,20 @@ if TYPE_CHECKING:
     from droveway.flows.run import Run
 
 
-class AlternateRetry(retry.Retry):
-    """Hands out the candidates in order; answers RETRY only for the destination's faults.
+class Alternates:
+    """Hands out the candidates in order; the next one is taken only for the destination's faults.
 
-    `on_failure` is total: an exception in it would leave the flow failed with nothing undone (measured).
+    `takes_next` is total: an exception in it would leave the flow failed with nothing undone (measured).
     """
 
     title: ClassVar[str] = "alternates"
 
     def __init__(self, run: Run) -> None:
-        super().__init__(name=self.title, provides="destination", requires=("candidates",))
         self.run_ = run
 
-    def execute(self, candidates: dict[str, Any], history: Any, **_inputs: Any) -> dict[str, Any]:
+    def execute(self, candidates: dict[str, Any], *, tried: int) -> dict[str, Any]:
         """The next alternate: its number, cell and host; recorded in the journal before anything relies on it."""
-        number = candidates.get("first", 1) + len(history)
+        number = candidates.get("first", 1) + tried
 
         def record() -> dict[str, Any]:
             chosen = candidates["chosen"][number - 1]
@@ -39,15 +37,20 @@ class AlternateRetry(retry.Retry):
 
         return guarded(self.run_, self.title, "execute", record, must_go_on=False)
 
-    def on_failure(self, candidates: dict[str, Any], history: Any, **_inputs: Any) -> retry.Decision:
-        """RETRY for a destination's fault while alternates are left, else REVERT."""
-        left = candidates.get("first", 1) + len(history) <= len(candidates["chosen"])
-        destination = history.caused_by(DestinationFault, index=-1) and not history.caused_by(Cancelled, index=-1)
+    def takes_next(
+        self, candidates: dict[str, Any], *, tried: int, failed_by: Callable[[type[Exception]], bool]
+    ) -> bool:
+        """Whether to go on with the next alternate: after a destination's fault while one is left; else all is undone.
+
+        ``failed_by`` says whether the last alternate failed by such an error.
+        """
+        left = candidates.get("first", 1) + tried <= len(candidates["chosen"])
+        destination = failed_by(DestinationFault) and not failed_by(Cancelled)
         move = self.run_.move()
         ends = move.cancel_requested or move.delete_requested
-        return retry.RETRY if left and destination and not ends else retry.REVERT
+        return left and destination and not ends
 
-    def revert(self, history: Any, **_inputs: Any) -> None:  # noqa: ARG002 - TaskFlow's signature
+    def revert(self) -> None:
         """Nothing of the destination is left by now; the journal keeps the attempts as evidence."""
 
         def record() -> None:

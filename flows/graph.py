@@ -1,4 +1,4 @@
-"""A graph: the declared order of an operation's steps, and the TaskFlow flow and the digest that are made of it."""
+"""A graph: the declared order of an operation's steps, and the digest that is made of it."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from taskflow.patterns import linear_flow
-
-from droveway.flows.alternates import AlternateRetry
+from droveway.flows.alternates import Alternates
 
 if TYPE_CHECKING:
     from droveway.flows.run import Run
@@ -50,24 +48,17 @@ class Graph:
         """Every atom's name in order, the retry's included."""
         names = [step.step_name() for step in self.steps]
         if self.tried:
-            names.append(AlternateRetry.title)
+            names.append(Alternates.title)
         return names + [step.step_name() for step in (*self.tried, *self.after)]
 
-    def build(self, run: Run) -> linear_flow.Flow:
-        """The TaskFlow flow for one run."""
+    def make(self, run: Run) -> Iterator[Step]:
+        """Every step in order, made for one run."""
         # Where the first step is the point of no return already, nothing is there to go back to.
         past_no_return = next(self.walk()) is self.no_return
-        flow = linear_flow.Flow(f"{self.kind}@{self.version}")
-        tried = linear_flow.Flow("alternates", retry=AlternateRetry(run)) if self.tried else None
-        for group, target in ((self.steps, flow), (self.tried, tried), (self.after, flow)):
-            if target is tried and tried is not None:
-                flow.add(tried)
-            for step in group:
-                at_no_return = step is self.no_return
-                if target is not None:
-                    target.add(step(run, at_no_return=at_no_return, past_no_return=past_no_return))
-                past_no_return = past_no_return or at_no_return
-        return flow
+        for step in self.walk():
+            at_no_return = step is self.no_return
+            yield step(run, at_no_return=at_no_return, past_no_return=past_no_return)
+            past_no_return = past_no_return or at_no_return
 
     def digest(self) -> str:
         """What a golden test pins: names, order, needs and gives."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
-from droveway.flows.alternates import AlternateRetry
+from droveway.flows.alternates import Alternates
 from droveway.flows.graph import NO_RETURN, Graph
 from droveway.flows.step import Step
 
@@ -20,7 +20,7 @@ def mermaid(graph: Graph) -> str:
     lines = ["flowchart TD"]
     names = graph.names()
     if graph.tried:
-        lines.append(f"  subgraph {AlternateRetry.title}")
+        lines.append(f"  subgraph {Alternates.title}")
         lines += [f"    {step.step_name()}" for step in graph.tried]
         lines.append("  end")
     lines += [f"  {first} --> {second}" for first, second in itertools.pairwise(names)]
@@ -42,7 +42,7 @@ def _rows(graph: Graph) -> Iterator[tuple[str, ...]]:
     for step in graph.steps:
         yield _row(step, graph)
     if graph.tried:
-        yield (AlternateRetry.title, "conductor", "the next alternate, or all is undone")
+        yield (Alternates.title, "conductor", "the next alternate, or all is undone")
     for step in (*graph.tried, *graph.after):
         yield _row(step, graph)
 

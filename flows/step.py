@@ -1,4 +1,4 @@
-"""A step: one TaskFlow task that knows where it runs, what it does and how it is undone.
+"""A step: knows where it runs, what it does and how it is undone.
 
 Execution is at least once in both directions.  The base class is the wrapper of design section 6: it stops at a
 boundary when the move is held, cancelled or its conductor ends, turns every exception into one flat `StepError`, and
@@ -7,7 +7,6 @@ beyond the point of no return tries again until its deadline and then parks.
 
 from __future__ import annotations
 
-import collections
 import enum
 import logging
 import re
@@ -15,8 +14,6 @@ import time
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn, TypeVar
 
 from sqlalchemy import exc
-from taskflow import exceptions, task
-from taskflow.types import sets
 
 from droveway import deadlines
 from droveway.errors import (
@@ -33,7 +30,7 @@ from droveway.errors import (
 )
 from droveway.flows import evacuation, outcome
 from droveway.flows.run import Context
-from droveway.persistence.database import absence, without_sql
+from droveway.persistence.database import WriteFailed, absence, without_sql
 from droveway.persistence.journal import kinds
 from droveway.persistence.journal.kinds import Evacuation
 from droveway.persistence.journal.moves import GONE
@@ -66,7 +63,7 @@ class Where(enum.StrEnum):
     """The host that the server is on, whichever that is by now."""
 
 
-class Step(task.Task):
+class Step:
     """Base of all steps; subclasses write `perform` and, unless ``no_undo`` says why not, `undo`."""
 
     where: ClassVar[Where] = Where.CONDUCTOR
@@ -87,9 +84,6 @@ class Step(task.Task):
     """The name under which later steps read this one's result."""
 
     def __init__(self, run: Run, *, at_no_return: bool = False, past_no_return: bool = False) -> None:
-        super().__init__(
-            name=self.step_name(), provides=self.gives or None, requires=self.needs, revert_requires=self.needs
-        )
         self.run_ = run
         self.at_no_return = at_no_return
         self.past_no_return = past_no_return
@@ -106,11 +100,6 @@ class Step(task.Task):
     def action_name(cls) -> str:
         """The action that a worker carries out for it; empty for a step that asks no host."""
         return ""
-
-    def _build_arg_mapping(self, _method: Any, requires: Any = None, **_others: Any) -> tuple[Any, Any, Any]:
-        # TaskFlow would look at the signatures of every step of every flow, which say the same of all.
-        named = collections.OrderedDict((name, name) for name in requires or ())
-        return named, sets.OrderedSet(named), sets.OrderedSet()
 
     def perform(self, ctx: Context) -> dict[str, Any] | None:
         """Look at the world, do what is missing, read back; return small JSON."""
@@ -136,11 +125,11 @@ class Step(task.Task):
         """Take away what is the move's own, of a server that Nova evacuated: nothing that was before comes back."""
 
     def execute(self, **inputs: Any) -> dict[str, Any]:
-        """TaskFlow's entry; see `perform`."""
+        """Run the step; ``inputs``: what it needs of earlier ones.  See `perform`."""
         return self._guarded("execute", lambda: self._onward(self._context("execute", inputs, None))) or {}
 
-    def revert(self, result: Any, flow_failures: Any, **inputs: Any) -> None:  # noqa: ARG002 - TaskFlow's signature
-        """TaskFlow's entry; see `undo`."""
+    def revert(self, result: Any, **inputs: Any) -> None:
+        """Undo the step; ``result``: what it returned, or how it failed.  See `undo`."""
         stored = result if isinstance(result, dict) else None
         # Of a flow whose journal was put back a step may be undone that reads what a step before it failed to give.
         given = {name: value if isinstance(value, dict) else {} for name, value in inputs.items()}
@@ -320,8 +309,8 @@ def _proved_undone(failure: StepError) -> bool:
 
 
 def _is_outage(error: Exception) -> bool:
-    """Whether a server that the flow needs was away; the journal's writes say so through TaskFlow's own error."""
-    return isinstance(error.__cause__ if isinstance(error, exceptions.StorageFailure) else error, OUTAGES)
+    """Whether a server that the flow needs was away."""
+    return isinstance(error.__cause__ if isinstance(error, WriteFailed) else error, OUTAGES)
 
 
 def _failure(name: str, error: Exception) -> StepError:

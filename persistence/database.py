@@ -322,6 +322,10 @@ def _name_file(context: sa.ExceptionContext) -> None:
         context.sqlalchemy_exception.add_note(str(context.engine.url.database))
 
 
+class WriteFailed(Exception):
+    """A transaction for a move failed, or is in doubt; its cause is the driver's error."""
+
+
 def absence(error: BaseException) -> str | None:
     """What the driver said when the database could not be reached or gave the transaction up; None for other errors."""
     if isinstance(error, (sa.exc.OperationalError, sa.exc.InterfaceError)):

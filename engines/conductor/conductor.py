@@ -7,13 +7,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Collection
-from concurrent import futures
 from typing import Any, Final
 
 import sqlalchemy as sa
-from taskflow import exceptions as taskflow_errors
-from taskflow.conductors.backends import impl_nonblocking
-from taskflow.types import timing
 
 from droveway import deadlines
 from droveway.clients.zookeeper import Coordination
@@ -22,10 +18,12 @@ from droveway.engines.conductor.fencing import Quarantined
 from droveway.engines.conductor.history import History
 from droveway.engines.conductor.host_channel import Fence, HostChannel
 from droveway.engines.conductor.run import MoveRun, Resources, Stop, begin_state
+from droveway.engines.conductor.taskflow import atoms
 from droveway.engines.conductor.taskflow.backend import FlowBackend
 from droveway.engines.conductor.taskflow.board import MoveBoard, MoveJob, Posting
-from droveway.engines.conductor.taskflow.engine import MoveEngine
-from droveway.errors import CoordinationLost, Fenced, NotFound, Parked
+from droveway.engines.conductor.taskflow.conductor import JobConductor
+from droveway.engines.conductor.taskflow.engine import MoveEngine, journal_was_away
+from droveway.errors import Fenced, NotFound
 from droveway.flows.graph import Graph
 from droveway.flows.steps import overtaken
 from droveway.flows.steps.records import homes
@@ -43,9 +41,6 @@ LOG = logging.getLogger(__name__)
 END_OF_FLOW: Final = "end_of_flow"
 """The name under which a fault is armed between a flow's stored end and the clearing up after it."""
 
-IDLE: Final = 5.0
-"""Seconds after which an idle conductor looks at the board without having been woken."""
-
 SHORTEST_SHUN: Final = 0.5
 LONGEST_SHUN: Final = 60.0
 """Seconds for which a conductor leaves a flow alone that it could not run; the pause doubles."""
@@ -60,36 +55,8 @@ FindGraph = Callable[[str, int], Graph]
 """The graph of a kind and version (`droveway.flows.registry.graph`); raises NotFound for an unknown one."""
 
 
-class WakeableTimeout(timing.Timeout):
-    """What an idle conductor waits on: TaskFlow's polls, this one is woken by the board."""
-
-    def __init__(self, longest: float) -> None:
-        super().__init__(longest)
-        self._rung = threading.Event()
-        self.last_tick = time.monotonic()
-        """When it was last waited on."""
-
-    def wake(self) -> None:
-        """Something may be there to claim."""
-        self._rung.set()
-
-    def interrupt(self) -> None:
-        """TaskFlow's entry: stop."""
-        super().interrupt()
-        self._rung.set()
-
-    def wait(self) -> None:
-        """TaskFlow's entry: until woken, at most the longest time."""
-        self.last_tick = time.monotonic()
-        self._rung.wait(self.value)
-        self._rung.clear()
-
-
-class MoveConductor(impl_nonblocking.NonBlockingConductor):
-    """TaskFlow's conductor with its life of a job replaced by a fenced one."""
-
-    # What ends a run without its flow having ended; consuming the job then would lose the flow.
-    NO_CONSUME_EXCEPTIONS = (*impl_nonblocking.NonBlockingConductor.NO_CONSUME_EXCEPTIONS, Fenced, Parked)
+class MoveConductor(JobConductor):
+    """Runs the flow of each job fenced: one claim on its move, one engine, one end."""
 
     def __init__(
         self,
@@ -102,34 +69,16 @@ class MoveConductor(impl_nonblocking.NonBlockingConductor):
         slots: int,
         reserved: int,
     ) -> None:
-        self.wakeup = WakeableTimeout(IDLE)
-        self._moves = board
-        super().__init__(
-            name,
-            board,
-            wait_timeout=self.wakeup,
-            max_simultaneous_jobs=slots + reserved,
-            # TaskFlow's own pool notices its end only once a second.
-            executor_factory=lambda: futures.ThreadPoolExecutor(slots + reserved, thread_name_prefix=name),
-        )
         self.stopping = Stop()
-        self.idle = threading.Event()
-        """Set when the last flow that ran was given back."""
-        self._coordination = coordination
+        super().__init__(name, board, coordination, slots=slots, reserved=reserved, is_stopping=self.stopping.wanted)
         self._records = resources.records or recorded.InZooKeeper(coordination)
         self._resources = resources
         self._find_graph = find_graph
-        self._slots = slots
-        self._reserved = reserved
         self._shunned: dict[str, tuple[float, float]] = {}
         self._foreign: set[str] = set()
         """Flows of another release, each of which is told once."""
         self._outage = Outage(LOG, "Flows that run here were given back and wait for the databases")
         board.claimable = self._is_for_us
-
-    def running(self) -> int:
-        """How many flows are being run."""
-        return len(self._dispatched)
 
     def _is_for_us(self, posting: Posting) -> bool:
         try:
@@ -144,27 +93,14 @@ class MoveConductor(impl_nonblocking.NonBlockingConductor):
         until, _pause = self._shunned.get(posting.flow, (0.0, 0.0))
         return time.monotonic() >= until and not self.stopping.wanted()
 
-    def _can_claim_more_jobs(self, job: MoveJob) -> bool:
-        """TaskFlow's entry.  Urgent flows may use every slot, others leave the reserved ones free.
-
-        Urgent jobs come first, so the first job that finds no slot ends the round.
-        """
-        if self._wait_timeout.is_stopped():
-            return False
-        busy = list(self._dispatched)
-        if job.posting.urgent:
-            return len(busy) < self._slots + self._reserved
-        return sum(not future.job.posting.urgent for future in busy) < self._slots
-
-    def _dispatch_job(self, job: MoveJob) -> bool:
-        """TaskFlow's entry: run the flow; True takes the job off the board, False gives it back."""
-        job.session = self._coordination.session
+    def run_job(self, job: MoveJob) -> bool:
+        """Run the flow; a flow that could not be run is left alone for a while."""
         try:
             off_the_board = self._carry(job.posting, job)
             self._outage.over()
         except Exception as error:
             # An error here says nothing about the flow: it stays on the board and is never trashed.
-            why = str(error) if _is_outage(error) or isinstance(error, Restored) else absence(error)
+            why = str(error) if journal_was_away(error) or isinstance(error, Restored) else absence(error)
             if why is None:
                 LOG.exception("Flow %s could not be run and is given back", job.posting.flow)
             else:
@@ -193,7 +129,7 @@ class MoveConductor(impl_nonblocking.NonBlockingConductor):
         if epoch is None:
             return True
         # The epoch is taken, so an older claimant can write no more; if the lock went meanwhile, neither may we.
-        if self._lost(job) or not self._coordination.live():
+        if self.has_lost(job) or not self._coordination.live():
             fencing.release(self._resources.journal, posting.move, epoch)
             return False
         try:
@@ -217,7 +153,7 @@ class MoveConductor(impl_nonblocking.NonBlockingConductor):
         """Take the next epoch; None for a move that is quarantined, and parked."""
         journal = self._resources.journal
         try:
-            return fencing.claim(journal, posting.move, self._name, is_lost=lambda: self._lost(job))
+            return fencing.claim(journal, posting.move, self.name, is_lost=lambda: self.has_lost(job))
         except Quarantined as error:
             with journal.write() as session:
                 fencing.check(session, posting.move, error.epoch)
@@ -245,7 +181,7 @@ class MoveConductor(impl_nonblocking.NonBlockingConductor):
                 if flow.uuid == posting.flow
             ]
         for move, hosts, ended in left:
-            epoch = fencing.claim(journal, move.id, self._name, quarantine_after=sys.maxsize)
+            epoch = fencing.claim(journal, move.id, self.name, quarantine_after=sys.maxsize)
             # Raised first: a fence of any older epoch goes with it, and its conductor with the fence.
             self._raise_fences(move, epoch)
             self._drop_fences(move, epoch)
@@ -303,7 +239,7 @@ class MoveConductor(impl_nonblocking.NonBlockingConductor):
 
     def _run_engine(self, posting: Posting, graph: Graph, run: MoveRun, backend: FlowBackend) -> None:
         engine = MoveEngine(
-            graph.build(run),
+            atoms.build(graph, run),
             backend.load(),
             backend,
             may_be_done=lambda failed: overtaken.may_be_done(run, failed, graph),
@@ -318,7 +254,7 @@ class MoveConductor(impl_nonblocking.NonBlockingConductor):
                 raise backend.closed from None
             if backend.ended or backend.closed is not None:
                 return  # undone, or parked: both are stored
-            if _is_outage(error):
+            if journal_was_away(error):
                 raise
             LOG.exception("Flow %s stopped without an end", posting.flow)
             backend.forget()
@@ -392,45 +328,6 @@ class MoveConductor(impl_nonblocking.NonBlockingConductor):
             for cell in _cells(move):
                 self._resources.cells.drop_fence(cell, move.server, epoch)
 
-    def _on_job_done(self, job: MoveJob, future: Any) -> None:
-        """TaskFlow's entry: consume or abandon until it worked, or until the session took the claim with it."""
-        try:
-            self._give_back(job, consume=future.result())
-        finally:
-            self._dispatched.discard(future)
-            if not self._dispatched:
-                self.idle.set()
-            self.wakeup.wake()
-
-    def _give_back(self, job: MoveJob, *, consume: bool) -> None:
-        pause = 0.1
-        while job.session is not None and self._coordination.session == job.session:
-            try:
-                if consume:
-                    self._moves.consume(job, self._name)
-                else:
-                    self._moves.abandon(job, self._name)
-            except taskflow_errors.NotFound:
-                self._moves.doubt(job)  # the keeper took the job away, or the board was wiped: the claim may be left
-                return
-            except taskflow_errors.JobFailure:
-                if self._coordination.live():
-                    if self._lost(job):
-                        return
-                elif self.stopping.wanted():
-                    return  # the claim ends with this process's session, and the next conductor does the rest
-                time.sleep(pause)
-                pause = min(pause * 2, 5.0)
-            else:
-                return
-
-    def _lost(self, job: MoveJob) -> bool:
-        """Whether the job's claim is no longer ours; while nobody can say, it may still be."""
-        try:
-            return job.session is None or self._moves.lock_owner(job) != job.session
-        except CoordinationLost:
-            return False
-
 
 class Conductor:
     """One conductor of a process, run by threads: `start` it, `stop` it, ask whether it is `busy`."""
@@ -500,13 +397,6 @@ def _history(graph: Graph, posting: Posting, epoch: int, home: str) -> History:
         places={step.step_name(): step.where for step in graph.walk()},
         home=home,
     )
-
-
-def _is_outage(error: Exception) -> bool:
-    """Whether the journal was away: nothing is known to be wrong with the flow."""
-    if isinstance(error, taskflow_errors.WrappedFailure):
-        return error.check(taskflow_errors.StorageFailure) is not None
-    return isinstance(error, taskflow_errors.StorageFailure)
 
 
 def _cells(move: Move) -> list[str]:

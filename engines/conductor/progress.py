@@ -10,8 +10,8 @@ from typing import Final
 
 import sqlalchemy as sa
 from sqlalchemy import orm
-from taskflow import exceptions as taskflow_errors
 
+from droveway.persistence.database import WriteFailed
 from droveway.persistence.journal.tables import Move
 from droveway.wire.commands import Progress
 
@@ -71,7 +71,7 @@ class ProgressNote:
                     )
                     .execution_options(synchronize_session=False)
                 )
-        except taskflow_errors.StorageFailure as error:
+        except WriteFailed as error:
             LOG.debug("How far move %s is could not be kept: %s", self._move, error)  # the next word replaces it
             return
         self._kept = told

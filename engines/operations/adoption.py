@@ -14,7 +14,7 @@ from droveway.engines.conductor import incarnation, recorded, registrations, ste
 from droveway.engines.conductor.recorded import Recorded
 from droveway.engines.conductor.taskflow import resting
 from droveway.flows import registry
-from droveway.flows.alternates import AlternateRetry
+from droveway.flows.alternates import Alternates
 from droveway.flows.steps.hosts.command import ADOPTED
 from droveway.persistence.database import Database, database_time
 from droveway.persistence.journal import kinds, moves
@@ -193,7 +193,7 @@ def _begin_again(session: orm.Session, move: Move, *, anew: bool) -> None:
     if once := _ONCE.get(kinds.of(flow.kind).carries):
         again = again[again.index(once) + 1 :]
     if anew and graph.tried:
-        again += [graph.steps[-1].step_name(), AlternateRetry.title]
+        again += [graph.steps[-1].step_name(), Alternates.title]
     elif resting.turned_back(session, flow.uuid):
         return
     resting.call_unrun(session, flow.uuid, again)

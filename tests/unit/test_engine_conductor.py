@@ -322,7 +322,7 @@ def test_a_queued_move_that_is_cancelled_leaves_nothing_of_a_dead_conductor(rig:
     rig.post(move)
     first = rig.host()
     [job] = first.jobs()
-    first.board.claim(job, first.conductor._name)
+    first.board.claim(job, first.conductor.name)
     rig.cells.raise_fence("c1", "s1", fencing.claim(rig.journal, move, "dead"))
     first.die()
     with rig.journal.write() as session:

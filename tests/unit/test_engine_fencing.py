@@ -320,7 +320,7 @@ def test_a_claimant_whose_session_went_gives_up_before_it_runs_anything(rig: Rig
     rig.post(move)
     first = rig.host()
     job = first.jobs()[0]
-    first.board.claim(job, first.conductor._name)
+    first.board.claim(job, first.conductor.name)
     session = rig.session()
     session.delete(job.lock_path)
     assert first.conductor._dispatch_job(job) is False
@@ -367,7 +367,7 @@ def test_cloud_calls_of_a_lost_claim_are_marked_late(rig: Rig) -> None:
 
     rig.world.hooks["x claim"] = call
     job = first.jobs()[0]
-    first.board.claim(job, first.conductor._name)
+    first.board.claim(job, first.conductor.name)
     assert first.conductor._dispatch_job(job) is False
     with rig.journal.read() as session:
         assert [intent.state for intent in session.query(Intent)] == ["late"]

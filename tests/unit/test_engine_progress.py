@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 from support.rigs.engine_rig import REMOTE, Crash, FakeWorker, Rig, embedded_rig, until
-from taskflow import exceptions as taskflow_errors
 
 from droveway.clients.zookeeper import progress_path
 from droveway.engines.conductor import progress
 from droveway.engines.conductor.progress import ProgressNote
+from droveway.persistence.database import WriteFailed
 from droveway.wire import codec, commands
 
 
@@ -98,7 +98,7 @@ class Books:
     def write(self) -> Iterator[Any]:
         self.begun += 1
         if self.begun <= self._broken:
-            raise taskflow_errors.StorageFailure("away")
+            raise WriteFailed("away")
         yield self
 
     def execute(self, statement: object) -> None:

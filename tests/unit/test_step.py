@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 from sqlalchemy.exc import DataError, DBAPIError, OperationalError
-from taskflow.exceptions import StorageFailure
 from taskflow.types.failure import Failure
 
 from droveway.errors import Cancelled, CoordinationLost, DestinationFault, Fenced, Parked, StepError
 from droveway.flows.run import Context, MoveOptions
 from droveway.flows.step import Step
+from droveway.persistence.database import WriteFailed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -159,7 +159,7 @@ def test_beyond_it_a_step_that_never_succeeds_parks(toy: Callable[..., tuple[Toy
 
 def test_an_undo_goes_on_too(toy: Callable[..., tuple[Toy, FakeRun]]) -> None:
     step, run = toy(StepError("busy"), None)
-    step.revert(result=None, flow_failures={})
+    step.revert(None)
     assert run.seen.count("wait") == 1
 
 
@@ -194,8 +194,8 @@ def test_an_outage_leaves_the_step_for_the_next_claim(
     assert run.seen[-1] == "leave"
 
 
-def _refused_write(why: type[DBAPIError]) -> StorageFailure:
-    failure = StorageFailure("the journal refused a write")
+def _refused_write(why: type[DBAPIError]) -> WriteFailed:
+    failure = WriteFailed("the journal refused a write")
     failure.__cause__ = why("UPDATE moves", {}, Exception("told"))
     return failure
 
@@ -284,5 +284,5 @@ def test_an_undo_is_given_nothing_of_what_a_step_before_it_failed_to_give(
     seen: list[Context] = []
     monkeypatch.setattr(Toy, "undo", lambda _step, ctx: seen.append(ctx))
     failed = Failure.from_exception(StepError("away", code="host-unreachable"))
-    step.revert(None, {}, storage=failed, reserved={"volume": 1})
+    step.revert(None, storage=failed, reserved={"volume": 1})
     assert seen[0].inputs == {"storage": {}, "reserved": {"volume": 1}}

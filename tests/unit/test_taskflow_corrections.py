@@ -22,6 +22,7 @@ from droveway.engines.conductor import fencing
 from droveway.engines.conductor.history import History
 from droveway.engines.conductor.run import begin_state
 from droveway.engines.conductor.taskflow import details
+from droveway.engines.conductor.taskflow.atoms import StepTask
 from droveway.engines.conductor.taskflow.backend import FlowBackend
 from droveway.engines.conductor.taskflow.engine import OPTIONS, MoveEngine
 from droveway.flows import registry
@@ -164,7 +165,7 @@ def test_ours_consumes_the_job_of_a_flow_that_ended_and_runs_nothing(rig: Rig) -
     rig.world.fail("x prepare", RuntimeError("no"))
     first = rig.host()
     job = first.jobs()[0]
-    first.board.claim(job, first.conductor._name)
+    first.board.claim(job, first.conductor.name)
     assert first.conductor._dispatch_job(job)
     first.die()  # before the job was consumed
     assert rig.move(move).state == "failed"
@@ -202,7 +203,7 @@ def test_ours_reads_the_flow_afresh_at_each_claim(rig: Rig) -> None:
     rig.world.hooks["x choose_destinations"] = lambda _ctx: second.conductor.stopping.ask()
     assert second.turn() == [False]
     assert rig.world.log == ["x prepare", "x choose_destinations"]
-    first.board.claim(job, first.conductor._name)
+    first.board.claim(job, first.conductor.name)
     assert first.conductor._dispatch_job(job)
     assert rig.world.log.count("x prepare") == rig.world.log.count("x choose_destinations") == 1
     assert rig.move(move).state == "verifying"
@@ -298,7 +299,7 @@ def test_ours_writes_and_starts_nothing_after_another_claim(rig: Rig) -> None:
 
     rig.world.hooks["x copy"] = pause
     job = first.jobs()[0]
-    first.board.claim(job, first.conductor._name)
+    first.board.claim(job, first.conductor.name)
     assert first.conductor._dispatch_job(job) is False
     log, history, updated = seen[0]
     assert rig.move(move).state == "verifying"
@@ -359,7 +360,7 @@ def test_stock_commits_a_step_four_times_and_ours_once(rig: Rig, monkeypatch: py
 @pytest.mark.parametrize("kind", registry.kinds())
 def test_steps_ask_for_what_taskflow_would_find_in_their_signatures(kind: str) -> None:
     for step in registry.latest(kind).walk():
-        made = step(None)  # type: ignore[arg-type]
+        made = StepTask(step(None))  # type: ignore[arg-type]
         for method, ignored in ((made.execute, []), (made.revert, ["result", "flow_failures"])):
             options = {"requires": step.needs, "rebind": None, "auto_extract": True, "ignore_list": ignored}
             assert made._build_arg_mapping(method, **options) == Atom._build_arg_mapping(made, method, **options)

@@ -73,6 +73,9 @@ ROOMS: dict[str, set[str]] = {
     "flows.steps.hosts": {"flows.steps.records"},
 }
 
+# Libraries that one room of the package adapts to the others.
+ADAPTED = {"taskflow": "engines.conductor.taskflow"}
+
 # Hosts that a file may name; anything else is a machine, a mirror or a registry that a reader cannot rely on.
 KNOWN_HOSTS = re.compile(
     r"localhost|127\.0\.0\.1|\[::1\]|[\w.]*\bexample(\.(org|com|net))?|[\w.]*\.(invalid|test)"
@@ -274,6 +277,32 @@ def test_the_package_imports_nothing_of_its_tests() -> None:
         for line in re.findall(r"^ *(?:from|import) (?:support|proofs)\b.*", (ROOT / path).read_text(), re.MULTILINE)
     ]
     assert found == []
+
+
+def strays(importer: str, source: str) -> list[str]:
+    """The imports of adapted libraries by a module outside of their rooms."""
+    wanted = [
+        name
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, (ast.Import, ast.ImportFrom))
+        for name in ([alias.name for alias in node.names] if isinstance(node, ast.Import) else [str(node.module)])
+    ]
+    return [
+        f"{importer} imports {name}: only {room} may"
+        for name in wanted
+        for library, room in ADAPTED.items()
+        if within(name, {library}) and not within(importer.removeprefix("droveway."), {room})
+    ]
+
+
+def test_an_adapted_library_is_imported_in_its_room_alone() -> None:
+    assert [stray for name, path in modules().items() for stray in strays(name, (ROOT / path).read_text())] == []
+
+
+@pytest.mark.parametrize("source", ["from taskflow import states", "def f():\n    import taskflow.task"])
+def test_an_import_outside_of_the_room_is_found(source: str) -> None:
+    assert len(strays("droveway.flows.step", source)) == 1
+    assert strays("droveway.engines.conductor.taskflow.engine", source) == []
 
 
 def test_no_python_file_imports_relatively() -> None:

@@ -25,7 +25,7 @@ from droveway.engines.conductor.fencing import Standing
 from droveway.engines.conductor.history import History, Run
 from droveway.engines.conductor.taskflow import details
 from droveway.errors import DrovewayError, Fenced, Parked
-from droveway.persistence.database import Database, Executor
+from droveway.persistence.database import Database, Executor, WriteFailed
 from droveway.persistence.journal import moves
 from droveway.persistence.journal.states import State
 from droveway.persistence.journal.tables import Intent, JournalBase, Move
@@ -52,6 +52,10 @@ _INTENTS: Final = JournalBase.metadata.tables[Intent.__tablename__]
 _CALLED: Final = (
     sa.update(_INTENTS).where(_INTENTS.c.id == sa.bindparam("intent"), _INTENTS.c.state == "open").values(state="done")
 )
+
+
+class JournalWriteFailed(WriteFailed, taskflow_errors.StorageFailure):
+    """A transaction failed; TaskFlow tries it again, so that a short outage of the database is ridden out."""
 
 
 class FlowBackend:
@@ -214,8 +218,7 @@ class FlowBackend:
             raise
         except exc.DBAPIError as error:
             self._unsure = True
-            # TaskFlow tries a StorageFailure again: a short outage of the database is ridden out.
-            raise taskflow_errors.StorageFailure(f"the journal refused a write: {type(error.orig).__name__}") from error
+            raise JournalWriteFailed(f"the journal refused a write: {type(error.orig).__name__}") from error
 
     def _make(self, session: orm.Session) -> dict[str, Any]:
         move_id, flow_uuid = self._history.move_id, self._history.flow_uuid

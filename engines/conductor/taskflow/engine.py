@@ -141,6 +141,13 @@ class MoveEngine(SerialActionEngine):
             super()._change_state(state)
 
 
+def journal_was_away(error: Exception) -> bool:
+    """Whether a flow stopped because the journal was away: nothing is known to be wrong with the flow."""
+    if isinstance(error, exceptions.WrappedFailure):
+        return error.check(exceptions.StorageFailure) is not None
+    return isinstance(error, exceptions.StorageFailure)
+
+
 class _Expected(logging.Filter):
     """Keeps TaskFlow from reporting parking and fencing as something bad that must have happened."""
 

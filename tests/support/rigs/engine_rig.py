@@ -235,7 +235,7 @@ class Host:
         """Claim and run every job that is there, in this thread; a Crash passes through and leaves all as it is."""
         outcomes = []
         for job in self.jobs():
-            self.board.claim(job, self.conductor._name)
+            self.board.claim(job, self.conductor.name)
             consume = self.conductor._dispatch_job(job)
             self.conductor._give_back(job, consume=consume)
             outcomes.append(consume)

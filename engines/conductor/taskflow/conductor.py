@@ -1,0 +1,146 @@
+"""The conductor as TaskFlow sees it: takes jobs off the board, runs each in a thread of its own, and gives it back.
+
+What a job's run is for the journal and for the world stands in `droveway.engines.conductor.conductor`.
+"""
+
+from __future__ import annotations
+
+import abc
+import threading
+import time
+from collections.abc import Callable
+from concurrent import futures
+from typing import Any, Final
+
+from taskflow import exceptions
+from taskflow.conductors.backends import impl_nonblocking
+from taskflow.types import timing
+
+from droveway.clients.zookeeper import Coordination
+from droveway.engines.conductor.taskflow.board import MoveBoard, MoveJob
+from droveway.errors import CoordinationLost
+
+IDLE: Final = 5.0
+"""Seconds after which an idle conductor looks at the board without having been woken."""
+
+
+class WakeableTimeout(timing.Timeout):
+    """What an idle conductor waits on: TaskFlow's polls, this one is woken by the board."""
+
+    def __init__(self, longest: float) -> None:
+        super().__init__(longest)
+        self._rung = threading.Event()
+        self.last_tick = time.monotonic()
+        """When it was last waited on."""
+
+    def wake(self) -> None:
+        """Something may be there to claim."""
+        self._rung.set()
+
+    def interrupt(self) -> None:
+        """TaskFlow's entry: stop."""
+        super().interrupt()
+        self._rung.set()
+
+    def wait(self) -> None:
+        """TaskFlow's entry: until woken, at most the longest time."""
+        self.last_tick = time.monotonic()
+        self._rung.wait(self.value)
+        self._rung.clear()
+
+
+class JobConductor(impl_nonblocking.NonBlockingConductor, abc.ABC):
+    """TaskFlow's conductor: a job's life is `run_job`, and some slots are for urgent jobs alone."""
+
+    def __init__(
+        self,
+        name: str,
+        board: MoveBoard,
+        coordination: Coordination,
+        *,
+        slots: int,
+        reserved: int,
+        is_stopping: Callable[[], bool],
+    ) -> None:
+        """``reserved``: so many slots are left free for urgent jobs."""
+        self.wakeup = WakeableTimeout(IDLE)
+        super().__init__(
+            name,
+            board,
+            wait_timeout=self.wakeup,
+            max_simultaneous_jobs=slots + reserved,
+            # TaskFlow's own pool notices its end only once a second.
+            executor_factory=lambda: futures.ThreadPoolExecutor(slots + reserved, thread_name_prefix=name),
+        )
+        self.name = name
+        self.idle = threading.Event()
+        """Set when the last flow that ran was given back."""
+        self._moves = board
+        self._coordination = coordination
+        self._slots = slots
+        self._reserved = reserved
+        self._is_stopping = is_stopping
+
+    @abc.abstractmethod
+    def run_job(self, job: MoveJob) -> bool:
+        """Run the job's flow; True takes the job off the board, False gives it back."""
+
+    def running(self) -> int:
+        """How many flows are being run."""
+        return len(self._dispatched)
+
+    def _can_claim_more_jobs(self, job: MoveJob) -> bool:
+        """TaskFlow's entry.  Urgent flows may use every slot, others leave the reserved ones free.
+
+        Urgent jobs come first, so the first job that finds no slot ends the round.
+        """
+        if self._wait_timeout.is_stopped():
+            return False
+        busy = list(self._dispatched)
+        if job.posting.urgent:
+            return len(busy) < self._slots + self._reserved
+        return sum(not future.job.posting.urgent for future in busy) < self._slots
+
+    def _dispatch_job(self, job: MoveJob) -> bool:
+        """TaskFlow's entry; see `run_job`."""
+        job.session = self._coordination.session
+        return self.run_job(job)
+
+    def _on_job_done(self, job: MoveJob, future: Any) -> None:
+        """TaskFlow's entry: consume or abandon until it worked, or until the session took the claim with it."""
+        try:
+            self._give_back(job, consume=future.result())
+        finally:
+            self._dispatched.discard(future)
+            if not self._dispatched:
+                self.idle.set()
+            self.wakeup.wake()
+
+    def _give_back(self, job: MoveJob, *, consume: bool) -> None:
+        pause = 0.1
+        while job.session is not None and self._coordination.session == job.session:
+            try:
+                if consume:
+                    self._moves.consume(job, self.name)
+                else:
+                    self._moves.abandon(job, self.name)
+            except exceptions.NotFound:
+                self._moves.doubt(job)  # the keeper took the job away, or the board was wiped: the claim may be left
+                return
+            except exceptions.JobFailure:
+                if self._coordination.live():
+                    if self.has_lost(job):
+                        return
+                elif self._is_stopping():
+                    return  # the claim ends with this process's session, and the next conductor does the rest
+                time.sleep(pause)
+                pause = min(pause * 2, 5.0)
+            else:
+                return
+
+    def has_lost(self, job: MoveJob) -> bool:
+        """Whether the job's claim is no longer ours; while nobody can say, it may still be."""
+        try:
+            return job.session is None or self._moves.lock_owner(job) != job.session
+        except CoordinationLost:
+            return False
