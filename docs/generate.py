@@ -153,9 +153,9 @@ def arguments(parser: argparse.ArgumentParser, name: str) -> str:
     """How the command is written, and a table of its own options."""
     own = [
         action
-        for group in parser._action_groups
+        for group in parser._action_groups  # noqa: SLF001 - argparse has no public name for them, nor for those below
         if group.title != FORMATS
-        for action in group._group_actions
+        for action in group._group_actions  # noqa: SLF001
         if action.dest not in EVERYWHERE
     ]
     words = [spelled(action) for action in own]

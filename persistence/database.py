@@ -302,8 +302,10 @@ def _is_open(connection: Any) -> bool:
 
 
 def _socket(connection: Any) -> int:
-    """The file descriptor of a driver's connection, for which PyMySQL has no public name."""
-    return int(connection.fileno() if hasattr(connection, "fileno") else connection._sock.fileno())
+    """The file descriptor of a driver's connection."""
+    if hasattr(connection, "fileno"):
+        return int(connection.fileno())
+    return int(connection._sock.fileno())  # noqa: SLF001 - PyMySQL has no public name for it
 
 
 def _name_loss(context: sa.ExceptionContext) -> BaseException | None:

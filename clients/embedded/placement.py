@@ -209,8 +209,8 @@ def _create(database: Path) -> None:
     try:
         migration.upgrade("head")
         # Placement fills these tables once a process, and here a process may make several databases.
-        trait._TRAITS_SYNCED = False
-        resource_class._RESOURCE_CLASSES_SYNCED = False
+        trait._TRAITS_SYNCED = False  # noqa: SLF001 - placement has no other name for it
+        resource_class._RESOURCE_CLASSES_SYNCED = False  # noqa: SLF001 - as above
         context = db_api.DbContext()
         trait.ensure_sync(context)
         resource_class.ensure_sync(context)
