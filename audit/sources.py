@@ -11,10 +11,7 @@ from droveway.audit.read import nova as read_nova
 from droveway.audit.read import services as read_services
 from droveway.audit.records import Looked, MigrationRow, Node, ServerRow
 from droveway.audit.snapshot import Snapshot
-from droveway.clients.image import Images
-from droveway.clients.network import Network
-from droveway.clients.placement import Placement
-from droveway.clients.volume import Volumes
+from droveway.clients.cloud import Cloud
 from droveway.persistence.database import Database
 from droveway.persistence.nova.cells import Cells
 from droveway.workers.hypervisors import guests_log
@@ -27,11 +24,8 @@ class Sources:
     api: Database
     cells: Cells
     journal: Database
-    placement: Placement
-    network: Network
-    volumes: Volumes
-    images: Images | None
-    """None where no image service is known: then images are not compared."""
+    cloud: Cloud
+    """Images are not compared where it has no image service."""
     look: Callable[[], Looked]
     """Looks at what the hosts hold, see `droveway.audit.read.hosts`."""
     guests_log: Path | None = None
@@ -65,7 +59,8 @@ def take(sources: Sources) -> Snapshot:
             migrations += read_nova.migrations(session, name)
             nodes += read_nova.nodes(session, name)
             down |= read_nova.down(session)
-    providers, allocations = read_services.placement(sources.placement)
+    cloud = sources.cloud
+    providers, allocations = read_services.placement(cloud.placement)
     looked = sources.look()
     log = sources.guests_log
     return Snapshot(
@@ -73,7 +68,7 @@ def take(sources: Sources) -> Snapshot:
         servers=tuple(servers),
         migrations=tuple(migrations),
         nodes=tuple(
-            dataclasses.replace(node, reserved=read_services.reserved(sources.placement, node.uuid))
+            dataclasses.replace(node, reserved=read_services.reserved(cloud.placement, node.uuid))
             if node.uuid in providers
             else node
             for node in nodes
@@ -89,11 +84,11 @@ def take(sources: Sources) -> Snapshot:
         providers=providers,
         allocations=allocations,
         consumers=read_services.consumers(
-            sources.placement, allocations.keys() & {*(row.uuid for row in servers), *(move.id for move in moves)}
+            cloud.placement, allocations.keys() & {*(row.uuid for row in servers), *(move.id for move in moves)}
         ),
-        ports=read_services.ports(sources.network, {row.uuid for row in servers}),
-        attachments=read_services.attachments(sources.volumes),
-        images=() if sources.images is None else read_services.images(sources.images),
+        ports=read_services.ports(cloud.network, {row.uuid for row in servers}),
+        attachments=read_services.attachments(cloud.volumes),
+        images=() if cloud.images is None else read_services.images(cloud.images),
         hosts=looked.hosts,
         stores=looked.stores,
         overlaps=tuple(guests_log.overlaps(log)) if log is not None else (),

@@ -56,10 +56,7 @@ class DaemonSite(Installation):
             api=self.api,
             cells=self.cells,
             journal=self.journal,
-            placement=self.placement,
-            network=self.cloud.network,
-            volumes=self.cloud.volumes,
-            images=None,
+            cloud=self.cloud,
             look=lambda: self._look(session),
         )
 

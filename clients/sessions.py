@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, Final
+from typing import Any
 
 from keystoneauth1 import exceptions, loading, session
 from oslo_config import cfg
@@ -11,9 +11,6 @@ from oslo_config import cfg
 from droveway.clients import transport
 from droveway.conf.services import GROUPS
 from droveway.errors import Refused
-
-_VERSIONS: Final = {"neutron": "2", "cinder": "3"}
-"""The major version of each API that is spoken, which the catalog's address may lack."""
 
 
 def connect(conf: cfg.ConfigOpts, group: str) -> tuple[session.Session, dict[str, Any]]:
@@ -39,9 +36,11 @@ def connect(conf: cfg.ConfigOpts, group: str) -> tuple[session.Session, dict[str
 class Proxy:
     """openstacksdk's proxy of one service, made at the first request, which may have to find its address."""
 
-    def __init__(self, conf: cfg.ConfigOpts, group: str) -> None:
+    def __init__(self, conf: cfg.ConfigOpts, group: str, *, version: str) -> None:
+        """``version``: the major version of the API that is spoken, which the catalog's address may lack."""
         self._conf = conf
         self._group = group
+        self._version = version
         self._session, _ = connect(conf, group)
 
     def request(self, url: str, method: str, **options: Any) -> Any:
@@ -57,7 +56,7 @@ class Proxy:
 
         kind = GROUPS[self._group]
         name = kind.replace("-", "_")
-        config = {**defaults.get_defaults(), f"{name}_api_version": _VERSIONS[self._group]}
+        config = {**defaults.get_defaults(), f"{name}_api_version": self._version}
         try:
             region = cloud_region.from_conf(self._conf, self._session, [kind], config=config)
             return getattr(connection.Connection(config=region), name)

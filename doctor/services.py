@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from droveway.clients import configured
+from droveway.conf.services import GROUPS
 from droveway.doctor.findings import FINE, Around, Finding
 from droveway.errors import DrovewayError
 
 
 def check(around: Around) -> Iterator[Finding]:
     """Each service, asked one question that changes nothing, at the microversion that moves use."""
-    for group in around.site.SERVICES:
+    for group in GROUPS:
         try:
-            around.site.ask_service(group)
+            configured.require_answer(around.conf, group)
         except DrovewayError as error:
             yield Finding("service-away", group, str(error))
         else:

@@ -64,9 +64,7 @@ def conductor(
         journal=site.journal,
         api=site.api,
         cells=site.cells,
-        placement=site.placement,
-        network=site.cloud.network,
-        volumes=site.cloud.volumes,
+        cloud=site.cloud,
         options=MoveOptions(
             max_attempts=conf.scheduler.max_attempts,
             allow_resize_to_same_host=conf.scheduler.allow_resize_to_same_host,

@@ -6,11 +6,12 @@ import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
+from typing import Any, Final, NoReturn, Protocol
 
 import msgspec
 from sqlalchemy import orm
 
+from droveway.clients.cloud import Cloud
 from droveway.errors import StepError
 from droveway.flows.observed import Observed, observe
 from droveway.persistence.database import Database
@@ -20,12 +21,6 @@ from droveway.persistence.nova.cells import Cells
 from droveway.scheduler.requests import Rules
 from droveway.wire.commands import Registration
 from droveway.wire.values import Direction
-
-if TYPE_CHECKING:
-    # Commands that only draw a graph would import what speaks to the services.
-    from droveway.clients.network import Network
-    from droveway.clients.placement import Placement
-    from droveway.clients.volume import Volumes
 
 UNREACHABLE: Final = "host-unreachable"
 """The code of the StepError for a host whose worker was away for too long."""
@@ -62,9 +57,7 @@ class Run(Protocol):
     journal: Database
     api: Database
     cells: Cells
-    placement: Placement
-    network: Network
-    volumes: Volumes
+    cloud: Cloud
     options: MoveOptions
     row: Move
     """The move's row as it was at the last boundary."""

@@ -20,10 +20,7 @@ def sources(lab: Parts) -> Sources:
         api=lab.api,
         cells=lab.cells,
         journal=lab.journal,
-        placement=lab.placement,
-        network=lab.cloud.network,
-        volumes=lab.cloud.volumes,
-        images=lab.cloud.images,
+        cloud=lab.cloud,
         look=lambda: read_hosts.look({host: lab.hypervisor(host) for host in lab.identity.hosts}),
         guests_log=lab.layout.guests_log if lab.identity.hypervisor == "sandbox" else None,
     )

@@ -209,7 +209,7 @@ def _make_databases(lab: Lab, spec: cloud.Cloud) -> None:
             nodes = topology.add_hosts(session, cell.hosts, spec.hypervisor)
         for name, host in cell.hosts.items():
             uuids = [aggregates[aggregate] for aggregate, hosts in members.items() if name in hosts]
-            topology.add_provider(lab.placement, name, nodes[name], host, uuids)
+            topology.add_provider(lab.cloud.placement, name, nodes[name], host, uuids)
             lab.cloud.add_network_host(name)
 
 

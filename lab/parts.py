@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from oslo_config import cfg
 
     from droveway.clients.embedded.cloud import EmbeddedCloud
-    from droveway.clients.placement import Placement
     from droveway.lab.boot_guests import BootGuests
     from droveway.persistence.nova.cells import Cells
     from droveway.workers.hypervisors.sandbox.hypervisor import Sandbox
@@ -73,20 +72,14 @@ class Parts:
         return settings.load(self.layout.configuration)
 
     @functools.cached_property
-    def placement(self) -> Placement:
-        """Placement itself, in this process."""
-        from droveway.clients.embedded.placement import embedded_placement
-        from droveway.clients.placement import Placement
-
-        return Placement(embedded_placement(self.layout.placement))
-
-    @functools.cached_property
     def cloud(self) -> EmbeddedCloud:
-        """The lab's own ports, volumes and images."""
+        """Placement itself and the lab's own ports, volumes and images, in this process."""
         from droveway.clients.embedded.cloud import embedded_cloud
 
         files = self.layout
-        return embedded_cloud(database=files.services, volumes=files.volumes, images=files.images)
+        return embedded_cloud(
+            placement=files.placement, database=files.services, volumes=files.volumes, images=files.images
+        )
 
     def any_journal(self) -> Database:
         """The journal, whatever schema it has."""

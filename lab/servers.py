@@ -51,7 +51,7 @@ def create(lab: Lab, name: str, spec: cloud.Server) -> str:
         _claim(lab, new, undo)
         _build_guest(lab, new, undo)
         with lab.cells.database(cell_name).write() as session:
-            server_rows.add_to_cell(session, new, lab.placement)
+            server_rows.add_to_cell(session, new, lab.cloud.placement)
         with lab.api.write() as session:
             server_rows.add_to_api(session, new, cell_name)
         undo.pop_all()
@@ -180,13 +180,13 @@ def _claim(lab: Lab, new: NewServer, undo: contextlib.ExitStack) -> None:
         node = session.scalars(
             sa.select(cell.ComputeNode.uuid).where(cell.ComputeNode.host == new.host, cell.ComputeNode.deleted == 0)
         ).one()
-    lab.placement.ensure_allocation(
+    lab.cloud.placement.ensure_allocation(
         new.uuid,
         {str(node): _needs(new.fields, boots_from_volume=new.boots_from_volume)},
         project_id=new.owner.project,
         user_id=new.owner.user,
     )
-    undo.callback(lab.placement.release, new.uuid)
+    undo.callback(lab.cloud.placement.release, new.uuid)
 
 
 def _needs(fields: Mapping[str, int], *, boots_from_volume: bool) -> dict[str, int]:

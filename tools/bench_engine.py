@@ -189,7 +189,7 @@ def droveway(file: Path, watch: Stopwatch) -> Iterator[Flow]:
             """A cell without a row: what a step reads of its server is no part of what is measured."""
             return NoRows()
 
-    others: Any = dict.fromkeys(("placement", "network", "volumes")) | {"cells": NoCells()}
+    others: Any = {"cells": NoCells(), "cloud": None}
     resources = Resources(journal=journal, api=journal, **others)
     runs = Conductor("bench", board, coordination, resources, lambda *_: graph, slots=1, reserved=1)
     board.wakeup = runs.wakeup.wake

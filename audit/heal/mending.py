@@ -118,35 +118,35 @@ def _release(sources: Sources, held: Hold) -> None:
     """The call carries the generation of what was found, so that one that comes late is refused."""
     server = held.move.server
     with _row(sources, server) as row:
-        if row is not None and not sources.placement.allocations(server).allocations:
+        if row is not None and not sources.cloud.placement.allocations(server).allocations:
             raise Held("the server holds nothing of its own, so this may stand for it")
         held.require()
-        sources.placement.release(held.move.id)
+        sources.cloud.placement.release(held.move.id)
 
 
 def _unbind(sources: Sources, port: str, host: str, held: Hold) -> None:
     server = held.move.server
     with _row(sources, server) as row:
-        found = next((each for each in sources.network.ports(server) if each.id == port), None)
+        found = next((each for each in sources.cloud.network.ports(server) if each.id == port), None)
         lives = row is not None and row.task_state is None and row.host != host
         if not lives or row is None or found is None or found.bindings.get(str(row.host)) != ACTIVE:
             raise Held(f"the server or its port {port} has changed meanwhile")
         if found.bindings.get(host, INACTIVE) != INACTIVE:
             raise Held(f"the binding of port {port} on {host} is active now")
         held.require()
-        sources.network.delete_binding(port, host)
+        sources.cloud.network.delete_binding(port, host)
 
 
 def _detach(sources: Sources, attachment: str, held: Hold) -> None:
     server = held.move.server
     with _row(sources, server) as row:
-        found = next((each for each in sources.volumes.for_server(server) if each.id == attachment), None)
+        found = next((each for each in sources.cloud.volumes.for_server(server) if each.id == attachment), None)
         if row is None or row.task_state is not None or attachment in row.attachments:
             raise Held(f"the server has changed meanwhile and may use the attachment {attachment}")
         if found is not None and (found.status != RESERVED or found.host is not None):
             raise Held(f"the attachment {attachment} is {found.status} now")
         held.require()
-        sources.volumes.delete_attachment(attachment)
+        sources.cloud.volumes.delete_attachment(attachment)
 
 
 def _owe(mend: Mend, held: Hold, seq: int) -> None:

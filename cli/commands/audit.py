@@ -93,7 +93,7 @@ class Audit(Lister):
             self.app.stderr.write(f"noted: {noted.detail}\n")
         count = len(report.findings)
         self.app.stderr.write(f"{_count(count)}\n" if count else "the books balance\n")
-        if self._sources.images is None:
+        if self._sources.cloud.images is None:
             self.app.stderr.write("not compared: images\n")
 
     def _agreed(self, parsed_args: argparse.Namespace, healing: Healing) -> bool:

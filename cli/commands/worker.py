@@ -110,9 +110,8 @@ class Run(Daemon):
         from oslo_utils import units
 
         from droveway import certificates, clocks
-        from droveway.clients import sessions
+        from droveway.clients.configured import volumes
         from droveway.clients.references import References
-        from droveway.clients.volume import Volumes
         from droveway.clients.zookeeper import connect_configured, progress_path
         from droveway.workers.daemon import Worker
         from droveway.workers.hypervisors.configured import configured
@@ -126,7 +125,7 @@ class Run(Daemon):
         limits = Limits(host=conf.worker.transfer_limit * units.Mi, each=conf.worker.transfer_limit_each * units.Mi)
         hypervisor = configured(conf, host)
         stack.callback(hypervisor.close)
-        references = References(Volumes(sessions.Proxy(conf, "cinder")))
+        references = References(volumes(conf))
         session = connect_configured(conf, host)
         stack.callback(session.close)
         theirs = session.clock(progress_path(host))

@@ -1,4 +1,4 @@
-"""The clients of a lab's ports, volumes and images, the same classes as those of a real cloud."""
+"""The clients of a lab's services, the same classes as those of a real cloud."""
 
 from __future__ import annotations
 
@@ -6,21 +6,22 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from droveway.clients.cloud import Cloud
 from droveway.clients.embedded.image import image_service
 from droveway.clients.embedded.network import network_service
+from droveway.clients.embedded.placement import embedded_placement
 from droveway.clients.embedded.services import LocalService, services_engine
 from droveway.clients.embedded.volume import volume_service
 from droveway.clients.image import Images
 from droveway.clients.network import Network
+from droveway.clients.placement import Placement
 from droveway.clients.volume import Volumes
 
 
-@dataclass(frozen=True)
-class EmbeddedCloud:
-    """Neutron, Cinder and Glance of a lab."""
+@dataclass(frozen=True, kw_only=True)
+class EmbeddedCloud(Cloud):
+    """Placement, Neutron, Cinder and Glance of a lab."""
 
-    network: Network
-    volumes: Volumes
     images: Images
     network_root: LocalService
 
@@ -34,12 +35,22 @@ class EmbeddedCloud:
 
 
 def embedded_cloud(
-    *, database: Path, volumes: Path, images: Path, on_request: Callable[[str, str], None] | None = None
+    *,
+    placement: Path,
+    database: Path,
+    volumes: Path,
+    images: Path,
+    on_request: Callable[[str, str], None] | None = None,
 ) -> EmbeddedCloud:
-    """The services over the database (services.sqlite, made when missing) and the folders of volumes and images."""
+    """Make the services over a lab's files; ``on_request`` is called with method and path before each request.
+
+    ``placement``: the database of Placement; ``database``: that of the other services.  Both are made when missing.
+    ``volumes`` and ``images``: the folders that hold their bytes.
+    """
     engine = services_engine(database)
     network = network_service(engine)
     return EmbeddedCloud(
+        placement=Placement(embedded_placement(placement), on_request=on_request),
         network=Network(network, on_request=on_request),
         volumes=Volumes(volume_service(engine, volumes), on_request=on_request),
         images=Images(image_service(engine, images), on_request=on_request),

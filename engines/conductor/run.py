@@ -39,9 +39,7 @@ from droveway.wire.commands import Command, Registration, StopGuest
 from droveway.wire.values import Direction
 
 if TYPE_CHECKING:
-    from droveway.clients.network import Network
-    from droveway.clients.placement import Placement
-    from droveway.clients.volume import Volumes
+    from droveway.clients.cloud import Cloud
     from droveway.flows.run import Context
 
 LOG = logging.getLogger(__name__)
@@ -63,9 +61,7 @@ class Resources:
     journal: Database
     api: Database
     cells: Cells
-    placement: Placement
-    network: Network
-    volumes: Volumes
+    cloud: Cloud
     options: MoveOptions = dataclasses.field(default_factory=MoveOptions)
     host_away: float = 30.0
     """Seconds for which a step before the point of no return waits for a host whose worker is away."""
@@ -128,9 +124,7 @@ class MoveRun:
         self.journal = resources.journal
         self.api = resources.api
         self.cells = resources.cells
-        self.placement = resources.placement
-        self.network = resources.network
-        self.volumes = resources.volumes
+        self.cloud = resources.cloud
         self.options = resources.options
         self._probe = resources.probe
         self._stop = stop
@@ -299,8 +293,8 @@ class MoveRun:
         """Close the books, let the hosts owe that their guests are off, and end flow and move; raises Parked."""
         move = self.move()
         with self.intent("placement", "release the migration"):
-            left = leaving.close_rows(self.cells, self.placement, move, self.flow_uuid, self.epoch)
-            leaving.close_allocations(self.placement, move, left)
+            left = leaving.close_rows(self.cells, self.cloud.placement, move, self.flow_uuid, self.epoch)
+            leaving.close_allocations(self.cloud.placement, move, left)
         attached.free_reserved(ctx)
         for host in sorted({move.source_host, move.dest_host or move.source_host} - {left.host}):
             attached.unbind_idle(ctx, host)

@@ -36,7 +36,7 @@ def of_move(site: Site, name: str, *, flavor: str | None, host: str | None) -> F
         target=target,
         up=frozenset(host.name for host in catalog.hosts(site.api, site.cell_databases)) - site.away(),
         open_move=open_move[:SHORT] if open_move else None,
-        holds_allocation=source is not None and source.node in site.placement.allocations(server.id).allocations,
+        holds_allocation=source is not None and source.node in site.cloud.placement.allocations(server.id).allocations,
         same_host_cold_migrate=bool(server.host) and site.stays_in_place(str(server.host)),
         features=features,
         ports=tuple(site.cloud.network.ports(server.id)),

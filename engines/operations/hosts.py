@@ -56,4 +56,4 @@ def _set(site: Site, name: str, *, enabled: bool, reason: str | None, forced_dow
         service.disabled_reason = None if enabled else reason
         if forced_down is not None:
             service.forced_down = forced_down
-    site.placement.ensure_trait(host.node, DISABLED_TRAIT, present=not enabled)
+    site.cloud.placement.ensure_trait(host.node, DISABLED_TRAIT, present=not enabled)

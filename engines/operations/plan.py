@@ -43,7 +43,7 @@ def _checks(site: Site, answer: Answer, destination: str) -> list[dict[str, Any]
     ports = len(site.cloud.network.ports(facts.server.id))
     volumes = len(site.cloud.volumes.for_server(facts.server.id))
     flavor = facts.new or facts.current
-    left = site.placement.room(answer.selection.chosen[0].provider)
+    left = site.cloud.placement.room(answer.selection.chosen[0].provider)
     free = f"{left.get('VCPU', 0)} vCPU, {left.get('MEMORY_MB', 0)} MB to give away"
     found = [
         ("server", True, f"{facts.server.status} on {facts.server.host}, no move under way"),

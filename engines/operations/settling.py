@@ -127,12 +127,12 @@ def leave(site: Site, name: str, step: str, *, who: str, reason: str) -> Move:
 def _close_books(site: Site, move: Move, flow_uuid: str, epoch: int) -> None:
     site.cells.raise_fence(move.source_cell, move.server, epoch)
     try:
-        left = leaving.close_rows(site.cells, site.placement, move, flow_uuid, epoch)
+        left = leaving.close_rows(site.cells, site.cloud.placement, move, flow_uuid, epoch)
     except ServerDeleted:
         left = leaving.Left("", evacuated=False, in_error=False)
     finally:
         site.cells.drop_fence(move.source_cell, move.server, epoch)
-    leaving.close_allocations(site.placement, move, left)
+    leaving.close_allocations(site.cloud.placement, move, left)
 
 
 def _require_rests_at(session: orm.Session, move: Move, step: str) -> Begun:

@@ -74,7 +74,7 @@ def write(site: Site, found: Left) -> list[str]:
     with site.cells.database(move.source_cell).read() as session:
         _require_row(session, found)
         nodes = {row.host: row.uuid for row in session.execute(_NODES, {"hosts": sorted(hosts)})}
-    placement = site.placement
+    placement = site.cloud.placement
     held = {consumer: placement.allocations(consumer) for consumer in (move.server, move.id)}
     server, migration = _wanted(found, nodes, held.values())
     both = (

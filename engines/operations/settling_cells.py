@@ -235,7 +235,7 @@ def _write_cell(case: _Case, epoch: int) -> list[str]:
             _end_earlier(session, move, ended, writing)
             nodes = {host: compute_node(session, host) for host in hosts}
             reserved = {
-                host: usage.reserved_of(case.site.placement.provider_inventories(node.uuid or ""))
+                host: usage.reserved_of(case.site.cloud.placement.provider_inventories(node.uuid or ""))
                 for host, node in nodes.items()
             }
             _write_server(session, case, writing, row, nodes[found.home], zone)

@@ -61,7 +61,7 @@ def examine(site: Site, wish: Wish) -> Answer:
     preconditions.check(facts)
     _require_able(site, str(facts.server.host))
     try:
-        selection = candidates.schedule(site.placement, _states(site, facts), _request(site, facts))
+        selection = candidates.schedule(site.cloud.placement, _states(site, facts), _request(site, facts))
     except StepError as error:
         raise Refused(str(error)) from None
     return Answer(facts, selection)

@@ -5,18 +5,16 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 import sqlalchemy as sa
 from oslo_config import cfg
 
 from droveway import clocks
-from droveway.clients import sessions
-from droveway.clients.network import Network
-from droveway.clients.placement import Placement
-from droveway.clients.volume import Volumes
-from droveway.errors import Refused, StepError
+from droveway.clients import configured
+from droveway.clients.cloud import Cloud
+from droveway.conf.services import GROUPS
+from droveway.errors import Refused
 from droveway.persistence.database import Database, database_time
 from droveway.persistence.journal import daemons, migrate
 from droveway.persistence.nova import catalog
@@ -27,30 +25,16 @@ from droveway.persistence.nova.cells import Cells
 CELL0: Final = "00000000-0000-0000-0000-000000000000"
 """The uuid of Nova's cell for servers that never got a host: nothing is ever moved there."""
 
-_NOBODY: Final = CELL0
-"""No server has this uuid."""
-
 _SAME_HOST: Final = "COMPUTE_SAME_HOST_COLD_MIGRATE"
 
 POLL: Final = 0.1
 """Seconds between two looks at the journal."""
 
 
-@dataclass(frozen=True)
-class Cloud:
-    """The services that hold a server's ports and volumes."""
-
-    network: Network
-    volumes: Volumes
-
-
 class Installation:
     """A `droveway.engines.site.site.Site`; ``conf`` is of `droveway.conf.settings.load_deployment`."""
 
     runs_here = False
-
-    SERVICES: Final = ("placement", "neutron", "cinder")
-    """The groups of the services that moves ask."""
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         self.conf = conf
@@ -86,18 +70,9 @@ class Installation:
         return Cells(self.cell_databases)
 
     @functools.cached_property
-    def placement(self) -> Placement:
-        """Placement."""
-        session, where = sessions.connect(self.conf, "placement")
-        return Placement(session, **where)
-
-    @functools.cached_property
     def cloud(self) -> Cloud:
-        """Neutron and Cinder."""
-        return Cloud(
-            network=Network(sessions.Proxy(self.conf, "neutron")),
-            volumes=Volumes(sessions.Proxy(self.conf, "cinder")),
-        )
+        """The cloud's services."""
+        return configured.cloud(self.conf)
 
     def any_journal(self) -> Database:
         """The journal, whatever schema it has."""
@@ -137,7 +112,7 @@ class Installation:
     def stays_in_place(self, host: str) -> bool:
         """Whether the host's provider has the trait of that."""
         node = catalog.find_host(self.api, self.cell_databases, host).node
-        return _SAME_HOST in self.placement.provider_traits(node)
+        return _SAME_HOST in self.cloud.placement.provider_traits(node)
 
     def settle(self, at_rest: Callable[[], bool]) -> bool:
         """Wait for what the daemons do."""
@@ -147,27 +122,15 @@ class Installation:
 
     def open(self) -> None:
         """Open every part; raises `droveway.errors.DrovewayError` naming the first that cannot be used."""
-        for name in ("journal", "api", "cells", "placement", "cloud"):
+        for name in ("journal", "api", "cells", "cloud"):
             getattr(self, name)
         with self.journal.read() as session:
             clocks.require(database_time(session), "the database of [journal]")
 
     def require_services(self) -> None:
         """Raise `droveway.errors.Refused` naming the first service that gives no answer to what a move asks of it."""
-        for group in self.SERVICES:
-            self.ask_service(group)
-
-    def ask_service(self, group: str) -> None:
-        """Raise `droveway.errors.Refused` when the service of this group gives no answer to what a move asks of it."""
-        questions: dict[str, Callable[[], object]] = {
-            "placement": lambda: self.placement.allocations(_NOBODY),
-            "neutron": lambda: self.cloud.network.ports(_NOBODY),
-            "cinder": lambda: self.cloud.volumes.for_server(_NOBODY),
-        }
-        try:
-            questions[group]()
-        except StepError as error:
-            raise Refused(f"{error}; start it, or correct [{group}]") from None
+        for group in GROUPS:
+            configured.require_answer(self.conf, group)
 
     def close(self) -> None:
         """Give back every connection."""

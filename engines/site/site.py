@@ -8,23 +8,9 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from oslo_config import cfg
 
-    from droveway.clients.network import Network
-    from droveway.clients.placement import Placement
-    from droveway.clients.volume import Volumes
+    from droveway.clients.cloud import Cloud
     from droveway.persistence.database import Database
     from droveway.persistence.nova.cells import Cells
-
-
-class Cloud(Protocol):
-    """The services that hold a server's ports and volumes."""
-
-    @property
-    def network(self) -> Network:
-        """Neutron."""
-
-    @property
-    def volumes(self) -> Volumes:
-        """Cinder."""
 
 
 class Parts(Protocol):
@@ -55,12 +41,8 @@ class Parts(Protocol):
         """Access to the cell databases behind the fence."""
 
     @property
-    def placement(self) -> Placement:
-        """Placement."""
-
-    @property
     def cloud(self) -> Cloud:
-        """The other services."""
+        """The cloud's services."""
 
     def any_journal(self) -> Database:
         """The journal, whatever schema it has; the caller closes it."""

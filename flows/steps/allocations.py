@@ -27,7 +27,7 @@ class Claim(Step):
 
     def perform(self, ctx: Context) -> dict[str, Any]:
         """One allocations POST; a full destination is a fault of the destination."""
-        record, placement = before(ctx.move), ctx.run.placement
+        record, placement = before(ctx.move), ctx.run.cloud.placement
         source = placement.allocations(ctx.move.server)
         starting.require_not_evacuated(ctx)
         with ctx.run.intent("placement", f"claim {ctx.destination.host}"):
@@ -54,7 +54,7 @@ class Claim(Step):
     def undo_evacuated(self, ctx: Context) -> None:
         """The migration's consumer is emptied; what the server holds is Nova's."""
         with ctx.run.intent("placement", "release the source"):
-            ctx.run.placement.release(ctx.move.id)
+            ctx.run.cloud.placement.release(ctx.move.id)
 
 
 class ReleaseSourceAllocation(Step):
@@ -92,13 +92,13 @@ class ReturnAllocation(Step):
     def perform_ended(self, ctx: Context) -> dict[str, Any]:
         """The migration's consumer is emptied; what a server holds that is Nova's again is left alone."""
         with ctx.run.intent("placement", "release the destination"):
-            ctx.run.placement.release(ctx.move.id)
+            ctx.run.cloud.placement.release(ctx.move.id)
         return outcome.noted()
 
 
 def _release_source(ctx: Context) -> None:
     with ctx.run.intent("placement", "release the source"):
-        ctx.run.placement.release(ctx.move.id)
+        ctx.run.cloud.placement.release(ctx.move.id)
 
 
 def _claim_again(ctx: Context) -> bool:
@@ -106,7 +106,7 @@ def _claim_again(ctx: Context) -> bool:
 
     Raises `droveway.errors.DestinationFault` when others have taken the room since.
     """
-    record, placement, chosen = before(ctx.move), ctx.run.placement, ctx.destination
+    record, placement, chosen = before(ctx.move), ctx.run.cloud.placement, ctx.destination
     found = placement.allocations(ctx.move.server)
     wanted = resources_of(chosen.request)
     if found.allocations == wanted or not found.allocations or placement.allocations(ctx.move.id).allocations:
@@ -132,7 +132,7 @@ def _return(ctx: Context, what: str, *, may_release: bool = False) -> None:
 
     A delete removes what the server holds behind its rows, so it is seen, or refuses the write, as an evacuation is.
     """
-    placement = ctx.run.placement
+    placement = ctx.run.cloud.placement
     found = placement.allocations(ctx.move.server)
     starting.require_not_evacuated(ctx)
     release = may_release and is_deleted(ctx)

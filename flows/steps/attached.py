@@ -48,7 +48,7 @@ def ports(ctx: Context) -> list[PortBefore]:
     return [
         recorded.get(port.id)
         or PortBefore(port=port.id, mac=port.mac, profile=port.profile, device_owner=_owner_on_source(ctx))
-        for port in ctx.run.network.ports(ctx.move.server)
+        for port in ctx.run.cloud.network.ports(ctx.move.server)
     ]
 
 
@@ -57,24 +57,24 @@ def free_reserved(ctx: Context, reserved: Iterable[str] = ()) -> None:
     named = {volume.volume: volume.attachment for volume in volumes(ctx)}
     known = {volume.volume for volume in _recorded_volumes(ctx)} | named.keys() | set(reserved)
     for volume in sorted(known - being_attached(ctx)):
-        for attachment in ctx.run.volumes.attachments(volume):
+        for attachment in ctx.run.cloud.volumes.attachments(volume):
             ours = attachment.server == ctx.move.server and attachment.id != named.get(volume)
             if ours and attachment.host is None:
                 with ctx.run.intent("volume", f"free {volume}"):
-                    ctx.run.volumes.delete_attachment(attachment.id)
+                    ctx.run.cloud.volumes.delete_attachment(attachment.id)
 
 
 def unbind_idle(ctx: Context, host: str) -> None:
     """Delete the bindings on the host that are not the active ones of their ports."""
-    for port in ctx.run.network.ports(ctx.move.server):
+    for port in ctx.run.cloud.network.ports(ctx.move.server):
         if port.bindings.get(host, ACTIVE) != ACTIVE:
             with ctx.run.intent("network", f"unbind {port.id} from {host}"):
-                ctx.run.network.delete_binding(port.id, host)
+                ctx.run.cloud.network.delete_binding(port.id, host)
 
 
 def is_attached(ctx: Context, port: str) -> bool:
     """Whether Neutron still has the port, as one of the server's."""
-    return any(found.id == port for found in ctx.run.network.ports(ctx.move.server))
+    return any(found.id == port for found in ctx.run.cloud.network.ports(ctx.move.server))
 
 
 def volume_refs(ctx: Context) -> list[VolumeRef]:

@@ -63,7 +63,7 @@ class ReservePorts(PortStep):
         ports, host = self.ports(ctx), self.new_host(ctx)
         for port in ports:
             with self.writing(ctx, f"bind {{port}} to {host}", port):
-                ctx.run.network.ensure_binding(port.port, host, port.profile)
+                ctx.run.cloud.network.ensure_binding(port.port, host, port.profile)
         return {"ports": len(ports)}
 
     def undo(self, ctx: Context) -> None:
@@ -76,13 +76,13 @@ class ReservePorts(PortStep):
         if ctx.same_host or lives_on(ctx, host):
             return
         deleted = is_deleted(ctx)
-        bindings = {port.id: port.bindings for port in ctx.run.network.ports(ctx.move.server)}
+        bindings = {port.id: port.bindings for port in ctx.run.cloud.network.ports(ctx.move.server)}
         for port in self.ports(ctx):
             with self.writing(ctx, f"unbind {{port}} from {host}", port):
                 bound = bindings.get(port.port, {})
                 if not deleted and host in bound and bound.get(self.old_host(ctx)) != ACTIVE:
                     bring(ctx, port, self.old_host(ctx), self.owner(ctx, port, self.old_host(ctx)))
-                ctx.run.network.delete_binding(port.port, host)
+                ctx.run.cloud.network.delete_binding(port.port, host)
 
     def undo_evacuated(self, ctx: Context) -> None:
         """Delete what is bound to the destination and does nothing there; all else is Nova's."""
@@ -104,7 +104,7 @@ class MovePorts(PortStep):
         for port in ports:
             with self.writing(ctx, f"activate {{port}} on {host}", port):
                 bring(ctx, port, host, self.owner(ctx, port, host))
-                ctx.run.network.delete_binding(port.port, self.old_host(ctx))
+                ctx.run.cloud.network.delete_binding(port.port, self.old_host(ctx))
         _leave_to_evacuation(ctx, ports, host)
         return {"ports": len(ports)}
 
@@ -134,16 +134,16 @@ def _leave_to_evacuation(ctx: Context, ports: list[PortBefore], host: str) -> No
         with ctx.run.cells.database(ctx.move.source_cell).read() as session:
             refuge = evacuations.refuge(session, ctx.move.server)
         known = {port.port for port in ports}
-        for port in ctx.run.network.ports(ctx.move.server):
+        for port in ctx.run.cloud.network.ports(ctx.move.server):
             if port.id in known and refuge != host and port.bindings.get(refuge, ACTIVE) != ACTIVE:
                 with ctx.run.intent("network", f"leave {port.id} to {refuge}"):
                     owner = f"compute:{availability_zone(ctx, refuge)}"
-                    ctx.run.network.activate(port.id, refuge, device_owner=owner)
-                    ctx.run.network.delete_binding(port.id, host)
+                    ctx.run.cloud.network.activate(port.id, refuge, device_owner=owner)
+                    ctx.run.cloud.network.delete_binding(port.id, host)
         raise
 
 
 def bring(ctx: Context, port: PortBefore, host: str, owner: str) -> None:
     """Bind the port to the host unless it is, and make that binding the active one."""
-    ctx.run.network.ensure_binding(port.port, host, port.profile)
-    ctx.run.network.activate(port.port, host, device_owner=owner)
+    ctx.run.cloud.network.ensure_binding(port.port, host, port.profile)
+    ctx.run.cloud.network.activate(port.port, host, device_owner=owner)

@@ -97,7 +97,7 @@ def reserved_on(ctx: Context, *hosts: str) -> dict[str, usage.Usage]:
         nodes = {each.host: each.uuid for each in session.execute(_NODE_IDS, {"hosts": list(wanted)})} if wanted else {}
     for host in wanted:
         node = nodes.get(host)
-        known[host] = usage.reserved_of(run.placement.provider_inventories(node)) if node else usage.NOTHING
+        known[host] = usage.reserved_of(run.cloud.placement.provider_inventories(node)) if node else usage.NOTHING
     return known
 
 

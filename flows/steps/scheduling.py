@@ -38,9 +38,9 @@ class ChooseDestinations(Step):
         if ctx.run.is_behind():
             if ctx.attempt is not None:
                 return self.passed_by(ctx)
-            if ctx.run.placement.allocations(ctx.move.id).allocations:
+            if ctx.run.cloud.placement.allocations(ctx.move.id).allocations:
                 overtaken.require_record(ctx, lost="the destination that it had chosen")
-        return schedule(ctx.run.placement, _states(ctx), _request(ctx)).as_dict()
+        return schedule(ctx.run.cloud.placement, _states(ctx), _request(ctx)).as_dict()
 
     def passed_by(self, ctx: Context) -> dict[str, Any]:
         """Name the destinations that were tried, of which the last is the ``first`` to be tried now."""

@@ -34,7 +34,7 @@ class ReserveVolumes(Step):
         for volume in _volumes(ctx):
             old = volume.attachment
             with ctx.run.intent("volume", f"reserve {volume.volume}"):
-                new = ctx.run.volumes.create_attachment(volume.volume, ctx.move.server, known=(old,))
+                new = ctx.run.cloud.volumes.create_attachment(volume.volume, ctx.move.server, known=(old,))
             reserved[volume.volume] = {"old": old, "new": new}
         return reserved
 
@@ -76,11 +76,11 @@ class MoveVolumes(Step):
             with ctx.run.intent("volume", f"attach {volume.volume} anew"):
                 new = ids["new"] if ids else _another(ctx, volume, but={volume.attachment})
                 for old in {ids["old"] if ids else volume.attachment, volume.attachment} - {new}:
-                    ctx.run.volumes.delete_attachment(old)
+                    ctx.run.cloud.volumes.delete_attachment(old)
                 _connect(ctx, volume, new, connector)
         for volume in sorted(reserved.keys() - {each.volume for each in volumes}):
             with ctx.run.intent("volume", f"free {volume}"):
-                ctx.run.volumes.delete_attachment(reserved[volume]["new"])
+                ctx.run.cloud.volumes.delete_attachment(reserved[volume]["new"])
         return {"volumes": len(volumes)}
 
     def undo(self, ctx: Context) -> None:
@@ -103,7 +103,7 @@ class MoveVolumes(Step):
             with ctx.run.intent("volume", f"attach {volume.volume} as before"):
                 again = _another(ctx, volume, but=gone)
                 for attachment in sorted(gone):
-                    ctx.run.volumes.delete_attachment(attachment)
+                    ctx.run.cloud.volumes.delete_attachment(attachment)
                 _connect(ctx, volume, again, connector)
 
 
@@ -113,7 +113,7 @@ def _volumes(ctx: Context) -> list[VolumeBefore]:
 
 def _held(ctx: Context, volume: VolumeBefore) -> dict[str, Attachment]:
     """The server's attachments of the volume, by id."""
-    found = ctx.run.volumes.attachments(volume.volume)
+    found = ctx.run.cloud.volumes.attachments(volume.volume)
     return {each.id: each for each in found if each.server == ctx.move.server}
 
 
@@ -131,7 +131,7 @@ def _another(ctx: Context, volume: VolumeBefore, *, but: set[str]) -> str:
     others = sorted(_held(ctx, volume).keys() - but)
     # Behind the look at the attachments: Nova's evacuation has its own row before it makes any.
     starting.require_not_evacuated(ctx)
-    return others[0] if others else ctx.run.volumes.create_attachment(volume.volume, ctx.move.server, known=but)
+    return others[0] if others else ctx.run.cloud.volumes.create_attachment(volume.volume, ctx.move.server, known=but)
 
 
 def _connect(ctx: Context, volume: VolumeBefore, attachment: str, connector: dict[str, Any]) -> None:
@@ -139,19 +139,19 @@ def _connect(ctx: Context, volume: VolumeBefore, attachment: str, connector: dic
 
     A volume that was detached meanwhile needs none.
     """
-    ctx.run.volumes.connect(attachment, connector, volume.device)
-    ctx.run.volumes.complete(attachment)
-    shown = ctx.run.volumes.shown(attachment)
+    ctx.run.cloud.volumes.connect(attachment, connector, volume.device)
+    ctx.run.cloud.volumes.complete(attachment)
+    shown = ctx.run.cloud.volumes.shown(attachment)
     try:
         found = _record(ctx, volume, attachment, shown)
     except Evacuated:
         # Nova has one of its own by now; while it has none, this one keeps the volume the server's.
         named = {each.attachment for each in _volumes(ctx) if each.volume == volume.volume}
         if attachment not in named and named & _held(ctx, volume).keys():
-            ctx.run.volumes.delete_attachment(attachment)
+            ctx.run.cloud.volumes.delete_attachment(attachment)
         raise
     if not found:
-        ctx.run.volumes.delete_attachment(attachment)
+        ctx.run.cloud.volumes.delete_attachment(attachment)
 
 
 def _record(ctx: Context, volume: VolumeBefore, attachment: str, shown: dict[str, Any]) -> bool:

@@ -61,7 +61,7 @@ def hold(lab: Stage, consumer: str, host: str) -> None:
     """Let the consumer hold something on the host."""
     facts = lab.json("host", "show", host)
     owner = {"project_id": lab.lab.identity.project, "user_id": lab.lab.identity.user}
-    lab.lab.placement.ensure_allocation(consumer, {facts["node"]: AMOUNTS}, **owner)
+    lab.lab.cloud.placement.ensure_allocation(consumer, {facts["node"]: AMOUNTS}, **owner)
 
 
 def seen(lab: Stage) -> dict[str, object]:
@@ -185,7 +185,7 @@ class TestHosts:
         (port,), (kept,) = network.ports(server), volumes.for_server(server)
         with contextlib.ExitStack() as mends:
             hold(lab, nobody, "host3")
-            mends.callback(lab.lab.placement.release, nobody)
+            mends.callback(lab.lab.cloud.placement.release, nobody)
             network.ensure_binding(port.id, "host3", {})
             mends.callback(network.delete_binding, port.id, "host3")
             mends.callback(volumes.delete_attachment, volumes.create_attachment(kept.volume, server, known=[kept.id]))

@@ -53,7 +53,7 @@ def test_what_an_ended_move_left_is_taken_away_by_services_and_workers(site: Ins
     site.await_rest(move)
 
     (server,) = catalog.servers(site.lab.api, site.lab.cell_databases)
-    network, placement = site.lab.cloud.network, site.lab.placement
+    network, placement = site.lab.cloud.network, site.lab.cloud.placement
     (port,) = network.ports(server.id)
     network.ensure_binding(port.id, "host1", {})
     node = site.told("host", "show", "host1")["node"]

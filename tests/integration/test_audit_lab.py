@@ -122,8 +122,8 @@ class TestAllocations:
     )
     def test_of_a_wrong_type_project_or_user(self, world: World, wrong: dict[str, str]) -> None:
         server, owner = world.ids["web"], {"project_id": world.lab.identity.project, "user_id": world.lab.identity.user}
-        world.lab.placement.release(server)
-        world.lab.placement.ensure_allocation(server, {world.node("host1"): SMALL}, **(owner | wrong))
+        world.lab.cloud.placement.release(server)
+        world.lab.cloud.placement.ensure_allocation(server, {world.node("host1"): SMALL}, **(owner | wrong))
         finding = world.only("allocation")
         assert about(finding) == (server, "host1", server, "")
         assert next(iter(wrong.values())) in finding.detail

@@ -62,7 +62,7 @@ class Server:
                 .values(deleted=InstanceSystemMetadata.id)
             )
         if allocations:
-            self.lab.lab.placement.release(self.uuid)
+            self.lab.lab.cloud.placement.release(self.uuid)
 
     def deleted_at(self, move: str, step: str, direction: str, *, allocations: bool) -> None:
         """Carry the move on, and delete the server before that step; for an undo its start fails."""

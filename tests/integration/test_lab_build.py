@@ -153,13 +153,13 @@ def test_the_request_spec_says_what_was_asked_for(lab: Lab) -> None:
 
 def test_hosts_are_described_in_placement_and_in_the_cell_alike(lab: Lab) -> None:
     hosts = {host.name: host for host in catalog.hosts(lab.api, lab.cell_databases)}
-    assert {provider.name: provider.uuid for provider in lab.placement.providers()} == {
+    assert {provider.name: provider.uuid for provider in lab.cloud.placement.providers()} == {
         name: host.node for name, host in hosts.items()
     }
     assert (hosts["host1"].vcpus_used, hosts["host1"].memory_mb_used, hosts["host1"].disk_gb_used) == (1, 512, 2)
-    assert "CUSTOM_X" in lab.placement.provider_traits(hosts["host1"].node)
-    assert "COMPUTE_STATUS_DISABLED" in lab.placement.provider_traits(hosts["host2"].node)
-    assert lab.placement.provider_inventories(hosts["host1"].node)["VCPU"]["allocation_ratio"] == 4.0
+    assert "CUSTOM_X" in lab.cloud.placement.provider_traits(hosts["host1"].node)
+    assert "COMPUTE_STATUS_DISABLED" in lab.cloud.placement.provider_traits(hosts["host2"].node)
+    assert lab.cloud.placement.provider_inventories(hosts["host1"].node)["VCPU"]["allocation_ratio"] == 4.0
 
 
 def test_a_server_can_be_built_stopped_started_and_deleted(lab: Lab) -> None:

@@ -77,7 +77,7 @@ class Looker:
             raise DestinationFault(f"{step} was made to fail", code="fault")
 
     def look(self, move: str, step: str, direction: str, phase: str) -> Look:
-        used = {host: self.lab.lab.placement.provider_usages(node) for host, node in self._nodes.items()}
+        used = {host: self.lab.lab.cloud.placement.provider_usages(node) for host, node in self._nodes.items()}
         present = {host for host in self._nodes if list(self.lab.root.glob(f"hosts/{host}/instances/{self._server}*"))}
         listed = [server.name for server in catalog.servers(self.lab.lab.api, self.lab.lab.cell_databases)]
         return Look(step, direction, phase, self.lab.held(self._server), self.lab.held(move), used, present, listed)

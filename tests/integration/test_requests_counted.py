@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 from collections.abc import Iterator
 
 import pytest
@@ -32,7 +33,8 @@ class Counted:
     def __init__(self, made: Stage) -> None:
         self.stage = made
         self._seen: collections.Counter[str] = collections.Counter()
-        made.lab.placement = Placement(embedded_placement(made.lab.layout.placement), on_request=self._note)
+        counted = Placement(embedded_placement(made.lab.layout.placement), on_request=self._note)
+        made.lab.cloud = dataclasses.replace(made.lab.cloud, placement=counted)
 
     def _note(self, method: str, path: str) -> None:
         self._seen[f"{method} {path.partition('?')[0]}"] += 1

@@ -151,12 +151,12 @@ def test_a_forbidden_trait_and_one_that_the_image_requires_leave_hosts_out(lab: 
     found = plan(lab, "picky", "--flavor", "quiet")
     assert left_out(found)["host2"] == ("Placement", "it has the trait CUSTOM_LOUD")
     provider = lab.json("host", "show", "host4")["node"]
-    lab.lab.placement.ensure_trait(provider, "CUSTOM_A", present=False)
+    lab.lab.cloud.placement.ensure_trait(provider, "CUSTOM_A", present=False)
     try:
         assert left_out(plan(lab, "picky"))["host4"] == ("Placement", "it lacks the trait CUSTOM_A")
         assert "host4" not in left_out(plan(lab, "web"))
     finally:
-        lab.lab.placement.ensure_trait(provider, "CUSTOM_A", present=True)
+        lab.lab.cloud.placement.ensure_trait(provider, "CUSTOM_A", present=True)
 
 
 def test_a_required_trait_that_no_host_has_fits_nowhere(lab: Stage) -> None:
@@ -191,7 +191,7 @@ def test_an_isolated_aggregate_is_left_out_when_that_is_configured(lab: Stage) -
 def test_a_ratio_lets_a_host_take_more_and_a_reservation_less(lab: Stage) -> None:
     """host5 has 2 VCPU with ratio 2.0: the second server of 2 fits, and not once one VCPU is reserved."""
     provider = lab.json("host", "show", "host5")["node"]
-    placement = lab.lab.placement
+    placement = lab.lab.cloud.placement
     inventories = placement.provider_inventories(provider)
     assert "host5" in left_out(plan(lab, "other"))
     lab.cli("host", "enable", "host5")

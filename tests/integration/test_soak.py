@@ -33,10 +33,10 @@ from proofs.soak.process import Operation
 def plant(_words):
     lab = Lab.open(soak.root)
     server = sorted(soak.model.servers)[0]
-    held = lab.placement.allocations(server).allocations
-    lab.placement.release(server)
+    held = lab.cloud.placement.allocations(server).allocations
+    lab.cloud.placement.release(server)
     wrong = {node: {**amounts, "VCPU": amounts["VCPU"] + 1} for node, amounts in held.items()}
-    lab.placement.ensure_allocation(server, wrong, project_id=lab.identity.project, user_id=lab.identity.user)
+    lab.cloud.placement.ensure_allocation(server, wrong, project_id=lab.identity.project, user_id=lab.identity.user)
     return 0
 
 warm()

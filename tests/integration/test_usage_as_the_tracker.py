@@ -28,10 +28,10 @@ KEPT = {"VCPU": 1, "MEMORY_MB": 512, "DISK_GB": 2}
 def fixture_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     with stage(tmp_path_factory.mktemp("usage") / "lab", CLOUD) as made:
         for host, node in nodes(made).items():
-            inventories = made.lab.placement.provider_inventories(str(node.uuid))
+            inventories = made.lab.cloud.placement.provider_inventories(str(node.uuid))
             for name, kept in KEPT.items():
                 inventories[name]["reserved"] = kept
-            made.lab.placement.ensure_provider(str(node.uuid), host, inventories)
+            made.lab.cloud.placement.ensure_provider(str(node.uuid), host, inventories)
         with made.lab.cells.database("cell1").write() as session:
             for row in session.scalars(sa.select(ComputeNode)):
                 row.vcpus_used += 1

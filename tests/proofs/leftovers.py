@@ -65,7 +65,7 @@ def _books(lab: Lab, server: str) -> Iterator[str]:
     with lab.journal.read() as session:
         moves = list(session.scalars(sa.select(Move.id).where(Move.server == server)))
     for consumer in (server, *moves):
-        if lab.placement.allocations(consumer).allocations:
+        if lab.cloud.placement.allocations(consumer).allocations:
             yield f"an allocation of {consumer}"
     yield from (f"port {port.id}" for port in lab.cloud.network.ports(server))
     yield from (f"attachment {attachment.id}" for attachment in lab.cloud.volumes.for_server(server))

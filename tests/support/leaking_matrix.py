@@ -31,9 +31,9 @@ class BindTwice(ReservePorts):
     def perform(self, ctx: Context) -> dict[str, Any]:
         """One binding a port, or two."""
         host = self.new_host(ctx)
-        bound = [port.id for port in ctx.run.network.ports(ctx.move.server) if host in port.bindings]
+        bound = [port.id for port in ctx.run.cloud.network.ports(ctx.move.server) if host in port.bindings]
         for port in bound:
-            ctx.run.network.ensure_binding(port, ELSEWHERE, {})
+            ctx.run.cloud.network.ensure_binding(port, ELSEWHERE, {})
         return super().perform(ctx)
 
 

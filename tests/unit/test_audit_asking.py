@@ -116,16 +116,7 @@ def audited(monkeypatch: pytest.MonkeyPatch, *looks: Looked) -> list[Finding]:
     seen = iter([at_rest(looked) for looked in looks])
     monkeypatch.setattr(run, "take", lambda _: next(seen))
     nothing: Any = None
-    sources = Sources(
-        api=nothing,
-        cells=nothing,
-        journal=nothing,
-        placement=nothing,
-        network=nothing,
-        volumes=nothing,
-        images=None,
-        look=nothing,
-    )
+    sources = Sources(api=nothing, cells=nothing, journal=nothing, cloud=nothing, look=nothing)
     return list(run.audit(sources).findings)
 
 

@@ -61,7 +61,7 @@ def fixture_moving(tmp_path: Path) -> Iterator[Any]:
 def test_a_confirm_releases_the_source_and_leaves_the_server_its_claim(
     moving: Any, server: dict[str, dict[str, int]], migration: dict[str, dict[str, int]], left: dict[str, Any]
 ) -> None:
-    moving.placement = Books(server=server, migration=migration)
+    moving.cloud.placement = Books(server=server, migration=migration)
     step: Any = ReleaseSourceAllocation(SimpleNamespace())  # type: ignore[arg-type]
     step.perform(moving.context("release_source_allocation"))
-    assert moving.placement.held == {SERVER: left, MOVE: {}}
+    assert moving.cloud.placement.held == {SERVER: left, MOVE: {}}

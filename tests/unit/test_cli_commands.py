@@ -225,11 +225,11 @@ def test_a_server_whose_allocation_is_gone_is_refused_with_the_audit_named(cli: 
 
     lab = Lab.open(root)
     server = catalog.find_server(lab.api, lab.cell_databases, "idle").id
-    held = lab.placement.allocations(server)
-    lab.placement.release(server)
+    held = lab.cloud.placement.allocations(server)
+    lab.cloud.placement.release(server)
     assert "droveway audit" in cli.refused("server", "migrate", "idle")
     cli("audit", code=3)
-    lab.placement.ensure_allocation(
+    lab.cloud.placement.ensure_allocation(
         server, held.allocations, project_id=lab.identity.project, user_id=lab.identity.user
     )
     lab.close()

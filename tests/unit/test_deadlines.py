@@ -21,10 +21,7 @@ from support.labs.small_lab import until
 from support.servers.certificates import Authority
 
 from droveway import deadlines
-from droveway.clients import sessions, transport
-from droveway.clients.network import Network
-from droveway.clients.placement import Placement
-from droveway.clients.volume import Volumes
+from droveway.clients import configured, transport
 from droveway.conf import services, settings
 from droveway.errors import StepError
 
@@ -104,12 +101,11 @@ def fixture_ask(request: pytest.FixtureRequest, tmp_path: Path) -> Asks:
         path.write_text(f"[{group}]\nauth_type = none\nendpoint_override = {root}\ntimeout = {timeout:g}\n")
         conf = settings.load_deployment(path)
         if group == "placement":
-            session, where = sessions.connect(conf, group)
-            Placement(session, **where).allocations("server")
+            configured.placement(conf).allocations("server")
         elif group == "neutron":
-            Network(sessions.Proxy(conf, group)).ports("server")
+            configured.network(conf).ports("server")
         else:
-            Volumes(sessions.Proxy(conf, group)).for_server("server")
+            configured.volumes(conf).for_server("server")
 
     return ask
 

@@ -14,7 +14,7 @@ from support.servers.certificates import Authority
 
 from droveway.cli.commands import worker
 from droveway.cli.registry import COMMANDS
-from droveway.conf import settings
+from droveway.conf import services, settings
 from droveway.doctor import certificate, configuration, host, run
 from droveway.doctor.findings import FINE, MEANINGS, Around, Finding, Level
 from droveway.engines.site.installation import Installation
@@ -87,7 +87,7 @@ def test_all_that_does_not_answer_is_named_once(conf: cfg.ConfigOpts) -> None:
         ("zookeeper-away", "zookeeper"),
         ("database-away", "journal"),
         ("database-away", "api"),
-        *(("service-away", group) for group in Installation.SERVICES),
+        *(("service-away", group) for group in services.GROUPS),
         ("certificate-none", "certificate"),
         ("configuration-open", "configuration"),
     }

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 from keystoneauth1 import exceptions
 
-from droveway.clients.embedded.cloud import embedded_cloud
+from droveway.clients.embedded.cloud import EmbeddedCloud, embedded_cloud
 from droveway.clients.image import Images
 from droveway.clients.network import Network, PortRecord
 from droveway.clients.references import References
@@ -53,11 +53,21 @@ class Tampered:
         return self.service.request(url, method, **options)
 
 
+def in_folder(folder: Path, *, volumes: Path | None = None, images: Path | None = None) -> EmbeddedCloud:
+    """A cloud whose databases lie in the folder, and its bytes too unless they have folders of their own."""
+    return embedded_cloud(
+        placement=folder / "placement.sqlite",
+        database=folder / "services.sqlite",
+        volumes=volumes or folder,
+        images=images or folder,
+    )
+
+
 @contextmanager
 def embedded(folder: Path) -> Iterator[Cloud]:
     (folder / "volumes").mkdir()
     (folder / "images").mkdir()
-    cloud = embedded_cloud(database=folder / "services.sqlite", volumes=folder / "volumes", images=folder / "images")
+    cloud = in_folder(folder, volumes=folder / "volumes", images=folder / "images")
     tampers: dict[str, list[Any]] = {"network": [], "volumes": []}
     for name, queue in tampers.items():
         rest = getattr(cloud, name)._rest
@@ -399,13 +409,13 @@ def test_a_services_database_that_is_none_is_refused(tmp_path: Path, content: by
         database.parent.mkdir()
         database.write_bytes(content)
     with pytest.raises(Refused, match="services database"):
-        embedded_cloud(database=database, volumes=tmp_path, images=tmp_path)
+        in_folder(database.parent)
 
 
 def test_the_services_hold_no_connection_before_they_are_asked_and_once_they_are_closed(tmp_path: Path) -> None:
     """Who forks must inherit none, and who copies the file must find all of it there: the log stands while one does."""
     log = tmp_path / "services.sqlite-wal"
-    cloud = embedded_cloud(database=tmp_path / "services.sqlite", volumes=tmp_path, images=tmp_path)
+    cloud = in_folder(tmp_path)
     assert not log.exists()
     for host in ("host1", "host2"):
         cloud.add_network_host(host)
@@ -428,7 +438,7 @@ def test_a_service_that_cannot_write_fails_and_changes_nothing(tmp_path: Path, m
 
 
 def _bind_in_turns(folder: Path, server: str) -> None:
-    cloud = embedded_cloud(database=folder / "services.sqlite", volumes=folder, images=folder)
+    cloud = in_folder(folder)
     for number in range(5):
         port = cloud.network.create_port(server, mac=f"{server}:{number}", network_id="net", host="host1")
         cloud.network.ensure_binding(port, "host2", {})

@@ -56,7 +56,8 @@ class Put:
     def __init__(self, folder: Path) -> None:
         self.moving = Moving(folder, kind="resize")
         self.placement = Placement()
-        self.site: Any = SimpleNamespace(cells=self.moving.cells, journal=self.moving.journal, placement=self.placement)
+        cloud = SimpleNamespace(placement=self.placement)
+        self.site: Any = SimpleNamespace(cells=self.moving.cells, journal=self.moving.journal, cloud=cloud)
         with self.moving.cell.write() as session:
             for number, host in enumerate((SOURCE, DESTINATION), 1):
                 session.add(

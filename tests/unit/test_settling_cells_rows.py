@@ -86,9 +86,9 @@ class Restored:
             cells=self.moving.cells,
             cell_databases={CELL: self.moving.cell},
             conf=SimpleNamespace(conductor=SimpleNamespace(step_deadline=60.0)),
-            placement=SimpleNamespace(provider_inventories=lambda _node: {"MEMORY_MB": {"reserved": 512}}),
             cloud=SimpleNamespace(
-                volumes=SimpleNamespace(for_server=lambda _server: self.attachments, shown=self._shown)
+                placement=SimpleNamespace(provider_inventories=lambda _node: {"MEMORY_MB": {"reserved": 512}}),
+                volumes=SimpleNamespace(for_server=lambda _server: self.attachments, shown=self._shown),
             ),
         )
         self.moving.cells.drop_fence(CELL, SERVER, 1)

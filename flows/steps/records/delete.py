@@ -130,10 +130,10 @@ class DisconnectGuest(_AtHome):
     def details(self, ctx: Context) -> msgspec.Struct:
         """By rows and services alike: after a move that was undone half way they may differ."""
         volumes = {each.volume: each for each in volume_refs(ctx)}
-        for held in ctx.run.volumes.for_server(ctx.move.server):
+        for held in ctx.run.cloud.volumes.for_server(ctx.move.server):
             known = commands.VolumeRef(volume=held.volume, attachment=held.id, device="")
             volumes.setdefault(held.volume, known)
-        ports = [commands.PortRef(port=port.id, mac=port.mac) for port in ctx.run.network.ports(ctx.move.server)]
+        ports = [commands.PortRef(port=port.id, mac=port.mac) for port in ctx.run.cloud.network.ports(ctx.move.server)]
         return commands.Connections(volumes=list(volumes.values()), ports=ports)
 
 
@@ -248,16 +248,16 @@ def _follow(ctx: Context) -> homes.Homes:
 
 
 def _delete_ports(ctx: Context) -> int:
-    ports = ctx.run.network.ports(ctx.move.server)
+    ports = ctx.run.cloud.network.ports(ctx.move.server)
     for port in ports:
         with ctx.run.intent("network", f"delete {port.id}"):
-            ctx.run.network.delete_port(port.id)
+            ctx.run.cloud.network.delete_port(port.id)
     return len(ports)
 
 
 def free_volumes(ctx: Context) -> tuple[int, list[str]]:
     """Free the server's volumes; how many attachments went, and the volumes that were deleted with them."""
-    volumes = ctx.run.volumes
+    volumes = ctx.run.cloud.volumes
     held = volumes.for_server(ctx.move.server)
     for attachment in held:
         with ctx.run.intent("volume", f"free {attachment.volume}"):
@@ -277,4 +277,4 @@ def _going_along(ctx: Context) -> list[str]:
 
 def _release(ctx: Context) -> None:
     with ctx.run.intent("placement", "release the server"):
-        ctx.run.placement.return_move(server=ctx.move.server, migration=ctx.move.id, release=True)
+        ctx.run.cloud.placement.return_move(server=ctx.move.server, migration=ctx.move.id, release=True)

@@ -90,7 +90,7 @@ class RecordBefore(Step):
             wanted = servers.flavor(session, move.new_flavor) if kinds.of(move.kind).changes_flavor else None
         ports = [
             PortBefore(port=port.id, mac=port.mac, profile=port.profile, device_owner=port.device_owner)
-            for port in run.network.ports(move.server)
+            for port in run.cloud.network.ports(move.server)
         ]
         with run.cells.database(move.source_cell).read() as session:
             row = servers.live(session, move.server)
@@ -157,7 +157,7 @@ class Accept(Step):
             for event in CONDUCTOR_EVENTS:
                 actions.open_event(rows.session, rows.action, event, platform.node())
         known = {port.port for port in record.ports}
-        for port in ctx.run.network.ports(ctx.move.server):
+        for port in ctx.run.cloud.network.ports(ctx.move.server):
             if port.id not in known:
                 raise _changed(ctx.move.server, f"port {port.id} was attached")
         return {}
@@ -171,7 +171,7 @@ class Accept(Step):
 
     def undo_evacuated(self, ctx: Context) -> None:
         """The rows are Nova's; the move's own migration and traces are not, and its action ends with Error."""
-        leaving.close_rows(ctx.run.cells, ctx.run.placement, ctx.move, ctx.run.flow_uuid, ctx.run.epoch)
+        leaving.close_rows(ctx.run.cells, ctx.run.cloud.placement, ctx.move, ctx.run.flow_uuid, ctx.run.epoch)
 
 
 def _require_recorded(rows: Rows, record: Before) -> None:

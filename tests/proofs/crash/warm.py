@@ -6,9 +6,8 @@ import gc
 from collections.abc import Callable
 from pathlib import Path
 
-from droveway.clients.embedded import placement as embedded
+from droveway.clients.embedded import placement
 from droveway.clients.embedded.cloud import embedded_cloud
-from droveway.clients.placement import Placement
 from droveway.lab.session import Lab
 
 
@@ -16,9 +15,12 @@ def open_lab(root: Path, on_request: Callable[[str, str], None] | None = None) -
     """The lab; ``on_request`` is called with method and path before each request to one of its cloud services."""
     lab = Lab.open(root)
     files = lab.layout
-    lab.__dict__["placement"] = Placement(embedded.embedded_placement(files.placement), on_request=on_request)
     lab.__dict__["cloud"] = embedded_cloud(
-        database=files.services, volumes=files.volumes, images=files.images, on_request=on_request
+        placement=files.placement,
+        database=files.services,
+        volumes=files.volumes,
+        images=files.images,
+        on_request=on_request,
     )
     return lab
 
@@ -28,7 +30,7 @@ def rest(lab: Lab) -> None:
     for database in (lab.api, lab.journal, *lab.cell_databases.values()):
         database.engine.dispose()
     lab.cloud.close()
-    embedded.disconnect(lab.layout.placement)
+    placement.disconnect(lab.layout.placement)
 
 
 def freeze() -> None:

@@ -131,9 +131,9 @@ def _held(lab: Lab) -> tuple[Books, dict[str, dict[str, int]]]:
     allocations: Books = {}
     usages = {}
     for node, host in hosts.items():
-        for consumer, amounts in lab.placement.provider_allocations(node).items():
+        for consumer, amounts in lab.cloud.placement.provider_allocations(node).items():
             allocations.setdefault(consumer, {})[host] = dict(amounts)
-        usages[host] = {name: amount for name, amount in lab.placement.provider_usages(node).items() if amount}
+        usages[host] = {name: amount for name, amount in lab.cloud.placement.provider_usages(node).items() if amount}
     return allocations, {host: used for host, used in usages.items() if used}
 
 

@@ -171,10 +171,7 @@ class World:
             api=lab.api,
             cells=lab.cells,
             journal=lab.journal,
-            placement=lab.placement,
-            network=lab.cloud.network,
-            volumes=lab.cloud.volumes,
-            images=lab.cloud.images,
+            cloud=lab.cloud,
             look=self._look,
             guests_log=lab.layout.guests_log,
         )
@@ -235,9 +232,9 @@ class World:
         """Let a consumer hold exactly this."""
         owner = {"project_id": self.lab.identity.project, "user_id": self.lab.identity.user}
         held = {self.node(host): amounts for host, amounts in hosts.items()}
-        self.lab.placement.release(consumer)
+        self.lab.cloud.placement.release(consumer)
         if held:
-            self.lab.placement.ensure_allocation(consumer, held, **owner)
+            self.lab.cloud.placement.ensure_allocation(consumer, held, **owner)
 
     @contextlib.contextmanager
     def rows(self, cell_name: str = "cell1") -> Iterator[orm.Session]:
@@ -375,7 +372,7 @@ def _verify(lab: Lab, server: str, source: str, dest: str) -> str:
         moves.change_state(session, move, State.RUNNING)
         moves.end_flow(session, move.id, str(move.flow_uuid), done=True)
     move_id = move.id
-    _claim(lab, lab.placement, server, move_id, dest)
+    _claim(lab, lab.cloud.placement, server, move_id, dest)
     _rebind(lab, server, source, dest)
     _carry(lab, server, move_id, source, dest)
     _record(lab, server, move_id, source, dest)

@@ -179,7 +179,7 @@ class Nova:
         if source != self.host:
             host.undefine(self.server)
         shutil.rmtree(self.lab.layout.host(source) / "instances" / f"{self.server}_resize")
-        self.lab.placement.release(move)
+        self.lab.cloud.placement.release(move)
         runs = any(guest.server == self.server and guest.running for guest in self.lab.hypervisor(self.host).guests())
         self._end(move, "confirmed", power_state=1 if runs else 4, vm_state="active" if runs else "stopped")
 
@@ -213,7 +213,7 @@ class Nova:
         (directories / f"{self.server}_resize").rename(directories / self.server)
         if self.was["instance"]["vm_state"] == "active":
             new.start(self.server, lambda: None)
-        self.lab.placement.return_move(server=self.server, migration=move)
+        self.lab.cloud.placement.return_move(server=self.server, migration=move)
         self._end(move, "reverted", **self.was["instance"])
         with self.lab.api.write() as session:
             session.execute(

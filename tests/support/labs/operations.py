@@ -176,7 +176,7 @@ class Stage:
     def held(self, consumer: str) -> dict[str, Amounts]:
         """What a consumer holds in Placement, by host."""
         hosts = {host.node: host.name for host in catalog.hosts(self.lab.api, self.lab.cell_databases)}
-        found = self.lab.placement.allocations(consumer).allocations
+        found = self.lab.cloud.placement.allocations(consumer).allocations
         return {hosts[provider]: amounts for provider, amounts in found.items()}
 
     def standing(self, name: str) -> Standing:

@@ -198,9 +198,11 @@ CAUSES: Final[dict[str, Cause]] = {
     "volume-unavailable": Cause("move_volumes", lambda broken: broken.answer(broken.lab.lab.cloud.volumes, None)),
     "volume-failed": Cause("move_volumes", lambda broken: broken.answer(broken.lab.lab.cloud.volumes, 403)),
     "placement-unavailable": Cause(
-        "return_allocation", lambda broken: broken.answer(broken.lab.lab.placement, None), REVERT
+        "return_allocation", lambda broken: broken.answer(broken.lab.lab.cloud.placement, None), REVERT
     ),
-    "placement-failed": Cause("return_allocation", lambda broken: broken.answer(broken.lab.lab.placement, 403), REVERT),
+    "placement-failed": Cause(
+        "return_allocation", lambda broken: broken.answer(broken.lab.lab.cloud.placement, 403), REVERT
+    ),
     "bad-object": Cause(
         "finish_records",
         lambda broken: broken.row(InstanceExtra, _server(broken, InstanceExtra), flavor="no flavor"),

@@ -110,13 +110,13 @@ class Toy(Step):
         return f"{self.step_name()}@{ctx.destination.host}" if self.per_host else self.step_name()
 
     def perform(self, ctx: Context) -> dict[str, Any]:
-        world: World = ctx.run.placement  # type: ignore[assignment]
+        world: World = ctx.run.cloud  # type: ignore[assignment]
         world.held.add(self._name(ctx))
         world.run(f"x {self.step_name()}", ctx)
         return {"step": self.step_name()}
 
     def undo(self, ctx: Context) -> None:
-        world: World = ctx.run.placement  # type: ignore[assignment]
+        world: World = ctx.run.cloud  # type: ignore[assignment]
         world.run(f"r {self.step_name()}", ctx)
         world.held.discard(self._name(ctx))
 
@@ -131,7 +131,7 @@ class ChooseDestinations(Toy):
     hosts: ClassVar[tuple[str, ...]] = ("h2", "h3")
 
     def perform(self, ctx: Context) -> dict[str, Any]:
-        world: World = ctx.run.placement  # type: ignore[assignment]
+        world: World = ctx.run.cloud  # type: ignore[assignment]
         world.run("x choose_destinations", ctx)
         return {
             "chosen": [
@@ -267,9 +267,7 @@ class Rig:
             "journal": self.journal,
             "api": self.journal,
             "cells": self.cells,
-            "placement": self.world,
-            "network": None,
-            "volumes": None,
+            "cloud": self.world,
             "options": self.options,
             "host_away": 0.3,
             "probe": lambda *facts: self.probe(*facts) if self.probe else None,

@@ -116,7 +116,7 @@ class Moving:
         self.told: list[Any] = []
         """Details of each of these commands."""
         self.down: set[str] = set()
-        self.network = SimpleNamespace(ports=lambda _server: self.ports)
+        self.cloud = SimpleNamespace(network=SimpleNamespace(ports=lambda _server: self.ports))
         self.ports = [SimpleNamespace(id=PORT, mac="fa:16:3e:00:00:01", profile={}, bindings={})]
         with self.journal.write() as session:
             session.add(self.row)

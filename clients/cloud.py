@@ -1,0 +1,27 @@
+"""The services of one cloud, handed through as one object."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    # Commands that only draw a graph would import what speaks to the services.
+    from droveway.clients.image import Images
+    from droveway.clients.network import Network
+    from droveway.clients.placement import Placement
+    from droveway.clients.volume import Volumes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cloud:
+    """Holds one client for each service; what needs a single service takes that client alone."""
+
+    placement: Placement
+    """What hosts have to give, and what servers and moves hold of it."""
+    network: Network
+    """Neutron: the servers' ports and where they are bound."""
+    volumes: Volumes
+    """Cinder: the servers' volumes and their attachments."""
+    images: Images | None = None
+    """Glance; None in an installation, where nobody says how it is reached."""
