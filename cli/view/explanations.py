@@ -30,6 +30,8 @@ _ALTERNATE: Final = (
 )
 _LEFT: Final = "The step was left as it is, without a result. Whoever claims the move next enters it again."
 _RETRY: Final = "If the move rests: droveway move retry MOVE. If it failed: ask for it again."
+_SERVICES: Final = ("Placement", "network", "volume", "image")
+"""The services as their clients name them in errors."""
 
 EXPLANATIONS: Final[dict[str, Explanation]] = {
     # Refusals and other ends of a command.
@@ -200,7 +202,7 @@ EXPLANATIONS: Final[dict[str, Explanation]] = {
             _UNDONE,
             f"Look at the service and its log. {_RETRY}",
         )
-        for service in ("Placement", "network", "volume", "image")
+        for service in _SERVICES
     },
     **{
         f"{service.lower()}-overdue": Explanation(
@@ -208,7 +210,7 @@ EXPLANATIONS: Final[dict[str, Explanation]] = {
             f"{_UNDONE} What it was asked for last may still be done: each try looks first at what stands.",
             f"Look at the service and its log; [conductor] step_deadline says how long a step may take. {_RETRY}",
         )
-        for service in ("Placement", "network", "volume", "image")
+        for service in _SERVICES
     },
     **{
         f"{service.lower()}-failed": Explanation(
@@ -216,7 +218,7 @@ EXPLANATIONS: Final[dict[str, Explanation]] = {
             _UNDONE,
             f"Mend what the answer names. {_RETRY}",
         )
-        for service in ("Placement", "network", "volume", "image")
+        for service in _SERVICES
     },
     "binding-refused": Explanation(
         "Neutron cannot bind the port on that host: no agent there, or no network of that kind.",
