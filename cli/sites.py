@@ -63,18 +63,19 @@ class DaemonSite(Installation):
     def _look(self, session: Callable[[], Coordination]) -> Looked:
         """What each host holds; where ZooKeeper or a worker does not answer, why nobody knows."""
         from droveway.audit.read import hosts as read_hosts
-        from droveway.engines.operations import inquiries
+        from droveway.engines.conductor.host_channel import HostChannel
         from droveway.persistence.nova import catalog
 
         hosts = {host.name for host in catalog.hosts(self.api, self.cell_databases)}
         try:
-            answers = inquiries.ask(session(), hosts, pinned=self.conf.upgrade_levels.worker)
-            standing = inquiries.standing(session())
+            channel = HostChannel(session())
+            found = channel.query(hosts, pinned=self.conf.upgrade_levels.worker)
+            standing = channel.nodes()
         except (CoordinationLost, Refused) as error:
             return read_hosts.answered({}, dict.fromkeys(hosts, str(error)))
         return read_hosts.answered(
-            {host: answer.held for host, answer in answers.items() if not answer.why},
-            {host: answer.why for host, answer in answers.items() if answer.why},
+            {host: each.held for host, each in found.items() if not each.why},
+            {host: each.why for host, each in found.items() if each.why},
             standing,
         )
 

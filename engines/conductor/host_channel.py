@@ -4,33 +4,44 @@ A command is a node ``/hosts/HOST/commands/KEY``, made once and only while the e
 version; its answer is ``/hosts/HOST/results/KEY``.  The key's attempt is the number of the step's row in the history.
 A conductor that finds its command there already adopts it: it stamps it with its own epoch and waits.  The worker runs
 one command of a server at a time, so an undo that comes after its step's withdrawn execute waits for it there.
+
+A query stands under no move and no claim, and changes nothing.  Each of its inquiries is a node
+``/hosts/HOST/inquiries/ID`` that ends with the session of who asks; the pages of the answer are nodes
+``/hosts/HOST/answers/ID.NUMBER``.  Whatever a host says counts for that host alone.
 """
 
 from __future__ import annotations
 
 import collections
+import contextlib
+import dataclasses
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable
+import uuid
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
 from droveway.clients.zookeeper import (
+    HOSTS,
     Coordination,
     command_path,
     epoch_path,
+    inquiry_path,
+    page_path,
     progress_path,
     result_path,
     worker_path,
 )
-from droveway.engines.conductor import answers, fencing, registrations
+from droveway.engines.conductor import answers, eligibility, fencing, registrations
 from droveway.errors import CoordinationLost, Fenced, Refused
 from droveway.outages import Once
 from droveway.persistence.database import Database
-from droveway.wire.codec import decode, decode_answer, decode_command, encode
+from droveway.wire.codec import decode, decode_answer, decode_command, decode_page, encode
 from droveway.wire.commands import Command, Progress, Registration, Result
+from droveway.wire.queries import INQUIRIES, Held, Inquiry, Page
 
 LOG = logging.getLogger(__name__)
 
@@ -38,11 +49,18 @@ REFUSED: Final = Once(LOG)
 """What hosts have written that is refused."""
 
 LOOK_EVERY: Final = 0.5
-"""Seconds between two looks at whether the move was held or cancelled, while a host works."""
+"""Seconds between two looks though nothing woke who waits: at requests to the move, or for the pages of answers."""
 
 MOST_REFUSED: Final = 20
 """So many unreadable answers to one command are taken away, for its worker to answer again."""
 
+QUERY_SECONDS: Final = 30.0
+"""How long a worker that is up may take to answer a query."""
+
+AT_ONCE: Final = 64
+"""How many hosts are queried at a time."""
+
+_FOLDERS: Final = {"commands": command_path, "results": result_path, "progress": progress_path}
 
 _Record = TypeVar("_Record", bound=msgspec.Struct)
 
@@ -59,6 +77,18 @@ class Overdue(Exception):
     """The worker is there and has not answered within the command's deadline."""
 
 
+class Unanswered(Exception):
+    """The worker says why there is no answer."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Holdings:
+    """What a host holds, all inquiries together; when ``why`` says something, nobody knows."""
+
+    held: tuple[Held, ...] = ()
+    why: str = ""
+
+
 class Fence(NamedTuple):
     """Holds the node of a claim's epoch, and its version: commands are only posted while it stands at that one."""
 
@@ -73,7 +103,7 @@ def key_of(flow: str, step: str, direction: str, attempt: int, part: str = "") -
 
 
 class HostChannel:
-    """Has hosts carry out commands, each under the fence of a claim."""
+    """Has hosts carry out commands, each under the fence of a claim, and asks them what they hold."""
 
     def __init__(self, coordination: Coordination) -> None:
         self._coordination = coordination
@@ -192,10 +222,39 @@ class HostChannel:
         """Remove every node that these flows left on these hosts: their ends are stored."""
         ended = frozenset(flows)
         for host in hosts:
-            for folder in (command_path, result_path, progress_path):
+            for folder in _FOLDERS.values():
                 for key in self._coordination.children(folder(host)):
                     if key.partition(".")[0] in ended:
                         self._coordination.delete(folder(host, key))
+
+    def nodes(self) -> list[tuple[str, str, str]]:
+        """Return host, folder and key of every node of a command, on all hosts."""
+        return [
+            (host, name, key)
+            for host in self._coordination.children(HOSTS)
+            for name, folder in _FOLDERS.items()
+            for key in self._coordination.children(folder(host))
+        ]
+
+    def query(
+        self, hosts: Iterable[str], *, pinned: int | None = None, seconds: float = QUERY_SECONDS
+    ) -> dict[str, Holdings]:
+        """Ask each host every inquiry there is, and return what it holds; raises `droveway.errors.CoordinationLost`.
+
+        ``pinned``: the level that operators allow to be spoken to workers, None for this release's own; ``seconds``:
+        how long is waited for workers that are up.
+        """
+        workers = self.workers()
+        found: dict[str, Holdings] = {}
+        able = []
+        for host in sorted(hosts):
+            if why := _unable(workers.get(host), pinned):
+                found[host] = Holdings(why=why)
+            else:
+                able.append(host)
+        for start in range(0, len(able), AT_ONCE):
+            found |= self._query(able[start : start + AT_ONCE], seconds)
+        return found
 
     def workers(self) -> dict[str, Registration]:
         """Return the registrations of the workers that are up, by host."""
@@ -245,3 +304,88 @@ class HostChannel:
         except Refused as error:
             REFUSED.tell(f"{what} is refused", error)
             raise
+
+    def _query(self, hosts: Sequence[str], seconds: float) -> dict[str, Holdings]:
+        wakeup = threading.Event()
+        ends = time.monotonic() + seconds
+        waiting = {
+            host: [
+                Inquiry(id=str(uuid.uuid4()), host=host, question=question, seconds=seconds) for question in INQUIRIES
+            ]
+            for host in hosts
+        }
+        asked = [inquiry for inquiries in waiting.values() for inquiry in inquiries]
+        found: dict[str, Holdings] = {}
+        with contextlib.ExitStack() as stack:
+            stack.callback(self._take_back, asked)
+            for host in hosts:
+                # An installation that was upgraded a moment ago may have none of them yet.
+                for folder in (page_path(host), inquiry_path(host)):
+                    self._coordination.ensure(folder)
+                stack.callback(self._coordination.watch(page_path(host), wakeup.set))
+            for inquiry in asked:
+                self._coordination.create(inquiry_path(inquiry.host, inquiry.id), encode(inquiry), ephemeral=True)
+            while waiting:
+                for host in list(waiting):
+                    holdings = self._holdings(host, waiting[host])
+                    if holdings is None and time.monotonic() >= ends:
+                        holdings = Holdings(why=f"its worker is up and did not answer within {seconds:.0f} s")
+                    if holdings is not None:
+                        found[host] = holdings
+                        del waiting[host]
+                if waiting:
+                    wakeup.wait(min(LOOK_EVERY, max(0.01, ends - time.monotonic())))
+                    wakeup.clear()
+        return found
+
+    def _holdings(self, host: str, inquiries: Sequence[Inquiry]) -> Holdings | None:
+        """Return the host's answer to all of them; None while it may yet come."""
+        found: list[Held] = []
+        try:
+            for inquiry in inquiries:
+                held = self._held(inquiry)
+                if held is None:
+                    return None if self.is_up(host) else Holdings(why="its worker went away before it answered")
+                found += held
+        except Refused as error:
+            return Holdings(why=f"what its worker answered is refused: {error}")
+        except Unanswered as error:
+            return Holdings(why=str(error))
+        return Holdings(tuple(found))
+
+    def _held(self, inquiry: Inquiry) -> list[Held] | None:
+        """Return the whole answer; None while a page is missing, or one is of another reading than the rest."""
+        first = self._page(inquiry, 0)
+        if first is None:
+            return None
+        if first.error:
+            raise Unanswered(first.error)
+        held = list(first.held)
+        for number in range(1, first.pages):
+            page = self._page(inquiry, number)
+            if page is None or (page.reading, page.pages) != (first.reading, first.pages):
+                return None
+            held += page.held
+        return held
+
+    def _page(self, inquiry: Inquiry, number: int) -> Page | None:
+        node = self._coordination.get(page_path(inquiry.host, f"{inquiry.id}.{number}"))
+        return None if node is None else decode_page(node[0], inquiry, number)
+
+    def _take_back(self, asked: Iterable[Inquiry]) -> None:
+        """Take the inquiries back and their answers away; a worker removes what it answers after that."""
+        # Else they go with the session, and their answers with the worker's next look.
+        with contextlib.suppress(CoordinationLost):
+            for inquiry in asked:
+                self._coordination.delete(inquiry_path(inquiry.host, inquiry.id))
+                for name in self._coordination.children(page_path(inquiry.host)):
+                    if name.startswith(f"{inquiry.id}."):
+                        self._coordination.delete(page_path(inquiry.host, name))
+
+
+def _unable(worker: Registration | None, pinned: int | None) -> str:
+    """Return why the worker cannot be asked what its host holds; empty when it can."""
+    if worker is None:
+        return "no worker of it is up"
+    known = eligibility.Known(worker.version, worker.actions)
+    return next((why for question in INQUIRIES if (why := eligibility.unsupported(known, question, pinned))), "")

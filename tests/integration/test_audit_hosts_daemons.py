@@ -16,7 +16,7 @@ from support.daemons.daemons import LONG, Installation
 from support.labs.small_lab import read_move, until
 
 from droveway.clients.zookeeper import command_path, inquiry_path, page_path, worker_path
-from droveway.engines.operations.inquiries import ask
+from droveway.engines.conductor.host_channel import HostChannel
 from droveway.lab.cloud import Cloud, parse_cloud
 from droveway.persistence.journal import debts
 from droveway.persistence.journal.states import State
@@ -284,7 +284,7 @@ def test_a_host_that_could_not_be_looked_at_is_named_with_the_reason(site: Insta
     pinned = findings(site, OS_UPGRADE_LEVELS__WORKER="2")
     assert [row["host"] for row in pinned] == ["host1", "host2", "host3", "host4"]
     assert "came with level 3 of what is spoken to workers" in pinned[0]["detail"]
-    assert ask(site.session, ["host1"], pinned=2)["host1"].why in pinned[0]["detail"]
+    assert HostChannel(site.session).query(["host1"], pinned=2)["host1"].why in pinned[0]["detail"]
 
     away = findings(site, OS_ZOOKEEPER__HOSTS="127.0.0.1:1")
     assert {row["host"] for row in away} == set(site.lab.identity.hosts)

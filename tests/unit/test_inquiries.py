@@ -15,8 +15,8 @@ from support.rigs.worker_rig import MOVE, PORT, SERVER, VOLUME, Cloud, cloud
 
 from droveway.clients import zookeeper
 from droveway.clients.zookeeper import command_path, inquiry_path, page_path, result_path, worker_path
-from droveway.engines.operations import inquiries
-from droveway.engines.operations.inquiries import Answer, ask
+from droveway.engines.conductor import host_channel
+from droveway.engines.conductor.host_channel import Holdings, HostChannel
 from droveway.errors import CoordinationLost, Refused
 from droveway.wire import codec, commands, queries
 from droveway.wire.values import MOST_BYTES
@@ -57,8 +57,8 @@ def fixture_started(site: Cloud) -> Iterator[Callable[..., Worker]]:
             part.coordination.close()
 
 
-def told(site: Cloud, host: str = "alpha", **options: Any) -> Answer:
-    return ask(site.coordination, [host], **{"seconds": LONG, **options})[host]
+def told(site: Cloud, host: str = "alpha", **options: Any) -> Holdings:
+    return HostChannel(site.coordination).query([host], **{"seconds": LONG, **options})[host]
 
 
 def eventually(condition: Callable[[], Any]) -> None:
@@ -165,7 +165,7 @@ def test_too_much_is_told_as_such_and_never_cut(
     monkeypatch.setattr(answering, "ROOM", 1)
     monkeypatch.setattr(queries, "MOST_PAGES", 2)
     started()
-    assert told(site) == Answer(why="the host holds too much to tell: 3 pages, and 2 are taken")
+    assert told(site) == Holdings(why="the host holds too much to tell: 3 pages, and 2 are taken")
 
 
 def test_what_a_host_cannot_read_is_said(site: Cloud, started: Callable[..., Worker]) -> None:
@@ -283,7 +283,7 @@ def test_what_an_earlier_worker_was_about_to_answer_is_answered_anew(
     site.coordination.create(page_path("alpha", "i1.0"), codec.encode(page(asked, pages=2)))
     site.coordination.create(page_path("alpha", "gone.0"), b"")
     started()
-    monkeypatch.setattr(inquiries, "LOOK_EVERY", 0.01)
+    monkeypatch.setattr(host_channel, "LOOK_EVERY", 0.01)
     assert told(site).why == ""
     node = site.coordination.get(page_path("alpha", "i1.0"))
     assert node is not None
@@ -332,7 +332,7 @@ def test_an_inquiry_ends_with_the_session_of_who_asked(site: Cloud) -> None:
 
     def wait() -> None:
         try:
-            ask(session, ["alpha"], seconds=LONG)
+            HostChannel(session).query(["alpha"], seconds=LONG)
         except CoordinationLost as error:
             ended.append(str(error))
 
