@@ -43,14 +43,19 @@ def volumes(conf: cfg.ConfigOpts) -> Volumes:
     return Volumes(sessions.Proxy(conf, "cinder", version="3"))
 
 
-def require_answer(conf: cfg.ConfigOpts, group: str) -> None:
-    """Raise `droveway.errors.Refused` when the service of this group gives no answer to what a move asks of it."""
+def ask(conf: cfg.ConfigOpts, group: str) -> None:
+    """Ask the service of this group what a move asks of it, and change nothing; raises `droveway.errors.StepError`."""
     questions: dict[str, Callable[[], object]] = {
         "placement": lambda: placement(conf).allocations(_NOBODY),
         "neutron": lambda: network(conf).ports(_NOBODY),
         "cinder": lambda: volumes(conf).for_server(_NOBODY),
     }
+    questions[group]()
+
+
+def require_answer(conf: cfg.ConfigOpts, group: str) -> None:
+    """Raise `droveway.errors.Refused` when the service of this group gives no answer to what a move asks of it."""
     try:
-        questions[group]()
+        ask(conf, group)
     except StepError as error:
         raise Refused(f"{error}; start it, or correct [{group}]") from None

@@ -14,6 +14,7 @@ import sqlalchemy as sa
 from support.daemons.daemons import in_place, write
 from support.labs.small_lab import in_child, small_cloud
 
+from droveway.conf import services
 from droveway.lab import build
 from droveway.lab.layout import Layout
 from droveway.persistence.database import Database, sqlite_url
@@ -38,9 +39,7 @@ def fixture_settings(files: Layout, tmp_path: Path) -> Settings:
         "zookeeper": {"hosts": f"127.0.0.1:{closed_port()}", "session_timeout": "1"},
         "journal": {"connection": sqlite_url(files.journal)},
         "api_database": {"connection": sqlite_url(files.api)},
-        "placement": {"auth_type": "none", "endpoint_override": "http://127.0.0.1:9/"},
-        "neutron": {"auth_type": "none", "endpoint_override": "http://127.0.0.1:9/"},
-        "cinder": {"auth_type": "none", "endpoint_override": "http://127.0.0.1:9/"},
+        **{group: {"auth_type": "none", "endpoint_override": "http://127.0.0.1:9/"} for group in services.GROUPS},
         "worker": {
             "hypervisor": "sandbox",
             "run_path": str(tmp_path / "run"),

@@ -100,12 +100,7 @@ def fixture_ask(request: pytest.FixtureRequest, tmp_path: Path) -> Asks:
         group = request.param
         path.write_text(f"[{group}]\nauth_type = none\nendpoint_override = {root}\ntimeout = {timeout:g}\n")
         conf = settings.load_deployment(path)
-        if group == "placement":
-            configured.placement(conf).allocations("server")
-        elif group == "neutron":
-            configured.network(conf).ports("server")
-        else:
-            configured.volumes(conf).for_server("server")
+        configured.ask(conf, group)
 
     return ask
 

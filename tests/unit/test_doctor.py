@@ -32,8 +32,8 @@ def fixture_conf(tmp_path: Path) -> cfg.ConfigOpts:
     path.write_text(
         "[zookeeper]\nhosts = 127.0.0.1:9\nsession_timeout = 1\n"
         f"[journal]\nconnection = {url}\n[api_database]\nconnection = {url}\n"
-        f"[placement]\n{nowhere}[neutron]\n{nowhere}[cinder]\n{nowhere}"
-        f"[worker]\nhypervisor = sandbox\nstate_path = {tmp_path / 'state'}\ninstances_root = {tmp_path / 'root'}\n"
+        + "".join(f"[{group}]\n{nowhere}" for group in services.GROUPS)
+        + f"[worker]\nhypervisor = sandbox\nstate_path = {tmp_path / 'state'}\ninstances_root = {tmp_path / 'root'}\n"
     )
     return settings.load_deployment(path)
 

@@ -292,9 +292,7 @@ def settings_of(
         "zookeeper": {"hosts": hosts, "session_timeout": str(SESSION)},
         "journal": {"connection": urls["journal"]},
         "api_database": {"connection": urls["api"]},
-        "placement": {"auth_type": "admin_token", "endpoint": cloud.url("placement"), "token": "admin"},
-        "neutron": {"auth_type": "none", "endpoint_override": cloud.url("network")},
-        "cinder": {"auth_type": "none", "endpoint_override": cloud.url("volume")},
+        **cloud.settings(),
         "worker": {"hypervisor": "sandbox", "run_path": str(run)},
         "sandbox": {"guests_log": str(lab.layout.guests_log), "volumes": str(lab.layout.volumes)},
     }

@@ -39,9 +39,14 @@ class Server(http.server.ThreadingHTTPServer):
         if not isinstance(sys.exception(), ConnectionError):
             super().handle_error(request, client_address)
 
-    def url(self, service: str) -> str:
-        """Where a service is."""
-        return f"http://127.0.0.1:{self.server_port}/{service}"
+    def settings(self) -> dict[str, dict[str, str]]:
+        """How the daemons' configuration says that each service is reached, by its group."""
+        root = f"http://127.0.0.1:{self.server_port}"
+        return {
+            "placement": {"auth_type": "admin_token", "endpoint": f"{root}/placement", "token": "admin"},
+            "neutron": {"auth_type": "none", "endpoint_override": f"{root}/network"},
+            "cinder": {"auth_type": "none", "endpoint_override": f"{root}/volume"},
+        }
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
