@@ -24,10 +24,10 @@ from droveway.engines.conductor.step_commands import StepCommands
 from droveway.engines.conductor.step_marks import StepMark
 from droveway.engines.conductor.taskflow.backend import FlowBackend
 from droveway.errors import Cancelled, CoordinationLost, Fenced, Parked, StepError
-from droveway.flows import evacuation
+from droveway.flows import evacuation, older_rows
 from droveway.flows.run import MoveOptions
 from droveway.flows.steps import attached, overtaken
-from droveway.flows.steps.records import homes, leaving, older_rows
+from droveway.flows.steps.records import homes, leaving
 from droveway.persistence.database import Database
 from droveway.persistence.journal import attempts, debts, freezes, kinds, moves, requests
 from droveway.persistence.journal.states import State

@@ -11,8 +11,7 @@ from proofs.crash import points as crash_points
 
 from droveway.cli.registry import COMMANDS
 from droveway.errors import IllegalTransition
-from droveway.flows import registry
-from droveway.flows.steps.records import put_back
+from droveway.flows import put_back, registry
 from droveway.persistence.journal import kinds
 from droveway.persistence.journal.kinds import KINDS, Carries, Ending, Evacuation, Kind
 from droveway.persistence.journal.states import ENDED, State, check_transition
@@ -98,7 +97,7 @@ def test_what_a_kind_leaves_in_the_rows_is_declared(kind: Kind) -> None:
     missing = {step.step_name() for step in registry.latest(kind.name).walk()} - known.keys()
     why = (
         f"nobody has said what {', '.join(sorted(missing))} of {kind.name} leave in the server's rows: give each a row "
-        "in LEAVES of flows/steps/records/put_back.py, NOTHING for a step that writes none"
+        "in LEAVES of flows/put_back.py, NOTHING for a step that writes none"
     )
     assert not missing, why
 

@@ -12,8 +12,8 @@ import sqlalchemy as sa
 from support.rows.moving_rows import ATTACHMENT, CELL, DESTINATION, FLAVOR, MOVE, NOW, SERVER, SOURCE, VOLUME, Moving
 
 from droveway.errors import Parked, StepError
+from droveway.flows import older_rows
 from droveway.flows.steps.hosts.command import ADOPTED
-from droveway.flows.steps.records import older_rows
 from droveway.persistence.journal.tables import MoveStep
 from droveway.persistence.nova import objects
 from droveway.persistence.nova.cell import BlockDeviceMapping, InstanceAction, InstanceExtra, Migration

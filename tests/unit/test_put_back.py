@@ -7,10 +7,9 @@ import itertools
 
 import pytest
 
-from droveway.flows import registry
+from droveway.flows import put_back, registry
 from droveway.flows.graph import Graph
-from droveway.flows.steps.records import put_back
-from droveway.flows.steps.records.put_back import Ran, Side, Stands, Vm
+from droveway.flows.put_back import Ran, Side, Stands, Vm
 from droveway.persistence.nova.vm_states import ServerState, check_transition
 
 GRAPHS = list(registry.GRAPHS.values())
