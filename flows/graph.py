@@ -6,10 +6,11 @@ import dataclasses
 import functools
 import hashlib
 import json
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
 
 from droveway.flows.alternates import Alternates
+from droveway.flows.stands import Stands
 
 if TYPE_CHECKING:
     from droveway.flows.run import Run
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from droveway.persistence.journal.kinds import Kind
 
 NO_RETURN = "PONR"
+
+_FIELDS: Final = frozenset(field.name for field in dataclasses.fields(Stands))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,6 +35,11 @@ class Graph:
     no_return: type[Step]
     tried: tuple[type[Step], ...] = ()
     after: tuple[type[Step], ...] = ()
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for a step whose facts contradict one another."""
+        for step in self.walk():
+            _check(step)
 
     @property
     def kind(self) -> str:
@@ -51,6 +59,11 @@ class Graph:
             names.append(Alternates.title)
         return names + [step.step_name() for step in (*self.tried, *self.after)]
 
+    @functools.cached_property
+    def by_name(self) -> Mapping[str, type[Step]]:
+        """Every step by its name."""
+        return {step.step_name(): step for step in self.walk()}
+
     def make(self, run: Run) -> Iterator[Step]:
         """Every step in order, made for one run."""
         # Where the first step is the point of no return already, nothing is there to go back to.
@@ -69,3 +82,18 @@ class Graph:
         facts: list[Any] = [[step.step_name(), list(step.needs), step.gives] for step in self.walk()]
         text = json.dumps([self.kind, self.version, self.names(), facts, self.no_return.step_name()])
         return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _check(step: type[Step]) -> None:
+    """An undo takes back all of what the step leaves in the rows; without one it takes back nothing."""
+    name = step.step_name()
+    if not hasattr(step, "leaves"):
+        raise ValueError(f"say in leaves of step {name} what it changes in the server's rows, NOTHING for none")
+    does, undoes = step.leaves.does.keys(), step.leaves.undoes.keys()
+    if step.no_undo and undoes:
+        raise ValueError(f"step {name} has no undo: let its leaves say only what it does")
+    if not step.no_undo and undoes != does:
+        lacking = ", ".join(sorted(does ^ undoes))
+        raise ValueError(f"step {name} is undone: let its leaves say for both ways what becomes of {lacking}")
+    if unknown := does - _FIELDS:
+        raise ValueError(f"step {name} leaves {', '.join(sorted(unknown))}: Stands has no such field")

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from droveway.errors import NotFound, StepError
 from droveway.flows.before import Before, before
-from droveway.flows.put_back import START, Flavor, Ran, Side, Stands, Vm, after
+from droveway.flows.put_back import Ran, after
 from droveway.flows.run import Run
+from droveway.flows.stands import START, Flavor, Side, Stands, Vm
 from droveway.flows.steps import overtaken
 from droveway.persistence.journal import attempts, kinds
 from droveway.persistence.nova import objects, servers

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from droveway.errors import NotFound
 from droveway.flows.confirm import CONFIRM, CONFIRM_1
@@ -11,6 +11,9 @@ from droveway.flows.graph import Graph
 from droveway.flows.resize import MIGRATE, RESIZE
 from droveway.flows.revert import REVERT
 from droveway.persistence.journal.moves import FlowRef
+
+if TYPE_CHECKING:
+    from droveway.flows.step import Step
 
 GRAPHS: Final[dict[tuple[str, int], Graph]] = {
     (graph.kind, graph.version): graph for graph in (RESIZE, MIGRATE, CONFIRM_1, CONFIRM, REVERT, DELETE)
@@ -27,15 +30,26 @@ def graph(kind: str, version: int) -> Graph:
 
 def latest(kind: str) -> Graph:
     """The newest graph of a kind; raises NotFound naming the kinds."""
-    versions = [number for name, number in GRAPHS if name == kind]
-    if not versions:
+    found = versions(kind)
+    if not found:
         raise NotFound(f"there is no kind of flow {kind}: the kinds are {', '.join(kinds())}")
-    return GRAPHS[kind, max(versions)]
+    return found[0]
+
+
+def versions(kind: str) -> list[Graph]:
+    """The graphs of a kind, the newest first."""
+    return sorted((each for each in GRAPHS.values() if each.kind == kind), key=lambda each: -each.version)
 
 
 def kinds() -> list[str]:
     """Every kind, in the order of the registry."""
     return list(dict.fromkeys(kind for kind, _version in GRAPHS))
+
+
+def step(kind: str, name: str) -> type[Step] | None:
+    """The step of this name, of the newest graph of the kind that has it; None where none has."""
+    found = (each.by_name.get(name) for each in versions(kind))
+    return next((each for each in found if each is not None), None)
 
 
 def reference(kind: str) -> FlowRef:

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from droveway.flows.run import Run
+    from droveway.flows.stands import Leaves
     from droveway.wire.values import Direction
 
 LOG = logging.getLogger(__name__)
@@ -76,6 +77,11 @@ class Step:
     """Whether it deletes what cannot be brought back: a frozen move waits before it."""
     asks: ClassVar[tuple[str, ...]] = ()
     """Actions beside its own that workers must know: hosts of earlier releases are refused when a move is asked for."""
+    leaves: ClassVar[Leaves]
+    """What it and its undo change in the server's rows in the cell: by that older rows are told from later ones.
+
+    A step that asks a host changes none; any other says so, with `NOTHING`.
+    """
     starts: ClassVar[str] = ""
     """The direction in which it starts a guest."""
     needs: ClassVar[tuple[str, ...]] = ()

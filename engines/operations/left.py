@@ -16,8 +16,9 @@ from sqlalchemy import orm
 from droveway.errors import Refused
 from droveway.flows import evacuation
 from droveway.flows.before import Before, before
-from droveway.flows.put_back import START, WAITS, Power, Ran, Side, Stands, Vm
+from droveway.flows.put_back import Ran
 from droveway.flows.put_back import left as walked
+from droveway.flows.stands import START, WAITS, Power, Side, Stands, Vm
 from droveway.flows.steps.hosts.command import ADOPTED
 from droveway.persistence.journal import attempts, kinds
 from droveway.persistence.journal.moves import GONE

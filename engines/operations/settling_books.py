@@ -20,7 +20,7 @@ from droveway.engines.operations import left
 from droveway.engines.operations.left import Books, Left
 from droveway.engines.site.site import Site
 from droveway.errors import Refused, StepError
-from droveway.flows.put_back import Side
+from droveway.flows.stands import Side
 from droveway.persistence.journal.tables import Move
 from droveway.persistence.nova import objects, servers
 from droveway.persistence.nova.cell import Instance

@@ -23,7 +23,7 @@ from droveway.engines.operations.proofs import Resting, Witnesses
 from droveway.engines.site.site import Site
 from droveway.errors import Evacuated, Fenced, Refused, ServerDeleted
 from droveway.flows.before import shows_disks
-from droveway.flows.put_back import Side
+from droveway.flows.stands import Side
 from droveway.flows.steps.rows import compute_node, new_migration
 from droveway.persistence.database import database_time
 from droveway.persistence.journal import kinds, moves

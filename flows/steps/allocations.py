@@ -14,6 +14,7 @@ from droveway.errors import DestinationFault
 from droveway.flows import outcome
 from droveway.flows.before import before
 from droveway.flows.run import Context
+from droveway.flows.stands import NOTHING
 from droveway.flows.step import Step
 from droveway.flows.steps.hosts import starting
 from droveway.flows.steps.rows import is_deleted
@@ -24,6 +25,7 @@ class Claim(Step):
 
     does = "claim the destination and hold the source, in one Placement call"
     undoes = "give both back, in one Placement call"
+    leaves = NOTHING
 
     def perform(self, ctx: Context) -> dict[str, Any]:
         """One allocations POST; a full destination is a fault of the destination."""
@@ -62,6 +64,7 @@ class ReleaseSourceAllocation(Step):
 
     does = "release what the migration holds on the source"
     no_undo = "past the point of no return"
+    leaves = NOTHING
 
     def perform(self, ctx: Context) -> dict[str, Any]:
         """The migration's consumer is emptied, once the server holds what the move has claimed.
@@ -83,6 +86,7 @@ class ReturnAllocation(Step):
 
     does = "give the source's allocation back to the server, in one Placement call"
     no_undo = "past the point of no return"
+    leaves = NOTHING
 
     def perform(self, ctx: Context) -> dict[str, Any]:
         """One POST: the migration emptied, the server on the source."""

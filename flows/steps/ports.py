@@ -10,6 +10,7 @@ from droveway.clients.network import ACTIVE
 from droveway.errors import Evacuated, StepError
 from droveway.flows.before import PortBefore
 from droveway.flows.run import Context
+from droveway.flows.stands import NOTHING
 from droveway.flows.step import Step
 from droveway.flows.steps import attached
 from droveway.flows.steps.hosts import starting
@@ -57,6 +58,7 @@ class ReservePorts(PortStep):
 
     does = "bind the ports on the destination, inactive"
     undoes = "delete those bindings"
+    leaves = NOTHING
 
     def perform(self, ctx: Context) -> dict[str, Any]:
         """One INACTIVE binding a port."""
@@ -96,6 +98,7 @@ class MovePorts(PortStep):
 
     does = "activate the ports on the destination"
     undoes = "make the source's bindings active again"
+    leaves = NOTHING
 
     def perform(self, ctx: Context) -> dict[str, Any]:
         """Activate, then delete the old binding; a port that came after the reservation is bound first."""

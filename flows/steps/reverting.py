@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from droveway.errors import StepError
 from droveway.flows.before import before
 from droveway.flows.run import DECLARED_DOWN, UNREACHABLE, Context
+from droveway.flows.stands import Leaves, Side
 from droveway.flows.step import Where
 from droveway.flows.steps import overtaken, ports, volumes
 from droveway.flows.steps.attached import names
@@ -98,6 +99,7 @@ class MoveVolumes(volumes.MoveVolumes):
     does = "attach the volumes to the source"
     undoes = "attach them to the destination again"
     needs = ("reserved", "source_check")
+    leaves = Leaves({"attachments": Side.SOURCE}, {"attachments": Side.DESTINATION})
 
     def new_connector(self, ctx: Context) -> dict[str, Any]:
         """Return the source's connector: what the source told, or what it was before the move where it is dead."""

@@ -10,6 +10,7 @@ from sqlalchemy import orm
 from droveway.errors import DestinationFault
 from droveway.flows.before import before
 from droveway.flows.run import Context
+from droveway.flows.stands import NOTHING
 from droveway.flows.step import Step
 from droveway.flows.steps import overtaken
 from droveway.flows.steps.rows import compute_node
@@ -28,6 +29,7 @@ class ChooseDestinations(Step):
     does = "choose the destination and its alternates"
     no_undo = "it only reads"
     gives = "candidates"
+    leaves = NOTHING
 
     def perform(self, ctx: Context) -> dict[str, Any]:
         """One allocation candidates query, then filters and weighers; raises StepError `no-valid-host`.

@@ -13,6 +13,7 @@ from droveway.clients.volume import Attachment
 from droveway.errors import Evacuated
 from droveway.flows.before import VolumeBefore, before
 from droveway.flows.run import Context
+from droveway.flows.stands import NOTHING, Leaves, Side
 from droveway.flows.step import Step
 from droveway.flows.steps import attached
 from droveway.flows.steps.hosts import starting
@@ -27,6 +28,7 @@ class ReserveVolumes(Step):
     does = "reserve a new attachment for each volume"
     undoes = "delete the reservations"
     gives = "reserved"
+    leaves = NOTHING
 
     def perform(self, ctx: Context) -> dict[str, Any]:
         """By volume: the attachment that stands (``old``) and the empty one (``new``), adopted or created."""
@@ -55,6 +57,7 @@ class MoveVolumes(Step):
     does = "attach the volumes to the destination"
     undoes = "attach them to the source again"
     needs = ("reserved", "destination_check")
+    leaves = Leaves({"attachments": Side.DESTINATION}, {"attachments": Side.SOURCE})
 
     def new_connector(self, ctx: Context) -> dict[str, Any]:
         """Of the host that the volumes go to."""

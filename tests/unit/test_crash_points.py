@@ -12,6 +12,7 @@ from droveway.engines.conductor.conductor import END_OF_FLOW
 from droveway.errors import DestinationFault, StepError
 from droveway.flows import registry
 from droveway.flows.graph import Graph
+from droveway.flows.stands import NOTHING
 from droveway.flows.step import Step
 from droveway.persistence.journal.states import State
 
@@ -20,6 +21,8 @@ EVERY = pytest.mark.parametrize("graph", list(registry.GRAPHS.values()), ids=lam
 
 class Leaking(Step):
     """A step of this test."""
+
+    leaves = NOTHING
 
     does = "leave something behind"
     undoes = "nothing"

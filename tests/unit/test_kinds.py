@@ -11,7 +11,7 @@ from proofs.crash import points as crash_points
 
 from droveway.cli.registry import COMMANDS
 from droveway.errors import IllegalTransition
-from droveway.flows import put_back, registry
+from droveway.flows import registry
 from droveway.persistence.journal import kinds
 from droveway.persistence.journal.kinds import KINDS, Carries, Ending, Evacuation, Kind
 from droveway.persistence.journal.states import ENDED, State, check_transition
@@ -89,17 +89,6 @@ def test_a_move_may_come_to_where_the_kind_brings_it(kind: Kind) -> None:
             check_transition(old, new)
         except IllegalTransition as error:
             pytest.fail(f"{error}, and a {kind.name} leads there: allow it in _NEXT of persistence/journal/states.py")
-
-
-@EVERY_WITH_A_GRAPH
-def test_what_a_kind_leaves_in_the_rows_is_declared(kind: Kind) -> None:
-    known = put_back.LEAVES.get(kind.name, {})
-    missing = {step.step_name() for step in registry.latest(kind.name).walk()} - known.keys()
-    why = (
-        f"nobody has said what {', '.join(sorted(missing))} of {kind.name} leave in the server's rows: give each a row "
-        "in LEAVES of flows/put_back.py, NOTHING for a step that writes none"
-    )
-    assert not missing, why
 
 
 @EVERY

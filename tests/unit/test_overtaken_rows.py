@@ -14,6 +14,7 @@ from droveway.engines.operations import adoption
 from droveway.errors import StepError
 from droveway.flows import registry
 from droveway.flows.graph import Graph
+from droveway.flows.stands import NOTHING
 from droveway.flows.step import Step
 from droveway.flows.steps import overtaken, reverting
 from droveway.flows.steps.hosts.command import ADOPTED
@@ -98,6 +99,8 @@ def test_no_step_is_run_once_that_no_graph_has() -> None:
 
 class Added(Step):
     """A step that a graph gets."""
+
+    leaves = NOTHING
 
 
 class Renamed(forward_records.SaveRequestSpec):

@@ -9,7 +9,10 @@ import pytest
 
 from droveway.flows import put_back, registry
 from droveway.flows.graph import Graph
-from droveway.flows.put_back import Ran, Side, Stands, Vm
+from droveway.flows.put_back import Ran
+from droveway.flows.stands import START, WAITS, Leaves, Power, Side, Stands, Vm
+from droveway.flows.step import Step
+from droveway.flows.steps.hosts.command import HostStep
 from droveway.persistence.nova.vm_states import ServerState, check_transition
 
 GRAPHS = list(registry.GRAPHS.values())
@@ -27,25 +30,61 @@ def runs(graph: Graph) -> list[Ran]:
 
 
 def begun(graph: Graph) -> Stands:
-    return put_back.START if graph.kind in ("resize", "migrate") else dataclasses.replace(put_back.WAITS, attempt=1)
+    return START if graph.kind in ("resize", "migrate") else dataclasses.replace(WAITS, attempt=1)
 
 
 def state(found: Stands) -> ServerState:
     return ServerState(VM[found.vm_state], found.task_state, found.status)
 
 
-@pytest.mark.parametrize("graph", GRAPHS, ids=name)
-def test_each_step_of_each_graph_has_its_row(graph: Graph) -> None:
-    assert {step.step_name() for step in graph.walk()} <= put_back.LEAVES[graph.kind].keys()
+class Silent(Step):
+    """A step that says nothing of the rows."""
 
 
-@pytest.mark.parametrize("kind", put_back.LEAVES)
-def test_each_row_belongs_to_a_step(kind: str) -> None:
-    known = {step.step_name(): step for graph in GRAPHS if graph.kind == kind for step in graph.walk()}
-    assert put_back.LEAVES[kind].keys() == known.keys()
-    for step, leaves in put_back.LEAVES[kind].items():
-        assert not (known[step].no_undo and leaves.undoes)
-        assert known[step].no_undo or leaves.undoes.keys() == leaves.does.keys()
+class Forgets(HostStep):
+    """A step whose undo says nothing of what it left."""
+
+    leaves = Leaves({"zone": Side.DESTINATION})
+
+
+class TakesBack(Forgets):
+    """A step that takes something back without an undo."""
+
+    no_undo = "it only looks"
+    leaves = Leaves({}, {"zone": Side.SOURCE})
+
+
+class Elsewhere(HostStep):
+    """A step that leaves what no row has."""
+
+    no_undo = "it only looks"
+    leaves = Leaves({"place": Side.SOURCE})
+
+
+@pytest.mark.parametrize(
+    ("step", "told"),
+    [
+        (Silent, "say in leaves of step silent what it changes in the server's rows, NOTHING for none"),
+        (Forgets, "step forgets is undone: let its leaves say for both ways what becomes of zone"),
+        (TakesBack, "step takes_back has no undo: let its leaves say only what it does"),
+        (Elsewhere, "step elsewhere leaves place: Stands has no such field"),
+    ],
+)
+def test_no_graph_has_a_step_that_does_not_say_rightly_what_it_leaves(step: type[Step], told: str) -> None:
+    graph = registry.latest("confirm")
+    with pytest.raises(ValueError, match=told):
+        dataclasses.replace(graph, steps=(*graph.steps, step))
+
+
+@pytest.mark.parametrize("kind", registry.kinds())
+def test_a_step_leaves_the_same_in_every_version_of_its_kind(kind: str) -> None:
+    """The history names the kind of a flow, and no version."""
+    for graph in registry.versions(kind):
+        for step in graph.walk():
+            newest = registry.step(kind, step.step_name())
+            why = f"give {step.step_name()} of {kind}@{graph.version} another name: the newest leaves other rows"
+            assert newest is not None
+            assert newest.leaves == step.leaves, why
 
 
 @pytest.mark.parametrize("graph", MOVES, ids=name)
@@ -71,13 +110,13 @@ def test_all_undos_lead_back(graph: Graph) -> None:
         found = became
     if graph.kind in ("resize", "migrate"):
         # The migration stays as evidence.
-        assert found == dataclasses.replace(put_back.START, status="error", attempt=1)
+        assert found == dataclasses.replace(START, status="error", attempt=1)
     else:
         assert found == begun(graph)
 
 
 def test_a_move_that_went_through_waits() -> None:
-    assert put_back.left(FORWARD) == dataclasses.replace(put_back.WAITS, attempt=1)
+    assert put_back.left(FORWARD) == dataclasses.replace(WAITS, attempt=1)
 
 
 def test_a_move_that_was_confirmed_stays_on_its_destination() -> None:
@@ -88,12 +127,12 @@ def test_a_move_that_was_confirmed_stays_on_its_destination() -> None:
 
 def test_a_move_that_was_reverted_is_as_before() -> None:
     found = put_back.left([*FORWARD, *runs(registry.latest("revert"))])
-    assert found == dataclasses.replace(put_back.START, status="reverted", attempt=1, power_state=put_back.Power.AGAIN)
+    assert found == dataclasses.replace(START, status="reverted", attempt=1, power_state=Power.AGAIN)
 
 
 def test_the_undo_of_a_step_that_was_never_done_makes_no_migration() -> None:
     ran = [Ran("resize", step, "revert") for step in ("record_migration", "accept")]
-    assert put_back.left([Ran("resize", "accept"), *ran]) == put_back.START
+    assert put_back.left([Ran("resize", "accept"), *ran]) == START
 
 
 def test_the_migration_names_the_alternate_that_was_tried_last() -> None:

@@ -16,7 +16,7 @@ from droveway.clients.placement import SERVER as SERVERS
 from droveway.engines.operations import settling_books
 from droveway.engines.operations.left import Books, Left
 from droveway.errors import Refused, StepError
-from droveway.flows.put_back import START, WAITS, Stands
+from droveway.flows.stands import START, WAITS, Stands
 from droveway.persistence.journal.tables import Move, MoveAttempt
 from droveway.persistence.nova import objects
 from droveway.persistence.nova.cell import Instance, InstanceExtra

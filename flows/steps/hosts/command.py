@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from droveway.errors import StepError
 from droveway.flows.before import SWAP, before
 from droveway.flows.run import DECLARED_DOWN, UNREACHABLE, Context
+from droveway.flows.stands import NOTHING
 from droveway.flows.step import Step, Where
 from droveway.flows.steps.rows import lives_on
 from droveway.persistence.journal import kinds
@@ -33,6 +34,7 @@ OWED: Final = {"owed": True}
 class HostStep(Step):
     """A step whose ``action`` one worker carries out; `details` builds what it needs to know."""
 
+    leaves = NOTHING
     action: ClassVar[str] = ""
     owed_when_down: ClassVar[bool] = False
     """Whether the flow goes on without a host that is declared down, which then owes the action."""

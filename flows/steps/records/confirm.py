@@ -7,6 +7,7 @@ from typing import Any
 from droveway.flows import outcome
 from droveway.flows.before import before
 from droveway.flows.run import Context
+from droveway.flows.stands import CLEARED, Leaves, Power, Vm
 from droveway.flows.step import Step
 from droveway.flows.steps.rows import (
     begin_action,
@@ -29,6 +30,7 @@ class MarkConfirming(Step):
 
     does = "mark the migration as being confirmed"
     undoes = "mark it as finished again"
+    leaves = Leaves({"status": MigrationStatus.CONFIRMING}, {"status": MigrationStatus.FINISHED})
 
     def perform(self, ctx: Context) -> dict[str, Any]:
         """Status `confirming`, action confirmResize; a server that no longer waits for it keeps both copies."""
@@ -59,6 +61,14 @@ class SettleRecords(Step):
     does = "let the server be an ordinary one on its new host"
     no_undo = "past the point of no return"
     needs = ("destination_guest",)
+    leaves = Leaves(
+        {
+            "status": MigrationStatus.CONFIRMED,
+            "vm_state": Vm.FOUND,
+            "power_state": Power.FOUND,
+            **CLEARED,
+        }
+    )
 
     def perform(self, ctx: Context) -> dict[str, Any]:
         """Status `confirmed`; what the host saw decides active or stopped; the move's traces go (Nova's confirm).

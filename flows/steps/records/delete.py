@@ -9,6 +9,7 @@ import sqlalchemy as sa
 
 from droveway.errors import StepError
 from droveway.flows.run import DECLARED_DOWN, UNREACHABLE, Context
+from droveway.flows.stands import NOTHING, Leaves, Power, Vm
 from droveway.flows.step import Step, Where
 from droveway.flows.steps.attached import volume_refs
 from droveway.flows.steps.hosts.command import OWED, HostStep
@@ -33,6 +34,7 @@ class MarkDeleting(Step):
     does = "mark the server as being deleted"
     no_undo = _FORWARD_ONLY
     gives = "home"
+    leaves = Leaves({"task_state": TaskState.DELETING})
 
     def perform(self, ctx: Context) -> dict[str, Any]:
         """task_state `deleting`, action delete (Nova's `API._delete`); the value names the host of the server."""
@@ -155,6 +157,7 @@ class DeletePorts(Step):
 
     does = "delete the server's ports"
     no_undo = _FORWARD_ONLY
+    leaves = NOTHING
 
     def perform(self, ctx: Context) -> dict[str, Any]:
         """Whatever ports are there."""
@@ -167,6 +170,7 @@ class DeleteAttachments(Step):
 
     does = "free the server's volumes, delete those that go with it"
     no_undo = _FORWARD_ONLY
+    leaves = NOTHING
 
     def perform(self, ctx: Context) -> dict[str, Any]:
         """Whatever attachments are there, empty ones too; a volume that another server has as well stays."""
@@ -180,6 +184,7 @@ class ReleaseAllocation(Step):
 
     does = "release what the server and its move hold"
     no_undo = _FORWARD_ONLY
+    leaves = NOTHING
 
     def perform(self, ctx: Context) -> dict[str, Any]:
         """Both consumers are emptied, in one Placement call."""
@@ -193,6 +198,7 @@ class SettleRecords(Step):
 
     does = "soft-delete the server's rows in its cell"
     no_undo = _FORWARD_ONLY
+    leaves = Leaves({"task_state": None, "vm_state": Vm.DELETED, "power_state": Power.NONE})
 
     def perform(self, ctx: Context) -> dict[str, Any]:
         """As Nova's `instance_destroy`, with the host's usage and the action's end.
@@ -216,6 +222,7 @@ class ForgetRequest(Step):
 
     does = "forget the request spec, mark the mapping as deleted"
     no_undo = _FORWARD_ONLY
+    leaves = NOTHING
 
     def perform(self, ctx: Context) -> dict[str, Any]:
         """request_specs, group membership, `queued_for_delete`."""

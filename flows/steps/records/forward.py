@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from droveway.errors import StepError
 from droveway.flows.before import Before, PortBefore, VolumeBefore, as_json, before
 from droveway.flows.run import Context
+from droveway.flows.stands import NOTHING, Flavor, Leaves, Power, Side, Vm
 from droveway.flows.step import Step
 from droveway.flows.steps import overtaken
 from droveway.flows.steps.records import leaving
@@ -62,6 +63,7 @@ class RecordBefore(Step):
 
     does = "record the server as it is now"
     no_undo = "only the journal's own record, which is kept as evidence"
+    leaves = NOTHING
 
     def perform(self, ctx: Context) -> dict[str, Any]:
         """Write `moves.before` once."""
@@ -129,6 +131,7 @@ class Accept(Step):
 
     does = "mark the server as being moved"
     undoes = "clear the mark; the action ends with Error"
+    leaves = Leaves({"task_state": TaskState.RESIZE_MIGRATED}, {"task_state": None})
 
     def perform(self, ctx: Context) -> dict[str, Any]:
         """task_state NULL becomes `resize_migrated`; the action and its first events open (Nova's `API.resize`).
@@ -195,6 +198,7 @@ class RecordMigration(Step):
 
     does = "record the migration"
     undoes = "mark it failed; it stays as evidence"
+    leaves = Leaves({"status": MigrationStatus.PRE_MIGRATING}, {"status": MigrationStatus.ERROR})
 
     def perform(self, ctx: Context) -> dict[str, Any]:
         """Insert the row as `pre-migrating` (Nova's `MigrationTask._preallocate_migration`)."""
@@ -221,6 +225,11 @@ class RecordDestination(Step):
 
     does = "name the destination in the server's rows"
     undoes = "take the name back; the migration keeps it as evidence"
+    leaves = Leaves(
+        {"new": Flavor.NEW, "traces": True},
+        {"new": None, "traces": False},
+        names_alternate=True,
+    )
 
     def perform(self, ctx: Context) -> dict[str, Any]:
         """The dest columns, flavor.new, old_vm_state, migration context, the destination's usage.
@@ -297,6 +306,18 @@ class MarkMigrating(Step):
 
     does = "mark the guest as about to be shut down"
     undoes = "back to preparing"
+    leaves = Leaves(
+        {
+            "task_state": TaskState.RESIZE_MIGRATED,
+            "status": MigrationStatus.MIGRATING,
+            "power_state": Power.OFF,
+        },
+        {
+            "task_state": TaskState.RESIZE_MIGRATED,
+            "status": MigrationStatus.PRE_MIGRATING,
+            "power_state": Power.BEFORE,
+        },
+    )
 
     def perform(self, ctx: Context) -> dict[str, Any]:
         """Status `migrating`; power_state 4, which a nova-compute that resumes guests on boot leaves off.
@@ -344,6 +365,24 @@ class SwitchRecords(Step):
 
     does = "let the server's rows name the destination"
     undoes = "let them name the source again"
+    leaves = Leaves(
+        {
+            "task_state": TaskState.RESIZE_FINISH,
+            "status": MigrationStatus.POST_MIGRATING,
+            "side": Side.DESTINATION,
+            "zone": Side.DESTINATION,
+            "cur": Flavor.NEW,
+            "old": Flavor.OLD,
+        },
+        {
+            "task_state": TaskState.RESIZE_MIGRATED,
+            "status": MigrationStatus.MIGRATING,
+            "side": Side.SOURCE,
+            "zone": Side.SOURCE,
+            "cur": Flavor.OLD,
+            "old": None,
+        },
+    )
 
     def perform(self, ctx: Context) -> dict[str, Any]:
         """host, node and flavor of the destination, `post-migrating`, `resize_finish`."""
@@ -394,6 +433,7 @@ class SaveRequestSpec(Step):
 
     does = "save the new flavor in the request spec"
     no_undo = "past the point of no return"
+    leaves = NOTHING
 
     def perform(self, ctx: Context) -> dict[str, Any]:
         """request_specs.spec with the new flavor and the rest verbatim (as Nova's conductor does after the cast)."""
@@ -408,6 +448,14 @@ class FinishRecords(Step):
 
     does = "let the server wait for confirm or revert"
     no_undo = "past the point of no return"
+    leaves = Leaves(
+        {
+            "task_state": None,
+            "vm_state": Vm.RESIZED,
+            "status": MigrationStatus.FINISHED,
+            "power_state": Power.AGAIN,
+        }
+    )
 
     def perform(self, ctx: Context) -> dict[str, Any]:
         """Status `finished`, vm_state `resized`, task_state NULL, power_state as the guest runs."""

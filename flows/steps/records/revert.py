@@ -6,6 +6,7 @@ from typing import Any
 
 from droveway.flows.before import before
 from droveway.flows.run import Context
+from droveway.flows.stands import CLEARED, NOTHING, Flavor, Leaves, Power, Side, Vm
 from droveway.flows.step import Step
 from droveway.flows.steps.rows import (
     Place,
@@ -39,6 +40,20 @@ class MarkReverting(Step):
 
     does = "mark the server as being reverted"
     undoes = "let it wait for confirm or revert again"
+    leaves = Leaves(
+        {
+            "task_state": TaskState.RESIZE_REVERTING,
+            "status": MigrationStatus.REVERTING,
+            "power_state": Power.OFF,
+            "zone": Side.SOURCE,
+        },
+        {
+            "task_state": None,
+            "status": MigrationStatus.FINISHED,
+            "power_state": Power.AGAIN,
+            "zone": Side.DESTINATION,
+        },
+    )
 
     def perform(self, ctx: Context) -> dict[str, Any]:
         """`resize_reverting`, status `reverting`, the source's zone, action revertResize (Nova's `revert_resize`).
@@ -89,6 +104,10 @@ class SwitchRecords(Step):
 
     does = "let the server's rows name the source again"
     undoes = "let them name the destination"
+    leaves = Leaves(
+        {"side": Side.SOURCE, "cur": Flavor.OLD},
+        {"side": Side.DESTINATION, "cur": Flavor.NEW},
+    )
 
     def perform(self, ctx: Context) -> dict[str, Any]:
         """Host, node and the old flavor."""
@@ -136,6 +155,7 @@ class RestoreRequestSpec(Step):
 
     does = "restore the request spec as it was before the move"
     no_undo = "past the point of no return"
+    leaves = NOTHING
 
     def perform(self, ctx: Context) -> dict[str, Any]:
         """request_specs.spec whole, device requests too."""
@@ -151,6 +171,15 @@ class SettleRecords(Step):
 
     does = "let the server be as it was before the move"
     no_undo = "past the point of no return"
+    leaves = Leaves(
+        {
+            "task_state": None,
+            "status": MigrationStatus.REVERTED,
+            "vm_state": Vm.BEFORE,
+            "power_state": Power.AGAIN,
+            **CLEARED,
+        }
+    )
 
     def perform(self, ctx: Context) -> dict[str, Any]:
         """Status `reverted`, the old vm_state, the move's traces gone."""

@@ -22,6 +22,7 @@ from droveway.engines.conductor.taskflow.board import MoveBoard, posting_of
 from droveway.errors import DestinationFault, Fenced, NotFound, StepError
 from droveway.flows.graph import Graph
 from droveway.flows.run import Context, MoveOptions
+from droveway.flows.stands import NOTHING
 from droveway.flows.step import Step, Where
 from droveway.persistence.database import Database, database_time, sqlite_url
 from droveway.persistence.journal import kinds, migrate, moves
@@ -102,6 +103,8 @@ class World:
 class Toy(Step):
     """A conductor step that holds its own name (and host, once there is one) in the world."""
 
+    leaves = NOTHING
+
     does = "holds its name"
     undoes = "lets it go"
     per_host: ClassVar[bool] = False
@@ -160,6 +163,8 @@ class Finish(Toy):
 
 class OnHost(Step):
     """A step that a worker carries out."""
+
+    leaves = NOTHING
 
     where = Where.SOURCE
     does = "asks the source's worker"

@@ -1,0 +1,103 @@
+"""What the cell's rows of a server say in the middle of its move, and what of it one step changes."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Mapping
+from typing import Any, Final
+
+from droveway.persistence.nova.vm_states import MigrationStatus
+
+
+class Side(enum.StrEnum):
+    """One of the move's two hosts."""
+
+    SOURCE = "source"
+    DESTINATION = "destination"
+
+
+class Vm(enum.StrEnum):
+    """What `instances.vm_state` says."""
+
+    BEFORE = "as before the move"
+    RESIZED = "resized"
+    FOUND = "active or stopped, as the host found the guest"
+    DELETED = "deleted"
+
+
+class Power(enum.StrEnum):
+    """What `instances.power_state` says; only some steps write it, and Nova may write it at any time."""
+
+    BEFORE = "as before the move"
+    OFF = "shut down"
+    AGAIN = "as the guest is started again"
+    FOUND = "as the host found the guest"
+    NONE = "no state"
+
+
+class Flavor(enum.StrEnum):
+    """Which of the move's two flavors a slot of `instance_extra.flavor` has."""
+
+    OLD = "old"
+    NEW = "new"
+
+
+@dataclasses.dataclass(frozen=True)
+class Stands:
+    """What the rows of a server say of it and of its move."""
+
+    task_state: str | None = None
+    vm_state: Vm = Vm.BEFORE
+    power_state: Power = Power.BEFORE
+    side: Side = Side.SOURCE
+    """Where the server lives: host, node and compute_id, with the sizes of `cur` in the server's own row."""
+    zone: Side = Side.SOURCE
+    """Whose availability zone the server's row has; the source's is the one that it had before the move."""
+    status: str | None = None
+    """Of the move's migration; None while it has no row."""
+    attempt: int = 0
+    """The alternate whose host the migration names as its destination; 0: none yet.  An undo leaves it there."""
+    cur: Flavor = Flavor.OLD
+    old: Flavor | None = None
+    new: Flavor | None = None
+    traces: bool = False
+    """Whether `instance_extra.migration_context` and the old_vm_state of the system metadata are there."""
+    attachments: Side = Side.SOURCE
+    """On which host the attachments are complete that block_device_mapping names."""
+
+
+START: Final = Stands()
+"""Before the first step of a move."""
+
+WAITS: Final = Stands(
+    vm_state=Vm.RESIZED,
+    power_state=Power.AGAIN,
+    side=Side.DESTINATION,
+    zone=Side.DESTINATION,
+    status=MigrationStatus.FINISHED,
+    cur=Flavor.NEW,
+    old=Flavor.OLD,
+    new=Flavor.NEW,
+    traces=True,
+    attachments=Side.DESTINATION,
+)
+"""While the server waits for confirm or revert; the alternate is the move's last."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Leaves:
+    """What a step changes in the rows, and what its undo does; an undo that is not written changes nothing."""
+
+    does: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """Field of `Stands` → what it is then."""
+    undoes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    names_alternate: bool = False
+    """Whether the migration names the host of the move's alternate from then on."""
+
+
+NOTHING: Final = Leaves()
+"""Of a step that writes other places than the server's rows."""
+
+CLEARED: Final[Mapping[str, Any]] = {"old": None, "new": None, "traces": False}
+"""What both ends take away."""
