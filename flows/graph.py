@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from droveway.flows.alternates import Alternates
-from droveway.flows.stands import Stands
+from droveway.flows.stands import Shown, Stands
+from droveway.persistence.nova.vm_states import MigrationStatus
 
 if TYPE_CHECKING:
     from droveway.flows.run import Run
@@ -63,6 +64,29 @@ class Graph:
     def by_name(self) -> Mapping[str, type[Step]]:
         """Every step by its name."""
         return {step.step_name(): step for step in self.walk()}
+
+    @functools.cached_property
+    def shown(self) -> Shown:
+        """What a server's rows show of its steps."""
+        names, atoms = list(self.by_name), self.names()
+
+        def at(field: str, *values: str) -> int:
+            """Find the first step that leaves this field in the rows, or one of these values in it."""
+            found = (step.leaves.does.get(field) for step in self.walk())
+            places = (at for at, value in enumerate(found) if (value in values if values else value is not None))
+            return next(places, len(names))
+
+        switch, start = at("side"), names.index(self.no_return.step_name())
+        finder = max((at for at, step in enumerate(self.walk()) if step.finds), default=-1)
+        behind = atoms.index(names[finder + 1]) if finder + 1 < len(names) else len(atoms)
+        return Shown(
+            switch="".join(names[switch : switch + 1]),
+            switched=frozenset(names[switch:]),
+            started=frozenset(names[start + 1 : at("status", MigrationStatus.FINISHED)]),
+            first=frozenset(names[: at("status") + 1]),
+            preparing=frozenset(names[: at("status", MigrationStatus.MIGRATING) + 1]),
+            finding=frozenset(atoms[:behind]),
+        )
 
     def make(self, run: Run) -> Iterator[Step]:
         """Every step in order, made for one run."""

@@ -14,6 +14,7 @@ from sqlalchemy import orm
 from droveway.clients.cloud import Cloud
 from droveway.errors import StepError
 from droveway.flows.observed import Observed, observe
+from droveway.flows.stands import Shown
 from droveway.persistence.database import Database
 from droveway.persistence.journal.step_runs import StepRun
 from droveway.persistence.journal.tables import Move, MoveAttempt
@@ -53,6 +54,8 @@ class Run(Protocol):
     move_id: str
     flow_uuid: str
     kind: str
+    shown: Shown
+    """What the server's rows show of the steps of its graph."""
     epoch: int
     journal: Database
     api: Database

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from droveway.persistence.nova.vm_states import MigrationStatus
 
@@ -101,3 +101,20 @@ NOTHING: Final = Leaves()
 
 CLEARED: Final[Mapping[str, Any]] = {"old": None, "new": None, "traces": False}
 """What both ends take away."""
+
+
+class Shown(NamedTuple):
+    """Steps of a graph by what the server's rows show of them, which follows from what each step leaves there."""
+
+    switch: str
+    """The step that lets the rows name the other host; empty in a graph without one."""
+    switched: frozenset[str]
+    """The steps from the switch on: rows that name the other host do not show that these were done."""
+    started: frozenset[str]
+    """The same once the migration is finished: what comes between the point of no return and its finish."""
+    first: frozenset[str]
+    """The steps that are undone last, from the migration's end on."""
+    preparing: frozenset[str]
+    """The steps that may still be to be undone while the migration says that it is being prepared."""
+    finding: frozenset[str]
+    """The atoms up to the last step that finds what undos have to know; none where no step does."""

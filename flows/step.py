@@ -82,6 +82,11 @@ class Step:
 
     A step that asks a host changes none; any other says so, with `NOTHING`.
     """
+    finds: ClassVar[bool] = False
+    """Whether it finds what undos of its flow have to know.
+
+    Up to it a flow whose journal was put back does not turn back, and what it found there is not found anew.
+    """
     starts: ClassVar[str] = ""
     """The direction in which it starts a guest."""
     needs: ClassVar[tuple[str, ...]] = ()

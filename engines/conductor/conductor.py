@@ -294,7 +294,7 @@ class MoveConductor(JobConductor):
             move=move,
             flow_uuid=posting.flow,
             kind=posting.kind,
-            no_return=graph.no_return.step_name(),
+            graph=graph,
             epoch=epoch,
             stop=self.stopping,
             channel=channel,

@@ -40,6 +40,7 @@ from droveway.wire.values import Direction
 
 if TYPE_CHECKING:
     from droveway.clients.cloud import Cloud
+    from droveway.flows.graph import Graph
     from droveway.flows.run import Context
 
 LOG = logging.getLogger(__name__)
@@ -108,7 +109,7 @@ class MoveRun:
         move: Move,
         flow_uuid: str,
         kind: str,
-        no_return: str,
+        graph: Graph,
         epoch: int,
         stop: Stop,
         channel: HostChannel,
@@ -120,6 +121,7 @@ class MoveRun:
         self.server = move.server
         self.flow_uuid = flow_uuid
         self.kind = kind
+        self.shown = graph.shown
         self.epoch = epoch
         self.journal = resources.journal
         self.api = resources.api
@@ -140,7 +142,7 @@ class MoveRun:
         )
         self._mark = mark
         self._mirror = mirror
-        self._no_return = no_return
+        self._no_return = graph.no_return.step_name()
         self._cancellable = True
         self._asked_beyond = False
         self._attempts: dict[int, MoveAttempt] = {}

@@ -17,19 +17,13 @@ from droveway.flows import registry
 from droveway.flows.alternates import Alternates
 from droveway.flows.steps.hosts.command import ADOPTED
 from droveway.persistence.database import Database, database_time
-from droveway.persistence.journal import kinds, moves
-from droveway.persistence.journal.kinds import Carries
+from droveway.persistence.journal import moves
 from droveway.persistence.journal.states import State
 from droveway.persistence.journal.tables import Claim, Counter, Move, MoveFlow, MoveStep
 from droveway.persistence.restored import EPOCH, INCARNATION, Mark, Restored, new_incarnation
 from droveway.printable import SHORT
 from droveway.wire.commands import Registration
 
-_ONCE: Final = {Carries.BACK: "check_source"}
-"""By where a flow brings its server: up to which step nothing is run again.
-
-A second look at a guest would not know that it was stopped.
-"""
 
 _LOOK: Final = "droveway audit says what is wrong with it"
 
@@ -189,9 +183,7 @@ def _begin_again(session: orm.Session, move: Move, *, anew: bool) -> None:
     if flow is None or flow.ended_at is not None or (flow.kind, flow.version) not in registry.GRAPHS:
         return
     graph = registry.graph(flow.kind, flow.version)
-    again = [step.step_name() for step in ((*graph.tried, *graph.after) if graph.tried else graph.walk())]
-    if once := _ONCE.get(kinds.of(flow.kind).carries):
-        again = again[again.index(once) + 1 :]
+    again = [name for name in graph.by_name if name not in graph.shown.finding]
     if anew and graph.tried:
         again += [graph.steps[-1].step_name(), Alternates.title]
     elif resting.turned_back(session, flow.uuid):

@@ -29,50 +29,15 @@ if TYPE_CHECKING:
     from droveway.flows.run import Context
     from droveway.persistence.nova.cell import Instance, Migration
 
-_SWITCH: Final = "switch_records"
-_SWITCHED: Final = frozenset({_SWITCH, "start_guest", "save_request_spec", "finish_records"})
-"""The steps that the rows do not show as done when they name the destination."""
-
 _UNDONE_BACK: Final = frozenset({MigrationStatus.FINISHED, MigrationStatus.CONFIRMING, MigrationStatus.CONFIRMED})
 """What the migration says once a revert was undone."""
 
 _REVERTING: Final = (TaskState.RESIZE_REVERTING, MigrationStatus.REVERTING)
 
-_SWITCHED_BACK: Final = frozenset(
-    {"start_guest", "discard_destination", "return_allocation", "restore_request_spec", "settle_records"}
-)
-"""A revert's steps that the rows do not show as done when they name the source."""
-
-_STARTED: Final = frozenset({"save_request_spec"})
-"""The same once the migration is finished."""
-
 _ENDING: Final = frozenset(
     {MigrationStatus.CONFIRMING, MigrationStatus.CONFIRMED, MigrationStatus.REVERTING, MigrationStatus.REVERTED}
 )
 """What the migration says once a confirm or revert has begun, here or by Nova: all of the forward flow is done."""
-
-_FIRST: Final = frozenset({"record_before", "accept", "record_migration"})
-"""The steps that are undone last, from the migration's end on."""
-
-_PREPARING: Final = _FIRST | {
-    "choose_destinations",
-    "claim",
-    "record_destination",
-    "check_destination",
-    "find_storage",
-    "reserve_ports",
-    "reserve_volumes",
-    "mark_migrating",
-}
-"""The steps that may still be to be undone while the migration says that it is being prepared."""
-
-_MARK_BACK: Final = "mark_reverting"
-
-_FINDING: Final = {
-    Carries.TO_DESTINATION: _FIRST | {"choose_destinations", "alternates"},
-    Carries.BACK: frozenset({_MARK_BACK, "check_source"}),
-}
-"""By where the flow brings the server: the steps that come before what every undo of it has to know."""
 
 _ADOPTED: Final[weakref.WeakKeyDictionary[Run, bool]] = weakref.WeakKeyDictionary()
 """Run → whether its move's journal was adopted, which happens only while nobody has claimed it."""
@@ -100,7 +65,7 @@ _OTHER_SINCE: Final = (
 def went_on(run: Run, step: str) -> bool:
     """Whether the server's rows show that the flow did this step before its journal was put back.
 
-    They name the other host from `switch_records` on, so that whatever comes before was done by then.  Where the move
+    They name the other host from the switch on, so that whatever comes before was done by then.  Where the move
     is being confirmed or reverted, or was, nothing of its forward flow is left to do.
     """
     move, attempt = run.row, run.attempt(run.row)
@@ -115,13 +80,15 @@ def went_on(run: Run, step: str) -> bool:
     if carries is Carries.BACK:
         if row is None or migration is None or row.host != move.source_host:
             return False
-        return step not in _SWITCHED_BACK and _stands(row, migration, {_REVERTING})
+        shown = run.shown
+        return step not in shown.switched - {shown.switch} and _stands(row, migration, {_REVERTING})
     if carries is Carries.NOWHERE:
         return False
     if row is None or migration is None or row.host != attempt.host:
         return False
+    shown = run.shown
     return _stands(row, migration, starting.FORWARD) and step not in (
-        _STARTED if migration.status == MigrationStatus.FINISHED else _SWITCHED
+        shown.started if migration.status == MigrationStatus.FINISHED else shown.switched
     )
 
 
@@ -147,8 +114,8 @@ def went_back(run: Run, step: str) -> bool:
     if carries is Carries.NOWHERE or row.host != run.row.source_host:
         return False
     if migration.status == MigrationStatus.ERROR:
-        return step not in _FIRST
-    return migration.status == MigrationStatus.PRE_MIGRATING and step not in _PREPARING
+        return step not in run.shown.first
+    return migration.status == MigrationStatus.PRE_MIGRATING and step not in run.shown.preparing
 
 
 def require_way(ctx: Context) -> None:
@@ -164,7 +131,7 @@ def require_way(ctx: Context) -> None:
     if carries is Carries.BACK:
         row, migration = _rows(ctx.run)
         undone = row is not None and migration is not None and _waits(ctx.run, row, migration)
-        if undone and ctx.direction == "execute" and ctx.step != _MARK_BACK:
+        if undone and ctx.direction == "execute" and ctx.step not in ctx.run.shown.first:
             raise _overtaken(ctx, "it was undone", "")
         return
     if carries is Carries.NOWHERE:
@@ -173,7 +140,7 @@ def require_way(ctx: Context) -> None:
         _require_way_back(ctx)
     elif _is_undone(ctx):
         raise _overtaken(ctx, "it was undone", "")
-    elif ctx.step == _SWITCH and not _is_switched(ctx) and describe(ctx, ctx.move.source_host, part="off").running:
+    elif _switches_now(ctx) and describe(ctx, ctx.move.source_host, part="off").running:
         raise _overtaken(ctx, f"its guest runs on {ctx.move.source_host}", ctx.move.source_host)
 
 
@@ -188,13 +155,16 @@ def _is_undone(ctx: Context) -> bool:
     """Whether the migration ended as undone; the mark that the server is being moved may still stand."""
     row, migration = _rows(ctx.run)
     over = migration is not None and migration.status == MigrationStatus.ERROR
-    return over and not (ctx.step in _FIRST and row is not None and row.task_state == TaskState.RESIZE_MIGRATED)
+    first = ctx.step in ctx.run.shown.first
+    return over and not (first and row is not None and row.task_state == TaskState.RESIZE_MIGRATED)
 
 
-def _is_switched(ctx: Context) -> bool:
-    """Tell whether the rows name the destination, so that nothing is switched; on one host it never matters."""
+def _switches_now(ctx: Context) -> bool:
+    """Tell whether the step lets the rows name the destination, which they do not yet; on one host it never matters."""
+    if ctx.step != ctx.run.shown.switch or ctx.same_host:
+        return False
     row, _ = _rows(ctx.run)
-    return ctx.same_host or (row is not None and row.host == ctx.destination.host)
+    return row is None or row.host != ctx.destination.host
 
 
 def are_in_use_again(ctx: Context) -> bool:
@@ -209,7 +179,7 @@ def are_in_use_again(ctx: Context) -> bool:
 def _require_way_back(ctx: Context) -> None:
     source, attempt = ctx.move.source_host, ctx.attempt
     row, _ = _rows(ctx.run)
-    known = {source, attempt.host} if attempt is not None and ctx.step in _SWITCHED else {source}
+    known = {source, attempt.host} if attempt is not None and ctx.step in ctx.run.shown.switched else {source}
     if row is not None and row.host not in known:
         raise _overtaken(ctx, f"its rows name {row.host or 'no host'}", row.host or "")
     if attempt is None or attempt.host == source or starting.is_given_up(ctx, attempt.host):
@@ -266,13 +236,12 @@ def may_not_turn_back(run: Run, step: str) -> bool:
     """
     if went_on(run, step):
         return True
-    carries = kinds.of(run.kind).carries
-    if step not in _FINDING.get(carries, ()) or not is_behind(run):
+    if step not in run.shown.finding or not is_behind(run):
         return False
     row, migration = _rows(run)
     if row is None or migration is None:
         return False
-    if carries is Carries.BACK:
+    if kinds.of(run.kind).carries is Carries.BACK:
         return _stands(row, migration, {_REVERTING})
     return run.attempt(run.row) is not None and migration.status != MigrationStatus.ERROR
 
@@ -283,7 +252,9 @@ def may_be_done(run: Run, failed: str, graph: Graph) -> list[str]:
     The point of no return is none of them: an undo is refused where the guest may have been started.  What was done on
     an alternate that was tried after the adoption the journal knows.
     """
-    if failed in _FINDING.get(kinds.of(run.kind).carries, (failed,)) or _adopted_on(run) != run.row.attempt:
+    if kinds.of(run.kind).carries is Carries.NOWHERE or failed in graph.shown.finding:
+        return []
+    if _adopted_on(run) != run.row.attempt:
         return []
     names = graph.names()
     return names[names.index(failed) + 1 : names.index(graph.no_return.step_name())]

@@ -29,6 +29,7 @@ class CheckSource(confirming.CheckSource):
     """Revert's: looks at the destination besides, so that its undo knows what to bring back."""
 
     does = "check what was set aside on the source, and the guest on the destination"
+    finds = True
     may_be_missing = False
 
     def may_do_without(self, ctx: Context) -> bool:

@@ -29,6 +29,7 @@ class ChooseDestinations(Step):
     does = "choose the destination and its alternates"
     no_undo = "it only reads"
     gives = "candidates"
+    finds = True
     leaves = NOTHING
 
     def perform(self, ctx: Context) -> dict[str, Any]:

@@ -10,14 +10,12 @@ import pytest
 import sqlalchemy as sa
 from support.rows.moving_rows import DESTINATION, SOURCE, Moving, guest
 
-from droveway.engines.operations import adoption
 from droveway.errors import StepError
 from droveway.flows import registry
 from droveway.flows.graph import Graph
-from droveway.flows.stands import NOTHING
 from droveway.flows.step import Step
 from droveway.flows.steps import overtaken, reverting
-from droveway.flows.steps.hosts.command import ADOPTED
+from droveway.flows.steps.hosts.command import ADOPTED, HostStep
 from droveway.flows.steps.records import forward as forward_records
 from droveway.flows.steps.records import revert
 from droveway.persistence.journal.kinds import Carries
@@ -35,8 +33,8 @@ def fixture_moving(tmp_path: Path) -> Iterator[Moving]:
     made.close()
 
 
-def adopted(moving: Moving, kind: str) -> Moving:
-    moving.kind = kind
+def adopted(moving: Moving, kind: str, version: int | None = None) -> Moving:
+    moving.kind, moving.version = kind, version
     moving.note(ADOPTED)
     return moving
 
@@ -55,70 +53,65 @@ def since(graph: Graph, first: type[Step]) -> list[str]:
     return names(graph)[list(graph.walk()).index(first) :]
 
 
-def lists(forward: list[Graph], back: list[Graph]) -> dict[str, set[str]]:
-    """What each list has to be, by the order of the graphs.
-
-    `switch_records` lets the rows name the other host, `mark_migrating` ends the preparing, and `record_migration`
-    makes the migration, whose end is the first that is known of an undo.  Of what comes past the start the last step
-    finishes the migration.
-    """
-    return {
-        "_SWITCHED": {name for graph in forward for name in since(graph, forward_records.SwitchRecords)},
-        "_SWITCHED_BACK": {name for graph in back for name in since(graph, revert.SwitchRecords)[1:]},
-        "_STARTED": {name for graph in forward for name in since(graph, graph.no_return)[1:-1]},
-        "_FIRST": {name for graph in forward for name in until(graph, forward_records.RecordMigration)},
-        "_PREPARING": {name for graph in forward for name in until(graph, forward_records.MarkMigrating)},
-    }
-
-
-def finding() -> dict[Carries, set[str]]:
-    """By where a flow brings its server: what comes before the first step on a destination, the choice too.
+def finding(graph: Graph) -> set[str]:
+    """What comes before the first step on a destination, the choice too.
 
     A revert is to know what it found on both hosts.
     """
-    there = [{name for name in graph.names() if name not in since(graph, graph.tried[0])} for graph in FORWARD]
-    back = [set(until(graph, reverting.CheckSource)) for graph in BACK]
-    return {Carries.TO_DESTINATION: set.union(*there), Carries.BACK: set.union(*back)}
+    if graph.of.carries is Carries.BACK:
+        return set(until(graph, reverting.CheckSource))
+    return {name for name in graph.names() if name not in since(graph, graph.tried[0])}
 
 
-def test_the_steps_that_are_named_are_those_of_the_graphs() -> None:
-    wanted = lists(FORWARD, BACK)
-    assert {name: set(getattr(overtaken, name)) for name in wanted} == wanted
-    assert {carries: set(steps) for carries, steps in overtaken._FINDING.items()} == finding()
-    assert {overtaken._SWITCH} == {forward_records.SwitchRecords.step_name(), revert.SwitchRecords.step_name()}
-    assert {overtaken._MARK_BACK} == {names(graph)[0] for graph in BACK}
+@pytest.mark.parametrize("graph", FORWARD, ids=lambda graph: f"{graph.kind}@{graph.version}")
+def test_what_the_rows_show_of_a_forward_flow_follows_from_its_order(graph: Graph) -> None:
+    """`switch_records` lets the rows name the other host, `mark_migrating` ends the preparing, and `record_migration`
+    makes the migration, whose end is the first that is known of an undo.  Of what comes past the start the last step
+    finishes the migration.
+    """
+    shown = graph.shown
+    assert shown.switch == forward_records.SwitchRecords.step_name()
+    assert shown.switched == set(since(graph, forward_records.SwitchRecords))
+    assert shown.started == set(since(graph, graph.no_return)[1:-1])
+    assert shown.first == set(until(graph, forward_records.RecordMigration))
+    assert shown.preparing == set(until(graph, forward_records.MarkMigrating))
+    assert graph.shown.finding == finding(graph)
 
 
-def test_no_step_is_run_once_that_no_graph_has() -> None:
-    """Named by hand in the adoption: up to it a revert's steps are not run again."""
-    for carries, step in adoption._ONCE.items():
-        graphs = [graph for graph in registry.GRAPHS.values() if graph.of.carries is carries]
-        assert graphs
-        assert all(step in names(graph) for graph in graphs)
+@pytest.mark.parametrize("graph", BACK, ids=lambda graph: f"{graph.kind}@{graph.version}")
+def test_what_the_rows_show_of_a_revert_follows_from_its_order(graph: Graph) -> None:
+    shown = graph.shown
+    assert shown.switch == revert.SwitchRecords.step_name()
+    assert shown.switched == set(since(graph, revert.SwitchRecords))
+    assert shown.first == {names(graph)[0]}
+    assert graph.shown.finding == finding(graph)
 
 
-class Added(Step):
+@pytest.mark.parametrize("kind", ["confirm", "delete"])
+def test_a_flow_without_a_choice_finds_nothing_for_its_undos(kind: str) -> None:
+    assert all(not graph.shown.finding for graph in registry.versions(kind))
+
+
+class Added(HostStep):
     """A step that a graph gets."""
 
-    leaves = NOTHING
-
-
-class Renamed(forward_records.SaveRequestSpec):
-    """A step under another name."""
+    no_undo = "it only looks"
 
 
 @pytest.mark.parametrize("graph", [FORWARD[-1]], ids=lambda graph: graph.kind)
-def test_a_graph_that_gets_loses_or_renames_a_step_needs_other_lists(graph: Graph) -> None:
-    changed = [
-        dataclasses.replace(graph, steps=(Added, *graph.steps)),
-        dataclasses.replace(graph, tried=(Added, *graph.tried)),
-        dataclasses.replace(graph, tried=(*graph.tried[:-1], Added, graph.tried[-1])),
-        dataclasses.replace(graph, after=(*graph.after[:-1], Added, graph.after[-1])),
-        dataclasses.replace(graph, after=graph.after[1:]),
-        dataclasses.replace(graph, after=(Renamed, *graph.after[1:])),
-        dataclasses.replace(graph, tried=graph.tried[1:]),
-    ]
-    assert all(lists([each], BACK) != lists([graph], BACK) for each in changed)
+def test_a_step_that_a_graph_gets_counts_by_its_place(graph: Graph) -> None:
+    def shown(**changed: tuple[type[Step], ...]) -> list[bool]:
+        made = dataclasses.replace(graph, **changed)
+        known = made.shown
+        sets = (known.first, known.finding, known.preparing, known.switched, known.started)
+        return ["added" in each for each in sets]
+
+    assert shown(steps=(Added, *graph.steps)) == [True, True, True, False, False]
+    assert shown(tried=(Added, *graph.tried)) == [False, False, True, False, False]
+    assert shown(tried=(*graph.tried[:-2], Added, *graph.tried[-2:])) == [False] * 5
+    assert shown(tried=(*graph.tried[:-1], Added, graph.tried[-1])) == [False, False, False, True, False]
+    assert shown(after=(*graph.after[:-1], Added, graph.after[-1])) == [False, False, False, True, True]
+    assert shown(after=(*graph.after, Added)) == [False, False, False, True, False]
 
 
 @pytest.mark.parametrize("graph", FORWARD, ids=lambda graph: f"{graph.kind}@{graph.version}")
@@ -126,7 +119,7 @@ def test_a_graph_that_gets_loses_or_renames_a_step_needs_other_lists(graph: Grap
 def test_rows_that_name_the_destination_show_all_before_the_switch_as_done(
     moving: Moving, graph: Graph, *, finished: bool
 ) -> None:
-    adopted(moving, graph.kind)
+    adopted(moving, graph.kind, graph.version)
     moving.place(DESTINATION, *((None, "finished", "resized") if finished else ("resize_finish", "post-migrating")))
     shown = [step for step in names(graph) if overtaken.went_on(moving, step)]
     later = since(graph, forward_records.SwitchRecords)
@@ -150,17 +143,17 @@ def test_rows_that_name_the_destination_show_all_before_the_switch_as_done(
 def test_a_confirm_or_revert_shows_all_of_the_forward_flow_as_done(
     moving: Moving, graph: Graph, host: str, task: str | None, status: str, vm_state: str
 ) -> None:
-    moving.kind = graph.kind
+    moving.kind, moving.version = graph.kind, graph.version
     moving.place(host, task, status, vm_state)
     assert not any(overtaken.went_on(moving, step) for step in names(graph))
     overtaken._ADOPTED.clear()
-    adopted(moving, graph.kind)
+    adopted(moving, graph.kind, graph.version)
     assert all(overtaken.went_on(moving, step) for step in names(graph))
 
 
 @pytest.mark.parametrize("graph", BACK, ids=lambda graph: f"{graph.kind}@{graph.version}")
 def test_rows_that_name_the_source_show_a_revert_up_to_the_switch_as_done(moving: Moving, graph: Graph) -> None:
-    adopted(moving, graph.kind)
+    adopted(moving, graph.kind, graph.version)
     moving.place(SOURCE, "resize_reverting", "reverting", "resized")
     shown = [step for step in names(graph) if overtaken.went_on(moving, step)]
     assert shown == until(graph, revert.SwitchRecords)
@@ -177,7 +170,7 @@ def test_the_migration_shows_how_far_the_flow_was_taken_back(
     moving: Moving, graph: Graph, task: str, status: str, last: type[Step] | None
 ) -> None:
     """Who is asked to undo a step that was undone finds the source's guest in use, and takes its disks aside."""
-    adopted(moving, graph.kind)
+    adopted(moving, graph.kind, graph.version)
     moving.place(SOURCE, task, status)
     undone = [step for step in names(graph) if overtaken.went_back(moving, step)]
     assert undone == ([] if last is None else names(graph)[len(until(graph, last)) :])
@@ -186,7 +179,7 @@ def test_the_migration_shows_how_far_the_flow_was_taken_back(
 
 @pytest.mark.parametrize("graph", FORWARD, ids=lambda graph: f"{graph.kind}@{graph.version}")
 def test_a_migration_that_ended_leaves_only_the_first_steps_to_be_undone(moving: Moving, graph: Graph) -> None:
-    adopted(moving, graph.kind)
+    adopted(moving, graph.kind, graph.version)
     moving.place(SOURCE, "resize_migrated", "error")
     left = [step for step in names(graph) if not overtaken.went_back(moving, step)]
     assert left == until(graph, forward_records.RecordMigration)
@@ -194,7 +187,7 @@ def test_a_migration_that_ended_leaves_only_the_first_steps_to_be_undone(moving:
 
 @pytest.mark.parametrize("graph", BACK, ids=lambda graph: f"{graph.kind}@{graph.version}")
 def test_a_revert_whose_server_waits_again_was_undone(moving: Moving, graph: Graph) -> None:
-    adopted(moving, graph.kind)
+    adopted(moving, graph.kind, graph.version)
     moving.place(DESTINATION, None, "finished", "resized")
     assert all(overtaken.went_back(moving, step) for step in names(graph))
     moving.place(DESTINATION, None, "confirmed")
@@ -302,31 +295,31 @@ def test_rows_that_are_switched_are_not_switched_while_the_source_is_away(moving
 
 @pytest.mark.parametrize("graph", FORWARD, ids=lambda graph: f"{graph.kind}@{graph.version}")
 def test_a_forward_flow_that_was_put_back_parks_until_it_is_on_its_destination(moving: Moving, graph: Graph) -> None:
-    adopted(moving, graph.kind)
+    adopted(moving, graph.kind, graph.version)
     parks = {step for step in graph.names() if overtaken.may_not_turn_back(moving, step)}
-    assert parks == finding()[graph.of.carries]
+    assert parks == finding(graph)
     moving.chosen = None
     assert not any(overtaken.may_not_turn_back(moving, step) for step in graph.names()), "nothing was claimed"
 
 
 @pytest.mark.parametrize("graph", BACK, ids=lambda graph: f"{graph.kind}@{graph.version}")
 def test_a_revert_that_was_put_back_parks_where_its_rows_show_that_it_began(moving: Moving, graph: Graph) -> None:
-    adopted(moving, graph.kind)
+    adopted(moving, graph.kind, graph.version)
     moving.place(DESTINATION, "resize_reverting", "reverting", "resized")
     parks = {step for step in graph.names() if overtaken.may_not_turn_back(moving, step)}
-    assert parks == finding()[graph.of.carries]
+    assert parks == finding(graph)
     moving.place(DESTINATION, None, "finished", "resized")
     assert not any(overtaken.may_not_turn_back(moving, step) for step in graph.names())
 
 
 @pytest.mark.parametrize("graph", [*FORWARD, *BACK], ids=lambda graph: f"{graph.kind}@{graph.version}")
 def test_what_may_be_done_lies_between_the_failed_step_and_the_start(moving: Moving, graph: Graph) -> None:
-    adopted(moving, graph.kind)
+    adopted(moving, graph.kind, graph.version)
     moving.place(DESTINATION, "resize_reverting", "reverting", "resized")
     order = graph.names()
     start = order.index(graph.no_return.step_name())
     for number, step in enumerate(order[:start]):
-        known = [] if step in finding()[graph.of.carries] else order[number + 1 : start]
+        known = [] if step in finding(graph) else order[number + 1 : start]
         assert overtaken.may_be_done(moving, step, graph) == known
     moving.row.attempt = 2
     assert overtaken.may_be_done(moving, order[start - 2], graph) == [], "this alternate the journal knows"

@@ -15,8 +15,10 @@ import msgspec
 import sqlalchemy as sa
 from sqlalchemy import orm
 
+from droveway.flows import registry
 from droveway.flows.before import Before, PortBefore, VolumeBefore, as_json
 from droveway.flows.run import Context
+from droveway.flows.stands import Shown
 from droveway.persistence.database import Database, sqlite_url
 from droveway.persistence.journal import step_runs
 from droveway.persistence.journal import tables as journal
@@ -84,6 +86,8 @@ class Moving:
 
     def __init__(self, folder: Path, kind: str = "migrate") -> None:
         self.kind, self.move_id, self.flow_uuid, self.epoch = kind, MOVE, FLOW, EPOCH
+        self.version: int | None = None
+        """The version of the flow's graph; None for the newest."""
         self.journal = _made(folder, "journal", journal.JournalBase.metadata)
         self.cell = _made(folder, "cell", nova_base.CellBase.metadata)
         self.cells = Cells({CELL: self.cell})
@@ -137,6 +141,12 @@ class Moving:
             )
         self.place(SOURCE, "resize_migrated", "migrating")
         self.cells.raise_fence(CELL, SERVER, EPOCH)
+
+    @property
+    def shown(self) -> Shown:
+        """Return what the rows show of the steps of the flow's graph."""
+        graph = registry.latest(self.kind) if self.version is None else registry.graph(self.kind, self.version)
+        return graph.shown
 
     def close(self) -> None:
         """Give back the connections."""
