@@ -30,3 +30,6 @@ CONFIRM_1: Final = dataclasses.replace(
     CONFIRM, version=1, steps=tuple(step for step in CONFIRM.steps if step is not keeping.KeepCopy)
 )
 """As it was before the mark ended with the confirm; flows that began with it go on with it."""
+
+GRAPHS: Final = (CONFIRM_1, CONFIRM)
+"""Every version that flows may run by."""

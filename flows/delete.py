@@ -29,3 +29,6 @@ DELETE: Final = Graph(
     ),
     no_return=delete.MarkDeleting,
 )
+
+GRAPHS: Final = (DELETE,)
+"""Every version that flows may run by."""

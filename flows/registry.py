@@ -5,18 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from droveway.errors import NotFound
-from droveway.flows.confirm import CONFIRM, CONFIRM_1
-from droveway.flows.delete import DELETE
+from droveway.flows import confirm, delete, resize, revert
 from droveway.flows.graph import Graph
-from droveway.flows.resize import MIGRATE, RESIZE
-from droveway.flows.revert import REVERT
 from droveway.persistence.journal.moves import FlowRef
 
 if TYPE_CHECKING:
     from droveway.flows.step import Step
 
 GRAPHS: Final[dict[tuple[str, int], Graph]] = {
-    (graph.kind, graph.version): graph for graph in (RESIZE, MIGRATE, CONFIRM_1, CONFIRM, REVERT, DELETE)
+    (graph.kind, graph.version): graph for graph in (*resize.GRAPHS, *confirm.GRAPHS, *revert.GRAPHS, *delete.GRAPHS)
 }
 
 

@@ -51,3 +51,6 @@ def _forward(kind: Kind) -> Graph:
 
 RESIZE: Final = _forward(kinds.RESIZE)
 MIGRATE: Final = _forward(kinds.MIGRATE)
+
+GRAPHS: Final = (RESIZE, MIGRATE)
+"""Every version that flows may run by."""

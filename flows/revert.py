@@ -33,3 +33,6 @@ REVERT: Final = Graph(
     ),
     no_return=reverting.StartGuest,
 )
+
+GRAPHS: Final = (REVERT,)
+"""Every version that flows may run by."""

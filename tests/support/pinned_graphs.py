@@ -59,8 +59,8 @@ def wrong(graph: Graph) -> str:
     version = registry.latest(graph.kind).version + 1
     return (
         f"{name} is no more what {file} says ({', '.join(changed)}), and flows that run were begun with that: leave "
-        f"{name} as it was, give what you changed the version {version} beside it (flows/confirm.py has an example, "
-        f"flows/registry.py lists both), then pin it with  {COMMAND}.  Only a graph that no release has had may "
+        f"{name} as it was, give what you changed the version {version} beside it in the GRAPHS of its file "
+        f"(flows/confirm.py has an example), then pin it with  {COMMAND}.  Only a graph that no release has had may "
         f"change: remove {file}, then run the same"
     )
 
