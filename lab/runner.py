@@ -209,11 +209,11 @@ def _host_of(lab: Parts, move_id: str, step: str) -> str | None:
     """The host that the step of a move is carried out on, as far as it is known yet."""
     with lab.journal.read() as session:
         move = moves.get(session, move_id)
-        kind = moves.flow_of(session, move.flow_uuid).kind if move.flow_uuid else move.kind
+        flow = moves.flow_of(session, move.flow_uuid) if move.flow_uuid else None
         at_home = moves.home(session, move)
-    places = {each.step_name(): each.where for each in registry.latest(kind).walk()}
+    graph = registry.latest(move.kind) if flow is None else registry.graph(flow.kind, flow.version)
     hosts = {Where.SOURCE: move.source_host, Where.DESTINATION: move.dest_host, Where.HOME: at_home}
-    return hosts.get(places.get(step, Where.CONDUCTOR))
+    return hosts.get(graph.by_name[step].where) if step in graph.by_name else None
 
 
 @contextlib.contextmanager

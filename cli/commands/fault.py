@@ -45,7 +45,7 @@ class Arm(Command):
         from droveway.lab import faults
 
         lab = self.lab(parsed_args)
-        known = {name for kind in registry.kinds() for name in registry.latest(kind).names()}
+        known = {name for graph in registry.GRAPHS.values() for name in graph.names()}
         if parsed_args.step not in known:
             raise Refused(f"there is no step {parsed_args.step}: droveway flow graph KIND lists the steps of a kind")
         if parsed_args.host is not None:

@@ -16,7 +16,7 @@ from droveway.printable import SHORT, printable
 
 if TYPE_CHECKING:
     from droveway.engines.site.site import Site
-    from droveway.persistence.journal.tables import Move, MoveStep
+    from droveway.persistence.journal.tables import Move, MoveFlow, MoveStep
 
 SHORT_STEP: Final = 1.0
 """Seconds below which a finished step shares its line with those beside it."""
@@ -127,6 +127,7 @@ class Watcher:
         with self._site.journal.read() as session:
             move = moves.get(session, self._move)
             steps = moves.history(session, self._move)
+            flow = moves.flow_of(session, move.flow_uuid) if move.flow_uuid else None
             rests = not can_go_on(move, database_time(session), self._site.away())
         self._listen(move)
         samples = self._series.samples
@@ -135,7 +136,7 @@ class Watcher:
             move=move,
             steps=steps,
             now=dt.datetime.now(dt.UTC).replace(tzinfo=None),
-            ahead=[] if rests else ahead(move, steps),
+            ahead=[] if rests else ahead(move, flow, steps),
             rate=rate.rate(samples),
             left=None if left is None else max(0.0, left - silent),
             silent=silent,
@@ -157,7 +158,7 @@ class Watcher:
         return self._is_run
 
 
-def ahead(move: Move, steps: Sequence[MoveStep]) -> list[str]:
+def ahead(move: Move, flow: MoveFlow | None, steps: Sequence[MoveStep]) -> list[str]:
     """The steps that are still to come if all goes well, and what comes then; nothing while something is undone."""
     from droveway.flows import registry
     from droveway.persistence.journal import kinds
@@ -165,12 +166,11 @@ def ahead(move: Move, steps: Sequence[MoveStep]) -> list[str]:
     running = steps[-1] if steps and steps[-1].flow_uuid == move.flow_uuid else None
     if running is not None and running.direction != "execute":
         return []
-    kind = running.flow if running is not None else move.kind
-    if move.flow_uuid is None or kind not in registry.kinds():
+    if flow is None or (flow.kind, flow.version) not in registry.GRAPHS:
         return []
-    names = [step.step_name() for step in registry.latest(kind).walk()]
+    names = [step.step_name() for step in registry.graph(flow.kind, flow.version).walk()]
     behind = names.index(running.step) + 1 if running is not None and running.step in names else 0
-    return names[behind:] + ([_POLICIES[move.policy]] if kinds.of(kind).leads_to_wait else [])
+    return names[behind:] + ([_POLICIES[move.policy]] if kinds.of(flow.kind).leads_to_wait else [])
 
 
 def name_of(step: MoveStep) -> str:

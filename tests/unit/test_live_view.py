@@ -14,7 +14,7 @@ from rich.console import Console
 from droveway.cli.commands.move import facts, owner
 from droveway.cli.view import live, marks, move_page, watching
 from droveway.cli.view.picture import Picture, ahead
-from droveway.persistence.journal.tables import Move, MoveStep
+from droveway.persistence.journal.tables import Move, MoveFlow, MoveStep
 
 BEGAN = dt.datetime(2026, 11, 21, 15, 0)  # noqa: DTZ001 - as databases hold it
 GIB = 1 << 30
@@ -139,14 +139,26 @@ def test_nothing_is_said_of_bytes_at_rest_or_before_the_first_word() -> None:
     assert picture(COPYING, **PROGRESS, rests=True).progress() == []
 
 
+def flow(kind: str = "migrate", version: int = 1) -> MoveFlow:
+    return MoveFlow(uuid="f1", kind=kind, version=version)
+
+
 def test_ahead_is_the_rest_of_the_graph_and_what_the_policy_does() -> None:
-    names = ahead(move(), COPYING)
+    names = ahead(move(), flow(), COPYING)
     assert names[0] == "fit_disks"
     assert "start_guest" in names
     assert names[-1] == "then it waits for your confirm or revert until its deadline, and is confirmed"
-    assert ahead(move(policy="manual"), COPYING)[-1] == "then it waits for your confirm or revert"
-    assert ahead(move(), [step("copy_disks", 0, None, direction="revert")]) == []
-    assert ahead(move(state="queued"), [])[0] == "record_before"
+    assert ahead(move(policy="manual"), flow(), COPYING)[-1] == "then it waits for your confirm or revert"
+    assert ahead(move(), flow(), [step("copy_disks", 0, None, direction="revert")]) == []
+    assert ahead(move(state="queued"), flow(), [])[0] == "record_before"
+    assert ahead(move(flow_uuid=None), None, []) == []
+
+
+def test_ahead_is_the_graph_that_the_flow_began_with() -> None:
+    confirming = move(state="confirming")
+    assert "keep_copy" not in ahead(confirming, flow("confirm", 1), [])
+    assert "keep_copy" in ahead(confirming, flow("confirm", 2), [])
+    assert ahead(confirming, flow("confirm", 99), []) == [], "another release has it"
 
 
 def test_lines_tell_each_change_once() -> None:
