@@ -34,6 +34,14 @@ def check(around: Around) -> Iterator[Finding]:
     for row in lost:
         detail = f"this release does not have {row.kind}@{row.version}, which live flows run by: {row.number}"
         yield Finding("flow-unknown", f"{row.kind}@{row.version}", detail)
+    for row in live:
+        newest = registry.latest(row.kind).version if row not in lost else row.version
+        if row.version < newest:
+            detail = (
+                f"live flows run by {row.kind}@{row.version}, which {row.kind}@{newest} has replaced: {row.number}; a "
+                "release without it can take over once they have ended"
+            )
+            yield Finding(FINE, f"{row.kind}@{row.version}", detail)
     if not lost:
         yield Finding(FINE, SUBJECT, f"this release can go on with all {sum(row.number for row in live)} live flows")
 
