@@ -14,7 +14,8 @@ OPTS = (
         min=1,
         max=LEVEL,
         help="How many levels of commands, counted from the first release on, are spoken to workers; none: all that "
-        "this release knows. Pinned to the level of the oldest worker, nothing is accepted that would need a later "
-        "one, whichever host it is for. Nova's upgrade_levels do the same for its services.",
+        "this release knows. Pinned to the level of the oldest worker, flows begin by older graphs where these need no "
+        "later one, and all else that would is refused, whichever host it is for. Nova's upgrade_levels do the same "
+        "for its services.",
     ),
 )

@@ -11,6 +11,7 @@ from typing import Final
 from sqlalchemy import exc
 
 from droveway.clients.zookeeper import Coordination
+from droveway.engines.conductor import eligibility
 from droveway.engines.conductor.conductor import Conductor
 from droveway.engines.conductor.recorded import Store
 from droveway.engines.conductor.run import Probe, Resources
@@ -72,6 +73,7 @@ def conductor(
             retry_for=conf.conductor.retry_for,
             retry_pause=conf.conductor.retry_pause,
             step_deadline=conf.conductor.step_deadline,
+            level=conf.upgrade_levels.worker,
             rules=rules(conf.scheduler),
         ),
         host_away=conf.conductor.host_away,
@@ -90,7 +92,7 @@ def keeper(site: Parts, coordination: Coordination) -> Keeper:
         coordination,
         site.journal,
         MoveBoard(coordination),
-        registry.reference,
+        lambda kind: eligibility.chosen(kind, site.conf.upgrade_levels.worker).reference(),
         limits=admission.limits(site.conf),
         racks=_racks(site),
         nova=Nova(site.api, site.cell_databases),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from droveway.flows.alternates import Alternates
 from droveway.flows.stands import Shown, Stands
+from droveway.persistence.journal.moves import FlowRef
 from droveway.persistence.nova.vm_states import MigrationStatus
 
 if TYPE_CHECKING:
@@ -66,6 +67,17 @@ class Graph:
         return {step.step_name(): step for step in self.walk()}
 
     @functools.cached_property
+    def asked(self) -> frozenset[str]:
+        """The actions that it asks hosts for."""
+        return frozenset(action for step in self.walk() for action in (step.action_name(), *step.asks) if action)
+
+    @functools.cached_property
+    def required(self) -> frozenset[str]:
+        """Those of them that a worker has to know when it is asked: the rest an older one owes until it is upgraded."""
+        owed = {step.action_name() for step in self.walk() if step.owed_by_older}
+        return self.asked - owed
+
+    @functools.cached_property
     def shown(self) -> Shown:
         """What a server's rows show of its steps."""
         names, atoms = list(self.by_name), self.names()
@@ -96,6 +108,10 @@ class Graph:
             at_no_return = step is self.no_return
             yield step(run, at_no_return=at_no_return, past_no_return=past_no_return)
             past_no_return = past_no_return or at_no_return
+
+    def reference(self) -> FlowRef:
+        """What a new flow of it begins with."""
+        return FlowRef(self.kind, self.version, self.digest())
 
     def digest(self) -> str:
         """What a golden test pins: names, order, needs and gives."""

@@ -51,8 +51,7 @@ def step(kind: str, name: str) -> type[Step] | None:
 
 def reference(kind: str) -> FlowRef:
     """What a new flow of this kind begins with."""
-    newest = latest(kind)
-    return FlowRef(newest.kind, newest.version, newest.digest())
+    return latest(kind).reference()
 
 
 def past_no_return(kind: str, version: int) -> frozenset[str]:

@@ -44,6 +44,8 @@ class MoveOptions:
     """The first pause between two such tries; it doubles up to 5 s."""
     step_deadline: float = 600.0
     """How long one try of a step may wait for the cloud's services, all its requests together."""
+    level: int | None = None
+    """The level of what is spoken to workers; None for this release's own."""
     rules: Rules = dataclasses.field(default_factory=Rules)
     """What is configured of the choice of a destination."""
 

@@ -77,6 +77,8 @@ class Step:
     """Whether it deletes what cannot be brought back: a frozen move waits before it."""
     asks: ClassVar[tuple[str, ...]] = ()
     """Actions beside its own that workers must know: hosts of earlier releases are refused when a move is asked for."""
+    owed_by_older: ClassVar[bool] = False
+    """Whether the worker of an earlier release, which does not know its action, owes it until it is upgraded."""
     leaves: ClassVar[Leaves]
     """What it and its undo change in the server's rows in the cell: by that older rows are told from later ones.
 

@@ -7,9 +7,9 @@ from typing import Final
 
 import sqlalchemy as sa
 
+from droveway.engines.conductor import eligibility
 from droveway.engines.operations.asking import NEEDS_OPERATOR, can_go_on, carry, read_move
 from droveway.errors import DrovewayError, Refused, StepError
-from droveway.flows import registry
 from droveway.lab import cloud, runner, servers, stopped
 from droveway.lab.session import Lab
 from droveway.persistence.database import database_time
@@ -95,10 +95,14 @@ def ask_to_delete(lab: Lab, name: str) -> str:
     with lab.journal.write() as session:
         move = session.scalar(sa.select(Move).where(Move.active_server == found.uuid).with_for_update())
         if move is None:
-            move = moves.submit(session, _deletion(lab, found), registry.reference(kinds.DELETE.name))
+            move = moves.submit(session, _deletion(lab, found), _deleting(lab))
         else:
             requests.delete(session, move)
         return move.id
+
+
+def _deleting(lab: Lab) -> moves.FlowRef:
+    return eligibility.chosen(kinds.DELETE.name, lab.conf.upgrade_levels.worker).reference()
 
 
 def _deletion(lab: Lab, found: servers.Found) -> moves.Request:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Final, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy import orm
 
 from droveway.flows import registry
+from droveway.flows.graph import Graph
 from droveway.persistence.database import Executor
-from droveway.persistence.journal import daemons, debts, freezes
+from droveway.persistence.journal import daemons, debts, freezes, kinds
 from droveway.persistence.journal.tables import Daemon
 from droveway.wire.levels import SINCE
 from droveway.wire.values import ACTION_VERSION
@@ -27,19 +27,38 @@ class Known(NamedTuple):
     knows: Sequence[str]
 
 
-def ineligible(session: orm.Session) -> dict[str, str]:
-    """The reason against each host that is to take no server."""
+def chosen(kind: str, pinned: int | None) -> Graph:
+    """The newest graph of the kind that requires nothing of hosts beyond the ``pinned`` level, if there is one.
+
+    Else the newest of all, whose steps say what the hosts lack.
+    """
+    serving = (each for each in registry.versions(kind) if not _beyond(each.required, pinned))
+    return next(serving, registry.latest(kind))
+
+
+def ineligible(session: orm.Session, wanted: Collection[str]) -> dict[str, str]:
+    """The reason against each host that is to take no server; ``wanted``: what its worker has to know, see `needed`."""
     known = daemons.roster(session)
-    old = {host: why for host in known.workers if (why := lacking(known.workers[host]))}
+    old = {host: why for host in known.workers if (why := lacking(known.workers[host], wanted))}
     return debts.owing(session) | old | known.drained() | freezes.hosts(session)
 
 
-def lacking(worker: Daemon) -> str:
+def lacking(worker: Daemon, wanted: Collection[str]) -> str:
     """What the worker lacks of what flows ask of a host; empty when it has all."""
-    missing = sorted(needed() - set(worker.knows))
+    missing = sorted(set(wanted) - set(worker.knows))
     if not missing:
         return ""
-    return f"its worker ({worker.version}) does not know {', '.join(missing)}: upgrade it first"
+    levels = [SINCE.get(name.partition("@")[0], 1) for name in missing]
+    named = (f"{name} (level {level})" if level > 1 else name for name, level in zip(missing, levels, strict=True))
+    instead = _older_graphs(min(levels) - 1)
+    return f"its worker ({worker.version}) does not know {', '.join(named)}: upgrade it first{instead}"
+
+
+def _older_graphs(level: int) -> str:
+    """How to go on at this level meanwhile; empty where no graphs of all kinds are within it."""
+    if not level or pinned_below(level):
+        return ""
+    return f", or set [upgrade_levels] worker = {level} on every conductor's machine until every worker is upgraded"
 
 
 def unsupported(worker: Daemon | Known | None, action: str, pinned: int | None) -> str:
@@ -67,15 +86,21 @@ def unasked(connection: Executor, hosts: Collection[str]) -> dict[str, str]:
     return {host: why for host, why in reasons.items() if why}
 
 
-@functools.cache
-def needed() -> frozenset[str]:
-    """``action@version`` of every action that the newest flows, or the policies of moves, ask a host for."""
-    steps = [step for kind in registry.kinds() for step in registry.latest(kind).walk()]
-    named = {action for step in steps for action in (step.action_name(), *step.asks) if action}
-    return frozenset(f"{action}@{ACTION_VERSION}" for action in (*named, QUESTION))
+def needed(pinned: int | None = None, own: Graph | None = None) -> frozenset[str]:
+    """``action@version`` of every action that flows, or the policies of moves, ask a host for at the ``pinned`` level.
+
+    ``own``: the graph of the move's first flow, so that only those are counted that may come after it; None: of all.
+    """
+    followed = [kind for kind in registry.kinds() if own is None or kinds.of(kind).ends_wait or kinds.of(kind).deletes]
+    graphs = [chosen(kind, pinned) for kind in followed] + ([own] if own is not None else [])
+    return frozenset(f"{action}@{ACTION_VERSION}" for graph in graphs for action in (*graph.asked, QUESTION))
 
 
-def pinned_below(pinned: int | None) -> str:
-    """Why no move can be made while what is spoken to workers is pinned; empty when one can."""
-    later = {action for action in SINCE if f"{action}@{ACTION_VERSION}" in needed()}
-    return next((why for action in sorted(later) if (why := unsupported(None, action, pinned))), "")
+def pinned_below(pinned: int | None, own: Graph | None = None) -> str:
+    """Why no move can be made while what is spoken to workers is pinned; empty when one can.  ``own``: see `needed`."""
+    return _beyond((name.partition("@")[0] for name in needed(pinned, own)), pinned)
+
+
+def _beyond(actions: Iterable[str], pinned: int | None) -> str:
+    """Why the first of these actions cannot be asked for that is beyond the pinned level; empty where none is."""
+    return next((why for action in sorted(actions) if (why := unsupported(None, action, pinned))), "")

@@ -121,6 +121,7 @@ class MoveRun:
         self.server = move.server
         self.flow_uuid = flow_uuid
         self.kind = kind
+        self.graph = graph
         self.shown = graph.shown
         self.epoch = epoch
         self.journal = resources.journal
@@ -390,7 +391,7 @@ class MoveRun:
     def ineligible(self) -> Mapping[str, str]:
         """The reason against each host that is to take no server."""
         with self.journal.read() as session:
-            return eligibility.ineligible(session)
+            return eligibility.ineligible(session, eligibility.needed(self.options.level, self.graph))
 
     def require_thawed(self) -> None:
         """Raise Parked while the move is frozen."""

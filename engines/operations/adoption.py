@@ -24,7 +24,6 @@ from droveway.persistence.restored import EPOCH, INCARNATION, Mark, Restored, ne
 from droveway.printable import SHORT
 from droveway.wire.commands import Registration
 
-
 _LOOK: Final = "droveway audit says what is wrong with it"
 
 

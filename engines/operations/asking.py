@@ -10,6 +10,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 from sqlalchemy import orm
 
+from droveway.engines.conductor import eligibility
 from droveway.engines.keeper import outcomes, policies
 from droveway.engines.operations import adoption, facts
 from droveway.engines.site.site import Parts, Site
@@ -106,7 +107,7 @@ def end(site: Site, name: str, kind: str) -> Move:
         going_on = found is None and require_end(site, move.id, kind)
     elif move.state == State.VERIFYING and kinds.of(kind).asked_for_by_deletes:
         return ask(site, move.id, _to_delete(site, move))
-    return ask(site, move.id, _filing(found or kind, going_on=going_on))
+    return ask(site, move.id, _filing(site, found or kind, going_on=going_on))
 
 
 def filing(site: Parts, move_id: str, kind: str, *, unasked: bool) -> requests.Filing | str:
@@ -121,8 +122,8 @@ def filing(site: Parts, move_id: str, kind: str, *, unasked: bool) -> requests.F
         if unasked:
             return _to_delete(site, move)
         if (done := outcomes.of_move(site.cell_databases, move, settled=True)) is not None:
-            return _filing(done, going_on=False)
-        return _filing(kind, going_on=require_end(site, move_id, kind))
+            return _filing(site, done, going_on=False)
+        return _filing(site, kind, going_on=require_end(site, move_id, kind))
     except DrovewayError as error:
         return str(error)
     except Exception as error:
@@ -139,17 +140,18 @@ def _to_delete(site: Parts, move: Move) -> requests.Filing:
     """How a move that waits ends whose server is to be deleted: by a confirm, unless its rows show a revert."""
     done = outcomes.of_move(site.cell_databases, move)
     begun = outcomes.begun_before(site.journal, site.cell_databases, move) if done is None else None
-    return _filing(done or begun or preconditions.CONFIRM, going_on=begun is not None, shown=True)
+    return _filing(site, done or begun or preconditions.CONFIRM, going_on=begun is not None, shown=True)
 
 
-def _filing(kind: str, *, going_on: bool, shown: bool = False) -> requests.Filing:
+def _filing(site: Parts, kind: str, *, going_on: bool, shown: bool = False) -> requests.Filing:
     """With ``going_on`` as a flow that may have gone further than the journal knows, see `overtaken.is_behind`.
 
     With ``shown`` a server that is to be deleted is reverted too: the rows show that it was, or that this had begun.
     """
+    flow = eligibility.chosen(kind, site.conf.upgrade_levels.worker).reference()
 
     def filed(session: orm.Session, move: Move) -> None:
-        requests.end_wait(session, move, registry.reference(kind), shown=shown)
+        requests.end_wait(session, move, flow, shown=shown)
         if going_on:
             adoption.note(session, move, result={"begun": move.state})
 

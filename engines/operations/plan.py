@@ -6,8 +6,7 @@ from typing import Any
 
 from droveway.engines.operations.submit import Answer, Wish, examine, store_plan
 from droveway.engines.site.site import Site
-from droveway.flows import registry
-from droveway.flows.graph import NO_RETURN
+from droveway.flows.graph import NO_RETURN, Graph
 from droveway.flows.step import Where
 from droveway.printable import SHORT
 
@@ -33,7 +32,7 @@ def plan(site: Site, wish: Wish) -> dict[str, Any]:
         "storage": storage,
         "storage_reason": reason,
         "bytes": moved,
-        "steps": _steps(facts.kind, str(facts.server.host), destination),
+        "steps": _steps(answer.graph, str(facts.server.host), destination),
     }
     return {"id": store_plan(site, answer, body)[:SHORT]} | body
 
@@ -59,8 +58,7 @@ def _checks(site: Site, answer: Answer, destination: str) -> list[dict[str, Any]
     ]
 
 
-def _steps(kind: str, source: str, destination: str) -> list[dict[str, Any]]:
-    graph = registry.latest(kind)
+def _steps(graph: Graph, source: str, destination: str) -> list[dict[str, Any]]:
     places = {Where.SOURCE: source, Where.DESTINATION: destination}
     return [
         {

@@ -14,7 +14,7 @@ from droveway.engines.conductor import eligibility
 from droveway.engines.operations import facts as lab_facts
 from droveway.engines.site.site import Site
 from droveway.errors import Refused, StepError
-from droveway.flows import registry
+from droveway.flows.graph import Graph
 from droveway.persistence.database import database_time
 from droveway.persistence.journal import daemons, debts, kinds, moves
 from droveway.persistence.journal.policies import DEADLINE, HEALTHY, LONGEST, MANUAL
@@ -49,6 +49,8 @@ class Answer:
 
     facts: Facts
     selection: Selection
+    graph: Graph
+    """By which its move would go."""
 
 
 def examine(site: Site, wish: Wish) -> Answer:
@@ -59,12 +61,13 @@ def examine(site: Site, wish: Wish) -> Answer:
         )
     facts = lab_facts.of_move(site, wish.server, flavor=wish.flavor, host=wish.host)
     preconditions.check(facts)
-    _require_able(site, str(facts.server.host))
+    graph = eligibility.chosen(facts.kind, site.conf.upgrade_levels.worker)
+    wanted = _require_able(site, str(facts.server.host), graph)
     try:
-        selection = candidates.schedule(site.cloud.placement, _states(site, facts), _request(site, facts))
+        selection = candidates.schedule(site.cloud.placement, _states(site, facts, wanted), _request(site, facts))
     except StepError as error:
         raise Refused(str(error)) from None
-    return Answer(facts, selection)
+    return Answer(facts, selection, graph)
 
 
 def submit(site: Site, wish: Wish) -> Move:
@@ -72,7 +75,8 @@ def submit(site: Site, wish: Wish) -> Move:
     seconds = _confirm_seconds(site, wish)
     if wish.plan is not None:
         wish = _planned(site, wish)
-    facts = examine(site, wish).facts
+    answer = examine(site, wish)
+    facts = answer.facts
     request = moves.Request(
         kind=facts.kind,
         server=facts.server.id,
@@ -90,7 +94,7 @@ def submit(site: Site, wish: Wish) -> Move:
         project=facts.server.project,
     )
     with site.journal.write() as session:
-        return moves.submit(session, request, registry.reference(facts.kind))
+        return moves.submit(session, request, answer.graph.reference())
 
 
 def _confirm_seconds(site: Site, wish: Wish) -> int:
@@ -179,20 +183,26 @@ def _planned(site: Site, wish: Wish) -> Wish:
     return same
 
 
-def _require_able(site: Site, source: str) -> None:
-    """Raise Refused when the source's worker is too old for what flows ask of it, or may not be asked for it."""
-    if why := eligibility.pinned_below(site.conf.upgrade_levels.worker):
+def _require_able(site: Site, source: str, graph: Graph) -> frozenset[str]:
+    """What workers have to know for a move by the graph.
+
+    Raises Refused when the source's worker is too old for it, or may not be asked for it.
+    """
+    pinned = site.conf.upgrade_levels.worker
+    wanted = eligibility.needed(pinned, graph)
+    if why := eligibility.pinned_below(pinned, graph):
         raise Refused(f"no move can be made now: {why}")
     with site.journal.read() as session:
         worker = daemons.roster(session).workers.get(source)
-    why = eligibility.lacking(worker) if worker is not None else ""
+    why = eligibility.lacking(worker, wanted) if worker is not None else ""
     if why:
         raise Refused(f"the server's host {source} cannot take part in a move: {why}")
+    return wanted
 
 
-def _states(site: Site, facts: Facts) -> list[Any]:
+def _states(site: Site, facts: Facts, wanted: frozenset[str]) -> list[Any]:
     with site.journal.read() as session:
-        ineligible = eligibility.ineligible(session)
+        ineligible = eligibility.ineligible(session, wanted)
     with contextlib.ExitStack() as stack:
         api = stack.enter_context(site.api.read())
         cells = {name: stack.enter_context(database.read()) for name, database in site.cell_databases.items()}

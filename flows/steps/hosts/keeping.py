@@ -30,6 +30,7 @@ class KeepCopy(HostStep):
     where = Where.DESTINATION
     does = "take the move's mark off the server's disks and its guest: they are its own now"
     no_undo = "past the point of no return"
+    owed_by_older = True
 
     def perform(self, ctx: Context) -> dict[str, Any] | None:
         """Nothing of a server that was deleted meanwhile is kept."""
