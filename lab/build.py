@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from droveway.errors import Refused
-from droveway.lab import cloud, daemons, disks, layout, libvirt_hosts, lock, marks, servers, topology
+from droveway.lab import cloud, daemons, disks, layout, libvirt_hosts, lock, marks, packages, servers, topology
 from droveway.lab.layout import Identity, LabHost, Layout
 from droveway.lab.session import Lab
 from droveway.persistence.database import Database, sqlite_url
@@ -30,6 +30,7 @@ def create(root: Path, spec: cloud.Cloud) -> Lab:
     Raises `droveway.errors.Refused` when the directory is taken or cannot be written, or the machine lacks what the
     hypervisor needs.
     """
+    packages.require()
     if spec.hypervisor == "libvirt":
         libvirt_hosts.require_packages()
     files = Layout(root.absolute())

@@ -10,10 +10,13 @@ import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from droveway.lab.boot_guests import BootGuests
 from droveway.lab.layout import Identity, Layout
 from droveway.lab.libvirt_hosts import LibvirtHost, start_hosts
+
+if TYPE_CHECKING:
+    from droveway.lab.boot_guests import BootGuests
 
 
 def start(files: Layout, identity: Identity) -> None:
@@ -30,6 +33,8 @@ def stop(files: Layout, identity: Identity) -> int:
 
 def hypervisor(files: Layout, identity: Identity, name: str) -> BootGuests:
     """The host's hypervisor; its daemon is started again when it has died."""
+    from droveway.lab.boot_guests import BootGuests
+
     daemon = host(files, identity, name)
     daemon.start()
     return BootGuests(

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from droveway.errors import NotFound, Refused
+from droveway.lab import packages
 from droveway.lab.layout import Identity, LabHost, Layout, read_identity
 from droveway.persistence.database import Database, DatabaseUnusable, sqlite_url
 from droveway.persistence.journal import migrate
@@ -36,6 +37,7 @@ class Parts:
     @classmethod
     def open(cls, root: Path) -> Self:
         """The lab in the directory; raises `droveway.errors.Refused` when it is none that can be used."""
+        packages.require()
         layout = Layout(root.absolute())
         return cls(layout, read_identity(layout))
 

@@ -8,6 +8,7 @@ import importlib.metadata
 import inspect
 import pkgutil
 import re
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,11 +16,41 @@ from pathlib import Path
 import pytest
 
 import droveway
+from droveway.errors import Refused
+from droveway.lab import packages
+from droveway.lab.session import Lab
 
 ROOT = Path(__file__).parents[2]
 
 LIBVIRT = {"libvirt": "libvirt-python", "libvirt_qemu": "libvirt-python"}
 """The unit tests run without libvirt's bindings, so nothing that is installed need name their distribution."""
+
+EXTRAS = {
+    "lab": {"lab", "clients.embedded"},
+    "libvirt": {"lab.boot_guests", "workers.hypervisors.libvirt"},
+    "mysql": set(),
+    "postgresql": set(),
+}
+"""The extras that parts of the product need, and what cannot be imported without them."""
+
+IMPORT_WITHOUT = """
+import importlib, pkgutil, sys
+
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name in sys.argv[1:]:
+            raise ModuleNotFoundError(name)
+
+sys.meta_path.insert(0, Missing())
+import droveway
+
+for found in pkgutil.walk_packages(droveway.__path__, "droveway."):
+    if found.name.split(".")[1] not in {"tests", "tools", "docs", "etc"} and ".migrations." not in found.name:
+        try:
+            importlib.import_module(found.name)
+        except ModuleNotFoundError:
+            print(found.name)
+"""
 
 PRIVATE = {
     "PyMySQL": "its waits for a server are bounded, and its socket is looked at",
@@ -33,20 +64,29 @@ PRIVATE = {
 """The distributions of which private names are used, and what for: a new minor version may change them."""
 
 
-def required() -> dict[str, str]:
-    """Read the product's requirements with their bounds, those of the extras that one part of it needs among them."""
+def setup_cfg() -> configparser.ConfigParser:
     setup = configparser.ConfigParser()
     setup.read(ROOT / "setup.cfg", encoding="utf-8")
+    return setup
+
+
+def required() -> dict[str, str]:
+    """Read the product's requirements with their bounds, those of the extras that one part of it needs among them."""
+    setup = setup_cfg()
     extras = setup["options.extras_require"]
-    lines = "\n".join((setup["options"]["install_requires"], extras["libvirt"], extras["mysql"], extras["postgresql"]))
+    lines = "\n".join((setup["options"]["install_requires"], *(extras[extra] for extra in EXTRAS)))
     found = (re.fullmatch(r"([\w.-]+)(?:\[\w+\])?(.*)", line) for line in lines.split())
     return {each[1]: each[2] for each in found if each}
 
 
+def of_extra(extra: str) -> list[str]:
+    """Name the distributions of an extra."""
+    return re.findall(r"^([\w.-]+)", setup_cfg()["options.extras_require"][extra], re.MULTILINE)
+
+
 def imported() -> set[str]:
     """Find the top names of all modules that the product imports, those for types alone left out."""
-    setup = configparser.ConfigParser()
-    setup.read(ROOT / "setup.cfg", encoding="utf-8")
+    setup = setup_cfg()
     folders = [ROOT.joinpath(*package.split(".")[1:]) for package in setup["options"]["packages"].split()]
     paths = [path for folder in folders for path in folder.glob("*.py")]
     return {name for path in paths for name in _names(ast.parse(path.read_bytes()))} - {"droveway"}
@@ -81,6 +121,28 @@ def normal(name: str) -> str:
 def test_what_is_imported_is_required_and_what_is_required_is_imported() -> None:
     modules = imported() - set(sys.stdlib_module_names)
     assert {normal(distribution(module)) for module in modules} == {normal(name) for name in required()}
+
+
+def test_only_what_an_extra_is_for_needs_it() -> None:
+    absent = {normal(name) for extra in EXTRAS for name in of_extra(extra)}
+    modules = [module for module in imported() if normal(distribution(module)) in absent]
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", IMPORT_WITHOUT, *modules], capture_output=True, text=True, check=True
+    )
+    failed = [name.removeprefix("droveway.") for name in done.stdout.split()]
+    rooms = set().union(*EXTRAS.values())
+    assert {"clients.embedded.nodes", "workers.hypervisors.libvirt.hypervisor"} <= set(failed)
+    assert [name for name in failed if not any(f"{name}.".startswith(f"{room}.") for room in rooms)] == []
+
+
+def test_a_lab_says_what_is_to_be_installed_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packages.importlib.util, "find_spec", lambda name: None if name == "placement" else name)
+    with pytest.raises(Refused, match=r"missing \(placement\); run: pip install 'droveway\[lab\]'"):
+        Lab.open(tmp_path)
+
+
+def test_what_a_lab_asks_for_is_what_its_extra_has() -> None:
+    assert {normal(distribution(module)) for module in packages.NEEDED} == {normal(name) for name in of_extra("lab")}
 
 
 def test_a_module_for_types_alone_is_not_counted() -> None:

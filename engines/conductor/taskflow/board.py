@@ -6,6 +6,7 @@ The board holds only what may run now and is rebuilt from the journal when it is
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +15,6 @@ import msgspec
 import sqlalchemy as sa
 from kazoo import exceptions as kazoo_errors
 from kazoo.protocol import paths
-from oslo_serialization import jsonutils
 from taskflow import exceptions
 from taskflow.conductors.backends import impl_executor
 from taskflow.jobs import base
@@ -163,7 +163,7 @@ class MoveBoard(impl_zookeeper.ZookeeperJobBoard):
     def post_flow(self, posting: Posting) -> bool:
         """Offer the flow; False when it is on the board already."""
         data = {"uuid": posting.flow, "name": posting.kind, "details": msgspec.to_builtins(posting)}
-        return self._coordination.create(self.job_path(posting.flow), misc.binary_encode(jsonutils.dumps(data)))
+        return self._coordination.create(self.job_path(posting.flow), json.dumps(data).encode())
 
     def withdraw(self, flow_uuid: str) -> bool:
         """Take the flow off the board; False when somebody has claimed it, or it is not there."""
