@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 import preconditions
-from oslo_config import cfg
+from oslo_config import cfg, types
 
 from droveway import errors
 from droveway.audit.heal.healing import ORPHANS
@@ -210,8 +210,12 @@ def options() -> str:
 
 def bounds(option: cfg.Opt) -> str:
     """The values that it may have."""
-    low, high = getattr(option.type, "min", None), getattr(option.type, "max", None)
-    return "true, false" if low is None else f"{low:g} to {high:g}"
+    kind = option.type
+    if choices := getattr(kind, "choices", None):
+        return ", ".join(choices)
+    if (low := getattr(kind, "min", None)) is not None:
+        return f"{low:g} to {kind.max:g}"
+    return "true, false" if isinstance(kind, types.Boolean) else str(kind.type_name).removesuffix(" value")
 
 
 # What is checked first.

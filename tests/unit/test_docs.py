@@ -118,6 +118,13 @@ def test_every_option_is_in_the_reference(module: object) -> None:
     page = (DOCS / "reference" / "options.rst").read_text(encoding="utf-8")
     options: tuple[cfg.Opt, ...] = module.OPTS  # type: ignore[attr-defined]
     assert all(f"``{option.dest}``" in page for option in options)
+    wrong = [
+        option.dest
+        for option in options
+        for values in re.findall(rf"\* - ``{option.dest}``\n +- ``{re.escape(str(option.default))}``\n +- (.*)", page)
+        if (values == "true, false") != isinstance(option, cfg.BoolOpt)
+    ]
+    assert wrong == []
 
 
 # Commands and tests that pages name.
