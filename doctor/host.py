@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from oslo_config import cfg
+from oslo_utils import units
 
 from droveway.doctor.findings import FINE, Around, Finding
 from droveway.errors import DrovewayError, StepError
@@ -19,7 +20,7 @@ from droveway.workers.hypervisors.configured import configured
 NOVA_CONF: Final = Path("/etc/nova/nova.conf")
 WINDOW: Final = "resize_confirm_window"
 OFF: Final = "0"
-LEAST: Final = 1 << 30
+LEAST: Final = units.Gi
 TENTH: Final = 0.1
 
 

@@ -16,8 +16,8 @@ from droveway.workers.hypervisors.base import Hypervisor
 
 # An image is sparse: an extent of bytes at the start of every 4 MiB, behind the room for a boot sector in the first.
 _STRIDE: Final = 4 * units.Mi
-_EXTENT: Final = 256 * 1024
-_BOOT_ROOM: Final = 64 * 1024
+_EXTENT: Final = 256 * units.Ki
+_BOOT_ROOM: Final = 64 * units.Ki
 
 
 def make_image(path: Path, *, name: str, size_mb: int, hypervisor: str) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import getpass
-from typing import Final
 
 import sqlalchemy as sa
+from oslo_utils import units
 
 from droveway.engines.conductor import eligibility
 from droveway.engines.operations.asking import NEEDS_OPERATOR, can_go_on, carry, read_move
@@ -20,8 +20,6 @@ from droveway.persistence.nova import catalog, objects
 from droveway.persistence.nova import servers as rows
 from droveway.persistence.nova.vm_states import TaskState
 from droveway.printable import SHORT
-
-_MIB_PER_GIB: Final = 1024
 
 
 class StillMoving(DrovewayError):
@@ -150,7 +148,7 @@ def _check_image(lab: Lab, spec: cloud.Server, flavor: catalog.Flavor) -> None:
     if image is None:
         known = ", ".join(image.name for image in lab.cloud.images.images()) or "none"
         raise Refused(f"image {spec.image} is unknown: the lab's images are {known}")
-    needed = max(image.min_disk_gb, -(-(image.size or 0) // _MIB_PER_GIB**3))
+    needed = max(image.min_disk_gb, -(-(image.size or 0) // units.Gi))
     if flavor.root_gb and flavor.root_gb < needed:
         raise Refused(
             f"the root disk of flavor {flavor.name} ({flavor.root_gb} GB) is too small for the image {image.name}, "

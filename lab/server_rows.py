@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Any, Final
 
 import sqlalchemy as sa
+from oslo_utils import units
 from sqlalchemy import orm
 
 from droveway.clients.placement import Placement
@@ -282,7 +283,7 @@ def _image_meta(server: NewServer) -> dict[str, Any]:
     image = server.image
     if image is None:
         # What Nova knows of a boot volume that was made from no image.
-        size = next(volume.size_gb for volume in server.volumes if volume.boot) << 30
+        size = next(volume.size_gb for volume in server.volumes if volume.boot) * units.Gi
         return objects.image_meta({"min_ram": 0, "min_disk": 0, "size": size, "status": "active"})
     now = to_json(utcnow())
     fields = {

@@ -318,7 +318,7 @@ class Defined(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StartGuest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Start the guest when ``power_on``; ``starts`` is its start count before this step began (once recorded)."""
+    """Start the guest when ``power_on``."""
 
     power_on: bool
     permission: Owner = ""

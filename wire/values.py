@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
+from oslo_utils import units
 
 Direction = Literal["execute", "revert"]
 
 ACTION_VERSION: Final = 1
 
-MOST_BYTES: Final = 256 * 1024
+MOST_BYTES: Final = 256 * units.Ki
 """Of a record; ZooKeeper itself takes four times as much."""
 
 LONGEST_ERROR: Final = 2000

@@ -17,6 +17,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from oslo_utils import units
+
 from droveway.wire import queries
 
 BUDGET: Final = 10.0
@@ -28,7 +30,7 @@ MAX_AGE: Final = 3600.0
 MOST: Final = 10000
 """So many files are remembered."""
 
-_PIECE: Final = 4 << 20
+_PIECE: Final = 4 * units.Mi
 _UUID: Final = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 _KEPT: Final = re.compile(rf"{_UUID}_(?:resize|keep-{_UUID})")
 _DISK: Final = re.compile(r"disk(?:\.[a-z0-9]+)?")

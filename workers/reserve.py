@@ -10,7 +10,9 @@ import os
 from pathlib import Path
 from typing import Final
 
-BYTES: Final = 1 << 20
+from oslo_utils import units
+
+BYTES: Final = units.Mi
 """Enough for some hundred short transactions, each of which writes a few pages of the journal."""
 
 

@@ -18,7 +18,6 @@ MANUAL: Final = "manual"
 """Waits for a person, for ever if need be."""
 AUTO: Final = "auto"
 HEALTHY: Final = "healthy"
-POLICIES: Final = (DEADLINE, AUTO, HEALTHY, MANUAL)
 
 LONGEST: Final = 31536000
 """Seconds that a release which knows no `manual` but with a deadline lets such a move wait: the most that it can."""

@@ -11,6 +11,8 @@ import os
 import struct
 from typing import Final, NamedTuple
 
+from oslo_utils import units
+
 from droveway.errors import StepError
 
 RAW: Final = "raw"
@@ -30,7 +32,7 @@ _OLD_LENGTH: Final = 72
 _EXTERNAL_DATA: Final = 1 << 2
 _BACKING_FORMAT: Final = 0xE2792ACA
 _DATA_FILE: Final = 0x44415441
-_MOST_BYTES: Final = 2 << 20
+_MOST_BYTES: Final = 2 * units.Mi
 """Of a header: QEMU keeps it within the first cluster, which has at most so many."""
 _LONGEST_NAME: Final = 1023
 _CLUSTER_BITS: Final = range(9, 22)

@@ -14,6 +14,8 @@ import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Final
 
+from oslo_utils import units
+
 from droveway.errors import DestinationFault
 from droveway.workers.context import Context
 from droveway.workers.directories import CopiedDisk, SetAsideDisk, open_file
@@ -22,7 +24,7 @@ from droveway.workers.transfer.chunk_log import ChunkLog
 from droveway.workers.transfer.proving import Chunk, Proof
 from droveway.workers.transfer.sources import DiskMap, Identity, LocalSource, Source, source_changed
 
-SYNC_BYTES: Final = 16 << 20
+SYNC_BYTES: Final = 16 * units.Mi
 """After so many bytes what was written is synced and journaled: the most that a crash costs for each disk."""
 
 READERS: Final = 3

@@ -11,9 +11,11 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Final, Self
 
+from oslo_utils import units
+
 from droveway.workers.directories import open_file
 
-CHUNK: Final = 4 << 20
+CHUNK: Final = 4 * units.Mi
 """The most that is read, sent and written at once, in bytes; chunks lie on multiples of it."""
 
 BLOCK: Final = 4096

@@ -13,15 +13,16 @@ import time
 from typing import Final
 
 import msgspec
+from oslo_utils import units
 
 from droveway.workers.directories import BaseFile, SetAsideDisk
 from droveway.workers.transfer.sources import DiskMap
 
 _LENGTHS: Final = struct.Struct("!II")
-LONGEST_HEADER: Final = 16 << 20
+LONGEST_HEADER: Final = 16 * units.Mi
 """Bytes: the map of a disk with a million extents."""
 
-LONGEST_QUESTION: Final = 64 << 10
+LONGEST_QUESTION: Final = 64 * units.Ki
 """Bytes: a question names a disk or a server at most, and who asks is not to choose how much memory it takes."""
 
 
