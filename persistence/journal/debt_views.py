@@ -1,7 +1,4 @@
-"""Debts for reading only: who owes what for which move, and what became of it.
-
-Speaks to the tables directly, as `droveway.persistence.journal.move_views` does.
-"""
+"""Debts for reading only: who owes what for which move, and what became of it."""
 
 from __future__ import annotations
 
@@ -14,20 +11,15 @@ import sqlalchemy as sa
 from droveway.errors import NotFound
 from droveway.persistence.database import Database
 from droveway.persistence.journal.debts import AFTER, ERROR, PURGE, RENAME, VOID, WRITTEN_OFF
+from droveway.persistence.journal.tables import Debt, JournalBase, Move
 
 OWED: Final = "owed"
 SETTLED: Final = "settled"
 FORGOTTEN: Final = "written-off"
 VOIDED: Final = "void"
 
-_DEBTS: Final = sa.table(
-    "debts",
-    sa.column("id", sa.Integer),
-    *(sa.column(name, sa.String) for name in ("host", "move_id", "action")),
-    sa.column("details", sa.JSON),
-    *(sa.column(name, sa.DateTime) for name in ("created_at", "not_before", "settled_at")),
-)
-_MOVES: Final = sa.table("moves", *(sa.column(name, sa.String) for name in ("id", "server", "server_name")))
+_DEBTS: Final = JournalBase.metadata.tables[Debt.__tablename__]
+_MOVES: Final = JournalBase.metadata.tables[Move.__tablename__]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -49,8 +41,6 @@ class DebtView:
     written_off_by: str | None
     void: str | None
     """Why nothing is owed any more though nothing was done for it."""
-    undoes: bool
-    """Whether the step's undo is owed, else the step itself."""
     after: str
     """The host that has to show its own copy of the disks before; empty: none has to."""
     created: dt.datetime
@@ -112,7 +102,6 @@ def _view(row: Any) -> DebtView:
         error=row.details.get(ERROR),
         written_off_by=forgotten,
         void=row.details.get(VOID),
-        undoes=row.details.get("direction", "revert") == "revert",
         after=row.details.get(AFTER, ""),
         created=row.created_at,
         due=row.not_before or row.created_at,
