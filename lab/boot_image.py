@@ -11,10 +11,8 @@ import tempfile
 from pathlib import Path
 
 from droveway.errors import Refused
-from droveway.workers.hypervisors import qcow2
 
 SOURCE = Path(__file__).with_name("bootguest.S")
-CODE_BYTES = 4096
 
 
 def assemble() -> bytes:
@@ -29,14 +27,3 @@ def assemble() -> bytes:
         except FileNotFoundError:
             raise Refused("the boot guest needs the Debian package binutils; run: apt-get install binutils") from None
         return code.read_bytes()
-
-
-def make_image(path: Path, size: int) -> None:
-    """A bootable qcow2 image of ``size`` bytes, readable by everyone."""
-    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-        raw = Path(folder, "raw")
-        raw.write_bytes(assemble())
-        with raw.open("r+b") as file:
-            file.truncate(max(size, CODE_BYTES))
-        qcow2.convert(raw, "raw", path)
-    path.chmod(0o644)

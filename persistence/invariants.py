@@ -15,7 +15,6 @@ from droveway.persistence.nova import api, cell_hosts
 from droveway.persistence.restored import EPOCH
 from droveway.printable import SHORT
 
-_ENDED: Final = [state.value for state in ENDED]
 _RESTORE: Final = "restore the journal from a backup, then droveway db adopt"
 _AT_REST: Final = (State.VERIFYING, State.DELETING, State.NEEDS_OPERATOR)
 

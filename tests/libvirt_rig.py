@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 from collections.abc import Iterator
@@ -13,8 +14,19 @@ from hypervisor_contract import Rig
 from droveway.lab import boot_image
 from droveway.lab.boot_guests import BootGuests
 from droveway.lab.libvirt_hosts import LibvirtHost
+from droveway.workers.hypervisors import qcow2
 
 DISK_BYTES = 64 << 20
+
+
+def make_image(path: Path) -> None:
+    """A bootable qcow2 image, readable by everyone."""
+    raw = path.with_suffix(".raw")
+    raw.write_bytes(boot_image.assemble())
+    os.truncate(raw, DISK_BYTES)
+    qcow2.convert(raw, "raw", path)
+    raw.unlink()
+    path.chmod(0o644)
 
 
 def make_overlay(path: Path, base: Path, size: int) -> None:
@@ -29,7 +41,7 @@ class LibvirtRig(Rig):
     def __init__(self, folder: Path, hosts: list[LibvirtHost]) -> None:
         self.base = folder / "base.qcow2"
         if not self.base.exists():
-            boot_image.make_image(self.base, DISK_BYTES)
+            make_image(self.base)
         self.volumes = folder / "volumes"
         self.volumes.mkdir(exist_ok=True)
         self.daemon = hosts[0]
