@@ -37,7 +37,7 @@ class Kind(Protocol):
 def kinds() -> dict[str, Kind]:
     """Every kind that there is, by its name."""
     there = [name for name in KINDS if Path(__file__).with_name(f"{name}.py").exists()]
-    return {name: importlib.import_module(f"support.two_faults.{name}") for name in there}  # type: ignore[misc]
+    return {name: importlib.import_module(f"support.two_faults.{name}") for name in there}
 
 
 def sample(points: Sequence[str], count: int | None, seed: int) -> list[str]:

@@ -17,10 +17,11 @@ import sqlite3
 import threading
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from sqlalchemy.engine.default import DefaultDialect
 from support.daemons import stale_relay
 from support.daemons.stale_relay import Relay
 from support.labs.small_lab import differences, file_flow, in_child, is_released, read_move, until
@@ -158,7 +159,8 @@ def _telling(call: Any, write: str) -> Any:
 
 
 def _hook_databases() -> None:
-    writing, commit = database.Database.writing, database.SqliteDialect.do_commit
+    writing = database.Database.writing
+    commit: Callable[[DefaultDialect, Any], object] = database.SqliteDialect.do_commit
 
     @contextlib.contextmanager
     def beginning(self: database.Database) -> Iterator[Any]:
@@ -174,7 +176,7 @@ def _hook_databases() -> None:
             finally:
                 _open().remove(transaction)
 
-    def committing(self: database.SqliteDialect, dbapi_connection: Any) -> None:
+    def committing(self: DefaultDialect, dbapi_connection: Any) -> None:
         info = dbapi_connection.info
         if info.get(database._WRITES):
             comes_to(f"{info[_NAME]}-commit")

@@ -61,6 +61,7 @@ def _copy(root: Path, kept: Path) -> None:
 
     A file that is replaced meanwhile has another name for a moment, which cp has seen and then no longer finds.
     """
+    said = ""
     for _ in range(TRIES):
         shutil.rmtree(kept, ignore_errors=True)
         kept.mkdir(parents=True)
@@ -72,7 +73,8 @@ def _copy(root: Path, kept: Path) -> None:
         )
         if done.returncode == 0:
             return
-    raise OSError(done.stderr)
+        said = done.stderr
+    raise OSError(said)
 
 
 def copy_database(source: Path, target: Path) -> None:

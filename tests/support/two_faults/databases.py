@@ -106,9 +106,10 @@ def mend(lab: Stage) -> str:
 def _is_of_openstack(lab: Stage, named: str) -> bool:
     """Do what one of OpenStack's own commands on allocations does; whether the sentence names one."""
     books = Placement(embedded_placement(lab.lab.layout.placement))
-    if deleted := _DELETE.fullmatch(named):
+    deleted, healed = _DELETE.fullmatch(named), _HEAL.fullmatch(named)
+    if deleted:
         books.release(deleted[1])
-    elif healed := _HEAL.fullmatch(named):
+    elif healed:
         row = the_row(lab.root, healed[1])
         (node,) = [each["uuid"] for each in cell_rows(lab.root, "compute_nodes") if each["host"] == row["host"]]
         held = {"VCPU": row["vcpus"], "MEMORY_MB": row["memory_mb"]}

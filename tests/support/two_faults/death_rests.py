@@ -126,7 +126,8 @@ def _wait(lab: Stage, how: str) -> None:
 
 def _stop(lab: Stage, what: str, operation: str, more: list[str]) -> None:
     """The move is held at a boundary, or rests as a step cannot go on."""
-    turns, asked = death_flows.turns(operation), []
+    turns = death_flows.turns(operation)
+    asked: list[str] = []
 
     def meet(move: str, step: str, direction: str, phase: str) -> None:
         if phase != "before":

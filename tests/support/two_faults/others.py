@@ -117,8 +117,8 @@ class Bench:
             asking.carry(self.lab.lab, move)
 
     def _submit(self, kind: str) -> str:
-        wish = {"flavor": "large", "host": None} if kind == "resize" else {"flavor": None, "host": DESTINATION}
-        return submit(self.lab.lab, Wish(server="web", **wish)).id
+        wish = Wish(server="web", flavor="large") if kind == "resize" else Wish(server="web", host=DESTINATION)
+        return submit(self.lab.lab, wish).id
 
     def _disconnect(self) -> None:
         self.lab.lab.close()

@@ -143,7 +143,7 @@ class Scene:
         keeping = self._session()
         for host in self._lab.identity.hosts:
             self._start_worker(host)
-            until(lambda at=host: keeping.get(worker_path(at)), f"the worker of {host}")
+            until(functools.partial(keeping.get, worker_path(host)), f"the worker of {host}")
         start.keeper(self._lab, keeping)
         self._conductor = runner.start_conductor(self._lab, self._session(), probe=self._failing)
         if kinds.of(self._kind).ends_wait:

@@ -175,7 +175,7 @@ _VALUES: Final = (
 _PATH: Final = re.compile(r"/here/[a-z0-9./]*|/v/1|/dev/u?random|/usr/share/OVMF/[A-Za-z0-9_.]+")
 
 
-def definition(_: Path, lies: Lies) -> str:
+def definition(_folder: Path, lies: Lies) -> str:
     """A guest's definition by a source: it is refused in one sentence, or all that it names is this host's own."""
     root = etree.fromstring(_GUEST)
     for _ in range(lies.randrange(1, 5)):
@@ -226,7 +226,7 @@ def _harmful(root: Any) -> str:
         name = etree.QName(element)
         if name.namespace not in (None, _OURS):
             return f"it has {element.tag}"
-        if name.namespace is None and name.localname in _HOSTILE:
+        if not name.namespace and name.localname in _HOSTILE:
             return f"it has <{name.localname}>"
         for text in (element.text or "", *element.attrib.values()):
             if "/" in text and (not _PATH.fullmatch(text) or ".." in text):

@@ -122,10 +122,12 @@ def progress(_: Path, lies: Lies) -> str:
         session.close()
     if told is None:
         return ""
-    kept = (told.done, told.total, told.kept)
-    if not all(isinstance(each, int) and 0 <= each < 2**63 for each in kept):
-        return f"{kept} are kept"
-    return "" if 0 <= told.seconds <= 1e9 else f"{told.seconds} seconds are kept"
+    # As it stands there, whatever type the field is declared to have.
+    kept = msgspec.to_builtins(told)
+    counts = [kept[name] for name in ("done", "total", "kept")]
+    if not all(isinstance(each, int) and 0 <= each < 2**63 for each in counts):
+        return f"{counts} are kept"
+    return "" if 0 <= kept["seconds"] <= 1e9 else f"{kept['seconds']} seconds are kept"
 
 
 _HELD: Final[dict[str, dict[str, Any]]] = {
@@ -204,10 +206,12 @@ def result(_: Path, lies: Lies) -> str:
     if found.key != KEY or not 0 <= found.epoch <= NOW:
         return f"the result of {found.key!r} in epoch {found.epoch} is taken"
     if found.error is None:
-        return "" if found.value is None or isinstance(found.value, dict) else f"the value {found.value!r} is taken"
+        # As it stands there, whatever type the field is declared to have.
+        value = msgspec.to_builtins(found)["value"]
+        return "" if value is None or isinstance(value, dict) else f"the value {value!r} is taken"
     stored = step_error(found.error).as_dict()
-    if not all(isinstance(text, str) and len(text) <= MOST_SHOWN for text in stored.values()):
-        return f"{max(map(len, stored.values()))} characters are stored of one error"
+    if other := {type(text).__name__ for text in stored.values()} - {"str"}:
+        return f"{other} is stored of an error, which is text"
     return obeyed(stored)
 
 

@@ -250,7 +250,7 @@ class Watch:
             for row in cell_rows(self.root, "block_device_mapping")
             if row["boot_index"] == 0 and row["destination_type"] == "volume" and not row["deleted"]
         }
-        held = collections.defaultdict(lambda: collections.Counter(_REST))
+        held: dict[str, collections.Counter[str]] = collections.defaultdict(lambda: collections.Counter(_REST))
         for row in cell_rows(self.root, "instances"):
             if row["deleted"]:
                 continue
