@@ -82,6 +82,8 @@ class Release:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.halts = folder / "halts.json"
+        self._halting = f"{OWN}{os.pathsep}{folder}"
+        """Where a daemon imports from that halts where it is told."""
         with tarfile.open(ARCHIVE) as archive:
             archive.extractall(folder / "droveway", filter="data")
 
@@ -125,14 +127,19 @@ class Release:
     def conductor(self, site: Installation, threads: int) -> Daemon:
         """Start a conductor."""
         site.apart = True
-        made = site.conductor("earlier", OS_CONDUCTOR__THREADS=str(threads), **self._environment(halting=True))
+        made = site.conductor(
+            "earlier", OS_CONDUCTOR__THREADS=str(threads), PYTHONPATH=self._halting, HALTS=str(self.halts)
+        )
         site.apart = False
         return made
 
     def workers(self, site: Installation) -> dict[str, Daemon]:
         """Start a worker for every host."""
         site.apart = True
-        made = {host: site.worker(host, **self._environment(halting=True)) for host in sorted(site.lab.identity.hosts)}
+        made = {
+            host: site.worker(host, PYTHONPATH=self._halting, HALTS=str(self.halts))
+            for host in sorted(site.lab.identity.hosts)
+        }
         site.apart = False
         return made
 
@@ -149,12 +156,6 @@ class Release:
         assert done.returncode not in (0, 1), done.stdout + done.stderr
         return done.stderr
 
-    def _environment(self, *, halting: bool) -> dict[str, str]:
-        """``halting``: of a daemon, which halts where it is told."""
-        if halting:
-            return {"PYTHONPATH": f"{OWN}{os.pathsep}{self.folder}", "HALTS": str(self.halts)}
-        return {"PYTHONPATH": str(self.folder)}
-
     def _python(self, arguments: list[str], given: str = "") -> str:
         done = self._run(arguments, given)
         assert done.returncode == 0, done.stderr
@@ -164,7 +165,7 @@ class Release:
         environment = {name: value for name, value in os.environ.items() if name != "DROVEWAY_LAB"}
         return subprocess.run(
             [sys.executable, *arguments],
-            env={**environment, **self._environment(halting=False)},
+            env={**environment, "PYTHONPATH": str(self.folder)},
             input=given,
             cwd=self.folder,
             capture_output=True,

@@ -10,14 +10,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-import support
 from support.daemons.daemons import LONG, Daemon
 from support.labs.small_lab import until
 
 PATIENCE: Final = 3 * LONG
 """Seconds within which it has to come to all places, however busy the machine is."""
 
-HABITS: Final = Path(next(iter(support.__path__))) / "habits" / "sleeping"
+TESTS: Final = Path(__file__).parents[2]
+HABITS: Final = TESTS / "support" / "habits" / "sleeping"
 
 
 class Sleeper:
@@ -29,7 +29,7 @@ class Sleeper:
         self._folder = folder
         self._places: dict[str, str] = {}
         folder.mkdir()
-        self.environment = {"PYTHONPATH": os.pathsep.join([str(HABITS / kind), str(HABITS)]), "SLEEPER": str(folder)}
+        self.environment = {"PYTHONPATH": os.pathsep.join([str(HABITS / kind), str(TESTS)]), "SLEEPER": str(folder)}
 
     def close(self) -> None:
         """End it, asleep or not."""

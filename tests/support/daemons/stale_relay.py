@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -150,15 +151,18 @@ class Scene:
         for conductor, pause in stale:
             assert conductor.busy() == 1
             pause.go_on.set()
-            until(lambda each=conductor: each.busy() == 0, f"the end of the stale run at {pause.step}")
+            self._await_idle(conductor, pause.step)
             assert differences(before, self._picture()) == [], f"the conductor that was paused at {pause.step}"
         assert_balanced(self._lab)
+
+    def _await_idle(self, conductor: Conductor, step: str) -> None:
+        until(lambda: conductor.busy() == 0, f"the end of the stale run at {step}")
 
     def _start_workers(self) -> None:
         session = self._session()
         for host in self._lab.identity.hosts:
             runner.start_worker(self._lab, host, self._session())
-            until(lambda at=host: session.get(worker_path(at)), f"the worker of {host}")
+            until(functools.partial(session.get, worker_path(host)), f"the worker of {host}")
 
     def _resize(self) -> None:
         move = file_flow(self._lab, "resize")

@@ -164,8 +164,9 @@ def serve(control: socket.socket) -> list[str] | None:
     """
     daemons: dict[int, tuple[int, socket.socket]] = {}
     while True:
-        for ready in select.select([control, *daemons], [], [])[0]:
-            if ready is not control:
+        watched: list[socket.socket | int] = [control, *daemons]
+        for ready in select.select(watched, [], [])[0]:
+            if isinstance(ready, int):
                 pid, telling = daemons.pop(ready)
                 _tell_end(pid, telling)
                 os.close(ready)

@@ -318,7 +318,7 @@ class World:
         build.destroy(self.lab.layout.root)
 
     def _ids(self) -> dict[str, str]:
-        found = {}
+        found: dict[str, str] = {}
         for database in self.lab.cell_databases.values():
             with database.read() as session:
                 found |= {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import functools
 import json
 import os
 import shutil
@@ -112,7 +113,7 @@ class Processes:
     def wipe(self) -> None:
         """Remove every node, though the processes make new ones meanwhile."""
         for folder in self.session.children(ROOT):
-            until(lambda path=f"{ROOT}/{folder}": self._remove(path), f"the end of {folder}")
+            until(functools.partial(self._remove, f"{ROOT}/{folder}"), f"the end of {folder}")
 
     def _remove(self, path: str) -> bool:
         try:

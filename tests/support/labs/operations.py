@@ -46,7 +46,7 @@ class Standing:
     directories: list[str]
     """PLACE/NAME of everything below the hosts' instances that bears the server's id."""
     bindings: list[dict[str, str]]
-    attachments: list[tuple[str, str]]
+    attachments: list[tuple[str | None, str]]
     """Host and status of every attachment."""
     plugged: list[str]
     connected: list[str]

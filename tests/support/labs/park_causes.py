@@ -104,8 +104,14 @@ def _unmount(broken: Broken) -> None:
     instances = broken.lab.lab.layout.host("host1") / "instances"
     broken.hide(instances)
     instances.mkdir()
-    # What the worker made of the empty directory goes first.
-    broken.mends.append(lambda: [path.unlink() for path in instances.iterdir()] and instances.rmdir())
+
+    def back() -> None:
+        # What the worker made of the empty directory goes first.
+        for path in instances.iterdir():
+            path.unlink()
+        instances.rmdir()
+
+    broken.mends.append(back)
 
 
 def _aside(broken: Broken) -> Path:
@@ -160,6 +166,7 @@ def _start_on_source(broken: Broken) -> None:
 def _forget_spec(broken: Broken) -> None:
     """Nova's own archiving has taken it, as it does with what it counts as deleted."""
     table, server = api.RequestSpec.__table__, broken.lab.id_of(STOPPED)
+    assert isinstance(table, sa.Table)
     with broken.lab.lab.api.write() as session:
         row = dict(session.execute(sa.select(table).where(table.c.instance_uuid == server)).mappings().one())
         session.execute(table.delete().where(table.c.instance_uuid == server))

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
 from droveway.cli import main
 from droveway.lab import faults
@@ -22,7 +23,13 @@ CHUNK_SECONDS = 4.0
 Probe = Callable[[str, Direction, str, str], None]
 
 
-def slowed(make: Callable[[Layout, str], Probe], go: Path) -> Callable[[Layout, str], Probe]:
+class Make(Protocol):
+    """Makes the probe of one host's worker."""
+
+    def __call__(self, files: Layout, host: str) -> Probe: ...
+
+
+def slowed(make: Make, go: Path) -> Make:
     """Workers' probes that wait before each chunk but the first ones."""
     pause = threading.Event()
     passed = itertools.count(1)

@@ -38,7 +38,8 @@ def machine(world: World, state: State, host: int) -> Iterator[tuple[str, State]
         left = state.left._replace(lost_notes=state.left.lost_notes - 1)
         yield "worker B: its journal is lost", state._replace(noted=-1, left=left)
     own = store_of(state, A)[1]
-    lasting = state.left.deaths and not (state.slots[B] and state.slots[B].direction == "undo")
+    slot = state.slots[B]
+    lasting = state.left.deaths and not (slot and slot.direction == "undo")
     # Nobody installs a host within the seconds between its showing a disk and what follows from that.
     if host == A and len(state.stores) == 2 and lasting and own and own.fresh and _copied(state):
         left = state.left._replace(deaths=state.left.deaths - 1)

@@ -54,8 +54,10 @@ class Site:
     def copy(self, **facts: Any) -> dict[str, Any]:
         return self.cloud.run("beta", "copy_disks", self.details, **facts)
 
-    def remote(self, *, patience: float = 5.0, **facts: Any) -> RemoteSource:
-        hello = frames.Hello(**({"peer": "beta", "server": SERVER, "move": MOVE, "epoch": 1} | facts))
+    def remote(
+        self, *, patience: float = 5.0, peer: str = "beta", server: str = SERVER, move: str = MOVE, epoch: int = 1
+    ) -> RemoteSource:
+        hello = frames.Hello(peer=peer, server=server, move=move, epoch=epoch)
         address = self.cloud.hosts["alpha"].transfer_address
         identity = self.cloud.hosts["beta"].identity
         return RemoteSource("alpha", address, hello, pause=lambda seconds: None, patience=patience, identity=identity)

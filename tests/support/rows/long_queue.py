@@ -78,6 +78,7 @@ def add_servers(lab: Lab, count: int) -> None:
         (lab.api, InstanceMapping, "instance_uuid"),
     ):
         table = model.__table__
+        assert isinstance(table, sa.Table)
         with database.begin() as connection:
             like = dict(connection.execute(sa.select(table).limit(1)).mappings().one())
             del like["id"]

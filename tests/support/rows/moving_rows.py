@@ -9,7 +9,7 @@ import datetime as dt
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 import sqlalchemy as sa
@@ -17,7 +17,7 @@ from sqlalchemy import orm
 
 from droveway.flows import registry
 from droveway.flows.before import Before, PortBefore, VolumeBefore, as_json
-from droveway.flows.run import Context
+from droveway.flows.run import Context, Run
 from droveway.flows.stands import Shown
 from droveway.persistence.database import Database, sqlite_url
 from droveway.persistence.journal import step_runs
@@ -120,8 +120,8 @@ class Moving:
         self.told: list[Any] = []
         """Details of each of these commands."""
         self.down: set[str] = set()
-        self.cloud = SimpleNamespace(network=SimpleNamespace(ports=lambda _server: self.ports))
         self.ports = [SimpleNamespace(id=PORT, mac="fa:16:3e:00:00:01", profile={}, bindings={})]
+        self.cloud = SimpleNamespace(network=SimpleNamespace(ports=lambda _server: self.ports))
         with self.journal.write() as session:
             session.add(self.row)
         with self.cell.write() as session:
@@ -158,8 +158,10 @@ class Moving:
         with self.cell.write() as session:
             values = {"host": host, "node": host, "task_state": task, "vm_state": vm_state}
             session.execute(sa.update(Instance).values(**values))
-            changed = session.execute(sa.update(Migration).where(Migration.uuid == MOVE).values(status=status))
-            if not changed.rowcount:
+            known = session.scalar(sa.select(Migration).where(Migration.uuid == MOVE))
+            if known is not None:
+                known.status = status
+            else:
                 session.add(
                     Migration(
                         uuid=MOVE,
@@ -207,7 +209,8 @@ class Moving:
 
     def context(self, step: str, direction: Direction = "execute") -> Context:
         """Make the context of one run of a step of this move."""
-        return Context(self, step, direction, self.row, self.chosen, {})
+        # Of a run there is what the steps that are tested here ask of it; for anything else they fail.
+        return Context(cast("Run", self), step, direction, self.row, self.chosen, {})
 
     def attempt(self, _move: Move) -> MoveAttempt | None:
         """Return the alternate that the move is on."""

@@ -184,7 +184,7 @@ class Ensemble:
     """Three servers that stand in for one another."""
 
     def __init__(self, folder: Path, authority: Authority | None = None, *, serves_readers: bool = False) -> None:
-        files = [authority and authority.issue(f"zookeeper{number}") for number in (1, 2, 3)]
+        files = [authority.issue(f"zookeeper{number}") if authority else None for number in (1, 2, 3)]
         self.servers = [
             Server(folder / str(number), number, files[number - 1], serves_readers=serves_readers)
             for number in (1, 2, 3)

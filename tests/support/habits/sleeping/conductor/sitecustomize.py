@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from asleep import give_up, pass_by
+from support.habits.sleeping.asleep import give_up, pass_by
 
 from droveway.clients import rest
 from droveway.engines.conductor import conductor, run

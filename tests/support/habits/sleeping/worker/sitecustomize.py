@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from asleep import give_up, pass_by
+from support.habits.sleeping.asleep import give_up, pass_by
 
 from droveway.workers import context, daemon, run
 
