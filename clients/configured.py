@@ -1,10 +1,8 @@
-"""Makes the clients of the services that the configuration describes; nothing is sent before the first request.
-
-Each function raises `droveway.errors.Refused` naming what is missing of its service.
-"""
+"""Makes the clients of the services that the configuration describes."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
@@ -22,40 +20,47 @@ _NOBODY: Final = "00000000-0000-0000-0000-000000000000"
 """No server has this uuid."""
 
 
-def cloud(conf: cfg.ConfigOpts) -> Cloud:
-    """Make the clients of all services that moves ask."""
-    return Cloud(placement=placement(conf), network=network(conf), volumes=volumes(conf))
+class Services:
+    """Makes each client when it is first used: a host is told of Cinder alone, and the doctor looks at one by one.
 
+    Raises `droveway.errors.Refused` naming what is missing of a service; nothing is sent before the first request.
+    """
 
-def placement(conf: cfg.ConfigOpts) -> Placement:
-    """Make the client of Placement."""
-    session, where = sessions.connect(conf, "placement")
-    return Placement(session, **where)
+    def __init__(self, conf: cfg.ConfigOpts) -> None:
+        self._conf = conf
 
+    @functools.cached_property
+    def placement(self) -> Placement:
+        """Placement."""
+        session, where = sessions.connect(self._conf, "placement")
+        return Placement(session, **where)
 
-def network(conf: cfg.ConfigOpts) -> Network:
-    """Make the client of Neutron."""
-    return Network(sessions.Proxy(conf, "neutron", version="2"))
+    @functools.cached_property
+    def network(self) -> Network:
+        """Neutron."""
+        return Network(sessions.Proxy(self._conf, "neutron", version="2"))
 
+    @functools.cached_property
+    def volumes(self) -> Volumes:
+        """Cinder."""
+        return Volumes(sessions.Proxy(self._conf, "cinder", version="3"))
 
-def volumes(conf: cfg.ConfigOpts) -> Volumes:
-    """Make the client of Cinder."""
-    return Volumes(sessions.Proxy(conf, "cinder", version="3"))
+    def cloud(self) -> Cloud:
+        """Return all that moves ask."""
+        return Cloud(placement=self.placement, network=self.network, volumes=self.volumes)
 
+    def ask(self, group: str) -> None:
+        """Ask the service of this group what a move asks of it, and change nothing; raises StepError."""
+        questions: dict[str, Callable[[], object]] = {
+            "placement": lambda: self.placement.allocations(_NOBODY),
+            "neutron": lambda: self.network.ports(_NOBODY),
+            "cinder": lambda: self.volumes.for_server(_NOBODY),
+        }
+        questions[group]()
 
-def ask(conf: cfg.ConfigOpts, group: str) -> None:
-    """Ask the service of this group what a move asks of it, and change nothing; raises `droveway.errors.StepError`."""
-    questions: dict[str, Callable[[], object]] = {
-        "placement": lambda: placement(conf).allocations(_NOBODY),
-        "neutron": lambda: network(conf).ports(_NOBODY),
-        "cinder": lambda: volumes(conf).for_server(_NOBODY),
-    }
-    questions[group]()
-
-
-def require_answer(conf: cfg.ConfigOpts, group: str) -> None:
-    """Raise `droveway.errors.Refused` when the service of this group gives no answer to what a move asks of it."""
-    try:
-        ask(conf, group)
-    except StepError as error:
-        raise Refused(f"{error}; start it, or correct [{group}]") from None
+    def require_answer(self, group: str) -> None:
+        """Raise `droveway.errors.Refused` when the service of this group gives no answer to what a move asks of it."""
+        try:
+            self.ask(group)
+        except StepError as error:
+            raise Refused(f"{error}; start it, or correct [{group}]") from None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from droveway.clients import configured
 from droveway.conf.services import GROUPS
 from droveway.doctor.findings import FINE, Around, Finding
 from droveway.errors import DrovewayError
@@ -14,7 +13,7 @@ def check(around: Around) -> Iterator[Finding]:
     """Each service, asked one question that changes nothing, at the microversion that moves use."""
     for group in GROUPS:
         try:
-            configured.require_answer(around.conf, group)
+            around.site.services.require_answer(group)
         except DrovewayError as error:
             yield Finding("service-away", group, str(error))
         else:

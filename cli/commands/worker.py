@@ -110,7 +110,7 @@ class Run(Daemon):
         from oslo_utils import units
 
         from droveway import certificates, clocks
-        from droveway.clients.configured import volumes
+        from droveway.clients.configured import Services
         from droveway.clients.references import References
         from droveway.clients.zookeeper import connect_configured, progress_path
         from droveway.workers.daemon import Worker
@@ -125,7 +125,7 @@ class Run(Daemon):
         limits = Limits(host=conf.worker.transfer_limit * units.Mi, each=conf.worker.transfer_limit_each * units.Mi)
         hypervisor = configured(conf, host)
         stack.callback(hypervisor.close)
-        references = References(volumes(conf))
+        references = References(Services(conf).volumes)
         session = connect_configured(conf, host)
         stack.callback(session.close)
         theirs = session.clock(progress_path(host))

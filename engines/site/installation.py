@@ -11,8 +11,8 @@ import sqlalchemy as sa
 from oslo_config import cfg
 
 from droveway import clocks
-from droveway.clients import configured
 from droveway.clients.cloud import Cloud
+from droveway.clients.configured import Services
 from droveway.conf.services import GROUPS
 from droveway.errors import Refused
 from droveway.persistence.database import Database, database_time
@@ -38,6 +38,7 @@ class Installation:
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         self.conf = conf
+        self.services = Services(conf)
 
     @functools.cached_property
     def journal(self) -> Database:
@@ -72,7 +73,7 @@ class Installation:
     @functools.cached_property
     def cloud(self) -> Cloud:
         """The cloud's services."""
-        return configured.cloud(self.conf)
+        return self.services.cloud()
 
     def any_journal(self) -> Database:
         """The journal, whatever schema it has."""
@@ -130,7 +131,7 @@ class Installation:
     def require_services(self) -> None:
         """Raise `droveway.errors.Refused` naming the first service that gives no answer to what a move asks of it."""
         for group in GROUPS:
-            configured.require_answer(self.conf, group)
+            self.services.require_answer(group)
 
     def close(self) -> None:
         """Give back every connection."""

@@ -9,8 +9,8 @@ from typing import Final
 import pytest
 
 from droveway.cli.view.explanations import EXPLANATIONS
-from droveway.clients import configured
 from droveway.clients.cloud import Cloud
+from droveway.clients.configured import Services
 from droveway.clients.embedded.cloud import EmbeddedCloud, embedded_cloud
 from droveway.conf import services, settings
 from droveway.errors import Refused
@@ -48,7 +48,7 @@ def test_an_installation_says_of_every_service_that_moves_ask_how_it_is_reached(
     path = tmp_path / "droveway.conf"
     way_in = "auth_type = none\nendpoint_override = http://127.0.0.1:9/\n"
     path.write_text("".join(f"[{group}]\n{way_in}" for group in services.GROUPS))
-    made = configured.cloud(settings.load_deployment(path))
+    made = Services(settings.load_deployment(path)).cloud()
     assert [name for name in asked if getattr(made, name) is None] == [], "make it in clients/configured.py"
 
 
@@ -58,4 +58,4 @@ def test_each_service_is_asked_though_nobody_says_how_the_others_are_reached(gro
     path = tmp_path / "droveway.conf"
     path.write_text(f"[{group}]\nauth_type = none\nendpoint_override = http://127.0.0.1:1/\n")
     with pytest.raises(Refused, match=rf"start it, or correct \[{group}\]$"):
-        configured.require_answer(settings.load_deployment(path), group)
+        Services(settings.load_deployment(path)).require_answer(group)

@@ -21,7 +21,8 @@ from support.labs.small_lab import until
 from support.servers.certificates import Authority
 
 from droveway import deadlines
-from droveway.clients import configured, transport
+from droveway.clients import transport
+from droveway.clients.configured import Services
 from droveway.conf import services, settings
 from droveway.errors import StepError
 
@@ -100,7 +101,7 @@ def fixture_ask(request: pytest.FixtureRequest, tmp_path: Path) -> Asks:
         group = request.param
         path.write_text(f"[{group}]\nauth_type = none\nendpoint_override = {root}\ntimeout = {timeout:g}\n")
         conf = settings.load_deployment(path)
-        configured.ask(conf, group)
+        Services(conf).ask(group)
 
     return ask
 

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 from keystoneauth1 import exceptions
 
-from droveway.clients import configured, sessions
+from droveway.clients import sessions
+from droveway.clients.configured import Services
 from droveway.conf import services, settings
 
 PASSWORD = "canary-keystone-55d1"
@@ -119,7 +120,7 @@ def test_neutron_and_cinder_are_found_in_the_catalog(cloud: Cloud, tmp_path: Pat
     )
     path.write_text("".join(f"[{group}]\n{way_in}" for group in services.GROUPS))
     conf = settings.load_deployment(path)
-    assert configured.network(conf).ports("server") == []
-    assert configured.volumes(conf).for_server("server") == []
+    assert Services(conf).network.ports("server") == []
+    assert Services(conf).volumes.for_server("server") == []
     assert "/network/v2.0/ports" in cloud.asked
     assert any(asked.startswith(f"/volume/v3/{PROJECT}/attachments") for asked in cloud.asked)
