@@ -71,7 +71,7 @@ def planted(*kinds: str, workers: bool = True) -> Iterator[None]:
     from droveway.workers.actions import table
 
     with (
-        mock.patch.dict(commands.ACTIONS, {ACTION: _SCHEMA}),  # type: ignore[arg-type]
+        mock.patch.dict(commands.ACTIONS, {ACTION: _SCHEMA}),
         mock.patch.dict(levels.SINCE, {ACTION: LATER}),
         mock.patch.dict(table.ACTIONS),
         mock.patch.dict(registry.GRAPHS, graphs(*kinds)),
