@@ -18,8 +18,8 @@ from droveway.engines.conductor.run import Probe, Resources
 from droveway.engines.conductor.taskflow.board import MoveBoard
 from droveway.engines.keeper import admission, queue, returning
 from droveway.engines.keeper.admission import Racks
-from droveway.engines.keeper.folders import HostFolders
 from droveway.engines.keeper.health import Standard
+from droveway.engines.keeper.host_nodes import HostFolders
 from droveway.engines.keeper.keeper import Keeper
 from droveway.engines.keeper.outcomes import Nova
 from droveway.engines.keeper.roster import Roster

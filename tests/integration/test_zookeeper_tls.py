@@ -33,7 +33,7 @@ from droveway.clients.zookeeper import (
     worker_path,
 )
 from droveway.engines.conductor.taskflow.board import MoveBoard, Posting
-from droveway.engines.keeper.folders import host_folders
+from droveway.engines.keeper.host_nodes import host_folders
 from droveway.errors import CoordinationLost
 from droveway.lab import build, snapshot
 from droveway.persistence.journal.states import State
