@@ -18,11 +18,11 @@ from droveway.engines.conductor.run import Probe, Resources
 from droveway.engines.conductor.taskflow.board import MoveBoard
 from droveway.engines.keeper import admission, queue, returning
 from droveway.engines.keeper.admission import Racks
+from droveway.engines.keeper.daemon_registry import Roster
 from droveway.engines.keeper.health import Standard
 from droveway.engines.keeper.host_nodes import HostFolders
 from droveway.engines.keeper.keeper import Keeper
 from droveway.engines.keeper.outcomes import Nova
-from droveway.engines.keeper.roster import Roster
 from droveway.engines.operations import asking
 from droveway.engines.site.site import Parts
 from droveway.flows import registry

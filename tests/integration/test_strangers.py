@@ -15,7 +15,7 @@ from support.two_faults.stranger_lies import Lies
 from droveway.clients.zookeeper import result_path
 from droveway.engines.conductor import answers
 from droveway.engines.conductor.host_channel import HostChannel
-from droveway.engines.keeper.roster import Roster
+from droveway.engines.keeper.daemon_registry import Roster
 from droveway.persistence.journal.tables import Daemon
 from droveway.wire import codec, commands, queries
 from droveway.workers.actions import copies

@@ -11,7 +11,7 @@ import pytest
 from droveway.clients.zookeeper import Coordination, connect_embedded, embedded_store, step_path, worker_path
 from droveway.doctor import workers as doctor
 from droveway.engines.conductor import incarnation, registrations
-from droveway.engines.keeper.roster import Roster
+from droveway.engines.keeper.daemon_registry import Roster
 from droveway.engines.operations import adoption
 from droveway.errors import Refused
 from droveway.persistence.database import Database, sqlite_url

@@ -28,7 +28,7 @@ from droveway.clients.zookeeper import (
 from droveway.doctor import workers as doctor
 from droveway.engines.conductor import answers, incarnation
 from droveway.engines.conductor.host_channel import HostChannel
-from droveway.engines.keeper.roster import Roster
+from droveway.engines.keeper.daemon_registry import Roster
 from droveway.errors import Refused, step_error
 from droveway.persistence.database import Database, sqlite_url
 from droveway.persistence.journal import daemons
