@@ -17,7 +17,7 @@ import sqlalchemy as sa
 
 from droveway.clients.zookeeper import Coordination
 from droveway.engines.conductor import incarnation, registrations
-from droveway.engines.conductor.rounds import one_round
+from droveway.engines.conductor.loop_guard import one_round
 from droveway.flows import registry
 from droveway.outages import Outage
 from droveway.persistence.database import Database, absence

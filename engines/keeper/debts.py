@@ -20,8 +20,8 @@ from droveway.clients.zookeeper import ROOT, Coordination, move_path
 from droveway.clocks import Steady
 from droveway.engines.conductor import eligibility, fencing, incarnation, step_marks
 from droveway.engines.conductor.host_channel import Fence, HostChannel, Overdue, Unreachable, key_of
+from droveway.engines.conductor.loop_guard import one_round
 from droveway.engines.conductor.owed import Owed
-from droveway.engines.conductor.rounds import one_round
 from droveway.engines.keeper import returning
 from droveway.engines.keeper.returning import FindHome
 from droveway.errors import Fenced

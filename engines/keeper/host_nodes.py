@@ -19,7 +19,7 @@ from droveway.clients.zookeeper import (
     result_path,
     worker_path,
 )
-from droveway.engines.conductor.rounds import one_round
+from droveway.engines.conductor.loop_guard import one_round
 from droveway.outages import Outage
 from droveway.persistence.database import Database
 from droveway.persistence.nova.api import HostMapping

@@ -19,7 +19,7 @@ import sqlalchemy as sa
 from droveway.clients.zookeeper import BOARD, Coordination, worker_path
 from droveway.clocks import Steady
 from droveway.engines.conductor import eligibility, incarnation
-from droveway.engines.conductor.rounds import one_round
+from droveway.engines.conductor.loop_guard import one_round
 from droveway.engines.conductor.taskflow.board import MoveBoard, Posting, posting_of
 from droveway.engines.keeper import policies, queue
 from droveway.engines.keeper.admission import Admission, Limits, Place, Racks, places

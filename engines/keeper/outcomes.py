@@ -20,7 +20,7 @@ from typing import Final
 import sqlalchemy as sa
 from sqlalchemy import orm
 
-from droveway.engines.conductor.rounds import one_round
+from droveway.engines.conductor.loop_guard import one_round
 from droveway.flows.steps.hosts.command import ADOPTED
 from droveway.outages import Outage
 from droveway.persistence.database import Database
