@@ -28,7 +28,7 @@ from droveway.cli.registry import COMMANDS
 from droveway.cli.view.explanations import EXPLANATIONS
 from droveway.conf import settings
 from droveway.doctor.findings import MEANINGS
-from droveway.engines.operations import asking, plan
+from droveway.engines.operations import move_requests, plan
 from droveway.errors import IllegalTransition
 from droveway.flows import pictures, registry
 from droveway.flows.graph import NO_RETURN, Graph
@@ -427,20 +427,20 @@ def output() -> str:
 def exit_codes() -> list[tuple[str, str]]:
     """Every exit code; the numbers are the code's own."""
     rows = {
-        asking.DONE: "done; or accepted, or clean; or resting where it was asked to go, as at ``verifying``",
+        move_requests.DONE: "done; or accepted, or clean; or resting where it was asked to go, as at ``verifying``",
         main.INTERNAL: "an error inside Droveway; the message says where its traceback is. Of ``doctor`` and ``upgrade "
         "check``: a warning",
         main.USAGE: "refused or bad usage: nothing was changed. Of ``doctor`` and ``upgrade check``: a failure",
-        asking.UNDONE: "the move ended undone, or ``audit`` or ``db check`` found something",
-        asking.NEEDS_OPERATOR: "a move needs an operator",
+        move_requests.UNDONE: "the move ended undone, or ``audit`` or ``db check`` found something",
+        move_requests.NEEDS_OPERATOR: "a move needs an operator",
         request.TIMED_OUT: "``move wait --timeout`` ran out",
         main.INTERRUPTED: "Ctrl-C: the watching ended, not the move",
         main.BROKEN_PIPE: "whoever read the output ended first",
     }
     clash = {
         errors.Refused.exit_code: main.USAGE,
-        errors.StepError.exit_code: asking.UNDONE,
-        audit_command.FOUND: asking.UNDONE,
+        errors.StepError.exit_code: move_requests.UNDONE,
+        audit_command.FOUND: move_requests.UNDONE,
     }
     if any(one != other for one, other in clash.items()):
         raise SystemExit(f"exit codes disagree: {clash}")

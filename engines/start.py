@@ -23,7 +23,7 @@ from droveway.engines.keeper.health import Standard
 from droveway.engines.keeper.host_nodes import HostFolders
 from droveway.engines.keeper.keeper import Keeper
 from droveway.engines.keeper.outcomes import Nova
-from droveway.engines.operations import asking
+from droveway.engines.operations import move_requests
 from droveway.engines.site.site import Parts
 from droveway.flows import registry
 from droveway.flows.run import MoveOptions
@@ -100,7 +100,7 @@ def keeper(site: Parts, coordination: Coordination) -> Keeper:
         probe=KEEPER_PROBE,
         standard=Standard(healthy_after=conf.healthy_after, probe_timeout=conf.probe_timeout),
         level=site.conf.upgrade_levels.worker,
-        filing=lambda due: asking.filing(site, due.move, due.kind, unasked=due.unasked),
+        filing=lambda due: move_requests.filing(site, due.move, due.kind, unasked=due.unasked),
         find_home=returning.homes(site.cells),
         declared=lambda: _declared(site),
     )

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from oslo_utils import units
 
 from droveway.engines.conductor import eligibility
-from droveway.engines.operations.asking import NEEDS_OPERATOR, can_go_on, carry, read_move
+from droveway.engines.operations.move_requests import NEEDS_OPERATOR, can_go_on, carry, read_move
 from droveway.errors import DrovewayError, Refused, StepError
 from droveway.lab import cloud, runner, servers, stopped
 from droveway.lab.session import Lab

@@ -20,7 +20,7 @@ from droveway.clients.zookeeper import Coordination, connect_embedded, embedded_
 from droveway.engines import start
 from droveway.engines.conductor.conductor import Conductor
 from droveway.engines.conductor.run import Probe
-from droveway.engines.operations.asking import can_go_on
+from droveway.engines.operations.move_requests import can_go_on
 from droveway.errors import DrovewayError, Refused
 from droveway.flows import registry
 from droveway.flows.step import Where

@@ -30,7 +30,7 @@ from support.rows import long_queue
 from support.servers import postgres_server, zookeeper_server
 
 from droveway.clocks import now
-from droveway.engines.operations import asking
+from droveway.engines.operations import move_requests
 from droveway.engines.operations.submit import Wish, submit
 from droveway.lab import build, cloud, runner
 from droveway.lab.session import Lab
@@ -176,7 +176,7 @@ def measure_latency(lab: Lab, rounds: int, found: Found, what: str) -> None:
             first = sa.select(sa.func.min(MoveStep.started_at)).where(MoveStep.move_id == move)
             begun.append(milliseconds(session.execute(first).scalar_one(), accepted))
         claimed.append(milliseconds(claim_of(lab, move).claimed_at, accepted))
-        asking.ask(lab, move, asking.confirm)
+        move_requests.ask(lab, move, move_requests.confirm)
         until_rest(lab, move)
     found[f"submit {what}, median ms"], found[f"submit {what}, p99 ms"] = statistics.median(asked), p99(asked)
     found[f"submit to claim {what}, median ms"] = statistics.median(claimed)
@@ -229,7 +229,7 @@ def there_and_confirmed(lab: Lab, server: str) -> str:
     move = submitted(lab, server)[0]
     until_rest(lab, move)
     require(lab, move, State.VERIFYING)
-    asking.ask(lab, move, asking.confirm)
+    move_requests.ask(lab, move, move_requests.confirm)
     until_rest(lab, move)
     return move
 
@@ -247,14 +247,14 @@ def command(site: Installation) -> float:
     began = time.perf_counter()
     said = subprocess.check_output([*words, "--config-file", str(site.configuration)], text=True)
     took = (time.perf_counter() - began) * 1000
-    end(site.lab, asking.find_move(site.lab, said.split()[1]).id)
+    end(site.lab, move_requests.find_move(site.lab, said.split()[1]).id)
     return took
 
 
 def end(lab: Lab, move: str) -> None:
     """Cancel the move, which has hardly begun, and wait for its end."""
-    asking.ask(lab, move, asking.cancel)
-    until(lambda: State(asking.read_move(lab, move).state) in ENDED, "its end", LONG)
+    move_requests.ask(lab, move, move_requests.cancel)
+    until(lambda: State(move_requests.read_move(lab, move).state) in ENDED, "its end", LONG)
 
 
 def milliseconds(moment: dt.datetime, since: dt.datetime) -> float:
@@ -288,7 +288,7 @@ def throughput(lab: Lab, servers: Sequence[str]) -> float:
     until_rest(lab)
     for move in open_of(lab):
         require(lab, move, State.VERIFYING)
-        asking.ask(lab, move, asking.confirm)
+        move_requests.ask(lab, move, move_requests.confirm)
     until_rest(lab)
     return 60 * len(servers) / (time.monotonic() - began)
 
@@ -314,7 +314,7 @@ def hand_over(site: Installation, conductors: dict[str, Daemon]) -> float:
     conductors[killed] = site.conductor(killed)
     until_rest(lab, move)
     require(lab, move, State.VERIFYING)
-    asking.ask(lab, move, asking.confirm)
+    move_requests.ask(lab, move, move_requests.confirm)
     until_rest(lab, move)
     return took
 

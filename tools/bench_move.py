@@ -32,7 +32,7 @@ from droveway.engines.conductor import conductor, registrations
 from droveway.engines.conductor.host_channel import HostChannel
 from droveway.engines.conductor.run import MoveRun
 from droveway.engines.conductor.taskflow.backend import FlowBackend
-from droveway.engines.operations import asking, submit
+from droveway.engines.operations import move_requests, submit
 from droveway.lab import build, cloud, runner
 from droveway.lab.session import Lab
 from droveway.persistence.journal.states import State
@@ -181,10 +181,10 @@ def moved(lab: Lab, clock: Clock, flavor: str) -> Spent:
     began, processor = time.perf_counter(), time.process_time()
     with clock.timed(ASKING):
         move = submit.submit(lab, submit.Wish(server="web", flavor=flavor)).id
-    require(asking.carry(lab, move), State.VERIFYING)
+    require(move_requests.carry(lab, move), State.VERIFYING)
     with clock.timed(ASKING):
-        asking.ask(lab, move, asking.confirm)
-    require(asking.carry(lab, move), State.DONE)
+        move_requests.ask(lab, move, move_requests.confirm)
+    require(move_requests.carry(lab, move), State.DONE)
     whole, processor = time.perf_counter() - began, time.process_time() - processor
     spent = {kind: seconds * 1000 for kind, seconds in clock.spent.items()}
     # The conductor waits for a command while a worker carries it out, whose own clocks tell what for.

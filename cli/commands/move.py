@@ -304,12 +304,12 @@ def _advice(move: Move | View, advice: str) -> str:
 def ways_out(site: Site, move: View) -> str | None:
     """What can be done with a move that waits, where not both of its ends can be; None where they can."""
     from droveway.engines.keeper import outcomes
-    from droveway.engines.operations import asking
+    from droveway.engines.operations import move_requests
 
     short = move.id[:SHORT]
-    if outcomes.of_move(site.cell_databases, asking.read_move(site, move.id)) is not None:
+    if outcomes.of_move(site.cell_databases, move_requests.read_move(site, move.id)) is not None:
         return f"Nova has ended it, and it ends by itself; at once with  droveway move confirm {short}"
-    barred = asking.barred(site, move.id)
+    barred = move_requests.barred(site, move.id)
     if len(barred) > 1:
         return barred["confirm"]
     for kind, other in (("confirm", "revert"), ("revert", "confirm")):

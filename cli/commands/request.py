@@ -41,10 +41,10 @@ class _Ask(OfMove):
 
     def carried(self, parsed_args: argparse.Namespace, request: Callable[..., None], *wanted: str) -> int:
         """Write the request, let the lab run, say how it came out."""
-        from droveway.engines.operations import asking
+        from droveway.engines.operations import move_requests
 
         site = self.site(parsed_args)
-        return carry(self, site, asking.ask(site, parsed_args.move, request), *wanted)
+        return carry(self, site, move_requests.ask(site, parsed_args.move, request), *wanted)
 
 
 class Confirm(_Ask):
@@ -52,10 +52,10 @@ class Confirm(_Ask):
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         """Done when the source's copy is gone."""
-        from droveway.engines.operations import asking
+        from droveway.engines.operations import move_requests
 
         site = self.site(parsed_args)
-        return carry(self, site, asking.end(site, parsed_args.move, "confirm"), "done")
+        return carry(self, site, move_requests.end(site, parsed_args.move, "confirm"), "done")
 
 
 class Revert(_Ask):
@@ -63,10 +63,10 @@ class Revert(_Ask):
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         """Done when it is back."""
-        from droveway.engines.operations import asking
+        from droveway.engines.operations import move_requests
 
         site = self.site(parsed_args)
-        return carry(self, site, asking.end(site, parsed_args.move, "revert"), "reverted")
+        return carry(self, site, move_requests.end(site, parsed_args.move, "revert"), "reverted")
 
 
 class Cancel(_Ask):
@@ -74,9 +74,9 @@ class Cancel(_Ask):
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         """Done when all is as it was."""
-        from droveway.engines.operations import asking
+        from droveway.engines.operations import move_requests
 
-        return self.carried(parsed_args, asking.cancel, "cancelled")
+        return self.carried(parsed_args, move_requests.cancel, "cancelled")
 
 
 class Pause(OfMove):
@@ -106,13 +106,13 @@ class Resume(Command):
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         """Carry on what can go on; the worst of their outcomes."""
         from droveway.cli.view import watching
-        from droveway.engines.operations import asking
+        from droveway.engines.operations import move_requests
         from droveway.lab import operations
         from droveway.persistence.journal import requests
 
         if parsed_args.move is not None:
             site = self.site(parsed_args)
-            return carry(self, site, asking.ask(site, parsed_args.move, requests.resume), *AT_REST)
+            return carry(self, site, move_requests.ask(site, parsed_args.move, requests.resume), *AT_REST)
         lab = self.lab(parsed_args)
         with watching.stoppable(lambda: print(watching.STOPPING, file=sys.stderr)):
             found = operations.carry_all(lab)
@@ -128,12 +128,12 @@ class PurgeKept(OfMove):
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         """Write it; the host does it, at once if its worker is up."""
-        from droveway.engines.operations import asking
+        from droveway.engines.operations import move_requests
         from droveway.lab import operations
         from droveway.persistence.journal import debts, requests
 
         site = self.site(parsed_args)
-        move = asking.ask(site, parsed_args.move, requests.purge_kept)
+        move = move_requests.ask(site, parsed_args.move, requests.purge_kept)
         self.note(move)
         if site.runs_here:
             operations.carry_all(self.lab(parsed_args))
@@ -229,7 +229,7 @@ def carry(command: Command, site: Site, move: Move, *wanted: str, lines: bool = 
     carry it on, it is not waited for unless they are.
     """
     from droveway.cli.view import watching
-    from droveway.engines.operations import asking
+    from droveway.engines.operations import move_requests
 
     command.note(move)
     if not site.runs_here and not lines:
@@ -238,7 +238,7 @@ def carry(command: Command, site: Site, move: Move, *wanted: str, lines: bool = 
     if not site.runs_here and (why := nobody(site)) is not None:
         command.app.stderr.write(f"warning: {why}\n")
     with watching.carrying(site, move.id, command.app.stderr, lines=lines):
-        move = asking.carry(site, move.id)
+        move = move_requests.carry(site, move.id)
     return finish(move, *wanted)
 
 
@@ -260,7 +260,7 @@ def wish(parsed_args: argparse.Namespace, *, flavor: str | None, host: str | Non
 
 def finish(move: Move, *wanted: str) -> int:
     """Say how the move stands and return the exit code of a command that wanted one of these states."""
-    from droveway.engines.operations.asking import outcome
+    from droveway.engines.operations.move_requests import outcome
     from droveway.persistence.journal.states import State
 
     print(sentence(move))

@@ -113,11 +113,11 @@ class Confirm(OfServer):
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         """Done when the source's copy is gone."""
-        from droveway.engines.operations import asking
+        from droveway.engines.operations import move_requests
 
         site = self.site(parsed_args)
-        move = asking.move_of_server(site, parsed_args.server)
-        return request.carry(self, site, asking.end(site, move.id, "confirm"), "done")
+        move = move_requests.move_of_server(site, parsed_args.server)
+        return request.carry(self, site, move_requests.end(site, move.id, "confirm"), "done")
 
 
 class Revert(OfServer):
@@ -125,11 +125,11 @@ class Revert(OfServer):
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         """Done when it is back."""
-        from droveway.engines.operations import asking
+        from droveway.engines.operations import move_requests
 
         site = self.site(parsed_args)
-        move = asking.move_of_server(site, parsed_args.server)
-        return request.carry(self, site, asking.end(site, move.id, "revert"), "reverted")
+        move = move_requests.move_of_server(site, parsed_args.server)
+        return request.carry(self, site, move_requests.end(site, move.id, "revert"), "reverted")
 
 
 def _cells(server: Server) -> dict[str, Any]:

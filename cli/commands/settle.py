@@ -52,7 +52,7 @@ class Settle(OfMove):
         import getpass
 
         from droveway.engines.keeper import outcomes
-        from droveway.engines.operations import asking, settling, waiting
+        from droveway.engines.operations import move_requests, settling, waiting
         from droveway.persistence.journal.states import State
 
         site = self.site(parsed_args)
@@ -60,14 +60,14 @@ class Settle(OfMove):
             return self._settle_cell(site, parsed_args)
         if parsed_args.step is None or parsed_args.found is None:
             raise Refused("say which step, and with --as what was found of it; or with --cell which database")
-        found = asking.find_move(site, parsed_args.move)
+        found = move_requests.find_move(site, parsed_args.move)
         if parsed_args.found == settling.LEFT:
             words = {"who": getpass.getuser(), "reason": parsed_args.reason}
             return carry(self, site, settling.leave(site, found.id, parsed_args.step, **words), *AT_REST, "cancelled")
         if found.state == State.VERIFYING:
             kind = outcomes.of_move(site.cell_databases, found)
             if kind is not None:
-                return carry(self, site, asking.end(site, found.id, kind), *AT_REST)
+                return carry(self, site, move_requests.end(site, found.id, kind), *AT_REST)
             done = parsed_args.found == settling.DONE
             words = {"who": getpass.getuser(), "reason": parsed_args.reason}
             return carry(self, site, waiting.settle(site, found, parsed_args.step, done=done, **words), *AT_REST)

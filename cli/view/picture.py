@@ -120,7 +120,7 @@ class Watcher:
 
     def look(self) -> Picture:
         """The move as it is now."""
-        from droveway.engines.operations.asking import can_go_on
+        from droveway.engines.operations.move_requests import can_go_on
         from droveway.persistence.database import database_time
         from droveway.persistence.journal import moves
 

@@ -70,9 +70,9 @@ class Lines:
 
 def wait(site: Site, name: str, timeout: float | None) -> Move | None:
     """The move once it goes on no further by itself; None when that took longer than ``timeout`` seconds."""
-    from droveway.engines.operations import asking
+    from droveway.engines.operations import move_requests
 
-    watcher = Watcher(site, asking.find_move(site, name).id)
+    watcher = Watcher(site, move_requests.find_move(site, name).id)
     until = None if timeout is None else time.monotonic() + timeout
     with _between_looks() as look_up:
         while not (picture := watcher.look()).rests:
@@ -85,9 +85,9 @@ def wait(site: Site, name: str, timeout: float | None) -> Move | None:
 
 def follow(site: Site, name: str, out: TextIO) -> Move:
     """Show the move until it rests and return it; Ctrl-C ends the showing, never the move."""
-    from droveway.engines.operations import asking
+    from droveway.engines.operations import move_requests
 
-    move_id = asking.find_move(site, name).id
+    move_id = move_requests.find_move(site, name).id
     watcher = Watcher(site, move_id)
     try:
         with _screen(out) as view, _between_looks() as look_up:

@@ -15,7 +15,7 @@ from support.labs.small_lab import until
 
 from droveway.clients.embedded.services import NetworkHost
 from droveway.engines.conductor import fencing
-from droveway.engines.operations import asking
+from droveway.engines.operations import move_requests
 from droveway.engines.operations.submit import Wish, submit
 from droveway.errors import Parked
 from droveway.flows import registry
@@ -124,7 +124,7 @@ def run(lab: Stage, name: str, *probes: Mortal, flavor: str | None = "large", ho
     with lab.running(workers=known) as workers:
         for probe in probes:
             probe.workers = workers
-        ended = asking.carry(lab.lab, move)
+        ended = move_requests.carry(lab.lab, move)
     assert all(probe.dead.is_set() for probe in probes)
     return ended
 
@@ -294,7 +294,7 @@ def test_a_host_that_refuses_the_server_is_left_for_the_next(
     move = submit(lab.lab, Wish(server="web", flavor="large")).id
     try:
         with lab.running(spoil):
-            ended = asking.carry(lab.lab, move)
+            ended = move_requests.carry(lab.lab, move)
     finally:
         undo[0]()
     assert (ended.state, ended.attempt, ended.dest_host) == ("verifying", 2, second)
@@ -366,7 +366,7 @@ def test_a_destination_whose_own_directory_is_away_owes_the_undo(lab: Stage) -> 
 
     move = submit(lab.lab, Wish(server="web", flavor="large")).id
     with lab.running(workers={first: vanish}):
-        assert asking.carry(lab.lab, move).state == "failed"
+        assert move_requests.carry(lab.lab, move).state == "failed"
         assert owed(lab) == [(first, "copy_disks"), (first, "check_destination")]
         for entry in list(away.iterdir()):
             entry.rename(instances / entry.name)

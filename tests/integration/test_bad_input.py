@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from support.labs.operations import Stage, changes, photograph, stage
 
-from droveway.engines.operations import asking
+from droveway.engines.operations import move_requests
 from droveway.engines.operations.submit import Wish, submit
 from droveway.persistence.nova.cell import ShareMapping
 
@@ -149,7 +149,7 @@ def test_a_move_whose_host_goes_away_after_it_was_accepted_ends_undone(lab: Stag
     move = submit(lab.lab, Wish(server="idle", host="host2")).id
     lab.cli("host", "disable", "host2", "--reason", "work on it")
     assert "host2" in lab.cli("move", "resume", code=3)
-    ended = asking.read_move(lab.lab, move)
+    ended = move_requests.read_move(lab.lab, move)
     assert (ended.state, ended.error_code) == ("failed", "no-valid-host")
     assert lab.standing("idle") == before
     lab.cli("host", "enable", "host2")

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from support.labs.operations import Stage, stage
 from support.two_faults.copies import copy_database
 
-from droveway.engines.operations import asking
+from droveway.engines.operations import move_requests
 from droveway.engines.operations.submit import Wish, submit
 from droveway.errors import DestinationFault, Parked
 from droveway.persistence.journal import requests
@@ -68,10 +68,10 @@ def carried(lab: Stage, move: str, *, cancelled: bool = False) -> Move:
     """Ask for the move once more, and carry it on."""
     with lab.running():
         if cancelled:
-            asking.ask(lab.lab, move, asking.cancel)
-        asking.ask(lab.lab, move, requests.retry)
-        asking.carry(lab.lab, move)
-    return asking.read_move(lab.lab, move)
+            move_requests.ask(lab.lab, move, move_requests.cancel)
+        move_requests.ask(lab.lab, move, requests.retry)
+        move_requests.carry(lab.lab, move)
+    return move_requests.read_move(lab.lab, move)
 
 
 def steps(lab: Stage, move: str, name: str, direction: str) -> list[int]:
@@ -120,7 +120,7 @@ def test_a_start_that_the_copy_does_not_know_is_not_given_up(lab: Stage, away: s
     starts = lab.starts("web")
     lab.cli("lab", "worker", "stop", away)
     lab.cli("move", "retry", move, code=4)
-    parks = asking.read_move(lab.lab, move)
+    parks = move_requests.read_move(lab.lab, move)
     assert (parks.state, parks.step, parks.error_code) == ("needs-operator", step, "host-unreachable")
     assert (lab.standing("web").runs, lab.starts("web")) == (["host2"], starts)
     lab.cli("lab", "worker", "start", away)
@@ -145,7 +145,7 @@ def test_a_move_of_which_the_record_is_lost_too_parks_and_can_be_left(lab: Stage
     shown = lab.json("move", "show", move)
     assert f"droveway move settle {move[:8]} {kept_at} --as left" in shown["next"]
     lab.cli("move", "settle", move, kept_at, "--as", "left", "--reason", "the copy is all that there is")
-    assert asking.read_move(lab.lab, move).state == "cancelled"
+    assert move_requests.read_move(lab.lab, move).state == "cancelled"
 
 
 def test_a_purge_removes_what_is_mirrored_of_its_moves(lab: Stage) -> None:

@@ -8,7 +8,7 @@ import pytest
 import sqlalchemy as sa
 from support.labs.operations import Stage, stage
 
-from droveway.engines.operations import asking
+from droveway.engines.operations import move_requests
 from droveway.persistence.nova.cell import Instance
 
 CLOUD = """
@@ -31,11 +31,11 @@ def fixture_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
 def test_the_source_keeps_its_disks(lab: Stage, vm_state: str, task_state: str | None) -> None:
     lab.cli("server", "migrate", "web")
     move, uuid = lab.move("web").id, lab.id_of("web")
-    asking.ask(lab.lab, move, asking.confirm)
+    move_requests.ask(lab.lab, move, move_requests.confirm)
     with lab.lab.cell_databases["cell1"].write() as session:
         values = {"vm_state": vm_state, "task_state": task_state}
         session.execute(sa.update(Instance).where(Instance.uuid == uuid).values(values))
     with lab.running():
-        asking.carry(lab.lab, move)
-    assert asking.read_move(lab.lab, move).state == "verifying"
+        move_requests.carry(lab.lab, move)
+    assert move_requests.read_move(lab.lab, move).state == "verifying"
     assert (lab.lab.layout.host("host1") / "instances" / f"{uuid}_resize").is_dir()

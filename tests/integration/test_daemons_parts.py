@@ -12,7 +12,7 @@ from support.daemons.daemons import Daemon, Installation
 from support.labs.small_lab import assert_balanced, differences, history, picture, read_move, until
 
 from droveway.clients.zookeeper import BOARD, command_path, epoch_in, epoch_path, worker_path
-from droveway.engines.operations import asking
+from droveway.engines.operations import move_requests
 from droveway.engines.operations.submit import Wish, submit
 from droveway.lab import cloud
 from droveway.persistence.journal import debt_views
@@ -113,7 +113,7 @@ def test_workers_need_neither_databases_nor_placement_nor_neutron(site: Installa
     site.conductor()
     move = to(site, "web", "host2")
     assert site.await_rest(move) == State.VERIFYING
-    asking.ask(site.lab, move, asking.confirm)
+    move_requests.ask(site.lab, move, move_requests.confirm)
     assert site.await_rest(move) == State.DONE
     assert_balanced(site.lab)
 

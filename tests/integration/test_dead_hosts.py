@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from support.labs.operations import Stage, stage
 
 from droveway.audit.heal import healing, mending
-from droveway.engines.operations import asking
+from droveway.engines.operations import move_requests
 from droveway.engines.operations.submit import Wish, submit
 from droveway.lab import books, stopped
 from droveway.persistence.journal.debts import WRITTEN_OFF
@@ -42,7 +42,7 @@ def fixture_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
                 stopped.stop(made.lab.layout, died[0])
 
         with made.running(die) as workers:
-            asking.carry(made.lab, move)
+            move_requests.carry(made.lab, move)
         yield made
 
 

@@ -18,7 +18,7 @@ from support.labs.small_lab import until
 
 from droveway.engines.conductor import registrations
 from droveway.engines.conductor.run import MoveRun
-from droveway.engines.operations import asking
+from droveway.engines.operations import move_requests
 from droveway.engines.operations.submit import Wish, submit
 from droveway.lab import books, operations, stopped
 from droveway.persistence.journal.states import ENDED, State
@@ -96,12 +96,12 @@ def dying(
 
 
 def rest(lab: Stage, move: str) -> Move:
-    return asking.carry(lab.lab, move)
+    return move_requests.carry(lab.lab, move)
 
 
 def ask(lab: Stage, move: str, verb: str) -> None:
     with lab.lab.journal.write() as session:
-        getattr(asking, verb)(session, session.get_one(Move, move))
+        getattr(move_requests, verb)(session, session.get_one(Move, move))
 
 
 def moved(lab: Stage, server: str) -> str:

@@ -10,7 +10,7 @@ from proofs import leftovers
 from support.labs.operations import Stage, stage
 from support.rows import remains
 
-from droveway.engines.operations import asking
+from droveway.engines.operations import move_requests
 from droveway.engines.operations.submit import Wish, submit
 from droveway.errors import DestinationFault
 from droveway.persistence.journal import requests
@@ -74,12 +74,12 @@ class Server:
                 self.delete(allocations=allocations)
 
         with self.lab.running(meet):
-            asking.carry(self.lab.lab, move)
+            move_requests.carry(self.lab.lab, move)
         assert self.started is not None
 
     def assert_cancelled(self, move: str) -> None:
         """The move has ended for that reason, and nothing is left of the server."""
-        ended = asking.read_move(self.lab.lab, move)
+        ended = move_requests.read_move(self.lab.lab, move)
         assert (ended.state, ended.error_code, ended.error) == ("cancelled", "deleted", "the server was deleted")
         assert leftovers.of(self.lab.lab, self.uuid) == []
         assert remains.of(self.lab.root, self.uuid) == []
@@ -126,7 +126,7 @@ def test_in_the_middle_of_its_undo(lab: Stage, server: Server, step: str, alloca
 def test_while_it_waits_or_its_move_ends(lab: Stage, server: Server, kind: str, step: str, allocations: bool) -> None:
     lab.cli("server", "resize", server.name, "--flavor", "large")
     move = lab.move(server.name).id
-    asking.ask(lab.lab, move, getattr(asking, kind))
+    move_requests.ask(lab.lab, move, getattr(move_requests, kind))
     server.deleted_at(move, step, "execute", allocations=allocations)
     server.assert_cancelled(move)
     assert server.started == server.starts()
@@ -136,7 +136,7 @@ def test_a_delete_that_waits_names_the_command_that_ends_it(lab: Stage, server: 
     """Nobody runs the lab meanwhile: while the server is known it is deleted again, and then its move is confirmed."""
     move = submit(lab.lab, Wish(server=server.name, flavor="large")).id
     with lab.running():
-        asking.carry(lab.lab, move)
+        move_requests.carry(lab.lab, move)
     with lab.lab.journal.write() as session:
         requests.delete(session, session.get_one(Move, move))
     assert lab.json("move", "show", move)["next"].endswith(f"then: droveway lab server delete {server.name}")

@@ -11,7 +11,7 @@ from support.labs.operations import Stage, faults_cleared, stage
 from support.rows import remains
 from support.two_faults.nova_acts import Acts
 
-from droveway.engines.operations import asking
+from droveway.engines.operations import move_requests
 from droveway.lab import operations
 from droveway.persistence.nova import usage
 from droveway.persistence.nova.cell import (
@@ -111,7 +111,7 @@ def test_deleted_while_it_waits_it_is_confirmed_first(lab: Stage, server: str) -
     lab.cli("server", "resize", server, "--flavor", "large")
     move = lab.move(server).id
     lab.cli("lab", "server", "delete", server)
-    assert asking.read_move(lab.lab, move).state == "done"
+    assert move_requests.read_move(lab.lab, move).state == "done"
     with lab.lab.cell_databases["cell1"].read() as session:
         status = session.scalar(sa.select(Migration.status).where(Migration.uuid == move))
     assert status == "confirmed"
@@ -141,7 +141,7 @@ def test_its_source_is_away_so_the_delete_waits(lab: Stage, server: str) -> None
     finally:
         lab.cli("lab", "worker", "start", "host1")
     lab.cli("move", "resume")
-    assert asking.read_move(lab.lab, move).state == "done"
+    assert move_requests.read_move(lab.lab, move).state == "done"
 
 
 def test_a_delete_that_was_parked_goes_on_when_asked_again(lab: Stage, server: str) -> None:
@@ -154,7 +154,7 @@ def test_a_delete_that_was_parked_goes_on_when_asked_again(lab: Stage, server: s
         assert lab.held(lab.id_of(server)) != {}
         lab.assert_balanced()
     lab.cli("lab", "server", "delete", server)
-    assert asking.read_move(lab.lab, parked.id).state == "done"
+    assert move_requests.read_move(lab.lab, parked.id).state == "done"
 
 
 def test_a_move_that_was_undone_for_the_delete_is_cancelled(lab: Stage, server: str) -> None:
@@ -196,8 +196,8 @@ def test_a_server_that_nova_deletes_first_is_cleared_off_its_host(lab: Stage, se
 
     move = operations.ask_to_delete(lab.lab, server)
     with lab.running(meet):
-        asking.carry(lab.lab, move)
-    ended = asking.read_move(lab.lab, move)
+        move_requests.carry(lab.lab, move)
+    ended = move_requests.read_move(lab.lab, move)
     assert (ended.state, ended.error) == ("done", None)
     with lab.lab.cell_databases["cell1"].write() as session:
         # The host's tracker counts anew.

@@ -13,7 +13,7 @@ from support.rows import remains
 from support.two_faults import ways_out
 from support.two_faults.nova_acts import REFUGE, Acts
 
-from droveway.engines.operations import asking
+from droveway.engines.operations import move_requests
 from droveway.flows import registry
 from droveway.lab import operations
 from droveway.persistence.nova import usage
@@ -59,14 +59,14 @@ def delete(nova: Acts, step: str, act: Callable[[], None], *, away: str = "") ->
     with lab.running(meet) as workers:
         if away:
             workers.stop(away)
-        asking.carry(lab.lab, move)
+        move_requests.carry(lab.lab, move)
     assert met == [step]
     return move
 
 
 def assert_nothing_is_left(nova: Acts, move: str) -> None:
     lab, server = nova.stage, nova.server
-    ended = asking.read_move(lab.lab, move)
+    ended = move_requests.read_move(lab.lab, move)
     assert (ended.state, ended.error) == ("done", None)
     with lab.lab.cell_databases["cell1"].write() as session:
         # Where Nova built it, its tracker counts anew.
@@ -88,7 +88,7 @@ def test_the_delete_follows_the_server(nova: Acts, step: str) -> None:
 def test_the_host_that_it_left_is_not_waited_for(lab: Stage, nova: Acts) -> None:
     """It is the one that Nova took for dead; what it still has of the server it owes."""
     move = delete(nova, "stop_guest", nova.evacuate, away="host1")
-    assert asking.read_move(lab.lab, move).state == "done"
+    assert move_requests.read_move(lab.lab, move).state == "done"
     assert {(debt["host"], debt["step"]) for debt in lab.json("debt", "list")} == {
         ("host1", "stop_guest"),
         ("host1", "disconnect_guest"),
@@ -108,7 +108,7 @@ def test_the_delete_waits_for_an_evacuation_that_is_under_way(lab: Stage, nova: 
         seen.append((lab.standing(nova.name), nova.row))
 
     move = delete(nova, step, begin)
-    rests = asking.read_move(lab.lab, move)
+    rests = move_requests.read_move(lab.lab, move)
     assert (rests.state, rests.error_code) == ("needs-operator", "being-evacuated")
     assert seen == [(lab.standing(nova.name), nova.row)]
     nova.end_evacuate()
@@ -121,6 +121,6 @@ def test_the_delete_waits_for_an_evacuation_that_is_under_way(lab: Stage, nova: 
 def test_an_evacuation_that_hangs_keeps_no_delete(lab: Stage, nova: Acts, step: str) -> None:
     """Who was told of it and asks once more has the server deleted all the same, as by Nova's own delete."""
     move = delete(nova, step, nova.begin_evacuate)
-    assert asking.read_move(lab.lab, move).error_code == "being-evacuated"
+    assert move_requests.read_move(lab.lab, move).error_code == "being-evacuated"
     assert ways_out.finish(lab, move) == ""
     assert_nothing_is_left(nova, move)

@@ -17,7 +17,7 @@ from droveway.clients.network import Network
 from droveway.clients.placement import Allocations, Placement
 from droveway.clients.volume import Attachment, Volumes
 from droveway.engines.keeper import outcomes
-from droveway.engines.operations import asking
+from droveway.engines.operations import move_requests
 from droveway.engines.operations.submit import Wish, submit
 from droveway.errors import StepError
 from droveway.flows import registry
@@ -87,8 +87,8 @@ def test_ports_and_volumes_are_left_to_the_evacuation(lab: Stage, flow: str, dir
     move = submit(lab.lab, Wish(server="web", flavor=None, host="host2")).id
     if flow == "revert":
         with lab.running():
-            asking.carry(lab.lab, move)
-        asking.ask(lab.lab, move, asking.revert)
+            move_requests.carry(lab.lab, move)
+        move_requests.ask(lab.lab, move, move_requests.revert)
     fails = {"forward": "define_guest", "revert": "prepare_source_guest"}[flow] if direction == "revert" else ""
     seen: list[Any] = []
 
@@ -101,8 +101,8 @@ def test_ports_and_volumes_are_left_to_the_evacuation(lab: Stage, flow: str, dir
 
     before = lab.starts("web")
     with lab.running(meet):
-        asking.carry(lab.lab, move)
-    ended = asking.read_move(lab.lab, move)
+        move_requests.carry(lab.lab, move)
+    ended = move_requests.read_move(lab.lab, move)
     assert (ended.state, ended.error_code) == ("cancelled", "evacuated")
     assert seen == [held(lab)]
     assert lab.starts("web") == before
@@ -139,9 +139,9 @@ def test_a_move_that_met_an_evacuation_ends_as_cancelled(lab: Stage, step: str) 
             seen.append((held(lab), lab.starts("web")))
 
     with lab.running(meet):
-        asking.carry(lab.lab, move)
+        move_requests.carry(lab.lab, move)
         until(lambda: not lab.json("debt", "list"), "the debts to be paid")
-    ended = asking.read_move(lab.lab, move)
+    ended = move_requests.read_move(lab.lab, move)
     assert (ended.state, ended.error_code) == ("cancelled", "evacuated")
     assert seen == [(held(lab), lab.starts("web"))]
     assert_left_to_nova(lab, move)
@@ -169,8 +169,8 @@ def test_an_evacuation_counts_once_the_host_that_it_left_has_cleaned_up(lab: Sta
             evacuate(lab, "completed")
 
     with lab.running(meet):
-        asking.carry(lab.lab, move)
-    ended = asking.read_move(lab.lab, move)
+        move_requests.carry(lab.lab, move)
+    ended = move_requests.read_move(lab.lab, move)
     assert (ended.state, ended.error_code) == ("cancelled", "evacuated")
     assert_left_to_nova(lab, move)
 
@@ -181,7 +181,7 @@ def test_a_move_ends_whose_server_was_evacuated_while_it_waited(lab: Stage, stat
     lab.cli("host", "disable", "host3", "--reason", "spare")
     move = submit(lab.lab, Wish(server="web", flavor=None, host="host2")).id
     with lab.running():
-        asking.carry(lab.lab, move)
+        move_requests.carry(lab.lab, move)
     nova = Acts(lab, "web")
     nova.reset_state("active")
     nova.evacuate()
@@ -189,10 +189,10 @@ def test_a_move_ends_whose_server_was_evacuated_while_it_waited(lab: Stage, stat
     before = (held(lab), lab.held(nova.server), lab.starts("web"), lab.standing("web").directories)
     if asked == "nothing":
         with lab.running():
-            until(lambda: asking.read_move(lab.lab, move).state == "cancelled", "the end of the move")
+            until(lambda: move_requests.read_move(lab.lab, move).state == "cancelled", "the end of the move")
     else:
         lab.cli("move", asked, move, code=3)
-    ended = asking.read_move(lab.lab, move)
+    ended = move_requests.read_move(lab.lab, move)
     assert (ended.state, ended.error_code) == ("cancelled", "evacuated")
     assert (held(lab), lab.held(nova.server), lab.starts("web"), lab.standing("web").directories) == before
     assert_left_to_nova(lab, move)
@@ -203,13 +203,13 @@ def test_an_evacuation_that_failed_ends_no_wait(lab: Stage) -> None:
     lab.cli("host", "disable", "host3", "--reason", "spare")
     move = submit(lab.lab, Wish(server="web", flavor=None, host="host2")).id
     with lab.running():
-        asking.carry(lab.lab, move)
+        move_requests.carry(lab.lab, move)
     nova = Acts(lab, "web")
     nova.reset_state("active")
     nova.begin_evacuate()
     nova.write("UPDATE migrations SET status = 'failed' WHERE migration_type = 'evacuation'")
     nova.reset_state("active")
-    assert outcomes.of_move(lab.lab.cell_databases, asking.read_move(lab.lab, move)) is None
+    assert outcomes.of_move(lab.lab.cell_databases, move_requests.read_move(lab.lab, move)) is None
     lab.cli("move", "settle", move, "finish_records", "--as", "done", "--reason", "Nova's evacuation failed")
     lab.cli("move", "confirm", move)
     assert lab.standing("web").host == "host2"
@@ -226,8 +226,8 @@ def test_no_host_is_asked_once_nova_has_the_server(lab: Stage) -> None:
             evacuate(lab)
 
     with lab.running(meet):
-        asking.carry(lab.lab, move)
-    assert asking.read_move(lab.lab, move).state == "cancelled"
+        move_requests.carry(lab.lab, move)
+    assert move_requests.read_move(lab.lab, move).state == "cancelled"
     assert (lab.directory("host1", "web") / "disk").exists()
     assert not lab.directory("host1", "web", "_resize").exists()
 
@@ -244,8 +244,8 @@ def test_a_copy_stays_while_an_evacuated_host_shows_nothing(lab: Stage, tmp_path
             lab.directory("host1", "web", "_resize").rename(hidden)
 
     with lab.running(meet):
-        asking.carry(lab.lab, move)
-    assert asking.read_move(lab.lab, move).state == "cancelled"
+        move_requests.carry(lab.lab, move)
+    assert move_requests.read_move(lab.lab, move).state == "cancelled"
     assert not lab.directory("host2", "web").exists(), "Nova would take it for the server's own disks"
     assert (lab.directory("host2", "web", f"_keep-{move}") / "disk").exists()
     assert [(debt["host"], debt["step"]) for debt in lab.json("debt", "list")] == [("host2", "copy_disks")]
@@ -261,8 +261,8 @@ def test_what_nova_claimed_for_its_evacuation_stays(
     move = submit(lab.lab, Wish(server="web", flavor=None, host="host2")).id
     if step == "return_allocation":
         with lab.running():
-            asking.carry(lab.lab, move)
-        asking.ask(lab.lab, move, asking.revert)
+            move_requests.carry(lab.lab, move)
+        move_requests.ask(lab.lab, move, move_requests.revert)
     nova = Acts(lab, "web")
     held: list[Any] = []
     at = (step.removeprefix("undo of "), "revert" if step.startswith("undo") else "execute", "before")
@@ -286,8 +286,8 @@ def test_what_nova_claimed_for_its_evacuation_stays(
 
     monkeypatch.setattr(Placement, "allocations", reading)
     with lab.running(meet):
-        asking.carry(lab.lab, move)
-    ended = asking.read_move(lab.lab, move)
+        move_requests.carry(lab.lab, move)
+    ended = move_requests.read_move(lab.lab, move)
     assert (ended.state, ended.error_code) == ("cancelled", "evacuated")
     assert set(held[0]) == {"host3", "host1" if step == "claim" else "host2"}
     assert lab.held(nova.server) == held[0]
@@ -306,7 +306,7 @@ def test_a_move_that_is_left_gives_nothing_back_over_an_evacuation(lab: Stage, m
             raise StepError("it cannot be undone", code="test")
 
     with lab.running(meet):
-        asking.carry(lab.lab, move)
+        move_requests.carry(lab.lab, move)
     nova = Acts(lab, "web")
     read, held = Placement.allocations, list[Any]()
 
@@ -328,7 +328,7 @@ def test_a_move_that_is_left_gives_nothing_back_over_an_evacuation(lab: Stage, m
     lab.cli(*words)
     assert lab.held(nova.server) == there
     assert lab.held(move) == {}
-    assert asking.read_move(lab.lab, move).state == "cancelled"
+    assert move_requests.read_move(lab.lab, move).state == "cancelled"
 
 
 @pytest.mark.parametrize(
@@ -377,8 +377,8 @@ def test_a_write_that_comes_behind_an_evacuation_is_taken_back(
 
         monkeypatch.setattr(Volumes, "complete", completing)
     with lab.running(meet):
-        asking.carry(lab.lab, move)
-    ended = asking.read_move(lab.lab, move)
+        move_requests.carry(lab.lab, move)
+    ended = move_requests.read_move(lab.lab, move)
     assert (ended.state, ended.error_code) == ("cancelled", "evacuated")
     assert seen == [held(lab)]
     assert_left_to_nova(lab, move)
@@ -415,8 +415,8 @@ def test_an_attachment_that_nova_made_is_not_taken_for_an_earlier_try(
 
     monkeypatch.setattr(Volumes, "attachments", listing)
     with lab.running(meet):
-        asking.carry(lab.lab, move)
-    ended = asking.read_move(lab.lab, move)
+        move_requests.carry(lab.lab, move)
+    ended = move_requests.read_move(lab.lab, move)
     assert (ended.state, ended.error_code) == ("cancelled", "evacuated")
     assert len(made) == 1
     assert taken == set()

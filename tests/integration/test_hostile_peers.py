@@ -29,7 +29,7 @@ from support.servers.certificates import Authority, Files
 
 from droveway import certificates
 from droveway.clients.zookeeper import epoch_in, epoch_path, worker_path
-from droveway.engines.operations import asking
+from droveway.engines.operations import move_requests
 from droveway.engines.operations.submit import Wish, submit
 from droveway.errors import DrovewayError, StepError
 from droveway.lab import build, cloud, snapshot
@@ -265,7 +265,7 @@ def test_the_destination_gets_nothing_but_the_disks_that_were_offered_to_it(besi
     over = besieged.offer("old")
     assert besieged.site.await_rest_of(over.move) == State.VERIFYING
     assert besieged.refused(thief, over) == "not-offered"
-    asking.ask(besieged.site.lab, over.move, asking.revert)
+    move_requests.ask(besieged.site.lab, over.move, move_requests.revert)
     until(lambda: read_move(besieged.site.lab, over.move).state == State.REVERTED, "the end of the offer", LONG)
     _look_like_an_overlay(besieged)
     hello = besieged.offer("web")
@@ -290,7 +290,7 @@ def test_the_destination_gets_nothing_but_the_disks_that_were_offered_to_it(besi
         lines = besieged.complaints()
         assert len(lines) == len({line.partition(SOURCE)[2] for line in lines}) == 3, lines
     besieged.verify(hello)
-    asking.ask(besieged.site.lab, hello.move, asking.confirm)
+    move_requests.ask(besieged.site.lab, hello.move, move_requests.confirm)
     assert besieged.site.await_rest(hello.move) == State.DONE
     assert besieged.refused(thief, hello) == "not-offered"
 

@@ -22,7 +22,7 @@ from support.labs.small_lab import assert_balanced, in_child, until
 from support.rows import left_over
 from support.servers import postgres_server, zookeeper_server
 
-from droveway.engines.operations import asking
+from droveway.engines.operations import move_requests
 from droveway.engines.operations.submit import Wish, submit
 from droveway.errors import Refused
 from droveway.lab import build, cloud, operations
@@ -130,10 +130,10 @@ class Matrix:
                 continue
             with contextlib.suppress(Refused):
                 if move is not None and move.state == State.NEEDS_OPERATOR:
-                    asking.ask(lab, move.id, requests.retry)
+                    move_requests.ask(lab, move.id, requests.retry)
                 elif move is not None and move.state == State.VERIFYING:
                     back = "revert" in flows and ("confirm" not in flows or number % 2)
-                    asking.ask(lab, move.id, asking.revert if back else asking.confirm)
+                    move_requests.ask(lab, move.id, move_requests.revert if back else move_requests.confirm)
                     busy += 1
                 elif move is None and self._may_go(flows, number, deleting):
                     self._move(name, flows, number)
@@ -162,9 +162,9 @@ class Matrix:
         for move in found:
             with contextlib.suppress(Refused):
                 if move.state == State.VERIFYING:
-                    asking.ask(self.site.lab, move.id, asking.confirm)
+                    move_requests.ask(self.site.lab, move.id, move_requests.confirm)
                 elif move.state == State.NEEDS_OPERATOR:
-                    asking.ask(self.site.lab, move.id, requests.retry)
+                    move_requests.ask(self.site.lab, move.id, requests.retry)
         return all(State(move.state) in ENDED for move in found)
 
 

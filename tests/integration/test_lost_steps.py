@@ -13,7 +13,7 @@ from support.labs.operations import Stage, Workers, stage
 
 from droveway.clients.zookeeper import step_path
 from droveway.engines.conductor.step_marks import Seen
-from droveway.engines.operations import adoption, asking
+from droveway.engines.operations import adoption, move_requests
 from droveway.engines.operations.submit import Wish, submit
 from droveway.errors import Parked
 from droveway.persistence.journal import requests
@@ -92,16 +92,16 @@ def carry(lab: Stage, move: str, put_back: PutBack) -> Move:
     with lab.running(put_back) as workers:
         put_back.workers = workers
         session = workers.session()
-        asking.carry(lab.lab, move)
+        move_requests.carry(lab.lab, move)
         assert put_back.done
-        rests = asking.read_move(lab.lab, move)
+        rests = move_requests.read_move(lab.lab, move)
         assert (rests.state, rests.error_code) == ("needs-operator", "restored")
         assert str(rests.error).startswith(REFUSES)
         assert str(rests.error).endswith("droveway db adopt")
         # Asking for it again changes nothing: the same journal is as old as it was.
-        asking.ask(lab.lab, move, requests.retry)
-        asking.carry(lab.lab, move)
-        again = asking.read_move(lab.lab, move)
+        move_requests.ask(lab.lab, move, requests.retry)
+        move_requests.carry(lab.lab, move)
+        again = move_requests.read_move(lab.lab, move)
         assert (again.state, again.error_code, again.error) == (rests.state, rests.error_code, rests.error)
         assert lab.starts("web") == put_back.starts
         undone = [(row.error or {}).get("code") for row in lab.history(move) if row.direction == "revert"]
@@ -111,12 +111,12 @@ def carry(lab: Stage, move: str, put_back: PutBack) -> Move:
         with lab.lab.journal.write() as writing:
             writing.execute(sa.update(Move).values(cancel_requested=False))
         workers.start(put_back._away)
-        asking.ask(lab.lab, move, requests.retry)
-        asking.carry(lab.lab, move)
+        move_requests.ask(lab.lab, move, requests.retry)
+        move_requests.carry(lab.lab, move)
         node = session.get(step_path(move))
         assert node is not None, "the mark is taken anew"
         assert msgspec.json.decode(node[0], type=Seen).seq == lab.history(move)[-1].seq
-    return asking.read_move(lab.lab, move)
+    return move_requests.read_move(lab.lab, move)
 
 
 @pytest.mark.parametrize(("kept_at", "lost_at"), FORWARD)
@@ -137,7 +137,7 @@ def test_who_runs_the_move_all_the_time_stops_too(lab: Stage, kept_at: str, lost
 def test_a_revert_that_lost_steps_is_not_carried_on(lab: Stage, kept_at: str, lost_at: str) -> None:
     move = submit(lab.lab, Wish(server="web", flavor=None, host="host2")).id
     with lab.running():
-        asking.carry(lab.lab, move)
-    asking.ask(lab.lab, move, asking.revert)
+        move_requests.carry(lab.lab, move)
+    move_requests.ask(lab.lab, move, move_requests.revert)
     carry(lab, move, PutBack(lab, kept_at, lost_at, "host1", dies=True))
     assert lab.standing("web").runs in (["host1"], ["host2"])

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from support.labs.operations import Amounts, Stage, stage
 
-from droveway.engines.operations import asking
+from droveway.engines.operations import move_requests
 from droveway.engines.operations.submit import Wish, submit
 from droveway.errors import DestinationFault
 from droveway.flows import registry
@@ -98,9 +98,9 @@ def run(lab: Stage, kind: str, fails: str = "") -> list[Look]:
     else:
         move = lab.move("web").id
         with lab.lab.journal.write() as session:
-            getattr(asking, kind)(session, session.get_one(type(lab.move("web")), move))
+            getattr(move_requests, kind)(session, session.get_one(type(lab.move("web")), move))
     with lab.running(looker):
-        asking.carry(lab.lab, move)
+        move_requests.carry(lab.lab, move)
     return looker.looks
 
 
@@ -179,7 +179,7 @@ def test_of_several_moves_for_the_last_slot_one_wins(lab: Stage) -> None:
     looker = Looker(lab, "one")
     moves = [submit(lab.lab, Wish(server=name, flavor="large")).id for name in names]
     with lab.running(looker):
-        ended = [asking.carry(lab.lab, move) for move in moves]
+        ended = [move_requests.carry(lab.lab, move) for move in moves]
     lab.cli("host", "enable", "host2")
     assert sorted(move.state for move in ended) == ["failed", "failed", "verifying"]
     winner = names[[move.state for move in ended].index("verifying")]

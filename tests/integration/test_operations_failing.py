@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from support.labs.operations import Stage, faults_cleared, stage
 from support.labs.small_lab import until
 
-from droveway.engines.operations import asking
+from droveway.engines.operations import move_requests
 from droveway.engines.operations.submit import Wish, submit
 from droveway.lab import faults
 from droveway.persistence.journal import requests
@@ -192,9 +192,9 @@ def test_a_move_is_cancelled_in_its_middle(lab: Stage, step: str, name: str) -> 
     move = file(lab, name, flavor="large")
     with lab.running():
         at(lab, move, step)
-        ask(lab, move, asking.cancel)
+        ask(lab, move, move_requests.cancel)
         faults.clear(lab.lab.layout, None)
-        ended = asking.carry(lab.lab, move)
+        ended = move_requests.carry(lab.lab, move)
     assert (ended.state, ended.error_code) == ("cancelled", "cancelled")
     assert lab.standing(name) == before
     was_stopped = name == "web" and step != "find_storage"
@@ -222,7 +222,7 @@ def test_what_cannot_be_cancelled_is_refused(lab: Stage) -> None:
         at(lab, move, "save_request_spec")
         assert "past its point of no return" in lab.refused("move", "cancel", move)
         faults.clear(lab.lab.layout, None)
-        asking.carry(lab.lab, move)
+        move_requests.carry(lab.lab, move)
         assert "is verifying" in lab.refused("move", "cancel", move)
         lab.cli("server", "revert", "web")
         assert "is reverted" in lab.refused("move", "cancel", move)
@@ -239,7 +239,7 @@ def test_a_held_move_rests_at_the_next_boundary_until_it_is_resumed(lab: Stage, 
         at(lab, move, step)
         assert "is held" in lab.cli("move", "pause", move)
         faults.clear(lab.lab.layout, None)
-        held = until(lambda: asking.carry(lab.lab, move), "the hold")
+        held = until(lambda: move_requests.carry(lab.lab, move), "the hold")
     assert (held.state, held.hold) == ("running", True)
     done = len(lab.history(move))
     lab.cli("move", "resume")
@@ -254,7 +254,7 @@ def test_a_held_move_is_told_as_it_rested_though_it_is_resumed_at_once(
     lab: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A command that found its move held ends with that, whatever another one does to it a moment later."""
-    can_go_on = asking.can_go_on
+    can_go_on = move_requests.can_go_on
     move = file(lab, "web")
     ask(lab, move, requests.pause)
 
@@ -263,8 +263,8 @@ def test_a_held_move_is_told_as_it_rested_though_it_is_resumed_at_once(
         ask(lab, move, requests.resume)
         return answer
 
-    monkeypatch.setattr(asking, "can_go_on", look_then_resume)
-    assert asking.carry(lab.lab, move).hold
+    monkeypatch.setattr(move_requests, "can_go_on", look_then_resume)
+    assert move_requests.carry(lab.lab, move).hold
     assert not lab.move("web").hold
     monkeypatch.undo()
     lab.cli("move", "resume")

@@ -11,7 +11,7 @@ from support.labs.beside_nova import Nova, Once
 from support.labs.operations import Stage, faults_cleared, stage
 from support.labs.small_lab import until
 
-from droveway.engines.operations import asking
+from droveway.engines.operations import move_requests
 from droveway.lab import books
 from droveway.persistence.journal.tables import Move
 
@@ -48,7 +48,7 @@ def fixture_nova(built: Stage) -> Iterator[Nova]:
 
 def moved(nova: Nova) -> Move:
     """The server's move as it is now."""
-    return asking.read_move(nova.lab, nova.stage.json("move", "list")[-1]["id"])
+    return move_requests.read_move(nova.lab, nova.stage.json("move", "list")[-1]["id"])
 
 
 def ended(nova: Nova, state: str) -> Move:
@@ -106,7 +106,7 @@ def test_a_policy_takes_it_as_it_is(nova: Nova) -> None:
     """Its deadline may pass before the keeper has looked."""
     move = nova.stage.move("web").id
     nova.revert(move)
-    asking.ask(nova.lab, move, asking.confirm)
+    move_requests.ask(nova.lab, move, move_requests.confirm)
     with nova.stage.running():
         ended(nova, "reverted")
     settled(nova, "revert")
@@ -117,12 +117,12 @@ def test_a_policy_leaves_nova_alone_that_is_still_at_it(nova: Nova) -> None:
     move = nova.stage.move("web").id
     nova.update(nova.MIGRATION, nova.MIGRATION.uuid == move, status="reverted")
     nova.set(task_state="resize_reverting")
-    refused = asking.filing(nova.lab, move, "confirm", unasked=False)
+    refused = move_requests.filing(nova.lab, move, "confirm", unasked=False)
     assert isinstance(refused, str)
     assert "task" in refused
     nova.update(nova.MIGRATION, nova.MIGRATION.uuid == move, status="finished")
     nova.set(task_state=None)
-    assert not isinstance(asking.filing(nova.lab, move, "confirm", unasked=False), str)
+    assert not isinstance(move_requests.filing(nova.lab, move, "confirm", unasked=False), str)
 
 
 @pytest.mark.parametrize("kind", ["confirm", "revert"])
@@ -173,8 +173,8 @@ def test_a_server_that_nova_deleted_while_it_waited_is_released(nova: Nova) -> N
     nova.delete()
     move = moved(nova).id
     with nova.stage.running():
-        until(lambda: asking.read_move(nova.lab, move).state == "cancelled", "the move to be cancelled")
-    assert asking.read_move(nova.lab, move).error_code == "deleted"
+        until(lambda: move_requests.read_move(nova.lab, move).state == "cancelled", "the move to be cancelled")
+    assert move_requests.read_move(nova.lab, move).error_code == "deleted"
     assert nova.stage.held(move) == nova.stage.held(nova.server) == {}
     assert nova.ports() == {}
     for host in ("host1", "host2"):

@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 from support.labs.operations import Stage, stage
 
-from droveway.engines.operations import adoption, asking
+from droveway.engines.operations import adoption, move_requests
 from droveway.engines.operations.submit import Wish, submit
 from droveway.lab import operations
 from droveway.persistence.journal import requests
@@ -53,18 +53,18 @@ def put_back(lab: Stage, name: str, step: str, *, off: bool, cancelled: bool) ->
             copy(lab.lab.layout.journal, kept)
 
     with lab.running(keep) as workers:
-        asking.carry(lab.lab, move)
-        assert asking.read_move(lab.lab, move).state == "verifying"
+        move_requests.carry(lab.lab, move)
+        assert move_requests.read_move(lab.lab, move).state == "verifying"
         if off:
             # As after a power cut of the destination.
             lab.lab.hypervisor(destination).stop(lab.id_of(name), grace=0.0, fence=lambda: None)
         copy(kept, lab.lab.layout.journal)
         adoption.adopt(adoption.OfInstallation(workers.session(), lab.lab.journal))
         if cancelled:
-            asking.ask(lab.lab, move, asking.cancel)
-        asking.ask(lab.lab, move, requests.retry)
-        asking.carry(lab.lab, move)
-    return asking.read_move(lab.lab, move)
+            move_requests.ask(lab.lab, move, move_requests.cancel)
+        move_requests.ask(lab.lab, move, requests.retry)
+        move_requests.carry(lab.lab, move)
+    return move_requests.read_move(lab.lab, move)
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def lose_end(lab: Stage, kind: str | None, pause: str, *policy: str) -> str:
         if (step, phase) == ("copy_disks", "before"):
             copy(journal, kept)
         if (step, phase) == (pause, "before"):
-            asking.ask(lab.lab, move, requests.pause)
+            move_requests.ask(lab.lab, move, requests.pause)
 
     with lab.running(meet):
         lab.cli("server", "migrate", "web", "--host", "host2", *policy)

@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 from support.labs.operations import Stage, changes, photograph, stage
 
-from droveway.engines.operations import asking, facts
+from droveway.engines.operations import facts, move_requests
 from droveway.lab.session import Lab
 from droveway.persistence.journal.tables import Move
 from droveway.persistence.nova.api import Flavor, ProjectUserQuota, Quota
@@ -150,13 +150,13 @@ def test_what_another_revert_writes_first_is_no_refusal(lab: Stage, monkeypatch:
     move = lab.move("wide").id
 
     def after_another(of: Lab, found: Move) -> EndFacts:
-        asking.ask(lab.lab, move, asking.revert)
+        move_requests.ask(lab.lab, move, move_requests.revert)
         return dataclasses.replace(gathered(of, found), migration="reverting")
 
     gathered = facts.of_end
     with monkeypatch.context() as patched:
         patched.setattr(facts, "of_end", after_another)
-        asking.require_end(lab.lab, move, "revert")
+        move_requests.require_end(lab.lab, move, "revert")
     assert f"move {move[:8]} of wide is reverting" in lab.refused("server", "revert", "wide")
     lab.cli("move", "resume")
     assert lab.server("wide").flavor == "large"

@@ -11,7 +11,7 @@ from support.labs.operations import Stage, faults_cleared, stage
 
 from droveway.clients.embedded.placement import embedded_placement
 from droveway.clients.placement import Placement
-from droveway.engines.operations import asking
+from droveway.engines.operations import move_requests
 from droveway.engines.operations.submit import Wish, submit
 from droveway.persistence.journal.tables import Move
 
@@ -51,9 +51,9 @@ class Counted:
         """Confirm or revert the waiting move and carry it to its end."""
         move = self.stage.move("web").id
         with self.stage.lab.journal.write() as session:
-            getattr(asking, verb)(session, session.get_one(Move, move))
+            getattr(move_requests, verb)(session, session.get_one(Move, move))
         with self.stage.running():
-            return asking.carry(self.stage.lab, move)
+            return move_requests.carry(self.stage.lab, move)
 
 
 @pytest.fixture(scope="module", name="counted")
@@ -68,7 +68,7 @@ def test_requests_to_placement_are_counted(counted: Counted) -> None:
     move = submit(lab, Wish(server="web", flavor="large")).id
     assert counted.requests() == {QUERY: 1}
     with counted.stage.running():
-        assert asking.carry(lab, move).state == "verifying"
+        assert move_requests.carry(lab, move).state == "verifying"
     assert counted.requests() == {QUERY: 1, POST: 1}
     assert counted.ask("revert").state == "reverted"
     assert counted.requests() == {POST: 1}
@@ -78,7 +78,7 @@ def test_requests_to_placement_are_counted(counted: Counted) -> None:
         move = submit(lab, Wish(server="web")).id
         counted.requests()
         with counted.stage.running():
-            assert asking.carry(lab, move).attempt == 2
+            assert move_requests.carry(lab, move).attempt == 2
     # One for the first claim, one to take it back, one for the second; the alternates need no second query.
     assert counted.requests() == {QUERY: 1, POST: 3}
     assert counted.ask("confirm").state == "done"
@@ -89,5 +89,5 @@ def test_requests_to_placement_are_counted(counted: Counted) -> None:
         move = submit(lab, Wish(server="web")).id
         counted.requests()
         with counted.stage.running():
-            assert asking.carry(lab, move).state == "failed"
+            assert move_requests.carry(lab, move).state == "failed"
     assert counted.requests() == {QUERY: 1, POST: 2}

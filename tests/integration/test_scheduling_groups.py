@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from support.labs.operations import Stage, stage
 
-from droveway.engines.operations import asking
+from droveway.engines.operations import move_requests
 from droveway.engines.operations.submit import Wish, submit
 from droveway.lab import cloud, operations
 
@@ -69,7 +69,7 @@ def test_the_second_of_two_moves_that_meet_on_one_host_goes_elsewhere(lab: Stage
     """Both claim host3, each scheduled before the other was seen: the group's policy is asked again there."""
     moves = {name: submit(lab.lab, Wish(server=name)).id for name in ("red", "blue")}
     with lab.running(probe=Meeting(2, "claim", "record_destination")):
-        ended = {name: asking.carry(lab.lab, move) for name, move in moves.items()}
+        ended = {name: move_requests.carry(lab.lab, move) for name, move in moves.items()}
     assert {move.state for move in ended.values()} == {"verifying"}
     assert sorted((move.attempt, move.dest_host) for move in ended.values()) == [(1, "host3"), (2, "host4")]
     loser = next(move for move in ended.values() if move.attempt == 2)
@@ -131,7 +131,7 @@ def test_a_move_away_from_a_member_that_came_meanwhile_is_refused_everywhere(lab
             operations.create_server(lab.lab, "company", spec)
 
     with lab.running(probe=company):
-        ended = asking.carry(lab.lab, move)
+        ended = move_requests.carry(lab.lab, move)
     assert (ended.state, ended.error_code, ended.attempt) == ("failed", "group-policy", 3)
     assert "its affinity group is on host1 (ServerGroupAffinityFilter)" in str(ended.error)
     assert lab.standing("lone") == before

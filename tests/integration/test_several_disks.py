@@ -18,7 +18,7 @@ from support.servers import zookeeper_server
 from support.servers.certificates import Authority
 
 from droveway.cli.view.rate import TOO_EARLY
-from droveway.engines.operations import asking
+from droveway.engines.operations import move_requests
 from droveway.engines.operations.submit import Wish, submit
 from droveway.lab import build, cloud, snapshot
 from droveway.lab.session import Lab
@@ -157,7 +157,7 @@ def test_several_disks_go_on_side_by_side_where_they_were_when_either_end_died(s
         assert _same_bytes(site, server, name)
     assert instances(site.lab, DESTINATION).path(server, "disk.swap").stat().st_size == 4 * MIB, "made anew"
     assert_balanced(site.lab)
-    asking.ask(site.lab, move, asking.confirm)
+    move_requests.ask(site.lab, move, move_requests.confirm)
     assert site.await_rest(move) == State.DONE
     assert_balanced(site.lab)
 

@@ -17,7 +17,7 @@ from support.rows import left_over
 from support.servers import zookeeper_server
 
 from droveway.clients.zookeeper import BOARD
-from droveway.engines.operations import asking, settling
+from droveway.engines.operations import move_requests, settling
 from droveway.engines.operations.submit import Wish, submit
 from droveway.flows import registry
 from droveway.flows.step import Where
@@ -200,10 +200,10 @@ def _end(site: Installation, asleep: list[Asleep]) -> None:
     ends = {}
     for each in asleep:
         if read_move(lab, each.move).state == State.NEEDS_OPERATOR:
-            asking.ask(lab, each.move, requests.retry)
+            move_requests.ask(lab, each.move, requests.retry)
             ends[each.move] = State.FAILED
         elif each.place.startswith("start_guest "):
-            asking.ask(lab, each.move, asking.revert)
+            move_requests.ask(lab, each.move, move_requests.revert)
             ends[each.move] = State.REVERTED
     assert ends
     until(lambda: is_idle(lab), "the ends of the moves", LONG)

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from support.labs.operations import Stage, Workers, stage
 
 from droveway.engines.conductor import fencing
-from droveway.engines.operations import asking
+from droveway.engines.operations import move_requests
 from droveway.engines.operations.submit import Wish, submit
 from droveway.errors import StepError
 from droveway.flows.steps.hosts import starting
@@ -98,8 +98,8 @@ def fails_at(step: str) -> Callable[[str, str, str, str], None]:
 def verifying(lab: Stage) -> str:
     move = submit(lab.lab, Wish(server="web", flavor=None, host="host2")).id
     with lab.running():
-        asking.carry(lab.lab, move)
-    assert asking.read_move(lab.lab, move).state == "verifying"
+        move_requests.carry(lab.lab, move)
+    assert move_requests.read_move(lab.lab, move).state == "verifying"
     return move
 
 
@@ -109,7 +109,7 @@ def begin(lab: Stage, way: str) -> tuple[str, str, str, Any]:
         move = submit(lab.lab, Wish(server="web", flavor=None, host="host2")).id
     else:
         move = verifying(lab)
-        asking.ask(lab.lab, move, asking.revert)
+        move_requests.ask(lab.lab, move, move_requests.revert)
     host = "host2" if way in ("forward", "revert-undo") else "host1"
     probe = {"undo": fails_at("define_guest"), "revert-undo": fails_at("prepare_source_guest")}.get(way)
     return move, host, "revert" if probe else "execute", probe
@@ -131,9 +131,9 @@ def test_a_worker_that_slept_starts_nothing_of_what_was_given_to_others(lab: Sta
     step = "start_guest" if direction == "execute" else "stop_guest"
     slept = Once(step, direction, sleep)
     with lab.running(probe, workers={host: slept}):
-        asking.carry(lab.lab, move)
+        move_requests.carry(lab.lab, move)
     assert slept.times == 1
-    ended = asking.read_move(lab.lab, move)
+    ended = move_requests.read_move(lab.lab, move)
     assert (ended.state, ended.error_code) == ("cancelled", "evacuated")
     assert lab.starts("web") == before
 
@@ -146,7 +146,7 @@ def test_a_worker_that_slept_for_nothing_is_asked_again(lab: Stage, clock: Clock
     step = "start_guest" if direction == "execute" else "stop_guest"
     slept = Once(step, direction, clock.sleep)
     with lab.running(probe, workers={host: slept}):
-        asking.carry(lab.lab, move)
+        move_requests.carry(lab.lab, move)
     assert slept.times == 2
     assert lab.starts("web") == [*before, host]
     errors = [row.error for row in lab.history(move) if (row.step, row.direction) == (step, direction) and row.error]
@@ -171,7 +171,7 @@ def test_a_worker_that_always_sleeps_is_a_destination_that_failed(lab: Stage, cl
         return probe
 
     with lab.running(workers={host: sleep(host) for host in ("host2", "host3")}):
-        asking.carry(lab.lab, move)
+        move_requests.carry(lab.lab, move)
     other = ({"host2", "host3"} - {first[0]}).pop()
     assert first == [first[0]] * 40 + [other]
     assert lab.starts("web") == [*before, "host1", other]
@@ -203,9 +203,9 @@ def test_a_conductor_that_slept_over_its_proof_starts_nothing(
 
     monkeypatch.setattr(starting, "prove_off", prove_and_sleep)
     with lab.running(probe) as workers:
-        asking.carry(lab.lab, move)
+        move_requests.carry(lab.lab, move)
     assert slept == [host]
-    ended = asking.read_move(lab.lab, move)
+    ended = move_requests.read_move(lab.lab, move)
     assert (ended.state, ended.error_code) == ("cancelled", "evacuated")
     assert lab.starts("web") == before
 
@@ -218,13 +218,13 @@ def test_a_destination_asks_the_source_before_it_starts_the_guest(lab: Stage) ->
 
     def meet(_move: str, step: str, direction: str, phase: str) -> None:
         if (step, direction, phase) == ("start_guest", "execute", "before") and not done:
-            done.append(asking.read_move(lab.lab, move))
+            done.append(move_requests.read_move(lab.lab, move))
             lab.directory("host1", "web", "_resize").rename(lab.directory("host1", "web"))
             hypervisor.start(lab.id_of("web"), lambda: None)
 
     with lab.running(meet):
-        asking.carry(lab.lab, move)
-    ended = asking.read_move(lab.lab, move)
+        move_requests.carry(lab.lab, move)
+    ended = move_requests.read_move(lab.lab, move)
     assert (ended.state, ended.error_code) == ("needs-operator", "runs-elsewhere")
     assert lab.standing("web").runs == ["host1"]
     hypervisor.stop(lab.id_of("web"), grace=0.0, fence=lambda: None)
@@ -243,13 +243,13 @@ def test_a_source_that_is_away_is_waited_for_unless_somebody_declared_it_down(la
 
     gone: list[str] = []
     with lab.running(die) as workers:
-        asking.carry(lab.lab, move)
-        rests = asking.read_move(lab.lab, move)
+        move_requests.carry(lab.lab, move)
+        rests = move_requests.read_move(lab.lab, move)
         assert (rests.state, rests.error_code) == ("needs-operator", "host-unreachable")
         assert lab.standing("web").runs == []
         with lab.lab.cell_databases["cell1"].write() as session:
             session.execute(sa.text("UPDATE services SET forced_down = 1 WHERE host = 'host1'"))
-        asking.ask(lab.lab, move, requests.retry)
-        asking.carry(lab.lab, move)
-    assert asking.read_move(lab.lab, move).state == "verifying"
+        move_requests.ask(lab.lab, move, requests.retry)
+        move_requests.carry(lab.lab, move)
+    assert move_requests.read_move(lab.lab, move).state == "verifying"
     assert lab.standing("web").runs == ["host2"]

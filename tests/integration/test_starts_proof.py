@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support.labs.operations import Stage, stage
 
-from droveway.engines.operations import asking
+from droveway.engines.operations import move_requests
 from droveway.engines.operations.submit import Wish, submit
 from droveway.errors import StepError
 from droveway.flows.steps.hosts.command import ADOPTED
@@ -40,7 +40,7 @@ def undone_without_destination(lab: Stage, step: str, *, adopted: bool = False) 
             session.add(
                 MoveStep(
                     move_id=move,
-                    flow_uuid=str(asking.read_move(lab.lab, move).flow_uuid),
+                    flow_uuid=str(move_requests.read_move(lab.lab, move).flow_uuid),
                     flow="",
                     step=ADOPTED,
                     direction="execute",
@@ -57,8 +57,8 @@ def undone_without_destination(lab: Stage, step: str, *, adopted: bool = False) 
             raise StepError("it fails", code="test")
 
     with lab.running(meet) as workers:
-        asking.carry(lab.lab, move)
-    return asking.read_move(lab.lab, move)
+        move_requests.carry(lab.lab, move)
+    return move_requests.read_move(lab.lab, move)
 
 
 def test_a_guest_that_no_destination_was_asked_to_start_is_brought_back(lab: Stage) -> None:

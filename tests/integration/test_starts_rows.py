@@ -9,7 +9,7 @@ import pytest
 import sqlalchemy as sa
 from support.labs.operations import Stage, stage
 
-from droveway.engines.operations import asking
+from droveway.engines.operations import move_requests
 from droveway.engines.operations.submit import Wish, submit
 from droveway.errors import StepError
 from droveway.persistence.journal.tables import Move
@@ -88,9 +88,9 @@ def carry(lab: Stage, move: str, step: str, direction: str, does: Change, *, fai
             raise StepError("it fails", code="test")
 
     with lab.running(meet):
-        asking.carry(lab.lab, move)
+        move_requests.carry(lab.lab, move)
     assert done
-    return asking.read_move(lab.lab, move)
+    return move_requests.read_move(lab.lab, move)
 
 
 CHANGES = [
@@ -127,9 +127,9 @@ def test_an_undo_starts_no_server_that_is_not_its_own_any_more(lab: Stage, does:
 def test_a_revert_starts_no_server_that_is_not_its_own_any_more(lab: Stage, step: str, direction: str) -> None:
     move = submit(lab.lab, Wish(server="web", flavor=None, host="host2")).id
     with lab.running():
-        asking.carry(lab.lab, move)
+        move_requests.carry(lab.lab, move)
     before = lab.starts("web")
-    asking.ask(lab.lab, move, asking.revert)
+    move_requests.ask(lab.lab, move, move_requests.revert)
     fails = "prepare_source_guest" if direction == "revert" else ""
     ended = carry(lab, move, step, direction, accepted, fails=fails)
     assert (ended.state, ended.error_code) == ("cancelled", "evacuated")

@@ -17,7 +17,7 @@ from support import checksums
 from support.labs.operations import Stage, faults_cleared, stage
 
 from droveway.engines.conductor import step_commands
-from droveway.engines.operations import asking
+from droveway.engines.operations import move_requests
 from droveway.engines.operations.submit import Wish, submit
 from droveway.flows.steps.hosts.host import FindStorage
 from droveway.persistence.nova.cell import BlockDeviceMapping
@@ -265,7 +265,7 @@ def test_a_probe_that_hangs_ends_the_move_undone(lab: Stage, monkeypatch: pytest
 
     move = submit(lab.lab, Wish(server="mail", host="host5")).id
     with lab.running(workers={"host4": hang}):
-        ended = asking.carry(lab.lab, move)
+        ended = move_requests.carry(lab.lab, move)
         answered.set()
     assert (ended.state, ended.error_code) == ("failed", "overdue")
     assert str(ended.error) == "host host4 did not finish find_storage of step find_storage within 0.3 s"
@@ -286,7 +286,7 @@ def test_a_shared_directory_that_vanishes_in_mid_copy_is_waited_for(lab: Stage, 
 
     move = submit(lab.lab, Wish(server="mail", host="host5")).id
     with lab.running(workers={"host5": vanish}):
-        rests = asking.carry(lab.lab, move)
+        rests = move_requests.carry(lab.lab, move)
         assert (rests.state, rests.error_code) == ("needs-operator", "storage-away")
         assert str(rests.error).endswith(": mount it again")
         assert str(rests.error).count("the servers' directory") == 1

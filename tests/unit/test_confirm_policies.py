@@ -16,7 +16,7 @@ from droveway.cli.view import spans
 from droveway.engines.keeper import policies
 from droveway.engines.keeper.health import Standard, judge
 from droveway.engines.keeper.policies import ASK_EVERY, FRESH, Ask, PolicyAction, Settle, Wait, Waiting
-from droveway.engines.operations import asking
+from droveway.engines.operations import move_requests
 from droveway.persistence.database import Database, sqlite_url
 from droveway.persistence.journal import migrate, moves
 from droveway.persistence.journal.policies import Health, note_wait, record_health
@@ -80,7 +80,7 @@ def test_manual_waits_for_a_person_whatever_stands_in_the_journal() -> None:
     for deadline in (None, PAST):
         assert acts("manual", deadline) == []
         waits = Move(state="verifying", hold=False, policy="manual", deadline=deadline, delete_requested=False)
-        assert not asking.can_go_on(waits, NOW)
+        assert not move_requests.can_go_on(waits, NOW)
 
 
 def test_what_a_policy_may_not_do_is_shown_and_waited_for_by_no_command() -> None:
@@ -90,11 +90,11 @@ def test_what_a_policy_may_not_do_is_shown_and_waited_for_by_no_command() -> Non
     assert acts("healthy", SOON, health=Health.FAILING, asked=NOW, refused=why, waits_for=why) == []
     move = Move(state="verifying", hold=False, policy="deadline", deadline=PAST, delete_requested=False)
     move.source_host = "host1"
-    assert asking.can_go_on(move, NOW)
+    assert move_requests.can_go_on(move, NOW)
     move.waits_for = why
-    assert not asking.can_go_on(move, NOW)
+    assert not move_requests.can_go_on(move, NOW)
     move.waits_for = "the worker of host host1 is away, and its copy is needed: start it"
-    assert asking.can_go_on(move, NOW)
+    assert move_requests.can_go_on(move, NOW)
 
 
 @pytest.mark.parametrize("policy", ["deadline", "healthy"])
@@ -117,10 +117,10 @@ def test_a_delete_that_has_said_what_it_waits_for_is_not_waited_for() -> None:
     going = Move(
         state="verifying", hold=False, policy="deadline", deadline=PAST, delete_requested=True, source_host="host1"
     )
-    assert asking.can_go_on(going, NOW, {"host1"})
+    assert move_requests.can_go_on(going, NOW, {"host1"})
     going.waits_for = "the worker of host host1 is away"
-    assert asking.can_go_on(going, NOW)
-    assert not asking.can_go_on(going, NOW, {"host1"})
+    assert move_requests.can_go_on(going, NOW)
+    assert not move_requests.can_go_on(going, NOW, {"host1"})
 
 
 def test_a_healthy_guest_is_confirmed_before_and_after_its_deadline() -> None:

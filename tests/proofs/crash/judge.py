@@ -8,7 +8,7 @@ from collections.abc import Callable
 from proofs import leftovers
 from proofs.crash.points import Point, expected_end
 
-from droveway.engines.operations import asking
+from droveway.engines.operations import move_requests
 from droveway.errors import DrovewayError, Refused
 from droveway.flows import registry
 from droveway.lab import books, operations, runner, servers
@@ -118,7 +118,7 @@ def ask(lab: Lab, request: str, server: str) -> None:
         operations.ask_to_delete(lab, server)
         return
     move = latest(lab)
-    asking.ask(lab, move.id, asking.cancel if request == "cancel" else requests.pause)
+    move_requests.ask(lab, move.id, move_requests.cancel if request == "cancel" else requests.pause)
 
 
 def lift_hold(lab: Lab) -> bool:
@@ -126,7 +126,7 @@ def lift_hold(lab: Lab) -> bool:
     move = latest(lab)
     if not move.hold or State(move.state) in ENDED:
         return False
-    asking.ask(lab, move.id, requests.resume)
+    move_requests.ask(lab, move.id, requests.resume)
     return True
 
 

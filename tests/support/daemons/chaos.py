@@ -26,7 +26,7 @@ from support.servers.proxy import Loss, Proxy, running_proxy
 from droveway.audit.findings import Kind
 from droveway.cli.main import USAGE
 from droveway.clients.volume import RESERVED
-from droveway.engines.operations import asking
+from droveway.engines.operations import move_requests
 from droveway.engines.operations.submit import Wish, submit
 from droveway.errors import Refused
 from droveway.lab import books, build, cloud
@@ -113,11 +113,11 @@ class Asking(threading.Thread):
             submit(self._lab, Wish(server=name, flavor=flavor))
             self.done["moves"] += 1
         elif move.state == State.VERIFYING:
-            request = self._chance.choice([asking.confirm, asking.revert])
-            asking.ask(self._lab, move.id, request)
+            request = self._chance.choice([move_requests.confirm, move_requests.revert])
+            move_requests.ask(self._lab, move.id, request)
             self.done[request.__name__] += 1
         elif self._chance.random() < _CANCELS:
-            asking.ask(self._lab, move.id, asking.cancel)
+            move_requests.ask(self._lab, move.id, move_requests.cancel)
             self.done["cancel"] += 1
 
 
@@ -256,9 +256,9 @@ class Chaos:
             for move in open_moves:
                 with contextlib.suppress(Refused):
                     if move.state == State.VERIFYING:
-                        asking.ask(lab, move.id, asking.confirm)
+                        move_requests.ask(lab, move.id, move_requests.confirm)
                     elif move.state == State.NEEDS_OPERATOR:
-                        asking.ask(lab, move.id, requests.retry)
+                        move_requests.ask(lab, move.id, requests.retry)
                         self.done["retries"] += 1
             time.sleep(0.2)
         try:

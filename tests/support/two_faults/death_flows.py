@@ -8,7 +8,7 @@ from typing import Final
 from support.labs.operations import Stage
 from support.two_faults.death_worlds import DESTINATION, HOSTS, SOURCE
 
-from droveway.engines.operations import asking
+from droveway.engines.operations import move_requests
 from droveway.engines.operations.submit import Wish, submit
 from droveway.flows import registry
 from droveway.flows.step import Step
@@ -48,7 +48,7 @@ def begin(lab: Stage, operation: str, policy: str = "manual") -> str:
         return operations.ask_to_delete(lab.lab, "web")
     move = lab.move("web").id
     with lab.lab.journal.write() as session:
-        getattr(asking, operation)(session, session.get_one(Move, move))
+        getattr(move_requests, operation)(session, session.get_one(Move, move))
     return move
 
 

@@ -14,7 +14,7 @@ from support.two_faults.death_flows import OPERATIONS, UNDONE, begin
 from support.two_faults.death_worlds import SOURCE, Death, Spot
 
 from droveway.cli.view.explanations import EXPLANATIONS
-from droveway.engines.operations import asking
+from droveway.engines.operations import move_requests
 from droveway.errors import StepError
 from droveway.flows import registry
 from droveway.flows.steps.hosts.command import HostStep
@@ -121,7 +121,7 @@ def _wait(lab: Stage, how: str) -> None:
 
     with lab.running(away) as workers:
         move = begin(lab, "resize", how)
-        until(lambda: asking.read_move(lab.lab, move).waits_for, "the wait for the source")
+        until(lambda: move_requests.read_move(lab.lab, move).waits_for, "the wait for the source")
 
 
 def _stop(lab: Stage, what: str, operation: str, more: list[str]) -> None:
@@ -138,12 +138,12 @@ def _stop(lab: Stage, what: str, operation: str, more: list[str]) -> None:
             return
         if what == "paused":
             asked.append(move)
-            asking.ask(lab.lab, move, requests.pause)
+            move_requests.ask(lab.lab, move, requests.pause)
         else:
             raise StepError("the step cannot go on", code=more[1])
 
     with lab.running(meet):
-        asking.carry(lab.lab, begin(lab, operation.removesuffix(UNDONE)))
+        move_requests.carry(lab.lab, begin(lab, operation.removesuffix(UNDONE)))
 
 
 def _lose(lab: Stage, operation: str, step: str, death: Death) -> str:
@@ -152,7 +152,7 @@ def _lose(lab: Stage, operation: str, step: str, death: Death) -> str:
     spot = Spot(f"{death_flows.direction(operation)}.{step}.before", death, turns=turns, again=again, declared=False)
     with lab.running(spot.on_conductor) as workers:
         death.workers = workers
-        asking.carry(lab.lab, begin(lab, operation.removesuffix(UNDONE)))
+        move_requests.carry(lab.lab, begin(lab, operation.removesuffix(UNDONE)))
     death.workers = None
     if not death.hosts:
         return "no host ever died"

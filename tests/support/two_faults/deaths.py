@@ -22,7 +22,7 @@ from support.two_faults.death_worlds import BACK, BOTH, DESTINATION, Death, Spot
 from support.two_faults.world import Verdict
 
 from droveway.clients.embedded import placement
-from droveway.engines.operations import asking
+from droveway.engines.operations import move_requests
 
 KIND: Final = "deaths"
 
@@ -164,7 +164,7 @@ class Ground:
         hosts = {host: functools.partial(spot.on_worker, host) for host in sorted(self.lab.lab.identity.hosts)}
         with self.lab.running(spot.on_conductor, hosts) as workers:
             death.workers = workers
-            asking.carry(self.lab.lab, begin(self.lab, point.operation.removesuffix(UNDONE)))
+            move_requests.carry(self.lab.lab, begin(self.lab, point.operation.removesuffix(UNDONE)))
             spot.join()
         # Only now: what comes after the last step's result may still have been under way.
         death.workers = None

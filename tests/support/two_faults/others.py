@@ -40,7 +40,7 @@ from support.two_faults.world import Verdict, Watch
 
 from droveway.clients.embedded import placement
 from droveway.engines.keeper import outcomes
-from droveway.engines.operations import asking
+from droveway.engines.operations import move_requests
 from droveway.engines.operations.submit import Wish, submit
 from droveway.errors import DestinationFault, StepError
 from droveway.lab import stopped
@@ -114,7 +114,7 @@ class Bench:
     def _move(self, kind: str) -> None:
         move = self._submit(kind)
         with self.lab.running():
-            asking.carry(self.lab.lab, move)
+            move_requests.carry(self.lab.lab, move)
 
     def _submit(self, kind: str) -> str:
         wish = Wish(server="web", flavor="large") if kind == "resize" else Wish(server="web", host=DESTINATION)
@@ -150,7 +150,7 @@ class Bench:
                 self._let_wait(move)
                 planted.do()
             else:
-                asking.carry(self.lab.lab, move)
+                move_requests.carry(self.lab.lab, move)
         if point.kind in (PAUSED, PARKED, ENDED):
             planted.do()
         if point.kind == WAITING:
@@ -175,7 +175,7 @@ class Bench:
             return self._submit(point.operation)
         move = self.lab.move("web").id
         if point.kind not in (REST, WAITING):
-            asking.ask(lab, move, getattr(asking, point.operation))
+            move_requests.ask(lab, move, getattr(move_requests, point.operation))
         return move
 
     def _let_wait(self, move: str) -> None:
@@ -184,7 +184,7 @@ class Bench:
         due = {"policy": "deadline", "deadline": dt.datetime(2026, 1, 1)}  # noqa: DTZ001 - the journal's have no zone
         with self.lab.lab.journal.write() as session:
             session.execute(sa.update(Move).where(Move.id == move).values(**due))
-        until(lambda: asking.read_move(self.lab.lab, move).waits_for, "the wait for the source")
+        until(lambda: move_requests.read_move(self.lab.lab, move).waits_for, "the wait for the source")
 
 
 class Planted:
@@ -227,7 +227,7 @@ class Planted:
     def _once(self, move: str, wish: Any) -> None:
         if not self._asked:
             self._asked = True
-            asking.ask(self.nova.lab, move, wish)
+            move_requests.ask(self.nova.lab, move, wish)
 
     def do(self) -> None:
         """Look whether the state is what the point takes it for, and act."""
