@@ -88,7 +88,7 @@ Held = Guest | Connection | Interface | StoreRef | Entry | Digest
 
 
 class Schema(NamedTuple):
-    """How an inquiry is spoken; what answers it is a function in ``workers/inquiries.py``."""
+    """How an inquiry is spoken; what answers it is a function in ``workers/host_queries.py``."""
 
     answer: tuple[type[msgspec.Struct], ...]
     """What the pages of its answer may hold."""

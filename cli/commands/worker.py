@@ -114,8 +114,8 @@ class Run(Daemon):
         from droveway.clients.references import References
         from droveway.clients.zookeeper import connect_configured, progress_path
         from droveway.workers.daemon import Worker
+        from droveway.workers.host_queries import Inquiries
         from droveway.workers.hypervisors.configured import configured
-        from droveway.workers.inquiries import Inquiries
         from droveway.workers.transfer.limits import Limits
 
         host = parsed_args.host

@@ -19,7 +19,7 @@ from droveway.flows.steps.hosts.command import HostStep
 from droveway.wire import commands, queries
 from droveway.wire.levels import LEVEL, SINCE
 from droveway.wire.values import ACTION_VERSION
-from droveway.workers import inquiries
+from droveway.workers import host_queries
 from droveway.workers.actions import dispatch, table
 
 CLOSED: Final = {
@@ -107,8 +107,8 @@ def test_what_is_entered_is_declared(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_inquiry_is_answered() -> None:
-    lacking = queries.INQUIRIES.keys() ^ inquiries.QUESTIONS.keys()
-    assert not lacking, f"{sorted(lacking)}: name them in QUESTIONS of workers/inquiries.py and in wire/queries.py"
+    lacking = queries.INQUIRIES.keys() ^ host_queries.QUESTIONS.keys()
+    assert not lacking, f"{sorted(lacking)}: name them in QUESTIONS of workers/host_queries.py and in wire/queries.py"
 
 
 def test_every_action_is_killed_at_each_of_its_effects(tmp_path: Path) -> None:

@@ -21,9 +21,9 @@ from droveway.errors import CoordinationLost, Refused
 from droveway.wire import codec, commands, queries
 from droveway.wire.values import MOST_BYTES
 from droveway.workers import holdings, stores
-from droveway.workers import inquiries as answering
+from droveway.workers import host_queries as answering
 from droveway.workers.daemon import Worker
-from droveway.workers.inquiries import Inquiries
+from droveway.workers.host_queries import Inquiries
 
 SHORT = 0.5
 """Seconds for an answer that never comes."""
