@@ -18,7 +18,7 @@ from droveway.wire.commands import (
     NoDetails,
 )
 from droveway.wire.values import harmless
-from droveway.workers.actions import bases
+from droveway.workers.actions import backing_files
 from droveway.workers.actions.ownership import (
     base_of,
     discard_parts,
@@ -99,7 +99,7 @@ def find_storage(ctx: Context, details: FindStorage) -> dict[str, Any]:
     ctx.effect("look")
     for disk in _disks(ctx) if ctx.directories.exists(ctx.server) else []:
         if disk.backing and disk.name != SWAP:
-            bases.require(ctx, disk)
+            backing_files.require(ctx, disk)
     return {"shared": ctx.directories.has_probe(details.probe)}
 
 

@@ -13,7 +13,7 @@ import msgspec
 
 from droveway.errors import Fenced, StepError
 from droveway.wire.commands import CopyDisks, FitDisks, OfferDisks
-from droveway.workers.actions import bases
+from droveway.workers.actions import backing_files
 from droveway.workers.actions.ownership import (
     base_of,
     discard_copy,
@@ -271,7 +271,7 @@ def _copy(
     for name, disk_format in _formats_in(disks, wanted):
         headers.require_format(disk_format, f"{name} of server {ctx.server}")
     tally = Tally(ctx)
-    fetched = bases.fetch(ctx, own, wanted, source, tally) if wanted else []
+    fetched = backing_files.fetch(ctx, own, wanted, source, tally) if wanted else []
 
     def copy(disk: SetAsideDisk, directory: int) -> CopiedDisk:
         with readers(source) as sources:

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from droveway.wire.commands import DiscardDestination, DiscardSource, NoDetails, PurgeKept, RestoreDisks
-from droveway.workers.actions import bases
+from droveway.workers.actions import backing_files
 from droveway.workers.actions.ownership import (
     deleted_name,
     discard,
@@ -255,7 +255,7 @@ def _facts(ctx: Context, directory: Directory, disk: str, disk_format: str, foun
     info = ctx.hypervisor.disk_info(directory.path(disk), disk_format)
     backing = info.backing if disk != SWAP else ""
     if backing and backing not in found:
-        found[backing] = bases.describe(ctx, info)
+        found[backing] = backing_files.describe(ctx, info)
     base = found.get(backing)
     return SetAsideDisk(
         name=disk,
