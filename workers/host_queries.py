@@ -17,7 +17,7 @@ from droveway.errors import CoordinationLost, DrovewayError, Refused
 from droveway.outages import Once, Outage
 from droveway.wire import codec, queries
 from droveway.wire.values import ACTION_VERSION, MOST_BYTES, printable
-from droveway.workers import holdings
+from droveway.workers import host_contents
 from droveway.workers.digests import Digests
 from droveway.workers.hypervisors.base import Hypervisor
 
@@ -143,15 +143,15 @@ def split(held: Iterable[queries.Held]) -> Iterator[list[queries.Held]]:
 
 def _directories(hypervisor: Hypervisor) -> Iterator[queries.Held]:
     instances = hypervisor.instances
-    yield queries.StoreRef(id=holdings.store(instances), path=printable(str(instances)))
-    yield from holdings.entries(instances)
+    yield queries.StoreRef(id=host_contents.store(instances), path=printable(str(instances)))
+    yield from host_contents.entries(instances)
 
 
 _DIGESTS: Final = Digests()
 """Of all that this process was ever asked about."""
 
 QUESTIONS: Final[dict[str, Callable[[Hypervisor], Iterable[queries.Held]]]] = {
-    "list_guests": holdings.guests,
+    "list_guests": host_contents.guests,
     "list_directories": _directories,
     "digest_disks": lambda hypervisor: _DIGESTS.of(hypervisor.instances),
 }

@@ -10,7 +10,7 @@ from typing import Final
 from droveway.audit.records import CommandView, Directory, DiskDigest, HostView, Looked, Store, Unseen
 from droveway.errors import DrovewayError
 from droveway.wire import queries
-from droveway.workers import holdings
+from droveway.workers import host_contents
 from droveway.workers.digests import Digests
 from droveway.workers.hypervisors.base import Hypervisor
 
@@ -22,7 +22,7 @@ def look(hypervisors: Mapping[str, Hypervisor]) -> Looked:
     views, unseen = [], []
     for host, hypervisor in sorted(hypervisors.items()):
         try:
-            views.append(view(host, holdings.guests(hypervisor)))
+            views.append(view(host, host_contents.guests(hypervisor)))
         except (DrovewayError, OSError) as error:
             # An audit that cannot see a host must say so: a silent gap would read as clean.
             unseen.append(Unseen(host=host, why=str(error)))
@@ -142,4 +142,4 @@ def _stores(hypervisors: Mapping[str, Hypervisor]) -> tuple[tuple[Store, ...], t
 
 
 def _store(hosts: tuple[str, ...], path: Path) -> Store:
-    return Store(hosts=hosts, path=str(path), entries=directories(holdings.entries(path)))
+    return Store(hosts=hosts, path=str(path), entries=directories(host_contents.entries(path)))

@@ -20,7 +20,7 @@ from droveway.engines.conductor.host_channel import Holdings, HostChannel
 from droveway.errors import CoordinationLost, Refused
 from droveway.wire import codec, commands, queries
 from droveway.wire.values import MOST_BYTES
-from droveway.workers import holdings, stores
+from droveway.workers import host_contents, stores
 from droveway.workers import host_queries as answering
 from droveway.workers.daemon import Worker
 from droveway.workers.host_queries import Inquiries
@@ -122,7 +122,7 @@ def test_a_worker_tells_all_that_its_host_holds(site: Cloud, started: Callable[.
     assert by_kind[queries.Connection] == [queries.Connection(server=SERVER, volume=VOLUME.volume)]
     assert by_kind[queries.Interface] == [queries.Interface(server=SERVER, port=PORT.port)]
     (store,) = by_kind[queries.StoreRef]
-    assert store == queries.StoreRef(id=holdings.store(instances), path=str(instances))
+    assert store == queries.StoreRef(id=host_contents.store(instances), path=str(instances))
     entries = {each.name: each for each in by_kind[queries.Entry]}
     assert {"disk", "disk.swap"} <= set(entries[SERVER].files)
     assert entries[f"{SERVER}_resize"] == queries.Entry(
@@ -141,7 +141,7 @@ def test_a_large_answer_comes_in_pages_of_which_none_is_missing(site: Cloud, sta
     for name in names:
         (instances / name).touch()
     (instances / "many").mkdir()
-    files = {str(number) + "\x01" * 240 for number in range(2 * holdings.MOST_FILES + 1)}
+    files = {str(number) + "\x01" * 240 for number in range(2 * host_contents.MOST_FILES + 1)}
     for name in files:
         (instances / "many" / name).touch()
     started()
@@ -184,7 +184,7 @@ def test_hosts_of_one_directory_name_one_store_however_many_write_it_at_once(tmp
 
     def read() -> None:
         gate.wait()
-        found.append(holdings.store(tmp_path))
+        found.append(host_contents.store(tmp_path))
 
     threads = [threading.Thread(target=read) for _ in range(8)]
     for thread in threads:

@@ -46,7 +46,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "workers": {
         "certificates", "clocks", "outages", "printable", "wire", "conf", "clients.references", "clients.zookeeper",
     },
-    "audit": {"wire", "conf", "persistence", "clients", "workers.hypervisors", "workers.holdings", "workers.digests"},
+    "audit": {
+        "wire", "conf", "persistence", "clients", "workers.hypervisors", "workers.host_contents", "workers.digests",
+    },
     "doctor": {"certificates", "clocks", "wire", "conf", "persistence", "clients", "flows", "engines", "workers"},
     "lab": EVERY_LAYER,
     "cli": EVERY_LAYER,
