@@ -12,7 +12,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 from sqlalchemy import orm
 
-from droveway.persistence.journal.moments import Moment
+from droveway.persistence.journal.column_types import Moment
 
 Json = sa.JSON(none_as_null=True)
 

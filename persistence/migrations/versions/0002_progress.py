@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-from droveway.persistence.journal.moments import Moment
+from droveway.persistence.journal.column_types import Moment
 
 revision = "0002"
 down_revision = "0001"
