@@ -82,7 +82,7 @@ class Unanswered(Exception):
 
 
 @dataclasses.dataclass(frozen=True)
-class Holdings:
+class HostContents:
     """What a host holds, all inquiries together; when ``why`` says something, nobody knows."""
 
     held: tuple[Held, ...] = ()
@@ -238,18 +238,18 @@ class HostChannel:
 
     def query(
         self, hosts: Iterable[str], *, pinned: int | None = None, seconds: float = QUERY_SECONDS
-    ) -> dict[str, Holdings]:
+    ) -> dict[str, HostContents]:
         """Ask each host every inquiry there is, and return what it holds; raises `droveway.errors.CoordinationLost`.
 
         ``pinned``: the level that operators allow to be spoken to workers, None for this release's own; ``seconds``:
         how long is waited for workers that are up.
         """
         workers = self.workers()
-        found: dict[str, Holdings] = {}
+        found: dict[str, HostContents] = {}
         able = []
         for host in sorted(hosts):
             if why := _unable(workers.get(host), pinned):
-                found[host] = Holdings(why=why)
+                found[host] = HostContents(why=why)
             else:
                 able.append(host)
         for start in range(0, len(able), AT_ONCE):
@@ -305,7 +305,7 @@ class HostChannel:
             REFUSED.tell(f"{what} is refused", error)
             raise
 
-    def _query(self, hosts: Sequence[str], seconds: float) -> dict[str, Holdings]:
+    def _query(self, hosts: Sequence[str], seconds: float) -> dict[str, HostContents]:
         wakeup = threading.Event()
         ends = time.monotonic() + seconds
         waiting = {
@@ -315,7 +315,7 @@ class HostChannel:
             for host in hosts
         }
         asked = [inquiry for inquiries in waiting.values() for inquiry in inquiries]
-        found: dict[str, Holdings] = {}
+        found: dict[str, HostContents] = {}
         with contextlib.ExitStack() as stack:
             stack.callback(self._take_back, asked)
             for host in hosts:
@@ -327,31 +327,31 @@ class HostChannel:
                 self._coordination.create(inquiry_path(inquiry.host, inquiry.id), encode(inquiry), ephemeral=True)
             while waiting:
                 for host in list(waiting):
-                    holdings = self._holdings(host, waiting[host])
-                    if holdings is None and time.monotonic() >= ends:
-                        holdings = Holdings(why=f"its worker is up and did not answer within {seconds:.0f} s")
-                    if holdings is not None:
-                        found[host] = holdings
+                    contents = self._contents(host, waiting[host])
+                    if contents is None and time.monotonic() >= ends:
+                        contents = HostContents(why=f"its worker is up and did not answer within {seconds:.0f} s")
+                    if contents is not None:
+                        found[host] = contents
                         del waiting[host]
                 if waiting:
                     wakeup.wait(min(LOOK_EVERY, max(0.01, ends - time.monotonic())))
                     wakeup.clear()
         return found
 
-    def _holdings(self, host: str, inquiries: Sequence[Inquiry]) -> Holdings | None:
+    def _contents(self, host: str, inquiries: Sequence[Inquiry]) -> HostContents | None:
         """Return the host's answer to all of them; None while it may yet come."""
         found: list[Held] = []
         try:
             for inquiry in inquiries:
                 held = self._held(inquiry)
                 if held is None:
-                    return None if self.is_up(host) else Holdings(why="its worker went away before it answered")
+                    return None if self.is_up(host) else HostContents(why="its worker went away before it answered")
                 found += held
         except Refused as error:
-            return Holdings(why=f"what its worker answered is refused: {error}")
+            return HostContents(why=f"what its worker answered is refused: {error}")
         except Unanswered as error:
-            return Holdings(why=str(error))
-        return Holdings(tuple(found))
+            return HostContents(why=str(error))
+        return HostContents(tuple(found))
 
     def _held(self, inquiry: Inquiry) -> list[Held] | None:
         """Return the whole answer; None while a page is missing, or one is of another reading than the rest."""

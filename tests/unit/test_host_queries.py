@@ -16,7 +16,7 @@ from support.rigs.worker_rig import MOVE, PORT, SERVER, VOLUME, Cloud, cloud
 from droveway.clients import zookeeper
 from droveway.clients.zookeeper import command_path, inquiry_path, page_path, result_path, worker_path
 from droveway.engines.conductor import host_channel
-from droveway.engines.conductor.host_channel import Holdings, HostChannel
+from droveway.engines.conductor.host_channel import HostChannel, HostContents
 from droveway.errors import CoordinationLost, Refused
 from droveway.wire import codec, commands, queries
 from droveway.wire.values import MOST_BYTES
@@ -57,7 +57,7 @@ def fixture_started(site: Cloud) -> Iterator[Callable[..., Worker]]:
             part.coordination.close()
 
 
-def told(site: Cloud, host: str = "alpha", **options: Any) -> Holdings:
+def told(site: Cloud, host: str = "alpha", **options: Any) -> HostContents:
     return HostChannel(site.coordination).query([host], **{"seconds": LONG, **options})[host]
 
 
@@ -165,7 +165,7 @@ def test_too_much_is_told_as_such_and_never_cut(
     monkeypatch.setattr(answering, "ROOM", 1)
     monkeypatch.setattr(queries, "MOST_PAGES", 2)
     started()
-    assert told(site) == Holdings(why="the host holds too much to tell: 3 pages, and 2 are taken")
+    assert told(site) == HostContents(why="the host holds too much to tell: 3 pages, and 2 are taken")
 
 
 def test_what_a_host_cannot_read_is_said(site: Cloud, started: Callable[..., Worker]) -> None:
