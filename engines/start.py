@@ -20,7 +20,7 @@ from droveway.engines.keeper import admission, queue, returning
 from droveway.engines.keeper.admission import Racks
 from droveway.engines.keeper.daemon_registry import Roster
 from droveway.engines.keeper.health import Standard
-from droveway.engines.keeper.host_nodes import HostFolders
+from droveway.engines.keeper.host_nodes import HostNodes
 from droveway.engines.keeper.keeper import Keeper
 from droveway.engines.keeper.outcomes import Nova
 from droveway.engines.operations import move_requests
@@ -122,9 +122,9 @@ def _declared(site: Parts) -> frozenset[str]:
     return found
 
 
-def host_folders(site: Parts, coordination: Coordination) -> HostFolders:
+def host_nodes(site: Parts, coordination: Coordination) -> HostNodes:
     """What makes the folders that workers may not make, started."""
-    found = HostFolders(coordination, site.api)
+    found = HostNodes(coordination, site.api)
     found.start()
     return found
 

@@ -92,7 +92,7 @@ class Run(Daemon):
         stack.callback(session.close)
         site.require_services()
         if session.access is not None:
-            stack.callback(start.host_folders(site, session).stop)
+            stack.callback(start.host_nodes(site, session).stop)
         # New for each process: a claim tells whose it is.
         name = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
         roster = start.roster(site, session, name=name)

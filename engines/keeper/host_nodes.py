@@ -33,13 +33,13 @@ CHECK_EVERY: Final = 60.0
 """Seconds between two looks at whether those of every host are as they should be."""
 
 
-def host_folders(host: str) -> list[str]:
+def host_nodes(host: str) -> list[str]:
     """The folders of one host; that of the commands comes last: a worker waits for it, and needs all of them."""
     told = [result_path(host), progress_path(host), page_path(host)]
     return [worker_path(host).rpartition("/")[0], *told, inquiry_path(host), command_path(host)]
 
 
-class HostFolders:
+class HostNodes:
     """Makes them for every host that Nova has mapped to a cell, in a thread of its own between `start` and `stop`."""
 
     def __init__(self, coordination: Coordination, api: Database) -> None:
@@ -47,7 +47,7 @@ class HostFolders:
         self._api = api
         self._stopped = threading.Event()
         self._checked = float("-inf")
-        self._thread = threading.Thread(target=self._run, name="host-folders", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="host-nodes", daemon=True)
 
     def start(self) -> None:
         """Begin to make them."""
@@ -64,7 +64,7 @@ class HostFolders:
             wanted = set(session.scalars(sa.select(HostMapping.host)))
         check = time.monotonic() - self._checked >= CHECK_EVERY
         for host in sorted(wanted if check else wanted - set(self._coordination.children(HOSTS))):
-            for path in host_folders(host):
+            for path in host_nodes(host):
                 self._coordination.ensure(path)
         if check:
             self._checked = time.monotonic()

@@ -33,7 +33,7 @@ from droveway.clients.zookeeper import (
     worker_path,
 )
 from droveway.engines.conductor.taskflow.board import MoveBoard, Posting
-from droveway.engines.keeper.host_nodes import host_folders
+from droveway.engines.keeper.host_nodes import host_nodes
 from droveway.errors import CoordinationLost
 from droveway.lab import build, snapshot
 from droveway.persistence.journal.states import State
@@ -98,7 +98,7 @@ def fixture_connect(ensemble: Ensemble, authority: Authority) -> Iterator[Callab
     conductor.create(epoch_path("m"), b"7")
     conductor.create(f"{BOARD}/flow", b"job")
     for host in ("host1", "host2"):
-        for folder in host_folders(host):
+        for folder in host_nodes(host):
             conductor.ensure(folder)
         conductor.create(command_path(host, "k"), b"command")
         conductor.create(result_path(host, "theirs"), b"result")
