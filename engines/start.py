@@ -18,7 +18,7 @@ from droveway.engines.conductor.run import Probe, Resources
 from droveway.engines.conductor.taskflow.board import MoveBoard
 from droveway.engines.keeper import admission, queue, returning
 from droveway.engines.keeper.admission import Racks
-from droveway.engines.keeper.daemon_registry import Roster
+from droveway.engines.keeper.daemon_registry import DaemonRegistry
 from droveway.engines.keeper.health import Standard
 from droveway.engines.keeper.host_nodes import HostNodes
 from droveway.engines.keeper.keeper import Keeper
@@ -142,8 +142,8 @@ def _racks(site: Parts) -> Callable[[], Racks]:
     return racks
 
 
-def roster(site: Parts, coordination: Coordination, *, name: str) -> Roster:
+def daemon_registry(site: Parts, coordination: Coordination, *, name: str) -> DaemonRegistry:
     """What keeps the journal's word on the daemons current, started; ``name`` is the conductor's."""
-    found = Roster(coordination, site.journal, name=name, version=metadata.version("droveway"))
+    found = DaemonRegistry(coordination, site.journal, name=name, version=metadata.version("droveway"))
     found.start()
     return found

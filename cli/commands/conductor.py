@@ -95,10 +95,10 @@ class Run(Daemon):
             stack.callback(start.host_nodes(site, session).stop)
         # New for each process: a claim tells whose it is.
         name = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
-        roster = start.roster(site, session, name=name)
-        stack.callback(roster.stop)
+        daemon_registry = start.daemon_registry(site, session, name=name)
+        stack.callback(daemon_registry.stop)
         conductor = start.conductor(site, session, name=name, ignored=parsed_args.ignore_host)
         stack.callback(conductor.stop)
         keeper = start.keeper(site, session)
         stack.callback(keeper.stop)
-        return [conductor.last_tick, keeper.last_tick, roster.last_tick]
+        return [conductor.last_tick, keeper.last_tick, daemon_registry.last_tick]

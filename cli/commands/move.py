@@ -267,7 +267,7 @@ def nobody(site: Site) -> str | None:
     if site.runs_here:
         return None
     with site.journal.read() as session:
-        if daemons.roster(session).current:
+        if daemons.known_workers(session).current:
             return None
     return "no conductor is up, so nobody takes it: systemctl start droveway-conductor (droveway conductor list)"
 

@@ -35,7 +35,7 @@ class List(Lister):
 
         with self.installation(parsed_args).journal.read() as session:
             found = daemons.listing(session, daemons.WORKER)
-            current = daemons.roster(session).current
+            current = daemons.known_workers(session).current
         if not current:
             self.app.stderr.write("warning: no conductor is up, so this is what the last one saw\n")
         return LISTED, [[_cells(row, up=up)[name] for name in LISTED] for row, up in found]

@@ -38,7 +38,7 @@ def chosen(kind: str, pinned: int | None) -> Graph:
 
 def ineligible(session: orm.Session, wanted: Collection[str]) -> dict[str, str]:
     """The reason against each host that is to take no server; ``wanted``: what its worker has to know, see `needed`."""
-    known = daemons.roster(session)
+    known = daemons.known_workers(session)
     old = {host: why for host in known.workers if (why := lacking(known.workers[host], wanted))}
     return debts.owing(session) | old | known.drained() | freezes.hosts(session)
 

@@ -39,7 +39,7 @@ LATEST: Final = 5.0
 """Seconds after which what was seen is not written any more."""
 
 
-class Roster:
+class DaemonRegistry:
     """Runs in a thread of its own between `start` and `stop`, or one `round` at a time."""
 
     def __init__(self, coordination: Coordination, journal: Database, *, name: str, version: str) -> None:
@@ -65,7 +65,7 @@ class Roster:
         self._written: dict[str, Told] | None = None
         self._wakeup = threading.Event()
         self._turned = time.monotonic()
-        self._thread = threading.Thread(target=self._run, name="roster", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="daemon-registry", daemon=True)
 
     def start(self) -> None:
         """Write everything once, then go on with it."""
@@ -116,7 +116,7 @@ class Roster:
         outage = Outage(LOG, "What is known of the daemons is not written")
         while not self._wakeup.wait(LOOK_EVERY):
             self._turned = time.monotonic()
-            with one_round(outage, LOG, "A round of the roster failed"):
+            with one_round(outage, LOG, "A round of the daemon registry failed"):
                 self.round()
                 outage.over()
 

@@ -126,7 +126,7 @@ def _keep_seconds(site: Site, wish: Wish, source: str) -> int:
     if not seconds:
         return seconds
     with site.journal.read() as session:
-        worker = daemons.roster(session).workers.get(source)
+        worker = daemons.known_workers(session).workers.get(source)
     if why := eligibility.unsupported(worker, debts.PURGE, site.conf.upgrade_levels.worker):
         raise Refused(f"host {source} cannot keep the server's disks: {why}, or move it with --keep-source 0")
     return seconds
@@ -193,7 +193,7 @@ def _require_able(site: Site, source: str, graph: Graph) -> frozenset[str]:
     if why := eligibility.pinned_below(pinned, graph):
         raise Refused(f"no move can be made now: {why}")
     with site.journal.read() as session:
-        worker = daemons.roster(session).workers.get(source)
+        worker = daemons.known_workers(session).workers.get(source)
     why = eligibility.lacking(worker, wanted) if worker is not None else ""
     if why:
         raise Refused(f"the server's host {source} cannot take part in a move: {why}")

@@ -83,13 +83,13 @@ class Installation:
         """Those without a worker as conductors last saw them; none while no conductor is up to see it."""
         hosts = [host.name for host in catalog.hosts(self.api, self.cell_databases)]
         with self.journal.read() as session:
-            return daemons.roster(session).away(hosts)
+            return daemons.known_workers(session).away(hosts)
 
     def require_away(self, host: str) -> None:
         """Raise `droveway.errors.Refused` while the host's worker may be up, NotFound for an unknown host."""
         catalog.find_host(self.api, self.cell_databases, host)
         with self.journal.read() as session:
-            known = daemons.roster(session)
+            known = daemons.known_workers(session)
         if not known.current:
             raise Refused(
                 f"no conductor is up, so nobody knows whether the worker of host {host} is: start a conductor first"

@@ -41,7 +41,7 @@ class Told:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Roster:
+class KnownWorkers:
     """What is known of the workers at one time."""
 
     current: bool
@@ -133,10 +133,10 @@ def mirror(session: orm.Session, registered: Mapping[str, Told]) -> None:
             row.gone_at = now
 
 
-def roster(session: orm.Session) -> Roster:
+def known_workers(session: orm.Session) -> KnownWorkers:
     """What is known of the workers now."""
     last = session.scalar(_LAST_BEAT)
-    return Roster(
+    return KnownWorkers(
         current=last is not None and database_time(session) - last <= LATE,
         workers={row.name: row for row in session.scalars(_WORKERS)},
     )

@@ -45,7 +45,7 @@ def test_what_an_ended_move_left_is_taken_away_by_services_and_workers(site: Ins
     hosts = list(site.workers())
     site.conductor()
     with site.lab.journal.read() as session:
-        until(lambda: not daemons.roster(session).away(hosts), "all workers", LONG)
+        until(lambda: not daemons.known_workers(session).away(hosts), "all workers", LONG)
     site.done("move", "create", SERVER, "--to-host", "host2", "--confirm", "auto")
     (listed,) = site.told("move", "list")
     move = str(listed["id"])

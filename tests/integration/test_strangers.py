@@ -15,7 +15,7 @@ from support.two_faults.stranger_lies import Lies
 from droveway.clients.zookeeper import result_path
 from droveway.engines.conductor import answers
 from droveway.engines.conductor.host_channel import HostChannel
-from droveway.engines.keeper.daemon_registry import Roster
+from droveway.engines.keeper.daemon_registry import DaemonRegistry
 from droveway.persistence.journal.tables import Daemon
 from droveway.wire import codec, commands, queries
 from droveway.workers.actions import copies
@@ -55,14 +55,14 @@ def test_there_are_enough_lies_and_each_is_another_and_always_the_same() -> None
 
 
 def changing_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole, rounds = Roster.round, itertools.count(2)
+    whole, rounds = DaemonRegistry.round, itertools.count(2)
 
-    def round_and_more(roster: Roster) -> None:
-        whole(roster)
-        with roster._journal.write() as rows:
+    def round_and_more(registry: DaemonRegistry) -> None:
+        whole(registry)
+        with registry._journal.write() as rows:
             rows.execute(sa.update(Daemon).where(Daemon.name == "host1").values(version=str(next(rounds))))
 
-    monkeypatch.setattr(Roster, "round", round_and_more)
+    monkeypatch.setattr(DaemonRegistry, "round", round_and_more)
 
 
 def believing_any_number(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import pytest
 from droveway.clients.zookeeper import Coordination, connect_embedded, embedded_store, step_path, worker_path
 from droveway.doctor import workers as doctor
 from droveway.engines.conductor import incarnation, registrations
-from droveway.engines.keeper.daemon_registry import Roster
+from droveway.engines.keeper.daemon_registry import DaemonRegistry
 from droveway.engines.operations import adoption
 from droveway.errors import Refused
 from droveway.persistence.database import Database, sqlite_url
@@ -165,27 +165,27 @@ def test_marks_that_nobody_of_us_wrote_let_nothing_run_and_are_adopted(
 
 def test_a_host_that_lies_is_no_worker_that_is_up(session: Coordination, journal: Database) -> None:
     stands_at(session, journal, 3)
-    roster = Roster(session, journal, name="c", version="1")
+    registry = DaemonRegistry(session, journal, name="c", version="1")
     stand(session, "host1", registration("host1", epoch=3))
     stand(session, "host2", registration("host2", epoch=3))
-    roster.round()
+    registry.round()
     assert up(journal) == {"host1": True, "host2": True}
     session.delete(worker_path("host2"))
     stand(session, "host2", registration("host2", epoch=2**62))
-    roster.round()
+    registry.round()
     assert up(journal) == {"host1": True, "host2": False}
 
 
 def test_an_epoch_that_was_given_meanwhile_is_no_lie(session: Coordination, journal: Database) -> None:
     stands_at(session, journal, 3)
-    roster = Roster(session, journal, name="c", version="1")
+    registry = DaemonRegistry(session, journal, name="c", version="1")
     stand(session, "host1", registration("host1", epoch=3))
-    roster.round()
+    registry.round()
     with journal.write() as rows:
         rows.merge(Counter(name=EPOCH, value=5))
     session.delete(worker_path("host1"))
     stand(session, "host1", registration("host1", epoch=5))
-    roster.round()
+    registry.round()
     assert up(journal) == {"host1": True}
 
 

@@ -28,7 +28,7 @@ from droveway.clients.zookeeper import (
 from droveway.doctor import workers as doctor
 from droveway.engines.conductor import answers, incarnation
 from droveway.engines.conductor.host_channel import HostChannel
-from droveway.engines.keeper.daemon_registry import Roster
+from droveway.engines.keeper.daemon_registry import DaemonRegistry
 from droveway.errors import Refused, step_error
 from droveway.persistence.database import Database, sqlite_url
 from droveway.persistence.journal import daemons
@@ -81,11 +81,11 @@ def registration(folder: Path, lies: Lies) -> str:
         )
     )  # fmt: skip
     with site(folder) as (session, journal):
-        Roster(session, journal, name="c", version="1").round()
+        DaemonRegistry(session, journal, name="c", version="1").round()
         before = rows_of(journal)
         session.create(worker_path(HOST), said)
         incarnation.begin(session, journal)
-        Roster(session, journal, name="c", version="1").round()
+        DaemonRegistry(session, journal, name="c", version="1").round()
         after = rows_of(journal)
         if after.get(HONEST) != before[HONEST]:
             return f"the row of {HONEST} is {after.get(HONEST)} and was {before[HONEST]}"
