@@ -22,7 +22,7 @@ from droveway.flows import registry
 from droveway.outages import Outage
 from droveway.persistence.database import Database, absence
 from droveway.persistence.journal import daemons
-from droveway.persistence.journal.daemons import Told, exactly
+from droveway.persistence.journal.daemons import DaemonStatus, exactly
 from droveway.wire.commands import Registration
 
 LOG = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ class DaemonRegistry:
         """``name``: the conductor's; ``version``: its release."""
         self._coordination = coordination
         self._journal = journal
-        self._told = Told(
+        self._status = DaemonStatus(
             name=name,
             host=socket.gethostname(),
             pid=os.getpid(),
@@ -62,7 +62,7 @@ class DaemonRegistry:
         self._beat_due = 0.0
         self._given = 0
         """The highest epoch that any host can have been given, by the last look that was needed."""
-        self._written: dict[str, Told] | None = None
+        self._written: dict[str, DaemonStatus] | None = None
         self._wakeup = threading.Event()
         self._turned = time.monotonic()
         self._thread = threading.Thread(target=self._run, name="daemon-registry", daemon=True)
@@ -78,12 +78,12 @@ class DaemonRegistry:
         self._thread.join()
         try:
             with self._journal.write() as session:
-                daemons.leave(session, self._told.name)
+                daemons.leave(session, self._status.name)
         except Exception as error:
             # The row says so by itself once it is late.
             if (why := absence(error)) is None:
                 raise
-            LOG.info("The journal was not told that conductor %s ends: %s", self._told.name, why)
+            LOG.info("The journal was not told that conductor %s ends: %s", self._status.name, why)
 
     def last_tick(self) -> float:
         """When its loop last turned, by the monotonic clock; it does every second."""
@@ -92,7 +92,7 @@ class DaemonRegistry:
     def round(self) -> None:
         """Look at the registrations; write when they changed, and every `BEAT_EVERY` seconds."""
         now = time.monotonic()
-        registered = {each.host: _told(each.host, each) for each in self._registrations()}
+        registered = {each.host: _status(each.host, each) for each in self._registrations()}
         if registered == self._written and now < self._beat_due:
             return
         try:
@@ -100,7 +100,7 @@ class DaemonRegistry:
                 if time.monotonic() - now > LATEST:
                     return  # it was paused meanwhile: what it saw may be true no more
                 daemons.mirror(session, registered)
-                daemons.beat(session, self._told)
+                daemons.beat(session, self._status)
         except sa.exc.IntegrityError:
             LOG.info("Another conductor wrote the same worker's row at the same time; the next look sees it")
         else:
@@ -121,9 +121,9 @@ class DaemonRegistry:
                 outage.over()
 
 
-def _told(host: str, found: Registration) -> Told:
+def _status(host: str, found: Registration) -> DaemonStatus:
     # Cut to what the columns hold: one worker's odd word must not keep what is known of the others from being written.
-    return Told(
+    return DaemonStatus(
         name=host,
         host=host,
         pid=max(0, min(found.pid, MOST_PID)),

@@ -29,7 +29,7 @@ KEPT: Final = dt.timedelta(days=1)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Told:
+class DaemonStatus:
     """What a daemon says of itself."""
 
     name: str
@@ -67,16 +67,16 @@ class KnownWorkers:
 class Runnable:
     """The graphs that some conductor runs which is up; when none is known to be up, nobody can say: then all."""
 
-    told: tuple[frozenset[str], ...] = ()
+    known: tuple[frozenset[str], ...] = ()
     """What each of them knows."""
 
     def runs(self, kind: str, version: int, digest: str) -> bool:
         """Whether one of them takes a flow of this graph."""
-        return not self.told or any(
+        return not self.known or any(
             exactly(kind, version, digest) in knows
             # One of a release that told no digests yet.
             or (f"{kind}@{version}" in knows and not any(_EXACT in each for each in knows))
-            for knows in self.told
+            for knows in self.known
         )
 
 
@@ -96,16 +96,16 @@ def runnable(connection: Executor) -> Runnable:
     return Runnable(tuple(frozenset(row.knows) for row in rows if row.now - row.seen_at <= LATE))
 
 
-def beat(session: orm.Session, told: Told) -> None:
+def beat(session: orm.Session, status: DaemonStatus) -> None:
     """Write the conductor's row; it is up for `LATE` from now on."""
     now = database_time(session)
-    row = session.get(Daemon, (CONDUCTOR, told.name))
+    row = session.get(Daemon, (CONDUCTOR, status.name))
     if row is None:
         session.execute(
             sa.delete(Daemon).where(Daemon.kind == CONDUCTOR, Daemon.seen_at < now - KEPT),
             execution_options={"synchronize_session": False},
         )
-        session.add(_row(CONDUCTOR, told, now))
+        session.add(_row(CONDUCTOR, status, now))
     else:
         row.seen_at = now
 
@@ -117,17 +117,17 @@ def leave(session: orm.Session, name: str) -> None:
         row.gone_at = database_time(session)
 
 
-def mirror(session: orm.Session, registered: Mapping[str, Told]) -> None:
+def mirror(session: orm.Session, registered: Mapping[str, DaemonStatus]) -> None:
     """Bring the workers' rows in line with their registrations; several may do that at a time."""
     now = database_time(session)
     rows = {row.name: row for row in session.scalars(_WORKERS)}
-    for name, told in registered.items():
+    for name, status in registered.items():
         row = rows.get(name)
         if row is None:
-            session.add(_row(WORKER, told, now))
-        elif row.gone_at is not None or _differs(row, told):
-            row.host, row.pid, row.version, row.knows = told.host, told.pid, told.version, list(told.knows)
-            row.address, row.started_at, row.seen_at, row.gone_at = told.address, now, now, None
+            session.add(_row(WORKER, status, now))
+        elif row.gone_at is not None or _differs(row, status):
+            row.host, row.pid, row.version, row.knows = status.host, status.pid, status.version, list(status.knows)
+            row.address, row.started_at, row.seen_at, row.gone_at = status.address, now, now, None
     for name, row in rows.items():
         if name not in registered and row.gone_at is None:
             row.gone_at = now
@@ -176,25 +176,25 @@ _WORKERS: Final = sa.select(Daemon).where(Daemon.kind == WORKER)
 _LAST_BEAT: Final = sa.select(sa.func.max(Daemon.seen_at)).where(Daemon.kind == CONDUCTOR, Daemon.gone_at.is_(None))
 
 
-def _row(kind: str, told: Told, now: dt.datetime) -> Daemon:
+def _row(kind: str, status: DaemonStatus, now: dt.datetime) -> Daemon:
     return Daemon(
         kind=kind,
-        name=told.name,
-        host=told.host,
-        pid=told.pid,
-        version=told.version,
-        knows=list(told.knows),
-        address=told.address,
+        name=status.name,
+        host=status.host,
+        pid=status.pid,
+        version=status.version,
+        knows=list(status.knows),
+        address=status.address,
         started_at=now,
         seen_at=now,
     )
 
 
-def _differs(row: Daemon, told: Told) -> bool:
+def _differs(row: Daemon, status: DaemonStatus) -> bool:
     return (row.host, row.pid, row.version, row.knows, row.address) != (
-        told.host,
-        told.pid,
-        told.version,
-        list(told.knows),
-        told.address,
+        status.host,
+        status.pid,
+        status.version,
+        list(status.knows),
+        status.address,
     )

@@ -201,7 +201,7 @@ def test_no_answer_in_time_is_none(site: Site) -> None:
 )
 def test_a_keeper_sees_which_worker_would_ask_in_another_way(site: Site, knows: list[str], unasked: bool) -> None:
     with site.journal.write() as session:
-        told = daemons.Told(name="host2", host="host2", pid=1, version="0.1", knows=tuple(knows))
+        told = daemons.DaemonStatus(name="host2", host="host2", pid=1, version="0.1", knows=tuple(knows))
         daemons.mirror(session, {"host2": told})
     seen = look(site.journal, MoveBoard(site.coordination), site.coordination, Limits())
     why = {"host2": "its worker (0.1) does not know check_guest@1: upgrade it first"}

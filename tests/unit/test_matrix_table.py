@@ -10,17 +10,17 @@ from proofs.crash import points as crash_points
 from proofs.matrix import command as matrix
 from proofs.matrix import full as matrix_full
 from proofs.matrix import table as matrix_table
-from proofs.matrix.table import Told
+from proofs.matrix.table import ReportedPoint
 
 from droveway.flows import registry
 
 
 def test_the_page_counts_each_point_in_its_cell() -> None:
     told = [
-        Told("three-hosts", "asked", "resize:execute:claim:kill:before", True, False),
-        Told("three-hosts", "asked", "resize:execute:claim:kill:call.1", True, True),
-        Told("three-hosts", "asked", "resize:revert:claim:kill:before", False, False),
-        Told("one-host", "deleted", "confirm:execute:check_source:worker:effect.source.1", True, True),
+        ReportedPoint("three-hosts", "asked", "resize:execute:claim:kill:before", True, False),
+        ReportedPoint("three-hosts", "asked", "resize:execute:claim:kill:call.1", True, True),
+        ReportedPoint("three-hosts", "asked", "resize:revert:claim:kill:before", False, False),
+        ReportedPoint("one-host", "deleted", "confirm:execute:check_source:worker:effect.source.1", True, True),
     ]
     text = matrix_table.page(told, states=3, seed=7)
     assert "``crash matrix: 4 points, 3 converged, 1 leaks``" in text

@@ -71,7 +71,7 @@ def test_a_crowd_that_has_to_wait_is_not_read(rig: Rig, limits: Limits) -> None:
 def conductor(rig: Rig, *knows: str, name: str = "c") -> None:
     """A conductor that is up and knows these graphs."""
     with rig.journal.write() as session:
-        daemons.beat(session, daemons.Told(name=name, host="h", pid=1, version="1", knows=knows))
+        daemons.beat(session, daemons.DaemonStatus(name=name, host="h", pid=1, version="1", knows=knows))
 
 
 def test_what_no_conductor_can_run_takes_no_room_in_the_queue_and_says_so(rig: Rig) -> None:

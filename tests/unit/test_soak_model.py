@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from proofs.soak import cloud as soak_cloud
 from proofs.soak import process as soak_process
 from proofs.soak import verdict as soak_verdict
-from proofs.soak.model import Model, ModelBroken, Server, Size, Told, differences, usages
+from proofs.soak.model import Model, ModelBroken, ReportedMove, Server, Size, differences, usages
 from proofs.soak.plan import Planner
 from proofs.soak.process import Line, Operation
 from proofs.soak.rest import Facts, Seen
@@ -21,7 +21,7 @@ from droveway.lab import cloud
 FLAVORS = {"small": Size(1, 1024, 2), "large": Size(2, 2048, 4, ephemeral_gb=1, swap_mb=64)}
 SMALL = {"VCPU": 1, "MEMORY_MB": 1024, "DISK_GB": 2}
 LARGE = {"VCPU": 2, "MEMORY_MB": 2048, "DISK_GB": 6}
-RESIZE = Told("m1", "id", "resize", "verifying", "b", "large")
+RESIZE = ReportedMove("m1", "id", "resize", "verifying", "b", "large")
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def model() -> Model:
     return made
 
 
-def ended(state: str, move: Told = RESIZE) -> Told:
+def ended(state: str, move: ReportedMove = RESIZE) -> ReportedMove:
     return dataclasses.replace(move, state=state)
 
 
@@ -90,7 +90,7 @@ def test_a_deleted_server_leaves_nothing(model: Model) -> None:
         ([dataclasses.replace(RESIZE, kind="delete", state="done")], "is still there"),
     ],
 )
-def test_what_cannot_be_is_refused(model: Model, moves: list[Told], what: str) -> None:
+def test_what_cannot_be_is_refused(model: Model, moves: list[ReportedMove], what: str) -> None:
     with pytest.raises(ModelBroken, match=what):
         model.tell(moves)
 

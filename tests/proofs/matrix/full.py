@@ -16,7 +16,7 @@ from typing import Final
 from proofs.crash.bench import HOWS
 from proofs.matrix import clouds as matrix_clouds
 from proofs.matrix import table as matrix_table
-from proofs.matrix.table import Told
+from proofs.matrix.table import ReportedPoint
 
 from droveway.errors import DrovewayError
 from droveway.flows import registry
@@ -102,12 +102,12 @@ def _kinds(*, once: bool) -> list[str]:
     return [word for kind in (first.values() if once else registry.kinds()) for word in ("--kind", kind)]
 
 
-def _read(reports: Path) -> tuple[list[Told], int]:
+def _read(reports: Path) -> tuple[list[ReportedPoint], int]:
     """What was told of every point, and how many end states were used."""
     told, states = [], 0
     for report in sorted(path for path in reports.iterdir() if path.suffix != _GOING):
         lines = list(_lines(report))
-        told += [Told(*line[:-1]) for line in lines]
+        told += [ReportedPoint(*line[:-1]) for line in lines]
         states += lines[-1][-1] if lines else 0
     return told, states
 

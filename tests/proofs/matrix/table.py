@@ -44,7 +44,7 @@ _EFFECTS: Final = {
 }
 
 
-class Told(NamedTuple):
+class ReportedPoint(NamedTuple):
     """What a run of the matrix told of one point."""
 
     cloud: str
@@ -56,7 +56,7 @@ class Told(NamedTuple):
     """Whether it met a state from which an earlier point went on to its end."""
 
 
-def page(told: Iterable[Told], *, states: int, seed: int) -> str:
+def page(told: Iterable[ReportedPoint], *, states: int, seed: int) -> str:
     """The page in reStructuredText; its points are counted by cloud, kind and what happened."""
     counted: dict[tuple[str, str, str], list[int]] = collections.defaultdict(lambda: [0, 0])
     met = 0

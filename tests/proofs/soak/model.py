@@ -64,7 +64,7 @@ class Server:
 
 
 @dataclasses.dataclass(frozen=True)
-class Told:
+class ReportedMove:
     """A move as the lab tells of it."""
 
     id: str
@@ -95,7 +95,7 @@ class Model:
         """The server of that name."""
         return next((server for server in self.servers.values() if server.name == name), None)
 
-    def tell(self, moves: Iterable[Told]) -> None:
+    def tell(self, moves: Iterable[ReportedMove]) -> None:
         """How the moves stand now, oldest first; raises ModelBroken for what none of them may have come to."""
         for move in moves:
             known = self._settled.get(move.id)
@@ -122,7 +122,7 @@ class Model:
     def _amounts(self, server: Server, flavor: str) -> Amounts:
         return self._flavors[flavor].amounts(from_volume=server.from_volume)
 
-    def _tell(self, server: Server, move: Told) -> None:
+    def _tell(self, server: Server, move: ReportedMove) -> None:
         waits = server.before is not None and server.before.move == move.id
         if server.before is not None and not waits:
             raise ModelBroken(f"{server.name} waits for its move {server.before.move} and has another, {move.id}")

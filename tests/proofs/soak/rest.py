@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 from proofs import leftovers
-from proofs.soak.model import Books, Told
+from proofs.soak.model import Books, ReportedMove
 
 from droveway.errors import DrovewayError
 from droveway.lab import books, faults, operations
@@ -47,7 +47,7 @@ class Facts(msgspec.Struct, frozen=True):
 
     stuck: list[tuple[str, str]]
     """Server and sentence of every move that needed an operator before it was brought to its end."""
-    moves: list[Told]
+    moves: list[ReportedMove]
     servers: list[Seen]
     allocations: Books
     usages: dict[str, dict[str, int]]
@@ -113,7 +113,8 @@ def _facts(lab: Lab, stuck: list[tuple[str, str]], known: Mapping[str, str], tol
     return Facts(
         stuck=stuck,
         moves=[
-            Told(move.id, move.server, move.kind, move.state, move.dest_host or "", move.new_flavor) for move in fresh
+            ReportedMove(move.id, move.server, move.kind, move.state, move.dest_host or "", move.new_flavor)
+            for move in fresh
         ],
         servers=servers,
         allocations=allocations,
