@@ -63,13 +63,13 @@ def progress_path(host: str, key: str = "") -> str:
     return f"{host_path(host)}/progress/{key}".rstrip("/")
 
 
-def inquiry_path(host: str, number: str = "") -> str:
-    """The node of an inquiry, or the folder of those to the host."""
+def query_path(host: str, number: str = "") -> str:
+    """The node of a query, or the folder of those to the host."""
     return f"{host_path(host)}/inquiries/{number}".rstrip("/")
 
 
 def page_path(host: str, name: str = "") -> str:
-    """The node of a page of an answer to an inquiry, or the folder of them."""
+    """The node of a page of an answer to a query, or the folder of them."""
     return f"{host_path(host)}/answers/{name}".rstrip("/")
 
 

@@ -68,7 +68,7 @@ def _registered(host: str, data: bytes, most: int | None) -> Finding:
     if most is not None and registration.epoch > most:
         why = f"the worker of host {host} has seen epoch {registration.epoch}; none above {most} was given to any host"
         return Finding("worker-untrue", host, why)
-    wanted = {f"{action}@{ACTION_VERSION}" for action in (*commands.ACTIONS, *queries.INQUIRIES)}
+    wanted = {f"{action}@{ACTION_VERSION}" for action in (*commands.ACTIONS, *queries.QUERIES)}
     if lacks := sorted(wanted - set(registration.actions)):
         return Finding("worker-lacks", host, f"the worker of host {host} lacks {', '.join(lacks)}")
     own = metadata.version("droveway")

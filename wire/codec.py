@@ -8,7 +8,7 @@ import msgspec
 
 from droveway.errors import Refused
 from droveway.wire.commands import ACTIONS, Command, Result
-from droveway.wire.queries import INQUIRIES, Inquiry, Page
+from droveway.wire.queries import QUERIES, Page, Query
 from droveway.wire.values import ACTION_VERSION, MOST_BYTES, harmless
 
 _Record = TypeVar("_Record", bound=msgspec.Struct)
@@ -58,22 +58,22 @@ def decode_answer(data: bytes, key: str) -> Result:
     return result
 
 
-def decode_inquiry(data: bytes, host: str, number: str) -> Inquiry:
-    """The inquiry of this name to this host in a node; raises as `decode` does."""
-    inquiry = decode(data, Inquiry)
-    if (inquiry.id, inquiry.host) != (number, host):
-        raise Refused(f"the node holds the inquiry {inquiry.id[:80]} to host {inquiry.host[:80]}")
-    return inquiry
+def decode_query(data: bytes, host: str, number: str) -> Query:
+    """The query of this name to this host in a node; raises as `decode` does."""
+    query = decode(data, Query)
+    if (query.id, query.host) != (number, host):
+        raise Refused(f"the node holds the inquiry {query.id[:80]} to host {query.host[:80]}")
+    return query
 
 
-def decode_page(data: bytes, inquiry: Inquiry, number: int) -> Page:
-    """The page of the answer to this inquiry in a node; raises as `decode` does."""
+def decode_page(data: bytes, query: Query, number: int) -> Page:
+    """The page of the answer to this query in a node; raises as `decode` does."""
     page = decode(data, Page)
-    if (page.id, page.host, page.number) != (inquiry.id, inquiry.host, number):
+    if (page.id, page.host, page.number) != (query.id, query.host, number):
         raise Refused(f"the node holds page {page.number} of {page.id[:80]} by host {page.host[:80]}")
     for held in page.held:
-        if not isinstance(held, INQUIRIES[inquiry.question].answer):
-            raise Refused(f"the node holds a {type(held).__name__.lower()}, which is no answer to {inquiry.question}")
+        if not isinstance(held, QUERIES[query.question].answer):
+            raise Refused(f"the node holds a {type(held).__name__.lower()}, which is no answer to {query.question}")
     return page
 
 

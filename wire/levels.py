@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Final
 
 from droveway.wire.commands import ACTIONS
-from droveway.wire.queries import INQUIRIES
+from droveway.wire.queries import QUERIES
 
 SINCE: Final = {
     **{name: schema.since for name, schema in ACTIONS.items()},
-    **{name: schema.since for name, schema in INQUIRIES.items()},
+    **{name: schema.since for name, schema in QUERIES.items()},
 }
 """The level that each action and each inquiry came with."""
 

@@ -1,4 +1,4 @@
-"""What a worker is asked about all that its host holds: inquiries, and the pages of their answers."""
+"""What a worker is asked about all that its host holds: queries, and the pages of their answers."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import msgspec
 from droveway.wire.values import ACTION_VERSION, Name, Number, Owner, Seconds, Text
 
 MOST_PAGES: Final = 64
-"""Of the answer to one inquiry."""
+"""Of the answer to one query."""
 
 
-class Inquiry(msgspec.Struct, frozen=True, kw_only=True):
+class Query(msgspec.Struct, frozen=True, kw_only=True):
     """What is asked of a worker about all that its host holds; its node's name is ``id``.
 
     It stands under no move and changes nothing, so it needs no fence.  Its node goes with the session of who asks.
@@ -88,7 +88,7 @@ Held = Guest | Connection | Interface | StoreRef | Entry | Digest
 
 
 class Schema(NamedTuple):
-    """How an inquiry is spoken; what answers it is a function in ``workers/host_queries.py``."""
+    """How a query is spoken; what answers it is a function in ``workers/host_queries.py``."""
 
     answer: tuple[type[msgspec.Struct], ...]
     """What the pages of its answer may hold."""
@@ -96,16 +96,16 @@ class Schema(NamedTuple):
     """The level that it came with: see `droveway.wire.levels`."""
 
 
-INQUIRIES: Final[Mapping[str, Schema]] = {
+QUERIES: Final[Mapping[str, Schema]] = {
     "list_guests": Schema((Guest, Connection, Interface), since=3),
     "list_directories": Schema((StoreRef, Entry), since=3),
     "digest_disks": Schema((Digest,), since=4),
 }
-"""Every inquiry by its name."""
+"""Every query by its name."""
 
 
 class Page(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of the answer to an inquiry, or why there is none; its node's name is ``<id>.<number>``."""
+    """A part of the answer to a query, or why there is none; its node's name is ``<id>.<number>``."""
 
     id: Name
     host: str

@@ -202,7 +202,7 @@ class Worker:
             host=self.host,
             version=_release(),
             hypervisor=self.hypervisor.name,
-            actions=[f"{action}@{ACTION_VERSION}" for action in sorted({*ACTIONS, *queries.INQUIRIES})],
+            actions=[f"{action}@{ACTION_VERSION}" for action in sorted({*ACTIONS, *queries.QUERIES})],
             address=self.endpoint.address,
             same_host_cold_migrate=self.hypervisor.same_host_cold_migrate,
             pid=os.getpid(),

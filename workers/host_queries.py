@@ -1,4 +1,4 @@
-"""The worker's side of inquiries: answers what its host holds, a page a node, in a thread beside the commands.
+"""The worker's side of queries: answers what its host holds, a page a node, in a thread beside the commands.
 
 A directory that hangs keeps answers waiting, and no command.
 """
@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
-from droveway.clients.zookeeper import Coordination, inquiry_path, page_path
+from droveway.clients.zookeeper import Coordination, page_path, query_path
 from droveway.errors import CoordinationLost, DrovewayError, Refused
 from droveway.outages import Once, Outage
 from droveway.wire import codec, queries
@@ -24,7 +24,7 @@ from droveway.workers.hypervisors.base import Hypervisor
 LOG = logging.getLogger(__name__)
 
 LOOK_EVERY: Final = 10.0
-"""Seconds after which inquiries are looked for though nothing woke it: an answer may take three times as long."""
+"""Seconds after which queries are looked for though nothing woke it: an answer may take three times as long."""
 
 STOPS_WITHIN: Final = 2.0
 """Seconds that a stop waits for what is being read."""
@@ -36,8 +36,8 @@ MOST_SAID: Final = 1000
 """Characters of why there is no answer."""
 
 
-class Inquiries:
-    """Answers the inquiries to one host, between `start` and `stop`."""
+class HostQueries:
+    """Answers the queries to one host, between `start` and `stop`."""
 
     def __init__(self, host: str, hypervisor: Hypervisor, coordination: Coordination) -> None:
         self._host = host
@@ -52,8 +52,8 @@ class Inquiries:
         self._thread = threading.Thread(target=self._serve, name=f"inquiries-{host}", daemon=True)
 
     def start(self) -> None:
-        """Take inquiries."""
-        self._unwatch = self._coordination.watch(inquiry_path(self._host), self._wakeup.set)
+        """Take queries."""
+        self._unwatch = self._coordination.watch(query_path(self._host), self._wakeup.set)
         self._thread.start()
 
     def stop(self) -> None:
@@ -78,7 +78,7 @@ class Inquiries:
             self._wakeup.clear()
 
     def _look(self) -> None:
-        standing = self._coordination.children(inquiry_path(self._host))
+        standing = self._coordination.children(query_path(self._host))
         self._done &= set(standing)
         for name in self._coordination.children(page_path(self._host)):
             # Nobody waits for it, or a worker before this one was in the middle of it.
@@ -92,26 +92,26 @@ class Inquiries:
 
     def _answer(self, name: str) -> None:
         began = time.monotonic()
-        found = self._coordination.get(inquiry_path(self._host, name))
+        found = self._coordination.get(query_path(self._host, name))
         if found is None:
             return
         try:
-            inquiry = codec.decode_inquiry(found[0], self._host, name)
+            query = codec.decode_query(found[0], self._host, name)
         except Refused as error:
             self._refused.tell(f"The inquiry {name[:200]} to {self._host} is refused", error)
             return
-        for page in self._pages(inquiry):
-            late = time.monotonic() - began > inquiry.seconds
-            if self._stopping or late or self._coordination.get(inquiry_path(self._host, name), sync=True) is None:
+        for page in self._pages(query):
+            late = time.monotonic() - began > query.seconds
+            if self._stopping or late or self._coordination.get(query_path(self._host, name), sync=True) is None:
                 return
             self._coordination.create(page_path(self._host, f"{name}.{page.number}"), codec.encode(page))
 
-    def _pages(self, inquiry: queries.Inquiry) -> list[queries.Page]:
-        question = QUESTIONS.get(inquiry.question)
+    def _pages(self, query: queries.Query) -> list[queries.Page]:
+        question = QUESTIONS.get(query.question)
         reading = uuid.uuid4().hex
         try:
-            if question is None or inquiry.version != ACTION_VERSION:
-                known = f"{inquiry.question}@{inquiry.version}"
+            if question is None or query.version != ACTION_VERSION:
+                known = f"{query.question}@{query.version}"
                 raise Refused(f"this worker does not know the inquiry {known}: upgrade it first")
             parts = list(split(question(self._hypervisor)))
             if len(parts) > queries.MOST_PAGES:
@@ -120,9 +120,9 @@ class Inquiries:
                 )
         except (DrovewayError, OSError) as error:
             why = printable(" ".join(str(error).split()))[:MOST_SAID] or type(error).__name__
-            return [queries.Page(id=inquiry.id, host=self._host, reading=reading, number=0, pages=1, error=why)]
+            return [queries.Page(id=query.id, host=self._host, reading=reading, number=0, pages=1, error=why)]
         return [
-            queries.Page(id=inquiry.id, host=self._host, reading=reading, number=number, pages=len(parts), held=part)
+            queries.Page(id=query.id, host=self._host, reading=reading, number=number, pages=len(parts), held=part)
             for number, part in enumerate(parts)
         ]
 

@@ -114,7 +114,7 @@ class Run(Daemon):
         from droveway.clients.references import References
         from droveway.clients.zookeeper import connect_configured, progress_path
         from droveway.workers.daemon import Worker
-        from droveway.workers.host_queries import Inquiries
+        from droveway.workers.host_queries import HostQueries
         from droveway.workers.hypervisors.configured import configured
         from droveway.workers.transfer.limits import Limits
 
@@ -137,9 +137,9 @@ class Run(Daemon):
         )
         worker.start()
         stack.callback(worker.stop)
-        inquiries = Inquiries(host, hypervisor, session)
-        inquiries.start()
-        stack.callback(inquiries.stop)
+        host_queries = HostQueries(host, hypervisor, session)
+        host_queries.start()
+        stack.callback(host_queries.stop)
         return [worker.last_tick]
 
 

@@ -5,7 +5,7 @@ version; its answer is ``/hosts/HOST/results/KEY``.  The key's attempt is the nu
 A conductor that finds its command there already adopts it: it stamps it with its own epoch and waits.  The worker runs
 one command of a server at a time, so an undo that comes after its step's withdrawn execute waits for it there.
 
-A query stands under no move and no claim, and changes nothing.  Each of its inquiries is a node
+A query stands under no move and no claim, and changes nothing.  It is a node
 ``/hosts/HOST/inquiries/ID`` that ends with the session of who asks; the pages of the answer are nodes
 ``/hosts/HOST/answers/ID.NUMBER``.  Whatever a host says counts for that host alone.
 """
@@ -29,9 +29,9 @@ from droveway.clients.zookeeper import (
     Coordination,
     command_path,
     epoch_path,
-    inquiry_path,
     page_path,
     progress_path,
+    query_path,
     result_path,
     worker_path,
 )
@@ -41,7 +41,7 @@ from droveway.outages import Once
 from droveway.persistence.database import Database
 from droveway.wire.codec import decode, decode_answer, decode_command, decode_page, encode
 from droveway.wire.commands import Command, Progress, Registration, Result
-from droveway.wire.queries import INQUIRIES, Held, Inquiry, Page
+from droveway.wire.queries import QUERIES, Held, Page, Query
 
 LOG = logging.getLogger(__name__)
 
@@ -83,7 +83,7 @@ class Unanswered(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class HostContents:
-    """What a host holds, all inquiries together; when ``why`` says something, nobody knows."""
+    """What a host holds, all queries together; when ``why`` says something, nobody knows."""
 
     held: tuple[Held, ...] = ()
     why: str = ""
@@ -239,7 +239,7 @@ class HostChannel:
     def query(
         self, hosts: Iterable[str], *, pinned: int | None = None, seconds: float = QUERY_SECONDS
     ) -> dict[str, HostContents]:
-        """Ask each host every inquiry there is, and return what it holds; raises `droveway.errors.CoordinationLost`.
+        """Ask each host every query there is, and return what it holds; raises `droveway.errors.CoordinationLost`.
 
         ``pinned``: the level that operators allow to be spoken to workers, None for this release's own; ``seconds``:
         how long is waited for workers that are up.
@@ -309,22 +309,20 @@ class HostChannel:
         wakeup = threading.Event()
         ends = time.monotonic() + seconds
         waiting = {
-            host: [
-                Inquiry(id=str(uuid.uuid4()), host=host, question=question, seconds=seconds) for question in INQUIRIES
-            ]
+            host: [Query(id=str(uuid.uuid4()), host=host, question=question, seconds=seconds) for question in QUERIES]
             for host in hosts
         }
-        asked = [inquiry for inquiries in waiting.values() for inquiry in inquiries]
+        asked = [query for each in waiting.values() for query in each]
         found: dict[str, HostContents] = {}
         with contextlib.ExitStack() as stack:
             stack.callback(self._take_back, asked)
             for host in hosts:
                 # An installation that was upgraded a moment ago may have none of them yet.
-                for folder in (page_path(host), inquiry_path(host)):
+                for folder in (page_path(host), query_path(host)):
                     self._coordination.ensure(folder)
                 stack.callback(self._coordination.watch(page_path(host), wakeup.set))
-            for inquiry in asked:
-                self._coordination.create(inquiry_path(inquiry.host, inquiry.id), encode(inquiry), ephemeral=True)
+            for query in asked:
+                self._coordination.create(query_path(query.host, query.id), encode(query), ephemeral=True)
             while waiting:
                 for host in list(waiting):
                     contents = self._contents(host, waiting[host])
@@ -338,12 +336,12 @@ class HostChannel:
                     wakeup.clear()
         return found
 
-    def _contents(self, host: str, inquiries: Sequence[Inquiry]) -> HostContents | None:
+    def _contents(self, host: str, asked: Sequence[Query]) -> HostContents | None:
         """Return the host's answer to all of them; None while it may yet come."""
         found: list[Held] = []
         try:
-            for inquiry in inquiries:
-                held = self._held(inquiry)
+            for query in asked:
+                held = self._held(query)
                 if held is None:
                     return None if self.is_up(host) else HostContents(why="its worker went away before it answered")
                 found += held
@@ -353,34 +351,34 @@ class HostChannel:
             return HostContents(why=str(error))
         return HostContents(tuple(found))
 
-    def _held(self, inquiry: Inquiry) -> list[Held] | None:
+    def _held(self, query: Query) -> list[Held] | None:
         """Return the whole answer; None while a page is missing, or one is of another reading than the rest."""
-        first = self._page(inquiry, 0)
+        first = self._page(query, 0)
         if first is None:
             return None
         if first.error:
             raise Unanswered(first.error)
         held = list(first.held)
         for number in range(1, first.pages):
-            page = self._page(inquiry, number)
+            page = self._page(query, number)
             if page is None or (page.reading, page.pages) != (first.reading, first.pages):
                 return None
             held += page.held
         return held
 
-    def _page(self, inquiry: Inquiry, number: int) -> Page | None:
-        node = self._coordination.get(page_path(inquiry.host, f"{inquiry.id}.{number}"))
-        return None if node is None else decode_page(node[0], inquiry, number)
+    def _page(self, query: Query, number: int) -> Page | None:
+        node = self._coordination.get(page_path(query.host, f"{query.id}.{number}"))
+        return None if node is None else decode_page(node[0], query, number)
 
-    def _take_back(self, asked: Iterable[Inquiry]) -> None:
-        """Take the inquiries back and their answers away; a worker removes what it answers after that."""
+    def _take_back(self, asked: Iterable[Query]) -> None:
+        """Take the queries back and their answers away; a worker removes what it answers after that."""
         # Else they go with the session, and their answers with the worker's next look.
         with contextlib.suppress(CoordinationLost):
-            for inquiry in asked:
-                self._coordination.delete(inquiry_path(inquiry.host, inquiry.id))
-                for name in self._coordination.children(page_path(inquiry.host)):
-                    if name.startswith(f"{inquiry.id}."):
-                        self._coordination.delete(page_path(inquiry.host, name))
+            for query in asked:
+                self._coordination.delete(query_path(query.host, query.id))
+                for name in self._coordination.children(page_path(query.host)):
+                    if name.startswith(f"{query.id}."):
+                        self._coordination.delete(page_path(query.host, name))
 
 
 def _unable(worker: Registration | None, pinned: int | None) -> str:
@@ -388,4 +386,4 @@ def _unable(worker: Registration | None, pinned: int | None) -> str:
     if worker is None:
         return "no worker of it is up"
     known = eligibility.Known(worker.version, worker.actions)
-    return next((why for question in INQUIRIES if (why := eligibility.unsupported(known, question, pinned))), "")
+    return next((why for question in QUERIES if (why := eligibility.unsupported(known, question, pinned))), "")

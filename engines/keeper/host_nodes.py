@@ -13,9 +13,9 @@ from droveway.clients.zookeeper import (
     HOSTS,
     Coordination,
     command_path,
-    inquiry_path,
     page_path,
     progress_path,
+    query_path,
     result_path,
     worker_path,
 )
@@ -36,7 +36,7 @@ CHECK_EVERY: Final = 60.0
 def host_nodes(host: str) -> list[str]:
     """The folders of one host; that of the commands comes last: a worker waits for it, and needs all of them."""
     told = [result_path(host), progress_path(host), page_path(host)]
-    return [worker_path(host).rpartition("/")[0], *told, inquiry_path(host), command_path(host)]
+    return [worker_path(host).rpartition("/")[0], *told, query_path(host), command_path(host)]
 
 
 class HostNodes:

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from support.daemons.daemons import LONG, Installation
 from support.labs.small_lab import read_move, until
 
-from droveway.clients.zookeeper import command_path, inquiry_path, page_path, worker_path
+from droveway.clients.zookeeper import command_path, page_path, query_path, worker_path
 from droveway.engines.conductor.host_channel import HostChannel
 from droveway.lab.cloud import Cloud, parse_cloud
 from droveway.persistence.journal import debts
@@ -133,7 +133,7 @@ def test_nothing_is_found_at_rest_while_a_move_goes_on_nor_in_what_it_keeps(site
     until(lambda: read_move(site.lab, shared).state == State.REVERTED, "the revert", LONG)
     clean(site)
     for host in site.lab.identity.hosts:
-        assert site.session.children(inquiry_path(host)) == []
+        assert site.session.children(query_path(host)) == []
         until(lambda host=host: site.session.children(page_path(host)) == [], "no answers", LONG)  # type: ignore[misc]
 
 

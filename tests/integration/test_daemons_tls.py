@@ -13,7 +13,7 @@ from support.labs.small_lab import assert_balanced, file_flow, history, in_child
 from support.servers import zookeeper_server
 from support.servers.certificates import Authority
 
-from droveway.clients.zookeeper import connect, inquiry_path, page_path, worker_path
+from droveway.clients.zookeeper import connect, page_path, query_path, worker_path
 from droveway.errors import CoordinationLost
 from droveway.lab import build, snapshot
 from droveway.lab.snapshot import Snapshot
@@ -110,10 +110,10 @@ def test_an_audit_asks_hosts_by_the_certificate_of_a_conductor_alone(
 
     worker = connect(protected_zookeeper.hosts, timeout=SESSION, protection=protection(authority.issue("host1")))
     try:
-        assert worker.children(inquiry_path("host1")) == []
+        assert worker.children(query_path("host1")) == []
         assert worker.create(page_path("host1", "x.0"), b"")
         assert worker.delete(page_path("host1", "x.0"))
-        for path in (inquiry_path("host1", "x"), inquiry_path("host2", "x"), page_path("host2", "x.0")):
+        for path in (query_path("host1", "x"), query_path("host2", "x"), page_path("host2", "x.0")):
             with pytest.raises(CoordinationLost, match="lets others do this"):
                 worker.create(path, b"")
         with pytest.raises(CoordinationLost, match="lets others do this"):

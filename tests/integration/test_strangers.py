@@ -74,7 +74,7 @@ def believing_any_number(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def taking_any_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     every = (queries.Guest, queries.Connection, queries.Interface, queries.StoreRef, queries.Entry, queries.Digest)
-    monkeypatch.setattr(codec, "INQUIRIES", dict.fromkeys(queries.INQUIRIES, queries.Schema(every, since=1)))
+    monkeypatch.setattr(codec, "QUERIES", dict.fromkeys(queries.QUERIES, queries.Schema(every, since=1)))
 
 
 def storing_any_words(monkeypatch: pytest.MonkeyPatch) -> None:

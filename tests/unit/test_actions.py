@@ -107,7 +107,7 @@ def test_what_is_entered_is_declared(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_inquiry_is_answered() -> None:
-    lacking = queries.INQUIRIES.keys() ^ host_queries.QUESTIONS.keys()
+    lacking = queries.QUERIES.keys() ^ host_queries.QUESTIONS.keys()
     assert not lacking, f"{sorted(lacking)}: name them in QUESTIONS of workers/host_queries.py and in wire/queries.py"
 
 

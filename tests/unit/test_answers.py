@@ -168,7 +168,7 @@ def test_an_error_is_filed_under_the_host_that_was_asked_or_its_source() -> None
     assert told(command("set_aside", source="host1"), "host1") == HOST
 
 
-@pytest.mark.parametrize("question", queries.INQUIRIES)
+@pytest.mark.parametrize("question", queries.QUERIES)
 def test_a_page_of_an_answer_is_refused_and_nothing_else(question: str) -> None:
     """What an inquiry is answered with, in which each part in turn is wrong."""
     held = {
@@ -177,14 +177,14 @@ def test_a_page_of_an_answer_is_refused_and_nothing_else(question: str) -> None:
         "digest_disks": {"type": "digest", "name": "n", "disk": "d", "digest": "ab" * 32, "read": 1},
     }[question]
     held |= {"list_guests": {"memory_mb": 1}, "list_directories": {}, "digest_disks": {"size": 1}}[question]
-    inquiry = queries.Inquiry(id="q", host=HOST, question=question, seconds=1.0)
+    query = queries.Query(id="q", host=HOST, question=question, seconds=1.0)
     page = {"id": "q", "host": HOST, "reading": "r", "number": 0, "pages": 1, "held": [held], "error": ""}
-    assert len(codec.decode_page(msgspec.json.encode(page), inquiry, 0).held) == 1
+    assert len(codec.decode_page(msgspec.json.encode(page), query, 0).held) == 1
     refused = 0
     for place in places(page):
         for wrong in WRONG:
             try:
-                codec.decode_page(msgspec.json.encode(put(page, place, wrong)), inquiry, 0)
+                codec.decode_page(msgspec.json.encode(put(page, place, wrong)), query, 0)
             except Refused:
                 refused += 1
     assert refused > len(WRONG) * 4

@@ -13,7 +13,7 @@ from droveway.wire import commands, queries
 from droveway.wire.levels import LEVEL, SINCE
 from droveway.wire.values import ACTION_VERSION
 
-ALL = [f"{action}@{ACTION_VERSION}" for action in (*commands.ACTIONS, *queries.INQUIRIES)]
+ALL = [f"{action}@{ACTION_VERSION}" for action in (*commands.ACTIONS, *queries.QUERIES)]
 NEW = Daemon(name="host1", version="2.0", knows=ALL)
 OLD = Daemon(name="host1", version="1.0", knows=[f"copy_disks@{ACTION_VERSION}"])
 

@@ -14,7 +14,7 @@ import pytest
 from support.rigs.worker_rig import MOVE, PORT, SERVER, VOLUME, Cloud, cloud
 
 from droveway.clients import zookeeper
-from droveway.clients.zookeeper import command_path, inquiry_path, page_path, result_path, worker_path
+from droveway.clients.zookeeper import command_path, page_path, query_path, result_path, worker_path
 from droveway.engines.conductor import host_channel
 from droveway.engines.conductor.host_channel import HostChannel, HostContents
 from droveway.errors import CoordinationLost, Refused
@@ -23,7 +23,7 @@ from droveway.wire.values import MOST_BYTES
 from droveway.workers import host_contents, stores
 from droveway.workers import host_queries as answering
 from droveway.workers.daemon import Worker
-from droveway.workers.host_queries import Inquiries
+from droveway.workers.host_queries import HostQueries
 
 SHORT = 0.5
 """Seconds for an answer that never comes."""
@@ -39,12 +39,12 @@ def fixture_site(tmp_path: Path) -> Iterator[Cloud]:
 
 @pytest.fixture(name="started")
 def fixture_started(site: Cloud) -> Iterator[Callable[..., Worker]]:
-    parts: list[Worker | Inquiries] = []
+    parts: list[Worker | HostQueries] = []
 
     def start(name: str = "alpha") -> Worker:
         worker = site.worker(name)
         worker.start()
-        serving = Inquiries(name, worker.hypervisor, worker.coordination)
+        serving = HostQueries(name, worker.hypervisor, worker.coordination)
         serving.start()
         parts.extend((serving, worker))
         eventually(lambda: site.coordination.get(worker_path(name)))
@@ -70,35 +70,35 @@ def eventually(condition: Callable[[], Any]) -> None:
 
 
 def left(site: Cloud, host: str = "alpha") -> list[str]:
-    """What of inquiries stands in ZooKeeper."""
-    return [*site.coordination.children(inquiry_path(host)), *site.coordination.children(page_path(host))]
+    """What of queries stands in ZooKeeper."""
+    return [*site.coordination.children(query_path(host)), *site.coordination.children(page_path(host))]
 
 
 class Hostile:
-    """A worker that registers and answers each inquiry with what it is told to."""
+    """A worker that registers and answers each query with what it is told to."""
 
-    def __init__(self, site: Cloud, answer: Callable[[queries.Inquiry], dict[str, bytes]], **facts: Any) -> None:
+    def __init__(self, site: Cloud, answer: Callable[[queries.Query], dict[str, bytes]], **facts: Any) -> None:
         self._coordination = site.coordination
         self._answer = answer
-        known = [f"{name}@1" for name in (*commands.ACTIONS, *queries.INQUIRIES)]
+        known = [f"{name}@1" for name in (*commands.ACTIONS, *queries.QUERIES)]
         record = commands.Registration(
             host="alpha", version="1", hypervisor="sandbox", actions=known, address="unix:/x"
         )
         data = codec.encode(msgspec.structs.replace(record, **facts))
         assert site.coordination.create(worker_path("alpha"), data, ephemeral=True)
-        self._stop = site.coordination.watch(inquiry_path("alpha"), self._look)
+        self._stop = site.coordination.watch(query_path("alpha"), self._look)
 
     def _look(self) -> None:
-        for name in self._coordination.children(inquiry_path("alpha")):
-            found = self._coordination.get(inquiry_path("alpha", name))
+        for name in self._coordination.children(query_path("alpha")):
+            found = self._coordination.get(query_path("alpha", name))
             if found is not None:
-                for number, data in self._answer(codec.decode_inquiry(found[0], "alpha", name)).items():
+                for number, data in self._answer(codec.decode_query(found[0], "alpha", name)).items():
                     self._coordination.create(page_path("alpha", f"{name}.{number}"), data)
 
 
-def page(inquiry: queries.Inquiry, **facts: Any) -> queries.Page:
-    held: list[queries.Held] = [] if inquiry.question == "list_guests" else [queries.StoreRef(id="a", path="/a")]
-    standing = queries.Page(id=inquiry.id, host=inquiry.host, reading="r", number=0, pages=1, held=held)
+def page(query: queries.Query, **facts: Any) -> queries.Page:
+    held: list[queries.Held] = [] if query.question == "list_guests" else [queries.StoreRef(id="a", path="/a")]
+    standing = queries.Page(id=query.id, host=query.host, reading="r", number=0, pages=1, held=held)
     return msgspec.structs.replace(standing, **facts)
 
 
@@ -218,7 +218,7 @@ def test_a_worker_that_is_mute_or_goes_away_is_waited_for_no_longer_than_that(si
     site.coordination.delete(worker_path("alpha"))
     assert left(site) == []
 
-    def leave(_: queries.Inquiry) -> dict[str, bytes]:
+    def leave(_: queries.Query) -> dict[str, bytes]:
         site.coordination.delete(worker_path("alpha"))
         return {}
 
@@ -252,7 +252,7 @@ def test_a_worker_that_is_mute_or_goes_away_is_waited_for_no_longer_than_that(si
     ],
 )  # fmt: skip
 def test_what_a_hostile_worker_answers_is_refused(
-    site: Cloud, wrong: Callable[[queries.Inquiry], bytes], why: str
+    site: Cloud, wrong: Callable[[queries.Query], bytes], why: str
 ) -> None:
     Hostile(site, lambda asked: {"0": wrong(asked)})
     answer = told(site)
@@ -278,8 +278,8 @@ def test_what_an_earlier_worker_was_about_to_answer_is_answered_anew(
     site: Cloud, started: Callable[..., Worker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Half an answer is removed by the worker that starts, which answers what still stands."""
-    asked = queries.Inquiry(id="i1", host="alpha", question="list_guests", seconds=LONG)
-    site.coordination.create(inquiry_path("alpha", "i1"), codec.encode(asked))
+    asked = queries.Query(id="i1", host="alpha", question="list_guests", seconds=LONG)
+    site.coordination.create(query_path("alpha", "i1"), codec.encode(asked))
     site.coordination.create(page_path("alpha", "i1.0"), codec.encode(page(asked, pages=2)))
     site.coordination.create(page_path("alpha", "gone.0"), b"")
     started()
@@ -296,25 +296,25 @@ def test_what_an_earlier_worker_was_about_to_answer_is_answered_anew(
     "data",
     [
         b"{",
-        codec.encode(queries.Inquiry(id="i2", host="beta", question="list_guests", seconds=1)),
-        codec.encode(queries.Inquiry(id="other", host="alpha", question="list_guests", seconds=1)),
+        codec.encode(queries.Query(id="i2", host="beta", question="list_guests", seconds=1)),
+        codec.encode(queries.Query(id="other", host="alpha", question="list_guests", seconds=1)),
     ],
     ids=["malformed", "another-host", "another-name"],
 )
 def test_an_inquiry_that_is_none_is_refused_and_others_are_answered(
     site: Cloud, started: Callable[..., Worker], data: bytes
 ) -> None:
-    site.coordination.create(inquiry_path("alpha", "i2"), data)
+    site.coordination.create(query_path("alpha", "i2"), data)
     started()
     assert told(site).why == ""
     assert left(site) == ["i2"]
     with pytest.raises(Refused):
-        codec.decode_inquiry(data, "alpha", "i2")
+        codec.decode_query(data, "alpha", "i2")
 
 
 def test_a_question_of_a_later_release_is_answered_with_a_refusal(site: Cloud, started: Callable[..., Worker]) -> None:
-    asked = queries.Inquiry(id="i3", host="alpha", question="list_moons", seconds=LONG)
-    site.coordination.create(inquiry_path("alpha", "i3"), codec.encode(asked))
+    asked = queries.Query(id="i3", host="alpha", question="list_moons", seconds=LONG)
+    site.coordination.create(query_path("alpha", "i3"), codec.encode(asked))
     started()
     assert told(site).why == ""
     node = site.coordination.get(page_path("alpha", "i3.0"))
@@ -338,7 +338,7 @@ def test_an_inquiry_ends_with_the_session_of_who_asked(site: Cloud) -> None:
 
     asking = threading.Thread(target=wait)
     asking.start()
-    eventually(lambda: len(left(site)) == len(queries.INQUIRIES))
+    eventually(lambda: len(left(site)) == len(queries.QUERIES))
     session.close()
     eventually(lambda: left(site) == [])
     asking.join()
@@ -362,23 +362,23 @@ def hanging(monkeypatch: pytest.MonkeyPatch) -> tuple[threading.Event, threading
 def test_what_nobody_waits_for_any_more_is_not_answered(
     site: Cloud, started: Callable[..., Worker], monkeypatch: pytest.MonkeyPatch, why: str
 ) -> None:
-    """A directory that hung while it was read: the inquiry was taken back, or its time is over."""
+    """A directory that hung while it was read: the query was taken back, or its time is over."""
     reads, goes_on = hanging(monkeypatch)
     worker, made = started(), list[str]()
     create = worker.coordination.create
     monkeypatch.setattr(
         worker.coordination, "create", lambda path, *data, **how: made.append(path) or create(path, *data, **how)
     )
-    asked = queries.Inquiry(id="i4", host="alpha", question="list_guests", seconds=0.0 if why == "late" else LONG)
-    site.coordination.create(inquiry_path("alpha", "i4"), codec.encode(asked))
+    asked = queries.Query(id="i4", host="alpha", question="list_guests", seconds=0.0 if why == "late" else LONG)
+    site.coordination.create(query_path("alpha", "i4"), codec.encode(asked))
     assert reads.wait(LONG)
     if why == "taken back":
-        site.coordination.delete(inquiry_path("alpha", "i4"))
+        site.coordination.delete(query_path("alpha", "i4"))
     goes_on.set()
     # It takes the next one when it is done with this one.
     assert told(site).why == ""
     assert page_path("alpha", "i4.0") not in made
-    assert len(made) >= len(queries.INQUIRIES)
+    assert len(made) >= len(queries.QUERIES)
 
 
 def test_commands_go_on_while_an_answer_hangs(

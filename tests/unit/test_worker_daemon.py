@@ -101,7 +101,7 @@ def test_the_registration_says_what_the_worker_can(site: Cloud, started: Callabl
     node = eventually(lambda: site.coordination.get(worker_path("alpha")))
     record = msgspec.json.decode(node[0], type=commands.Registration)
     assert (record.host, record.hypervisor, record.address) == ("alpha", "sandbox", worker.endpoint.address)
-    assert record.actions == sorted(f"{name}@1" for name in (*commands.ACTIONS, *queries.INQUIRIES))
+    assert record.actions == sorted(f"{name}@1" for name in (*commands.ACTIONS, *queries.QUERIES))
     worker.stop()
     assert site.coordination.get(worker_path("alpha")) is None
 

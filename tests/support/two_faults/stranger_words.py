@@ -167,7 +167,7 @@ def page(_: Path, lies: Lies) -> str:
         words = dict.fromkeys(("id", "host", "reading", "error"), lies.word)
         return lies.bent(honest, **lists, **numbers, **words)
 
-    asked = queries.Inquiry(id="q", host=HOST, question=question, seconds=1.0)
+    asked = queries.Query(id="q", host=HOST, question=question, seconds=1.0)
     try:
         found = codec.decode_page(lies.written(told), asked, 0)
     except Refused as error:
