@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from droveway.clients.network import PortRecord
 from droveway.persistence.nova.catalog import Flavor, Host, Server
-from droveway.persistence.nova.quotas import CORES, RAM, Holding
+from droveway.persistence.nova.quotas import CORES, RAM, QuotaUsage
 from droveway.persistence.nova.server_features import Features
 from droveway.scheduler.facts import EndFacts, Facts
 from droveway.scheduler.preconditions import (
@@ -68,22 +68,22 @@ PORT: Final = PortRecord(
 RESIZED: Final = dataclasses.replace(WEB, status="VERIFY_RESIZE", vm_state="resized", host="host2", flavor="large")
 
 
-def holding(resource: str, used: int, limit: int, owner: str = "project p-1") -> Holding:
+def quota_usage(resource: str, used: int, limit: int, owner: str = "project p-1") -> QuotaUsage:
     """What somebody has of a resource."""
-    return Holding(owner, resource, used, limit)
+    return QuotaUsage(owner, resource, used, limit)
 
 
-ROOM: Final = (holding(CORES, 1, 20), holding(RAM, 512, 51200), holding(CORES, 1, 20, "user u-1"))
+ROOM: Final = (quota_usage(CORES, 1, 20), quota_usage(RAM, 512, 51200), quota_usage(CORES, 1, 20, "user u-1"))
 
 MIGRATION: Final = Facts(
     server=WEB, current=SMALL, source=HOST1, target=HOST2, up=frozenset({"host1", "host2"}), ports=(PORT,)
 )
 """A migration to a named host that no rule forbids."""
-RESIZE_TO_LARGE: Final = dataclasses.replace(MIGRATION, target=None, new=LARGE, holdings=ROOM)
+RESIZE_TO_LARGE: Final = dataclasses.replace(MIGRATION, target=None, new=LARGE, quota_usages=ROOM)
 """A resize that no rule forbids."""
 END: Final = EndFacts(
     move="9f3ac21e", server=RESIZED, migration="finished", deleting=False, source="host1", destination=RESIZED.host,
-    source_up=True, old=SMALL, current=LARGE, holdings=ROOM,
+    source_up=True, old=SMALL, current=LARGE, quota_usages=ROOM,
 )  # fmt: skip
 """A move that may be confirmed or reverted."""
 
@@ -130,7 +130,7 @@ EXAMPLES: Final[Mapping[str, Facts]] = {
     "is_enabled": _new(disabled=True),
     "is_another_one": _resize(new=SMALL),
     "shrinks_no_disk": _new(root_gb=1),
-    "keeps_the_quotas": _resize(holdings=(holding(CORES, 18, 20), *ROOM)),
+    "keeps_the_quotas": _resize(quota_usages=(quota_usage(CORES, 18, 20), *ROOM)),
     "has_the_images_memory": _resize(features=Features(min_ram_mb=4096)),
     "has_the_images_disk": _resize(features=Features(min_disk_gb=8)),
     "agrees_with_the_image": _resize(
@@ -151,7 +151,7 @@ END_EXAMPLES: Final[Mapping[str, EndFacts]] = {
     "source_can_take_back": dataclasses.replace(END, source_up=False, source_gone=True),
     "destination_can_let_go": dataclasses.replace(END, destination_up=False),
     "revert_keeps_the_quotas": dataclasses.replace(
-        END, old=LARGE, current=SMALL, holdings=(holding(RAM, 51000, 51200), *ROOM)
+        END, old=LARGE, current=SMALL, quota_usages=(quota_usage(RAM, 51000, 51200), *ROOM)
     ),
 }
 

@@ -8,7 +8,7 @@ from typing import Final
 from droveway.clients.network import PortRecord
 from droveway.persistence.journal import kinds
 from droveway.persistence.nova.catalog import Flavor, Host, Server
-from droveway.persistence.nova.quotas import Holding
+from droveway.persistence.nova.quotas import QuotaUsage
 from droveway.persistence.nova.server_features import Features
 
 RESIZE: Final = kinds.RESIZE.name
@@ -40,7 +40,7 @@ class Facts:
     """Whether the server's host declares that it can migrate a server to itself."""
     features: Features = dataclasses.field(default_factory=Features)
     ports: tuple[PortRecord, ...] = ()
-    holdings: tuple[Holding, ...] = ()
+    quota_usages: tuple[QuotaUsage, ...] = ()
     """What the server's project and user have of each resource that has a quota; empty for a cold migration."""
 
     @property
@@ -71,4 +71,4 @@ class EndFacts:
     old: Flavor
     """The flavor that a revert brings back."""
     current: Flavor
-    holdings: tuple[Holding, ...] = ()
+    quota_usages: tuple[QuotaUsage, ...] = ()

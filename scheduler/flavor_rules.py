@@ -12,7 +12,7 @@ from typing import Final
 from oslo_utils import strutils, units
 
 from droveway.persistence.nova.catalog import Flavor
-from droveway.persistence.nova.quotas import CORES, RAM, UNLIMITED, Holding
+from droveway.persistence.nova.quotas import CORES, RAM, UNLIMITED, QuotaUsage
 from droveway.scheduler.facts import EndFacts, Facts
 from droveway.scheduler.features import ACCELERATORS, unhandled
 
@@ -99,7 +99,7 @@ def shrinks_no_disk(facts: Facts) -> str | None:
 
 def keeps_the_quotas(facts: Facts) -> str | None:
     """What grows stays within the quotas of cores and ram of the server's project and user."""
-    return over_quota(facts.server.name, facts.current, _new(facts), facts.holdings, "choose a smaller flavor")
+    return over_quota(facts.server.name, facts.current, _new(facts), facts.quota_usages, "choose a smaller flavor")
 
 
 def has_the_images_memory(facts: Facts) -> str | None:
@@ -151,18 +151,18 @@ def binds_no_devices(facts: Facts) -> str | None:
 
 def revert_keeps_the_quotas(facts: EndFacts) -> str | None:
     """A revert that makes the server larger again stays within the quotas of its project and user."""
-    return over_quota(facts.server.name, facts.current, facts.old, facts.holdings, "confirm the move instead")
+    return over_quota(facts.server.name, facts.current, facts.old, facts.quota_usages, "confirm the move instead")
 
 
-def over_quota(server: str, old: Flavor, new: Flavor, holdings: Iterable[Holding], instead: str) -> str | None:
+def over_quota(server: str, old: Flavor, new: Flavor, quota_usages: Iterable[QuotaUsage], instead: str) -> str | None:
     """Which quota the step from one flavor to the other breaks; only what grows is looked at, as in Nova."""
     growth = {CORES: new.vcpus - old.vcpus, RAM: new.memory_mb - old.memory_mb}
-    for holding in holdings:
-        more = growth[holding.resource]
-        if more > 0 and holding.limit != UNLIMITED and holding.used + more > holding.limit:
+    for usage in quota_usages:
+        more = growth[usage.resource]
+        if more > 0 and usage.limit != UNLIMITED and usage.used + more > usage.limit:
             return (
-                f"server {server} would need {more} more {_UNITS[holding.resource]}, and {holding.owner} uses "
-                f"{holding.used} of the {holding.limit} that its quota of {holding.resource} allows: {instead}, free "
+                f"server {server} would need {more} more {_UNITS[usage.resource]}, and {usage.owner} uses "
+                f"{usage.used} of the {usage.limit} that its quota of {usage.resource} allows: {instead}, free "
                 "some, or raise the quota"
             )
     return None

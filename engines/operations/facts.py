@@ -40,7 +40,7 @@ def of_move(site: Site, name: str, *, flavor: str | None, host: str | None) -> F
         same_host_cold_migrate=bool(server.host) and site.stays_in_place(str(server.host)),
         features=features,
         ports=tuple(site.cloud.network.ports(server.id)),
-        holdings=_holdings(site, server) if new is not None else (),
+        quota_usages=_quota_usages(site, server) if new is not None else (),
     )
 
 
@@ -64,7 +64,7 @@ def of_end(site: Parts, move: Move) -> EndFacts:
         destination_gone=destination in away and _is_declared_down(site, destination),
         old=kept.get("old", kept["cur"]),
         current=kept["cur"],
-        holdings=_holdings(site, server),
+        quota_usages=_quota_usages(site, server),
     )
 
 
@@ -72,12 +72,12 @@ def _is_declared_down(site: Parts, host: str) -> bool:
     return catalog.find_host(site.api, site.cell_databases, host).forced_down
 
 
-def _holdings(site: Parts, server: catalog.Server) -> tuple[quotas.Holding, ...]:
+def _quota_usages(site: Parts, server: catalog.Server) -> tuple[quotas.QuotaUsage, ...]:
     defaults = {quotas.CORES: site.conf.quota.cores, quotas.RAM: site.conf.quota.ram}
     with contextlib.ExitStack() as stack:
         api = stack.enter_context(site.api.read())
         cells = [stack.enter_context(database.read()) for database in site.cell_databases.values()]
-        return tuple(quotas.holdings(api, cells, project=server.project, user=server.user, defaults=defaults))
+        return tuple(quotas.quota_usages(api, cells, project=server.project, user=server.user, defaults=defaults))
 
 
 def _flavors(site: Parts, server: catalog.Server) -> dict[str, catalog.Flavor]:

@@ -31,7 +31,7 @@ _USED_BY: Final = _USED.where(Instance.user_id == sa.bindparam("user"))
 
 
 @dataclasses.dataclass(frozen=True)
-class Holding:
+class QuotaUsage:
     """How much of a resource somebody has (cores, or ram in MiB), and may have; -1 is no limit."""
 
     owner: str
@@ -41,9 +41,9 @@ class Holding:
     limit: int
 
 
-def holdings(
+def quota_usages(
     api: orm.Session, cells: Iterable[orm.Session], *, project: str, user: str, defaults: Mapping[str, int]
-) -> list[Holding]:
+) -> list[QuotaUsage]:
     """What the project has, and what the user has in it, of each resource that ``defaults`` limits.
 
     Counted and limited as Nova's legacy quota driver does: the rows of every cell, without those that are deleted or
@@ -58,7 +58,7 @@ def holdings(
             for resource, amount in _count(cell, project, owner).items():
                 total[resource] += amount
     return [
-        Holding(owner, resource, total[resource], known[resource])
+        QuotaUsage(owner, resource, total[resource], known[resource])
         for resource in defaults
         for owner, total, known in ((f"project {project}", used, limits), (f"user {user}", used_by_user, of_user))
     ]

@@ -248,12 +248,12 @@ def test_a_flavor_that_contradicts_the_image_is_refused(flavor: str, image: str,
 )
 def test_a_resize_grows_within_the_quota(resource: str, used: int, limit: int, allowed: bool) -> None:
     """Three cores and 1536 MB more; what is used already may be more than the limit, as long as nothing grows."""
-    held = (page.holding(resource, used, limit),)
-    said = refusal(dataclasses.replace(page.RESIZE_TO_LARGE, holdings=held))
+    held = (page.quota_usage(resource, used, limit),)
+    said = refusal(dataclasses.replace(page.RESIZE_TO_LARGE, quota_usages=held))
     assert (said is None) == allowed
     less = dataclasses.replace(page.LARGE, vcpus=1, memory_mb=512)
-    assert refusal(dataclasses.replace(page.RESIZE_TO_LARGE, new=less, holdings=held)) is None
-    assert refusal(dataclasses.replace(page.MIGRATION, holdings=held)) is None
+    assert refusal(dataclasses.replace(page.RESIZE_TO_LARGE, new=less, quota_usages=held)) is None
+    assert refusal(dataclasses.replace(page.MIGRATION, quota_usages=held)) is None
 
 
 @pytest.fixture
@@ -285,7 +285,7 @@ def held(databases: tuple[Database, list[Database]]) -> dict[tuple[str, str], tu
     made, cells = databases
     with contextlib.ExitStack() as stack:
         sessions = [stack.enter_context(database.read()) for database in cells]
-        found = quotas.holdings(
+        found = quotas.quota_usages(
             stack.enter_context(made.read()), sessions, project=PROJECT, user=USER, defaults={"cores": 20, "ram": 51200}
         )
     return {(each.owner, each.resource): (each.used, each.limit) for each in found}
