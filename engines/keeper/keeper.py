@@ -137,7 +137,7 @@ def decide(snapshot: Snapshot, limits: Limits) -> list[Action]:
     return actions
 
 
-def look(
+def read_snapshot(
     journal: Database,
     board: MoveBoard,
     coordination: Coordination,
@@ -273,10 +273,10 @@ class Keeper:
         self._wakeup.set()
 
     def round(self) -> list[Action]:
-        """Decide and act once; returns what was decided.  Raises as `look` does."""
-        snapshot = self._look()
+        """Decide and act once; returns what was decided.  Raises as `read_snapshot` does."""
+        snapshot = self._read_snapshot()
         if self._health.collect([seen.waiting for seen in snapshot.moves if seen.waiting], snapshot.now):
-            snapshot = self._look()
+            snapshot = self._read_snapshot()
         self._tell_unrunnable(snapshot)
         actions = decide(snapshot, self._limits)
         self._left = {**snapshot.posted, **{each.posting.flow: False for each in actions if isinstance(each, Post)}}
@@ -296,9 +296,11 @@ class Keeper:
             )
         self._unrunnable = frozenset(waits)
 
-    def _look(self) -> Snapshot:
+    def _read_snapshot(self) -> Snapshot:
         asked = time.monotonic()
-        snapshot = look(self._journal, self._board, self._coordination, self._limits, self._racks(), self._declared)
+        snapshot = read_snapshot(
+            self._journal, self._board, self._coordination, self._limits, self._racks(), self._declared
+        )
         self._steady.observe(snapshot.now, asked)
         waiting = {seen.move for seen in snapshot.moves if seen.waiting is not None}
         self._refusals = {move: refusal for move, refusal in self._refusals.items() if move in waiting}

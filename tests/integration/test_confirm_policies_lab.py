@@ -266,15 +266,15 @@ def test_a_decision_over_another_deadline_is_dropped(lab: Stage, monkeypatch: py
     lab.cli("server", "migrate", "web")
     move = lab.move("web").id
     past = let_pass(lab, move)
-    look = keeping.look
+    read_snapshot = keeping.read_snapshot
 
     def slow(*arguments: Any) -> Any:
-        snapshot = look(*arguments)
+        snapshot = read_snapshot(*arguments)
         with lab.lab.journal.write() as session:
             moves.get(session, move, lock=True).deadline = past + 2 * A_DAY
         return snapshot
 
-    monkeypatch.setattr(keeping, "look", slow)
+    monkeypatch.setattr(keeping, "read_snapshot", slow)
     with keepers(lab) as (keeper, _):
         decided = keeper.round()
     monkeypatch.undo()

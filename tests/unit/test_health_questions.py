@@ -21,7 +21,7 @@ from droveway.clients.zookeeper import (
 from droveway.engines.conductor.taskflow.board import MoveBoard
 from droveway.engines.keeper.admission import Limits
 from droveway.engines.keeper.health import HealthChecks, Standard
-from droveway.engines.keeper.keeper import look
+from droveway.engines.keeper.keeper import read_snapshot
 from droveway.flows.before import Before, as_json
 from droveway.persistence.database import Database, database_time, sqlite_url
 from droveway.persistence.journal import daemons, migrate, moves
@@ -86,7 +86,7 @@ class Site:
         return HealthChecks(connect_embedded(self.store), self.journal, Standard())
 
     def collect(self, checks: HealthChecks) -> bool:
-        seen = look(self.journal, MoveBoard(self.coordination), self.coordination, Limits())
+        seen = read_snapshot(self.journal, MoveBoard(self.coordination), self.coordination, Limits())
         return checks.collect([each.waiting for each in seen.moves if each.waiting], seen.now)
 
     def set(self, **columns: Any) -> None:
@@ -203,12 +203,12 @@ def test_a_keeper_sees_which_worker_would_ask_in_another_way(site: Site, knows: 
     with site.journal.write() as session:
         told = daemons.DaemonStatus(name="host2", host="host2", pid=1, version="0.1", knows=tuple(knows))
         daemons.mirror(session, {"host2": told})
-    seen = look(site.journal, MoveBoard(site.coordination), site.coordination, Limits())
+    seen = read_snapshot(site.journal, MoveBoard(site.coordination), site.coordination, Limits())
     why = {"host2": "its worker (0.1) does not know check_guest@1: upgrade it first"}
     assert dict(seen.unasked) == (why if unasked else {})
     if unasked:
         site.set(policy="deadline")
-        assert not look(site.journal, MoveBoard(site.coordination), site.coordination, Limits()).unasked
+        assert not read_snapshot(site.journal, MoveBoard(site.coordination), site.coordination, Limits()).unasked
 
 
 def test_a_stopped_server_needs_no_guest(site: Site) -> None:

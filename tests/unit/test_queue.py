@@ -14,7 +14,7 @@ from support.rows.long_queue import fill
 
 from droveway.engines.conductor.taskflow.board import MoveBoard
 from droveway.engines.keeper.admission import Limits
-from droveway.engines.keeper.keeper import Keeper, Post, look
+from droveway.engines.keeper.keeper import Keeper, Post, read_snapshot
 from droveway.engines.keeper.queue import foreign, waits_for
 from droveway.persistence.journal import daemons, freezes
 from droveway.persistence.journal.states import State
@@ -195,7 +195,7 @@ def test_what_is_read_does_not_grow_with_the_queue(rig: Rig) -> None:
         fill(rig.journal, 2000, state)
     session = rig.session()
     board = MoveBoard(session)
-    assert len(look(rig.journal, board, session, Limits(running=5)).moves) == 5
+    assert len(read_snapshot(rig.journal, board, session, Limits(running=5)).moves) == 5
     plans: list[str] = []
 
     def explain(connection: Any, _cursor: Any, text: str, parameters: Any, *_: Any) -> None:
@@ -204,7 +204,7 @@ def test_what_is_read_does_not_grow_with_the_queue(rig: Rig) -> None:
             plans.extend(row[3] for row in asked)
 
     event.listen(rig.journal.engine, "before_cursor_execute", explain)
-    look(rig.journal, board, session, Limits(running=5))
+    read_snapshot(rig.journal, board, session, Limits(running=5))
     assert [plan for plan in plans if plan.startswith(("SCAN m", "SCAN c"))] == []
     assert [plan for plan in plans if plan.startswith("SEARCH")][:2] == [
         "SEARCH moves USING INDEX ix_moves_queue (state=?)",
