@@ -307,7 +307,7 @@ class Unseen:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Looked:
+class HostsSeen:
     """What was seen of the hosts, each of which is in ``hosts`` or in ``unseen``."""
 
     hosts: tuple[HostView, ...] = ()

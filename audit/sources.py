@@ -9,7 +9,7 @@ from pathlib import Path
 from droveway.audit.read import journal as read_journal
 from droveway.audit.read import nova as read_nova
 from droveway.audit.read import services as read_services
-from droveway.audit.records import Looked, MigrationRow, Node, ServerRow
+from droveway.audit.records import HostsSeen, MigrationRow, Node, ServerRow
 from droveway.audit.snapshot import Snapshot
 from droveway.clients.cloud import Cloud
 from droveway.persistence.database import Database
@@ -26,7 +26,7 @@ class Sources:
     journal: Database
     cloud: Cloud
     """Images are not compared where it has no image service."""
-    look: Callable[[], Looked]
+    read_hosts: Callable[[], HostsSeen]
     """Looks at what the hosts hold, see `droveway.audit.read.hosts`."""
     guests_log: Path | None = None
     """The log of all sandbox guests, where there is one."""
@@ -61,7 +61,7 @@ def take(sources: Sources) -> Snapshot:
             down |= read_nova.down(session)
     cloud = sources.cloud
     providers, allocations = read_services.placement(cloud.placement)
-    looked = sources.look()
+    seen = sources.read_hosts()
     log = sources.guests_log
     return Snapshot(
         cells=tuple(sources.cells.names()),
@@ -89,13 +89,13 @@ def take(sources: Sources) -> Snapshot:
         ports=read_services.ports(cloud.network, {row.uuid for row in servers}),
         attachments=read_services.attachments(cloud.volumes),
         images=() if cloud.images is None else read_services.images(cloud.images),
-        hosts=looked.hosts,
-        stores=looked.stores,
+        hosts=seen.hosts,
+        stores=seen.stores,
         overlaps=tuple(guests_log.overlaps(log)) if log is not None else (),
-        unseen=looked.unseen,
-        digests=looked.digests,
+        unseen=seen.unseen,
+        digests=seen.digests,
         checksums=checksums,
-        commands=looked.commands,
+        commands=seen.commands,
         claimed=claimed,
         down=down,
     )

@@ -12,7 +12,7 @@ from droveway.engines.site.site import Site
 from droveway.errors import CoordinationLost, Refused
 
 if TYPE_CHECKING:
-    from droveway.audit.records import Looked
+    from droveway.audit.records import HostsSeen
     from droveway.audit.sources import Sources
     from droveway.clients.zookeeper import Coordination
     from droveway.persistence.journal.tables import Move
@@ -57,10 +57,10 @@ class DaemonSite(Installation):
             cells=self.cells,
             journal=self.journal,
             cloud=self.cloud,
-            look=lambda: self._look(session),
+            read_hosts=lambda: self._read_hosts(session),
         )
 
-    def _look(self, session: Callable[[], Coordination]) -> Looked:
+    def _read_hosts(self, session: Callable[[], Coordination]) -> HostsSeen:
         """What each host holds; where ZooKeeper or a worker does not answer, why nobody knows."""
         from droveway.audit.read import hosts as read_hosts
         from droveway.engines.conductor.host_channel import HostChannel

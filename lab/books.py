@@ -21,6 +21,6 @@ def sources(lab: Parts) -> Sources:
         cells=lab.cells,
         journal=lab.journal,
         cloud=lab.cloud,
-        look=lambda: read_hosts.look({host: lab.hypervisor(host) for host in lab.identity.hosts}),
+        read_hosts=lambda: read_hosts.read({host: lab.hypervisor(host) for host in lab.identity.hosts}),
         guests_log=lab.layout.guests_log if lab.identity.hypervisor == "sandbox" else None,
     )

@@ -70,7 +70,7 @@ class LeftAlone(Exception):
 
 
 @dataclasses.dataclass(frozen=True)
-class Look:
+class RuleInput:
     """All that a rule may look at."""
 
     snapshot: Snapshot
@@ -114,37 +114,37 @@ class Look:
                 yield other
 
 
-Rule = Callable[[Look, Finding], Mend]
+Rule = Callable[[RuleInput, Finding], Mend]
 
 
-def _allocation(look: Look, finding: Finding) -> Mend:
+def _allocation(given: RuleInput, finding: Finding) -> Mend:
     if not finding.move or finding.subject != finding.move:
         raise LeftAlone("it is a server's own, or nobody's that the journal knows")
-    move = look.ended(finding.move)
-    row = look.snapshot.migration_of.get(move.id)
+    move = given.ended(finding.move)
+    row = given.snapshot.migration_of.get(move.id)
     if row is not None and row.status not in ENDED_MIGRATIONS:
         raise LeftAlone(f"its migration is still {row.status} in cell {row.cell}")
-    for other in look.others(finding, Kind.ALLOCATION, Kind.DISK, Kind.GUEST):
-        if other.kind is Kind.ALLOCATION or set(other.host.split(",")) & look.snapshot.held(move.id).keys():
+    for other in given.others(finding, Kind.ALLOCATION, Kind.DISK, Kind.GUEST):
+        if other.kind is Kind.ALLOCATION or set(other.host.split(",")) & given.snapshot.held(move.id).keys():
             raise LeftAlone(f"it may stand for what is really held, until this is mended: {other.detail}")
-    for host in look.snapshot.held(move.id):
-        if host not in look.snapshot.seen_hosts | look.snapshot.down:
+    for host in given.snapshot.held(move.id):
+        if host not in given.snapshot.seen_hosts | given.snapshot.down:
             raise LeftAlone(f"nobody could look whether something of it is on {host}")
-    for debt in look.snapshot.debts:
-        if debt.move == move.id and debt.host in look.snapshot.held(move.id) and not debt.kept:
+    for debt in given.snapshot.debts:
+        if debt.move == move.id and debt.host in given.snapshot.held(move.id) and not debt.kept:
             raise LeftAlone(f"it stands for what {debt.host} owed for the move {move.short} and has not undone")
     return Mend(finding=finding, move=move.id, does=f"release what the ended move {move.short} still holds")
 
 
-def _binding(look: Look, finding: Finding) -> Mend:
-    standing = look.quiet(finding.server)
-    port = next((port for port in look.snapshot.ports if port.id == finding.subject), None)
+def _binding(given: RuleInput, finding: Finding) -> Mend:
+    standing = given.quiet(finding.server)
+    port = next((port for port in given.snapshot.ports if port.id == finding.subject), None)
     if port is None or finding.host == standing.host or port.bindings.get(finding.host, ACTIVE) == ACTIVE:
         raise LeftAlone("only an INACTIVE binding beside the server's own is left over for certain")
-    left_by = look.evidence.tried.get((finding.server, finding.host))
+    left_by = given.evidence.tried.get((finding.server, finding.host))
     if left_by is None:
         raise LeftAlone(f"no ended move of {standing.name} went from or to {finding.host}: Nova may have made it")
-    move = look.ended(left_by)
+    move = given.ended(left_by)
     return Mend(
         finding=finding,
         move=move.id,
@@ -152,18 +152,18 @@ def _binding(look: Look, finding: Finding) -> Mend:
     )
 
 
-def _attachment(look: Look, finding: Finding) -> Mend:
-    found = next((each for each in look.snapshot.attachments if each.id == finding.subject), None)
+def _attachment(given: RuleInput, finding: Finding) -> Mend:
+    found = next((each for each in given.snapshot.attachments if each.id == finding.subject), None)
     if found is None:
         raise LeftAlone("something is missing, which nobody can take away")
-    left_by = look.evidence.reserved.get(found.id)
+    left_by = given.evidence.reserved.get(found.id)
     if left_by is None:
         raise LeftAlone("no ended move says in its history that it made this attachment")
-    standing = look.quiet(finding.server)
+    standing = given.quiet(finding.server)
     named = {device.attachment for device in standing.row.volumes} if standing.row is not None else set()
     if found.status != RESERVED or found.host is not None or found.id in named:
         raise LeftAlone(f"it is {found.status} and may be in use")
-    move = look.ended(left_by)
+    move = given.ended(left_by)
     return Mend(
         finding=finding,
         move=move.id,
@@ -171,43 +171,43 @@ def _attachment(look: Look, finding: Finding) -> Mend:
     )
 
 
-def _disk(look: Look, finding: Finding) -> Mend:
-    store, entry = _entry(look.snapshot, finding)
-    host = _one_host(look, store.hosts)
+def _disk(given: RuleInput, finding: Finding) -> Mend:
+    store, entry = _entry(given.snapshot, finding)
+    host = _one_host(given, store.hosts)
     probe, unfinished = _PROBE.fullmatch(entry.name), _UNFINISHED.fullmatch(entry.name)
     if probe is not None:
-        move = look.ended(probe[1], [host])
+        move = given.ended(probe[1], [host])
         # The rest of the details is what the step asked about; its undo reads none of them.
         details = {"definition": "", "vcpus": 0, "memory_mb": 0, "disk_bytes": 0, "probe": entry.name}
         return _on_host(finding, move, host, "storage probe", Undo("check_destination", details))
     if unfinished is not None:
-        move = look.ended(unfinished[1], [host])
+        move = given.ended(unfinished[1], [host])
         if unfinished[2] not in (None, host) or finding.server != move.server:
             raise LeftAlone(f"its name is none that the worker of {host} gives")
         details = {"definition": "", "vcpus": 0, "memory_mb": 0, "disk_bytes": 0, "probe": f"droveway-probe-{move.id}"}
         return _on_host(finding, move, host, "unfinished copy", Undo("check_destination", details))
     if not _COPY.fullmatch(entry.name) or not entry.move:
         raise LeftAlone("it may hold the only disks of something: only what a move copied or left unfinished goes")
-    move = look.ended(entry.move, [host])
+    move = given.ended(entry.move, [host])
     _refuse_own(move, host, "disks")
-    _require_elsewhere(look, finding, host)
+    _require_elsewhere(given, finding, host)
     if not finding.mend.startswith("rm "):
         raise LeftAlone("the server's own disks are not where they should be, and these may be the last")
     details = {"variant": "local", "source": "", "address": "", "probe": ""}
     return _on_host(finding, move, host, "copy of the disks", Undo("copy_disks", details))
 
 
-def _guest(look: Look, finding: Finding) -> Mend:
-    views = [view for view in look.snapshot.hosts if view.host == finding.host]
+def _guest(given: RuleInput, finding: Finding) -> Mend:
+    views = [view for view in given.snapshot.hosts if view.host == finding.host]
     guest = next((guest for view in views for guest in view.guests if guest.server == finding.subject), None)
     if guest is None or not guest.move:
         raise LeftAlone("no move marked this guest as its own")
     if guest.running:
         raise LeftAlone("it runs: a guest that runs is stopped by a person only")
-    host = _one_host(look, (finding.host,))
-    move = look.ended(guest.move, [host])
+    host = _one_host(given, (finding.host,))
+    move = given.ended(guest.move, [host])
     _refuse_own(move, host, "guest's settings")
-    _require_elsewhere(look, finding, host)
+    _require_elsewhere(given, finding, host)
     details: dict[str, object] = {"definition": "", "vcpus": 0, "memory_mb": 0, "volumes": [], "ports": []}
     return _on_host(finding, move, host, "definition of the guest", Undo("define_guest", details))
 
@@ -240,43 +240,43 @@ def plan(snapshot: Snapshot, report: Report, evidence: Evidence) -> list[Mend]:
 
     Nothing is changed.
     """
-    look = Look(snapshot, report, evidence)
-    again = list(_written_off(look))
+    given = RuleInput(snapshot, report, evidence)
+    again = list(_written_off(given))
     covered = {(mend.finding.host, mend.move) for mend in again}
     order = list(RULES)
     found = sorted(report.findings, key=lambda each: order.index(each.kind) if each.kind in order else len(order))
-    return [*(_judge(look, finding, covered) for finding in found), *again]
+    return [*(_judge(given, finding, covered) for finding in found), *again]
 
 
-def _judge(look: Look, finding: Finding, covered: set[tuple[str, str]]) -> Mend:
+def _judge(given: RuleInput, finding: Finding, covered: set[tuple[str, str]]) -> Mend:
     if (finding.host, finding.move) in covered and finding.kind in (Kind.DISK, Kind.GUEST):
         return Mend(finding=finding, why=f"{finding.host} undoes it with what it owes: see its debts in this plan")
     try:
-        _require_known(look, finding.server)
-        return RULES.get(finding.kind, _nobody)(look, finding)
+        _require_known(given, finding.server)
+        return RULES.get(finding.kind, _nobody)(given, finding)
     except LeftAlone as left:
         return Mend(finding=finding, why=f"left alone: {left}; to mend it yourself: {finding.mend}")
 
 
-def _require_known(look: Look, server: str) -> None:
+def _require_known(given: RuleInput, server: str) -> None:
     """Raise `LeftAlone` where the cell does not know how the server's last move ended: its rows prove nothing."""
-    if (move := behind.of(look.snapshot, server)) is not None:
+    if (move := behind.of(given.snapshot, server)) is not None:
         raise LeftAlone(f"cell {move.source_cell} does not know how the move {move.short} ended")
 
 
-def _nobody(_: Look, finding: Finding) -> Mend:
+def _nobody(_: RuleInput, finding: Finding) -> Mend:
     raise LeftAlone(f"no finding of kind {finding.kind} is mended without a person")
 
 
-def _written_off(look: Look) -> Iterator[Mend]:
-    for debt in look.snapshot.debts:
+def _written_off(given: RuleInput) -> Iterator[Mend]:
+    for debt in given.snapshot.debts:
         # What was kept on purpose may be wanted yet.
-        if debt.written_off and not debt.kept and debt.host not in look.snapshot.down | look.evidence.away:
-            yield _again(look, debt)
+        if debt.written_off and not debt.kept and debt.host not in given.snapshot.down | given.evidence.away:
+            yield _again(given, debt)
 
 
-def _again(look: Look, debt: DebtRow) -> Mend:
-    move = look.snapshot.move_by_id[debt.move]
+def _again(given: RuleInput, debt: DebtRow) -> Mend:
+    move = given.snapshot.move_by_id[debt.move]
     finding = Finding(
         Kind.HOST,
         f"debt {debt.id}",
@@ -288,11 +288,11 @@ def _again(look: Look, debt: DebtRow) -> Mend:
         move.id,
     )
     try:
-        _require_known(look, move.server)
-        look.ended(move.id)
+        _require_known(given, move.server)
+        given.ended(move.id)
     except LeftAlone as left:
         return Mend(finding=finding, why=f"left alone: {left}")
-    standing = look.snapshot.standings.get(move.server)
+    standing = given.snapshot.standings.get(move.server)
     if standing is not None and standing.host == debt.host:
         return Mend(finding=finding, why=f"left alone: {move.server_name} lives on {debt.host}")
     does = f"let {debt.host} undo {debt.action} of the ended move {move.short} after all"
@@ -306,11 +306,11 @@ def _entry(snapshot: Snapshot, finding: Finding) -> tuple[Store, Directory]:
     raise LeftAlone("it is missing, or lies among disks that are in use")
 
 
-def _one_host(look: Look, hosts: Iterable[str]) -> str:
+def _one_host(given: RuleInput, hosts: Iterable[str]) -> str:
     names = list(hosts)
     if len(names) > 1:
         raise LeftAlone(f"{' and '.join(names)} share their storage, so nobody can tell which of them made it")
-    if names[0] in look.snapshot.down | look.evidence.away or names[0] not in look.snapshot.seen_hosts:
+    if names[0] in given.snapshot.down | given.evidence.away or names[0] not in given.snapshot.seen_hosts:
         raise LeftAlone(f"{names[0]} is away")
     return names[0]
 
@@ -322,13 +322,13 @@ def _refuse_own(move: MoveRow, host: str, what: str) -> None:
         raise LeftAlone(f"its {what} here have been the server's own since the move {move.short} was confirmed")
 
 
-def _require_elsewhere(look: Look, finding: Finding, host: str) -> None:
-    standing = look.quiet(finding.server)
+def _require_elsewhere(given: RuleInput, finding: Finding, host: str) -> None:
+    standing = given.quiet(finding.server)
     if standing.host == host:
         raise LeftAlone(f"{standing.name} lives on {host}")
-    if standing.host not in look.snapshot.seen_hosts:
+    if standing.host not in given.snapshot.seen_hosts:
         raise LeftAlone(f"nobody could look whether what {standing.name} needs is on {standing.host}")
-    home = [view for view in look.snapshot.hosts if view.host == standing.host]
+    home = [view for view in given.snapshot.hosts if view.host == standing.host]
     if not any(guest.server == finding.server for view in home for guest in view.guests):
         raise LeftAlone(f"the guest of {standing.name} is not on {standing.host}, where it lives")
 

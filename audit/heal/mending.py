@@ -53,7 +53,7 @@ class Healing:
         return self.report.clean and not self.able
 
 
-def look(sources: Sources, away: frozenset[str]) -> Healing:
+def plan(sources: Sources, away: frozenset[str]) -> Healing:
     """Audit everything and plan; ``away``: the hosts without a worker.  Nothing is changed."""
     report = run.audit(sources)
     snapshot = take(sources)
@@ -65,7 +65,7 @@ def heal(sources: Sources, planned: Healing, *, who: str, away: frozenset[str]) 
 
     What a service refuses ends one mend, not the others.
     """
-    still = look(sources, away)
+    still = plan(sources, away)
     for mend in planned.able:
         if mend not in still.able:
             yield mend, "left alone: it is not found any more, or something has changed since the plan was made"

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from droveway.audit.records import CommandView, Directory, DiskDigest, HostView, Looked, Store, Unseen
+from droveway.audit.records import CommandView, Directory, DiskDigest, HostsSeen, HostView, Store, Unseen
 from droveway.errors import DrovewayError
 from droveway.wire import queries
 from droveway.workers import host_contents
@@ -17,7 +17,7 @@ from droveway.workers.hypervisors.base import Hypervisor
 _DIGESTS: Final = Digests()
 
 
-def look(hypervisors: Mapping[str, Hypervisor]) -> Looked:
+def read(hypervisors: Mapping[str, Hypervisor]) -> HostsSeen:
     """What every host holds that is on this machine, and which could not be looked at."""
     views, unseen = [], []
     for host, hypervisor in sorted(hypervisors.items()):
@@ -34,14 +34,14 @@ def look(hypervisors: Mapping[str, Hypervisor]) -> Looked:
             disks += digests(host, _DIGESTS.of(hypervisors[host].instances))
         except OSError as error:
             unseen.append(Unseen(host=host, why=str(error)))
-    return Looked(hosts=tuple(views), stores=stores, unseen=(*unseen, *unread), digests=tuple(disks))
+    return HostsSeen(hosts=tuple(views), stores=stores, unseen=(*unseen, *unread), digests=tuple(disks))
 
 
 def answered(
     answers: Mapping[str, Sequence[queries.Held]],
     unseen: Mapping[str, str],
     standing: Iterable[tuple[str, str, str]] = (),
-) -> Looked:
+) -> HostsSeen:
     """What the hosts' workers answered; ``unseen``: why the other hosts could not be looked at.
 
     Hosts whose directories have the same id share storage.  ``standing``: host, folder and name of what
@@ -60,7 +60,7 @@ def answered(
         views.append(view(host, held))
         sharing.setdefault(stores[0].id, {})[host] = directories(held)
         paths.setdefault(stores[0].id, stores[0].path)
-    return Looked(
+    return HostsSeen(
         hosts=tuple(views),
         stores=tuple(
             Store(hosts=tuple(own), path=paths[name], entries=_merged(itertools.chain(*own.values())), own=own)

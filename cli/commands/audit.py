@@ -65,7 +65,7 @@ class Audit(Lister):
             return COLUMNS, [[found.as_dict()[name] for name in COLUMNS] for found in report.findings]
         from droveway.audit.heal import mending
 
-        self._healing = mending.look(self._sources, site.away())
+        self._healing = mending.plan(self._sources, site.away())
         self._tell(self._healing.report)
         return PLANNED, [[mend.as_dict()[name] for name in PLANNED] for mend in self._healing.mends]
 
@@ -127,7 +127,7 @@ class Audit(Lister):
                 owed.add(mend.move)
         if owed:
             _await(site, owed)
-        left = mending.look(sources, site.away())
+        left = mending.plan(sources, site.away())
         before, after = len(healing.mends), len(left.mends)
         self.app.stderr.write(f"{_count(before)} before, {after} after\n")
         for noted in left.report.noted:

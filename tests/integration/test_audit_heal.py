@@ -141,7 +141,7 @@ class TestServices:
         ]
         assert "something else is under way with web" in found["plan"]
         set_task(lab, None)
-        planned = mending.look(books.sources(lab.lab), frozenset())
+        planned = mending.plan(books.sources(lab.lab), frozenset())
         assert len(planned.able) == 1
         # It begins after the plan was made and looked at again.
         at = mending._carry_out
@@ -251,7 +251,7 @@ class TestMeanwhile:
 
     def test_one_that_is_asked_for_after_the_plan_keeps_its_server(self, lab: Stage, move: str) -> None:
         hold(lab, move, "host1")
-        planned = mending.look(books.sources(lab.lab), frozenset())
+        planned = mending.plan(books.sources(lab.lab), frozenset())
         assert len(planned.able) == 1
         begins = submit(lab.lab, Wish(server="web", flavor=None, host=None)).id
         ((_, outcome),) = mending.heal(books.sources(lab.lab), planned, who="ana", away=frozenset())
@@ -336,7 +336,7 @@ class Terminal(io.StringIO):
 
 def heal_all(lab: Stage) -> None:
     """Heal in a process of its own, whose end is its outcome."""
-    planned = mending.look(books.sources(lab.lab), frozenset())
+    planned = mending.plan(books.sources(lab.lab), frozenset())
     list(mending.heal(books.sources(lab.lab), planned, who="ana", away=frozenset()))
     lab.lab.close()
 

@@ -66,7 +66,7 @@ def remember(lab: Stage) -> None:
 
 def able(lab: Stage) -> list[healing.Mend]:
     """What a heal would do."""
-    return mending.look(books.sources(lab.lab), lab.lab.away()).able
+    return mending.plan(books.sources(lab.lab), lab.lab.away()).able
 
 
 def test_no_alternate_takes_what_a_dead_host_copied_before(lab: Stage) -> None:

@@ -11,7 +11,7 @@ from support.rows.audit_books import ENDED, MOVE, SERVER, SMALL, books, director
 from droveway.audit import Finding, Snapshot, judge, run
 from droveway.audit.heal.healing import Evidence, plan
 from droveway.audit.read.hosts import answered
-from droveway.audit.records import DebtRow, Looked, Unseen
+from droveway.audit.records import DebtRow, HostsSeen, Unseen
 from droveway.audit.sources import Sources
 from droveway.persistence.journal.states import State
 from droveway.wire import queries
@@ -23,7 +23,7 @@ def answer(store: str, *entries: tuple[str, list[str], str]) -> list[queries.Hel
     return held + [queries.Entry(name=name, directory=True, files=files, move=move) for name, files, move in entries]
 
 
-def at_rest(looked: Looked, **changes: Any) -> Snapshot:
+def at_rest(looked: HostsSeen, **changes: Any) -> Snapshot:
     """The server at rest on the source, after moves that ended; what lies on the hosts is what they answered."""
     changes = {"allocations": {SERVER: {"node-source": SMALL}}, "flows": (), "migrations": ()} | changes
     snapshot = books(stores=looked.stores, unseen=looked.unseen, begun=frozenset(), **changes)
@@ -111,12 +111,12 @@ def test_what_a_move_holds_stays_while_its_host_was_not_seen() -> None:
     assert plans[ENDED].does.startswith("release what the ended move")
 
 
-def audited(monkeypatch: pytest.MonkeyPatch, *looks: Looked) -> list[Finding]:
+def audited(monkeypatch: pytest.MonkeyPatch, *looks: HostsSeen) -> list[Finding]:
     """What is found by an audit that sees these, one after the other."""
     seen = iter([at_rest(looked) for looked in looks])
     monkeypatch.setattr(run, "take", lambda _: next(seen))
     nothing: Any = None
-    sources = Sources(api=nothing, cells=nothing, journal=nothing, cloud=nothing, look=nothing)
+    sources = Sources(api=nothing, cells=nothing, journal=nothing, cloud=nothing, read_hosts=nothing)
     return list(run.audit(sources).findings)
 
 

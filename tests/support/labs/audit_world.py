@@ -47,7 +47,7 @@ from droveway.audit.checks import (
 )
 from droveway.audit.checks import usage as node_usage
 from droveway.audit.read import hosts as read_hosts
-from droveway.audit.records import CommandView, Looked
+from droveway.audit.records import CommandView, HostsSeen
 from droveway.cli.registry import COMMANDS
 from droveway.clients.placement import Placement
 from droveway.lab import build
@@ -172,12 +172,12 @@ class World:
             cells=lab.cells,
             journal=lab.journal,
             cloud=lab.cloud,
-            look=self._look,
+            read_hosts=self._read_hosts,
             guests_log=lab.layout.guests_log,
         )
 
-    def _look(self) -> Looked:
-        looked = read_hosts.look({host: self.lab.hypervisor(host) for host in self.lab.identity.hosts})
+    def _read_hosts(self) -> HostsSeen:
+        looked = read_hosts.read({host: self.lab.hypervisor(host) for host in self.lab.identity.hosts})
         return dataclasses.replace(looked, commands=tuple(self.standing))
 
     def audit(self) -> Report:
