@@ -57,7 +57,7 @@ class _Jump:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Look:
+class _Reading:
     """What the clock showed between two moments of this process's own."""
 
     shown: dt.datetime
@@ -74,15 +74,15 @@ class Steady:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._jumps: list[_Jump] = []
-        self._last: _Look | None = None
+        self._last: _Reading | None = None
 
     def observe(self, shown: dt.datetime, asked: float) -> None:
         """The clock showed this; ``asked``: what this process's monotonic clock showed before it was asked."""
-        look = _Look(shown, asked, time.monotonic())
+        reading = _Reading(shown, asked, time.monotonic())
         with self._lock:
-            last, self._last = self._last, look
+            last, self._last = self._last, reading
             if last is not None:
-                self._compare(last, look)
+                self._compare(last, reading)
 
     def passed(self, deadline: dt.datetime, since: dt.datetime, now: dt.datetime) -> bool:
         """Whether it is so late, ``now``, for what was to wait from ``since`` until the ``deadline`` by that clock."""
@@ -90,14 +90,14 @@ class Steady:
             ahead = sum(jump.seconds for jump in self._jumps if since < jump.until)
         return deadline <= now - dt.timedelta(seconds=max(0.0, ahead))
 
-    def _compare(self, last: _Look, look: _Look) -> None:
-        most, least = look.told - last.asked, look.asked - last.told
-        told, slack = (look.shown - last.shown).total_seconds(), JUMP + DRIFT * most
+    def _compare(self, last: _Reading, reading: _Reading) -> None:
+        most, least = reading.told - last.asked, reading.asked - last.told
+        told, slack = (reading.shown - last.shown).total_seconds(), JUMP + DRIFT * most
         if told > most + slack:
             # What was written since the jump, and looks older, has to wait a little longer.
-            self._note(_Jump(told - most, look.shown))
+            self._note(_Jump(told - most, reading.shown))
         elif told < least - slack:
-            self._note(_Jump(told - least, look.shown - dt.timedelta(seconds=most)))
+            self._note(_Jump(told - least, reading.shown - dt.timedelta(seconds=most)))
 
     def _note(self, jump: _Jump) -> None:
         way = "ahead" if jump.seconds > 0 else "back"

@@ -18,7 +18,7 @@ _HOSTS: Final = frozenset({Kind.HOST, Kind.COMMAND, Kind.USAGE})
 """What is no server's."""
 _NOT_OF_ROWS: Final = _HOSTS | {Kind.JOURNAL}
 """What is found without a look at a server's rows."""
-_LOOKS: Final = ("droveway move show ", "droveway move list ", "droveway move retry ", "droveway debt ")
+_VIEWS: Final = ("droveway move show ", "droveway move list ", "droveway move retry ", "droveway debt ")
 """Commands that change no row by themselves, or only by a flow that compares them."""
 
 
@@ -27,7 +27,7 @@ def gently(snapshot: Snapshot, finding: Finding) -> Finding:
     if finding.kind not in _NOT_OF_ROWS and (move := behind.of(snapshot, finding.server)) is not None:
         return dataclasses.replace(finding, mend=behind.mend(move))
     standing = snapshot.standings.get(finding.server)
-    if standing is None or finding.kind in _HOSTS or finding.mend.startswith(_LOOKS):
+    if standing is None or finding.kind in _HOSTS or finding.mend.startswith(_VIEWS):
         return finding
     if (move := standing.move) is not None:
         row = snapshot.migration_of.get(move.id)

@@ -349,11 +349,11 @@ class Placement:
             elif not _is_concurrent(response):
                 raise full(f"Placement refused the allocation: {detail_of(response)}", code="no-capacity")
             elif not stands():
-                self._look_into_conflict(body, detail_of(response))
+                self._judge_conflict(body, detail_of(response))
 
         self._rest.repeat(post)
 
-    def _look_into_conflict(self, body: dict[str, dict[str, Any]], detail: str) -> None:
+    def _judge_conflict(self, body: dict[str, dict[str, Any]], detail: str) -> None:
         """Tell what a repeat can mend (raises `TryAgainError`) from what somebody else did to a consumer."""
         if "consumer generation conflict" not in detail:
             raise TryAgainError(detail)

@@ -204,10 +204,10 @@ class Step:
         return bool(why)
 
     def _evacuated(self, ctx: Context) -> str:
-        return ctx.run.evacuated(ctx) if _looks(ctx) else ""
+        return ctx.run.evacuated(ctx) if _minds_evacuation(ctx) else ""
 
     def _evacuated_at_first(self, ctx: Context) -> str:
-        return evacuation.why_at_first(ctx) if _looks(ctx) else ""
+        return evacuation.why_at_first(ctx) if _minds_evacuation(ctx) else ""
 
     def _mark_again(self, ctx: Context) -> None:
         """Where a guest would be started next, a person who has seen that the state was reset says so with a retry."""
@@ -233,7 +233,7 @@ class Step:
         )
 
 
-def _looks(ctx: Context) -> bool:
+def _minds_evacuation(ctx: Context) -> bool:
     """Whether a flow of this kind cares for an evacuation of its server."""
     return kinds.of(ctx.run.kind).evacuation is not Evacuation.IGNORED
 

@@ -25,7 +25,7 @@ class OfLab(Memory):
     def __init__(self, lab: Parts) -> None:
         files = lab.layout
         with marks.Databases(files, lab.identity.hosts) as databases:
-            present, why = databases.look(), databases.truncated()
+            present, why = databases.read(), databases.truncated()
         known = marks.recorded(files) or present
         if why := why or marks.foreign_providers(files, known, present):
             raise Refused(why)

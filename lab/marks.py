@@ -129,9 +129,9 @@ class Databases:
     def contradiction(self) -> str:
         """Name a database that is not the last one, with the mend; empty when all are."""
         known = recorded(self._files)
-        return "" if known is None else next(filter(None, _contradictions(self._files, known, self.look())), "")
+        return "" if known is None else next(filter(None, _contradictions(self._files, known, self.read())), "")
 
-    def look(self) -> Marks:
+    def read(self) -> Marks:
         """Read what the databases say now; one that cannot be read still says what was written down last."""
         files, known = self._files, recorded(self._files) or Marks(incarnation=None, epoch=0)
         # Before the journal: what a worker has was in the journal first.
@@ -153,7 +153,7 @@ class Databases:
 
         The last mark stands of one that cannot be read: it may be a passing trouble, and the next run looks again.
         """
-        present = self.look()
+        present = self.read()
         for host, mark in present.workers.items():
             if present.incarnation is not None and mark.incarnation != present.incarnation:
                 with self._of(self._files.worker(host)) as database:

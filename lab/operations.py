@@ -32,7 +32,7 @@ class StillMoving(DrovewayError):
 def carry_all(lab: Lab) -> list[Move]:
     """Let the lab run until nothing goes on by itself; the moves that did."""
     with lab.journal.write() as session:
-        requests.look_again(session)
+        requests.recheck_waits(session)
         now = database_time(session)
         going = [move.id for move in moves.open_moves(session) if can_go_on(move, now)]
     runner.drive(lab, lambda: not runner.is_busy(lab))

@@ -43,7 +43,7 @@ LOCK: Final = "worker.lock"
 FORGET_EVERY: Final = 3600.0
 """Seconds between two looks for moves that were purged."""
 
-LOOK_EVERY: Final = 2.0
+POLL_EVERY: Final = 2.0
 """Seconds after which the commands are looked at though nothing woke it: a watch is a hint, never the only source."""
 
 
@@ -233,13 +233,13 @@ class Worker:
         outage = Outage(LOG, f"The worker of {self.host} waits for ZooKeeper")
         while not self._stopping:
             self._turned = time.monotonic()
-            woken = self._wakeup.wait(LOOK_EVERY)
+            woken = self._wakeup.wait(POLL_EVERY)
             self._wakeup.clear()
             try:
                 if not (woken and self._registered):
                     self._registered = True
                     self.register()
-                self._look()
+                self._take_commands()
                 if time.monotonic() >= self._forgets:
                     self._forgets = time.monotonic() + FORGET_EVERY
                     self.forget_purged()
@@ -254,7 +254,7 @@ class Worker:
                 # A host that is registered must not go deaf: what failed is looked at again.
                 LOG.exception("The worker of %s could not look at its commands", self.host)
 
-    def _look(self) -> None:
+    def _take_commands(self) -> None:
         """Start what may start, answer what was done, cancel what is being undone."""
         self._forget_ended()
         answered = set(self.coordination.children(result_path(self.host)))
@@ -331,7 +331,7 @@ class Worker:
                     self._unfinished.tell(f"{key} is left", run.why)
                 if run.left_begun and not self._stopping:
                     unwatch = self.coordination.watch(command_path(self.host, key), self._wakeup.set)
-                    self._left[key] = _Left(run.command.epoch, time.monotonic() + LOOK_EVERY, unwatch)
+                    self._left[key] = _Left(run.command.epoch, time.monotonic() + POLL_EVERY, unwatch)
 
     def _command(self, key: str) -> commands.Command | None:
         found = self.coordination.get(command_path(self.host, key))

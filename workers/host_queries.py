@@ -23,7 +23,7 @@ from droveway.workers.hypervisors.base import Hypervisor
 
 LOG = logging.getLogger(__name__)
 
-LOOK_EVERY: Final = 10.0
+POLL_EVERY: Final = 10.0
 """Seconds after which queries are looked for though nothing woke it: an answer may take three times as long."""
 
 STOPS_WITHIN: Final = 2.0
@@ -67,17 +67,17 @@ class HostQueries:
         outage = Outage(LOG, f"Inquiries to {self._host} wait for ZooKeeper")
         while not self._stopping:
             try:
-                self._look()
+                self._take_queries()
                 outage.over()
             except CoordinationLost as error:
                 outage.note(error)
             except Exception:
                 # The host must not go deaf to all that are asked later.
                 LOG.exception("The worker of %s could not look at its inquiries", self._host)
-            self._wakeup.wait(LOOK_EVERY)
+            self._wakeup.wait(POLL_EVERY)
             self._wakeup.clear()
 
-    def _look(self) -> None:
+    def _take_queries(self) -> None:
         standing = self._coordination.children(query_path(self._host))
         self._done &= set(standing)
         for name in self._coordination.children(page_path(self._host)):

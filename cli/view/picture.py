@@ -118,7 +118,7 @@ class Watcher:
         self._checked = float("-inf")
         self._is_run = True
 
-    def look(self) -> Picture:
+    def read(self) -> Picture:
         """The move as it is now."""
         from droveway.engines.operations.move_requests import can_go_on
         from droveway.persistence.database import database_time

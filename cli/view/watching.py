@@ -74,9 +74,9 @@ def wait(site: Site, name: str, timeout: float | None) -> Move | None:
 
     watcher = Watcher(site, move_requests.find_move(site, name).id)
     until = None if timeout is None else time.monotonic() + timeout
-    with _between_looks() as look_up:
-        while not (picture := watcher.look()).rests:
-            look_up()
+    with _between_reads() as raise_pressed:
+        while not (picture := watcher.read()).rests:
+            raise_pressed()
             if until is not None and time.monotonic() >= until:
                 return None
             time.sleep(POLL)
@@ -90,10 +90,10 @@ def follow(site: Site, name: str, out: TextIO) -> Move:
     move_id = move_requests.find_move(site, name).id
     watcher = Watcher(site, move_id)
     try:
-        with _screen(out) as view, _between_looks() as look_up:
+        with _screen(out) as view, _between_reads() as raise_pressed:
             while True:
-                look_up()
-                picture = watcher.look()
+                raise_pressed()
+                picture = watcher.read()
                 view.update(picture, "" if picture.is_run else NOBODY)
                 if picture.rests:
                     return picture.move
@@ -115,7 +115,7 @@ def carrying(site: Site, move_id: str, out: TextIO, *, lines: bool) -> Iterator[
                 yield
             return
         watcher = Watcher(site, move_id)
-        with _screen(out, watcher.look()) as view, _shown(watcher, view) as stopping, stoppable(stopping, view.abandon):
+        with _screen(out, watcher.read()) as view, _shown(watcher, view) as stopping, stoppable(stopping, view.abandon):
             yield
     except KeyboardInterrupt:
         out.write(f"{left(site, move_id)}\n")
@@ -123,7 +123,7 @@ def carrying(site: Site, move_id: str, out: TextIO, *, lines: bool) -> Iterator[
 
 
 @contextlib.contextmanager
-def _between_looks() -> Iterator[Callable[[], None]]:
+def _between_reads() -> Iterator[Callable[[], None]]:
     """Keep a first Ctrl-C until what is yielded is called, which raises it; a second one is raised at once.
 
     Raised in the midst of a look it can be lost: Python drops what is raised while it clears an object away.
@@ -135,13 +135,13 @@ def _between_looks() -> Iterator[Callable[[], None]]:
             raise KeyboardInterrupt
         pressed.set()
 
-    def look_up() -> None:
+    def raise_pressed() -> None:
         if pressed.is_set():
             raise KeyboardInterrupt
 
     before = signal.signal(signal.SIGINT, press)
     try:
-        yield look_up
+        yield raise_pressed
     finally:
         signal.signal(signal.SIGINT, before)
 
@@ -171,7 +171,7 @@ def stoppable(told: Callable[[], None], abandon: Callable[[], None] = lambda: No
 
 def left(site: Site, move_id: str) -> str:
     """What becomes of a move that is watched no longer."""
-    picture = Watcher(site, move_id).look()
+    picture = Watcher(site, move_id).read()
     move, short = picture.move, move_id[:SHORT]
     if picture.rests:
         return f"move {short} is {move.state}: droveway move show {short}"
@@ -198,7 +198,7 @@ def _shown(watcher: Watcher, view: View) -> Iterator[Callable[[], None]]:
     ended, stopping = threading.Event(), threading.Event()
 
     def update() -> None:
-        view.update(watcher.look(), STOPPING if stopping.is_set() else "")
+        view.update(watcher.read(), STOPPING if stopping.is_set() else "")
 
     def show() -> None:
         while not ended.wait(POLL):

@@ -48,7 +48,7 @@ LOG = logging.getLogger(__name__)
 REFUSED: Final = Once(LOG)
 """What hosts have written that is refused."""
 
-LOOK_EVERY: Final = 0.5
+POLL_EVERY: Final = 0.5
 """Seconds between two looks though nothing woke who waits: at requests to the move, or for the pages of answers."""
 
 MOST_REFUSED: Final = 20
@@ -157,7 +157,7 @@ class HostChannel:
     ) -> Result:
         """The answer of the command that was posted, checked by its schema.
 
-        ``look`` is called whenever ``wakeup`` was set for anything but the answer and at least every `LOOK_EVERY`
+        ``look`` is called whenever ``wakeup`` was set for anything but the answer and at least every `POLL_EVERY`
         seconds, and ends the wait by raising.  ``is_gone`` is asked while the worker is away.  Raises DeclaredDown when
         it says so, Unreachable after the worker was away for ``away`` seconds, Overdue when it was there and
         ``deadline`` seconds have passed.
@@ -187,7 +187,7 @@ class HostChannel:
                     raise Unreachable
                 if up and now - began >= deadline:
                     raise Overdue
-                wakeup.wait(min(LOOK_EVERY, max(0.01, away - (now - seen))))
+                wakeup.wait(min(POLL_EVERY, max(0.01, away - (now - seen))))
                 wakeup.clear()
                 waited = True
         finally:
@@ -332,7 +332,7 @@ class HostChannel:
                         found[host] = contents
                         del waiting[host]
                 if waiting:
-                    wakeup.wait(min(LOOK_EVERY, max(0.01, ends - time.monotonic())))
+                    wakeup.wait(min(POLL_EVERY, max(0.01, ends - time.monotonic())))
                     wakeup.clear()
         return found
 

@@ -27,7 +27,7 @@ from droveway.wire.commands import Registration
 
 LOG = logging.getLogger(__name__)
 
-LOOK_EVERY: Final = 1.0
+POLL_EVERY: Final = 1.0
 """Seconds between two looks at the registrations."""
 
 BEAT_EVERY: Final = 5.0
@@ -114,7 +114,7 @@ class DaemonRegistry:
 
     def _run(self) -> None:
         outage = Outage(LOG, "What is known of the daemons is not written")
-        while not self._wakeup.wait(LOOK_EVERY):
+        while not self._wakeup.wait(POLL_EVERY):
             self._turned = time.monotonic()
             with one_round(outage, LOG, "A round of the daemon registry failed"):
                 self.round()

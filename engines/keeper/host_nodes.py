@@ -26,7 +26,7 @@ from droveway.persistence.nova.api import HostMapping
 
 LOG = logging.getLogger(__name__)
 
-LOOK_EVERY: Final = 2.0
+POLL_EVERY: Final = 2.0
 """Seconds between two looks for hosts that have no folders."""
 
 CHECK_EVERY: Final = 60.0
@@ -75,5 +75,5 @@ class HostNodes:
             with one_round(outage, LOG, "The folders of hosts could not be looked at"):
                 self.round()
                 outage.over()
-            if self._stopped.wait(LOOK_EVERY):
+            if self._stopped.wait(POLL_EVERY):
                 return

@@ -161,7 +161,7 @@ class Outcomes:
         if self._thread.ident is not None:
             self._thread.join()
 
-    def look(self) -> bool:
+    def file_ended(self) -> bool:
         """Look at each cell that answers and file what was found; whether anything was."""
         with self._journal.read() as session:
             waiting = sorted(session.execute(_WAITING), key=lambda row: str(row.source_cell))
@@ -182,7 +182,7 @@ class Outcomes:
             if not self._leads():
                 continue
             with one_round(outage, LOG, "The look for what Nova ended failed"):
-                if self.look():
+                if self.file_ended():
                     self._wake()
                 outage.over()
 

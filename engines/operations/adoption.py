@@ -24,7 +24,7 @@ from droveway.persistence.restored import EPOCH, INCARNATION, Mark, Restored, ne
 from droveway.printable import SHORT
 from droveway.wire.commands import Registration
 
-_LOOK: Final = "droveway audit says what is wrong with it"
+_ADVICE: Final = "droveway audit says what is wrong with it"
 
 
 class Memory(abc.ABC):
@@ -153,11 +153,11 @@ def _mirrored(coordination: Coordination) -> list[int]:
 def _park(session: orm.Session, move: Move, number: int, memory: Memory) -> None:
     """The history's row keeps the numbers of steps above those that were given out after the copy was made."""
     short, now = move.id[:SHORT], database_time(session)
-    tell = _LOOK
+    advice = _ADVICE
     if memory.findings is not None:
         said = memory.findings.get(move.id)
-        tell = f"droveway audit finds: {said[0]}" if said else "droveway audit finds nothing wrong with it"
-    why = f"{memory.adopted}, so nobody knows how far move {short} really came; {tell}"
+        advice = f"droveway audit finds: {said[0]}" if said else "droveway audit finds nothing wrong with it"
+    why = f"{memory.adopted}, so nobody knows how far move {short} really came; {advice}"
     error = {"code": Restored.code, "message": why, "host": ""}
     session.execute(
         sa.update(MoveStep)

@@ -78,7 +78,7 @@ def resume(session: orm.Session, move: Move) -> None:
     move.updated_at = database_time(session)
 
 
-def look_again(session: orm.Session) -> None:
+def recheck_waits(session: orm.Session) -> None:
     """Let every confirm policy that waits for something look whether it still has to."""
     waiting = sa.update(Move).where(Move.state == State.VERIFYING, Move.waits_for.is_not(None))
     session.execute(waiting.values(waits_for=None).execution_options(synchronize_session=False))

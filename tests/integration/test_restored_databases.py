@@ -225,7 +225,7 @@ def test_a_look_takes_no_lock_from_who_has_a_database_open(tmp_path: Path) -> No
 def look(lab: Stage) -> marks.Marks:
     """What the databases say, the workers' left out."""
     with marks.Databases(lab.lab.layout, []) as databases:
-        return databases.look()
+        return databases.read()
 
 
 def test_a_look_undoes_what_a_killed_process_had_half_written(lab: Stage) -> None:

@@ -283,7 +283,7 @@ def test_what_an_earlier_worker_was_about_to_answer_is_answered_anew(
     site.coordination.create(page_path("alpha", "i1.0"), codec.encode(page(asked, pages=2)))
     site.coordination.create(page_path("alpha", "gone.0"), b"")
     started()
-    monkeypatch.setattr(host_channel, "LOOK_EVERY", 0.01)
+    monkeypatch.setattr(host_channel, "POLL_EVERY", 0.01)
     assert told(site).why == ""
     node = site.coordination.get(page_path("alpha", "i1.0"))
     assert node is not None

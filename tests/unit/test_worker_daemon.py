@@ -28,7 +28,7 @@ STOP = commands.StopGuest(grace=5, restart=False)
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
-    monkeypatch.setattr(daemon, "LOOK_EVERY", 0.2)
+    monkeypatch.setattr(daemon, "POLL_EVERY", 0.2)
     with cloud(tmp_path) as made:
         made.make_server()
         yield made
@@ -119,7 +119,7 @@ def test_a_new_session_replaces_the_registration_of_a_killed_one(site: Cloud, st
 def test_a_registration_that_went_is_made_anew_at_once(
     site: Cloud, started: Callable[..., Worker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(daemon, "LOOK_EVERY", 10 * DEADLINE)
+    monkeypatch.setattr(daemon, "POLL_EVERY", 10 * DEADLINE)
     started()
     for _ in range(2):
         eventually(lambda: site.coordination.get(worker_path("alpha")))

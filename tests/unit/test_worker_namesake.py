@@ -22,7 +22,7 @@ NAMESAKE = codec.encode(
 def test_a_second_machine_of_one_name_takes_no_commands_while_the_first_lives(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(daemon, "LOOK_EVERY", 0.05)
+    monkeypatch.setattr(daemon, "POLL_EVERY", 0.05)
     with cloud(tmp_path) as site:
         site.make_server()
         first, second = site.worker("alpha"), site.worker("alpha")

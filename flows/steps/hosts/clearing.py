@@ -33,7 +33,7 @@ DEADLINE: Final = 600.0
 
 def stop_left_guest(ctx: Context) -> dict[str, Any]:
     """Revert: switch the destination's guest off if it is this move's and the server does not live there."""
-    guest = _look(ctx, ctx.destination.host)
+    guest = _guest_state(ctx, ctx.destination.host)
     if guest is None or not guest.running or not _is_left(ctx, guest):
         return outcome.noted()
     return _clear(ctx, ctx.destination.host, "stop_guest", commands.StopGuest(grace=0.0, restart=False), "execute")
@@ -43,7 +43,7 @@ def discard_left_source(ctx: Context) -> dict[str, Any]:
     """Confirm: delete what is still set aside, if the destination has shown its copy in this flow."""
     host = ctx.move.source_host
     details = commands.DiscardSource(undefine=False, keep=False)
-    guest, proved = _look(ctx, host), _is_proved(ctx)
+    guest, proved = _guest_state(ctx, host), _is_proved(ctx)
     if guest is None and proved:
         return _owe(ctx, host, "discard_source", details, "execute")
     if guest is not None and not guest.set_aside:
@@ -61,7 +61,7 @@ def discard_left_source(ctx: Context) -> dict[str, Any]:
 def forget_manifest(ctx: Context) -> dict[str, Any]:
     """Revert: take the manifest away from the source's disks, which are in use again."""
     host = ctx.move.source_host
-    guest = _look(ctx, host)
+    guest = _guest_state(ctx, host)
     if guest is None:
         return _owe(ctx, host, "set_aside", commands.NoDetails(), "revert")
     if guest.set_aside or not lives_on(ctx, host):
@@ -80,7 +80,7 @@ def discard_left_copy(ctx: Context) -> dict[str, Any]:
     record = before(ctx.move)
     undefine = commands.DefineGuest(definition="", vcpus=0, memory_mb=0, volumes=[], ports=[])
     found = _clear(ctx, host, "define_guest", undefine, part="guest")
-    source = _look(ctx, ctx.move.source_host)
+    source = _guest_state(ctx, ctx.move.source_host)
     if record.guest.disks and (source is None or not source.disks):
         if ctx.run.declared_down(ctx.move.source_host):
             return _keep_copy(ctx, host)
@@ -95,7 +95,7 @@ def discard_left_copy(ctx: Context) -> dict[str, Any]:
 
 
 def _keep_copy(ctx: Context, host: str) -> dict[str, Any]:
-    guest = _look(ctx, host)
+    guest = _guest_state(ctx, host)
     if guest is not None and not guest.disks:
         return outcome.noted()
     try:
@@ -122,7 +122,7 @@ def _is_proved(ctx: Context) -> bool:
     return bool((found or {}).get("proved"))
 
 
-def _look(ctx: Context, host: str) -> GuestState | None:
+def _guest_state(ctx: Context, host: str) -> GuestState | None:
     """What the host holds; None while it does not say."""
     try:
         return describe(ctx, host, part=f"look-{host}")

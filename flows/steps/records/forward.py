@@ -69,12 +69,12 @@ class RecordBefore(Step):
         """Write `moves.before` once."""
         if ctx.move.before is None:
             overtaken.require_record(ctx, lost="what the server was before the move")
-            record = self._look(ctx)
+            record = self._read(ctx)
             with ctx.run.write() as session:
                 moves.get(session, ctx.move.id, lock=True).before = as_json(record)
         return {}
 
-    def _look(self, ctx: Context) -> Before:
+    def _read(self, ctx: Context) -> Before:
         move, run = ctx.move, ctx.run
         guest = msgspec.convert(
             run.command(

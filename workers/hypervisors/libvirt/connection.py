@@ -107,7 +107,7 @@ class Connection:
         connection.close()
         return True
 
-    def look(self, question: Callable[[Any], T]) -> T:
+    def call_repeatable(self, question: Callable[[Any], T]) -> T:
         """Ask something that changes nothing, again on a new connection when the first was lost."""
         libvirt = library()
         try:

@@ -81,7 +81,7 @@ class Libvirt(AttachingHypervisor):
 
     def guests(self) -> Iterator[GuestRecord]:
         """Every guest that is defined or runs here."""
-        for server in self._connection.look(
+        for server in self._connection.call_repeatable(
             lambda libvirt: [domain.UUIDString() for domain in libvirt.listAllDomains()]
         ):
             if (record := self.guest(server)) is not None:
@@ -111,13 +111,13 @@ class Libvirt(AttachingHypervisor):
         libvirt = library()
         kind = (domain.architecture, domain.machine, domain.kind)
         try:
-            text = self._connection.look(lambda connection: connection.getDomainCapabilities(None, *kind))
+            text = self._connection.call_repeatable(lambda connection: connection.getDomainCapabilities(None, *kind))
             if domain.cpu is not None:
                 cpu = domain.cpu
-                self._connection.look(
+                self._connection.call_repeatable(
                     lambda connection: connection.compareHypervisorCPU(None, *kind, cpu, FAIL_INCOMPATIBLE)
                 )
-            memory = self.memory_mb or self._connection.look(lambda connection: int(connection.getInfo()[1]))
+            memory = self.memory_mb or self._connection.call_repeatable(lambda connection: int(connection.getInfo()[1]))
         except libvirt.libvirtError as error:
             raise self.fault(f"host {self.host} cannot run the guest: {text_of(error)}") from None
         most = libvirt_xml.most_vcpus(text)
@@ -130,7 +130,7 @@ class Libvirt(AttachingHypervisor):
         self, *, server: str, name: str, vcpus: int, memory_mb: int, disks: Sequence[Path], boot_volume: bool
     ) -> str:
         """The definition of a guest that never ran anywhere: a fixed machine type and a named CPU model."""
-        capabilities = self._connection.look(
+        capabilities = self._connection.call_repeatable(
             lambda connection: connection.getDomainCapabilities(None, "x86_64", "pc", self._kind)
         )
         machine = libvirt_xml.machine(capabilities)
@@ -176,7 +176,9 @@ class Libvirt(AttachingHypervisor):
         try:
             # Without validation libvirt drops what it does not know and says nothing.  That a name belongs to one
             # server and a server to one name is its own rule.
-            self._connection.look(lambda connection: connection.defineXMLFlags(wanted.text(), DEFINE_VALIDATE))
+            self._connection.call_repeatable(
+                lambda connection: connection.defineXMLFlags(wanted.text(), DEFINE_VALIDATE)
+            )
         except libvirt.libvirtError as error:
             raise self.fault(f"host {self.host} cannot define server {server}: {text_of(error)}") from None
 
@@ -212,7 +214,7 @@ class Libvirt(AttachingHypervisor):
             # libvirt itself would undefine a running guest, which then goes on and leaves no trace when it ends.
             self._refuse_running(server)
             try:
-                self._connection.look(
+                self._connection.call_repeatable(
                     lambda connection: connection.lookupByUUIDString(server).undefineFlags(UNDEFINE_ALL)
                 )
             except libvirt.libvirtError as error:
@@ -300,7 +302,7 @@ class Libvirt(AttachingHypervisor):
 
     def ask_agent(self, server: str, *, seconds: float) -> bool:
         """Ask the agent of the guest that runs, if it has a channel for one."""
-        text = self._look(lambda connection: str(connection.lookupByUUIDString(server).XMLDesc(0)))
+        text = self._query_domain(lambda connection: str(connection.lookupByUUIDString(server).XMLDesc(0)))
         if text is None or not libvirt_lines.has_agent(Domain(text).root.find("devices")):
             return False
 
@@ -362,19 +364,19 @@ class Libvirt(AttachingHypervisor):
             state, reason = domain.state()
             return bool(domain.isActive()), state, reason
 
-        return self._look(question)
+        return self._query_domain(question)
 
     def _running(self, server: str) -> bool:
         found = self._state(server)
         return found is not None and found[0]
 
     def _text(self, server: str) -> str | None:
-        return self._look(lambda connection: str(connection.lookupByUUIDString(server).XMLDesc(INACTIVE)))
+        return self._query_domain(lambda connection: str(connection.lookupByUUIDString(server).XMLDesc(INACTIVE)))
 
-    def _look(self, question: Callable[[Any], T]) -> T | None:
+    def _query_domain(self, question: Callable[[Any], T]) -> T | None:
         libvirt = library()
         try:
-            return self._connection.look(question)
+            return self._connection.call_repeatable(question)
         except libvirt.libvirtError as error:
             if is_code(error, Code.NO_DOMAIN):
                 return None
@@ -395,7 +397,7 @@ class Libvirt(AttachingHypervisor):
             local = [Path(source) for _, source, serial in domain.sources if not serial]
             libvirt_files.let_reach(local, self.instances / BASES)
         elif os.geteuid() == 0:
-            text = self._connection.look(lambda connection: str(connection.getCapabilities()))
+            text = self._connection.call_repeatable(lambda connection: str(connection.getCapabilities()))
             local = [Path(source) for _, source, serial in domain.sources if not serial]
             libvirt_files.let_enter(local, libvirt_xml.qemu_group(text, domain.kind))
 
