@@ -51,8 +51,8 @@ class BootGuests(Libvirt):
         """The serial line of a server's boot guest."""
         return Console(self._console(server), server, self.host, lambda: self._running(server))
 
-    def _settle(self, wanted: Domain, server: str) -> None:
-        super()._settle(wanted, server)
+    def _adapt(self, wanted: Domain, server: str) -> None:
+        super()._adapt(wanted, server)
         devices = wanted.root.find("devices")
         serial = devices.find("serial")
         if serial is None:

@@ -32,7 +32,7 @@ def check(snapshot: Snapshot) -> Iterator[Finding]:
         elif standing.phase is Phase.MOVING:
             yield from _moving(port, standing)
         elif standing.placed:
-            yield from _settled(port, standing)
+            yield from _at_rest(port, standing)
 
 
 def _described(port: PortView, standing: Standing) -> Iterator[Finding]:
@@ -74,7 +74,7 @@ def _wrong(port: PortView, standing: Standing, text: str) -> Finding:
     )
 
 
-def _settled(port: PortView, standing: Standing) -> Iterator[Finding]:
+def _at_rest(port: PortView, standing: Standing) -> Iterator[Finding]:
     host = str(standing.host)
     status = port.bindings.get(host)
     if status != ACTIVE:

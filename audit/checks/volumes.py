@@ -20,10 +20,10 @@ def check(snapshot: Snapshot) -> Iterator[Finding]:
             yield _extra(attachment, f"the server {server} does not exist", server=server)
     for standing in snapshot.standings.values():
         found = by_server.get(standing.server, [])
-        yield from _moving(standing, found) if standing.phase is Phase.MOVING else _settled(standing, found)
+        yield from _moving(standing, found) if standing.phase is Phase.MOVING else _at_rest(standing, found)
 
 
-def _settled(standing: Standing, attachments: list[AttachmentView]) -> Iterator[Finding]:
+def _at_rest(standing: Standing, attachments: list[AttachmentView]) -> Iterator[Finding]:
     devices = standing.row.volumes if standing.row is not None else ()
     found = {attachment.id: attachment for attachment in attachments}
     for device in devices:

@@ -127,7 +127,7 @@ class Collector:
             for (move, host), owed in itertools.groupby(wanted, key=lambda debt: (debt.move_id, debt.host)):
                 able = [debt for debt in owed if not (after := debt.details.get(debts.AFTER)) or after in up]
                 if able and host in up and not self._wakeup.is_set() and not self._is_frozen(move):
-                    self._settle(move, up[host], able)
+                    self._collect_from(move, up[host], able)
         finally:
             self._coordination.delete(COLLECTS)
 
@@ -148,7 +148,7 @@ class Collector:
         with self._journal.engine.connect() as connection:
             return freezes.over(connection, move_id) is not None
 
-    def _settle(self, move_id: str, worker: Registration, owed: list[Debt]) -> None:
+    def _collect_from(self, move_id: str, worker: Registration, owed: list[Debt]) -> None:
         epoch = fencing.claim(self._journal, move_id, COLLECTOR, quarantine_after=sys.maxsize)
         try:
             for debt in owed:
@@ -159,14 +159,14 @@ class Collector:
                     continue
                 if why:
                     self._note(debt, epoch, f"host {debt.host} cannot be asked: {why}", {})
-                if why or not self._ask(debt, epoch):
+                if why or not self._settle(debt, epoch):
                     break
             self._bury(move_id, epoch)
         finally:
             fencing.release(self._journal, move_id, epoch)
         LOG.info("Host %s was asked for what it owed for move %s", worker.host, move_id[:8])
 
-    def _ask(self, debt: Debt, epoch: int) -> bool:
+    def _settle(self, debt: Debt, epoch: int) -> bool:
         """Have one debt settled; False when it was not: the later ones rest on it.
 
         Right before that it is compared with the server's rows.  Raises as

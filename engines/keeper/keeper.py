@@ -27,7 +27,7 @@ from droveway.engines.keeper.debts import Collector
 from droveway.engines.keeper.election import Election
 from droveway.engines.keeper.health import HealthChecks, Standard
 from droveway.engines.keeper.outcomes import Nova, Outcomes
-from droveway.engines.keeper.policies import Ask, PolicyAction, Settle, Wait, Waiting
+from droveway.engines.keeper.policies import Ask, EndWait, PolicyAction, Wait, Waiting
 from droveway.engines.keeper.returning import FindHome
 from droveway.errors import Refused
 from droveway.outages import Outage
@@ -39,7 +39,7 @@ from droveway.persistence.journal.states import State
 
 LOG = logging.getLogger(__name__)
 
-FilingOf = Callable[[Settle], requests.Filing | str]
+FilingOf = Callable[[EndWait], requests.Filing | str]
 """How the confirm or revert that is due is filed; why not, when it may not be now."""
 
 ASK_AGAIN: Final = 2.0
@@ -365,8 +365,8 @@ class Keeper:
                 self._board.post_flow(posting)
             case Withdraw(flow):
                 self._board.withdraw(flow)
-            case Settle():
-                self._settle(action)
+            case EndWait():
+                self._end_wait(action)
             case Ask(move):
                 self._health.ask(move)
             case Wait(move, why):
@@ -377,7 +377,7 @@ class Keeper:
                     moves.begin_deletion(session, move, self._flow_of(kinds.DELETE.name))
                 self.wake()
 
-    def _settle(self, action: Settle) -> None:
+    def _end_wait(self, action: EndWait) -> None:
         """Confirm or revert, unless a person may not, or the move has left that wait: another has another deadline."""
         filing = self._allowed(action)
         if filing is None:
@@ -393,10 +393,10 @@ class Keeper:
         else:
             self.wake()
 
-    def _plainly(self, action: Settle) -> requests.Filing:
+    def _plainly(self, action: EndWait) -> requests.Filing:
         return lambda session, move: requests.end_wait(session, move, self._flow_of(action.kind))
 
-    def _allowed(self, action: Settle) -> requests.Filing | None:
+    def _allowed(self, action: EndWait) -> requests.Filing | None:
         """How it is filed, if a person may do that to the move; what is refused is asked about again after a while."""
         last = self._refusals.get(action.move)
         if last is not None and time.monotonic() < last.again:

@@ -98,10 +98,10 @@ class Nova:
     cells: Mapping[str, Database] = dataclasses.field(default_factory=dict)
 
 
-def of_move(cells: Mapping[str, Database], move: Move, *, settled: bool = False) -> str | None:
+def of_move(cells: Mapping[str, Database], move: Move, *, final: bool = False) -> str | None:
     """The kind of flow that takes the move's end as it stands in the rows; None when it is still to be decided.
 
-    With ``settled`` a Nova that lets the server wait still is at it, and nothing is decided.
+    With ``final`` a Nova that lets the server wait still is at it, and nothing is decided.
     """
     found = sa.select(Migration.status, Instance.vm_state).join(Instance, Instance.uuid == Migration.instance_uuid)
     with cells[move.source_cell].read() as session:
@@ -109,7 +109,7 @@ def of_move(cells: Mapping[str, Database], move: Move, *, settled: bool = False)
         status, vm_state = row if row is not None else (None, None)
         if status not in _KINDS and session.scalar(_EVACUATED, {"moves": [move.id]}) is not None:
             return CONFIRM
-    return None if settled and vm_state == VmState.RESIZED else _KINDS.get(status or "")
+    return None if final and vm_state == VmState.RESIZED else _KINDS.get(status or "")
 
 
 def begun_before(journal: Database, cells: Mapping[str, Database], move: Move) -> str | None:

@@ -61,7 +61,7 @@ class Waiting:
 
 
 @dataclasses.dataclass(frozen=True)
-class Settle:
+class EndWait:
     """The move is to be confirmed or reverted now, if it still has the deadline that this was decided over."""
 
     move: str
@@ -86,7 +86,7 @@ class Wait:
     why: str | None
 
 
-PolicyAction = Settle | Ask | Wait
+PolicyAction = EndWait | Ask | Wait
 
 
 def hosts(waiting: Waiting, now: dt.datetime) -> set[str]:
@@ -117,16 +117,16 @@ def act(
     if waiting.source not in up | gone:
         return _wait(waiting, _away(waiting.source, "its copy of the server is needed to confirm and to revert"))
     if waiting.deleting or waiting.policy != HEALTHY:
-        return _settle(waiting, "confirm")
+        return _end_wait(waiting, "confirm")
     if waiting.destination not in up:
         return _wait(waiting, _away(waiting.destination, "whether the guest is healthy cannot be asked there"))
     if why := unasked.get(waiting.destination):
         return _wait(waiting, f"host {waiting.destination} cannot be asked whether the guest is healthy: {why}")
     if _is_fresh(waiting, now):
         if waiting.health is Health.PASSED:
-            return _settle(waiting, "confirm")
+            return _end_wait(waiting, "confirm")
         if due and _is_later(waiting.asked, waiting.deadline):
-            return _settle(waiting, "revert")
+            return _end_wait(waiting, "revert")
     asks: list[PolicyAction] = [Ask(waiting.move)] if _is_later(now - ASK_EVERY, waiting.asked) else []
     return [*asks, *_wait(waiting, waiting.refused)]
 
@@ -141,9 +141,9 @@ def since(policy: str, deadline: dt.datetime | None, seconds: int, *, deleting: 
     return deadline - dt.timedelta(seconds=seconds)
 
 
-def _settle(waiting: Waiting, kind: Literal["confirm", "revert"]) -> list[PolicyAction]:
-    settle = Settle(waiting.move, kind, waiting.deadline, unasked=waiting.deleting)
-    return [settle] if waiting.refused is None else [settle, *_wait(waiting, waiting.refused)]
+def _end_wait(waiting: Waiting, kind: Literal["confirm", "revert"]) -> list[PolicyAction]:
+    end_wait = EndWait(waiting.move, kind, waiting.deadline, unasked=waiting.deleting)
+    return [end_wait] if waiting.refused is None else [end_wait, *_wait(waiting, waiting.refused)]
 
 
 def _wait(waiting: Waiting, why: str | None) -> list[PolicyAction]:

@@ -121,7 +121,7 @@ def filing(site: Parts, move_id: str, kind: str, *, unasked: bool) -> requests.F
         move = read_move(site, move_id)
         if unasked:
             return _to_delete(site, move)
-        if (done := outcomes.of_move(site.cell_databases, move, settled=True)) is not None:
+        if (done := outcomes.of_move(site.cell_databases, move, final=True)) is not None:
             return _filing(site, done, going_on=False)
         return _filing(site, kind, going_on=require_end(site, move_id, kind))
     except DrovewayError as error:

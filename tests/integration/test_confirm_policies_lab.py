@@ -278,7 +278,7 @@ def test_a_decision_over_another_deadline_is_dropped(lab: Stage, monkeypatch: py
     with keepers(lab) as (keeper, _):
         decided = keeper.round()
     monkeypatch.undo()
-    assert [action.kind for action in decided if isinstance(action, keeping.Settle)] == ["confirm"]
+    assert [action.kind for action in decided if isinstance(action, keeping.EndWait)] == ["confirm"]
     assert (read(lab, move).state, flows(lab, move)) == ("verifying", [("migrate", "done")])
     lab.cli("server", "confirm", "web")
 
@@ -408,7 +408,7 @@ def test_a_jump_of_the_clock_confirms_nothing(lab: Stage) -> None:
 
 
 def settled(actions: list[keeping.Action]) -> list[tuple[str, str]]:
-    return [(action.move, action.kind) for action in actions if isinstance(action, keeping.Settle)]
+    return [(action.move, action.kind) for action in actions if isinstance(action, keeping.EndWait)]
 
 
 def test_the_line_after_a_move_tells_when_it_is_confirmed(lab: Stage) -> None:

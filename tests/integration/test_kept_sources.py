@@ -279,7 +279,7 @@ def test_a_jump_of_the_clock_purges_nothing(lab: Stage, monkeypatch: pytest.Monk
     with monkeypatch.context() as patched, database_clock.settable(lab.lab.journal) as set_ahead:
         patched.setattr(registrations, "workers", lambda _session: dict.fromkeys(BESIDE))
         collector = Collector(session, lab.lab.journal, every=1.0)
-        collector._settle = lambda moved, _host, _owed: asked.append(moved)  # type: ignore[method-assign]
+        collector._collect_from = lambda moved, _host, _owed: asked.append(moved)  # type: ignore[method-assign]
         collector.round()
         set_ahead(dt.timedelta(seconds=WEEK))
         collector.round()

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from droveway.cli.view import spans
 from droveway.engines.keeper import policies
 from droveway.engines.keeper.health import Standard, judge
-from droveway.engines.keeper.policies import ASK_EVERY, FRESH, Ask, PolicyAction, Settle, Wait, Waiting
+from droveway.engines.keeper.policies import ASK_EVERY, FRESH, Ask, EndWait, PolicyAction, Wait, Waiting
 from droveway.engines.operations import move_requests
 from droveway.persistence.database import Database, sqlite_url
 from droveway.persistence.journal import migrate, moves
@@ -35,16 +35,16 @@ def acts(policy: str, deadline: dt.datetime | None, up: frozenset[str] = UP, **f
     return policies.act(waiting, up, NOW)
 
 
-def settle(kind: Any, deadline: dt.datetime, *, unasked: bool = False) -> list[PolicyAction]:
-    return [Settle("m", kind, deadline, unasked=unasked)]
+def end_wait(kind: Any, deadline: dt.datetime, *, unasked: bool = False) -> list[PolicyAction]:
+    return [EndWait("m", kind, deadline, unasked=unasked)]
 
 
 @pytest.mark.parametrize("policy", ["deadline", "auto"])
 def test_a_deadline_confirms_once_it_has_come(policy: str) -> None:
     assert acts(policy, SOON) == []
     assert acts(policy, None) == []
-    assert acts(policy, NOW) == settle("confirm", NOW)
-    assert acts(policy, PAST, frozenset({"host1"})) == settle("confirm", PAST)
+    assert acts(policy, NOW) == end_wait("confirm", NOW)
+    assert acts(policy, PAST, frozenset({"host1"})) == end_wait("confirm", PAST)
 
 
 @pytest.mark.parametrize("policy", ["deadline", "auto"])
@@ -54,12 +54,12 @@ def test_a_confirm_that_is_due_waits_for_the_source_and_says_so_once(policy: str
     assert wait.why is not None
     assert wait.why.startswith("the worker of host host1 is away, and its copy of the server is needed")
     assert acts(policy, PAST, frozenset({"host2"}), waits_for=wait.why) == []
-    assert acts(policy, PAST, UP, waits_for=wait.why) == settle("confirm", PAST)
+    assert acts(policy, PAST, UP, waits_for=wait.why) == end_wait("confirm", PAST)
 
 
 def test_a_server_that_is_to_be_deleted_is_confirmed_first_whatever_its_policy() -> None:
     for policy in ("healthy", "manual"):
-        assert acts(policy, PAST, frozenset({"host1"}), deleting=True) == settle("confirm", PAST, unasked=True)
+        assert acts(policy, PAST, frozenset({"host1"}), deleting=True) == end_wait("confirm", PAST, unasked=True)
         assert acts(policy, SOON, deleting=True) == []
 
 
@@ -71,7 +71,7 @@ def test_no_confirm_of_a_server_that_is_to_be_deleted_is_filed_while_its_source_
     assert wait.why is not None
     assert wait.why.startswith("the worker of host host1 is away")
     assert acts(policy, PAST, frozenset({"host2"}), deleting=True, waits_for=wait.why) == []
-    assert acts(policy, PAST, frozenset({"host1"}), deleting=True, waits_for=wait.why) == settle(
+    assert acts(policy, PAST, frozenset({"host1"}), deleting=True, waits_for=wait.why) == end_wait(
         "confirm", PAST, unasked=True
     )
 
@@ -85,8 +85,8 @@ def test_manual_waits_for_a_person_whatever_stands_in_the_journal() -> None:
 
 def test_what_a_policy_may_not_do_is_shown_and_waited_for_by_no_command() -> None:
     why = "server web is ERROR"
-    assert acts("deadline", PAST, refused=why) == [*settle("confirm", PAST), Wait("m", why)]
-    assert acts("deadline", PAST, refused=why, waits_for=why) == settle("confirm", PAST)
+    assert acts("deadline", PAST, refused=why) == [*end_wait("confirm", PAST), Wait("m", why)]
+    assert acts("deadline", PAST, refused=why, waits_for=why) == end_wait("confirm", PAST)
     assert acts("healthy", SOON, health=Health.FAILING, asked=NOW, refused=why, waits_for=why) == []
     move = Move(state="verifying", hold=False, policy="deadline", deadline=PAST, delete_requested=False)
     move.source_host = "host1"
@@ -125,12 +125,12 @@ def test_a_delete_that_has_said_what_it_waits_for_is_not_waited_for() -> None:
 
 def test_a_healthy_guest_is_confirmed_before_and_after_its_deadline() -> None:
     for deadline in (SOON, PAST):
-        assert acts("healthy", deadline, health=Health.PASSED, asked=NOW) == settle("confirm", deadline)
+        assert acts("healthy", deadline, health=Health.PASSED, asked=NOW) == end_wait("confirm", deadline)
 
 
 def test_a_guest_that_is_not_healthy_is_reverted_at_its_deadline_and_not_before() -> None:
     assert acts("healthy", SOON, health=Health.FAILING, asked=NOW) == []
-    assert acts("healthy", NOW, health=Health.FAILING, asked=NOW) == settle("revert", NOW)
+    assert acts("healthy", NOW, health=Health.FAILING, asked=NOW) == end_wait("revert", NOW)
     # What it was just before says nothing of what it is at the deadline.
     assert acts("healthy", NOW, health=Health.FAILING, asked=NOW - SECOND) == [ASK]
 
@@ -184,13 +184,13 @@ def test_a_host_that_was_declared_down_is_not_waited_for() -> None:
     """A source owes its part; a server on a dead host is confirmed by no policy, and the way back is named."""
     waiting = Waiting(move="m", policy="deadline", deadline=PAST, source="host1", destination="host2")
     gone = frozenset({"host1"})
-    assert policies.act(waiting, UP - gone, NOW, gone=gone) == settle("confirm", PAST)
+    assert policies.act(waiting, UP - gone, NOW, gone=gone) == end_wait("confirm", PAST)
     gone = frozenset({"host2"})
     (wait,) = policies.act(waiting, UP - gone, NOW, gone=gone)
     assert isinstance(wait, Wait)
     assert "droveway move revert m brings it back from its disks on host1" in str(wait.why)
     deleting = dataclasses.replace(waiting, deleting=True)
-    assert policies.act(deleting, UP - gone, NOW, gone=gone) == settle_deleted(PAST)
+    assert policies.act(deleting, UP - gone, NOW, gone=gone) == end_wait_deleted(PAST)
 
 
 def test_with_both_hosts_dead_a_policy_waits_for_a_persons_confirm() -> None:
@@ -200,11 +200,11 @@ def test_with_both_hosts_dead_a_policy_waits_for_a_persons_confirm() -> None:
     assert "revert" not in str(wait.why)
     assert "droveway move confirm m leaves the server where it is" in str(wait.why)
     deleting = dataclasses.replace(waiting, deleting=True)
-    assert policies.act(deleting, frozenset(), NOW, gone=UP) == settle_deleted(PAST)
+    assert policies.act(deleting, frozenset(), NOW, gone=UP) == end_wait_deleted(PAST)
 
 
-def settle_deleted(deadline: dt.datetime) -> list[PolicyAction]:
-    return [Settle("m", "confirm", deadline, unasked=True)]
+def end_wait_deleted(deadline: dt.datetime) -> list[PolicyAction]:
+    return [EndWait("m", "confirm", deadline, unasked=True)]
 
 
 def test_only_hosts_that_matter_are_looked_at() -> None:

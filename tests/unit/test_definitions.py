@@ -101,7 +101,7 @@ def defined(text: str) -> Any:
     volumes = [LocalVolume(volume="volume-1", device="/dev/vdb", boot=False, path="/v/1")]
     domain.set_disks([HERE / name for name in FORMATS], FORMATS, volumes)
     domain.set_metadata(Mark(move="m", epoch=1), [Port(port="p", mac="fa:16:3e:00:00:01")])
-    domain.settle_here(HERE)
+    domain.adapt_to_host(HERE)
     return etree.fromstring(domain.text().encode())
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from droveway.engines.conductor.taskflow.board import Posting
 from droveway.engines.keeper.admission import EVERYWHERE, Kind, Limits, Place
 from droveway.engines.keeper.keeper import Action, Delete, Post, Seen, Snapshot, Withdraw, decide
-from droveway.engines.keeper.policies import Settle, Waiting
+from droveway.engines.keeper.policies import EndWait, Waiting
 from droveway.persistence.journal.states import State
 
 NOW = dt.datetime(2026, 1, 1, 12)  # noqa: DTZ001 - as the journal's columns hold it
@@ -102,7 +102,7 @@ def test_nothing_is_done_for_a_move_that_needs_an_operator() -> None:
 def test_the_policy_of_a_move_acts_unless_the_move_is_held() -> None:
     overdue = NOW - dt.timedelta(days=1)
     waiting = Waiting(move="m", policy="deadline", deadline=overdue, source="host1", destination="host2")
-    assert decided(seen(state=State.VERIFYING, waiting=waiting)) == [Settle("m", "confirm", overdue)]
+    assert decided(seen(state=State.VERIFYING, waiting=waiting)) == [EndWait("m", "confirm", overdue)]
     assert decided(seen(state=State.VERIFYING, waiting=waiting, hold=True)) == []
     assert decided(seen(state=State.RUNNING)) == []
 

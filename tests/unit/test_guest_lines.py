@@ -41,7 +41,7 @@ NOVAS = """<domain type='kvm'><name>instance-1</name><uuid>u</uuid><memory>1</me
 
 def settled(text: str) -> Any:
     domain = Domain(text)
-    domain.settle_here(Path("/here/instances/u"))
+    domain.adapt_to_host(Path("/here/instances/u"))
     return etree.fromstring(domain.text()).find("devices")
 
 

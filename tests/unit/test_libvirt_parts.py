@@ -95,7 +95,7 @@ def test_sizes_that_are_not_given_stay(domain: Domain) -> None:
 
 def test_nothing_of_the_source_host_is_left(domain: Domain) -> None:
     domain.set_disks([Path("/here/disk")], FORMATS, [])
-    domain.settle_here(Path("/here"))
+    domain.adapt_to_host(Path("/here"))
     text = domain.text()
     assert "/source" not in text
     for gone in ("cputune", "numatune", "emulator"):
@@ -180,18 +180,18 @@ def test_an_unanswered_start_counts_unless_it_is_proved_to_have_failed(
     starts = Starts(tmp_path, SERVER)
     starts.announce(before)
     assert Starts(tmp_path, SERVER).counted(after) == counted
-    assert Starts(tmp_path, SERVER).settle(after) == counted
+    assert Starts(tmp_path, SERVER).count_start(after) == counted
     assert Starts(tmp_path, SERVER).counted(FAILED) == counted
 
 
 def test_a_start_that_libvirt_refused_does_not_count(tmp_path: Path) -> None:
     starts = Starts(tmp_path, SERVER)
     starts.announce(FAILED)
-    assert starts.settle(FAILED, failed=True) == 0
+    assert starts.count_start(FAILED, failed=True) == 0
     starts.announce(FAILED)
-    assert starts.settle(RUNS) == 1
+    assert starts.count_start(RUNS) == 1
     starts.announce(OFF)
-    assert starts.settle(RUNS) == 2
+    assert starts.count_start(RUNS) == 2
     starts.forget()
     starts.forget()
     assert starts.counted(RUNS) == 0

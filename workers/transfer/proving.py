@@ -52,7 +52,7 @@ class Proof:
         """Have chunks proved that are on the copy's medium; raises as `finish` does for earlier ones."""
         self._batches.append((chunks, self._reader.submit(self._read, chunks)))
         while len(self._batches) > AHEAD:
-            self._settle()
+            self._check_batch()
 
     def finish(self, where: DiskMap) -> tuple[str, str]:
         """The digests of the copy and of its source, made of what the one's medium holds and of what the other sent.
@@ -60,7 +60,7 @@ class Proof:
         Raises DestinationFault (``checksum``) when the copy is not what was sent.
         """
         while self._batches:
-            self._settle()
+            self._check_batch()
         for chunk in extents.chunks(extents.outside(self._medium.extents(), where.extents)):
             self._ctx.check()
             with self._medium.read(*chunk) as data:
@@ -75,7 +75,7 @@ class Proof:
                 found.append(extents.checksum(data))
         return found
 
-    def _settle(self) -> None:
+    def _check_batch(self) -> None:
         chunks, held = self._batches.popleft()
         self._ctx.check()
         for (offset, length), here in zip(chunks, held.result(), strict=True):

@@ -214,7 +214,7 @@ def _defined(text: str) -> Any:
     volumes = [LocalVolume(volume="volume-1", device="/dev/vdb", boot=False, path="/v/1")]
     domain.set_disks([_HERE / name for name in _FORMATS], _FORMATS, volumes)
     domain.set_metadata(Mark(move="m", epoch=1), [Port(port="p", mac="fa:16:3e:00:00:01")])
-    domain.settle_here(_HERE)
+    domain.adapt_to_host(_HERE)
     return etree.fromstring(domain.text().encode())
 
 

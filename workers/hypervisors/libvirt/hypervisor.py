@@ -166,7 +166,7 @@ class Libvirt(AttachingHypervisor):
             headers.require_format(formats.get(path.name, "nothing"), str(path))
         wanted.set_disks(disks, formats, placed)
         wanted.set_metadata(mark, ports)
-        self._settle(wanted, server)
+        self._adapt(wanted, server)
         power, present = self._power(server), self._text(server)
         if power is not None and power.running:
             if present is None or Domain(present).facts() != wanted.facts():
@@ -230,7 +230,7 @@ class Libvirt(AttachingHypervisor):
         starts = self._starts(server)
         deadline = time.monotonic() + START_SECONDS
         with starts.held(START_SECONDS):
-            before = starts.settle(power := self._settled(server, deadline))
+            before = starts.count_start(power := self._power_after_start(server, deadline))
             while not (power and power.running):
                 if power is None:
                     raise self.fault(f"server {server} is not defined on {self.host}")
@@ -238,10 +238,10 @@ class Libvirt(AttachingHypervisor):
                 fence()
                 starts.announce(power)
                 refusal = self._act(lambda domain: domain.create(), server)
-                power = self._settled(server, deadline)
+                power = self._power_after_start(server, deadline)
                 # Without an answer the next round starts it again, whatever became of this one.
                 failed = refusal is not None and not is_lost(refusal) and not (power and power.running)
-                counted = starts.settle(power, failed=failed)
+                counted = starts.count_start(power, failed=failed)
                 if failed:
                     why = f"the guest of server {server} did not start on {self.host}: {text_of(refusal)}"
                     raise self.fault(why) if counted == before else StepError(why, host=self.host)
@@ -350,7 +350,7 @@ class Libvirt(AttachingHypervisor):
         active, state, reason = found
         return Power(running=active, failed=not active and (state, reason) == (SHUTOFF, SHUTOFF_FAILED))
 
-    def _settled(self, server: str, deadline: float) -> Power | None:
+    def _power_after_start(self, server: str, deadline: float) -> Power | None:
         """The same, after a start that is half way (its starter may have been killed) has come to its end."""
         while (found := self._state(server)) is not None and found[0] and _is_starting(*found[1:]):
             if time.monotonic() > deadline:
@@ -404,9 +404,9 @@ class Libvirt(AttachingHypervisor):
     def _starts(self, server: str) -> Starts:
         return Starts(self.root / "starts", server)
 
-    def _settle(self, wanted: Domain, server: str) -> None:
+    def _adapt(self, wanted: Domain, server: str) -> None:
         """Give the guest what belongs to this host."""
-        wanted.settle_here(self.instances / server)
+        wanted.adapt_to_host(self.instances / server)
 
     def _taken_over(self, definition: str, *, own: bool = False) -> Domain:
         try:

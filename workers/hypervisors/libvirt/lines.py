@@ -22,7 +22,7 @@ _GUESTS_OWN: Final = frozenset({"target", "alias", "address"})
 _TARGETS_OWN: Final = frozenset({"type", "name"})
 
 
-def settle(devices: Any, directory: Path) -> None:
+def adapt_to_host(devices: Any, directory: Path) -> None:
     """Give each line what it has on this host; ``directory`` is the server's own here."""
     for line in (*devices.findall("serial"), *devices.findall("console")):
         logged = line.find("log") is not None or line.get("type") == "file"

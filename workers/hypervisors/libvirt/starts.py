@@ -79,7 +79,7 @@ class Starts:
         """Say durably that a start is about to be tried."""
         self._write(Count(starts=self.counted(power), announced=True, failed_before=power.failed))
 
-    def settle(self, power: Power | None, *, failed: bool = False) -> int:
+    def count_start(self, power: Power | None, *, failed: bool = False) -> int:
         """Take the announced start into the count, or with ``failed`` (libvirt's own answer) not; the count."""
         count = self._read()
         if count.announced:

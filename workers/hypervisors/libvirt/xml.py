@@ -159,11 +159,11 @@ class Domain:
             element.text = str(memory_mb * 1024)
             self._drop("currentMemory")
 
-    def settle_here(self, directory: Path) -> None:
+    def adapt_to_host(self, directory: Path) -> None:
         """Drop what belongs to another host; ``directory`` is the server's own here."""
         for part in ("cputune", "numatune", "seclabel", "resource", "devices/emulator"):
             self._drop(part)
-        libvirt_lines.settle(self.root.find("devices"), directory)
+        libvirt_lines.adapt_to_host(self.root.find("devices"), directory)
 
     def set_disks(self, disks: Sequence[Path], formats: Mapping[str, str], volumes: Sequence[LocalVolume]) -> None:
         """Let the guest have exactly these local disks (known by file name) and volumes (known by serial).

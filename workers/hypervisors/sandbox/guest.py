@@ -77,7 +77,7 @@ class LockedLog:
         if size and os.pread(self.fd, 1, size - 1) != b"\n":
             os.ftruncate(self.fd, os.pread(self.fd, size, 0).rfind(b"\n") + 1)
 
-    def settle(self, server: str) -> None:
+    def write_stop_lines(self, server: str) -> None:
         """Write the stop line of every run of the server, on any host, that ended without one."""
         data = os.pread(self.fd, os.fstat(self.fd).st_size, 0)
         needle, unfinished = f'"server": "{server}"'.encode(), {}
@@ -139,7 +139,7 @@ class Guest:
         self.fds = [self.lock(path) for path in self.disks]
         self.read_block()
         with LockedLog(self.log) as log:
-            log.settle(self.server)
+            log.write_stop_lines(self.server)
             self.write_record(up=False)
             log.append("start", self.server, self.host, self.pid, self.birth)
         try:

@@ -87,7 +87,7 @@ class Sandbox(AttachingHypervisor):
         run = self._run(server)
         running = run.held()
         if not running:
-            run.settle()
+            run.write_stop_line()
         text = durable.read(self._definition_file(server))
         if text is None and not running:
             return None
@@ -185,7 +185,7 @@ class Sandbox(AttachingHypervisor):
         if lock is None:
             raise StepError(f"server {server} runs on {self.host}: stop it before it is undefined", host=self.host)
         try:
-            run.settle()
+            run.write_stop_line()
             durable.remove(self._definition_file(server))
             durable.remove(self._starts_file(server))
         finally:
@@ -202,7 +202,7 @@ class Sandbox(AttachingHypervisor):
                 raise self._unknown(server, "another start of it does not end")
             time.sleep(POLL_SECONDS)
         try:
-            run.settle()
+            run.write_stop_line()
             known = self._startable(server)
             before = self._starts(server)
             fence()
@@ -231,7 +231,7 @@ class Sandbox(AttachingHypervisor):
             run.signal(signal.SIGKILL, KILL_SECONDS)
         if run.held():
             raise StepError(f"the guest of server {server} cannot be stopped on {self.host}", host=self.host)
-        run.settle()
+        run.write_stop_line()
 
     def disk_info(self, path: Path, disk_format: str) -> DiskInfo:
         """Size and allocation of one disk."""

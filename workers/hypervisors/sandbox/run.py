@@ -99,11 +99,11 @@ class Run:
         while self.held() and time.monotonic() < deadline:
             time.sleep(POLL_SECONDS)
 
-    def settle(self) -> None:
+    def write_stop_line(self) -> None:
         """Write the stop line of a guest that ended without one: it has left its record behind."""
         if self._record.exists():
             with sandbox_guest.LockedLog(self._guests_log) as log:
-                log.settle(self.server)
+                log.write_stop_lines(self.server)
                 # A new guest writes its record while it holds the log, so that this is still the dead one's.
                 if not self._alive():
                     self._record.unlink(missing_ok=True)
