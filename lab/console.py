@@ -18,7 +18,7 @@ import msgspec
 from droveway.errors import StepError
 
 ANSWER_SECONDS: Final = 30.0
-ASK_AGAIN_SECONDS: Final = 0.5
+REPEAT_SECONDS: Final = 0.5
 MARK_BYTES: Final = 15
 LONGEST_LINE: Final = 1024
 _STATUS: Final = re.compile(
@@ -88,7 +88,7 @@ class Console:
             found = None
             while found is None and time.monotonic() < deadline:
                 line.sendall(b"\nstatus\n")
-                found = _hear(line, _STATUS, ASK_AGAIN_SECONDS)
+                found = _hear(line, _STATUS, REPEAT_SECONDS)
             if found is None or not order:
                 return found
             # It may still answer an earlier question: a mark is believed when it is told.

@@ -68,7 +68,7 @@ def delete_server(lab: Lab, name: str) -> None:
     Raises `StillMoving` when that waits for something; what was asked stands, and goes on by itself or when asked
     again.
     """
-    move = carry(lab, ask_to_delete(lab, name))
+    move = carry(lab, request_delete(lab, name))
     if State(move.state) not in ENDED:
         short, server = move.id[:SHORT], move.server_name
         why = move.error or move.waits_for or "no reason was recorded"
@@ -86,7 +86,7 @@ def start_worker(lab: Lab, host: str) -> None:
         requests.host_is_back(session, host)
 
 
-def ask_to_delete(lab: Lab, name: str) -> str:
+def request_delete(lab: Lab, name: str) -> str:
     """Mark the server as Nova does and file its deletion; the id of the move that carries it out."""
     found = _found(lab, name)
     _mark_deleting(lab, found)

@@ -176,7 +176,7 @@ def measure_latency(lab: Lab, rounds: int, found: Found, what: str) -> None:
             first = sa.select(sa.func.min(MoveStep.started_at)).where(MoveStep.move_id == move)
             begun.append(milliseconds(session.execute(first).scalar_one(), accepted))
         claimed.append(milliseconds(claim_of(lab, move).claimed_at, accepted))
-        move_requests.ask(lab, move, move_requests.confirm)
+        move_requests.file_request(lab, move, move_requests.confirm)
         until_rest(lab, move)
     found[f"submit {what}, median ms"], found[f"submit {what}, p99 ms"] = statistics.median(asked), p99(asked)
     found[f"submit to claim {what}, median ms"] = statistics.median(claimed)
@@ -229,7 +229,7 @@ def there_and_confirmed(lab: Lab, server: str) -> str:
     move = submitted(lab, server)[0]
     until_rest(lab, move)
     require(lab, move, State.VERIFYING)
-    move_requests.ask(lab, move, move_requests.confirm)
+    move_requests.file_request(lab, move, move_requests.confirm)
     until_rest(lab, move)
     return move
 
@@ -253,7 +253,7 @@ def command(site: Installation) -> float:
 
 def end(lab: Lab, move: str) -> None:
     """Cancel the move, which has hardly begun, and wait for its end."""
-    move_requests.ask(lab, move, move_requests.cancel)
+    move_requests.file_request(lab, move, move_requests.cancel)
     until(lambda: State(move_requests.read_move(lab, move).state) in ENDED, "its end", LONG)
 
 
@@ -288,7 +288,7 @@ def throughput(lab: Lab, servers: Sequence[str]) -> float:
     until_rest(lab)
     for move in open_of(lab):
         require(lab, move, State.VERIFYING)
-        move_requests.ask(lab, move, move_requests.confirm)
+        move_requests.file_request(lab, move, move_requests.confirm)
     until_rest(lab)
     return 60 * len(servers) / (time.monotonic() - began)
 
@@ -314,7 +314,7 @@ def hand_over(site: Installation, conductors: dict[str, Daemon]) -> float:
     conductors[killed] = site.conductor(killed)
     until_rest(lab, move)
     require(lab, move, State.VERIFYING)
-    move_requests.ask(lab, move, move_requests.confirm)
+    move_requests.file_request(lab, move, move_requests.confirm)
     until_rest(lab, move)
     return took
 

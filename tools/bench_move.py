@@ -183,7 +183,7 @@ def moved(lab: Lab, clock: Clock, flavor: str) -> Spent:
         move = submit.submit(lab, submit.Wish(server="web", flavor=flavor)).id
     require(move_requests.carry(lab, move), State.VERIFYING)
     with clock.timed(ASKING):
-        move_requests.ask(lab, move, move_requests.confirm)
+        move_requests.file_request(lab, move, move_requests.confirm)
     require(move_requests.carry(lab, move), State.DONE)
     whole, processor = time.perf_counter() - began, time.process_time() - processor
     spent = {kind: seconds * 1000 for kind, seconds in clock.spent.items()}

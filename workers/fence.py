@@ -34,11 +34,11 @@ class Fence:
         standing = standing_epoch(self._coordination, self._command.move)
         if standing is None:
             raise Fenced(f"move {self._command.move} has ended or is not claimed: nothing more is done for it")
-        self._require_asked(standing)
+        self._require_command(standing)
         if not self._journal.raise_epoch(self._command.move, self.epoch):
             raise Fenced(f"a higher epoch than {self.epoch} was seen for move {self._command.move}")
 
-    def _require_asked(self, standing: int) -> None:
+    def _require_command(self, standing: int) -> None:
         """Of a claim that goes on without this host the epoch stands, but it has taken its command back.
 
         One that raised the epoch may have put it on the command while the action ran.

@@ -36,7 +36,7 @@ class Create(Command):
         return create(self, parsed_args, flavor=parsed_args.flavor, host=parsed_args.host)
 
 
-class _Ask(OfMove):
+class _MoveRequest(OfMove):
     """Asks one thing of a move and carries the move on."""
 
     def carried(self, parsed_args: argparse.Namespace, request: Callable[..., None], *wanted: str) -> int:
@@ -44,10 +44,10 @@ class _Ask(OfMove):
         from droveway.engines.operations import move_requests
 
         site = self.site(parsed_args)
-        return carry(self, site, move_requests.ask(site, parsed_args.move, request), *wanted)
+        return carry(self, site, move_requests.file_request(site, parsed_args.move, request), *wanted)
 
 
-class Confirm(_Ask):
+class Confirm(_MoveRequest):
     """Keep the moved server and remove what is left on its source."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
@@ -58,7 +58,7 @@ class Confirm(_Ask):
         return carry(self, site, move_requests.end(site, parsed_args.move, "confirm"), "done")
 
 
-class Revert(_Ask):
+class Revert(_MoveRequest):
     """Bring the server back to where it was."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
@@ -69,7 +69,7 @@ class Revert(_Ask):
         return carry(self, site, move_requests.end(site, parsed_args.move, "revert"), "reverted")
 
 
-class Cancel(_Ask):
+class Cancel(_MoveRequest):
     """Undo a move that has not passed its point of no return."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
@@ -112,7 +112,7 @@ class Resume(Command):
 
         if parsed_args.move is not None:
             site = self.site(parsed_args)
-            return carry(self, site, move_requests.ask(site, parsed_args.move, requests.resume), *AT_REST)
+            return carry(self, site, move_requests.file_request(site, parsed_args.move, requests.resume), *AT_REST)
         lab = self.lab(parsed_args)
         with watching.stoppable(lambda: print(watching.STOPPING, file=sys.stderr)):
             found = operations.carry_all(lab)
@@ -133,7 +133,7 @@ class PurgeKept(OfMove):
         from droveway.persistence.journal import debts, requests
 
         site = self.site(parsed_args)
-        move = move_requests.ask(site, parsed_args.move, requests.purge_kept)
+        move = move_requests.file_request(site, parsed_args.move, requests.purge_kept)
         self.note(move)
         if site.runs_here:
             operations.carry_all(self.lab(parsed_args))
@@ -148,7 +148,7 @@ class PurgeKept(OfMove):
         return 0
 
 
-class Retry(_Ask):
+class Retry(_MoveRequest):
     """Enter again the step at which a move asked for an operator."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:

@@ -68,7 +68,7 @@ def carry(site: Site, move_id: str) -> Move:
     return read_move(site, move_id) if site.settle(rests) else seen
 
 
-def ask(site: Site, name: str, request: requests.Filing) -> Move:
+def file_request(site: Site, name: str, request: requests.Filing) -> Move:
     """Write what is asked of the move that has this id, or begins with it; nothing is carried on yet."""
     with site.journal.write() as session:
         move = moves.get(session, moves.find(session, name).id, lock=True)
@@ -106,8 +106,8 @@ def end(site: Site, name: str, kind: str) -> Move:
         found = outcomes.of_move(site.cell_databases, move)
         going_on = found is None and require_end(site, move.id, kind)
     elif move.state == State.VERIFYING and kinds.of(kind).asked_for_by_deletes:
-        return ask(site, move.id, _to_delete(site, move))
-    return ask(site, move.id, _filing(site, found or kind, going_on=going_on))
+        return file_request(site, move.id, _to_delete(site, move))
+    return file_request(site, move.id, _filing(site, found or kind, going_on=going_on))
 
 
 def filing(site: Parts, move_id: str, kind: str, *, unasked: bool) -> requests.Filing | str:

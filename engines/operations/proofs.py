@@ -81,7 +81,7 @@ class Witnesses:
 
     def state(self, host: str) -> GuestState | None:
         """Ask what the host holds; None for one that a person declared down."""
-        value = self._ask(host, "describe_guest", NoDetails())
+        value = self._command(host, "describe_guest", NoDetails())
         return None if value is None else msgspec.convert(value, type=GuestState)
 
     def show(self, host: str, action: str, details: msgspec.Struct) -> None:
@@ -89,7 +89,7 @@ class Witnesses:
         if self.deleted or self.move.delete_requested:
             return
         try:
-            value = self._ask(host, action, details)
+            value = self._command(host, action, details)
         except StepError as error:
             raise self.refused(f"host {host} does not show its copy whole ({error})") from None
         if value is None:
@@ -101,7 +101,7 @@ class Witnesses:
         so = f"so step {step} of move {short} does not count as done: mend that, then droveway move retry {short}"
         return Refused(f"{why}, {self._so or so}")
 
-    def _ask(self, host: str, action: str, details: msgspec.Struct) -> dict[str, Any] | None:
+    def _command(self, host: str, action: str, details: msgspec.Struct) -> dict[str, Any] | None:
         rests, move = self.rests, self.move
         fence = self._channel.fence(move.id, self._epoch, journal=self._site.journal)
         if host not in self._channel.workers():

@@ -68,8 +68,8 @@ def carried(lab: Stage, move: str, *, cancelled: bool = False) -> Move:
     """Ask for the move once more, and carry it on."""
     with lab.running():
         if cancelled:
-            move_requests.ask(lab.lab, move, move_requests.cancel)
-        move_requests.ask(lab.lab, move, requests.retry)
+            move_requests.file_request(lab.lab, move, move_requests.cancel)
+        move_requests.file_request(lab.lab, move, requests.retry)
         move_requests.carry(lab.lab, move)
     return move_requests.read_move(lab.lab, move)
 

@@ -31,7 +31,7 @@ def fixture_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
 def test_the_source_keeps_its_disks(lab: Stage, vm_state: str, task_state: str | None) -> None:
     lab.cli("server", "migrate", "web")
     move, uuid = lab.move("web").id, lab.id_of("web")
-    move_requests.ask(lab.lab, move, move_requests.confirm)
+    move_requests.file_request(lab.lab, move, move_requests.confirm)
     with lab.lab.cell_databases["cell1"].write() as session:
         values = {"vm_state": vm_state, "task_state": task_state}
         session.execute(sa.update(Instance).where(Instance.uuid == uuid).values(values))

@@ -113,7 +113,7 @@ def test_workers_need_neither_databases_nor_placement_nor_neutron(site: Installa
     site.conductor()
     move = to(site, "web", "host2")
     assert site.await_rest(move) == State.VERIFYING
-    move_requests.ask(site.lab, move, move_requests.confirm)
+    move_requests.file_request(site.lab, move, move_requests.confirm)
     assert site.await_rest(move) == State.DONE
     assert_balanced(site.lab)
 

@@ -257,7 +257,7 @@ def test_in_a_shared_directory_the_destination_takes_its_copy_back(lab: Stage, s
 def test_a_delete_ends_without_a_host(lab: Stage, server: str, step: str, dead: str) -> None:
     move = moved(lab, server)
     with dying(lab, dead, step) as died:
-        operations.ask_to_delete(lab.lab, server)
+        operations.request_delete(lab.lab, server)
         found = rest(lab, move)
     assert died
     assert found.state == State.DONE, (found.state, found.error, found.waits_for)

@@ -126,7 +126,7 @@ def test_in_the_middle_of_its_undo(lab: Stage, server: Server, step: str, alloca
 def test_while_it_waits_or_its_move_ends(lab: Stage, server: Server, kind: str, step: str, allocations: bool) -> None:
     lab.cli("server", "resize", server.name, "--flavor", "large")
     move = lab.move(server.name).id
-    move_requests.ask(lab.lab, move, getattr(move_requests, kind))
+    move_requests.file_request(lab.lab, move, getattr(move_requests, kind))
     server.deleted_at(move, step, "execute", allocations=allocations)
     server.assert_cancelled(move)
     assert server.started == server.starts()

@@ -194,7 +194,7 @@ def test_a_server_that_nova_deletes_first_is_cleared_off_its_host(lab: Stage, se
             met.append(step)
             nova.delete_without_host()
 
-    move = operations.ask_to_delete(lab.lab, server)
+    move = operations.request_delete(lab.lab, server)
     with lab.running(meet):
         move_requests.carry(lab.lab, move)
     ended = move_requests.read_move(lab.lab, move)

@@ -55,7 +55,7 @@ def delete(nova: Acts, step: str, act: Callable[[], None], *, away: str = "") ->
             met.append(at)
             act()
 
-    move = operations.ask_to_delete(lab.lab, nova.name)
+    move = operations.request_delete(lab.lab, nova.name)
     with lab.running(meet) as workers:
         if away:
             workers.stop(away)

@@ -88,7 +88,7 @@ def test_ports_and_volumes_are_left_to_the_evacuation(lab: Stage, flow: str, dir
     if flow == "revert":
         with lab.running():
             move_requests.carry(lab.lab, move)
-        move_requests.ask(lab.lab, move, move_requests.revert)
+        move_requests.file_request(lab.lab, move, move_requests.revert)
     fails = {"forward": "define_guest", "revert": "prepare_source_guest"}[flow] if direction == "revert" else ""
     seen: list[Any] = []
 
@@ -262,7 +262,7 @@ def test_what_nova_claimed_for_its_evacuation_stays(
     if step == "return_allocation":
         with lab.running():
             move_requests.carry(lab.lab, move)
-        move_requests.ask(lab.lab, move, move_requests.revert)
+        move_requests.file_request(lab.lab, move, move_requests.revert)
     nova = Acts(lab, "web")
     held: list[Any] = []
     at = (step.removeprefix("undo of "), "revert" if step.startswith("undo") else "execute", "before")

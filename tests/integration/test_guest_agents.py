@@ -116,7 +116,7 @@ def test_an_agent_that_is_mute_or_lies_makes_no_guest_healthy(
     while True:
         before = time.monotonic()
         with pytest.raises(StepError, match="does not answer") as caught:
-            host.ask_agent(guest.server, seconds=12.0)
+            host.ping_agent(guest.server, seconds=12.0)
         found, why = verdict(host, guest.server, 12.0)
         # Asked twice, and however much the agent says.
         assert time.monotonic() - before < 60.0

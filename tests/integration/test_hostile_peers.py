@@ -265,7 +265,7 @@ def test_the_destination_gets_nothing_but_the_disks_that_were_offered_to_it(besi
     over = besieged.offer("old")
     assert besieged.site.await_rest_of(over.move) == State.VERIFYING
     assert besieged.refused(thief, over) == "not-offered"
-    move_requests.ask(besieged.site.lab, over.move, move_requests.revert)
+    move_requests.file_request(besieged.site.lab, over.move, move_requests.revert)
     until(lambda: read_move(besieged.site.lab, over.move).state == State.REVERTED, "the end of the offer", LONG)
     _look_like_an_overlay(besieged)
     hello = besieged.offer("web")
@@ -290,7 +290,7 @@ def test_the_destination_gets_nothing_but_the_disks_that_were_offered_to_it(besi
         lines = besieged.complaints()
         assert len(lines) == len({line.partition(SOURCE)[2] for line in lines}) == 3, lines
     besieged.verify(hello)
-    move_requests.ask(besieged.site.lab, hello.move, move_requests.confirm)
+    move_requests.file_request(besieged.site.lab, hello.move, move_requests.confirm)
     assert besieged.site.await_rest(hello.move) == State.DONE
     assert besieged.refused(thief, hello) == "not-offered"
 
@@ -374,12 +374,12 @@ def test_frames_that_are_none_end_that_connection_alone(besieged: Besieged) -> N
             for each in noise:
                 with _connected(besieged, thief, hello, welcome=welcome) as peer:
                     assert _hung_up(peer.stream, each)
-        for strange in (frames.Welcome(disks=[]), frames.AskMap(disk="disk"), frames.LaterFrame(seconds=1)):
+        for strange in (frames.Welcome(disks=[]), frames.MapRequest(disk="disk"), frames.LaterFrame(seconds=1)):
             with _connected(besieged, thief, hello, welcome=False) as peer:
                 assert _answer_to(peer, strange) == "protocol"
         for offset, length in ((1 << 63, 1), (1 << 70, 1), (-1, 1), (0, 0), (0, 1 << 31), (0, 1 << 70)):
             with _connected(besieged, thief, hello, welcome=True) as peer:
-                assert _answer_to(peer, frames.AskChunk(disk="disk", offset=offset, length=length)) == "protocol"
+                assert _answer_to(peer, frames.ChunkRequest(disk="disk", offset=offset, length=length)) == "protocol"
         besieged.await_complaint("bytes is too long")
         besieged.await_complaint("a transfer begins with a hello")
         assert len(besieged.complaints()) == 2, besieged.complaints()

@@ -89,7 +89,7 @@ def test_a_destination_that_is_away_owes_the_end_of_the_mark(lab: Stage) -> None
             stopped.stop(lab.lab.layout, "host2")
 
     with lab.running(go) as workers:
-        move_requests.carry(lab.lab, move_requests.ask(lab.lab, lab.move("web").id, move_requests.confirm).id)
+        move_requests.carry(lab.lab, move_requests.file_request(lab.lab, lab.move("web").id, move_requests.confirm).id)
     move = lab.move("web")
     assert (move.state, went, marks(lab, "web")) == ("done", ["host2"], ["droveway.json", "host2"])
     debts = lab.json("debt", "list")

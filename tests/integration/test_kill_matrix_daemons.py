@@ -130,10 +130,10 @@ class Matrix:
                 continue
             with contextlib.suppress(Refused):
                 if move is not None and move.state == State.NEEDS_OPERATOR:
-                    move_requests.ask(lab, move.id, requests.retry)
+                    move_requests.file_request(lab, move.id, requests.retry)
                 elif move is not None and move.state == State.VERIFYING:
                     back = "revert" in flows and ("confirm" not in flows or number % 2)
-                    move_requests.ask(lab, move.id, move_requests.revert if back else move_requests.confirm)
+                    move_requests.file_request(lab, move.id, move_requests.revert if back else move_requests.confirm)
                     busy += 1
                 elif move is None and self._may_go(flows, number, deleting):
                     self._move(name, flows, number)
@@ -149,7 +149,7 @@ class Matrix:
         lab = self.site.lab
         if number >= MOVERS:
             self.deleted[name] = catalog.find_server(lab.api, lab.cell_databases, name).id
-            operations.ask_to_delete(lab, name)
+            operations.request_delete(lab, name)
         else:
             resized = "migrate" not in flows or ("resize" in flows and number % 2)
             has = catalog.find_server(lab.api, lab.cell_databases, name).flavor
@@ -162,9 +162,9 @@ class Matrix:
         for move in found:
             with contextlib.suppress(Refused):
                 if move.state == State.VERIFYING:
-                    move_requests.ask(self.site.lab, move.id, move_requests.confirm)
+                    move_requests.file_request(self.site.lab, move.id, move_requests.confirm)
                 elif move.state == State.NEEDS_OPERATOR:
-                    move_requests.ask(self.site.lab, move.id, requests.retry)
+                    move_requests.file_request(self.site.lab, move.id, requests.retry)
         return all(State(move.state) in ENDED for move in found)
 
 

@@ -99,7 +99,7 @@ def carry(lab: Stage, move: str, put_back: PutBack) -> Move:
         assert str(rests.error).startswith(REFUSES)
         assert str(rests.error).endswith("droveway db adopt")
         # Asking for it again changes nothing: the same journal is as old as it was.
-        move_requests.ask(lab.lab, move, requests.retry)
+        move_requests.file_request(lab.lab, move, requests.retry)
         move_requests.carry(lab.lab, move)
         again = move_requests.read_move(lab.lab, move)
         assert (again.state, again.error_code, again.error) == (rests.state, rests.error_code, rests.error)
@@ -111,7 +111,7 @@ def carry(lab: Stage, move: str, put_back: PutBack) -> Move:
         with lab.lab.journal.write() as writing:
             writing.execute(sa.update(Move).values(cancel_requested=False))
         workers.start(put_back._away)
-        move_requests.ask(lab.lab, move, requests.retry)
+        move_requests.file_request(lab.lab, move, requests.retry)
         move_requests.carry(lab.lab, move)
         node = session.get(step_path(move))
         assert node is not None, "the mark is taken anew"
@@ -138,6 +138,6 @@ def test_a_revert_that_lost_steps_is_not_carried_on(lab: Stage, kept_at: str, lo
     move = submit(lab.lab, Wish(server="web", flavor=None, host="host2")).id
     with lab.running():
         move_requests.carry(lab.lab, move)
-    move_requests.ask(lab.lab, move, move_requests.revert)
+    move_requests.file_request(lab.lab, move, move_requests.revert)
     carry(lab, move, PutBack(lab, kept_at, lost_at, "host1", dies=True))
     assert lab.standing("web").runs in (["host1"], ["host2"])

@@ -106,7 +106,7 @@ def test_a_policy_takes_it_as_it_is(nova: Nova) -> None:
     """Its deadline may pass before the keeper has looked."""
     move = nova.stage.move("web").id
     nova.revert(move)
-    move_requests.ask(nova.lab, move, move_requests.confirm)
+    move_requests.file_request(nova.lab, move, move_requests.confirm)
     with nova.stage.running():
         ended(nova, "reverted")
     settled(nova, "revert")

@@ -61,8 +61,8 @@ def put_back(lab: Stage, name: str, step: str, *, off: bool, cancelled: bool) ->
         copy(kept, lab.lab.layout.journal)
         adoption.adopt(adoption.OfInstallation(workers.session(), lab.lab.journal))
         if cancelled:
-            move_requests.ask(lab.lab, move, move_requests.cancel)
-        move_requests.ask(lab.lab, move, requests.retry)
+            move_requests.file_request(lab.lab, move, move_requests.cancel)
+        move_requests.file_request(lab.lab, move, requests.retry)
         move_requests.carry(lab.lab, move)
     return move_requests.read_move(lab.lab, move)
 
@@ -104,7 +104,7 @@ def lose_end(lab: Stage, kind: str | None, pause: str, *policy: str) -> str:
         if (step, phase) == ("copy_disks", "before"):
             copy(journal, kept)
         if (step, phase) == (pause, "before"):
-            move_requests.ask(lab.lab, move, requests.pause)
+            move_requests.file_request(lab.lab, move, requests.pause)
 
     with lab.running(meet):
         lab.cli("server", "migrate", "web", "--host", "host2", *policy)
@@ -169,7 +169,7 @@ def test_a_delete_takes_the_end_that_had_begun(lab: Stage, kind: str, pause: str
 def test_a_person_who_confirms_for_a_delete_takes_the_end_that_had_begun(lab: Stage) -> None:
     move = lose_end(lab, "revert", "release_destination")
     lab.cli("move", "retry", move)
-    operations.ask_to_delete(lab.lab, "web")
+    operations.request_delete(lab.lab, "web")
     lab.cli("move", "confirm", move, code=3)
     assert flows(lab, move) == ["migrate", "revert", "delete"]
     lab.assert_balanced()

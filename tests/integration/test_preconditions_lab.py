@@ -150,7 +150,7 @@ def test_what_another_revert_writes_first_is_no_refusal(lab: Stage, monkeypatch:
     move = lab.move("wide").id
 
     def after_another(of: Lab, found: Move) -> EndFacts:
-        move_requests.ask(lab.lab, move, move_requests.revert)
+        move_requests.file_request(lab.lab, move, move_requests.revert)
         return dataclasses.replace(gathered(of, found), migration="reverting")
 
     gathered = facts.of_end

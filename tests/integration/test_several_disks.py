@@ -157,7 +157,7 @@ def test_several_disks_go_on_side_by_side_where_they_were_when_either_end_died(s
         assert _same_bytes(site, server, name)
     assert instances(site.lab, DESTINATION).path(server, "disk.swap").stat().st_size == 4 * MIB, "made anew"
     assert_balanced(site.lab)
-    move_requests.ask(site.lab, move, move_requests.confirm)
+    move_requests.file_request(site.lab, move, move_requests.confirm)
     assert site.await_rest(move) == State.DONE
     assert_balanced(site.lab)
 

@@ -200,10 +200,10 @@ def _end(site: Installation, asleep: list[Asleep]) -> None:
     ends = {}
     for each in asleep:
         if read_move(lab, each.move).state == State.NEEDS_OPERATOR:
-            move_requests.ask(lab, each.move, requests.retry)
+            move_requests.file_request(lab, each.move, requests.retry)
             ends[each.move] = State.FAILED
         elif each.place.startswith("start_guest "):
-            move_requests.ask(lab, each.move, move_requests.revert)
+            move_requests.file_request(lab, each.move, move_requests.revert)
             ends[each.move] = State.REVERTED
     assert ends
     until(lambda: is_idle(lab), "the ends of the moves", LONG)

@@ -109,7 +109,7 @@ def begin(lab: Stage, way: str) -> tuple[str, str, str, Any]:
         move = submit(lab.lab, Wish(server="web", flavor=None, host="host2")).id
     else:
         move = verifying(lab)
-        move_requests.ask(lab.lab, move, move_requests.revert)
+        move_requests.file_request(lab.lab, move, move_requests.revert)
     host = "host2" if way in ("forward", "revert-undo") else "host1"
     probe = {"undo": fails_at("define_guest"), "revert-undo": fails_at("prepare_source_guest")}.get(way)
     return move, host, "revert" if probe else "execute", probe
@@ -249,7 +249,7 @@ def test_a_source_that_is_away_is_waited_for_unless_somebody_declared_it_down(la
         assert lab.standing("web").runs == []
         with lab.lab.cell_databases["cell1"].write() as session:
             session.execute(sa.text("UPDATE services SET forced_down = 1 WHERE host = 'host1'"))
-        move_requests.ask(lab.lab, move, requests.retry)
+        move_requests.file_request(lab.lab, move, requests.retry)
         move_requests.carry(lab.lab, move)
     assert move_requests.read_move(lab.lab, move).state == "verifying"
     assert lab.standing("web").runs == ["host2"]

@@ -129,7 +129,7 @@ def test_a_revert_starts_no_server_that_is_not_its_own_any_more(lab: Stage, step
     with lab.running():
         move_requests.carry(lab.lab, move)
     before = lab.starts("web")
-    move_requests.ask(lab.lab, move, move_requests.revert)
+    move_requests.file_request(lab.lab, move, move_requests.revert)
     fails = "prepare_source_guest" if direction == "revert" else ""
     ended = carry(lab, move, step, direction, accepted, fails=fails)
     assert (ended.state, ended.error_code) == ("cancelled", "evacuated")

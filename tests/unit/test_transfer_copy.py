@@ -448,7 +448,7 @@ def test_what_is_no_question_is_refused(site: Site) -> None:
         contextlib.closing(site.remote()) as source,
         pytest.raises(StepError, match="Welcome is no question") as caught,
     ):
-        source._asked(lambda peer: source._ask(peer, frames.Welcome(disks=[]), frames.Welcome))
+        source._retried(lambda peer: source._request(peer, frames.Welcome(disks=[]), frames.Welcome))
     assert (caught.value.error_code, caught.value.host) == ("protocol", "alpha")
 
 
@@ -464,7 +464,7 @@ def test_a_transfer_begins_with_a_hello(site: Site) -> None:
     with socket.socket(socket.AF_UNIX) as stream:
         stream.connect(endpoints.socket_path(site.cloud.hosts["alpha"].transfer_address))
         peer = frames.FrameSocket(stream)
-        peer.send(frames.AskMap(disk="disk"))
+        peer.send(frames.MapRequest(disk="disk"))
         answer, _ = peer.receive()
         assert isinstance(answer, frames.Refusal)
         assert answer.error["code"] == "protocol"

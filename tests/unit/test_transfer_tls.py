@@ -286,7 +286,7 @@ def test_a_question_takes_no_more_memory_than_one_needs(site: Site, caplog: pyte
         assert welcome is not None
         stranger = frames.FrameSocket(endpoints.connect(alpha.transfer_address, "alpha", beta.identity))
         hello = frames.Hello(peer="beta", server=long, move=MOVE, epoch=1)
-        for peer, question in ((stranger, hello), (welcome, frames.AskMap(disk=long))):
+        for peer, question in ((stranger, hello), (welcome, frames.MapRequest(disk=long))):
             # The server closes as soon as it knows the length, which may be before the question is sent whole.
             with contextlib.closing(peer), pytest.raises((ConnectionError, ssl.SSLError)):
                 asked(peer, question)

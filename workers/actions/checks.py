@@ -184,7 +184,7 @@ def _answers(ctx: Context, seconds: float) -> tuple[bool | None, str]:
         return None, ""
     ctx.effect("probe")
     try:
-        return (True if ctx.hypervisor.ask_agent(ctx.server, seconds=seconds) else None), ""
+        return (True if ctx.hypervisor.ping_agent(ctx.server, seconds=seconds) else None), ""
     except StepError as error:
         return False, harmless(error.message)
 

@@ -193,7 +193,7 @@ class Hypervisor(abc.ABC):
         """Let an overlay rest on the same content at another path; done when it does."""
 
     @abc.abstractmethod
-    def ask_agent(self, server: str, *, seconds: float) -> bool:
+    def ping_agent(self, server: str, *, seconds: float) -> bool:
         """Ask the running guest's agent whether it is there; False when the guest has no channel for one.
 
         Raises StepError when there is one and no answer of it within ``seconds``.

@@ -60,12 +60,14 @@ class RemoteSource:
 
     def offered(self) -> frames.Welcome:
         """The disks that are offered, and their bases."""
-        self._asked(lambda _: None)
+        self._retried(lambda _: None)
         return self._offered
 
     def disk_map(self, disk: str) -> DiskMap:
         """Where the disk's data lies."""
-        found: DiskMap = self._asked(lambda peer: self._ask(peer, frames.AskMap(disk=disk), frames.MapFrame)[0].map)
+        found: DiskMap = self._retried(
+            lambda peer: self._request(peer, frames.MapRequest(disk=disk), frames.MapFrame)[0].map
+        )
         sizes = {offered.name: offered.size for offered in self._offered.disks}
         if disk in sizes and found.identity.size != sizes[disk]:
             raise self._unsound(disk, f"it has {found.identity.size} bytes, and {sizes[disk]} were set aside")
@@ -88,9 +90,9 @@ class RemoteSource:
         for limit in self._limits:
             while seconds := limit.take(length):
                 self._pause(seconds)
-        request = frames.AskChunk(disk=disk, offset=offset, length=length)
+        request = frames.ChunkRequest(disk=disk, offset=offset, length=length)
         while True:
-            answer, data = self._asked(lambda peer: self._ask(peer, request, frames.ChunkAnswer, into[:length]))
+            answer, data = self._retried(lambda peer: self._request(peer, request, frames.ChunkAnswer, into[:length]))
             if isinstance(answer, frames.ChunkFrame):
                 return data, answer.checksum
             self._pause(min(max(answer.seconds, 0.0), LONGEST_PAUSE))
@@ -101,7 +103,7 @@ class RemoteSource:
             self._connection.close()
             self._connection = None
 
-    def _asked(self, question: Callable[[frames.FrameSocket], Answer]) -> Answer:
+    def _retried(self, question: Callable[[frames.FrameSocket], Answer]) -> Answer:
         attempts = tenacity.Retrying(
             retry=tenacity.retry_if_exception_type(OSError),
             stop=tenacity.stop_after_delay(self._patience),
@@ -131,9 +133,9 @@ class RemoteSource:
 
     def _connect(self) -> None:
         self._connection = frames.FrameSocket(endpoints.connect(self._address, self.host, self._identity))
-        self._offered = self._ask(self._connection, self._hello, frames.Welcome)[0]
+        self._offered = self._request(self._connection, self._hello, frames.Welcome)[0]
 
-    def _ask(
+    def _request(
         self,
         peer: frames.FrameSocket,
         request: frames.Frame,

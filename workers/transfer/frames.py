@@ -42,13 +42,13 @@ class Welcome(msgspec.Struct, frozen=True, kw_only=True, tag="welcome"):
     bases: list[BaseFile] = []
 
 
-class AskMap(msgspec.Struct, frozen=True, kw_only=True, tag="map?"):
+class MapRequest(msgspec.Struct, frozen=True, kw_only=True, tag="map?"):
     """The question where the disk's data lies."""
 
     disk: str
 
 
-class AskChunk(msgspec.Struct, frozen=True, kw_only=True, tag="chunk?"):
+class ChunkRequest(msgspec.Struct, frozen=True, kw_only=True, tag="chunk?"):
     """The question for one chunk: offset and length in bytes."""
 
     disk: str
@@ -57,19 +57,19 @@ class AskChunk(msgspec.Struct, frozen=True, kw_only=True, tag="chunk?"):
 
 
 class MapFrame(msgspec.Struct, frozen=True, kw_only=True, tag="map"):
-    """The answer to `AskMap`."""
+    """The answer to `MapRequest`."""
 
     map: DiskMap
 
 
 class ChunkFrame(msgspec.Struct, frozen=True, kw_only=True, tag="chunk"):
-    """The answer to `AskChunk`; the chunk follows as bytes."""
+    """The answer to `ChunkRequest`; the chunk follows as bytes."""
 
     checksum: str
 
 
 class LaterFrame(msgspec.Struct, frozen=True, kw_only=True, tag="later"):
-    """The answer to `AskChunk` of a host that has sent as much as it may: ask again in so many seconds."""
+    """The answer to `ChunkRequest` of a host that has sent as much as it may: ask again in so many seconds."""
 
     seconds: float
 
@@ -82,7 +82,7 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True, tag="refusal"):
 
 ChunkAnswer = ChunkFrame | LaterFrame
 
-Frame = Hello | Welcome | AskMap | AskChunk | MapFrame | ChunkFrame | LaterFrame | Refusal
+Frame = Hello | Welcome | MapRequest | ChunkRequest | MapFrame | ChunkFrame | LaterFrame | Refusal
 
 _DECODER: Final = msgspec.json.Decoder(Frame)
 NOWHERE: Final = memoryview(b"")

@@ -194,10 +194,10 @@ class TransferServer:
         self, source: LocalSource, request: frames.Frame, memory: memoryview
     ) -> tuple[frames.Frame, bytes | memoryview]:
         """The answer to one question; the bytes in it lie in ``memory``."""
-        if isinstance(request, frames.AskMap):
+        if isinstance(request, frames.MapRequest):
             return frames.MapFrame(map=source.disk_map(request.disk)), b""
         if (
-            isinstance(request, frames.AskChunk)
+            isinstance(request, frames.ChunkRequest)
             and 0 <= request.offset < FARTHEST
             and 0 < request.length <= extents.CHUNK
         ):

@@ -47,7 +47,7 @@ class KeepCopy(HostStep):
     def _let_go(self, ctx: Context, details: commands.KeepCopy) -> dict[str, Any]:
         host = self.host(ctx)
         try:
-            if self._may_be_asked(ctx, host):
+            if self._may_be_commanded(ctx, host):
                 return self.command(ctx, details)
         except StepError as error:
             if error.error_code not in (UNREACHABLE, DECLARED_DOWN):
@@ -63,7 +63,7 @@ class KeepCopy(HostStep):
         )
         return {"owed": host}
 
-    def _may_be_asked(self, ctx: Context, host: str) -> bool:
+    def _may_be_commanded(self, ctx: Context, host: str) -> bool:
         """Not while it owes something and is away, nor a worker of an older release, which learns it when upgraded."""
         worker = ctx.run.workers().get(host)
         return not ctx.run.owes(host) if worker is None else _ACTION in worker.actions

@@ -36,7 +36,7 @@ def submit(lab: Lab, kind: str, server: str, policy: str = "deadline") -> None:
     """Ask for a flow of this kind: of the only open move, or of a new one of the server, with this confirm policy."""
     record = kinds.of(kind)
     if record.deletes:
-        operations.ask_to_delete(lab, server)
+        operations.request_delete(lab, server)
     elif record.ends_wait:
         with lab.journal.write() as session:
             requests.end_wait(session, moves.open_moves(session)[0], registry.reference(kind))
@@ -115,10 +115,10 @@ def require_clean(lab: Lab, when: str) -> None:
 def ask(lab: Lab, request: str, server: str) -> None:
     """Delete the server, or cancel or pause its move; raises Refused where that cannot be."""
     if request == "delete":
-        operations.ask_to_delete(lab, server)
+        operations.request_delete(lab, server)
         return
     move = latest(lab)
-    move_requests.ask(lab, move.id, move_requests.cancel if request == "cancel" else requests.pause)
+    move_requests.file_request(lab, move.id, move_requests.cancel if request == "cancel" else requests.pause)
 
 
 def lift_hold(lab: Lab) -> bool:
@@ -126,7 +126,7 @@ def lift_hold(lab: Lab) -> bool:
     move = latest(lab)
     if not move.hold or State(move.state) in ENDED:
         return False
-    move_requests.ask(lab, move.id, requests.resume)
+    move_requests.file_request(lab, move.id, requests.resume)
     return True
 
 

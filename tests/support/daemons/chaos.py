@@ -114,10 +114,10 @@ class Asking(threading.Thread):
             self.done["moves"] += 1
         elif move.state == State.VERIFYING:
             request = self._chance.choice([move_requests.confirm, move_requests.revert])
-            move_requests.ask(self._lab, move.id, request)
+            move_requests.file_request(self._lab, move.id, request)
             self.done[request.__name__] += 1
         elif self._chance.random() < _CANCELS:
-            move_requests.ask(self._lab, move.id, move_requests.cancel)
+            move_requests.file_request(self._lab, move.id, move_requests.cancel)
             self.done["cancel"] += 1
 
 
@@ -256,9 +256,9 @@ class Chaos:
             for move in open_moves:
                 with contextlib.suppress(Refused):
                     if move.state == State.VERIFYING:
-                        move_requests.ask(lab, move.id, move_requests.confirm)
+                        move_requests.file_request(lab, move.id, move_requests.confirm)
                     elif move.state == State.NEEDS_OPERATOR:
-                        move_requests.ask(lab, move.id, requests.retry)
+                        move_requests.file_request(lab, move.id, requests.retry)
                         self.done["retries"] += 1
             time.sleep(0.2)
         try:

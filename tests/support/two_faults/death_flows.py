@@ -45,7 +45,7 @@ def begin(lab: Stage, operation: str, policy: str = "manual") -> str:
     if operation == "migrate":
         return submit(lab.lab, Wish(server="web", host="host2", policy=policy)).id
     if operation in ("delete", "delete-waiting", "confirm-deleted"):
-        return operations.ask_to_delete(lab.lab, "web")
+        return operations.request_delete(lab.lab, "web")
     move = lab.move("web").id
     with lab.lab.journal.write() as session:
         getattr(move_requests, operation)(session, session.get_one(Move, move))

@@ -138,7 +138,7 @@ def _stop(lab: Stage, what: str, operation: str, more: list[str]) -> None:
             return
         if what == "paused":
             asked.append(move)
-            move_requests.ask(lab.lab, move, requests.pause)
+            move_requests.file_request(lab.lab, move, requests.pause)
         else:
             raise StepError("the step cannot go on", code=more[1])
 

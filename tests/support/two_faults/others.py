@@ -175,7 +175,7 @@ class Bench:
             return self._submit(point.operation)
         move = self.lab.move("web").id
         if point.kind not in (REST, WAITING):
-            move_requests.ask(lab, move, getattr(move_requests, point.operation))
+            move_requests.file_request(lab, move, getattr(move_requests, point.operation))
         return move
 
     def _let_wait(self, move: str) -> None:
@@ -227,7 +227,7 @@ class Planted:
     def _once(self, move: str, wish: Any) -> None:
         if not self._asked:
             self._asked = True
-            move_requests.ask(self.nova.lab, move, wish)
+            move_requests.file_request(self.nova.lab, move, wish)
 
     def do(self) -> None:
         """Look whether the state is what the point takes it for, and act."""

@@ -38,13 +38,13 @@ def ping(domain: Any, seconds: float) -> None:
     deadline = time.monotonic() + seconds
     number = secrets.randbits(62)
     question = {"execute": "guest-sync", "arguments": {"id": number}}
-    if _ask(domain, question, _Synced, deadline).number != number:
+    if _execute(domain, question, _Synced, deadline).number != number:
         raise Mute("it answers another question than it was asked")
-    if _ask(domain, {"execute": "guest-ping"}, _Pinged, deadline).nothing:
+    if _execute(domain, {"execute": "guest-ping"}, _Pinged, deadline).nothing:
         raise Mute("it answers guest-ping with more than nothing")
 
 
-def _ask(domain: Any, question: dict[str, Any], kind: type[Any], deadline: float) -> Any:
+def _execute(domain: Any, question: dict[str, Any], kind: type[Any], deadline: float) -> Any:
     left = deadline - time.monotonic()
     if left <= 0:
         raise Mute("it takes too long")

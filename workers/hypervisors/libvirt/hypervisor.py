@@ -300,7 +300,7 @@ class Libvirt(AttachingHypervisor):
         """Let an overlay rest on the same content at another path."""
         qcow2.rebase(path, disk_format, backing, backing_format)
 
-    def ask_agent(self, server: str, *, seconds: float) -> bool:
+    def ping_agent(self, server: str, *, seconds: float) -> bool:
         """Ask the agent of the guest that runs, if it has a channel for one."""
         text = self._query_domain(lambda connection: str(connection.lookupByUUIDString(server).XMLDesc(0)))
         if text is None or not libvirt_lines.has_agent(Domain(text).root.find("devices")):

@@ -273,20 +273,20 @@ class Sandbox(AttachingHypervisor):
         """Refused: a raw disk rests on nothing."""
         raise StepError(f"{path} is raw and rests on no other file", host=self.host)
 
-    def ask_agent(self, server: str, *, seconds: float) -> bool:
+    def ping_agent(self, server: str, *, seconds: float) -> bool:
         """Ask the guest, which is its own agent."""
         self.probe_guest(server, seconds=seconds)
         return True
 
     def probe_guest(self, server: str, *, seconds: float | None = None) -> dict[str, Any]:
         """Ask a running guest who it is."""
-        return self._run(server).ask(None, seconds or ANSWER_SECONDS)
+        return self._run(server).query_guest(None, seconds or ANSWER_SECONDS)
 
     def write_mark(self, server: str, text: str) -> None:
         """Let the running guest write ``text`` into its own disk."""
         if not 0 < len(text.encode()) < sandbox_guest.MARK_BYTES:
             raise StepError(f"the mark {text!r} must have 1 to {sandbox_guest.MARK_BYTES - 1} bytes", host=self.host)
-        self._run(server).ask(text, ANSWER_SECONDS)
+        self._run(server).query_guest(text, ANSWER_SECONDS)
 
     def close(self) -> None:
         """Nothing is held: guests are reached through their files."""

@@ -23,7 +23,7 @@ from droveway.workers.hypervisors import durable, processes
 from droveway.workers.hypervisors.sandbox import guest as sandbox_guest
 
 POLL_SECONDS = 0.002
-ASK_AGAIN_SECONDS = 0.25
+REPEAT_SECONDS = 0.25
 # struct flock of fcntl(2): type, whence, start, length, pid.
 _WHOLE_FILE = struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
 _NO_LOCK = struct.pack("hhqqi", fcntl.F_UNLCK, os.SEEK_SET, 0, 0, 0)
@@ -112,7 +112,7 @@ class Run:
         """Seconds since the guest's process was started; None when it is not up."""
         return processes.age(self._recorded()["born"]) if self.up() else None
 
-    def ask(self, mark: str | None, seconds: float) -> dict[str, Any]:
+    def query_guest(self, mark: str | None, seconds: float) -> dict[str, Any]:
         """The guest's answer to a question, after it wrote ``mark``; raises StepError when it is mute so long."""
         question = uuid.uuid4().hex
         ask, answer = self.path.with_name(f"{self.server}.ask"), self.path.with_name(f"{self.server}.answer")
@@ -121,7 +121,7 @@ class Run:
             # Another question may have taken this one's place: ask again until it is answered.
             durable.write(ask, msgspec.json.encode({"id": question, "mark": mark}))
             self.signal(signal.SIGUSR1, 0)
-            again = time.monotonic() + ASK_AGAIN_SECONDS
+            again = time.monotonic() + REPEAT_SECONDS
             while time.monotonic() < again:
                 given: dict[str, Any] = msgspec.json.decode(durable.read(answer) or b"{}")
                 if given.pop("id", None) == question:
