@@ -77,7 +77,7 @@ def unsupported(worker: Daemon | Known | None, action: str, pinned: int | None) 
     return ""
 
 
-def unasked(connection: Executor, hosts: Collection[str]) -> dict[str, str]:
+def uncheckable(connection: Executor, hosts: Collection[str]) -> dict[str, str]:
     """The reason against each of the hosts that cannot be asked how a guest is."""
     told = sa.select(Daemon.name, Daemon.version, Daemon.knows).where(
         Daemon.kind == daemons.WORKER, Daemon.name.in_(hosts)

@@ -96,7 +96,7 @@ class HealthChecks:
         """Another keeper may have asked anywhere."""
         self._hosts = None
 
-    def ask(self, move_id: str) -> None:
+    def check(self, move_id: str) -> None:
         """Ask the move's destination, unless a question stands there."""
         with self._journal.read() as session:
             move = moves.get(session, move_id)

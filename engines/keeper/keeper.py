@@ -27,7 +27,7 @@ from droveway.engines.keeper.debts import Collector
 from droveway.engines.keeper.election import Election
 from droveway.engines.keeper.health import HealthChecks, Standard
 from droveway.engines.keeper.outcomes import Nova, Outcomes
-from droveway.engines.keeper.policies import Ask, EndWait, PolicyAction, Wait, Waiting
+from droveway.engines.keeper.policies import CheckHealth, EndWait, PolicyAction, Wait, Waiting
 from droveway.engines.keeper.returning import FindHome
 from droveway.errors import Refused
 from droveway.outages import Outage
@@ -42,7 +42,7 @@ LOG = logging.getLogger(__name__)
 FilingOf = Callable[[EndWait], requests.Filing | str]
 """How the confirm or revert that is due is filed; why not, when it may not be now."""
 
-ASK_AGAIN: Final = 2.0
+RETRY_AFTER: Final = 2.0
 """Seconds after which it is asked again whether a policy may do what it could not."""
 
 ROUND: Final = 1.0
@@ -81,7 +81,7 @@ class Snapshot:
     now: dt.datetime
     up: frozenset[str] = frozenset()
     """The hosts whose workers are there."""
-    unasked: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    uncheckable: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """Why hosts cannot be asked how a guest is."""
     gone: frozenset[str] = frozenset()
     """The hosts that a person declared down, and whose workers are away."""
@@ -132,7 +132,7 @@ def decide(snapshot: Snapshot, limits: Limits) -> list[Action]:
     actions += map(Post, _offer(line, snapshot.posted, _admission(line, snapshot.posted, limits)))
     for seen in snapshot.moves:
         if seen.waiting is not None and not seen.hold:
-            actions += policies.act(seen.waiting, snapshot.up, snapshot.now, snapshot.unasked, snapshot.gone)
+            actions += policies.act(seen.waiting, snapshot.up, snapshot.now, snapshot.uncheckable, snapshot.gone)
     actions += [Delete(seen.move) for seen in snapshot.moves if seen.state is State.DELETING and seen.posting is None]
     return actions
 
@@ -176,7 +176,7 @@ def read_snapshot(
         destinations = {
             each.waiting.destination for each in seen if each.waiting is not None and each.waiting.policy == HEALTHY
         }
-        unasked = eligibility.unasked(connection, destinations) if destinations else {}
+        uncheckable = eligibility.uncheckable(connection, destinations) if destinations else {}
         seen += [
             Seen(row.id, State(row.state), hold=False, posting=posting_of(row, row), cleared=False)
             for row in open_flows.left(connection, now)
@@ -185,7 +185,7 @@ def read_snapshot(
     up = frozenset(host for host in needed if coordination.get(worker_path(host)) is not None)
     away = needed - up
     gone = away & declared() if away else frozenset()
-    return Snapshot(tuple(seen), posted, now, up, unasked, frozenset(gone))
+    return Snapshot(tuple(seen), posted, now, up, uncheckable, frozenset(gone))
 
 
 class Keeper:
@@ -367,8 +367,8 @@ class Keeper:
                 self._board.withdraw(flow)
             case EndWait():
                 self._end_wait(action)
-            case Ask(move):
-                self._health.ask(move)
+            case CheckHealth(move):
+                self._health.check(move)
             case Wait(move, why):
                 with self._journal.write() as session:
                     note_wait(session, move, why)
@@ -405,7 +405,7 @@ class Keeper:
         if not isinstance(found, str):
             self._refusals.pop(action.move, None)
             return found
-        self._refusals[action.move] = Refusal(found, time.monotonic() + ASK_AGAIN)
+        self._refusals[action.move] = Refusal(found, time.monotonic() + RETRY_AFTER)
         if last is None or last.why != found:
             LOG.info("Move %s waits: its policy may not %s it now: %s", action.move, action.kind, found)
             with self._journal.write() as session:

@@ -31,7 +31,7 @@ from typing import Final, Literal
 from droveway.persistence.journal.policies import DEADLINE, HEALTHY, MANUAL, Health
 from droveway.printable import SHORT
 
-ASK_EVERY: Final = dt.timedelta(seconds=1)
+CHECK_EVERY: Final = dt.timedelta(seconds=1)
 FRESH: Final = dt.timedelta(seconds=15)
 """So long after it was asked for an answer is acted on: longer than any answer takes."""
 
@@ -67,12 +67,12 @@ class EndWait:
     move: str
     kind: Literal["confirm", "revert"]
     deadline: dt.datetime | None
-    unasked: bool = False
+    for_delete: bool = False
     """Whether it is a delete's, which a person asked for whatever state the server is in."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Ask:
+class CheckHealth:
     """Ask the move's destination how its guest is."""
 
     move: str
@@ -86,7 +86,7 @@ class Wait:
     why: str | None
 
 
-PolicyAction = EndWait | Ask | Wait
+PolicyAction = EndWait | CheckHealth | Wait
 
 
 def hosts(waiting: Waiting, now: dt.datetime) -> set[str]:
@@ -100,12 +100,12 @@ def act(
     waiting: Waiting,
     up: frozenset[str],
     now: dt.datetime,
-    unasked: Mapping[str, str] = MappingProxyType({}),
+    uncheckable: Mapping[str, str] = MappingProxyType({}),
     gone: frozenset[str] = frozenset(),
 ) -> list[PolicyAction]:
     """What is to be done for the move; ``up`` are the hosts whose workers are there.
 
-    ``unasked`` says of hosts why they cannot be asked how a guest is, though their workers are there.  ``gone`` are
+    ``uncheckable`` says of hosts why they cannot be asked how a guest is, though their workers are there.  ``gone`` are
     those that a person declared down: a source among them owes its part, and no policy confirms a server whose
     destination is.
     """
@@ -120,15 +120,15 @@ def act(
         return _end_wait(waiting, "confirm")
     if waiting.destination not in up:
         return _wait(waiting, _away(waiting.destination, "whether the guest is healthy cannot be asked there"))
-    if why := unasked.get(waiting.destination):
+    if why := uncheckable.get(waiting.destination):
         return _wait(waiting, f"host {waiting.destination} cannot be asked whether the guest is healthy: {why}")
     if _is_fresh(waiting, now):
         if waiting.health is Health.PASSED:
             return _end_wait(waiting, "confirm")
         if due and _is_later(waiting.asked, waiting.deadline):
             return _end_wait(waiting, "revert")
-    asks: list[PolicyAction] = [Ask(waiting.move)] if _is_later(now - ASK_EVERY, waiting.asked) else []
-    return [*asks, *_wait(waiting, waiting.refused)]
+    checks: list[PolicyAction] = [CheckHealth(waiting.move)] if _is_later(now - CHECK_EVERY, waiting.asked) else []
+    return [*checks, *_wait(waiting, waiting.refused)]
 
 
 def since(policy: str, deadline: dt.datetime | None, seconds: int, *, deleting: bool) -> dt.datetime | None:
@@ -142,7 +142,7 @@ def since(policy: str, deadline: dt.datetime | None, seconds: int, *, deleting: 
 
 
 def _end_wait(waiting: Waiting, kind: Literal["confirm", "revert"]) -> list[PolicyAction]:
-    end_wait = EndWait(waiting.move, kind, waiting.deadline, unasked=waiting.deleting)
+    end_wait = EndWait(waiting.move, kind, waiting.deadline, for_delete=waiting.deleting)
     return [end_wait] if waiting.refused is None else [end_wait, *_wait(waiting, waiting.refused)]
 
 

@@ -110,16 +110,16 @@ def end(site: Site, name: str, kind: str) -> Move:
     return file_request(site, move.id, _filing(site, found or kind, going_on=going_on))
 
 
-def filing(site: Parts, move_id: str, kind: str, *, unasked: bool) -> requests.Filing | str:
+def filing(site: Parts, move_id: str, kind: str, *, for_delete: bool) -> requests.Filing | str:
     """How a policy's confirm or revert (``kind``) of the move is filed; why not, when a person's would be refused now.
 
-    What cannot be found out is a reason too.  ``unasked``, a delete's is filed whatever state the server is in.  Where
+    What cannot be found out is a reason too.  With ``for_delete`` it is filed whatever state the server is in.  Where
     the rows show that one of the two is done, that one is filed.
     """
     record = kinds.of(kind)
     try:
         move = read_move(site, move_id)
-        if unasked:
+        if for_delete:
             return _to_delete(site, move)
         if (done := outcomes.of_move(site.cell_databases, move, final=True)) is not None:
             return _filing(site, done, going_on=False)

@@ -360,7 +360,7 @@ def test_a_keeper_asks_again_after_a_while_and_writes_once(lab: Stage, monkeypat
         return note_wait(session, moved, why)
 
     monkeypatch.setattr(keeping, "note_wait", note)
-    monkeypatch.setattr(keeping, "ASK_AGAIN", 0.1)
+    monkeypatch.setattr(keeping, "RETRY_AFTER", 0.1)
     with lab.running():
         until(lambda: read(lab, move).waits_for, "a reason")
         assert flows(lab, move) == [("migrate", "done")]

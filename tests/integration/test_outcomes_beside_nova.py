@@ -117,12 +117,12 @@ def test_a_policy_leaves_nova_alone_that_is_still_at_it(nova: Nova) -> None:
     move = nova.stage.move("web").id
     nova.update(nova.MIGRATION, nova.MIGRATION.uuid == move, status="reverted")
     nova.set(task_state="resize_reverting")
-    refused = move_requests.filing(nova.lab, move, "confirm", unasked=False)
+    refused = move_requests.filing(nova.lab, move, "confirm", for_delete=False)
     assert isinstance(refused, str)
     assert "task" in refused
     nova.update(nova.MIGRATION, nova.MIGRATION.uuid == move, status="finished")
     nova.set(task_state=None)
-    assert not isinstance(move_requests.filing(nova.lab, move, "confirm", unasked=False), str)
+    assert not isinstance(move_requests.filing(nova.lab, move, "confirm", for_delete=False), str)
 
 
 @pytest.mark.parametrize("kind", ["confirm", "revert"])

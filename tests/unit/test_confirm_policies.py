@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from droveway.cli.view import spans
 from droveway.engines.keeper import policies
 from droveway.engines.keeper.health import Standard, judge
-from droveway.engines.keeper.policies import ASK_EVERY, FRESH, Ask, EndWait, PolicyAction, Wait, Waiting
+from droveway.engines.keeper.policies import CHECK_EVERY, FRESH, CheckHealth, EndWait, PolicyAction, Wait, Waiting
 from droveway.engines.operations import move_requests
 from droveway.persistence.database import Database, sqlite_url
 from droveway.persistence.journal import migrate, moves
@@ -27,7 +27,7 @@ NOW = dt.datetime(2026, 1, 1, 12)  # noqa: DTZ001 - as the journal's columns hol
 SECOND = dt.timedelta(seconds=1)
 SOON, PAST = NOW + 60 * SECOND, NOW - dt.timedelta(days=1)
 UP = frozenset({"host1", "host2"})
-ASK = Ask("m")
+CHECK = CheckHealth("m")
 
 
 def acts(policy: str, deadline: dt.datetime | None, up: frozenset[str] = UP, **facts: Any) -> list[PolicyAction]:
@@ -35,8 +35,8 @@ def acts(policy: str, deadline: dt.datetime | None, up: frozenset[str] = UP, **f
     return policies.act(waiting, up, NOW)
 
 
-def end_wait(kind: Any, deadline: dt.datetime, *, unasked: bool = False) -> list[PolicyAction]:
-    return [EndWait("m", kind, deadline, unasked=unasked)]
+def end_wait(kind: Any, deadline: dt.datetime, *, for_delete: bool = False) -> list[PolicyAction]:
+    return [EndWait("m", kind, deadline, for_delete=for_delete)]
 
 
 @pytest.mark.parametrize("policy", ["deadline", "auto"])
@@ -59,7 +59,7 @@ def test_a_confirm_that_is_due_waits_for_the_source_and_says_so_once(policy: str
 
 def test_a_server_that_is_to_be_deleted_is_confirmed_first_whatever_its_policy() -> None:
     for policy in ("healthy", "manual"):
-        assert acts(policy, PAST, frozenset({"host1"}), deleting=True) == end_wait("confirm", PAST, unasked=True)
+        assert acts(policy, PAST, frozenset({"host1"}), deleting=True) == end_wait("confirm", PAST, for_delete=True)
         assert acts(policy, SOON, deleting=True) == []
 
 
@@ -72,7 +72,7 @@ def test_no_confirm_of_a_server_that_is_to_be_deleted_is_filed_while_its_source_
     assert wait.why.startswith("the worker of host host1 is away")
     assert acts(policy, PAST, frozenset({"host2"}), deleting=True, waits_for=wait.why) == []
     assert acts(policy, PAST, frozenset({"host1"}), deleting=True, waits_for=wait.why) == end_wait(
-        "confirm", PAST, unasked=True
+        "confirm", PAST, for_delete=True
     )
 
 
@@ -132,19 +132,19 @@ def test_a_guest_that_is_not_healthy_is_reverted_at_its_deadline_and_not_before(
     assert acts("healthy", SOON, health=Health.FAILING, asked=NOW) == []
     assert acts("healthy", NOW, health=Health.FAILING, asked=NOW) == end_wait("revert", NOW)
     # What it was just before says nothing of what it is at the deadline.
-    assert acts("healthy", NOW, health=Health.FAILING, asked=NOW - SECOND) == [ASK]
+    assert acts("healthy", NOW, health=Health.FAILING, asked=NOW - SECOND) == [CHECK]
 
 
 def test_a_guest_is_asked_again_after_a_while() -> None:
-    assert acts("healthy", SOON) == [ASK]
-    assert acts("healthy", PAST) == [ASK]
-    assert acts("healthy", SOON, health=Health.FAILING, asked=NOW - ASK_EVERY) == [ASK]
+    assert acts("healthy", SOON) == [CHECK]
+    assert acts("healthy", PAST) == [CHECK]
+    assert acts("healthy", SOON, health=Health.FAILING, asked=NOW - CHECK_EVERY) == [CHECK]
 
 
 @pytest.mark.parametrize("health", Health)
 def test_an_old_answer_is_not_acted_on(health: Health) -> None:
     old = NOW - FRESH - SECOND
-    assert acts("healthy", PAST - SECOND, health=health, asked=old) == [ASK]
+    assert acts("healthy", PAST - SECOND, health=health, asked=old) == [CHECK]
 
 
 @pytest.mark.parametrize("health", [None, *Health])
@@ -154,7 +154,7 @@ def test_nothing_is_decided_while_the_destination_cannot_be_asked(health: Health
     assert wait.why is not None
     assert "host2 is away" in wait.why
     assert acts("healthy", PAST, frozenset({"host1"}), waits_for=wait.why) == []
-    assert acts("healthy", PAST, waits_for=wait.why) == [ASK, Wait("m", None)]
+    assert acts("healthy", PAST, waits_for=wait.why) == [CHECK, Wait("m", None)]
 
 
 @pytest.mark.parametrize("health", [None, *Health])
@@ -164,7 +164,7 @@ def test_neither_confirm_nor_revert_begins_without_the_source(health: Health | N
     assert isinstance(wait, Wait)
     assert wait.why is not None
     assert "host1 is away" in wait.why
-    assert acts("healthy", deadline, waits_for=wait.why) == [ASK, Wait("m", None)]
+    assert acts("healthy", deadline, waits_for=wait.why) == [CHECK, Wait("m", None)]
 
 
 @pytest.mark.parametrize("health", [None, *Health])
@@ -204,7 +204,7 @@ def test_with_both_hosts_dead_a_policy_waits_for_a_persons_confirm() -> None:
 
 
 def end_wait_deleted(deadline: dt.datetime) -> list[PolicyAction]:
-    return [EndWait("m", "confirm", deadline, unasked=True)]
+    return [EndWait("m", "confirm", deadline, for_delete=True)]
 
 
 def test_only_hosts_that_matter_are_looked_at() -> None:

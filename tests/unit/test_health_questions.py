@@ -113,8 +113,8 @@ def site(tmp_path: Path) -> Site:
 
 def test_any_keeper_takes_the_one_answer(site: Site) -> None:
     first, second = site.checks(), site.checks()
-    first.ask(site.move)
-    second.ask(site.move)
+    first.check(site.move)
+    second.check(site.move)
     (key,) = site.nodes()
     node = site.coordination.get(command_path("host2", key))
     assert node is not None
@@ -132,7 +132,7 @@ def test_any_keeper_takes_the_one_answer(site: Site) -> None:
 
 def test_an_answer_that_breaks_its_schema_is_a_failure_that_names_the_host(site: Site) -> None:
     checks = site.checks()
-    checks.ask(site.move)
+    checks.check(site.move)
     (key,) = site.nodes()
     result = commands.Result(key=key, epoch=EPOCH, value={"running": "yes"})
     assert site.coordination.create(result_path("host2", key), codec.encode(result))
@@ -144,7 +144,7 @@ def test_an_answer_that_breaks_its_schema_is_a_failure_that_names_the_host(site:
 
 def test_an_answer_under_an_older_claim_says_nothing(site: Site) -> None:
     checks = site.checks()
-    checks.ask(site.move)
+    checks.check(site.move)
     site.answer(EPOCH - 1)
     site.collect(checks)
     assert (site.nodes(), site.read().health) == ([], None)
@@ -152,7 +152,7 @@ def test_an_answer_under_an_older_claim_says_nothing(site: Site) -> None:
 
 def test_nobody_asks_once_the_move_was_claimed_anew(site: Site) -> None:
     assert site.coordination.create(epoch_path(site.move), str(EPOCH + 1).encode())
-    site.checks().ask(site.move)
+    site.checks().check(site.move)
     assert site.nodes() == []
 
 
@@ -160,7 +160,7 @@ def test_nobody_asks_once_the_move_was_claimed_anew(site: Site) -> None:
 @pytest.mark.parametrize("answered", [False, True])
 def test_a_question_that_nobody_needs_any_more_is_removed(site: Site, columns: dict[str, Any], answered: bool) -> None:
     asker = site.checks()
-    asker.ask(site.move)
+    asker.check(site.move)
     site.collect(asker)
     if answered:
         site.answer()
@@ -170,7 +170,7 @@ def test_a_question_that_nobody_needs_any_more_is_removed(site: Site, columns: d
 
 
 def test_what_a_killed_keeper_asked_is_found_on_every_host(site: Site) -> None:
-    site.checks().ask(site.move)
+    site.checks().check(site.move)
     site.set(state="done")
     site.collect(site.checks())
     assert site.nodes() == []
@@ -178,7 +178,7 @@ def test_what_a_killed_keeper_asked_is_found_on_every_host(site: Site) -> None:
 
 def test_no_answer_in_time_is_none(site: Site) -> None:
     checks = site.checks()
-    checks.ask(site.move)
+    checks.check(site.move)
     (key,) = site.nodes()
     node = site.coordination.get(command_path("host2", key))
     assert node is not None
@@ -197,24 +197,24 @@ def test_no_answer_in_time_is_none(site: Site) -> None:
 
 
 @pytest.mark.parametrize(
-    ("knows", "unasked"), [(["check_health@1"], True), (["check_health@1", "check_guest@1"], False)]
+    ("knows", "uncheckable"), [(["check_health@1"], True), (["check_health@1", "check_guest@1"], False)]
 )
-def test_a_keeper_sees_which_worker_would_ask_in_another_way(site: Site, knows: list[str], unasked: bool) -> None:
+def test_a_keeper_sees_which_worker_would_ask_in_another_way(site: Site, knows: list[str], uncheckable: bool) -> None:
     with site.journal.write() as session:
         told = daemons.DaemonStatus(name="host2", host="host2", pid=1, version="0.1", knows=tuple(knows))
         daemons.mirror(session, {"host2": told})
     seen = read_snapshot(site.journal, MoveBoard(site.coordination), site.coordination, Limits())
     why = {"host2": "its worker (0.1) does not know check_guest@1: upgrade it first"}
-    assert dict(seen.unasked) == (why if unasked else {})
-    if unasked:
+    assert dict(seen.uncheckable) == (why if uncheckable else {})
+    if uncheckable:
         site.set(policy="deadline")
-        assert not read_snapshot(site.journal, MoveBoard(site.coordination), site.coordination, Limits()).unasked
+        assert not read_snapshot(site.journal, MoveBoard(site.coordination), site.coordination, Limits()).uncheckable
 
 
 def test_a_stopped_server_needs_no_guest(site: Site) -> None:
     site.set(before=record(stopped=True))
     checks = site.checks()
-    checks.ask(site.move)
+    checks.check(site.move)
     (key,) = site.nodes()
     off = msgspec.structs.replace(HEALTHY, running=False, running_for=0.0, answers=None)
     result = commands.Result(key=key, epoch=EPOCH, value=msgspec.to_builtins(off))
