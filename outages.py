@@ -10,7 +10,7 @@ import threading
 import time
 from typing import Final
 
-MOST_TOLD: Final = 1000
+MOST_LOGGED: Final = 1000
 """So many refused things are remembered as told; of more than that, the oldest would be told again."""
 
 AGAIN: Final = 60.0
@@ -48,16 +48,16 @@ class Once:
     def __init__(self, log: logging.Logger, level: int = logging.WARNING) -> None:
         self._log = log
         self._level = level
-        self._told: dict[str, str] = {}
+        self._logged: dict[str, str] = {}
 
-    def tell(self, what: str, why: object) -> None:
+    def log_once(self, what: str, why: object) -> None:
         """``what`` names the thing; it may be met again at each look."""
         text = " ".join(str(why).split())
-        if self._told.get(what) == text:
+        if self._logged.get(what) == text:
             return
-        self._told[what] = text
-        if len(self._told) > MOST_TOLD:
-            del self._told[next(iter(self._told))]
+        self._logged[what] = text
+        if len(self._logged) > MOST_LOGGED:
+            del self._logged[next(iter(self._logged))]
         self._log.log(self._level, "%s: %s", what, text)
 
 
@@ -72,7 +72,7 @@ class Seldom:
         self._said: dict[str, float] = {}
         self._left_out: dict[str, int] = {}
 
-    def tell(self, kind: str, why: object, *, trace: bool = False) -> None:
+    def log_once(self, kind: str, why: object, *, trace: bool = False) -> None:
         """``kind`` is one of a few, never a stranger's word; of one kind those in between are counted.
 
         ``trace``: with the exception that is being handled.

@@ -48,7 +48,7 @@ class Daemon(Command, abc.ABC):
             rights.require_private(Path(file))
         log.setup(conf, "droveway")
         signals = Signals(signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-        with contextlib.ExitStack() as stack, _told_of():
+        with contextlib.ExitStack() as stack, _log_unforeseen():
             loops = self.running(conf, parsed_args, stack)
             systemd.notify(systemd.READY)
             LOG.info("Ready")
@@ -60,7 +60,7 @@ class Daemon(Command, abc.ABC):
 
 
 @contextlib.contextmanager
-def _told_of() -> Iterator[None]:
+def _log_unforeseen() -> Iterator[None]:
     """An error that nobody foresaw goes into the log with its traceback: that is where an operator looks."""
     try:
         yield

@@ -272,7 +272,7 @@ def guarded(
             failure = _failure(name, error)
             if failure.message != said:
                 said = failure.message
-                _tell(run, name, direction, failure, error)
+                _log_failure(run, name, direction, failure, error)
         else:
             return value
         if not must_go_on and not (at_no_return and not _proved_undone(failure)):
@@ -284,7 +284,7 @@ def guarded(
         pause = min(pause * 2, LONGEST_PAUSE)
 
 
-def _tell(run: Run, name: str, direction: Direction, failure: StepError, error: Exception) -> None:
+def _log_failure(run: Run, name: str, direction: Direction, failure: StepError, error: Exception) -> None:
     """Log the failure; of one that nobody foresaw the traceback, which is nowhere else."""
     what = name if direction == "execute" else f"{name} (undo)"
     where = f" on host {failure.host}" if failure.host else ""

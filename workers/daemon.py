@@ -249,7 +249,7 @@ class Worker:
                 outage.note(error)
             except Refused as error:
                 self._registered = False
-                self._refused.tell(f"The worker of {self.host} is refused", error)
+                self._refused.log_once(f"The worker of {self.host} is refused", error)
             except Exception:
                 # A host that is registered must not go deaf: what failed is looked at again.
                 LOG.exception("The worker of %s could not look at its commands", self.host)
@@ -328,7 +328,7 @@ class Worker:
                 del self._runs[slot]
                 key = run.command.key
                 if run.why:
-                    self._unfinished.tell(f"{key} is left", run.why)
+                    self._unfinished.log_once(f"{key} is left", run.why)
                 if run.left_begun and not self._stopping:
                     unwatch = self.coordination.watch(command_path(self.host, key), self._wakeup.set)
                     self._left[key] = _Left(run.command.epoch, time.monotonic() + POLL_EVERY, unwatch)
@@ -341,11 +341,11 @@ class Worker:
             command = codec.decode_command(found[0])
             parse_key(command.key)
         except Refused as error:
-            self._refused.tell(f"The command {key[:200]} of {self.host} is refused", error)
+            self._refused.log_once(f"The command {key[:200]} of {self.host} is refused", error)
             return None
         if (command.key, command.host) != (key, self.host):
             why = f"it names {command.key[:80]} on {command.host[:80]}"
-            self._refused.tell(f"The command {key[:200]} of {self.host} is refused", why)
+            self._refused.log_once(f"The command {key[:200]} of {self.host} is refused", why)
             return None
         return command
 

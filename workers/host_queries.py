@@ -98,7 +98,7 @@ class HostQueries:
         try:
             query = codec.decode_query(found[0], self._host, name)
         except Refused as error:
-            self._refused.tell(f"The inquiry {name[:200]} to {self._host} is refused", error)
+            self._refused.log_once(f"The inquiry {name[:200]} to {self._host} is refused", error)
             return
         for page in self._pages(query):
             late = time.monotonic() - began > query.seconds

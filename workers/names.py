@@ -15,7 +15,7 @@ LOG = logging.getLogger(__name__)
 _NOREPLACE: Final = 1
 _NO_FLAGS: Final = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
-_TOLD: Final = Once(LOG)
+_NOTICES: Final = Once(LOG)
 
 
 def rename(old_directory: int, old: str, new_directory: int, new: str) -> None:
@@ -29,7 +29,9 @@ def rename(old_directory: int, old: str, new_directory: int, new: str) -> None:
     code = ctypes.get_errno()
     if code not in _NO_FLAGS:
         raise OSError(code, os.strerror(code), old, None, new)
-    _TOLD.tell("Directories get their names after a look", "their file system has no rename that spares what is there")
+    _NOTICES.log_once(
+        "Directories get their names after a look", "their file system has no rename that spares what is there"
+    )
     if _is_there(new_directory, new):
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), new)
     os.rename(old, new, src_dir_fd=old_directory, dst_dir_fd=new_directory)

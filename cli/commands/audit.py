@@ -61,12 +61,12 @@ class Audit(Lister):
             from droveway.audit import run
 
             report = run.audit(self._sources)
-            self._tell(report)
+            self._print_summary(report)
             return COLUMNS, [[found.as_dict()[name] for name in COLUMNS] for found in report.findings]
         from droveway.audit.heal import mending
 
         self._healing = mending.plan(self._sources, site.away())
-        self._tell(self._healing.report)
+        self._print_summary(self._healing.report)
         return PLANNED, [[mend.as_dict()[name] for name in PLANNED] for mend in self._healing.mends]
 
     def produce_output(self, parsed_args: argparse.Namespace, column_names: Sequence[str], data: Any) -> int:
@@ -86,7 +86,7 @@ class Audit(Lister):
                 return self._heal(self._site, self._healing)
             return FOUND if self._found else 0
 
-    def _tell(self, report: Report) -> None:
+    def _print_summary(self, report: Report) -> None:
         counted = ", ".join(f"{count} {name}" for name, count in report.counted.items())
         self.app.stderr.write(f"checked {counted}\n")
         for noted in report.noted:

@@ -137,7 +137,7 @@ class HostChannel:
             try:
                 standing = decode_command(present[0])
             except Refused as error:
-                REFUSED.tell(f"The command {command.key} of host {command.host} is refused", error)
+                REFUSED.log_once(f"The command {command.key} of host {command.host} is refused", error)
                 standing = msgspec.structs.replace(command, epoch=0)
             if standing.epoch > command.epoch:
                 raise Fenced(f"command {command.key} was adopted by epoch {standing.epoch}, newer than {command.epoch}")
@@ -293,7 +293,7 @@ class HostChannel:
                 return result
             look()  # ends the wait, unless our claim stands: then nobody can have asked under a newer one
             why = f"it was given to epoch {result.epoch}, newer than {command.epoch}"
-            REFUSED.tell(f"The result of {key} on host {host} is refused", why)
+            REFUSED.log_once(f"The result of {key} on host {host} is refused", why)
         self._coordination.delete(result_path(host, key))
         return None
 
@@ -302,7 +302,7 @@ class HostChannel:
         try:
             return None if node is None else decoded(node[0])
         except Refused as error:
-            REFUSED.tell(f"{what} is refused", error)
+            REFUSED.log_once(f"{what} is refused", error)
             raise
 
     def _query(self, hosts: Sequence[str], seconds: float) -> dict[str, HostContents]:

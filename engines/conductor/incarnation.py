@@ -79,7 +79,7 @@ def believed(told: Iterable[commands.Registration], most: int) -> list[commands.
             found.append(each)
         else:
             why = f"it has seen epoch {each.epoch}, and none above {most} was given to any host"
-            registrations.REFUSED.tell(f"The registration of host {each.host} is refused", why)
+            registrations.REFUSED.log_once(f"The registration of host {each.host} is refused", why)
     return found
 
 

@@ -29,10 +29,10 @@ def workers(coordination: Coordination) -> dict[str, Registration]:
         try:
             registration = decode(node[0], Registration)
         except Refused as error:
-            REFUSED.tell(f"The registration of host {host} is refused", error)
+            REFUSED.log_once(f"The registration of host {host} is refused", error)
             continue
         if registration.host == host:
             found[host] = registration
         else:
-            REFUSED.tell(f"The registration of host {host} is refused", f"it names {registration.host[:80]}")
+            REFUSED.log_once(f"The registration of host {host} is refused", f"it names {registration.host[:80]}")
     return found

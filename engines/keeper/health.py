@@ -158,7 +158,7 @@ class HealthChecks:
         for host in sorted(hosts):
             for key in sorted(key for key in self._channel.keys(host) if key.startswith(_PREFIX)):
                 if (found := _KEY.fullmatch(key)) is None:
-                    REFUSED.tell(f"The node {key[:200]} of host {host} is refused", "it names no question")
+                    REFUSED.log_once(f"The node {key[:200]} of host {host} is refused", "it names no question")
                     continue
                 yield _Question(host, key, found[1], _EPOCH + dt.timedelta(seconds=int(found[2])))
 

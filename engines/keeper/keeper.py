@@ -277,14 +277,14 @@ class Keeper:
         snapshot = self._read_snapshot()
         if self._health.collect([seen.waiting for seen in snapshot.moves if seen.waiting], snapshot.now):
             snapshot = self._read_snapshot()
-        self._tell_unrunnable(snapshot)
+        self._log_unrunnable(snapshot)
         actions = decide(snapshot, self._limits)
         self._left = {**snapshot.posted, **{each.posting.flow: False for each in actions if isinstance(each, Post)}}
         for action in actions:
             self._act(action)
         return actions
 
-    def _tell_unrunnable(self, snapshot: Snapshot) -> None:
+    def _log_unrunnable(self, snapshot: Snapshot) -> None:
         """Log each flow once, for as long as it waits, that no conductor can run."""
         waits = {seen.posting.flow: seen.posting for seen in snapshot.moves if seen.posting and not seen.runnable}
         for flow in waits.keys() - self._unrunnable:

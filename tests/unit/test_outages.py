@@ -42,9 +42,9 @@ def test_a_complaint_is_a_line_a_minute_and_counts_what_is_left_out(
     """A stranger who knocks again and again fills no log, and hides no other one's knock."""
     seldom = Seldom(LOG, "Turned away")
     for second in range(70):
-        seldom.tell("peer", f"one of {second}")
+        seldom.log_once("peer", f"one of {second}")
         clock[0] += 1
-    seldom.tell("noise", "another")
+    seldom.log_once("noise", "another")
     assert caplog.messages == [
         "Turned away: one of 0",
         "Turned away: one of 60 (and 59 more like it since the last line)",
@@ -56,7 +56,7 @@ def test_a_strangers_words_are_one_short_line_that_no_terminal_obeys(
     clock: list[float], caplog: pytest.LogCaptureFixture
 ) -> None:
     seldom = Seldom(LOG, "Turned away")
-    seldom.tell("peer", "a\nWARNING b\x1b[2J\u202e\0" + "c" * (1 << 20))
+    seldom.log_once("peer", "a\nWARNING b\x1b[2J\u202e\0" + "c" * (1 << 20))
     [line] = caplog.messages
     assert line.startswith("Turned away: a WARNING b?[2J??ccc")
     assert len(line) < LONGEST + 40

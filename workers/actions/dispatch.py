@@ -35,13 +35,13 @@ def run(ctx: Context, details: Any) -> dict[str, Any]:
     except (Fenced, CoordinationLost, Parked):
         raise
     except StepError as error:
-        raise _told(ctx, _located(ctx, error)) from None
+        raise _logged(ctx, _located(ctx, error)) from None
     except DrovewayError as error:
-        raise _told(ctx, ctx.failed(str(error), code=error.code)) from None
+        raise _logged(ctx, ctx.failed(str(error), code=error.code)) from None
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise _told(ctx, _disk_full(ctx)) from None
-        raise _told(ctx, ctx.failed(f"{command.action} failed on {ctx.host.name}: {error}", code="io")) from None
+            raise _logged(ctx, _disk_full(ctx)) from None
+        raise _logged(ctx, ctx.failed(f"{command.action} failed on {ctx.host.name}: {error}", code="io")) from None
     except Exception as error:
         LOG.exception("%s failed inside", _what(ctx))
         text = f"{command.action} met {type(error).__name__} on {ctx.host.name}: {error}"
@@ -51,7 +51,7 @@ def run(ctx: Context, details: Any) -> dict[str, Any]:
     return value
 
 
-def _told(ctx: Context, error: StepError) -> StepError:
+def _logged(ctx: Context, error: StepError) -> StepError:
     """The error, once it is logged."""
     LOG.info("%s failed: %s: %s", _what(ctx), error.error_code, printable(error.message))
     return error

@@ -89,7 +89,7 @@ class TransferServer:
                 if self._listener is not listener:
                     return
                 # Too many files are open, say. That ends, and the worker has to serve disks then.
-                self._turned_away.tell("accept", f"everybody: {error}")
+                self._turned_away.log_once("accept", f"everybody: {error}")
                 self._stopping.wait(ACCEPT_AGAIN)
                 continue
             self._enter(frames.FrameSocket(stream))
@@ -103,7 +103,7 @@ class TransferServer:
                     self._spawn(self._serve, connection)
                 except RuntimeError as error:  # this machine has no thread left, for now
                     del self._open[connection]
-                    self._turned_away.tell("thread", f"everybody: {error}")
+                    self._turned_away.log_once("thread", f"everybody: {error}")
                 else:
                     return
         connection.close()
@@ -113,10 +113,10 @@ class TransferServer:
             return True
         mute = next((connection for connection, admitted in self._open.items() if not admitted), None)
         if mute is None:
-            self._turned_away.tell("full", f"one peer more than {MOST_CONNECTIONS}")
+            self._turned_away.log_once("full", f"one peer more than {MOST_CONNECTIONS}")
             return False
         # Else whoever can connect could keep all others out, without proof of anything.
-        self._turned_away.tell(
+        self._turned_away.log_once(
             "full", f"{address_of(mute.stream)}, which had asked for nothing while there were {MOST_CONNECTIONS} peers"
         )
         del self._open[mute]
@@ -134,15 +134,15 @@ class TransferServer:
             self._answer(connection, hello, who)
         except Unwelcome as error:
             if connection in self._open:  # else it was ended here, and said no more
-                self._turned_away.tell(error.kind, error)
+                self._turned_away.log_once(error.kind, error)
         except frames.Malformed as error:
-            self._turned_away.tell("malformed", f"{who}: {error}")
+            self._turned_away.log_once("malformed", f"{who}: {error}")
         except OSError as error:
             if isinstance(error, TimeoutError) and self._open.get(connection) is False:
-                self._turned_away.tell("mute", f"{who}, which had asked for nothing within {HANDSHAKE:g} s")
+                self._turned_away.log_once("mute", f"{who}, which had asked for nothing within {HANDSHAKE:g} s")
             LOG.debug("A disk transfer from %s broke off: %s", who, error)
         except Exception as error:  # noqa: BLE001 - told with all that is known, and no peer fills the log with it
-            self._turned_away.tell("failed", f"{who}, which could not be answered: {error!r}", trace=True)
+            self._turned_away.log_once("failed", f"{who}, which could not be answered: {error!r}", trace=True)
         finally:
             with self._lock:
                 self._open.pop(connection, None)
@@ -172,7 +172,7 @@ class TransferServer:
             self._refuse(connection, who, {"code": error.code, "message": str(error), "host": self.host})
 
     def _refuse(self, connection: frames.FrameSocket, who: str, error: dict[str, str]) -> None:
-        self._turned_away.tell(error["code"], f"{who}: {error['message']}")
+        self._turned_away.log_once(error["code"], f"{who}: {error['message']}")
         connection.send(frames.Refusal(error=error))
 
     def _admitted(self, connection: frames.FrameSocket, hello: frames.Frame) -> LocalSource:

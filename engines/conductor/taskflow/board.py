@@ -216,7 +216,7 @@ class MoveBoard(impl_zookeeper.ZookeeperJobBoard):
             data, _stat = request.get()
             job = self._job(path, data)
         except (ValueError, TypeError, KeyError, RecursionError, msgspec.ValidationError) as error:
-            self._refused.tell(f"The job at {path[:200]} is refused and removed", error)
+            self._refused.log_once(f"The job at {path[:200]} is refused and removed", error)
             # The keeper offers the flow again, if there is one.  Nothing waits for an answer on this thread.
             self._client.delete_async(path)
             return
