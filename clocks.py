@@ -62,7 +62,7 @@ class _Reading:
 
     shown: dt.datetime
     asked: float
-    told: float
+    answered: float
 
 
 class Steady:
@@ -91,7 +91,7 @@ class Steady:
         return deadline <= now - dt.timedelta(seconds=max(0.0, ahead))
 
     def _compare(self, last: _Reading, reading: _Reading) -> None:
-        most, least = reading.told - last.asked, reading.asked - last.told
+        most, least = reading.answered - last.asked, reading.asked - last.answered
         told, slack = (reading.shown - last.shown).total_seconds(), JUMP + DRIFT * most
         if told > most + slack:
             # What was written since the jump, and looks older, has to wait a little longer.

@@ -34,13 +34,13 @@ class Output:
         """Write the text, now or with the next flush."""
         if self._stream is None:
             raise OutputLost("the output could not be written (it is closed)")
-        with _told():
+        with _reporting_loss():
             return self._stream.write(text)
 
     def flush(self) -> None:
         """Write what is left to write."""
         if self._stream is not None:
-            with _told():
+            with _reporting_loss():
                 self._stream.flush()
 
     def isatty(self) -> bool:
@@ -58,7 +58,7 @@ class Output:
 
 
 @contextlib.contextmanager
-def _told() -> Iterator[None]:
+def _reporting_loss() -> Iterator[None]:
     try:
         yield
     except BrokenPipeError:

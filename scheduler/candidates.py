@@ -70,7 +70,7 @@ def _explained(
         return selection
     found = reasons(placement, request, set(unoffered.values()))
     told = {host: found[provider] for host, provider in unoffered.items() if provider in found}
-    return selection.told(told)
+    return selection.with_reasons(told)
 
 
 def _no_valid_host(request: MoveRequest, selection: Selection) -> str:

@@ -34,7 +34,7 @@ class Selection:
     chosen: list[Destination]
     rejected: dict[str, Rejection]
 
-    def told(self, reasons: Mapping[str, str]) -> Selection:
+    def with_reasons(self, reasons: Mapping[str, str]) -> Selection:
         """The same with other reasons against some hosts."""
         told = {host: replace(self.rejected[host], reason=reason) for host, reason in reasons.items()}
         return replace(self, rejected=self.rejected | told)

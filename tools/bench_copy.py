@@ -132,7 +132,7 @@ def droveway(site: Site, identity: Identity | None = None) -> Iterator[Copy]:
     endpoint: Endpoint = UnixEndpoint(f"{site.folder}/socket")
     if identity is not None:
         where = f"127.0.0.1:{free_port()}"
-        endpoint = TlsEndpoint(SOURCE, where, identity, told=where)
+        endpoint = TlsEndpoint(SOURCE, where, identity, advertised=where)
     status = site.disk.stat()
     disk = SetAsideDisk(
         name="disk",

@@ -62,7 +62,7 @@ class Context:
         command: Command,
         *,
         probe: Probe | None = None,
-        tell: Callable[[Progress], None] = _no_progress,
+        report: Callable[[Progress], None] = _no_progress,
     ) -> None:
         self.host = host
         self.command = command
@@ -74,9 +74,9 @@ class Context:
         self._fence = Fence(host.coordination, host.journal, command)
         self._session = host.coordination.session
         self._probe = probe
-        self._tell = tell
-        self._told = float("-inf")
-        self._telling = threading.Lock()
+        self._report = report
+        self._reported = float("-inf")
+        self._reporting = threading.Lock()
         self._ends = time.monotonic() + command.deadline
         self._cancelled = threading.Event()
         self._stopped = False
@@ -148,12 +148,12 @@ class Context:
 
     def progress(self, done: int, total: int, *, kept: int = 0, seconds: float = 0.0) -> None:
         """Tell how far the action is, at most twice a second and when it is all; see `Progress`."""
-        with self._telling:
+        with self._reporting:
             now = time.monotonic()
-            if now - self._told < PROGRESS_SECONDS and done < total:
+            if now - self._reported < PROGRESS_SECONDS and done < total:
                 return
-            self._told = now
-        self._tell(Progress(key=self.command.key, done=done, total=total, kept=kept, seconds=seconds))
+            self._reported = now
+        self._report(Progress(key=self.command.key, done=done, total=total, kept=kept, seconds=seconds))
 
     def is_live(self, move: str) -> bool:
         """Whether the move is claimed and has not ended."""

@@ -74,7 +74,7 @@ class Run:
         """Whether it ended without a result: a newer stamp of the command, or a new session, enters it again."""
         self.why = ""
         """Why it did."""
-        self._context = Context(host, command, probe=probe, tell=self._tell)
+        self._context = Context(host, command, probe=probe, report=self._report)
         self._thread = threading.Thread(target=self._carry_out, name=command.key, daemon=True)
 
     def start(self, done: threading.Event) -> None:
@@ -177,11 +177,11 @@ class Run:
                 key=self.command.key,
                 epoch=self._context.epoch,
                 value=value,
-                error=told(error) if error is not None else None,
+                error=readable(error) if error is not None else None,
             )
         )
 
-    def _tell(self, progress: commands.Progress) -> None:
+    def _report(self, progress: commands.Progress) -> None:
         data = codec.encode(progress)
         path = progress_path(self.host.name, self.command.key)
         try:
@@ -191,7 +191,7 @@ class Run:
             LOG.debug("How far %s is could not be told: %s", self.command.key, error)  # the next word replaces it
 
 
-def told(error: StepError) -> dict[str, str]:
+def readable(error: StepError) -> dict[str, str]:
     """The error as a conductor can read it: the words in it may be those of a stranger, and of any length."""
     return {name: harmless(text) for name, text in error.as_dict().items()}
 

@@ -184,8 +184,8 @@ def facts(move: Move | View) -> dict[str, Any]:
     from droveway.cli.view import rate
     from droveway.persistence.journal.states import ADVICE, State
 
-    told = rate.told(move)
-    speed, left = rate.rate(told), rate.left(told)
+    reported = rate.reported(move)
+    speed, left = rate.rate(reported), rate.left(reported)
     return {
         "id": move.id,
         "kind": move.kind,

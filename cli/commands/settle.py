@@ -93,7 +93,7 @@ class Settle(OfMove):
         if parsed_args.step is not None or parsed_args.found is not None:
             raise Refused("--cell settles a database, not a step: leave STEP and --as out")
         with contextlib.ExitStack() as stack:
-            told = settling_cells.settle(
+            written = settling_cells.settle(
                 site,
                 site.answering(stack),
                 parsed_args.move,
@@ -101,7 +101,7 @@ class Settle(OfMove):
                 who=getpass.getuser(),
                 reason=parsed_args.reason,
             )
-        for line in told or ["nothing differs from what the move left there"]:
+        for line in written or ["nothing differs from what the move left there"]:
             print(printable(line))
         return 0
 

@@ -174,4 +174,4 @@ def _endpoint(conf: cfg.ConfigOpts, host: str, identity: Identity | None) -> End
             "give certificate, key and authority of [tls]"
         )
     certificates.require_name(identity, host)
-    return TlsEndpoint(host, listen, identity, told=conf.worker.transfer_address or "")
+    return TlsEndpoint(host, listen, identity, advertised=conf.worker.transfer_address or "")

@@ -113,7 +113,7 @@ class Watcher:
         self._site = site
         self._move = move_id
         self._series = Series()
-        self._told: dt.datetime | None = None
+        self._reported: dt.datetime | None = None
         self._heard = 0.0
         self._checked = float("-inf")
         self._is_run = True
@@ -145,12 +145,12 @@ class Watcher:
         )
 
     def _listen(self, move: Move) -> None:
-        if not (told := rate.told(move)):
+        if not (reported := rate.reported(move)):
             self._series.clear()
-            self._told = None
-        elif move.progress_at != self._told:
-            self._told, self._heard = move.progress_at, time.monotonic()
-            self._series.add(*told)
+            self._reported = None
+        elif move.progress_at != self._reported:
+            self._reported, self._heard = move.progress_at, time.monotonic()
+            self._series.add(*reported)
 
     def _is_carried(self) -> bool:
         if time.monotonic() - self._checked >= _RUN_CHECK:

@@ -32,7 +32,7 @@ class Sample:
         return self.done - self.kept
 
 
-def told(move: Move | View) -> list[Sample]:
+def reported(move: Move | View) -> list[Sample]:
     """The last word of the running step's host, which stands for the run so far; none when it told none."""
     if move.progress_done is None or move.progress_total is None:
         return []

@@ -147,10 +147,10 @@ def _between_reads() -> Iterator[Callable[[], None]]:
 
 
 @contextlib.contextmanager
-def stoppable(told: Callable[[], None], abandon: Callable[[], None] = lambda: None) -> Iterator[None]:
+def stoppable(on_stop: Callable[[], None], abandon: Callable[[], None] = lambda: None) -> Iterator[None]:
     """Ctrl-C is raised in the block, which parks what runs; a second one ends the process, as a kill would.
 
-    ``told`` is called with the first one and ``abandon`` with the second, both by the signal's handler.
+    ``on_stop`` is called with the first one and ``abandon`` with the second, both by the signal's handler.
     """
 
     def second(_number: int, _frame: FrameType | None) -> None:
@@ -159,7 +159,7 @@ def stoppable(told: Callable[[], None], abandon: Callable[[], None] = lambda: No
 
     def first(_number: int, _frame: FrameType | None) -> None:
         signal.signal(signal.SIGINT, second)
-        told()
+        on_stop()
         raise KeyboardInterrupt
 
     before = signal.signal(signal.SIGINT, first)

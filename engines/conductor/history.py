@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from droveway.clocks import now
 from droveway.engines.conductor.fencing import Standing
-from droveway.engines.conductor.progress import NOTHING_TOLD
+from droveway.engines.conductor.progress import NOTHING_REPORTED
 from droveway.errors import DrovewayError
 from droveway.flows.step import Where
 from droveway.persistence.database import Executor
@@ -36,7 +36,7 @@ _END: Final = _set(_STEPS, "ended_at", "epoch", "result", "error").where(
 _STANDS_AT: Final = _set(_MOVES, "step", "step_number", "step_count", "updated_at").where(
     _MOVES.c.id == sa.bindparam("move")
 )
-_TELLS_NOTHING: Final = _STANDS_AT.values(NOTHING_TOLD)
+_REPORTS_NOTHING: Final = _STANDS_AT.values(NOTHING_REPORTED)
 
 Run = tuple[str, str]
 """A step's name and a direction."""
@@ -100,7 +100,7 @@ class History:
         if seq is not None:
             self._again.add((step, direction))
         else:
-            stands = _TELLS_NOTHING
+            stands = _REPORTS_NOTHING
             row = {
                 "flow_uuid": self.flow_uuid,
                 "step": step,
@@ -125,7 +125,7 @@ class History:
             "updated_at": now(),
         }
         transaction.execute(stands, {"move": self.move_id, **{f"new_{name}": to for name, to in columns.items()}})
-        return columns if stands is _STANDS_AT else columns | NOTHING_TOLD
+        return columns if stands is _STANDS_AT else columns | NOTHING_REPORTED
 
     def end(
         self,

@@ -25,7 +25,7 @@ FIRST_AFTER: Final = 0.4
 
 _NOW: Final = sa.func.utc_now()
 
-NOTHING_TOLD: Final = dict.fromkeys(
+NOTHING_REPORTED: Final = dict.fromkeys(
     ("progress_done", "progress_total", "progress_kept", "progress_seconds", "progress_at")
 )
 """The columns of a move whose running step has told nothing yet."""
@@ -52,8 +52,8 @@ class ProgressNote:
         if time.monotonic() < self._next:
             return
         self._next = time.monotonic() + NOTE_EVERY
-        told = self._read()
-        if told is None or told == self._kept:
+        reported = self._read()
+        if reported is None or reported == self._kept:
             return
         try:
             with self._write() as session:
@@ -63,15 +63,18 @@ class ProgressNote:
                     .ordered_values(
                         # What an earlier claim has kept already is no progress of this one.  It comes first: MariaDB
                         # compares with what was assigned before it.
-                        (Move.progress_at, sa.case((Move.progress_done == told.done, Move.progress_at), else_=_NOW)),
-                        (Move.progress_done, told.done),
-                        (Move.progress_total, told.total),
-                        (Move.progress_kept, told.kept),
-                        (Move.progress_seconds, told.seconds),
+                        (
+                            Move.progress_at,
+                            sa.case((Move.progress_done == reported.done, Move.progress_at), else_=_NOW),
+                        ),
+                        (Move.progress_done, reported.done),
+                        (Move.progress_total, reported.total),
+                        (Move.progress_kept, reported.kept),
+                        (Move.progress_seconds, reported.seconds),
                     )
                     .execution_options(synchronize_session=False)
                 )
         except WriteFailed as error:
             LOG.debug("How far move %s is could not be kept: %s", self._move, error)  # the next word replaces it
             return
-        self._kept = told
+        self._kept = reported

@@ -90,19 +90,19 @@ _OPEN: Final = sa.select(cell.Migration).where(
 class _Writing:
     """Changes rows and tells what it changed."""
 
-    told: list[str] = dataclasses.field(default_factory=list)
+    written: list[str] = dataclasses.field(default_factory=list)
 
     def set(self, row: Any, **wanted: Any) -> None:
         for column, value in wanted.items():
             present = getattr(row, column)
             if present != value:
-                self.told.append(f"{row.__tablename__}.{column}: {present} -> {value}")
+                self.written.append(f"{row.__tablename__}.{column}: {present} -> {value}")
                 setattr(row, column, value)
 
     def set_json(self, row: Any, column: str, wanted: dict[str, Any] | None) -> None:
         present = getattr(row, column)
         if (None if present is None else objects.decode(present)) != wanted:
-            self.told.append(f"{row.__tablename__}.{column}: as the move left it")
+            self.written.append(f"{row.__tablename__}.{column}: as the move left it")
             setattr(row, column, None if wanted is None else objects.encode(wanted))
 
 
@@ -141,7 +141,7 @@ def settle(site: Site, coordination: Coordination, name: str, where: str, *, who
     epoch = fencing.claim(site.journal, move.id, f"{OPERATOR}{who}", quarantine_after=sys.maxsize)
     try:
         with deadlines.running(STEP, site.conf.conductor.step_deadline):
-            told = _write(case, where, epoch)
+            written = _write(case, where, epoch)
     except ServerDeleted:
         raise Refused(
             f"cell {move.source_cell} has no row of server {move.server_name}, and there is no other copy of it: put a "
@@ -152,11 +152,11 @@ def settle(site: Site, coordination: Coordination, name: str, where: str, *, who
             f"somebody took move {short} over meanwhile: nothing was written, ask again when it rests"
         ) from None
     else:
-        if told:
-            _note(case, epoch, {"settled": where, "by": who, "reason": reason, "wrote": told})
+        if written:
+            _note(case, epoch, {"settled": where, "by": who, "reason": reason, "wrote": written})
     finally:
         fencing.release(site.journal, move.id, epoch)
-    return told
+    return written
 
 
 def _write(case: _Case, where: str, epoch: int) -> list[str]:
@@ -250,7 +250,7 @@ def _write_cell(case: _Case, epoch: int) -> list[str]:
         # A flow that is parked has its fence until it ends.
         if found.rests:
             cells.drop_fence(move.source_cell, move.server, epoch)
-    return writing.told
+    return writing.written
 
 
 def _ended_moves(session: orm.Session, move: Move) -> dict[str, str]:
@@ -281,7 +281,7 @@ def _migration(session: orm.Session, case: _Case, writing: _Writing) -> cell.Mig
     if row is None:
         row = new_migration(move, found.record, status)
         session.add(row)
-        writing.told.append(f"migrations: the row of move {move.id[:SHORT]} was gone")
+        writing.written.append(f"migrations: the row of move {move.id[:SHORT]} was gone")
     writing.set(row, status=status)
     if found.stands.attempt and (host := found.host_of(Side.DESTINATION)):
         node = compute_node(session, host)
@@ -367,7 +367,7 @@ def _write_api(case: _Case) -> list[str]:
         wanted = objects.change_request_spec(wanted, {"flavor": record.new_flavor, "pci_requests": requests})
     with case.site.api.write() as session:
         writing.set_json(servers.request_spec(session, case.move.server), "spec", wanted)
-    return writing.told
+    return writing.written
 
 
 def _note(case: _Case, epoch: int, said: dict[str, Any]) -> None:

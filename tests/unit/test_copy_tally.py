@@ -15,7 +15,7 @@ def test_what_was_kept_is_told_apart_and_the_end_is_always_told(tmp_path: Path) 
     told: list[commands.Progress] = []
     cloud = Cloud(tmp_path)
     try:
-        tally = Tally(Context(cloud.hosts["alpha"], cloud.command("alpha", "describe_guest"), tell=told.append))
+        tally = Tally(Context(cloud.hosts["alpha"], cloud.command("alpha", "describe_guest"), report=told.append))
         tally.expect(100)
         tally.add(30, kept=True)
         tally.add(20)

@@ -98,7 +98,7 @@ def test_who_is_put_off_asks_again_within_a_minute(answering: Answering, said: f
 def test_no_word_makes_an_answer_that_no_conductor_takes() -> None:
     """A disk's name that a source tells may be in any sentence of the destination's."""
     error = StepError("x" * 2 * MOST_BYTES, code="protocol", host="\0")
-    answer = codec.decode_result(codec.encode(commands.Result(key="k", epoch=1, error=run.told(error))))
+    answer = codec.decode_result(codec.encode(commands.Result(key="k", epoch=1, error=run.readable(error))))
     assert answer.error is not None
     assert answer.error["message"] == "x" * LONGEST_ERROR + "..."
     assert answer.error["host"] == "\\x00"

@@ -405,7 +405,9 @@ def test_a_killed_run_leaves_its_command_begun(
 def test_progress_is_told_and_removed(site: Cloud) -> None:
     told: list[tuple[int, int]] = []
     command = site.command("alpha", "describe_guest")
-    context = Context(site.hosts["alpha"], command, tell=lambda progress: told.append((progress.done, progress.total)))
+    context = Context(
+        site.hosts["alpha"], command, report=lambda progress: told.append((progress.done, progress.total))
+    )
     for done in range(1000):
         context.progress(done, 1000)
     assert told[0] == (0, 1000)

@@ -46,18 +46,18 @@ def info(path: Path, disk_format: str) -> DiskInfo:
         described = _describe(through, disk_format)
         if "data-file" in described.get("format-specific", {}).get("data", {}):
             # The header says so too; whoever reads it here otherwise than QEMU is to be found, not believed.
-            headers.require_self_contained(headers.Header(0, "", "", external=True, data_file="?"), told(path))
+            headers.require_self_contained(headers.Header(0, "", "", external=True, data_file="?"), real_path(path))
         backing = described.get("backing-filename", "")
         if backing != (header.backing if header is not None else ""):
             raise StepError(
-                f"the header of {told(path)} names another backing file than qemu-img reads", code=headers.CODE
+                f"the header of {real_path(path)} names another backing file than qemu-img reads", code=headers.CODE
             )
         return DiskInfo(
             name=path.name,
             format=disk_format,
             virtual_size=described["virtual-size"],
             allocated=os.fstat(file).st_blocks * 512,
-            backing=str(Path(told(path)).parent / backing) if backing and ":" not in backing else backing,
+            backing=str(Path(real_path(path)).parent / backing) if backing and ":" not in backing else backing,
             backing_format=described.get("backing-filename-format", ""),
         )
 
@@ -82,7 +82,7 @@ def grow(path: Path, disk_format: str, size: int) -> None:
     """Grow to ``size`` bytes; done when it has that size; raises StepError when it is larger or a guest has it open."""
     present = info(path, disk_format).virtual_size
     if present > size:
-        raise StepError(f"{told(path)} has {present} bytes: a disk never shrinks (to {size})")
+        raise StepError(f"{real_path(path)} has {present} bytes: a disk never shrinks (to {size})")
     if present < size:
         with _opened(path, disk_format) as (file, through):
             _header(file, path, disk_format)
@@ -101,7 +101,7 @@ def rebase(path: Path, disk_format: str, backing: Path, backing_format: str) -> 
             os.fsync(file)
 
 
-def told(path: Path) -> str:
+def real_path(path: Path) -> str:
     """A path as people know it, also one that leads through an open directory."""
     return str(Path(os.path.realpath(path.parent)) / path.name) if _OPEN.match(str(path)) else str(path)
 
@@ -109,19 +109,19 @@ def told(path: Path) -> str:
 @contextlib.contextmanager
 def _opened(path: Path, disk_format: str) -> Iterator[tuple[int, Path]]:
     """The disk, open, and the path by which a tool gets just this file."""
-    headers.require_format(disk_format, told(path))
+    headers.require_format(disk_format, real_path(path))
     try:
         # Not waiting for anybody: what has a disk's name may be a FIFO.
         file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
     except FileNotFoundError:
-        raise StepError(f"{told(path)} is not there", code="missing") from None
+        raise StepError(f"{real_path(path)} is not there", code="missing") from None
     except OSError as error:
         if error.errno in _NO_FILE:
-            raise StepError(f"{told(path)} is no plain file", code="link") from None
+            raise StepError(f"{real_path(path)} is no plain file", code="link") from None
         raise
     try:
         if not stat.S_ISREG(os.fstat(file).st_mode):
-            raise StepError(f"{told(path)} is no plain file", code="link")
+            raise StepError(f"{real_path(path)} is no plain file", code="link")
         yield file, Path(f"/proc/self/fd/{file}")
     finally:
         os.close(file)
@@ -131,8 +131,8 @@ def _header(file: int, path: Path, disk_format: str) -> headers.Header | None:
     """What the disk says of itself; a raw disk says nothing, whatever its guest wrote into it."""
     if disk_format == headers.RAW:
         return None
-    header = headers.read(file, told(path))
-    headers.require_self_contained(header, told(path))
+    header = headers.read(file, real_path(path))
+    headers.require_self_contained(header, real_path(path))
     return header
 
 

@@ -97,10 +97,10 @@ class UnixEndpoint:
 class TlsEndpoint:
     """A TCP port; both sides prove by certificates of one authority which host's worker they are."""
 
-    def __init__(self, host: str, listen: str, identity: Identity, *, told: str = "") -> None:
-        """``listen`` is ADDRESS:PORT; ``told``, NAME:PORT, is where others reach it, else the host's name is."""
+    def __init__(self, host: str, listen: str, identity: Identity, *, advertised: str = "") -> None:
+        """``listen`` is ADDRESS:PORT; ``advertised``, NAME:PORT, is where others reach it, else the host's name is."""
         self._where = split(listen)
-        name, port = split(told) if told else (host, self._where[1])
+        name, port = split(advertised) if advertised else (host, self._where[1])
         self.address = f"tcp:{name}:{port}"
         self._identity = identity
 

@@ -93,7 +93,7 @@ def hold(ctx: Context) -> Homes:
 
 def require_no_evacuation(ctx: Context, row: Instance) -> None:
     """Raise StepError (``being-evacuated``) while Nova evacuates the server, unless that was told already."""
-    if evacuations.is_under_way(row.task_state) and not _was_told(ctx):
+    if evacuations.is_under_way(row.task_state) and not _was_reported(ctx):
         name = ctx.move.server_name
         raise StepError(
             f"Nova evacuates server {name} from {row.host or 'no host'} (task {row.task_state}), so it is not deleted "
@@ -151,7 +151,7 @@ def _locked(session: orm.Session, server: str) -> Instance | None:
     return session.scalar(_LIVE.with_for_update(), {"server": server})
 
 
-def _was_told(ctx: Context) -> bool:
+def _was_reported(ctx: Context) -> bool:
     """Whether this step has rested for the evacuation before, so that whoever let it go on knows of it."""
     return any(
         run.error is not None and run.error.get("code") == UNDER_WAY

@@ -106,7 +106,7 @@ class Cloud:
             files = self.authority.issue(name, names=(name,))
             identity = certificates.read(files.certificate, files.key, files.authority)
             where = f"127.0.0.1:{free_port()}"
-            endpoint = TlsEndpoint(name, where, identity, told=where)
+            endpoint = TlsEndpoint(name, where, identity, advertised=where)
         self.endpoints[name] = endpoint
         self.hosts[name] = Host(
             name=name,
@@ -214,7 +214,7 @@ class Cloud:
     ) -> dict[str, Any]:
         """Carry the action out as the daemon would, without one."""
         command = self.command(host, action, details, **facts)
-        context = Context(self.hosts[host], command, probe=probe, tell=tell)
+        context = Context(self.hosts[host], command, probe=probe, report=tell)
         with self.asked(command):
             return dispatch.run(context, codec.details_of(command))
 

@@ -97,7 +97,7 @@ def _misled(error: StepError | Fenced) -> str:
     """What is wrong with the error that the destination's worker would answer its conductor with."""
     if isinstance(error, Fenced):
         return ""
-    answer = codec.encode(commands.Result(key="k", epoch=1, error=run.told(error)))
+    answer = codec.encode(commands.Result(key="k", epoch=1, error=run.readable(error)))
     try:
         answered = codec.decode_result(answer).error
     except Refused as why:
