@@ -92,7 +92,7 @@ class Context:
         return Mark(move=self.move, epoch=self.epoch)
 
     @property
-    def stem(self) -> str:
+    def step_key(self) -> str:
         """The flow and the step, under which notes outlive the attempts of a step."""
         return f"{self.command.key.partition('.')[0]}.{self.command.step}"
 

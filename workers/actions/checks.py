@@ -86,7 +86,7 @@ def undo_check_destination(ctx: Context, details: CheckDestination) -> dict[str,
     ctx.effect("probe")
     ctx.directories.remove_probe(details.probe)
     discard_parts(ctx)
-    ctx.journal.forget(ctx.stem)
+    ctx.journal.forget(ctx.step_key)
     return {}
 
 
@@ -135,7 +135,7 @@ def check_copy(ctx: Context, details: CheckCopy) -> dict[str, Any]:
 @action(thrifty=True)
 def check_set_aside(ctx: Context, _: NoDetails) -> dict[str, Any]:
     """Is what was set aside this move's and complete by its manifest?  The value has the connector for a revert."""
-    require_storage(ctx, stem=ctx.move)
+    require_storage(ctx, step_key=ctx.move)
     name = set_aside_name(ctx.server)
     if not ctx.directories.exists(name) and is_set_aside(ctx)(ctx.server):
         # A revert has brought it back, which a journal that was put back since does not know.

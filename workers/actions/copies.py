@@ -142,7 +142,7 @@ def undo_copy_disks(ctx: Context, _: CopyDisks) -> dict[str, Any]:
     discard_copy(ctx)
     discard_renamed_copy(ctx)
     discard_parts(ctx)
-    ctx.journal.forget(ctx.stem)
+    ctx.journal.forget(ctx.step_key)
     return {}
 
 

@@ -73,7 +73,7 @@ def undo_set_aside(ctx: Context, _: NoDetails) -> dict[str, Any]:
         ctx.directories.rename(name, ctx.server)
     ctx.effect("manifest")
     forget_manifest(ctx)
-    ctx.journal.forget(ctx.stem)
+    ctx.journal.forget(ctx.step_key)
     return {}
 
 
@@ -117,7 +117,7 @@ def undo_restore_disks(ctx: Context, details: RestoreDisks) -> dict[str, Any]:
         ctx.fence()
         ctx.directories.rename(deleted, ctx.server)
     ctx.effect("renamed")
-    ctx.journal.forget(ctx.stem)
+    ctx.journal.forget(ctx.step_key)
     return {}
 
 
@@ -125,7 +125,7 @@ def undo_restore_disks(ctx: Context, details: RestoreDisks) -> dict[str, Any]:
 def discard_source(ctx: Context, details: DiscardSource) -> dict[str, Any]:
     """Delete or keep what was set aside, and undefine the source's guest (Nova's confirm_migration)."""
     name, kept = set_aside_name(ctx.server), kept_name(ctx.server, ctx.move)
-    require_storage(ctx, stem=ctx.move)
+    require_storage(ctx, step_key=ctx.move)
     set_aside_here = ctx.directories.exists(name)
     if set_aside_here:
         own_manifest(ctx)
@@ -149,7 +149,7 @@ def discard_source(ctx: Context, details: DiscardSource) -> dict[str, Any]:
 def purge_kept(ctx: Context, details: PurgeKept) -> dict[str, Any]:
     """Delete what a confirm has kept; done when it is not there."""
     kept = kept_name(ctx.server, details.of_move)
-    require_storage(ctx, stem=details.of_move)
+    require_storage(ctx, step_key=details.of_move)
     if ctx.directories.exists(kept):
         manifest = ctx.directories.manifest(kept)
         if manifest is None or (manifest.move, manifest.server) != (details.of_move, ctx.server):
@@ -160,7 +160,7 @@ def purge_kept(ctx: Context, details: PurgeKept) -> dict[str, Any]:
             )
     discard(ctx, kept, is_set_aside(ctx, details.of_move), of_move=details.of_move)
     ctx.effect("purged")
-    ctx.journal.forget(ctx.stem)
+    ctx.journal.forget(ctx.step_key)
     return {}
 
 
@@ -176,7 +176,7 @@ def discard_destination(ctx: Context, details: DiscardDestination) -> dict[str, 
 
     Only a guest that is marked with this move goes: on the same host it is the source's again, and unmarked.
     """
-    require_storage(ctx, stem=ctx.move)
+    require_storage(ctx, step_key=ctx.move)
     undefine_own(ctx)
     if details.same_directory:
         discard(ctx, deleted_name(ctx.server), is_copy(ctx, of_any_host=True))
@@ -198,7 +198,7 @@ def rename_copy(ctx: Context, _: NoDetails) -> dict[str, Any]:
     StepError (``guest-runs``) while the copy is in use, and ``foreign`` for a directory that took its place meanwhile.
     """
     is_ours, kept = is_copy(ctx), kept_name(ctx.server, ctx.move)
-    require_storage(ctx, stem=ctx.move)
+    require_storage(ctx, step_key=ctx.move)
     undefine_own(ctx)
     if is_ours(ctx.server):
         refuse_running(ctx, "its copy is renamed")

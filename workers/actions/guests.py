@@ -34,11 +34,11 @@ def stop_guest(ctx: Context, details: StopGuest) -> dict[str, Any]:
     """Shut down, then cut off; the value says whether it ran before the step began."""
     guest = _known(ctx)
     runs = guest is not None and guest.running
-    ran = ctx.journal.note(ctx.stem, "ran", int(runs))
+    ran = ctx.journal.note(ctx.step_key, "ran", int(runs))
     ctx.effect("stop")
     if runs:
         # From here on it may be on its way down, however long that takes.
-        ctx.journal.note(ctx.stem, ASKED, 1)
+        ctx.journal.note(ctx.step_key, ASKED, 1)
         ctx.hypervisor.stop(ctx.server, grace=details.grace, fence=ctx.fence)
     ctx.effect("stopped")
     return {"ran": bool(ran)}
@@ -55,17 +55,17 @@ def undo_stop_guest(ctx: Context, details: StopGuest) -> dict[str, Any]:
             ctx.effect("end_stop")
             ctx.hypervisor.stop(ctx.server, grace=details.grace, fence=ctx.fence)
             guest = _known(ctx)
-        ctx.journal.note(ctx.stem, DOWN, 1)
+        ctx.journal.note(ctx.step_key, DOWN, 1)
         ctx.effect("start")
         ctx.hypervisor.start(ctx.server, _permitted(ctx, details.permission, guest))
     ctx.effect("started")
-    ctx.journal.forget(ctx.stem)
+    ctx.journal.forget(ctx.step_key)
     return {}
 
 
 def _goes_down(ctx: Context) -> bool:
     """Whether the step asked the guest to shut down, and no undo of it has seen the end of that."""
-    return bool(ctx.journal.noted(ctx.stem, ASKED, 0)) and not ctx.journal.noted(ctx.stem, DOWN, 0)
+    return bool(ctx.journal.noted(ctx.step_key, ASKED, 0)) and not ctx.journal.noted(ctx.step_key, DOWN, 0)
 
 
 @action(of_destination=True, fills_disk=True)
@@ -105,8 +105,8 @@ def undo_define_guest(ctx: Context, details: DefineGuest) -> dict[str, Any]:
         return {}  # it is as it was
     refuse_running(ctx, "its definition is put back")
     aside = set_aside_name(ctx.server)
-    stem = aside if ctx.directories.exists(aside) else ctx.server
-    _define_as_it_was(ctx, details, details.previous, stem, mark=None)
+    directory = aside if ctx.directories.exists(aside) else ctx.server
+    _define_as_it_was(ctx, details, details.previous, directory, mark=None)
     ctx.effect("defined")
     return {}
 
@@ -136,7 +136,7 @@ def start_guest(ctx: Context, details: StartGuest) -> dict[str, Any]:
     guest = _known(ctx)
     if guest is None:
         raise ctx.fault(f"server {ctx.server} is not defined on {ctx.host.name}: it cannot start", code="start-failed")
-    before = ctx.journal.note(ctx.stem, "starts", guest.starts - int(guest.running))
+    before = ctx.journal.note(ctx.step_key, "starts", guest.starts - int(guest.running))
     _refuse_set_aside(ctx)
     ctx.effect("start")
     fence = _permitted(ctx, details.permission, guest)
@@ -174,14 +174,14 @@ def undo_start_guest(ctx: Context, _: StartGuest) -> dict[str, Any]:
     """Leave the guest off; raises StepError (``start-unknown``) unless it is proved that it never started."""
     guest = _known(ctx)
     if guest is not None:
-        before = ctx.journal.noted(ctx.stem, "starts", guest.starts)
+        before = ctx.journal.noted(ctx.step_key, "starts", guest.starts)
         if guest.running or guest.starts != before:
             raise ctx.failed(
                 f"the guest of server {ctx.server} has run on {ctx.host.name}: its start is not undone",
                 code="start-unknown",
             )
     ctx.effect("left_off")
-    ctx.journal.forget(ctx.stem)
+    ctx.journal.forget(ctx.step_key)
     return {}
 
 
@@ -203,8 +203,8 @@ def undo_prepare_source_guest(ctx: Context, details: PrepareSourceGuest) -> dict
     if details.previous and (guest is None or guest.mark is None):
         refuse_running(ctx, "its definition is put back")
         copy = deleted_name(ctx.server)
-        stem = copy if ctx.directories.exists(copy) else ctx.server
-        _define_as_it_was(ctx, details, details.previous, stem, mark=ctx.mark)
+        directory = copy if ctx.directories.exists(copy) else ctx.server
+        _define_as_it_was(ctx, details, details.previous, directory, mark=ctx.mark)
     disconnect_all(ctx, details.volumes, details.ports)
     return {}
 

@@ -227,20 +227,21 @@ def hold_storage(ctx: Context) -> None:
 
     Where a file system was unmounted lies an empty directory, in which an undo would find nothing to do.
     """
-    for stem in (ctx.stem, ctx.move):
+    for step_key in (ctx.step_key, ctx.move):
         # The step's own note goes with its undo; by the move's a discard knows where its disks must be.
-        if not ctx.journal.noted(stem, _STORE, 0):
-            ctx.journal.note(stem, _STORE, _store_number(ctx.directories.identity()))
+        if not ctx.journal.noted(step_key, _STORE, 0):
+            ctx.journal.note(step_key, _STORE, _store_number(ctx.directories.identity()))
     require_storage(ctx)
 
 
-def require_storage(ctx: Context, *, stem: str = "") -> None:
+def require_storage(ctx: Context, *, step_key: str = "") -> None:
     """For an undo: raises StepError unless the instances directory is the one that its step worked in, if it did.
 
-    ``stem``: of the step that worked there, unless it is this one (`Context.stem`); a move's id stands for all of its.
+    ``step_key``: of the step that worked there, unless it is this one (`Context.step_key`);
+    a move's id stands for all of its.
     """
     present = _store_number(ctx.directories.known_identity())
-    if ctx.journal.noted(stem or ctx.stem, _STORE, present) != present:
+    if ctx.journal.noted(step_key or ctx.step_key, _STORE, present) != present:
         raise _storage_away(ctx)
 
 
