@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from lxml import etree
-from proofs import witness
+from proofs import guest_check
 from support.labs.disked import qemu
 from support.labs.operations import Stage, faults_cleared, stage
 
@@ -40,7 +40,7 @@ def fixture_built(libvirt_folder: Path) -> Iterator[Stage]:
         for name in ("web", "trap"):
             make_raw(made, name)
         made.cli("lab", "server", "start", "web")
-        witness.brand(made.lab, "web")
+        guest_check.brand(made.lab, "web")
         yield made
 
 
@@ -101,9 +101,9 @@ def test_a_raw_server_with_a_config_drive_is_moved_and_grown(lab: Stage) -> None
         str(before / "disk.config"): ("cdrom", "raw"),
     }
     lab.cli("server", "resize", "web", "--flavor", "large")
-    told = witness.testimony(lab.lab, "web")
+    told = guest_check.testimony(lab.lab, "web")
     assert (told.host, told.status.mark, told.status.disk_sectors) == ("host2", "web", 2 << 21)
-    assert told.checksum == witness.expected_checksum(told.server.id)
+    assert told.checksum == guest_check.expected_checksum(told.server.id)
     there = lab.directory("host2", "web")
     assert disks(lab, "host2", "web") == {
         str(there / "disk"): ("disk", "raw"),
@@ -114,7 +114,7 @@ def test_a_raw_server_with_a_config_drive_is_moved_and_grown(lab: Stage) -> None
     assert {there / "disk", there / "disk.config", there / "disk.swap"} <= opened(lab, "host2", "web")
     lab.assert_balanced()
     lab.cli("server", "revert", "web")
-    told = witness.testimony(lab.lab, "web")
+    told = guest_check.testimony(lab.lab, "web")
     assert (told.host, told.status.mark, told.status.disk_sectors) == ("host1", "web", 1 << 21)
     assert disks(lab, "host1", "web") == {
         str(before / "disk"): ("disk", "raw"),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from libvirt_rig import make_overlay
-from proofs import witness
+from proofs import guest_check
 from support.labs.operations import Stage, faults_cleared, stage
 
 from droveway.workers.directories import BASES, Directories
@@ -33,7 +33,7 @@ def fixture_built(libvirt_folder: Path) -> Iterator[Stage]:
         made.cli("lab", "server", "stop", "web")
         rest_on_a_base(made)
         made.cli("lab", "server", "start", "web")
-        witness.brand(made.lab, "web")
+        guest_check.brand(made.lab, "web")
         yield made
 
 
@@ -71,10 +71,10 @@ def bases(lab: Stage) -> list[str]:
 
 
 def assert_same(lab: Stage, host: str) -> None:
-    told = witness.testimony(lab.lab, "web")
+    told = guest_check.testimony(lab.lab, "web")
     assert told.host == host
     assert told.status.mark == "web"
-    assert told.checksum == witness.expected_checksum(told.server.id)
+    assert told.checksum == guest_check.expected_checksum(told.server.id)
 
 
 def test_a_guest_on_an_overlay_moves_with_its_base_and_back(lab: Stage) -> None:

@@ -75,12 +75,12 @@ class LibvirtGuests:
 
     def _reckon(self) -> None:
         """Reckon once, for all processes to come, what each guest's data must sum up to."""
-        from proofs import witness
+        from proofs import guest_check
 
         lab = Lab.open(Path(self._root))
         try:
             for server in catalog.servers(lab.api, lab.cell_databases):
-                witness.expected_checksum(server.id)
+                guest_check.expected_checksum(server.id)
         finally:
             lab.close()
 
@@ -96,23 +96,23 @@ class LibvirtGuests:
 
 
 def _brand(words: list[str]) -> int:
-    from proofs import witness
+    from proofs import guest_check
 
     root, *servers = words
     lab = Lab.open(Path(root))
     for server in servers:
-        witness.brand(lab, server)
+        guest_check.brand(lab, server)
     return 0
 
 
 def _examine(words: list[str]) -> int:
     """Root, names of servers that were started by hand, and names of those whose answers are printed."""
-    from proofs import witness
+    from proofs import guest_check
 
     root, started, *shown = words
     asked = 0
     try:
-        for told in witness.examine(Lab.open(Path(root)), started.split(",")):
+        for told in guest_check.examine(Lab.open(Path(root)), started.split(",")):
             asked += 1
             if told.server.name in shown:
                 status = told.status
