@@ -114,4 +114,4 @@ class Settle(OfMove):
         proof = proofs.of(rests)
         if proof is not None:
             with contextlib.ExitStack() as stack:
-                proof(proofs.Witnesses(site, site.answering(stack), rests))
+                proof(proofs.HostChecks(site, site.answering(stack), rests))

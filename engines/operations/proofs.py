@@ -47,7 +47,7 @@ class Resting:
     """`record_before` wrote it; a deletion has none."""
 
 
-class Witnesses:
+class HostChecks:
     """Asks the hosts of one move; each call sends a new question."""
 
     def __init__(self, site: Site, coordination: Coordination, rests: Resting, *, so: str = "") -> None:
@@ -135,58 +135,58 @@ class Witnesses:
         return result.value or {}
 
 
-Proof = Callable[[Witnesses], None]
+Proof = Callable[[HostChecks], None]
 
 
-def _off(who: Witnesses, host: str, *, empty: bool) -> None:
+def _off(checks: HostChecks, host: str, *, empty: bool) -> None:
     """Raise Refused while the guest runs there, or (``empty``) its disks lie there."""
-    state = who.state(host)
+    state = checks.state(host)
     if state is None:
         return
     if state.running:
-        raise who.refused(f"the guest runs on host {host}")
+        raise checks.refused(f"the guest runs on host {host}")
     if empty and state.disks:
-        raise who.refused(f"host {host} holds disks of the server")
+        raise checks.refused(f"host {host} holds disks of the server")
 
 
-def _source_discarded(who: Witnesses) -> None:
-    flavor = objects.flavor_data(who.record.new_flavor)
-    who.show(who.destination, "check_copy", CheckCopy(vcpus=flavor["vcpus"], memory_mb=flavor["memory_mb"]))
-    state = who.state(who.move.source_host)
+def _source_discarded(checks: HostChecks) -> None:
+    flavor = objects.flavor_data(checks.record.new_flavor)
+    checks.show(checks.destination, "check_copy", CheckCopy(vcpus=flavor["vcpus"], memory_mb=flavor["memory_mb"]))
+    state = checks.state(checks.move.source_host)
     if state is not None and state.set_aside:
-        raise who.refused(f"host {who.move.source_host} still holds what was set aside")
+        raise checks.refused(f"host {checks.move.source_host} still holds what was set aside")
 
 
-def _destination_discarded(who: Witnesses) -> None:
-    source = who.move.source_host
-    if not (who.deleted or who.move.delete_requested):
-        state = who.state(source)
-        if state is None or not shows_disks(state, who.record):
-            raise who.refused(f"host {source} does not show the server's disks whole")
-    _off(who, who.destination, empty=not who.shares)
+def _destination_discarded(checks: HostChecks) -> None:
+    source = checks.move.source_host
+    if not (checks.deleted or checks.move.delete_requested):
+        state = checks.state(source)
+        if state is None or not shows_disks(state, checks.record):
+            raise checks.refused(f"host {source} does not show the server's disks whole")
+    _off(checks, checks.destination, empty=not checks.shares)
 
 
-def _copy_discarded(who: Witnesses) -> None:
-    who.show(who.move.source_host, "check_set_aside", NoDetails())
-    _off(who, who.destination, empty=False)
+def _copy_discarded(checks: HostChecks) -> None:
+    checks.show(checks.move.source_host, "check_set_aside", NoDetails())
+    _off(checks, checks.destination, empty=False)
 
 
-def _source_off(who: Witnesses) -> None:
-    _off(who, who.move.source_host, empty=False)
+def _source_off(checks: HostChecks) -> None:
+    _off(checks, checks.move.source_host, empty=False)
 
 
-def _destination_off(who: Witnesses) -> None:
-    _off(who, who.destination, empty=False)
+def _destination_off(checks: HostChecks) -> None:
+    _off(checks, checks.destination, empty=False)
 
 
-def _removed(who: Witnesses) -> None:
-    for host in {who.move.source_host, who.destination}:
-        _off(who, host, empty=True)
+def _removed(checks: HostChecks) -> None:
+    for host in {checks.move.source_host, checks.destination}:
+        _off(checks, host, empty=True)
 
 
-def _deleted_off(who: Witnesses) -> None:
-    for host in {who.move.source_host, who.destination}:
-        _off(who, host, empty=False)
+def _deleted_off(checks: HostChecks) -> None:
+    for host in {checks.move.source_host, checks.destination}:
+        _off(checks, host, empty=False)
 
 
 _FORWARD: Final[dict[tuple[str, str], Proof]] = {

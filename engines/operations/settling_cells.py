@@ -19,7 +19,7 @@ from droveway.clients.zookeeper import Coordination
 from droveway.engines.conductor import fencing
 from droveway.engines.operations import left, settling_books
 from droveway.engines.operations.left import Left
-from droveway.engines.operations.proofs import Resting, Witnesses
+from droveway.engines.operations.proofs import HostChecks, Resting
 from droveway.engines.site.site import Site
 from droveway.errors import Evacuated, Fenced, Refused, ServerDeleted
 from droveway.flows.before import shows_disks
@@ -194,26 +194,26 @@ def _shown(site: Site, coordination: Coordination, found: Left, flow: MoveFlow) 
         sequence = session.scalar(_LAST_STEP, {"move": move.id}) or 0
     if State(move.state) in ENDED:
         fencing.clear_tombstone(site.journal, coordination, move.id, epoch)
-    who = Witnesses(
+    checks = HostChecks(
         site,
         coordination,
         Resting(move, flow, STEP, "execute", sequence, found.record),
         so=f"so nothing of move {move.id[:SHORT]} is written: mend that, then ask again",
     )
     home = found.home
-    other = move.source_host if found.stands.side is Side.DESTINATION else who.destination
+    other = move.source_host if found.stands.side is Side.DESTINATION else checks.destination
     try:
-        state = who.state(home)
-        elsewhere = who.state(other) if other != home else None
+        state = checks.state(home)
+        elsewhere = checks.state(other) if other != home else None
     except Fenced as error:
-        raise who.refused(str(error)) from None
+        raise checks.refused(str(error)) from None
     finally:
         if State(move.state) in ENDED:
             fencing.write_tombstone(coordination, move.id, epoch)
     if elsewhere is not None and elsewhere.running:
-        raise who.refused(f"the guest runs on host {other}, and the journal left the server on {home}")
+        raise checks.refused(f"the guest runs on host {other}, and the journal left the server on {home}")
     if found.rests and (state is None or not shows_disks(state, found.record)):
-        raise who.refused(f"host {home}, on which the journal left the server, does not show its disks whole")
+        raise checks.refused(f"host {home}, on which the journal left the server, does not show its disks whole")
     return state is not None and state.running
 
 

@@ -40,7 +40,7 @@ def fixture_built(libvirt_folder: Path) -> Iterator[Stage]:
         for name in ("web", "trap"):
             make_raw(made, name)
         made.cli("lab", "server", "start", "web")
-        guest_check.brand(made.lab, "web")
+        guest_check.stamp(made.lab, "web")
         yield made
 
 
@@ -101,7 +101,7 @@ def test_a_raw_server_with_a_config_drive_is_moved_and_grown(lab: Stage) -> None
         str(before / "disk.config"): ("cdrom", "raw"),
     }
     lab.cli("server", "resize", "web", "--flavor", "large")
-    told = guest_check.testimony(lab.lab, "web")
+    told = guest_check.report(lab.lab, "web")
     assert (told.host, told.status.mark, told.status.disk_sectors) == ("host2", "web", 2 << 21)
     assert told.checksum == guest_check.expected_checksum(told.server.id)
     there = lab.directory("host2", "web")
@@ -114,7 +114,7 @@ def test_a_raw_server_with_a_config_drive_is_moved_and_grown(lab: Stage) -> None
     assert {there / "disk", there / "disk.config", there / "disk.swap"} <= opened(lab, "host2", "web")
     lab.assert_balanced()
     lab.cli("server", "revert", "web")
-    told = guest_check.testimony(lab.lab, "web")
+    told = guest_check.report(lab.lab, "web")
     assert (told.host, told.status.mark, told.status.disk_sectors) == ("host1", "web", 1 << 21)
     assert disks(lab, "host1", "web") == {
         str(before / "disk"): ("disk", "raw"),

@@ -58,7 +58,7 @@ SECTORS_PER_GIB = 1 << 21
 def fixture_lab(libvirt_folder: Path) -> Iterator[Stage]:
     with stage(libvirt_folder / "lab", CLOUD) as made:
         for server in ("web", "db", "copied", "started", "undone", "defined", "far"):
-            guest_check.brand(made.lab, server)
+            guest_check.stamp(made.lab, server)
         yield made
 
 
@@ -71,7 +71,7 @@ def working(lab: Stage) -> Iterator[Stage]:
 
 def assert_same(lab: Stage, name: str, flavor: str, *, boots: int) -> str:
     """The server's one guest is the one that was branded, with the flavor's sizes; where it runs."""
-    told = guest_check.testimony(lab.lab, name)
+    told = guest_check.report(lab.lab, name)
     size = {"small": (1, 32, 1), "large": (2, 48, 2)}[flavor]
     assert told.server.flavor == flavor
     assert told.status.uuid == lab.id_of(name).replace("-", "")
@@ -130,7 +130,7 @@ def test_a_reverted_server_runs_on_the_disks_that_were_set_aside(working: Stage)
     """R0-02: what the moved guest wrote since is discarded with the copy."""
     before = working.standing("far")
     working.cli("lab", "server", "create", "near", "--flavor", "small", "--host", "host1", "--image", "base")
-    guest_check.brand(working.lab, "near")
+    guest_check.stamp(working.lab, "near")
     working.cli("server", "resize", "near", "--flavor", "large")
     moved = assert_same(working, "near", "large", boots=2)
     working.lab.hypervisor(moved).write_mark(working.id_of("near"), "elsewhere")
@@ -169,7 +169,7 @@ def test_a_stopped_server_is_moved_without_ever_running(working: Stage) -> None:
     assert [info.virtual_size // MIB for info in sizes.values()] == [2048, 2048, 16]
     assert [info.backing for info in sizes.values()] == ["", "", ""]
     working.cli("lab", "server", "start", "cache")
-    told = guest_check.testimony(working.lab, "cache")
+    told = guest_check.report(working.lab, "cache")
     assert (told.host, told.status.boots, told.status.vcpus, told.status.memory_mb) == (destination, 1, 2, 48)
     working.assert_balanced()
 

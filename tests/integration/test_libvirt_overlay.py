@@ -33,7 +33,7 @@ def fixture_built(libvirt_folder: Path) -> Iterator[Stage]:
         made.cli("lab", "server", "stop", "web")
         rest_on_a_base(made)
         made.cli("lab", "server", "start", "web")
-        guest_check.brand(made.lab, "web")
+        guest_check.stamp(made.lab, "web")
         yield made
 
 
@@ -71,7 +71,7 @@ def bases(lab: Stage) -> list[str]:
 
 
 def assert_same(lab: Stage, host: str) -> None:
-    told = guest_check.testimony(lab.lab, "web")
+    told = guest_check.report(lab.lab, "web")
     assert told.host == host
     assert told.status.mark == "web"
     assert told.checksum == guest_check.expected_checksum(told.server.id)

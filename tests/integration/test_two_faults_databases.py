@@ -62,7 +62,7 @@ def test_a_full_run_meets_every_effect_and_every_boundary() -> None:
 def test_a_cell_that_stays_as_it_was_put_back_is_rejected(tmp_path: Path) -> None:
     """The judge, of a world broken by hand: the rows say that the server never moved."""
     with stage(tmp_path / "lab", recording.cloud("apart")) as lab:
-        copies.brand(lab.root, [lab.id_of("web")])
+        copies.stamp(lab.root, [lab.id_of("web")])
         watch, server = world.Watch(lab.root), lab.id_of("web")
         files = lab.lab.layout
         kept = tmp_path / "cell.sqlite", tmp_path / "placement.sqlite"

@@ -78,7 +78,7 @@ def fixture_lab(tmp_path: Path) -> Iterator[Stage]:
     with stage(tmp_path / "lab", deaths.CLOUD.replace("SHARED", "").replace("VOLUME", "")) as made:
         with made.lab.layout.configuration.open("a") as options:
             options.write(deaths.OPTIONS)
-        copies.brand(made.root, [made.id_of("web")])
+        copies.stamp(made.root, [made.id_of("web")])
         made.cli("server", "migrate", "web", "--host", "host2", "--confirm", "manual")
         yield made
 

@@ -100,7 +100,7 @@ def test_each_worker_s_journal_is_moved_away_in_each_way() -> None:
 @pytest.fixture(name="lab")
 def fixture_lab(tmp_path: Path) -> Iterator[Stage]:
     with stage(tmp_path / "lab", CLOUD) as made:
-        copies.brand(made.root, [made.id_of("web"), made.id_of("near")])
+        copies.stamp(made.root, [made.id_of("web"), made.id_of("near")])
         yield made
 
 

@@ -32,7 +32,7 @@ _SECTORS_PER_GIB: Final = 1 << 21
 
 
 @dataclass(frozen=True)
-class Testimony:
+class GuestReport:
     """What the running guest of a server says, and where it says it."""
 
     server: catalog.Server
@@ -41,7 +41,7 @@ class Testimony:
     checksum: str
 
 
-def brand(lab: Lab, name: str) -> None:
+def stamp(lab: Lab, name: str) -> None:
     """Let the server's running guest write its mark and its data; raises DrovewayError when it does not run."""
     server = catalog.find_server(lab.api, lab.cell_databases, name)
     console = _console(lab, server)
@@ -49,14 +49,14 @@ def brand(lab: Lab, name: str) -> None:
     console.fill(FIRST_SECTOR, SECTORS, seed(server.id))
 
 
-def testimony(lab: Lab, name: str) -> Testimony:
+def report(lab: Lab, name: str) -> GuestReport:
     """What the server's guest says; raises DrovewayError unless it runs exactly once, and where its rows say."""
     server = catalog.find_server(lab.api, lab.cell_databases, name)
     console = _console(lab, server)
-    return Testimony(server, str(server.host), console.status(), console.checksum(FIRST_SECTOR, SECTORS))
+    return GuestReport(server, str(server.host), console.status(), console.checksum(FIRST_SECTOR, SECTORS))
 
 
-def examine(lab: Lab, started: Collection[str] = ()) -> Iterator[Testimony]:
+def examine(lab: Lab, started: Collection[str] = ()) -> Iterator[GuestReport]:
     """Ask every running guest; raises DrovewayError for the first that is not what its server is to be.
 
     It is the one that was branded, runs once, has its flavor's processors, memory and disk, and was booted as often as
@@ -67,7 +67,7 @@ def examine(lab: Lab, started: Collection[str] = ()) -> Iterator[Testimony]:
             if running := hosts_of(lab, server.id):
                 raise DrovewayError(f"server {server.name} is off, and its guest runs on {', '.join(running)}")
             continue
-        told = testimony(lab, server.name)
+        told = report(lab, server.name)
         flavor = catalog.find_flavor(lab.api, server.flavor)
         status = told.status
         wanted: dict[str, tuple[object, object]] = {

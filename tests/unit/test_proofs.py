@@ -65,20 +65,20 @@ class Asked:
         with self.moving.cell.write() as session:
             session.add(Service(host=host, binary="nova-compute", report_count=0, forced_down=True, deleted=0))
 
-    def witnesses(self, kind: str, step: str, direction: str, *, before: Any = None) -> proofs.Witnesses:
+    def checks(self, kind: str, step: str, direction: str, *, before: Any = None) -> proofs.HostChecks:
         flow = MoveFlow(uuid=FLOW, move_id=MOVE, kind=kind, version=1, digest="d", created_at=NOW)
         known = record(new_flavor=LARGE) if before is None else before
         rests = proofs.Resting(self.moving.row, flow, step, direction, 41, known)
         site: Any = SimpleNamespace(
             journal=self.moving.journal, cells=self.moving.cells, cell_databases={CELL: self.moving.cell}
         )
-        return proofs.Witnesses(site, self.hosts, rests)  # type: ignore[arg-type]
+        return proofs.HostChecks(site, self.hosts, rests)  # type: ignore[arg-type]
 
     def prove(self, kind: str, step: str, direction: str) -> list[tuple[str, str]]:
         """Ask what the step asks; the hosts that were asked, and for what."""
         self.hosts.say(SOURCE, "describe_guest", self.source)
         self.hosts.say(DESTINATION, "describe_guest", self.destination)
-        who = self.witnesses(kind, step, direction)
+        who = self.checks(kind, step, direction)
         proof = proofs.of(who.rests)
         assert proof is not None
         proof(who)
@@ -270,14 +270,14 @@ def test_a_host_that_says_nothing_proves_nothing(asked: Asked, monkeypatch: pyte
 def test_a_host_that_fails_to_look_proves_nothing(asked: Asked) -> None:
     asked.hosts.fail(SOURCE, "describe_guest", "failed", "libvirt is away")
     with pytest.raises(StepError, match="libvirt is away") as caught:
-        asked.witnesses(*UNDO).state(SOURCE)
+        asked.checks(*UNDO).state(SOURCE)
     assert (caught.value.error_code, caught.value.host) == ("failed", SOURCE)
 
 
 def test_a_move_that_recorded_nothing_is_told_so(asked: Asked) -> None:
     asked.moving.row.before = None
-    who = asked.witnesses(*REVERT)
-    bare = proofs.Witnesses(
+    who = asked.checks(*REVERT)
+    bare = proofs.HostChecks(
         who._site, who._channel._coordination, proofs.Resting(**{**vars(who.rests), "record": None})
     )
     with pytest.raises(Refused, match="nobody recorded how the server was before"):
@@ -291,7 +291,7 @@ def test_what_takes_nothing_of_a_host_for_gone_asks_nobody(asked: Asked) -> None
         ("migrate", "copy_disks", "execute"),
         ("confirm", "stop_guest", "execute"),
     ]:
-        assert proofs.of(asked.witnesses(kind, step, direction).rests) is None
+        assert proofs.of(asked.checks(kind, step, direction).rests) is None
 
 
 def test_every_step_that_has_to_be_proved_is_one_of_its_graph() -> None:

@@ -101,7 +101,7 @@ def _brand(words: list[str]) -> int:
     root, *servers = words
     lab = Lab.open(Path(root))
     for server in servers:
-        guest_check.brand(lab, server)
+        guest_check.stamp(lab, server)
     return 0
 
 

@@ -93,7 +93,7 @@ def restore_database(source: Path, target: Path) -> None:
     shutil.copyfile(source, target)
 
 
-def brand(root: Path, servers: Collection[str]) -> None:
+def stamp(root: Path, servers: Collection[str]) -> None:
     """Write bytes into each disk of the servers that no other disk has, so that copies can be told apart."""
     for server in servers:
         for folder in world.folders(root, server):

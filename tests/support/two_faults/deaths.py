@@ -131,7 +131,7 @@ class Ground:
         self.lab = lab
         with lab.lab.layout.configuration.open("a") as options:
             options.write(OPTIONS)
-        copies.brand(lab.root, [lab.id_of(name) for name in ("web", "near1", "near2", "near3")])
+        copies.stamp(lab.root, [lab.id_of(name) for name in ("web", "near1", "near2", "near3")])
         self.server = lab.id_of("web")
         self._folder = folder
         self._rest = copies.keep(lab.root, folder / "rest")

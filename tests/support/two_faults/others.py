@@ -97,7 +97,7 @@ class Bench:
             options.write("[conductor]\nhost_away = 0.2\nretry_for = 0\n")
         # A resize takes no destination: there is one host that it may choose.
         lab.cli("host", "disable", REFUGE, "--reason", "spare")
-        copies.brand(lab.root, [lab.id_of(name) for name in ("web", "near", "far")])
+        copies.stamp(lab.root, [lab.id_of(name) for name in ("web", "near", "far")])
         self.server = lab.id_of("web")
         self.watch = Watch(lab.root)
         self._was = Acts(lab, "web").was

@@ -110,7 +110,7 @@ class Recording:
         self._lock = threading.Lock()
         with lab.lab.layout.configuration.open("a") as options:
             options.write("[conductor]\nhost_away = 0.2\nretry_for = 0\n")
-        copies.brand(lab.root, [lab.id_of("web"), lab.id_of("near")])
+        copies.stamp(lab.root, [lab.id_of("web"), lab.id_of("near")])
         self.server = lab.id_of("web")
         self.watch = Watch(lab.root)
         self._record()
