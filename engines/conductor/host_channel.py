@@ -117,11 +117,11 @@ class HostChannel:
         return Fence(epoch_path(move_id), version)
 
     def command(
-        self, command: Command, fence: Fence, *, away: float, look: Callable[[], None] = lambda: None
+        self, command: Command, fence: Fence, *, away: float, check: Callable[[], None] = lambda: None
     ) -> Result:
         """Post the command and wait for its answer; raises as `post` and `wait` do."""
         self.post(command, fence)
-        return self.wait(command, deadline=command.deadline, away=away, look=look, wakeup=threading.Event())
+        return self.wait(command, deadline=command.deadline, away=away, check=check, wakeup=threading.Event())
 
     def post(self, command: Command, fence: Fence) -> None:
         """Make the command's node, or adopt the one that stands; raises Fenced when a newer claim has it."""
@@ -151,13 +151,13 @@ class HostChannel:
         *,
         deadline: float,
         away: float,
-        look: Callable[[], None],
+        check: Callable[[], None],
         wakeup: threading.Event,
         is_gone: Callable[[], bool] = lambda: False,
     ) -> Result:
         """The answer of the command that was posted, checked by its schema.
 
-        ``look`` is called whenever ``wakeup`` was set for anything but the answer and at least every `POLL_EVERY`
+        ``check`` is called whenever ``wakeup`` was set for anything but the answer and at least every `POLL_EVERY`
         seconds, and ends the wait by raising.  ``is_gone`` is asked while the worker is away.  Raises DeclaredDown when
         it says so, Unreachable after the worker was away for ``away`` seconds, Overdue when it was there and
         ``deadline`` seconds have passed.
@@ -169,7 +169,7 @@ class HostChannel:
         try:
             while True:
                 try:
-                    result = self._read_result(command, look)
+                    result = self._read_result(command, check)
                     up = self.is_up(host)
                 except CoordinationLost:
                     result, up = None, True  # nothing is known of the worker while ZooKeeper is away
@@ -178,7 +178,7 @@ class HostChannel:
                 if self._refused[key] >= MOST_REFUSED:
                     return answers.refused(command, command.epoch, f"{MOST_REFUSED} of them were unreadable")
                 if waited:
-                    look()
+                    check()
                 if not up and is_gone():
                     raise DeclaredDown
                 now = time.monotonic()
@@ -281,7 +281,7 @@ class HostChannel:
         except (CoordinationLost, Refused):
             return None
 
-    def _read_result(self, command: Command, look: Callable[[], None]) -> Result | None:
+    def _read_result(self, command: Command, check: Callable[[], None]) -> Result | None:
         """Return the answer; one that is refused is taken away, so that the worker answers again."""
         host, key = command.host, command.key
         try:
@@ -291,7 +291,7 @@ class HostChannel:
         else:
             if result is None or result.epoch <= command.epoch:
                 return result
-            look()  # ends the wait, unless our claim stands: then nobody can have asked under a newer one
+            check()  # ends the wait, unless our claim stands: then nobody can have asked under a newer one
             why = f"it was given to epoch {result.epoch}, newer than {command.epoch}"
             REFUSED.log_once(f"The result of {key} on host {host} is refused", why)
         self._coordination.delete(result_path(host, key))

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger(__name__)
 
-SESSION_LOOK: Final = 0.1
+SESSION_POLL: Final = 0.1
 """Seconds between two looks at whether ZooKeeper answers again."""
 
 _MOVE: Final = sa.select(Move).where(Move.id == sa.bindparam("move"))
@@ -138,7 +138,7 @@ class MoveRun:
             fence,
             host_away=resources.host_away,
             wakeup=stop.wakeup,
-            look=self._look,
+            check=self._check_interrupts,
             is_declared_down=self._is_declared_down,
         )
         self._mark = mark
@@ -438,13 +438,13 @@ class MoveRun:
                 if not why:
                     self._mirror.note(self.row)
             except CoordinationLost:
-                self.wait(SESSION_LOOK)
-                self._look()
+                self.wait(SESSION_POLL)
+                self._check_interrupts()
                 self._await_session(step)
         if why:
             self.park(step, direction, StepError(why, code=Restored.code))
 
-    def _look(self) -> None:
+    def _check_interrupts(self) -> None:
         self._require_going_on()
         wishes = fencing.wishes(self.journal, self.move_id)
         self._require_claim(wishes is not None, wishes and wishes.epoch)
@@ -464,8 +464,8 @@ class MoveRun:
             LOG.warning("Move %s waits at step %s: ZooKeeper does not answer", self.move_id[:8], step)
         with self._stop.wakeup() as wakeup:
             while (alive := self._channel.session_is_alive()) is None:
-                self._look()
-                wakeup.wait(SESSION_LOOK)
+                self._check_interrupts()
+                wakeup.wait(SESSION_POLL)
         if not alive:
             self.leave(f"move {self.move_id[:8]} is left at step {step}: the session that claimed it has ended")
         with self.write():

@@ -87,19 +87,19 @@ class StepCommands:
         *,
         host_away: float,
         wakeup: Callable[[], AbstractContextManager[threading.Event]],
-        look: Callable[[], None],
+        check: Callable[[], None],
         is_declared_down: Callable[[str], bool],
     ) -> None:
         """``host_away``: seconds for which a worker that is away is waited for, at most the command's deadline.
 
-        ``wakeup`` makes the event that ends a wait early; ``look`` raises when the run is not to go on.
+        ``wakeup`` makes the event that ends a wait early; ``check`` raises when the run is not to go on.
         """
         self._run = run
         self._channel = channel
         self._fence = fence
         self._host_away = host_away
         self._wakeup = wakeup
-        self._look = look
+        self._check = check
         self._is_declared_down = is_declared_down
         self._spent: dict[str, dict[str, str]] = {}
         """The error that was the last answer to a key, by key."""
@@ -159,8 +159,8 @@ class StepCommands:
         host = command.host
         progress = ProgressNote(self._run.move_id, lambda: self._channel.progress(host, command.key), self._run.write)
 
-        def look() -> None:
-            self._look()
+        def check() -> None:
+            self._check()
             progress.update()
 
         try:
@@ -170,7 +170,7 @@ class StepCommands:
                     command,
                     deadline=command.deadline + GRACE,
                     away=min(self._host_away, command.deadline),
-                    look=look,
+                    check=check,
                     wakeup=wakeup,
                     is_gone=lambda: self._is_declared_down(host),
                 )

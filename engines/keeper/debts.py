@@ -215,7 +215,7 @@ class Collector:
     def _answer(self, fence: Fence, asked: Command) -> tuple[dict[str, Any], str | None]:
         """What the host answered, and why it did not do it."""
         try:
-            result = self._channel.command(asked, fence, away=AWAY, look=self._look)
+            result = self._channel.command(asked, fence, away=AWAY, check=self._check_stopped)
         except (Unreachable, Overdue):
             return {}, f"host {asked.host} did not answer"
         error = None if result.error is None else result.error["message"]
@@ -260,7 +260,7 @@ class Collector:
             )
         LOG.warning("Debt %s of host %s is void: %s", debt.id, debt.host, why)
 
-    def _look(self) -> None:
+    def _check_stopped(self) -> None:
         if self._wakeup.is_set():
             raise Fenced("the collector stops")
 

@@ -104,7 +104,7 @@ def test_an_answer_is_taken_before_anything_else_is_looked_at(rig: Rig) -> None:
     channel, asked = HostChannel(session), command()
     channel.post(asked, Fence("/guard", 0))
     wait = {"deadline": 9.0, "away": 9.0, "wakeup": Answered()}
-    result = channel.wait(asked, look=lambda: pytest.fail("the answer was there"), **wait)
+    result = channel.wait(asked, check=lambda: pytest.fail("the answer was there"), **wait)
     assert result.error is None
 
 
@@ -121,7 +121,7 @@ def test_a_host_whose_answers_stay_unreadable_is_not_waited_for_until_the_deadli
     channel, asked = HostChannel(session), command()
     channel.post(asked, Fence("/guard", 0))
     session.create(worker_path("h1"), b"")
-    result = channel.wait(asked, look=lambda: None, deadline=9e9, away=9e9, wakeup=Garbled())
+    result = channel.wait(asked, check=lambda: None, deadline=9e9, away=9e9, wakeup=Garbled())
     assert result.error is not None
     assert (result.error["code"], result.error["host"]) == ("bad-answer", "h1")
 
@@ -295,12 +295,12 @@ def test_a_stale_conductor_posts_adopts_and_takes_nothing(rig: Rig) -> None:
     assert codec.decode_command(session.get(command_path("h1", KEY))[0]).epoch == 5  # type: ignore[index]
     session.create(result_path("h1", KEY), codec.encode(commands.Result(key=KEY, epoch=5)))
 
-    def look() -> None:
+    def check() -> None:
         raise Fenced("the journal has epoch 5")
 
     with pytest.raises(Fenced):
-        channel.wait(old, deadline=1, away=1, look=look, wakeup=threading.Event())
-    assert channel.wait(new, deadline=1, away=1, look=lambda: None, wakeup=threading.Event()).epoch == 5
+        channel.wait(old, deadline=1, away=1, check=check, wakeup=threading.Event())
+    assert channel.wait(new, deadline=1, away=1, check=lambda: None, wakeup=threading.Event()).epoch == 5
     assert leftovers(rig) == [KEY, KEY]
     channel.remove("h1", KEY)
     assert leftovers(rig) == []
