@@ -98,5 +98,5 @@ class DaemonSite(Installation):
             except Refused as error:
                 warn(f"warning: {error}; the nodes of the moves stay until the next purge\n")
             else:
-                gone = purging.sweep(session, self.journal, moves)
+                gone = purging.remove_move_nodes(session, self.journal, moves)
         return {"nodes in ZooKeeper": gone}

@@ -72,7 +72,7 @@ CLOCKS: Final[list[tuple[Any, str, str]]] = [
     (WorkerJournal, "finish", WORKER_JOURNAL),
     (WorkerJournal, "raise_epoch", WORKER_JOURNAL),
     (MoveRun, "command", COMMANDS),
-    (HostChannel, "sweep", COMMANDS),
+    (HostChannel, "remove_flow_nodes", COMMANDS),
     (registrations, "workers", COMMANDS),
     (FlowBackend, "update_atom_details", ENGINE),
     (FlowBackend, "update_flow_details", ENGINE),

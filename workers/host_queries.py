@@ -45,7 +45,7 @@ class HostQueries:
         self._coordination = coordination
         self._wakeup = threading.Event()
         self._stopping = False
-        self._swept = False
+        self._cleared = False
         self._done: set[str] = set()
         """Those that stand and need no answer any more."""
         self._refused = Once(LOG)
@@ -82,9 +82,9 @@ class HostQueries:
         self._done &= set(standing)
         for name in self._coordination.children(page_path(self._host)):
             # Nobody waits for it, or a worker before this one was in the middle of it.
-            if not self._swept or name.rpartition(".")[0] not in standing:
+            if not self._cleared or name.rpartition(".")[0] not in standing:
                 self._coordination.delete(page_path(self._host, name))
-        self._swept = True
+        self._cleared = True
         for name in standing:
             if name not in self._done and not self._stopping:
                 self._answer(name)

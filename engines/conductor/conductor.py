@@ -186,7 +186,7 @@ class MoveConductor(JobConductor):
             self._raise_fences(move, epoch)
             self._drop_fences(move, epoch)
             followed = homes.asked(self._resources.cells, move) if kinds.of(posting.kind).deletes else ()
-            HostChannel(self._coordination).sweep({*hosts, *followed}, ended)
+            HostChannel(self._coordination).remove_flow_nodes({*hosts, *followed}, ended)
             self._bury(move, epoch)
             fencing.release(journal, move.id, epoch)
 
@@ -270,7 +270,7 @@ class MoveConductor(JobConductor):
         ended = backend.ended or self._wanted(posting) is None
         if ended:
             run.probe(END_OF_FLOW, "execute", "before")
-            run.sweep()
+            run.remove_flow_nodes()
             self._drop_fences(move, epoch)
             self._bury(move, epoch)
         fencing.release(self._resources.journal, move.id, epoch)

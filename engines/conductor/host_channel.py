@@ -218,7 +218,7 @@ class HostChannel:
         for path in (command_path(host, key), result_path(host, key), progress_path(host, key)):
             self._coordination.delete(path)
 
-    def sweep(self, hosts: Iterable[str], flows: Iterable[str]) -> None:
+    def remove_flow_nodes(self, hosts: Iterable[str], flows: Iterable[str]) -> None:
         """Remove every node that these flows left on these hosts: their ends are stored."""
         ended = frozenset(flows)
         for host in hosts:

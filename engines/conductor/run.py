@@ -413,14 +413,14 @@ class MoveRun:
         if self._probe is not None:
             self._probe(self.move_id, step, direction, phase)
 
-    def sweep(self) -> None:
+    def remove_flow_nodes(self) -> None:
         """Remove what the commands of the move's ended flows left in ZooKeeper, this one's among them."""
         with self.journal.read() as session:
             ended = moves.ended_flows(session, self.move_id)
         hosts = set(self._step_commands.hosts())
         if kinds.of(self.kind).deletes:
             hosts |= homes.asked(self.cells, self.row)
-        self._channel.sweep(sorted(hosts), ended)
+        self._channel.remove_flow_nodes(sorted(hosts), ended)
 
     def _is_declared_down(self, host: str) -> bool:
         there = host == self.row.dest_host and self.row.dest_cell

@@ -113,7 +113,7 @@ class StepCommands:
 
         These are the nodes of earlier answers, which are stored by now, and before an undo what its step still asks.
         """
-        self._tidy(self._key_of(step, direction))
+        self._remove_acknowledged(self._key_of(step, direction))
         if direction == "revert":
             self._withdraw_execute(step)
         return self._renewed(step, direction, part)
@@ -148,7 +148,7 @@ class StepCommands:
         with self._run.journal.read() as session:
             return attempts.hosts(session, self._run.row)
 
-    def _tidy(self, current: str) -> None:
+    def _remove_acknowledged(self, current: str) -> None:
         """Remove the nodes of commands whose answers are stored by now: all but those of the row ``current``."""
         kept = [(host, key) for host, key in self._answered if f"{key}.".startswith(f"{current}.")]
         for host, key in set(self._answered) - set(kept):

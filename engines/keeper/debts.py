@@ -206,7 +206,7 @@ class Collector:
             if error is None:
                 value, error = self._answer(fence, asked)
         finally:
-            self._channel.sweep([debt.host, owed.after] if owed.after else [debt.host], [owed.flow])
+            self._channel.remove_flow_nodes([debt.host, owed.after] if owed.after else [debt.host], [owed.flow])
         self._note(debt, epoch, error, value)
         if error is None and fenced != debt.move_id:
             self._coordination.delete(move_path(fenced))

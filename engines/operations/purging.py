@@ -17,7 +17,7 @@ KEPT: Final = ".kept"
 _AT_ONCE: Final = 500
 
 
-def sweep(coordination: Coordination, journal: Database, purged: Iterable[str] = ()) -> int:
+def remove_move_nodes(coordination: Coordination, journal: Database, purged: Iterable[str] = ()) -> int:
     """Delete the nodes of moves that the journal knows no more; how many there were.
 
     Of those that were ``purged`` a moment ago all, of others those alone whose move has ended: in a journal that was

@@ -206,13 +206,13 @@ def test_who_slept_while_the_move_was_purged_leaves_nothing_behind(rig: Rig) -> 
     fencing.mirror(session, kept, stale, journal=rig.journal, claimed=move)
     version = fencing.mirror(session, move, stale, journal=rig.journal)
     fencing.write_tombstone(session, move, stale)
-    assert purging.sweep(session, rig.journal) == 0
+    assert purging.remove_move_nodes(session, rig.journal) == 0
     with rig.journal.write() as writing:
         writing.execute(sa.delete(Claim))
         writing.execute(sa.update(Move).values(flow_uuid=None))
         writing.execute(sa.delete(MoveFlow))
         writing.execute(sa.delete(Move))
-    assert purging.sweep(session, rig.journal) == 1
+    assert purging.remove_move_nodes(session, rig.journal) == 1
     assert session.children(purging.MOVES) == [kept], "a fence that stands is no tombstone"
     for stands, claimed in ((move, ""), (kept, move)):
         with pytest.raises(Fenced):
@@ -221,7 +221,7 @@ def test_who_slept_while_the_move_was_purged_leaves_nothing_behind(rig: Rig) -> 
             )
     with pytest.raises(Fenced):
         session.create_guarded("/droveway/x", b"", guard=epoch_path(move), version=version)
-    assert purging.sweep(session, rig.journal, [move]) == 1
+    assert purging.remove_move_nodes(session, rig.journal, [move]) == 1
     assert session.children(purging.MOVES) == []
 
 
