@@ -187,7 +187,7 @@ class MoveConductor(JobConductor):
             self._drop_fences(move, epoch)
             followed = homes.asked(self._resources.cells, move) if kinds.of(posting.kind).deletes else ()
             HostChannel(self._coordination).remove_flow_nodes({*hosts, *followed}, ended)
-            self._bury(move, epoch)
+            self._write_tombstone(move, epoch)
             fencing.release(journal, move.id, epoch)
 
     def _run_claimed(self, posting: Posting, epoch: int) -> bool:
@@ -208,7 +208,7 @@ class MoveConductor(JobConductor):
         if not wanted:
             # It went between the look at it and the claim: a queued move that is cancelled ends at once.
             self._clear_end(posting)
-            self._bury(move, epoch)
+            self._write_tombstone(move, epoch)
             fencing.release(journal, posting.move, epoch)
             return True
         self._raise_fences(move, epoch)
@@ -272,14 +272,14 @@ class MoveConductor(JobConductor):
             run.probe(END_OF_FLOW, "execute", "before")
             run.remove_flow_nodes()
             self._drop_fences(move, epoch)
-            self._bury(move, epoch)
+            self._write_tombstone(move, epoch)
         fencing.release(self._resources.journal, move.id, epoch)
         rests = move.state if ended or move.state == State.NEEDS_OPERATOR else f"left at step {move.step}"
         why = f": {move.error_code}: {printable(move.error)}" if move.error else ""
         LOG.info("Move %s (req-%s): %s is %s%s", move.id, posting.flow, posting.kind, rests, why)
         return ended or move.hold or move.state == State.NEEDS_OPERATOR
 
-    def _bury(self, move: Move, epoch: int) -> None:
+    def _write_tombstone(self, move: Move, epoch: int) -> None:
         """No command of an ended move is taken again, but those by which its debts are settled."""
         with self._resources.journal.read() as session:
             owing = debts.outstanding(session, move.id)

@@ -158,7 +158,7 @@ def check(transaction: Executor, move_id: str, epoch: int, *, whole: bool = Fals
     return Standing(row.state, row.attempt, row.source_host, row.dest_host, row._asdict() if whole else None)
 
 
-def wishes(journal: Database, move_id: str) -> Any:
+def pending_requests(journal: Database, move_id: str) -> Any:
     """What is wished of the move (``hold``, ``cancel_requested``, ``delete_requested``) and whose ``epoch`` stands.
 
     Like `standing_epoch` no fence; None without move or claim.
@@ -170,7 +170,7 @@ def wishes(journal: Database, move_id: str) -> Any:
 def claimed(journal: Database, move_id: str) -> dict[str, Any] | None:
     """The move's row, of ``before`` only whether it is ``recorded``, and whose ``epoch`` stands.
 
-    Like `wishes` no fence; None without move or claim.
+    Like `pending_requests` no fence; None without move or claim.
     """
     with journal.engine.connect() as connection:
         found = connection.execute(_CLAIMED, {"move": move_id}).first()

@@ -198,7 +198,7 @@ class MoveRun:
             self._learn(recorded=claimed.pop("recorded"), **claimed)
         self._require_claim(claimed is not None, epoch)
         self._note(step, direction)
-        self._heed(self.row)
+        self._check_requests(self.row)
 
     def went_on(self, step: str) -> bool:
         """Whether a journal that was put back does not know that this step was done."""
@@ -446,9 +446,9 @@ class MoveRun:
 
     def _check_interrupts(self) -> None:
         self._require_going_on()
-        wishes = fencing.wishes(self.journal, self.move_id)
-        self._require_claim(wishes is not None, wishes and wishes.epoch)
-        self._heed(wishes)
+        pending = fencing.pending_requests(self.journal, self.move_id)
+        self._require_claim(pending is not None, pending and pending.epoch)
+        self._check_requests(pending)
 
     def _await_session(self, step: str) -> bool:
         """Return once the session that the move was claimed under is known to live; whether that had to be waited for.
@@ -494,15 +494,15 @@ class MoveRun:
             self.backend.detach(fenced)
             raise fenced
 
-    def _heed(self, wishes: Any) -> None:
-        if wishes.hold:
+    def _check_requests(self, pending: Any) -> None:
+        if pending.hold:
             self._detach(f"move {self.move_id[:8]} is held: droveway move resume {self.move_id[:8]}")
-        if self._cancellable and (wishes.cancel_requested or wishes.delete_requested):
+        if self._cancellable and (pending.cancel_requested or pending.delete_requested):
             if self.went_on("stop_guest"):
                 return
             # Once the undo runs, everything in it must go on.
             self._cancellable = False
-            raise Cancelled("the server was deleted" if wishes.delete_requested else "the move was cancelled")
+            raise Cancelled("the server was deleted" if pending.delete_requested else "the move was cancelled")
 
     def _leave_when_stopped(self) -> None:
         if self._stop.wanted():

@@ -161,7 +161,7 @@ class Collector:
                     self._note(debt, epoch, f"host {debt.host} cannot be asked: {why}", {})
                 if why or not self._settle(debt, epoch):
                     break
-            self._bury(move_id, epoch)
+            self._write_tombstone(move_id, epoch)
         finally:
             fencing.release(self._journal, move_id, epoch)
         LOG.info("Host %s was asked for what it owed for move %s", worker.host, move_id[:8])
@@ -280,7 +280,7 @@ class Collector:
                 self._tried[debt.id] = time.monotonic() + TRY_AGAIN
                 LOG.warning("Debt %s of host %s could not be settled: %s", debt.id, debt.host, error)
 
-    def _bury(self, move_id: str, epoch: int) -> None:
+    def _write_tombstone(self, move_id: str, epoch: int) -> None:
         with self._journal.read() as session:
             over = State(moves.get(session, move_id).state) in ENDED and not debts.outstanding(session, move_id)
         if over:
