@@ -69,7 +69,9 @@ class Graph:
     @functools.cached_property
     def asked(self) -> frozenset[str]:
         """The actions that it asks hosts for."""
-        return frozenset(action for step in self.walk() for action in (step.action_name(), *step.asks) if action)
+        return frozenset(
+            action for step in self.walk() for action in (step.action_name(), *step.extra_actions) if action
+        )
 
     @functools.cached_property
     def required(self) -> frozenset[str]:

@@ -75,7 +75,7 @@ class Step:
     """Seconds that one run of the step may take."""
     destroys: ClassVar[bool] = False
     """Whether it deletes what cannot be brought back: a frozen move waits before it."""
-    asks: ClassVar[tuple[str, ...]] = ()
+    extra_actions: ClassVar[tuple[str, ...]] = ()
     """Actions beside its own that workers must know: hosts of earlier releases are refused when a move is asked for."""
     owed_by_older: ClassVar[bool] = False
     """Whether the worker of an earlier release, which does not know its action, owes it until it is upgraded."""

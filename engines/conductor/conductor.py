@@ -185,7 +185,7 @@ class MoveConductor(JobConductor):
             # Raised first: a fence of any older epoch goes with it, and its conductor with the fence.
             self._raise_fences(move, epoch)
             self._drop_fences(move, epoch)
-            followed = homes.asked(self._resources.cells, move) if kinds.of(posting.kind).deletes else ()
+            followed = homes.commanded_hosts(self._resources.cells, move) if kinds.of(posting.kind).deletes else ()
             HostChannel(self._coordination).remove_flow_nodes({*hosts, *followed}, ended)
             self._write_tombstone(move, epoch)
             fencing.release(journal, move.id, epoch)

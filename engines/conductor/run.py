@@ -419,7 +419,7 @@ class MoveRun:
             ended = moves.ended_flows(session, self.move_id)
         hosts = set(self._step_commands.hosts())
         if kinds.of(self.kind).deletes:
-            hosts |= homes.asked(self.cells, self.row)
+            hosts |= homes.commanded_hosts(self.cells, self.row)
         self._channel.remove_flow_nodes(sorted(hosts), ended)
 
     def _is_declared_down(self, host: str) -> bool:

@@ -54,7 +54,7 @@ def test_there_is_no_gap_between_the_levels() -> None:
 
 
 def test_a_pin_below_what_a_move_asks_of_hosts_chooses_an_older_graph_or_forbids_moves() -> None:
-    asked = {action for step in every_step() for action in (step.action_name(), *step.asks) if action}
+    asked = {action for step in every_step() for action in (step.action_name(), *step.extra_actions) if action}
     assert not eligibility.pinned_below(None)
     for action in asked:
         assert action in commands.ACTIONS, f"no action is called {action}: declare it in ACTIONS of wire/commands.py"

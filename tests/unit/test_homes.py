@@ -84,7 +84,7 @@ def test_an_evacuation_that_has_begun_may_have_built_something(moving: Moving) -
                 )
             )
     assert homes.hold(context(moving, {"host": SOURCE})) == homes.Homes(SOURCE, (REFUGE,))
-    assert homes.asked(moving.cells, moving.row) == {SOURCE, REFUGE, "host4", "host5"}
+    assert homes.commanded_hosts(moving.cells, moving.row) == {SOURCE, REFUGE, "host4", "host5"}
 
 
 def test_what_was_cleared_is_known_by_a_release_that_noted_less(moving: Moving) -> None:

@@ -159,10 +159,12 @@ def never_started(ctx: Context) -> bool:
 
 def describe(ctx: Context, host: str, *, part: str) -> GuestState:
     """What a host really holds of the server now."""
-    return msgspec.convert(ask(ctx, host, "describe_guest", part=part), type=GuestState)
+    return msgspec.convert(query_host(ctx, host, "describe_guest", part=part), type=GuestState)
 
 
-def ask(ctx: Context, host: str, action: str, *, part: str, details: msgspec.Struct | None = None) -> dict[str, Any]:
+def query_host(
+    ctx: Context, host: str, action: str, *, part: str, details: msgspec.Struct | None = None
+) -> dict[str, Any]:
     """Ask the host something that it answers anew each time: what it said to an earlier asking proves nothing now."""
     return ctx.run.command(
         ctx.step,

@@ -11,7 +11,7 @@ from droveway.flows.run import DECLARED_DOWN, Context
 from droveway.flows.step import Where
 from droveway.flows.steps import overtaken
 from droveway.flows.steps.hosts import clearing
-from droveway.flows.steps.hosts.command import OWED, HostStep, ask, describe, has_disks, new_flavor
+from droveway.flows.steps.hosts.command import OWED, HostStep, describe, has_disks, new_flavor, query_host
 from droveway.flows.steps.hosts.copying import NOT_WHOLE
 from droveway.flows.steps.rows import is_deleted
 from droveway.persistence.journal.moves import GONE
@@ -154,7 +154,7 @@ class DiscardSource(HostStep):
         flavor = new_flavor(ctx)
         details = commands.CheckCopy(vcpus=flavor["vcpus"], memory_mb=flavor["memory_mb"])
         try:
-            ask(ctx, ctx.destination.host, "check_copy", part="copy", details=details)
+            query_host(ctx, ctx.destination.host, "check_copy", part="copy", details=details)
         except StepError as error:
             if error.error_code in _LET_GO and _kept(ctx) is not None:
                 return

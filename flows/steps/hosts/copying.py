@@ -30,7 +30,7 @@ class CopyDisks(HostStep):
     does = "copy the disks, verify them"
     undoes = "delete the copy"
     needs = ("storage",)
-    asks = (RENAME,)
+    extra_actions = (RENAME,)
 
     def perform(self, ctx: Context) -> dict[str, Any] | None:
         """The source offers its disks to exactly this destination while the copy lasts."""

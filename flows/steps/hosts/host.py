@@ -81,7 +81,7 @@ class StopGuest(HostStep):
 
     where = Where.SOURCE
     deadline = 180.0
-    asks = ("prepare_start",)
+    extra_actions = ("prepare_start",)
     starts = "revert"
     states = starting.FORWARD_UNDO
     does = "shut the guest down"
@@ -270,7 +270,7 @@ class StartGuest(HostStep):
     deadline = 120.0
     does = "start the guest"
     undoes = "only if it was proved never started: leave it off"
-    asks = ("prepare_start",)
+    extra_actions = ("prepare_start",)
     starts = "execute"
     states = starting.FORWARD
     defined_by: ClassVar[str] = DefineGuest.step_name()
@@ -380,7 +380,7 @@ class DiscardDestination(HostStep):
 
     destroys = True
     where = Where.DESTINATION
-    asks = (RENAME,)
+    extra_actions = (RENAME,)
     owed_when_down = True
     does = "undefine the guest and delete its disks on the destination"
     no_undo = "past the point of no return"

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from droveway.errors import Evacuated, ServerDeleted, StepError
 from droveway.flows import evacuation
-from droveway.flows.steps.hosts.command import ask, describe
+from droveway.flows.steps.hosts.command import describe, query_host
 from droveway.flows.steps.rows import Rows, cell_rows
 from droveway.persistence.journal.tables import MoveStep
 from droveway.persistence.nova import evacuations
@@ -99,7 +99,7 @@ def permitted(
     too, `may_start`'s and those of ``prove_off``.
     """
     for left in reversed(range(ROUNDS)):
-        ready = msgspec.convert(ask(ctx, host, "prepare_start", part="ready"), type=Ready)
+        ready = msgspec.convert(query_host(ctx, host, "prepare_start", part="ready"), type=Ready)
         if not may_start(ctx, host, states):
             return None
         prove_off()

@@ -78,12 +78,12 @@ class _AtHome(HostStep):
         was, answer = self.host(ctx), dict[str, Any]()
         for host in found.every:
             if host == was:
-                answer = self.ask(ctx, host, must=host == found.now)
+                answer = self.command_host(ctx, host, must=host == found.now)
             else:
                 _clear_host(ctx, host, must=host == found.now, until=type(self))
         return answer
 
-    def ask(self, ctx: Context, host: str, *, must: bool, part: str = "") -> dict[str, Any]:
+    def command_host(self, ctx: Context, host: str, *, must: bool, part: str = "") -> dict[str, Any]:
         """The host's answer, or that it owes it: the host of a server that lives elsewhere is not waited for."""
         details = self.details(ctx)
         if must or not ctx.run.owes(host):
@@ -237,7 +237,7 @@ _ON_A_HOST: Final[tuple[type[_AtHome], ...]] = (StopGuest, DisconnectGuest, Remo
 def _clear_host(ctx: Context, host: str, *, must: bool, until: type[_AtHome] = RemoveGuest) -> None:
     """Do on another host what the steps do on the first one, up to this one: each finds it done."""
     for step in _ON_A_HOST[: _ON_A_HOST.index(until) + 1]:
-        step(ctx.run).ask(ctx, host, must=must, part=f"{step.step_name()}-at-{host}")
+        step(ctx.run).command_host(ctx, host, must=must, part=f"{step.step_name()}-at-{host}")
 
 
 def _follow(ctx: Context) -> homes.Homes:

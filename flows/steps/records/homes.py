@@ -118,7 +118,7 @@ def cleared(ctx: Context) -> set[str]:
     return {before(ctx), *(host for result in _results(ctx, "remove_guest") for host in result.get(HOSTS, ()))}
 
 
-def asked(cells: Cells, move: Move) -> set[str]:
+def commanded_hosts(cells: Cells, move: Move) -> set[str]:
     """Every host that a command of the server's delete may have gone to, by rows that may be deleted by now."""
     of = {"server": move.server}
     with cells.database(move.source_cell).read() as session:
