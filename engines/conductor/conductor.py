@@ -367,7 +367,7 @@ class Conductor:
 
     def stop(self) -> None:
         """Claim nothing more, park what runs at its next boundary, and return when all is given back."""
-        self._conductor.stopping.ask()
+        self._conductor.stopping.request()
         self._conductor.stop()
         if self._thread.ident is not None:
             self._thread.join()

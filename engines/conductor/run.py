@@ -82,7 +82,7 @@ class Stop:
         """Whether flows are to park now."""
         return self._wanted
 
-    def ask(self) -> None:
+    def request(self) -> None:
         """Ask it, and wake whoever waits."""
         self._wanted = True
         for wakeup in list(self._wakeups):
@@ -145,7 +145,7 @@ class MoveRun:
         self._mirror = mirror
         self._no_return = graph.no_return.step_name()
         self._cancellable = True
-        self._asked_beyond = False
+        self._past_no_return = False
         self._attempts: dict[int, MoveAttempt] = {}
         self.row = move
         # It is large and no column of the row that comes with each boundary: `_learn` reads it once.
@@ -184,10 +184,10 @@ class MoveRun:
         taken for the proof that it never happened.
         """
         if step == self._no_return:
-            self._asked_beyond = direction == "execute" and (
-                self._asked_beyond or self.history.entered_again(step, direction) or overtaken.may_have_started(self)
+            self._past_no_return = direction == "execute" and (
+                self._past_no_return or self.history.entered_again(step, direction) or overtaken.may_have_started(self)
             )
-        self._cancellable = cancellable and not self._asked_beyond and kinds.of(self.kind).cancellable
+        self._cancellable = cancellable and not self._past_no_return and kinds.of(self.kind).cancellable
         self._require_going_on()
         waited = self._await_session(step)
         claimed = (None if waited else self.backend.begun(step, direction)) or fencing.claimed(
@@ -272,8 +272,8 @@ class MoveRun:
             deadline=deadline,
         )
         if step == self._no_return and direction == "execute":
-            self._asked_beyond, self._cancellable = True, False
-        return self._step_commands.carry_out(command, direction, beyond=self._asked_beyond)
+            self._past_no_return, self._cancellable = True, False
+        return self._step_commands.carry_out(command, direction, past_no_return=self._past_no_return)
 
     def note_deleted(self) -> None:
         """Ask for what is left of the server to be deleted, as it was elsewhere; done when that is asked."""
@@ -360,7 +360,7 @@ class MoveRun:
 
     def may_have_begun(self, step: str) -> bool:
         """Whether any run of the step in this flow, on this alternate, asked a host for it before this one."""
-        if step == self._no_return and self._asked_beyond:
+        if step == self._no_return and self._past_no_return:
             return True
         return any(
             run.ended_at is not None or run.epoch != self.epoch

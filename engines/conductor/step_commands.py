@@ -118,20 +118,20 @@ class StepCommands:
             self._withdraw_execute(step)
         return self._renewed(step, direction, part)
 
-    def carry_out(self, command: Command, direction: Direction, *, beyond: bool) -> dict[str, object]:
+    def carry_out(self, command: Command, direction: Direction, *, past_no_return: bool) -> dict[str, object]:
         """Have the host's worker carry out the command and return its value; raises its StepError.
 
-        ``direction`` is the step's own, which the command may differ from; ``beyond`` tells that the point of no return
-        may have been asked for.
+        ``direction`` is the step's own, which the command may differ from; ``past_no_return`` tells that the point of
+        no return may have been asked for.
         """
         self._channel.post(command, self._fence)
         try:
             result = self._wait(command, direction)
         except (Unreachable, Overdue) as silence:
             code, words = SILENCES[type(silence)]
-            raise self._host_fault(command.host, code, words.format(command), beyond=beyond) from None
+            raise self._host_fault(command.host, code, words.format(command), past_no_return=past_no_return) from None
         except DestinationFault as fault:
-            raise self._host_fault(command.host, fault.error_code, str(fault), beyond=beyond) from None
+            raise self._host_fault(command.host, fault.error_code, str(fault), past_no_return=past_no_return) from None
         self._answered.append((command.host, command.key))
         if result.error is None:
             return result.value or {}
@@ -140,7 +140,7 @@ class StepCommands:
             self._run.park(command.step, direction, error)
         self._spent[command.key] = result.error
         if error.error_code == answers.BAD_ANSWER:
-            raise self._host_fault(command.host, answers.BAD_ANSWER, str(error), beyond=beyond)
+            raise self._host_fault(command.host, answers.BAD_ANSWER, str(error), past_no_return=past_no_return)
         raise error
 
     def hosts(self) -> list[str]:
@@ -201,11 +201,11 @@ class StepCommands:
             self._channel.withdraw(self.hosts(), self._run.flow_uuid, step, "execute")
             self._withdrawn.add(sequence)
 
-    def _host_fault(self, host: str, code: str, message: str, *, beyond: bool) -> StepError:
+    def _host_fault(self, host: str, code: str, message: str, *, past_no_return: bool) -> StepError:
         """Return the error that a host's silence means.
 
         Nothing is proved by silence, so at the point of no return no alternate is tried.
         """
         move = self._run.move()
-        destination = host == move.dest_host and host != move.source_host and not beyond
+        destination = host == move.dest_host and host != move.source_host and not past_no_return
         return (DestinationFault if destination else StepError)(message, code=code, host=host)

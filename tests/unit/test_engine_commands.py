@@ -245,7 +245,7 @@ def test_stop_and_hold_leave_a_waiting_step_at_once_and_the_host_goes_on(rig: Ri
     thread.start()
     until(lambda: hand.seen)
     if ask == "stop":
-        first.conductor.stopping.ask()
+        first.conductor.stopping.request()
     else:
         with rig.journal.write() as session:
             requests.pause(session, moves.get(session, move, lock=True))

@@ -453,7 +453,7 @@ def test_a_stop_ends_the_pause_between_two_tries(rig: Rig) -> None:
     thread = threading.Thread(target=lambda: outcome.extend(host.turn()))
     thread.start()
     until(lambda: "x finish" in rig.world.log)
-    host.conductor.stopping.ask()
+    host.conductor.stopping.request()
     thread.join(4)
     assert outcome == [False]
     assert claim_of(rig, move).released_at is not None

@@ -200,7 +200,7 @@ def test_ours_reads_the_flow_afresh_at_each_claim(rig: Rig) -> None:
     rig.post(move)
     first, second = rig.host(), rig.host()
     job = first.jobs()[0]  # what the first conductor knows of the job is from before anything ran
-    rig.world.hooks["x choose_destinations"] = lambda _ctx: second.conductor.stopping.ask()
+    rig.world.hooks["x choose_destinations"] = lambda _ctx: second.conductor.stopping.request()
     assert second.turn() == [False]
     assert rig.world.log == ["x prepare", "x choose_destinations"]
     first.board.claim(job, first.conductor.name)
@@ -372,7 +372,7 @@ def test_a_fault_within_an_alternate_is_known_again_after_a_reload(rig: Rig) -> 
     rig.post(move)
     rig.world.fail("x copy", fault())
     first = rig.host()
-    rig.world.hooks["r copy"] = lambda _ctx: first.conductor.stopping.ask()
+    rig.world.hooks["r copy"] = lambda _ctx: first.conductor.stopping.request()
     assert first.turn() == [False]
     rig.world.hooks.clear()
     rig.host().turn()
