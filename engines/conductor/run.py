@@ -514,7 +514,7 @@ class MoveRun:
         self._detach(why)
 
     def _detach(self, why: str) -> NoReturn:
-        self.backend.settle()
+        self.backend.store_called()
         parked = Parked(why)
         self.backend.detach(parked)
         raise parked

@@ -181,7 +181,7 @@ class FlowBackend:
         finally:
             self._called.append(made.inserted_primary_key[0])
 
-    def settle(self) -> None:
+    def store_called(self) -> None:
         """Store which calls have returned, as no transaction may follow; an outage leaves that to the next claim."""
         if self.closed is None and self._called:
             with contextlib.suppress(taskflow_errors.StorageFailure), self.write():

@@ -142,11 +142,11 @@ class MoveBoard(impl_zookeeper.ZookeeperJobBoard):
 
     def iterjobs(self, only_unclaimed: bool = False, ensure_fresh: bool = False) -> Any:
         """TaskFlow's entry: the jobs in our order, listed anew when something changed."""
-        self._settle_doubts()
+        self._release_doubtful()
         stale, self._stale = self._stale, False
         return super().iterjobs(only_unclaimed=only_unclaimed, ensure_fresh=ensure_fresh or stale)
 
-    def _settle_doubts(self) -> None:
+    def _release_doubtful(self) -> None:
         """Give back what is claimed by this session and run by nobody: else it would be for as long as the session."""
         with contextlib.suppress(CoordinationLost):
             for path in list(self._doubtful):
