@@ -94,7 +94,7 @@ class Worker:
         self._registered = False
         """False again as soon as the registration may have gone."""
         self._stopping = False
-        self._turned = time.monotonic()
+        self._last_tick = time.monotonic()
         self._forgets = time.monotonic()
         self._runs: dict[str, Run] = {}
         """By what each of them occupies (`_slot`)."""
@@ -164,7 +164,7 @@ class Worker:
 
     def last_tick(self) -> float:
         """When its loop last turned, by the monotonic clock; it does every few seconds."""
-        return self._turned
+        return self._last_tick
 
     def register(self) -> None:
         """Say that this host is up; a node that an earlier session, or somebody else, left is replaced.
@@ -232,7 +232,7 @@ class Worker:
     def _serve(self) -> None:
         outage = Outage(LOG, f"The worker of {self.host} waits for ZooKeeper")
         while not self._stopping:
-            self._turned = time.monotonic()
+            self._last_tick = time.monotonic()
             woken = self._wakeup.wait(POLL_EVERY)
             self._wakeup.clear()
             try:

@@ -64,7 +64,7 @@ class DaemonRegistry:
         """The highest epoch that any host can have been given, by the last look that was needed."""
         self._written: dict[str, DaemonStatus] | None = None
         self._wakeup = threading.Event()
-        self._turned = time.monotonic()
+        self._last_tick = time.monotonic()
         self._thread = threading.Thread(target=self._run, name="daemon-registry", daemon=True)
 
     def start(self) -> None:
@@ -87,7 +87,7 @@ class DaemonRegistry:
 
     def last_tick(self) -> float:
         """When its loop last turned, by the monotonic clock; it does every second."""
-        return self._turned
+        return self._last_tick
 
     def round(self) -> None:
         """Look at the registrations; write when they changed, and every `BEAT_EVERY` seconds."""
@@ -115,7 +115,7 @@ class DaemonRegistry:
     def _run(self) -> None:
         outage = Outage(LOG, "What is known of the daemons is not written")
         while not self._wakeup.wait(POLL_EVERY):
-            self._turned = time.monotonic()
+            self._last_tick = time.monotonic()
             with one_round(outage, LOG, "A round of the daemon registry failed"):
                 self.round()
                 outage.over()

@@ -239,7 +239,7 @@ class Keeper:
         self._led = False
         self._unrunnable: frozenset[str] = frozenset()
         self._stopped = False
-        self._turned = time.monotonic()
+        self._last_tick = time.monotonic()
         self._unwatch: Callable[[], None] = lambda: None
         self._thread = threading.Thread(target=self._run, name="keeper", daemon=True)
         self._election = Election(coordination)
@@ -317,12 +317,12 @@ class Keeper:
 
     def last_tick(self) -> float:
         """When its loop last turned, by the monotonic clock; it does every few seconds."""
-        return self._turned
+        return self._last_tick
 
     def _run(self) -> None:
         outage = Outage(LOG, "The keeper waits for a server")
         while not self._stopped:
-            self._turned = time.monotonic()
+            self._last_tick = time.monotonic()
             woken = self._wakeup.is_set()
             self._wakeup.clear()
             with one_round(outage, LOG, "A round of the keeper failed"):
