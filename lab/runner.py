@@ -53,7 +53,7 @@ def drive(lab: Parts, at_rest: Callable[[], bool]) -> bool:
         with lock.tried(lab.layout) as held:
             if held:
                 with running(lab) as runner:
-                    runner.settle()
+                    runner.wait_idle()
                 return True
         time.sleep(POLL)
     return False
@@ -145,7 +145,7 @@ class Runner:
         probe = self._probes.worker(host) if self._probes else None
         return start_worker(self._lab, host, self.connect(), probe=probe).stop
 
-    def settle(self) -> None:
+    def wait_idle(self) -> None:
         """Wait until nothing in the lab goes on by itself; the journal is not looked at while flows run here."""
         while self.busy() or is_busy(self._lab):
             self._rest()

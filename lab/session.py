@@ -24,7 +24,7 @@ class Lab(Parts):
 
         return storage.variant(self, server, source, destination)
 
-    def settle(self, at_rest: Callable[[], bool]) -> bool:
+    def wait_until(self, at_rest: Callable[[], bool]) -> bool:
         """Run the lab until nothing in it can go on, or wait for the command that does, until ``at_rest``."""
         from droveway.lab import runner
 

@@ -156,4 +156,4 @@ def _await(site: Site, owed: set[str]) -> None:
         with site.journal.read() as session:
             return time.monotonic() >= ends or all(orphans.is_over(session, move) for move in owed)
 
-    site.settle(at_rest)
+    site.wait_until(at_rest)

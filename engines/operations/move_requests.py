@@ -65,7 +65,7 @@ def carry(site: Site, move_id: str) -> Move:
             seen = moves.get(session, move_id)
             return not can_go_on(seen, database_time(session))
 
-    return read_move(site, move_id) if site.settle(rests) else seen
+    return read_move(site, move_id) if site.wait_until(rests) else seen
 
 
 def file_request(site: Site, name: str, request: requests.Filing) -> Move:

@@ -115,7 +115,7 @@ class Installation:
         node = catalog.find_host(self.api, self.cell_databases, host).node
         return _SAME_HOST in self.cloud.placement.provider_traits(node)
 
-    def settle(self, at_rest: Callable[[], bool]) -> bool:
+    def wait_until(self, at_rest: Callable[[], bool]) -> bool:
         """Wait for what the daemons do."""
         while not at_rest():
             time.sleep(POLL)

@@ -66,5 +66,5 @@ class Site(Parts, Protocol):
     def storage(self, server: str, source: str, destination: str) -> tuple[str, str, int | None]:
         """How the server's disks would get there, why so, and the bytes over the wire: None when nobody knows yet."""
 
-    def settle(self, at_rest: Callable[[], bool]) -> bool:
+    def wait_until(self, at_rest: Callable[[], bool]) -> bool:
         """Return once ``at_rest`` says so, having carried on what can go on; whether that was done here."""

@@ -29,7 +29,7 @@ def carry(
     """Begin, then run the lab until nothing in it goes on by itself; ``special`` is a runner of another kind."""
     begin()
     with runner.running(lab, probes, runner=special) as running:
-        running.settle()
+        running.wait_idle()
 
 
 def submit(lab: Lab, kind: str, server: str, policy: str = "deadline") -> None:
