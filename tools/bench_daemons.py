@@ -31,7 +31,7 @@ from support.servers import postgres_server, zookeeper_server
 
 from droveway.clocks import now
 from droveway.engines.operations import move_requests
-from droveway.engines.operations.submit import Wish, submit
+from droveway.engines.operations.submit import MoveSpec, submit
 from droveway.lab import build, cloud, runner
 from droveway.lab.session import Lab
 from droveway.persistence.journal import moves
@@ -237,7 +237,7 @@ def there_and_confirmed(lab: Lab, server: str) -> str:
 def submitted(lab: Lab, server: str) -> tuple[str, float]:
     """Ask for a move; its id, and how many milliseconds that took."""
     began = time.perf_counter()
-    move = submit(lab, Wish(server=server)).id
+    move = submit(lab, MoveSpec(server=server)).id
     return move, (time.perf_counter() - began) * 1000
 
 
@@ -284,7 +284,7 @@ def throughput(lab: Lab, servers: Sequence[str]) -> float:
     """Moves a minute: all of the servers at once, there and confirmed."""
     began = time.monotonic()
     for server in servers:
-        submit(lab, Wish(server=server))
+        submit(lab, MoveSpec(server=server))
     until_rest(lab)
     for move in open_of(lab):
         require(lab, move, State.VERIFYING)
@@ -304,7 +304,7 @@ def require(lab: Lab, move: str, state: State) -> None:
 def hand_over(site: Installation, conductors: dict[str, Daemon]) -> float:
     """Seconds from the SIGKILL of a conductor that runs a move until another one has claimed it."""
     lab = site.lab
-    move = submit(lab, Wish(server=SERVERS[0])).id
+    move = submit(lab, MoveSpec(server=SERVERS[0])).id
     claim = until(lambda: claim_of(lab, move), "a claim", LONG)
     killed = next(name for name, daemon in conductors.items() if f"-{daemon.process.pid}-" in claim.owner)
     conductors[killed].kill()

@@ -180,7 +180,7 @@ def moved(lab: Lab, clock: Clock, flavor: str) -> Spent:
     clock.spent.clear()
     began, processor = time.perf_counter(), time.process_time()
     with clock.timed(ASKING):
-        move = submit.submit(lab, submit.Wish(server="web", flavor=flavor)).id
+        move = submit.submit(lab, submit.MoveSpec(server="web", flavor=flavor)).id
     require(move_requests.carry(lab, move), State.VERIFYING)
     with clock.timed(ASKING):
         move_requests.file_request(lab, move, move_requests.confirm)

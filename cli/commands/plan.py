@@ -29,7 +29,7 @@ class Plan(ShowOne):
         from droveway.engines.operations import plan
 
         found = plan.plan(
-            self.site(parsed_args), request.wish(parsed_args, flavor=parsed_args.flavor, host=parsed_args.host)
+            self.site(parsed_args), request.move_spec(parsed_args, flavor=parsed_args.flavor, host=parsed_args.host)
         )
         return self.dict2columns(
             {key: Joined(value) if isinstance(value, list) else value for key, value in found.items()}

@@ -13,7 +13,7 @@ from droveway.cli.view.spans import seconds, seconds_or_none
 from droveway.printable import SHORT, printable
 
 if TYPE_CHECKING:
-    from droveway.engines.operations.submit import Wish
+    from droveway.engines.operations.submit import MoveSpec
     from droveway.engines.site.site import Site
     from droveway.persistence.journal.tables import Move
 
@@ -218,7 +218,7 @@ def create(command: Command, parsed_args: argparse.Namespace, *, flavor: str | N
     from droveway.engines.operations import submit
 
     site = command.site(parsed_args)
-    move = submit.submit(site, wish(parsed_args, flavor=flavor, host=host))
+    move = submit.submit(site, move_spec(parsed_args, flavor=flavor, host=host))
     return carry(command, site, move, *KEPT, lines=parsed_args.wait)
 
 
@@ -242,11 +242,11 @@ def carry(command: Command, site: Site, move: Move, *wanted: str, lines: bool = 
     return finish(move, *wanted)
 
 
-def wish(parsed_args: argparse.Namespace, *, flavor: str | None, host: str | None) -> Wish:
+def move_spec(parsed_args: argparse.Namespace, *, flavor: str | None, host: str | None) -> MoveSpec:
     """What the options ask for."""
-    from droveway.engines.operations.submit import Wish
+    from droveway.engines.operations.submit import MoveSpec
 
-    return Wish(
+    return MoveSpec(
         server=parsed_args.server,
         flavor=flavor,
         host=host,

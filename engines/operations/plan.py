@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from droveway.engines.operations.submit import Answer, Wish, examine, store_plan
+from droveway.engines.operations.submit import Feasibility, MoveSpec, examine, store_plan
 from droveway.engines.site.site import Site
 from droveway.flows.graph import NO_RETURN, Graph
 from droveway.flows.step import Where
 from droveway.printable import SHORT
 
 
-def plan(site: Site, wish: Wish) -> dict[str, Any]:
+def plan(site: Site, spec: MoveSpec) -> dict[str, Any]:
     """The plan under the keys of `move plan`; it is kept, so that `move create --from-plan` can hold to it.
 
     Raises `droveway.errors.Refused` with the rule that forbids the move.
     """
-    answer = examine(site, wish)
-    facts, chosen = answer.facts, answer.selection.chosen
+    feasibility = examine(site, spec)
+    facts, chosen = feasibility.facts, feasibility.selection.chosen
     destination = chosen[0].host
     storage, reason, moved = site.storage(facts.server.id, str(facts.server.host), destination)
     body: dict[str, Any] = {
@@ -28,21 +28,21 @@ def plan(site: Site, wish: Wish) -> dict[str, Any]:
         "alternates": [each.host for each in chosen[1:]],
         "old_flavor": facts.current.name,
         "new_flavor": (facts.new or facts.current).name,
-        "checks": _checks(site, answer, destination),
+        "checks": _checks(site, feasibility, destination),
         "storage": storage,
         "storage_reason": reason,
         "bytes": moved,
-        "steps": _steps(answer.graph, str(facts.server.host), destination),
+        "steps": _steps(feasibility.graph, str(facts.server.host), destination),
     }
-    return {"id": store_plan(site, answer, body)[:SHORT]} | body
+    return {"id": store_plan(site, feasibility, body)[:SHORT]} | body
 
 
-def _checks(site: Site, answer: Answer, destination: str) -> list[dict[str, Any]]:
-    facts = answer.facts
+def _checks(site: Site, feasibility: Feasibility, destination: str) -> list[dict[str, Any]]:
+    facts = feasibility.facts
     ports = len(site.cloud.network.ports(facts.server.id))
     volumes = len(site.cloud.volumes.for_server(facts.server.id))
     flavor = facts.new or facts.current
-    left = site.cloud.placement.room(answer.selection.chosen[0].provider)
+    left = site.cloud.placement.room(feasibility.selection.chosen[0].provider)
     free = f"{left.get('VCPU', 0)} vCPU, {left.get('MEMORY_MB', 0)} MB to give away"
     found = [
         ("server", True, f"{facts.server.status} on {facts.server.host}, no move under way"),
@@ -54,7 +54,7 @@ def _checks(site: Site, answer: Answer, destination: str) -> list[dict[str, Any]
     checks = [{"check": name, "ok": ok, "detail": detail} for name, ok, detail in found]
     return checks + [
         {"check": why.filter, "ok": False, "host": name, "detail": f"{name} is left out: {why.reason}"}
-        for name, why in answer.selection.rejected.items()
+        for name, why in feasibility.selection.rejected.items()
     ]
 
 

@@ -29,7 +29,7 @@ from droveway.scheduler.select import Selection
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wish:
+class MoveSpec:
     """What an operator asks for; names or ids as they were typed."""
 
     server: str
@@ -44,7 +44,7 @@ class Wish:
 
 
 @dataclass(frozen=True)
-class Answer:
+class Feasibility:
     """A wish that can be met: its facts and where the server would go."""
 
     facts: Facts
@@ -53,13 +53,13 @@ class Answer:
     """By which its move would go."""
 
 
-def examine(site: Site, wish: Wish) -> Answer:
+def examine(site: Site, spec: MoveSpec) -> Feasibility:
     """Whether the wish can be met now; raises `droveway.errors.Refused` with the rule that it breaks."""
-    if wish.flavor is not None and wish.host is not None:
+    if spec.flavor is not None and spec.host is not None:
         raise Refused(
             "a resize takes no destination host and a migration no flavor: give --flavor or --to-host, not both"
         )
-    facts = lab_facts.of_move(site, wish.server, flavor=wish.flavor, host=wish.host)
+    facts = lab_facts.of_move(site, spec.server, flavor=spec.flavor, host=spec.host)
     preconditions.check(facts)
     graph = eligibility.chosen(facts.kind, site.conf.upgrade_levels.worker)
     wanted = _require_able(site, str(facts.server.host), graph)
@@ -67,16 +67,16 @@ def examine(site: Site, wish: Wish) -> Answer:
         selection = candidates.schedule(site.cloud.placement, _states(site, facts, wanted), _request(site, facts))
     except StepError as error:
         raise Refused(str(error)) from None
-    return Answer(facts, selection, graph)
+    return Feasibility(facts, selection, graph)
 
 
-def submit(site: Site, wish: Wish) -> Move:
+def submit(site: Site, spec: MoveSpec) -> Move:
     """Accept the move; raises `droveway.errors.Refused` and changes nothing when a rule forbids it."""
-    seconds = _confirm_seconds(site, wish)
-    if wish.plan is not None:
-        wish = _planned(site, wish)
-    answer = examine(site, wish)
-    facts = answer.facts
+    seconds = _confirm_seconds(site, spec)
+    if spec.plan is not None:
+        spec = _planned(site, spec)
+    feasibility = examine(site, spec)
+    facts = feasibility.facts
     request = moves.Request(
         kind=facts.kind,
         server=facts.server.id,
@@ -86,32 +86,32 @@ def submit(site: Site, wish: Wish) -> Move:
         old_flavor=facts.current.name,
         new_flavor=(facts.new or facts.current).name,
         target_host=facts.target.name if facts.target else None,
-        policy=wish.policy,
+        policy=spec.policy,
         confirm_seconds=seconds,
-        keep_seconds=_keep_seconds(site, wish, str(facts.server.host)),
-        reason=wish.reason,
+        keep_seconds=_keep_seconds(site, spec, str(facts.server.host)),
+        reason=spec.reason,
         asked_by=getpass.getuser(),
         project=facts.server.project,
     )
     with site.journal.write() as session:
-        return moves.submit(session, request, answer.graph.reference())
+        return moves.submit(session, request, feasibility.graph.reference())
 
 
-def _confirm_seconds(site: Site, wish: Wish) -> int:
+def _confirm_seconds(site: Site, spec: MoveSpec) -> int:
     """Seconds until the policy's deadline; raises Refused for one that no guest can meet, or nobody may ask after."""
     conf = site.conf.confirm
-    if wish.policy == MANUAL:
-        if wish.confirm_seconds is not None:
+    if spec.policy == MANUAL:
+        if spec.confirm_seconds is not None:
             raise Refused(
                 "the policy manual waits for a person and has no deadline: leave --deadline out, or give "
                 "--confirm deadline"
             )
         return LONGEST
-    if wish.policy != HEALTHY:
-        return int(wish.confirm_seconds or conf.deadline)
+    if spec.policy != HEALTHY:
+        return int(spec.confirm_seconds or conf.deadline)
     if why := eligibility.unsupported(None, eligibility.QUESTION, site.conf.upgrade_levels.worker):
         raise Refused(f"no host can be asked whether a guest is healthy: {why}, or move it under another policy")
-    seconds = int(wish.confirm_seconds or conf.healthy_deadline)
+    seconds = int(spec.confirm_seconds or conf.healthy_deadline)
     if seconds <= conf.healthy_after:
         raise Refused(
             f"a guest is healthy once it has run for {conf.healthy_after:g} s ([confirm] healthy_after), which a "
@@ -120,9 +120,9 @@ def _confirm_seconds(site: Site, wish: Wish) -> int:
     return seconds
 
 
-def _keep_seconds(site: Site, wish: Wish, source: str) -> int:
+def _keep_seconds(site: Site, spec: MoveSpec, source: str) -> int:
     """Seconds for which the source's disks are kept after confirm; raises Refused where nobody could purge them."""
-    seconds = int(site.conf.confirm.keep_source if wish.keep_seconds is None else wish.keep_seconds)
+    seconds = int(site.conf.confirm.keep_source if spec.keep_seconds is None else spec.keep_seconds)
     if not seconds:
         return seconds
     with site.journal.read() as session:
@@ -132,15 +132,15 @@ def _keep_seconds(site: Site, wish: Wish, source: str) -> int:
     return seconds
 
 
-def store_plan(site: Site, answer: Answer, body: dict[str, Any]) -> str:
+def store_plan(site: Site, feasibility: Feasibility, body: dict[str, Any]) -> str:
     """Keep a plan so that `--from-plan` can name it; its id."""
     plan = str(uuid.uuid4())
-    facts = answer.facts
+    facts = feasibility.facts
     inputs = {
         "flavor": facts.new.id if facts.new else None,
         "host": facts.target.name if facts.target else None,
         "source": facts.server.host,
-        "destinations": [chosen.host for chosen in answer.selection.chosen],
+        "destinations": [chosen.host for chosen in feasibility.selection.chosen],
     }
     with site.journal.write() as session:
         session.add(
@@ -149,29 +149,29 @@ def store_plan(site: Site, answer: Answer, body: dict[str, Any]) -> str:
     return plan
 
 
-def _planned(site: Site, wish: Wish) -> Wish:
+def _planned(site: Site, spec: MoveSpec) -> MoveSpec:
     """The wish that the plan was made for; raises Refused when the plan no longer holds."""
     with site.journal.read() as session:
         found = list(
-            session.scalars(sa.select(Plan).where(Plan.id.startswith(str(wish.plan), autoescape=True)).limit(2))
+            session.scalars(sa.select(Plan).where(Plan.id.startswith(str(spec.plan), autoescape=True)).limit(2))
         )
     if len(found) != 1:
         raise Refused(
-            f"{'no' if not found else 'more than one'} plan begins with {wish.plan}: make it anew with move plan"
+            f"{'no' if not found else 'more than one'} plan begins with {spec.plan}: make it anew with move plan"
         )
     plan = found[0]
     inputs = plan.body["inputs"]
-    server = catalog.find_server(site.api, site.cell_databases, wish.server)
-    same = Wish(
+    server = catalog.find_server(site.api, site.cell_databases, spec.server)
+    same = MoveSpec(
         server=server.id,
         flavor=inputs["flavor"],
         host=inputs["host"],
-        policy=wish.policy,
-        confirm_seconds=wish.confirm_seconds,
-        keep_seconds=wish.keep_seconds,
-        reason=wish.reason,
+        policy=spec.policy,
+        confirm_seconds=spec.confirm_seconds,
+        keep_seconds=spec.keep_seconds,
+        reason=spec.reason,
     )
-    given = (wish.flavor and catalog.find_flavor(site.api, wish.flavor).id, wish.host)
+    given = (spec.flavor and catalog.find_flavor(site.api, spec.flavor).id, spec.host)
     if plan.server != server.id or given not in ((None, None), (inputs["flavor"], inputs["host"])):
         raise Refused(f"plan {plan.id[:SHORT]} was made for another request: make a plan for this one")
     now = [chosen.host for chosen in examine(site, same).selection.chosen]

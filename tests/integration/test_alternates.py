@@ -16,7 +16,7 @@ from support.labs.small_lab import until
 from droveway.clients.embedded.services import NetworkHost
 from droveway.engines.conductor import fencing
 from droveway.engines.operations import move_requests
-from droveway.engines.operations.submit import Wish, submit
+from droveway.engines.operations.submit import MoveSpec, submit
 from droveway.errors import Parked
 from droveway.flows import registry
 from droveway.flows.step import Where
@@ -120,7 +120,7 @@ LAST = {"probed", "renamed", "disk_info", "connected", "defined", "started", "st
 def run(lab: Stage, name: str, *probes: Mortal, flavor: str | None = "large", host: str | None = None) -> Move:
     """Ask for the move and let it come to rest, with workers that die."""
     known: dict[str, Probe] = {probe.host: probe for probe in probes}
-    move = submit(lab.lab, Wish(server=name, flavor=flavor, host=host)).id
+    move = submit(lab.lab, MoveSpec(server=name, flavor=flavor, host=host)).id
     with lab.running(workers=known) as workers:
         for probe in probes:
             probe.workers = workers
@@ -291,7 +291,7 @@ def test_a_host_that_refuses_the_server_is_left_for_the_next(
         if (at, direction, phase) == ("claim", "execute", "before") and not undo:
             undo.append(refuse(lab, first))
 
-    move = submit(lab.lab, Wish(server="web", flavor="large")).id
+    move = submit(lab.lab, MoveSpec(server="web", flavor="large")).id
     try:
         with lab.running(spoil):
             ended = move_requests.carry(lab.lab, move)
@@ -364,7 +364,7 @@ def test_a_destination_whose_own_directory_is_away_owes_the_undo(lab: Stage) -> 
                 entry.rename(away / entry.name)
             raise OSError("stale file handle")
 
-    move = submit(lab.lab, Wish(server="web", flavor="large")).id
+    move = submit(lab.lab, MoveSpec(server="web", flavor="large")).id
     with lab.running(workers={first: vanish}):
         assert move_requests.carry(lab.lab, move).state == "failed"
         assert owed(lab) == [(first, "copy_disks"), (first, "check_destination")]

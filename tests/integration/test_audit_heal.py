@@ -25,7 +25,7 @@ from droveway.audit.findings import Kind
 from droveway.audit.heal import mending
 from droveway.audit.heal.healing import ORPHANS, RULES
 from droveway.clients.placement import Placement
-from droveway.engines.operations.submit import Wish, submit
+from droveway.engines.operations.submit import MoveSpec, submit
 from droveway.lab import books
 from droveway.persistence.journal import orphans
 from droveway.persistence.journal.tables import Move, MoveStep
@@ -235,7 +235,7 @@ class TestHosts:
 class TestMeanwhile:
     def test_a_move_that_is_asked_for_waits_until_the_mend_is_made(self, lab: Stage, move: str) -> None:
         known = lab.json("move", "list")
-        asked = threading.Thread(target=lambda: submit(lab.lab, Wish(server="web", flavor=None, host=None)))
+        asked = threading.Thread(target=lambda: submit(lab.lab, MoveSpec(server="web", flavor=None, host=None)))
         with orphans.hold(lab.lab.journal, move):
             asked.start()
             # Long enough for one that does not wait.
@@ -253,7 +253,7 @@ class TestMeanwhile:
         hold(lab, move, "host1")
         planned = mending.plan(books.sources(lab.lab), frozenset())
         assert len(planned.able) == 1
-        begins = submit(lab.lab, Wish(server="web", flavor=None, host=None)).id
+        begins = submit(lab.lab, MoveSpec(server="web", flavor=None, host=None)).id
         ((_, outcome),) = mending.heal(books.sources(lab.lab), planned, who="ana", away=frozenset())
         assert outcome.startswith("left alone")
         assert set(lab.held(move)) == {"host1"}

@@ -9,7 +9,7 @@ import pytest
 from support.daemons.daemons import LONG, Installation
 from support.labs.small_lab import SERVER, history, read_move, until
 
-from droveway.engines.operations.submit import Wish, submit
+from droveway.engines.operations.submit import MoveSpec, submit
 from droveway.persistence.database import database_time
 from droveway.persistence.journal import daemons, orphans
 from droveway.persistence.journal.debts import WRITTEN_OFF
@@ -94,9 +94,9 @@ def test_a_move_waits_while_something_of_its_server_is_taken_away(site: Installa
     began: list[str] = []
 
     def ask() -> None:
-        began.append(submit(lab, Wish(server=SERVER, flavor="large", host=None)).id)
+        began.append(submit(lab, MoveSpec(server=SERVER, flavor="large", host=None)).id)
 
-    first = submit(lab, Wish(server=SERVER, flavor="large", host=None)).id
+    first = submit(lab, MoveSpec(server=SERVER, flavor="large", host=None)).id
     site.done("move", "cancel", first)
     asked = threading.Thread(target=ask)
     with orphans.hold(lab.journal, first):

@@ -9,7 +9,7 @@ import pytest
 from support.labs.operations import Stage, changes, photograph, stage
 
 from droveway.engines.operations import move_requests
-from droveway.engines.operations.submit import Wish, submit
+from droveway.engines.operations.submit import MoveSpec, submit
 from droveway.persistence.nova.cell import ShareMapping
 
 CLOUD = """
@@ -146,7 +146,7 @@ def test_a_running_server_does_not_notice_a_refusal(lab: Stage) -> None:
 def test_a_move_whose_host_goes_away_after_it_was_accepted_ends_undone(lab: Stage) -> None:
     """Exit 3 when a move had begun: the host that was named takes no servers any more."""
     before = lab.standing("idle")
-    move = submit(lab.lab, Wish(server="idle", host="host2")).id
+    move = submit(lab.lab, MoveSpec(server="idle", host="host2")).id
     lab.cli("host", "disable", "host2", "--reason", "work on it")
     assert "host2" in lab.cli("move", "resume", code=3)
     ended = move_requests.read_move(lab.lab, move)

@@ -12,7 +12,7 @@ from support.labs.operations import Stage, stage
 from support.two_faults.copies import copy_database
 
 from droveway.engines.operations import move_requests
-from droveway.engines.operations.submit import Wish, submit
+from droveway.engines.operations.submit import MoveSpec, submit
 from droveway.errors import DestinationFault, Parked
 from droveway.persistence.journal import requests
 from droveway.persistence.journal.tables import Move
@@ -40,7 +40,7 @@ def put_back(lab: Stage, *, kept_at: str, left_at: str, fails: str = "") -> str:
 
     ``fails``: the step that fails first, by the fault of the destination, so that the next one is tried.
     """
-    move = submit(lab.lab, Wish(server="web", flavor="large", host=None)).id
+    move = submit(lab.lab, MoveSpec(server="web", flavor="large", host=None)).id
     kept = lab.root / "copy.sqlite"
     failed: list[str] = []
     left = threading.Event()
@@ -149,7 +149,7 @@ def test_a_move_of_which_the_record_is_lost_too_parks_and_can_be_left(lab: Stage
 
 
 def test_a_purge_removes_what_is_mirrored_of_its_moves(lab: Stage) -> None:
-    move = submit(lab.lab, Wish(server="web", flavor="large", host=None)).id
+    move = submit(lab.lab, MoveSpec(server="web", flavor="large", host=None)).id
     lab.cli("move", "resume")
     lab.cli("move", "confirm", move)
     folder = lab.lab.layout.recorded

@@ -25,7 +25,7 @@ from droveway.engines.conductor.taskflow.board import MoveBoard
 from droveway.engines.keeper import health
 from droveway.engines.keeper import keeper as keeping
 from droveway.engines.keeper.keeper import Keeper
-from droveway.engines.operations.submit import Wish, submit
+from droveway.engines.operations.submit import MoveSpec, submit
 from droveway.flows import registry
 from droveway.lab import faults
 from droveway.persistence.database import database_time
@@ -83,7 +83,7 @@ def running(lab: Stage, healthy_after: float, at_end: Callable[[], None] = lambd
 
 
 def migrate(lab: Stage, name: str = "web", **wish: Any) -> str:
-    return submit(lab.lab, Wish(server=name, **{"policy": "healthy", "confirm_seconds": 7200, **wish})).id
+    return submit(lab.lab, MoveSpec(server=name, **{"policy": "healthy", "confirm_seconds": 7200, **wish})).id
 
 
 def read(lab: Stage, move: str) -> Move:

@@ -13,7 +13,7 @@ from support.labs.small_lab import assert_balanced, differences, history, pictur
 
 from droveway.clients.zookeeper import BOARD, command_path, epoch_in, epoch_path, worker_path
 from droveway.engines.operations import move_requests
-from droveway.engines.operations.submit import Wish, submit
+from droveway.engines.operations.submit import MoveSpec, submit
 from droveway.lab import cloud
 from droveway.persistence.journal import debt_views
 from droveway.persistence.journal.states import ENDED, State
@@ -44,7 +44,7 @@ def fixture_cloud() -> cloud.Cloud:
 
 def to(site: Installation, server: str, host: str | None) -> str:
     """Migrate the server to the host; the move."""
-    return submit(site.lab, Wish(server=server, host=host)).id
+    return submit(site.lab, MoveSpec(server=server, host=host)).id
 
 
 def waits_for(site: Installation, move: str, host: str) -> bool:

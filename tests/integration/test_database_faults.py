@@ -18,7 +18,7 @@ from support.labs.small_lab import assert_balanced, file_flow, history, is_relea
 from support.servers import mariadb_server, postgres_server, zookeeper_server
 from support.servers.proxy import Loss, Proxy, running_proxy
 
-from droveway.engines.operations.submit import Wish, submit
+from droveway.engines.operations.submit import MoveSpec, submit
 from droveway.flows import registry
 from droveway.lab import cloud
 from droveway.lab.session import Lab
@@ -254,7 +254,7 @@ def test_databases_of_one_installation_lie_on_servers_of_both_makes(
     with installation(lab, tmp_path, zookeeper.hosts, spread) as site:
         site.workers()
         first = site.conductor("first")
-        found = {server: submit(lab, Wish(server=server, flavor="large")).id for server in ("web", "db")}
+        found = {server: submit(lab, MoveSpec(server=server, flavor="large")).id for server in ("web", "db")}
         for move in found.values():
             site.await_step(move, "copy_disks")
         first.kill()

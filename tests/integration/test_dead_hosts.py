@@ -12,7 +12,7 @@ from support.labs.operations import Stage, stage
 
 from droveway.audit.heal import healing, mending
 from droveway.engines.operations import move_requests
-from droveway.engines.operations.submit import Wish, submit
+from droveway.engines.operations.submit import MoveSpec, submit
 from droveway.lab import books, stopped
 from droveway.persistence.journal.debts import WRITTEN_OFF
 from droveway.persistence.journal.tables import Debt
@@ -32,7 +32,7 @@ def fixture_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     with stage(tmp_path_factory.mktemp("dead") / "lab", CLOUD) as made:
         with made.lab.layout.configuration.open("a") as file:
             file.write("[conductor]\nhost_away = 0.2\n")
-        move = submit(made.lab, Wish(server="web", flavor=None, host=None)).id
+        move = submit(made.lab, MoveSpec(server="web", flavor=None, host=None)).id
         died: list[str] = []
 
         def die(_move: str, step: str, direction: str, phase: str) -> None:

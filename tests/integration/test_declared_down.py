@@ -19,7 +19,7 @@ from support.labs.small_lab import until
 from droveway.engines.conductor import registrations
 from droveway.engines.conductor.run import MoveRun
 from droveway.engines.operations import move_requests
-from droveway.engines.operations.submit import Wish, submit
+from droveway.engines.operations.submit import MoveSpec, submit
 from droveway.lab import books, operations, stopped
 from droveway.persistence.journal.states import ENDED, State
 from droveway.persistence.journal.tables import Move
@@ -283,7 +283,7 @@ def test_a_delete_ends_without_a_host(lab: Stage, server: str, step: str, dead: 
 def test_a_move_ends_without_a_host(lab: Stage, server: str, step: str, dead: str, phase: str) -> None:
     """What may have been started on a host that is off leaves the revert; a copy that is whole is started."""
     with dying(lab, dead, step, phase=phase) as died:
-        move = submit(lab.lab, Wish(server=server, flavor=None, host="host2")).id
+        move = submit(lab.lab, MoveSpec(server=server, flavor=None, host="host2")).id
         found = rest(lab, move)
     assert died
     if (step, phase) in {("connect_destination", "before"), ("start_guest", "during"), ("finish_records", "before")}:
@@ -300,7 +300,7 @@ def test_a_copy_whose_source_is_dead_is_kept_under_another_name(lab: Stage, serv
     """An evacuation by Nova to that host would take a copy under the server's name for its disks."""
     uuid = lab.id_of(server)
     with dying(lab, "host1", "connect_destination") as died:
-        move = submit(lab.lab, Wish(server=server, flavor=None, host="host2")).id
+        move = submit(lab.lab, MoveSpec(server=server, flavor=None, host="host2")).id
         until(lambda: died, "the death of host1")
         ask(lab, move, "cancel")
         found = rest(lab, move)
@@ -321,7 +321,7 @@ def test_a_worker_of_an_older_release_keeps_the_copy_under_its_name(
     """It knows no other; its move ends as any other does, and what it owes is paid when the source is back."""
     uuid = lab.id_of(server)
     with monkeypatch.context() as older, dying(lab, "host1", "connect_destination") as died:
-        move = submit(lab.lab, Wish(server=server, flavor=None, host="host2")).id
+        move = submit(lab.lab, MoveSpec(server=server, flavor=None, host="host2")).id
         until(lambda: died, "the death of host1")
         # What a worker registers with is read by the flow, from where it stands.
         told = MoveRun.workers
@@ -347,7 +347,7 @@ def test_a_copy_that_is_kept_on_a_dead_host_is_renamed_when_that_is_back(
     """
     uuid = lab.id_of(server)
     with dying(lab, "host1", "connect_destination", other="host2") as died:
-        move = submit(lab.lab, Wish(server=server, flavor=None, host="host2")).id
+        move = submit(lab.lab, MoveSpec(server=server, flavor=None, host="host2")).id
         until(lambda: len(died) == 2, "the death of both")
         ask(lab, move, "cancel")
         found = rest(lab, move)

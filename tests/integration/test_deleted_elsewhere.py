@@ -11,7 +11,7 @@ from support.labs.operations import Stage, stage
 from support.rows import remains
 
 from droveway.engines.operations import move_requests
-from droveway.engines.operations.submit import Wish, submit
+from droveway.engines.operations.submit import MoveSpec, submit
 from droveway.errors import DestinationFault
 from droveway.persistence.journal import requests
 from droveway.persistence.journal.tables import Move
@@ -99,7 +99,7 @@ def server(lab: Stage, request: pytest.FixtureRequest) -> Server:
 )
 def test_in_the_middle_of_a_move(lab: Stage, server: Server, step: str, allocations: bool) -> None:
     """R1-32: undone, or past the point of no return confirmed, and then everything is released."""
-    move = submit(lab.lab, Wish(server=server.name, flavor="large")).id
+    move = submit(lab.lab, MoveSpec(server=server.name, flavor="large")).id
     server.deleted_at(move, step, "execute", allocations=allocations)
     server.assert_cancelled(move)
     assert server.started == server.starts() or step == "start_guest"
@@ -108,7 +108,7 @@ def test_in_the_middle_of_a_move(lab: Stage, server: Server, step: str, allocati
 @pytest.mark.parametrize(("step", "allocations"), [("switch_records", False), ("copy_disks", True)])
 def test_in_the_middle_of_its_undo(lab: Stage, server: Server, step: str, allocations: bool) -> None:
     """The reason is the delete, though it was something else that the move was undone for."""
-    move = submit(lab.lab, Wish(server=server.name, flavor="large")).id
+    move = submit(lab.lab, MoveSpec(server=server.name, flavor="large")).id
     server.deleted_at(move, step, "revert", allocations=allocations)
     server.assert_cancelled(move)
     assert server.started == server.starts()
@@ -134,7 +134,7 @@ def test_while_it_waits_or_its_move_ends(lab: Stage, server: Server, kind: str, 
 
 def test_a_delete_that_waits_names_the_command_that_ends_it(lab: Stage, server: Server) -> None:
     """Nobody runs the lab meanwhile: while the server is known it is deleted again, and then its move is confirmed."""
-    move = submit(lab.lab, Wish(server=server.name, flavor="large")).id
+    move = submit(lab.lab, MoveSpec(server=server.name, flavor="large")).id
     with lab.running():
         move_requests.carry(lab.lab, move)
     with lab.lab.journal.write() as session:

@@ -18,7 +18,7 @@ from droveway.clients.placement import Allocations, Placement
 from droveway.clients.volume import Attachment, Volumes
 from droveway.engines.keeper import outcomes
 from droveway.engines.operations import move_requests
-from droveway.engines.operations.submit import Wish, submit
+from droveway.engines.operations.submit import MoveSpec, submit
 from droveway.errors import StepError
 from droveway.flows import registry
 from droveway.persistence.nova.cell import Instance, InstanceExtra, Migration
@@ -84,7 +84,7 @@ def held(lab: Stage) -> Any:
 @pytest.mark.parametrize("direction", ["execute", "revert"])
 @pytest.mark.parametrize("flow", ["forward", "revert"])
 def test_ports_and_volumes_are_left_to_the_evacuation(lab: Stage, flow: str, direction: str, step: str) -> None:
-    move = submit(lab.lab, Wish(server="web", flavor=None, host="host2")).id
+    move = submit(lab.lab, MoveSpec(server="web", flavor=None, host="host2")).id
     if flow == "revert":
         with lab.running():
             move_requests.carry(lab.lab, move)
@@ -130,7 +130,7 @@ AFTER = [step.step_name() for step in registry.graph("migrate", 1).walk()][3:]
 @pytest.mark.parametrize("step", AFTER)
 def test_a_move_that_met_an_evacuation_ends_as_cancelled(lab: Stage, step: str) -> None:
     """Before any step of the forward flow, those beyond the point of no return too."""
-    move = submit(lab.lab, Wish(server="web", flavor=None, host="host2")).id
+    move = submit(lab.lab, MoveSpec(server="web", flavor=None, host="host2")).id
     seen: list[Any] = []
 
     def meet(_move: str, at: str, way: str, phase: str) -> None:
@@ -160,7 +160,7 @@ def test_a_move_that_met_an_evacuation_ends_as_cancelled(lab: Stage, step: str) 
 
 def test_an_evacuation_counts_once_the_host_that_it_left_has_cleaned_up(lab: Stage) -> None:
     """Its nova-compute writes `completed` as soon as it is back, maybe before anybody goes on with the move."""
-    move = submit(lab.lab, Wish(server="web", flavor=None, host="host2")).id
+    move = submit(lab.lab, MoveSpec(server="web", flavor=None, host="host2")).id
     met: list[str] = []
 
     def meet(_move: str, at: str, way: str, phase: str) -> None:
@@ -179,7 +179,7 @@ def test_an_evacuation_counts_once_the_host_that_it_left_has_cleaned_up(lab: Sta
 def test_a_move_ends_whose_server_was_evacuated_while_it_waited(lab: Stage, status: str, asked: str) -> None:
     """Somebody reset its state, without which Nova evacuates no server that waits."""
     lab.cli("host", "disable", "host3", "--reason", "spare")
-    move = submit(lab.lab, Wish(server="web", flavor=None, host="host2")).id
+    move = submit(lab.lab, MoveSpec(server="web", flavor=None, host="host2")).id
     with lab.running():
         move_requests.carry(lab.lab, move)
     nova = Acts(lab, "web")
@@ -201,7 +201,7 @@ def test_a_move_ends_whose_server_was_evacuated_while_it_waited(lab: Stage, stat
 def test_an_evacuation_that_failed_ends_no_wait(lab: Stage) -> None:
     """The server is still where the move brought it, and may be confirmed once it is let wait again."""
     lab.cli("host", "disable", "host3", "--reason", "spare")
-    move = submit(lab.lab, Wish(server="web", flavor=None, host="host2")).id
+    move = submit(lab.lab, MoveSpec(server="web", flavor=None, host="host2")).id
     with lab.running():
         move_requests.carry(lab.lab, move)
     nova = Acts(lab, "web")
@@ -217,7 +217,7 @@ def test_an_evacuation_that_failed_ends_no_wait(lab: Stage) -> None:
 
 def test_no_host_is_asked_once_nova_has_the_server(lab: Stage) -> None:
     """Where all hosts share a directory the next step would take it away from the guest that Nova has built there."""
-    move = submit(lab.lab, Wish(server="web", flavor=None, host="host2")).id
+    move = submit(lab.lab, MoveSpec(server="web", flavor=None, host="host2")).id
     met: list[str] = []
 
     def meet(_move: str, at: str, way: str, phase: str) -> None:
@@ -234,7 +234,7 @@ def test_no_host_is_asked_once_nova_has_the_server(lab: Stage) -> None:
 
 def test_a_copy_stays_while_an_evacuated_host_shows_nothing(lab: Stage, tmp_path: Path) -> None:
     """Of disks that were proved whole the only ones may lie on the destination."""
-    move = submit(lab.lab, Wish(server="web", flavor=None, host="host2")).id
+    move = submit(lab.lab, MoveSpec(server="web", flavor=None, host="host2")).id
     hidden, todo = tmp_path / "hidden", ["once"]
 
     def meet(_move: str, at: str, way: str, phase: str) -> None:
@@ -258,7 +258,7 @@ def test_what_nova_claimed_for_its_evacuation_stays(
 ) -> None:
     """Nova evacuates right before the step reads what the server holds, right behind that, or before it writes."""
     lab.cli("host", "disable", "host3", "--reason", "spare")
-    move = submit(lab.lab, Wish(server="web", flavor=None, host="host2")).id
+    move = submit(lab.lab, MoveSpec(server="web", flavor=None, host="host2")).id
     if step == "return_allocation":
         with lab.running():
             move_requests.carry(lab.lab, move)
@@ -297,7 +297,7 @@ def test_what_nova_claimed_for_its_evacuation_stays(
 def test_a_move_that_is_left_gives_nothing_back_over_an_evacuation(lab: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nova evacuates between the look at the rows and the write to Placement: whoever asks again is told."""
     lab.cli("host", "disable", "host3", "--reason", "spare")
-    move = submit(lab.lab, Wish(server="web", flavor=None, host="host2")).id
+    move = submit(lab.lab, MoveSpec(server="web", flavor=None, host="host2")).id
 
     def meet(_move: str, name: str, way: str, phase: str) -> None:
         if (name, way, phase) == ("record_destination", "execute", "before"):
@@ -345,7 +345,7 @@ def test_a_write_that_comes_behind_an_evacuation_is_taken_back(
 ) -> None:
     """Nova evacuates behind the step's look at the rows and before it writes, to Neutron or to the volume's row."""
     lab.cli("host", "disable", "host3", "--reason", "spare")
-    move = submit(lab.lab, Wish(server="web", flavor=None, host="host2")).id
+    move = submit(lab.lab, MoveSpec(server="web", flavor=None, host="host2")).id
     nova, inside, seen = Acts(lab, "web"), list[str](), list[Any]()
 
     def act() -> None:
@@ -389,7 +389,7 @@ def test_an_attachment_that_nova_made_is_not_taken_for_an_earlier_try(
 ) -> None:
     """Nova evacuates behind the undo's look at the rows, so that its attachment is the one that the undo finds."""
     lab.cli("host", "disable", "host3", "--reason", "spare")
-    move = submit(lab.lab, Wish(server="web", flavor=None, host="host2")).id
+    move = submit(lab.lab, MoveSpec(server="web", flavor=None, host="host2")).id
     nova, inside, made, taken = Acts(lab, "web"), list[str](), set[str](), set[str]()
     attachments, connect = Volumes.attachments, Volumes.connect
 

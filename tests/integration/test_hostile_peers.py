@@ -30,7 +30,7 @@ from support.servers.certificates import Authority, Files
 from droveway import certificates
 from droveway.clients.zookeeper import epoch_in, epoch_path, worker_path
 from droveway.engines.operations import move_requests
-from droveway.engines.operations.submit import Wish, submit
+from droveway.engines.operations.submit import MoveSpec, submit
 from droveway.errors import DrovewayError, StepError
 from droveway.lab import build, cloud, snapshot
 from droveway.lab.snapshot import Snapshot
@@ -96,7 +96,7 @@ class Besieged:
 
     def offer(self, name: str) -> frames.Hello:
         """Resize the server; how its disks are asked for once they are offered."""
-        filed = submit(self.site.lab, Wish(server=name, flavor="large"))
+        filed = submit(self.site.lab, MoveSpec(server=name, flavor="large"))
         move, server = filed.id, filed.server
         self.site.await_step(move, "copy_disks")
         found = self.site.session.get(epoch_path(move))

@@ -23,7 +23,7 @@ from droveway.clients.zookeeper import connect_embedded, embedded_store
 from droveway.engines.conductor import registrations
 from droveway.engines.keeper.debts import Collector
 from droveway.engines.operations import move_requests
-from droveway.engines.operations.submit import Wish, submit
+from droveway.engines.operations.submit import MoveSpec, submit
 from droveway.errors import Parked
 from droveway.lab import books, stopped
 from droveway.persistence.journal import debts, moves
@@ -244,7 +244,7 @@ def test_a_worker_that_dies_in_the_middle_of_a_purge_ends_it_when_it_is_back(lab
         probe.workers = workers
         assert probe.dead.wait(60)
         assert probe.found == ()
-        back = move_requests.carry(lab.lab, submit(lab.lab, Wish(server="web", host=probe.host, policy="auto")).id)
+        back = move_requests.carry(lab.lab, submit(lab.lab, MoveSpec(server="web", host=probe.host, policy="auto")).id)
         until(lambda: not owes(lab, move), "the end of the purge")
     assert (back.state, back.dest_host) == ("done", probe.host)
     here = kept(lab, move).parent

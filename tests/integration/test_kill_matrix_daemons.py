@@ -23,7 +23,7 @@ from support.rows import left_over
 from support.servers import postgres_server, zookeeper_server
 
 from droveway.engines.operations import move_requests
-from droveway.engines.operations.submit import Wish, submit
+from droveway.engines.operations.submit import MoveSpec, submit
 from droveway.errors import Refused
 from droveway.lab import build, cloud, operations
 from droveway.lab.session import Lab
@@ -154,7 +154,7 @@ class Matrix:
             resized = "migrate" not in flows or ("resize" in flows and number % 2)
             has = catalog.find_server(lab.api, lab.cell_databases, name).flavor
             other = "small" if has == "large" else "large"
-            submit(lab, Wish(server=name, flavor=other if resized else None))
+            submit(lab, MoveSpec(server=name, flavor=other if resized else None))
 
     def _is_over(self) -> bool:
         with self.site.lab.journal.read() as session:

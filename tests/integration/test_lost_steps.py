@@ -14,7 +14,7 @@ from support.labs.operations import Stage, Workers, stage
 from droveway.clients.zookeeper import step_path
 from droveway.engines.conductor.step_marks import Seen
 from droveway.engines.operations import adoption, move_requests
-from droveway.engines.operations.submit import Wish, submit
+from droveway.engines.operations.submit import MoveSpec, submit
 from droveway.errors import Parked
 from droveway.persistence.journal import requests
 from droveway.persistence.journal.tables import Move
@@ -121,7 +121,7 @@ def carry(lab: Stage, move: str, put_back: PutBack) -> Move:
 
 @pytest.mark.parametrize(("kept_at", "lost_at"), FORWARD)
 def test_a_forward_move_that_lost_steps_is_not_carried_on(lab: Stage, kept_at: str, lost_at: str) -> None:
-    move = submit(lab.lab, Wish(server="web", flavor=None, host="host2")).id
+    move = submit(lab.lab, MoveSpec(server="web", flavor=None, host="host2")).id
     carry(lab, move, PutBack(lab, kept_at, lost_at, "host2", dies=True))
     assert lab.standing("web").runs in (["host1"], ["host2"])
 
@@ -129,13 +129,13 @@ def test_a_forward_move_that_lost_steps_is_not_carried_on(lab: Stage, kept_at: s
 @pytest.mark.parametrize(("kept_at", "lost_at"), [("stop_guest", "release_source"), ("set_aside", "copy_disks")])
 def test_who_runs_the_move_all_the_time_stops_too(lab: Stage, kept_at: str, lost_at: str) -> None:
     """The journal gives numbers out anew that commands have in their keys already."""
-    move = submit(lab.lab, Wish(server="web", flavor=None, host="host2")).id
+    move = submit(lab.lab, MoveSpec(server="web", flavor=None, host="host2")).id
     carry(lab, move, PutBack(lab, kept_at, lost_at, "host2", dies=False))
 
 
 @pytest.mark.parametrize(("kept_at", "lost_at"), REVERT)
 def test_a_revert_that_lost_steps_is_not_carried_on(lab: Stage, kept_at: str, lost_at: str) -> None:
-    move = submit(lab.lab, Wish(server="web", flavor=None, host="host2")).id
+    move = submit(lab.lab, MoveSpec(server="web", flavor=None, host="host2")).id
     with lab.running():
         move_requests.carry(lab.lab, move)
     move_requests.file_request(lab.lab, move, move_requests.revert)

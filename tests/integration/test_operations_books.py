@@ -10,7 +10,7 @@ import pytest
 from support.labs.operations import Amounts, Stage, stage
 
 from droveway.engines.operations import move_requests
-from droveway.engines.operations.submit import Wish, submit
+from droveway.engines.operations.submit import MoveSpec, submit
 from droveway.errors import DestinationFault
 from droveway.flows import registry
 from droveway.persistence.nova import catalog
@@ -94,7 +94,7 @@ def run(lab: Stage, kind: str, fails: str = "") -> list[Look]:
     looker = Looker(lab, "web")
     looker.fails = fails
     if kind == "resize":
-        move = submit(lab.lab, Wish(server="web", flavor="large")).id
+        move = submit(lab.lab, MoveSpec(server="web", flavor="large")).id
     else:
         move = lab.move("web").id
         with lab.lab.journal.write() as session:
@@ -177,7 +177,7 @@ def test_of_several_moves_for_the_last_slot_one_wins(lab: Stage) -> None:
     lab.cli("host", "disable", "host2")
     names = ("one", "two", "three")
     looker = Looker(lab, "one")
-    moves = [submit(lab.lab, Wish(server=name, flavor="large")).id for name in names]
+    moves = [submit(lab.lab, MoveSpec(server=name, flavor="large")).id for name in names]
     with lab.running(looker):
         ended = [move_requests.carry(lab.lab, move) for move in moves]
     lab.cli("host", "enable", "host2")

@@ -12,7 +12,7 @@ from support.labs.operations import Stage, faults_cleared, stage
 from support.labs.small_lab import until
 
 from droveway.engines.operations import move_requests
-from droveway.engines.operations.submit import Wish, submit
+from droveway.engines.operations.submit import MoveSpec, submit
 from droveway.lab import faults
 from droveway.persistence.journal import requests
 from droveway.persistence.journal.tables import Move
@@ -165,7 +165,7 @@ def test_a_failed_revert_waits_for_confirm_or_revert_again(lab: Stage, step: str
 
 def file(lab: Stage, name: str, **wish: str) -> str:
     """Ask for a move and carry nothing on."""
-    return submit(lab.lab, Wish(server=name, **wish)).id  # type: ignore[arg-type]
+    return submit(lab.lab, MoveSpec(server=name, **wish)).id  # type: ignore[arg-type]
 
 
 def at(lab: Stage, move: str, step: str) -> None:

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from support.labs.operations import Stage, stage
 
 from droveway.engines.operations import adoption, move_requests
-from droveway.engines.operations.submit import Wish, submit
+from droveway.engines.operations.submit import MoveSpec, submit
 from droveway.lab import operations
 from droveway.persistence.journal import requests
 from droveway.persistence.journal.tables import Move, MoveFlow, MoveStep
@@ -46,7 +46,7 @@ def copy(source: Path, target: Path) -> None:
 def put_back(lab: Stage, name: str, step: str, *, off: bool, cancelled: bool) -> Move:
     """The server's move verifies, loses all from before that step on, is adopted, and then cancelled or retried."""
     destination, kept = HOSTS[name][1], lab.root / "copy.sqlite"
-    move = submit(lab.lab, Wish(server=name, flavor=None, host=destination)).id
+    move = submit(lab.lab, MoveSpec(server=name, flavor=None, host=destination)).id
 
     def keep(_move: str, at: str, direction: str, phase: str) -> None:
         if (at, direction, phase) == (step, "execute", "before") and not kept.exists():

@@ -12,7 +12,7 @@ from support.daemons.daemons import LONG, Installation, installation
 from support.labs.small_lab import assert_balanced, file_flow, history, in_child, is_released, read_move, until
 from support.servers.zookeeper_server import Ensemble, running_ensemble
 
-from droveway.engines.operations.submit import Wish, submit
+from droveway.engines.operations.submit import MoveSpec, submit
 from droveway.lab import build, cloud, snapshot
 from droveway.persistence.journal.states import State
 
@@ -85,7 +85,7 @@ def test_no_daemon_takes_a_session_that_only_reads_for_a_healthy_one(site: Insta
         server.kill()
     until(last.only_reads, "a server that only reads", LONG)
     assert_serves_readers(last.hosts)
-    second = submit(site.lab, Wish(server="db", flavor="large")).id
+    second = submit(site.lab, MoveSpec(server="db", flavor="large")).id
     for loop in LOOPS:
         until(lambda said=loop: said in conductor.log.read_text(), loop, LONG)
     waits = begun(site, first, second)

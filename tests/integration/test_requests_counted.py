@@ -12,7 +12,7 @@ from support.labs.operations import Stage, faults_cleared, stage
 from droveway.clients.embedded.placement import embedded_placement
 from droveway.clients.placement import Placement
 from droveway.engines.operations import move_requests
-from droveway.engines.operations.submit import Wish, submit
+from droveway.engines.operations.submit import MoveSpec, submit
 from droveway.persistence.journal.tables import Move
 
 CLOUD = """
@@ -65,7 +65,7 @@ def fixture_counted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Counte
 def test_requests_to_placement_are_counted(counted: Counted) -> None:
     """R3-07: a move is claimed by one POST, given back by one POST, and scheduled by one query."""
     lab = counted.stage.lab
-    move = submit(lab, Wish(server="web", flavor="large")).id
+    move = submit(lab, MoveSpec(server="web", flavor="large")).id
     assert counted.requests() == {QUERY: 1}
     with counted.stage.running():
         assert move_requests.carry(lab, move).state == "verifying"
@@ -75,7 +75,7 @@ def test_requests_to_placement_are_counted(counted: Counted) -> None:
 
     with faults_cleared(counted.stage) as arm:
         arm("define_guest", "fail", fault="destination")
-        move = submit(lab, Wish(server="web")).id
+        move = submit(lab, MoveSpec(server="web")).id
         counted.requests()
         with counted.stage.running():
             assert move_requests.carry(lab, move).attempt == 2
@@ -86,7 +86,7 @@ def test_requests_to_placement_are_counted(counted: Counted) -> None:
 
     with faults_cleared(counted.stage) as arm:
         arm("define_guest", "fail", fault="move")
-        move = submit(lab, Wish(server="web")).id
+        move = submit(lab, MoveSpec(server="web")).id
         counted.requests()
         with counted.stage.running():
             assert move_requests.carry(lab, move).state == "failed"

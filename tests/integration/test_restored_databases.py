@@ -15,7 +15,7 @@ import pytest
 from support.labs.operations import Stage, changes, photograph, stage
 
 from droveway.clients.embedded import placement
-from droveway.engines.operations.submit import Wish, submit
+from droveway.engines.operations.submit import MoveSpec, submit
 from droveway.lab import marks
 from droveway.lab.layout import Layout
 
@@ -52,7 +52,7 @@ def fixture_built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[St
         copies = {"older": copy(made, folder / "older")}
         made.cli("server", "revert", "db")
         made.cli("server", "resize", "web", "--flavor", "large")
-        submit(made.lab, Wish(server="db", flavor="large"))
+        submit(made.lab, MoveSpec(server="db", flavor="large"))
         copies |= {name: copy(made, folder / name) for name in ("newest", "another lab's")}
         for name, change in OTHERS.items():
             with contextlib.closing(sqlite3.connect(copies["another lab's"][name])) as database, database:

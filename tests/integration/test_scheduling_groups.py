@@ -9,7 +9,7 @@ import pytest
 from support.labs.operations import Stage, stage
 
 from droveway.engines.operations import move_requests
-from droveway.engines.operations.submit import Wish, submit
+from droveway.engines.operations.submit import MoveSpec, submit
 from droveway.lab import cloud, operations
 
 CLOUD = """
@@ -67,7 +67,7 @@ def left_out(lab: Stage, server: str) -> dict[str, tuple[str, str]]:
 
 def test_the_second_of_two_moves_that_meet_on_one_host_goes_elsewhere(lab: Stage) -> None:
     """Both claim host3, each scheduled before the other was seen: the group's policy is asked again there."""
-    moves = {name: submit(lab.lab, Wish(server=name)).id for name in ("red", "blue")}
+    moves = {name: submit(lab.lab, MoveSpec(server=name)).id for name in ("red", "blue")}
     with lab.running(probe=Meeting(2, "claim", "record_destination")):
         ended = {name: move_requests.carry(lab.lab, move) for name, move in moves.items()}
     assert {move.state for move in ended.values()} == {"verifying"}
@@ -124,7 +124,7 @@ def test_a_move_away_from_a_member_that_came_meanwhile_is_refused_everywhere(lab
     """Lone when it was scheduled, with company when its destinations are claimed: it stays."""
     before = lab.standing("lone")
     spec = cloud.Server(flavor="small", host="host1", image="base", state="stopped", group="together")
-    move = submit(lab.lab, Wish(server="lone")).id
+    move = submit(lab.lab, MoveSpec(server="lone")).id
 
     def company(_move: str, step: str, direction: str, phase: str) -> None:
         if (step, direction, phase) == ("choose_destinations", "execute", "after"):

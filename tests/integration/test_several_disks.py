@@ -19,7 +19,7 @@ from support.servers.certificates import Authority
 
 from droveway.cli.view.rate import TOO_EARLY
 from droveway.engines.operations import move_requests
-from droveway.engines.operations.submit import Wish, submit
+from droveway.engines.operations.submit import MoveSpec, submit
 from droveway.lab import build, cloud, snapshot
 from droveway.lab.session import Lab
 from droveway.lab.snapshot import Snapshot
@@ -116,7 +116,7 @@ def test_several_disks_go_on_side_by_side_where_they_were_when_either_end_died(s
     for host in (SOURCE, DESTINATION):
         workers[host] = site.worker(host, **limited)
         site.await_worker(host)
-    move = submit(site.lab, Wish(server="web", flavor="large")).id
+    move = submit(site.lab, MoveSpec(server="web", flavor="large")).id
     until(lambda: (read_move(site.lab, move).progress_done or 0) >= 12 * MIB, "some of the copy", LONG)
     with _standing_still(workers[DESTINATION]):
         assert begun(site, server, move) == set(COPIED), "side by side"

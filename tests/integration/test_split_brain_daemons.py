@@ -18,7 +18,7 @@ from support.servers import postgres_server, zookeeper_server
 
 from droveway.clients.volume import RESERVED
 from droveway.clients.zookeeper import BOARD, ROOT
-from droveway.engines.operations.submit import Wish, submit
+from droveway.engines.operations.submit import MoveSpec, submit
 from droveway.flows import registry
 from droveway.lab import books, build, cloud
 from droveway.lab.session import Lab
@@ -104,7 +104,7 @@ def test_a_conductor_that_slept_beyond_its_session_changes_nothing(
 
 
 def _resize(site: Installation, name: str) -> str:
-    return submit(site.lab, Wish(server=name, flavor="large")).id
+    return submit(site.lab, MoveSpec(server=name, flavor="large")).id
 
 
 def _mend_late_attachments(lab: Lab, servers: list[str]) -> None:

@@ -18,7 +18,7 @@ from support.servers import zookeeper_server
 
 from droveway.clients.zookeeper import BOARD
 from droveway.engines.operations import move_requests, settling
-from droveway.engines.operations.submit import Wish, submit
+from droveway.engines.operations.submit import MoveSpec, submit
 from droveway.flows import registry
 from droveway.flows.step import Where
 from droveway.lab import build, cloud
@@ -130,8 +130,8 @@ class Asleep:
     place: str
 
 
-def _wish(name: str) -> Wish:
-    return Wish(server=name, flavor="large") if name in TO_IT else Wish(server=name, host="host3")
+def _wish(name: str) -> MoveSpec:
+    return MoveSpec(server=name, flavor="large") if name in TO_IT else MoveSpec(server=name, host="host3")
 
 
 def _put_to_sleep(site: Installation, sleeper: Sleeper, names: tuple[str, ...], where: Where) -> list[Asleep]:

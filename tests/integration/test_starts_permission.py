@@ -13,7 +13,7 @@ from support.labs.operations import Stage, Workers, stage
 
 from droveway.engines.conductor import fencing
 from droveway.engines.operations import move_requests
-from droveway.engines.operations.submit import Wish, submit
+from droveway.engines.operations.submit import MoveSpec, submit
 from droveway.errors import StepError
 from droveway.flows.steps.hosts import starting
 from droveway.persistence.journal import requests
@@ -96,7 +96,7 @@ def fails_at(step: str) -> Callable[[str, str, str, str], None]:
 
 
 def verifying(lab: Stage) -> str:
-    move = submit(lab.lab, Wish(server="web", flavor=None, host="host2")).id
+    move = submit(lab.lab, MoveSpec(server="web", flavor=None, host="host2")).id
     with lab.running():
         move_requests.carry(lab.lab, move)
     assert move_requests.read_move(lab.lab, move).state == "verifying"
@@ -106,7 +106,7 @@ def verifying(lab: Stage) -> str:
 def begin(lab: Stage, way: str) -> tuple[str, str, str, Any]:
     """The move, the host and the direction of a start in this flow, and the probe that lets it come to that."""
     if way in ("forward", "undo"):
-        move = submit(lab.lab, Wish(server="web", flavor=None, host="host2")).id
+        move = submit(lab.lab, MoveSpec(server="web", flavor=None, host="host2")).id
     else:
         move = verifying(lab)
         move_requests.file_request(lab.lab, move, move_requests.revert)
@@ -158,7 +158,7 @@ def test_a_worker_that_slept_for_nothing_is_asked_again(lab: Stage, clock: Clock
 def test_a_worker_that_always_sleeps_is_a_destination_that_failed(lab: Stage, clock: Clock) -> None:
     """It is proved that the guest never started there: the next alternate is tried."""
     before = lab.starts("web")
-    move = submit(lab.lab, Wish(server="web", flavor=None, host=None)).id
+    move = submit(lab.lab, MoveSpec(server="web", flavor=None, host=None)).id
     first: list[str] = []
 
     def sleep(host: str) -> Callable[[str, str, str, str], None]:
@@ -212,7 +212,7 @@ def test_a_conductor_that_slept_over_its_proof_starts_nothing(
 
 def test_a_destination_asks_the_source_before_it_starts_the_guest(lab: Stage) -> None:
     """Somebody started the guest there by hand after the flow had shut it down."""
-    move = submit(lab.lab, Wish(server="web", flavor=None, host="host2")).id
+    move = submit(lab.lab, MoveSpec(server="web", flavor=None, host="host2")).id
     hypervisor = lab.lab.hypervisor("host1")
     done: list[Move] = []
 
@@ -234,7 +234,7 @@ def test_a_destination_asks_the_source_before_it_starts_the_guest(lab: Stage) ->
 
 
 def test_a_source_that_is_away_is_waited_for_unless_somebody_declared_it_down(lab: Stage) -> None:
-    move = submit(lab.lab, Wish(server="web", flavor=None, host="host2")).id
+    move = submit(lab.lab, MoveSpec(server="web", flavor=None, host="host2")).id
 
     def die(_move: str, step: str, direction: str, phase: str) -> None:
         if (step, direction, phase) == ("start_guest", "execute", "before") and "host1" not in gone:

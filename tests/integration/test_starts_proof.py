@@ -9,7 +9,7 @@ import pytest
 from support.labs.operations import Stage, stage
 
 from droveway.engines.operations import move_requests
-from droveway.engines.operations.submit import Wish, submit
+from droveway.engines.operations.submit import MoveSpec, submit
 from droveway.errors import StepError
 from droveway.flows.steps.hosts.command import ADOPTED
 from droveway.persistence.database import database_time
@@ -33,7 +33,7 @@ def fixture_lab(tmp_path: Path) -> Iterator[Stage]:
 
 def undone_without_destination(lab: Stage, step: str, *, adopted: bool = False) -> Move:
     """A move whose destination dies before that step, which then fails."""
-    move = submit(lab.lab, Wish(server="web", flavor=None, host="host2")).id
+    move = submit(lab.lab, MoveSpec(server="web", flavor=None, host="host2")).id
 
     def adopt() -> None:
         with lab.lab.journal.write() as session:

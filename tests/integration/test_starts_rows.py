@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from support.labs.operations import Stage, stage
 
 from droveway.engines.operations import move_requests
-from droveway.engines.operations.submit import Wish, submit
+from droveway.engines.operations.submit import MoveSpec, submit
 from droveway.errors import StepError
 from droveway.persistence.journal.tables import Move
 from droveway.persistence.nova.cell import Instance, Migration
@@ -108,7 +108,7 @@ RESTS = {"evacuated": "cancelled", "not-this-moves": "needs-operator"}
 @pytest.mark.parametrize(("does", "code"), CHANGES)
 def test_a_forward_move_starts_no_server_that_is_not_its_own_any_more(lab: Stage, does: Change, code: str) -> None:
     before = lab.starts("web")
-    move = submit(lab.lab, Wish(server="web", flavor=None, host="host2")).id
+    move = submit(lab.lab, MoveSpec(server="web", flavor=None, host="host2")).id
     ended = carry(lab, move, "start_guest", "execute", does)
     assert (ended.state, ended.error_code) == (RESTS[code], code)
     assert lab.starts("web") == before
@@ -117,7 +117,7 @@ def test_a_forward_move_starts_no_server_that_is_not_its_own_any_more(lab: Stage
 @pytest.mark.parametrize(("does", "code"), CHANGES)
 def test_an_undo_starts_no_server_that_is_not_its_own_any_more(lab: Stage, does: Change, code: str) -> None:
     before = lab.starts("web")
-    move = submit(lab.lab, Wish(server="web", flavor=None, host="host2")).id
+    move = submit(lab.lab, MoveSpec(server="web", flavor=None, host="host2")).id
     ended = carry(lab, move, "stop_guest", "revert", does, fails="define_guest")
     assert (ended.state, ended.error_code) == (RESTS[code], code)
     assert lab.starts("web") == before
@@ -125,7 +125,7 @@ def test_an_undo_starts_no_server_that_is_not_its_own_any_more(lab: Stage, does:
 
 @pytest.mark.parametrize(("step", "direction"), [("start_guest", "execute"), ("stop_guest", "revert")])
 def test_a_revert_starts_no_server_that_is_not_its_own_any_more(lab: Stage, step: str, direction: str) -> None:
-    move = submit(lab.lab, Wish(server="web", flavor=None, host="host2")).id
+    move = submit(lab.lab, MoveSpec(server="web", flavor=None, host="host2")).id
     with lab.running():
         move_requests.carry(lab.lab, move)
     before = lab.starts("web")
@@ -138,6 +138,6 @@ def test_a_revert_starts_no_server_that_is_not_its_own_any_more(lab: Stage, step
 
 def test_a_server_that_is_being_deleted_is_not_started_any_more(lab: Stage) -> None:
     before = lab.starts("web")
-    move = submit(lab.lab, Wish(server="web", flavor=None, host="host2")).id
+    move = submit(lab.lab, MoveSpec(server="web", flavor=None, host="host2")).id
     carry(lab, move, "start_guest", "execute", lambda lab, _: change(lab, task_state="deleting"))
     assert lab.starts("web") == before

@@ -18,7 +18,7 @@ from support.labs.operations import Stage, faults_cleared, stage
 
 from droveway.engines.conductor import step_commands
 from droveway.engines.operations import move_requests
-from droveway.engines.operations.submit import Wish, submit
+from droveway.engines.operations.submit import MoveSpec, submit
 from droveway.flows.steps.hosts.host import FindStorage
 from droveway.persistence.nova.cell import BlockDeviceMapping
 from droveway.workers.directories import Directories
@@ -263,7 +263,7 @@ def test_a_probe_that_hangs_ends_the_move_undone(lab: Stage, monkeypatch: pytest
         if step == "find_storage":
             answered.wait()
 
-    move = submit(lab.lab, Wish(server="mail", host="host5")).id
+    move = submit(lab.lab, MoveSpec(server="mail", host="host5")).id
     with lab.running(workers={"host4": hang}):
         ended = move_requests.carry(lab.lab, move)
         answered.set()
@@ -284,7 +284,7 @@ def test_a_shared_directory_that_vanishes_in_mid_copy_is_waited_for(lab: Stage, 
             if mounted == "another":
                 nfs.mkdir()
 
-    move = submit(lab.lab, Wish(server="mail", host="host5")).id
+    move = submit(lab.lab, MoveSpec(server="mail", host="host5")).id
     with lab.running(workers={"host5": vanish}):
         rests = move_requests.carry(lab.lab, move)
         assert (rests.state, rests.error_code) == ("needs-operator", "storage-away")

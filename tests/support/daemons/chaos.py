@@ -27,7 +27,7 @@ from droveway.audit.findings import Kind
 from droveway.cli.main import USAGE
 from droveway.clients.volume import RESERVED
 from droveway.engines.operations import move_requests
-from droveway.engines.operations.submit import Wish, submit
+from droveway.engines.operations.submit import MoveSpec, submit
 from droveway.errors import Refused
 from droveway.lab import books, build, cloud
 from droveway.lab.session import Lab
@@ -110,7 +110,7 @@ class Asking(threading.Thread):
             move = session.scalar(sa.select(Move).where(Move.server_name == name, Move.active_server.is_not(None)))
         if move is None:
             flavor = self._chance.choice([None, "small", "large"])
-            submit(self._lab, Wish(server=name, flavor=flavor))
+            submit(self._lab, MoveSpec(server=name, flavor=flavor))
             self.done["moves"] += 1
         elif move.state == State.VERIFYING:
             request = self._chance.choice([move_requests.confirm, move_requests.revert])

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from droveway.engines.operations.submit import Wish, submit
+from droveway.engines.operations.submit import MoveSpec, submit
 from droveway.flows import registry
 from droveway.lab import books, cloud
 from droveway.lab.layout import Layout
@@ -50,7 +50,7 @@ def file_flow(lab: Lab, kind: str) -> str:
     """Ask for the server's resize or cold migrate, or that its waiting move be confirmed or reverted; the move."""
     record = kinds.of(kind)
     if not record.ends_wait:
-        return submit(lab, Wish(server=SERVER, flavor="large" if record.changes_flavor else None)).id
+        return submit(lab, MoveSpec(server=SERVER, flavor="large" if record.changes_flavor else None)).id
     with lab.journal.write() as session:
         move = moves.open_moves(session)[0]
         requests.end_wait(session, move, registry.reference(kind))

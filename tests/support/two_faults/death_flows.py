@@ -9,7 +9,7 @@ from support.labs.operations import Stage
 from support.two_faults.death_worlds import DESTINATION, HOSTS, SOURCE
 
 from droveway.engines.operations import move_requests
-from droveway.engines.operations.submit import Wish, submit
+from droveway.engines.operations.submit import MoveSpec, submit
 from droveway.flows import registry
 from droveway.flows.step import Step
 from droveway.flows.steps.hosts.command import HostStep
@@ -41,9 +41,9 @@ FROM_REST: Final = ("resize", "migrate", "delete")
 def begin(lab: Stage, operation: str, policy: str = "manual") -> str:
     """Ask for the operation; the move that carries it out."""
     if operation == "resize":
-        return submit(lab.lab, Wish(server="web", flavor="large", policy=policy)).id
+        return submit(lab.lab, MoveSpec(server="web", flavor="large", policy=policy)).id
     if operation == "migrate":
-        return submit(lab.lab, Wish(server="web", host="host2", policy=policy)).id
+        return submit(lab.lab, MoveSpec(server="web", host="host2", policy=policy)).id
     if operation in ("delete", "delete-waiting", "confirm-deleted"):
         return operations.request_delete(lab.lab, "web")
     move = lab.move("web").id

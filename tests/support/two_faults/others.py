@@ -41,7 +41,7 @@ from support.two_faults.world import Verdict, Watch
 from droveway.clients.embedded import placement
 from droveway.engines.keeper import outcomes
 from droveway.engines.operations import move_requests
-from droveway.engines.operations.submit import Wish, submit
+from droveway.engines.operations.submit import MoveSpec, submit
 from droveway.errors import DestinationFault, StepError
 from droveway.lab import stopped
 from droveway.persistence.journal import moves, requests
@@ -117,7 +117,7 @@ class Bench:
             move_requests.carry(self.lab.lab, move)
 
     def _submit(self, kind: str) -> str:
-        wish = Wish(server="web", flavor="large") if kind == "resize" else Wish(server="web", host=DESTINATION)
+        wish = MoveSpec(server="web", flavor="large") if kind == "resize" else MoveSpec(server="web", host=DESTINATION)
         return submit(self.lab.lab, wish).id
 
     def _disconnect(self) -> None:
