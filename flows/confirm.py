@@ -12,7 +12,7 @@ from droveway.flows.steps.records import confirm
 from droveway.persistence.journal import kinds
 
 CONFIRM: Final = Graph(
-    of=kinds.CONFIRM,
+    kind_record=kinds.CONFIRM,
     version=2,
     steps=(
         confirm.MarkConfirming,

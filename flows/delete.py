@@ -13,7 +13,7 @@ from droveway.flows.steps.records import delete
 from droveway.persistence.journal import kinds
 
 DELETE: Final = Graph(
-    of=kinds.DELETE,
+    kind_record=kinds.DELETE,
     version=1,
     steps=(
         delete.MarkDeleting,

@@ -31,7 +31,7 @@ class Graph:
     ``no_return`` is the step beyond which a move only goes forward; steps after it have no undo.
     """
 
-    of: Kind
+    kind_record: Kind
     version: int
     steps: tuple[type[Step], ...]
     no_return: type[Step]
@@ -46,7 +46,7 @@ class Graph:
     @property
     def kind(self) -> str:
         """Return the name of its kind."""
-        return self.of.name
+        return self.kind_record.name
 
     def walk(self) -> Iterator[type[Step]]:
         """Every step in order, the retry atom left out."""

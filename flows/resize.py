@@ -14,7 +14,7 @@ from droveway.persistence.journal.kinds import Kind
 
 def _forward(kind: Kind) -> Graph:
     return Graph(
-        of=kind,
+        kind_record=kind,
         version=1,
         steps=(
             forward.RecordBefore,

@@ -11,7 +11,7 @@ from droveway.flows.steps.records import revert
 from droveway.persistence.journal import kinds
 
 REVERT: Final = Graph(
-    of=kinds.REVERT,
+    kind_record=kinds.REVERT,
     version=1,
     steps=(
         revert.MarkReverting,

@@ -162,7 +162,7 @@ def droveway(file: Path, watch: Stopwatch) -> Iterator[Flow]:
     from droveway.persistence.journal.moves import FlowRef, Request
 
     steps = tuple(_steps())
-    graph = Graph(of=kinds.MIGRATE, version=1, steps=steps, no_return=steps[-1])
+    graph = Graph(kind_record=kinds.MIGRATE, version=1, steps=steps, no_return=steps[-1])
     journal = Database(sqlite_url(file))
     migrate.sync(journal)
     _require_synced(journal.engine)

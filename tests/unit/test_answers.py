@@ -230,7 +230,7 @@ class OnDestination(OnHost):
 
 
 TRIED: Final = Graph(
-    of=kinds.MIGRATE,
+    kind_record=kinds.MIGRATE,
     version=7,
     steps=(Prepare, ChooseDestinations),
     tried=(OnDestination, StartGuest),

@@ -53,8 +53,8 @@ def test_every_atom_fails_and_is_met_by_requests(graph: Graph) -> None:
     }
     assert set(names) == set(found["fail"]) == set(found["pause"])
     assert set(found["refuse"]) == {step.step_name() for step in graph.tried}
-    assert set(found["delete"]) == (set() if graph.of.deletes else set(names))
-    assert set(found["cancel"]) == (set(names) if graph.of.cancellable else set())
+    assert set(found["delete"]) == (set() if graph.kind_record.deletes else set(names))
+    assert set(found["cancel"]) == (set(names) if graph.kind_record.cancellable else set())
 
 
 @EVERY
@@ -80,7 +80,12 @@ def test_a_gap_within_a_step_is_a_point_of_its_own() -> None:
 
 def test_a_step_is_among_the_points_by_being_in_a_graph() -> None:
     graph = registry.latest("confirm")
-    longer = Graph(of=graph.of, version=2, steps=(graph.steps[0], Leaking, *graph.steps[1:]), no_return=graph.no_return)
+    longer = Graph(
+        kind_record=graph.kind_record,
+        version=2,
+        steps=(graph.steps[0], Leaking, *graph.steps[1:]),
+        no_return=graph.no_return,
+    )
     every = [*crash_points.singles(longer, {}), *crash_points.pairs(longer)]
     met = {(spot.direction, spot.effect) for each in every for spot in each.spots if spot.step == "leaking"}
     assert met == {

@@ -306,7 +306,7 @@ def test_a_stale_conductor_posts_adopts_and_takes_nothing(rig: Rig) -> None:
     assert leftovers(rig) == []
 
 
-START = Graph(of=kinds.RESIZE, version=2, steps=(Prepare, StartOnHost), no_return=StartOnHost, after=(Finish,))
+START = Graph(kind_record=kinds.RESIZE, version=2, steps=(Prepare, StartOnHost), no_return=StartOnHost, after=(Finish,))
 
 
 @pytest.mark.parametrize("ask", ["delete", "cancel"])

@@ -58,7 +58,7 @@ def test_a_move_ends_where_its_operation_says(kind: Kind) -> None:
 
 def test_every_graph_is_of_a_declared_kind() -> None:
     for graph in registry.GRAPHS.values():
-        assert graph.of in KINDS, f"{graph.kind} has a graph and is not in KINDS of {RECORDS}: add it there"
+        assert graph.kind_record in KINDS, f"{graph.kind} has a graph and is not in KINDS of {RECORDS}: add it there"
     names = [kind.name for kind in KINDS]
     assert len(names) == len(set(names)), f"two kinds in KINDS of {RECORDS} have one name: {names}"
 

@@ -22,8 +22,8 @@ from droveway.persistence.journal.kinds import Carries
 from droveway.persistence.nova.cell import Migration
 from droveway.wire.values import Direction
 
-FORWARD = [graph for graph in registry.GRAPHS.values() if graph.of.carries is Carries.TO_DESTINATION]
-BACK = [graph for graph in registry.GRAPHS.values() if graph.of.carries is Carries.BACK]
+FORWARD = [graph for graph in registry.GRAPHS.values() if graph.kind_record.carries is Carries.TO_DESTINATION]
+BACK = [graph for graph in registry.GRAPHS.values() if graph.kind_record.carries is Carries.BACK]
 
 
 @pytest.fixture(name="moving")
@@ -58,7 +58,7 @@ def finding(graph: Graph) -> set[str]:
 
     A revert is to know what it found on both hosts.
     """
-    if graph.of.carries is Carries.BACK:
+    if graph.kind_record.carries is Carries.BACK:
         return set(until(graph, reverting.CheckSource))
     return {name for name in graph.names() if name not in since(graph, graph.tried[0])}
 

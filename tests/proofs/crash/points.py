@@ -142,7 +142,7 @@ def repeats(graph: Graph, path: Path) -> Iterator[Point]:
 def requests(graph: Graph, path: Path) -> Iterator[Point]:
     """A delete, a cancel and a pause that arrive while an atom is under way; of a delete itself there is no second."""
     for name in atoms(graph, path):
-        kind = graph.of
+        kind = graph.kind_record
         if not kind.deletes:
             yield point(graph.kind, path, name, "delete", "before")
         if kind.cancellable:

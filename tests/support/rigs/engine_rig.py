@@ -193,15 +193,17 @@ class OnHost(Step):
 
 
 MIGRATE = Graph(
-    of=kinds.MIGRATE,
+    kind_record=kinds.MIGRATE,
     version=1,
     steps=(Prepare, ChooseDestinations),
     tried=(Claim, Copy, StartGuest),
     no_return=StartGuest,
     after=(Finish,),
 )
-REMOTE = Graph(of=kinds.RESIZE, version=1, steps=(Prepare, OnHost, StartGuest), no_return=StartGuest, after=(Finish,))
-CONFIRM = Graph(of=kinds.CONFIRM, version=1, steps=(Prepare, StartGuest, Finish), no_return=StartGuest)
+REMOTE = Graph(
+    kind_record=kinds.RESIZE, version=1, steps=(Prepare, OnHost, StartGuest), no_return=StartGuest, after=(Finish,)
+)
+CONFIRM = Graph(kind_record=kinds.CONFIRM, version=1, steps=(Prepare, StartGuest, Finish), no_return=StartGuest)
 GRAPHS = {(graph.kind, graph.version): graph for graph in (MIGRATE, REMOTE, CONFIRM)}
 
 
