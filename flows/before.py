@@ -5,7 +5,7 @@ It is changed only where a user stops the server in the middle of the move.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
@@ -13,8 +13,8 @@ from droveway.errors import StepError
 from droveway.persistence.journal.tables import Move
 from droveway.persistence.nova.vm_states import PowerState, VmState
 from droveway.wire.commands import GuestState
+from droveway.wire.values import SWAP
 
-SWAP: Final = "disk.swap"
 """Made anew wherever a server comes to be, never copied."""
 
 

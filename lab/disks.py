@@ -10,6 +10,7 @@ from typing import Final
 from oslo_utils import units
 
 from droveway.lab.server_rows import NewServer
+from droveway.wire.values import SWAP
 from droveway.workers.directories import Directories
 from droveway.workers.hypervisors import qcow2
 from droveway.workers.hypervisors.base import Hypervisor
@@ -58,7 +59,7 @@ def make(hypervisor: Hypervisor, server: NewServer, images: Path) -> list[Path]:
         made.append(root)
     for name, kind, size in (
         ("disk.eph0", "ephemeral", flavor["ephemeral_gb"] * units.Gi),
-        ("disk.swap", "swap", flavor["swap"] * units.Mi),
+        (SWAP, "swap", flavor["swap"] * units.Mi),
     ):
         if size:
             hypervisor.create_disk(folder / name, size=size, kind=kind)

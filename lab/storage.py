@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
+from droveway.wire.values import SWAP
 from droveway.workers.directories import Directories
 
 if TYPE_CHECKING:
     from droveway.lab.parts import Parts
-
-_SWAP: Final = "disk.swap"
 
 
 def variant(lab: Parts, server: str, source: str, destination: str) -> tuple[str, str, int]:
@@ -22,7 +21,7 @@ def variant(lab: Parts, server: str, source: str, destination: str) -> tuple[str
     shared = lab.host(source).shared
     if shared is not None and shared == lab.host(destination).shared:
         return "shared", f"{source} and {destination} keep their servers in one directory, {shared}", 0
-    copied = [disk for disk in directories.disks(server) if disk != _SWAP]
+    copied = [disk for disk in directories.disks(server) if disk != SWAP]
     if not copied:
         return "volume", "the server has no local disks", 0
     paths = [(directories.path(server, disk), formats[disk]) for disk in copied]

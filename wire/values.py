@@ -25,6 +25,18 @@ MOST_DISKS: Final = 256
 MOST_FIELDS: Final = 64
 """Of what a host tells Cinder of itself."""
 
+SWAP: Final = "disk.swap"
+"""The name of a server's swap disk, as Nova has it: it is made anew and never copied."""
+
+UUID: Final = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+"""A pattern for the ids of servers and moves in names."""
+
+HEALTH: Final = "health-"
+"""Begins the flow in the key of a health check; the move's id follows."""
+
+PERMISSION_VOID: Final = "permission-void"
+"""The code of the StepError for a guest that was not started, since its worker slept meanwhile."""
+
 Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.:-]{0,254}\Z")]
 """What may become the name of a file, a node or a column's value."""
 

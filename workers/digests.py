@@ -20,6 +20,7 @@ from typing import Any, Final
 from oslo_utils import units
 
 from droveway.wire import queries
+from droveway.wire.values import SWAP, UUID
 
 BUDGET: Final = 10.0
 """Seconds of reading for one answer; the next one goes on where this one ended."""
@@ -31,10 +32,8 @@ MOST: Final = 10000
 """So many files are remembered."""
 
 _PIECE: Final = 4 * units.Mi
-_UUID: Final = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
-_KEPT: Final = re.compile(rf"{_UUID}_(?:resize|keep-{_UUID})")
+_KEPT: Final = re.compile(rf"{UUID}_(?:resize|keep-{UUID})")
 _DISK: Final = re.compile(r"disk(?:\.[a-z0-9]+)?")
-_SWAP: Final = "disk.swap"
 
 
 @dataclasses.dataclass
@@ -66,7 +65,7 @@ class Digests:
                 if not _KEPT.fullmatch(name) or path.is_symlink() or not path.is_dir():
                     continue
                 for disk in sorted(each.name for each in path.iterdir()):
-                    if _DISK.fullmatch(disk) and disk != _SWAP and (found := self._one(path, disk, ends)):
+                    if _DISK.fullmatch(disk) and disk != SWAP and (found := self._one(path, disk, ends)):
                         yield found
 
     def _one(self, directory: Path, disk: str, ends: float) -> queries.Digest | None:

@@ -26,7 +26,6 @@ from droveway.workers.hypervisors import base, headers
 MARKER: Final = "droveway.json"
 MANIFEST: Final = "droveway-manifest.json"
 DISK_INFO: Final = "disk.info"
-SWAP: Final = "disk.swap"
 """Made anew on the destination, never copied."""
 CONFIG: Final = base.CONFIG
 BASES: Final = base.BASES

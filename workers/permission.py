@@ -10,17 +10,15 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
-from typing import Final
 
 from droveway.errors import DestinationFault
-
-VOID: Final = "permission-void"
+from droveway.wire.values import PERMISSION_VOID
 
 
 class PermissionVoid(DestinationFault):
     """The guest was not started, since nobody can say any more whether it may be."""
 
-    code = VOID
+    code = PERMISSION_VOID
 
 
 class Permissions:
@@ -50,7 +48,7 @@ class Permissions:
         raise PermissionVoid(
             f"the permission to start the guest of server {server} on {host} was not used within {self._seconds:g} s "
             "of the worker's word that it is ready, so the guest was not started",
-            code=VOID,
+            code=PERMISSION_VOID,
             host=host,
         )
 

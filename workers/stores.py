@@ -15,13 +15,14 @@ from pathlib import Path
 from typing import Final
 
 from droveway.errors import Refused
+from droveway.wire.values import UUID
 
 LOG = logging.getLogger(__name__)
 
 STORE: Final = ".droveway-store"
 """The file that holds the id."""
 
-_UUID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_ID: Final = re.compile(UUID)
 _MODE: Final = 0o644
 
 
@@ -44,7 +45,7 @@ def known(top: int, where: Path) -> str:
         return ""
     with os.fdopen(file, "rb") as stream:
         found = stream.read(64).decode("ascii", "replace").strip()
-    if not _UUID.fullmatch(found):
+    if not _ID.fullmatch(found):
         raise Refused(f"{where / STORE} holds no id of the directory: remove it, and it is written anew")
     return found
 

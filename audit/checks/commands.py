@@ -11,9 +11,8 @@ from droveway.audit.records import CommandView
 from droveway.audit.snapshot import Snapshot
 from droveway.clients.zookeeper import host_path
 from droveway.persistence.journal.states import State
-from droveway.wire.values import printable
+from droveway.wire.values import HEALTH, printable
 
-_HEALTH: Final = "health-"
 _DEBT: Final = ".debt-"
 
 
@@ -24,8 +23,8 @@ def check(snapshot: Snapshot) -> Iterator[Finding]:
     for node in snapshot.commands:
         named = node.key.partition(".")[0]
         flow = flows.get(named)
-        if named.startswith(_HEALTH):
-            move = snapshot.move_by_id.get(named.removeprefix(_HEALTH))
+        if named.startswith(HEALTH):
+            move = snapshot.move_by_id.get(named.removeprefix(HEALTH))
             if move is not None and move.state is State.VERIFYING:
                 continue
             yield _finding(node, "it asks after a guest that no move waits for", move.id if move is not None else "")

@@ -9,9 +9,9 @@ from typing import Final
 from droveway.audit.findings import Finding, Kind
 from droveway.audit.records import DiskDigest, MoveRow
 from droveway.audit.snapshot import Snapshot
+from droveway.wire.values import UUID
 
-_UUID: Final = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
-_NAME: Final = re.compile(rf"({_UUID})_(?:resize|keep-({_UUID}))")
+_NAME: Final = re.compile(rf"({UUID})_(?:resize|keep-({UUID}))")
 
 
 def check(snapshot: Snapshot) -> Iterator[Finding]:

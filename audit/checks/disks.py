@@ -11,17 +11,17 @@ from droveway.audit.findings import Finding, Kind
 from droveway.audit.records import DebtRow, Directory, Store
 from droveway.audit.snapshot import Phase, Snapshot, Standing
 from droveway.persistence.journal.states import State
+from droveway.wire.values import SWAP, UUID
 
 SET_ASIDE: Final = "_resize"
 
-_UUID: Final = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
-_OF_SERVER: Final = re.compile(rf"({_UUID})((?:_|\.).*)?")
+_OF_SERVER: Final = re.compile(rf"({UUID})((?:_|\.).*)?")
 _UNFINISHED: Final = re.compile(r".+\.part|\..+\.new")
 """A file that is written beside the one that it will replace."""
-_TEMPORARY: Final = re.compile(rf"\.(?:part|gone)-({_UUID})(?:-.*)?")
-_KEPT: Final = re.compile(rf"_keep-({_UUID})")
+_TEMPORARY: Final = re.compile(rf"\.(?:part|gone)-({UUID})(?:-.*)?")
+_KEPT: Final = re.compile(rf"_keep-({UUID})")
 """A source's disks that are kept for a time after confirm."""
-_PROBE: Final = re.compile(rf"\.*droveway-probe-({_UUID}).*")
+_PROBE: Final = re.compile(rf"\.*droveway-probe-({UUID}).*")
 _EPHEMERAL: Final = frozenset({"disk.eph0", "disk.local"})
 
 
@@ -182,7 +182,7 @@ def _lacking(
     files = _files(snapshot, host, standing.server + suffix)
     wanted = [] if standing.row.from_volume else [frozenset({"disk"})]
     wanted += [_EPHEMERAL] if flavor["ephemeral_gb"] else []
-    wanted += [frozenset({"disk.swap"})] if flavor.get("swap") else []
+    wanted += [frozenset({SWAP})] if flavor.get("swap") else []
     lacking = [names for names in wanted if not names & files]
     if lacking:
         aside = _files(snapshot, host, standing.server + SET_ASIDE)

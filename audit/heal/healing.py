@@ -19,11 +19,11 @@ from droveway.audit.snapshot import Snapshot, Standing
 from droveway.clients.volume import RESERVED
 from droveway.persistence.journal.states import State
 from droveway.persistence.nova.vm_states import ENDED_MIGRATIONS
+from droveway.wire.values import UUID
 
-_UUID: Final = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
-_PROBE: Final = re.compile(rf"\.?droveway-probe-({_UUID})[A-Za-z0-9.-]*")
-_UNFINISHED: Final = re.compile(rf"{_UUID}\.(?:part|gone)-({_UUID})(?:-(.+))?")
-_COPY: Final = re.compile(_UUID)
+_PROBE: Final = re.compile(rf"\.?droveway-probe-({UUID})[A-Za-z0-9.-]*")
+_UNFINISHED: Final = re.compile(rf"{UUID}\.(?:part|gone)-({UUID})(?:-(.+))?")
+_COPY: Final = re.compile(UUID)
 
 
 class Undo(NamedTuple):

@@ -30,6 +30,7 @@ from droveway.persistence.database import Database, database_time
 from droveway.persistence.journal import moves, policies
 from droveway.persistence.journal.policies import HEALTHY, Health
 from droveway.wire import commands
+from droveway.wire.values import HEALTH
 
 LOG = logging.getLogger(__name__)
 
@@ -39,8 +40,7 @@ STEP: Final = "check_health"
 ANSWER_SECONDS: Final = 5.0
 """How much longer than the guest's own answer a worker's may take, before it counts as none."""
 
-_PREFIX: Final = "health-"
-_KEY: Final = re.compile(rf"{_PREFIX}([\w-]+)\.{STEP}\.execute\.([0-9]{{1,10}})", re.ASCII)
+_KEY: Final = re.compile(rf"{HEALTH}([\w-]+)\.{STEP}\.execute\.([0-9]{{1,10}})", re.ASCII)
 _EPOCH: Final = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - as the journal's columns hold it
 
 
@@ -108,7 +108,7 @@ class HealthChecks:
             return
         probe = self._standard.probe_timeout
         command = commands.Command(
-            key=key_of(f"{_PREFIX}{move_id}", STEP, "execute", int((now - _EPOCH).total_seconds())),
+            key=key_of(f"{HEALTH}{move_id}", STEP, "execute", int((now - _EPOCH).total_seconds())),
             host=move.dest_host,
             move=move_id,
             server=move.server,
@@ -156,7 +156,7 @@ class HealthChecks:
 
     def _standing(self, hosts: set[str]) -> Iterator[_Question]:
         for host in sorted(hosts):
-            for key in sorted(key for key in self._channel.keys(host) if key.startswith(_PREFIX)):
+            for key in sorted(key for key in self._channel.keys(host) if key.startswith(HEALTH)):
                 if (found := _KEY.fullmatch(key)) is None:
                     REFUSED.log_once(f"The node {key[:200]} of host {host} is refused", "it names no question")
                     continue

@@ -17,7 +17,7 @@ from droveway.wire.commands import (
     GuestState,
     NoDetails,
 )
-from droveway.wire.values import harmless
+from droveway.wire.values import SWAP, harmless
 from droveway.workers.actions import backing_files
 from droveway.workers.actions.ownership import (
     base_of,
@@ -32,7 +32,6 @@ from droveway.workers.actions.ownership import (
 )
 from droveway.workers.actions.table import action, undo
 from droveway.workers.context import Context
-from droveway.workers.directories import SWAP
 from droveway.workers.transfer.sources import LocalSource
 
 _BEFORE: Final = "record_before"

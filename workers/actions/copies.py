@@ -13,6 +13,7 @@ import msgspec
 
 from droveway.errors import Fenced, StepError
 from droveway.wire.commands import CopyDisks, FitDisks, OfferDisks
+from droveway.wire.values import SWAP
 from droveway.workers.actions import backing_files
 from droveway.workers.actions.ownership import (
     base_of,
@@ -31,7 +32,6 @@ from droveway.workers.actions.table import action, undo
 from droveway.workers.context import Context, Host
 from droveway.workers.directories import (
     DISK_INFO,
-    SWAP,
     BaseFile,
     CopiedDisk,
     Directory,

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from droveway.wire.commands import DiscardDestination, DiscardSource, NoDetails, PurgeKept, RestoreDisks
+from droveway.wire.values import SWAP
 from droveway.workers.actions import backing_files
 from droveway.workers.actions.ownership import (
     deleted_name,
@@ -30,7 +31,7 @@ from droveway.workers.actions.ownership import (
 )
 from droveway.workers.actions.table import action, undo
 from droveway.workers.context import Context
-from droveway.workers.directories import SWAP, BaseFile, Directory, Manifest, SetAsideDisk, open_file
+from droveway.workers.directories import BaseFile, Directory, Manifest, SetAsideDisk, open_file
 
 
 @action()

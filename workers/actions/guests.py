@@ -8,6 +8,7 @@ import msgspec
 
 from droveway.errors import CoordinationLost, DestinationFault, DrovewayError, Fenced
 from droveway.wire.commands import DefineGuest, NoDetails, PrepareSourceGuest, Ready, StartGuest, StopGuest
+from droveway.wire.values import PERMISSION_VOID
 from droveway.workers.actions.connections import as_ports, connect_all, disconnect_all
 from droveway.workers.actions.ownership import (
     deleted_name,
@@ -22,7 +23,7 @@ from droveway.workers.actions.ownership import (
 from droveway.workers.actions.table import action, undo
 from droveway.workers.context import Context
 from droveway.workers.hypervisors.base import Fence, GuestRecord, Mark
-from droveway.workers.permission import VOID, PermissionVoid
+from droveway.workers.permission import PermissionVoid
 
 ASKED: Final = "asked"
 DOWN: Final = "down"
@@ -273,7 +274,9 @@ def _judge(ctx: Context, before: int, error: DrovewayError | OSError) -> None:
     if running and _starts(guest) != before:
         return
     if not running and _starts(guest) == before and isinstance(error, DestinationFault):
-        raise ctx.fault(str(error), code=VOID if isinstance(error, PermissionVoid) else "start-failed") from None
+        raise ctx.fault(
+            str(error), code=PERMISSION_VOID if isinstance(error, PermissionVoid) else "start-failed"
+        ) from None
     raise ctx.failed(
         f"whether the guest of server {ctx.server} started on {ctx.host.name} is unknown: {error}",
         code="start-unknown",

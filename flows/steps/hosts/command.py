@@ -9,7 +9,7 @@ import msgspec
 import sqlalchemy as sa
 
 from droveway.errors import StepError
-from droveway.flows.before import SWAP, before
+from droveway.flows.before import before
 from droveway.flows.run import DECLARED_DOWN, UNREACHABLE, Context
 from droveway.flows.stands import NOTHING
 from droveway.flows.step import Step, Where
@@ -19,6 +19,7 @@ from droveway.persistence.journal.kinds import Carries
 from droveway.persistence.journal.tables import MoveStep
 from droveway.persistence.nova import objects
 from droveway.wire.commands import CheckDestination, GuestState, NoDetails
+from droveway.wire.values import SWAP
 
 STORAGE_AWAY: Final = "storage-away"
 """The code of an undo for which the instances directory is not the one that its step worked in."""

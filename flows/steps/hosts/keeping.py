@@ -6,14 +6,14 @@ from typing import Any, Final
 
 from droveway.errors import StepError
 from droveway.flows import outcome
-from droveway.flows.before import SWAP, before
+from droveway.flows.before import before
 from droveway.flows.run import DECLARED_DOWN, UNREACHABLE, Context
 from droveway.flows.step import Where
 from droveway.flows.steps.hosts.command import HostStep
 from droveway.flows.steps.rows import is_deleted
 from droveway.persistence.journal.moves import GONE
 from droveway.wire import commands
-from droveway.wire.values import ACTION_VERSION
+from droveway.wire.values import ACTION_VERSION, SWAP
 
 _ACTION: Final = f"keep_copy@{ACTION_VERSION}"
 

@@ -21,6 +21,7 @@ from droveway.persistence.nova import evacuations
 from droveway.persistence.nova.cell_hosts import Service
 from droveway.persistence.nova.vm_states import MigrationStatus, TaskState
 from droveway.wire.commands import Ready
+from droveway.wire.values import PERMISSION_VOID
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,9 +33,6 @@ States = frozenset[tuple[str | None, str]]
 _FORCED_DOWN: Final = sa.select(Service.forced_down).where(
     Service.host == sa.bindparam("host"), Service.binary == "nova-compute", Service.deleted == 0
 )
-
-PERMISSION_VOID: Final = "permission-void"
-"""The code of the StepError for a guest that was not started, since its worker slept meanwhile."""
 
 ROUNDS: Final = 40
 """So often is a permission asked for before the start has failed."""
