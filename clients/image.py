@@ -7,10 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from droveway.clients.rest import Adapter, Rest
-
-_NOT_FOUND: Final = 404
-_CONFLICT: Final = 409
+from droveway.clients.rest import CONFLICT, NOT_FOUND, Adapter, Rest
 
 
 @dataclass(frozen=True)
@@ -61,7 +58,7 @@ class Images:
             "container_format": "bare",
         }
         response = self._rest.repeat(lambda: self._rest.send("POST", "/images", json=body))
-        if response.status_code != _CONFLICT:
+        if response.status_code != CONFLICT:
             self._rest.done("POST", "/images", response)
 
     def upload(self, image: str, file: Path) -> None:
@@ -76,14 +73,14 @@ class Images:
                 return self._rest.send("PUT", path, data=data, headers={"Content-Type": "application/octet-stream"})
 
         response = self._rest.repeat(send)
-        if response.status_code != _CONFLICT:
+        if response.status_code != CONFLICT:
             self._rest.done("PUT", path, response)
 
     def delete(self, image: str) -> None:
         """Remove the image; done when it is gone."""
         path = f"/images/{image}"
         response = self._rest.repeat(lambda: self._rest.send("DELETE", path))
-        if response.status_code != _NOT_FOUND:
+        if response.status_code != NOT_FOUND:
             self._rest.done("DELETE", path, response)
 
 

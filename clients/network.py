@@ -9,15 +9,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from droveway.clients.rest import Adapter, Rest, TryAgainError, detail_of
+from droveway.clients.rest import CONFLICT, Adapter, Rest, TryAgainError, detail_of
 from droveway.errors import DestinationFault, StepError
 
 ACTIVE: Final = "ACTIVE"
 INACTIVE: Final = "INACTIVE"
+COMPUTE_OWNER: Final = "compute:"
+"""Begins the owner of a server's port; the zone of its host follows."""
 NORMAL: Final = "normal"
 """The vnic type of a port that any host can plug into its switch."""
 
-_CONFLICT: Final = 409
 _STALE: Final = 412
 _BINDING_REFUSED: Final = 500
 
@@ -78,7 +79,7 @@ class Network:
                     code="binding-refused",
                     host=host,
                 )
-            if response.status_code not in (_BINDING_REFUSED, _CONFLICT):
+            if response.status_code not in (_BINDING_REFUSED, CONFLICT):
                 self._rest.done("POST", f"/ports/{port}/bindings", response)
 
         self._rest.repeat(bind)
@@ -100,7 +101,7 @@ class Network:
             if bindings[host] != ACTIVE:
                 path = f"/ports/{port}/bindings/{host}/activate"
                 response = self._rest.send("PUT", path)
-                if response.status_code != _CONFLICT:
+                if response.status_code != CONFLICT:
                     self._rest.done("PUT", path, response)
             self._own(port, device_owner)
 

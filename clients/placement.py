@@ -14,17 +14,17 @@ from typing import Any, Final
 from keystoneauth1 import adapter
 from keystoneauth1 import session as keystone
 
-from droveway.clients.rest import Rest, TryAgainError, detail_of
+from droveway.clients.rest import CONFLICT, Rest, TryAgainError, detail_of
 from droveway.errors import DestinationFault, StepError
 
 MICROVERSION: Final = "1.38"
 SERVER: Final = "INSTANCE"
 MIGRATION: Final = "MIGRATION"
+SAME_HOST_TRAIT: Final = "COMPUTE_SAME_HOST_COLD_MIGRATE"
 _NO_TYPE: Final = "unknown"
 """What Placement answers for a consumer without a type, and refuses to be sent."""
 
 _BAD_REQUEST: Final = 400
-_CONFLICT: Final = 409
 _UNKNOWN: Final = re.compile(r"No such (trait|resource class)")
 
 ProviderResources = dict[str, dict[str, int]]
@@ -259,7 +259,7 @@ class Placement:
         """Make the provider and give it exactly these inventories, traits and aggregates (uuids)."""
         body = {"uuid": uuid, "name": name}
         made = self._rest.repeat(lambda: self._rest.send("POST", "/resource_providers", json=body))
-        if made.status_code == _CONFLICT:
+        if made.status_code == CONFLICT:
             self._rest.get(f"/resource_providers/{uuid}")
         else:
             self._rest.done("POST", "/resource_providers", made)
@@ -344,7 +344,7 @@ class Placement:
                 if stands():
                     return
                 raise
-            if response.status_code != _CONFLICT:
+            if response.status_code != CONFLICT:
                 self._rest.done("POST", "/allocations", response)
             elif not _is_concurrent(response):
                 raise full(f"Placement refused the allocation: {detail_of(response)}", code="no-capacity")
@@ -416,6 +416,6 @@ def _nothing_held(server: str) -> StepError:
 
 def _is_concurrent(response: Any) -> bool:
     """Whether a generation was out of date, and not the provider full."""
-    if response.status_code != _CONFLICT:
+    if response.status_code != CONFLICT:
         return False
     return any(error.get("code") == "placement.concurrent_update" for error in response.json()["errors"])

@@ -15,6 +15,9 @@ ATTEMPTS: Final = 5
 _PAUSES: Final = tenacity.wait_random_exponential(multiplier=0.05, max=2.0)
 _FIRST_SERVER_ERROR: Final = 500
 
+NOT_FOUND: Final = 404
+CONFLICT: Final = 409
+
 _Answer = TypeVar("_Answer")
 
 

@@ -12,15 +12,13 @@ from typing import Any, Final
 
 import tenacity
 
-from droveway.clients.rest import Adapter, Rest, TryAgainError, detail_of
+from droveway.clients.rest import CONFLICT, NOT_FOUND, Adapter, Rest, TryAgainError, detail_of
 from droveway.errors import DestinationFault, StepError
 
 MICROVERSION: Final = "3.44"
 RESERVED: Final = "reserved"
 ATTACHED: Final = "attached"
 
-_NOT_FOUND: Final = 404
-_CONFLICT: Final = 409
 _POLL_SECONDS: Final = 0.5
 _CREATE_SECONDS: Final = 300
 
@@ -130,7 +128,7 @@ class Volumes:
                 if self._is_connected(attachment):
                     return
                 raise
-            if response.status_code == _CONFLICT:
+            if response.status_code == CONFLICT:
                 raise StepError(
                     f"the volume of attachment {attachment} is connected by another attachment"
                     f" ({detail_of(response)}): run droveway audit",
@@ -197,7 +195,7 @@ class Volumes:
 
     def _delete(self, path: str) -> None:
         response = self._rest.repeat(lambda: self._send("DELETE", path))
-        if response.status_code != _NOT_FOUND:
+        if response.status_code != NOT_FOUND:
             self._rest.done("DELETE", path, response)
 
     def _is_connected(self, attachment: str) -> bool:

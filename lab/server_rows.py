@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Any
 
 import sqlalchemy as sa
 from oslo_utils import units
@@ -19,9 +19,7 @@ from droveway.lab.topology import Owner
 from droveway.persistence.nova import actions, api, cell, devices, objects, usage
 from droveway.persistence.nova.vm_states import PowerState, VmState
 from droveway.persistence.times import to_json, utcnow
-
-DEFAULT_ZONE: Final = "nova"
-"""Nova's zone of a host that is in none."""
+from droveway.scheduler.hosts import DEFAULT_ZONE
 
 _BUILD_EVENT = "compute__do_build_and_run_instance"
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 from sqlalchemy import orm
 
+from droveway.clients.network import COMPUTE_OWNER
 from droveway.errors import Refused
 from droveway.lab import cloud, disks, server_rows
 from droveway.lab.server_rows import NewServer, ServerImage, ServerVolume
@@ -18,6 +19,7 @@ from droveway.lab.session import Lab
 from droveway.lab.topology import Owner
 from droveway.persistence.nova import api, cell, devices, objects, servers
 from droveway.persistence.nova.vm_states import PowerState, VmState
+from droveway.scheduler.hosts import DEFAULT_ZONE
 from droveway.workers.directories import Directories
 from droveway.workers.hypervisors.base import Port, Volume
 
@@ -153,7 +155,7 @@ def _attach(
 
 def _bind(lab: Lab, server: str, host: str, zone: str | None, undo: contextlib.ExitStack) -> devices.Port:
     mac = "fa:16:3e:" + ":".join(f"{byte:02x}" for byte in secrets.token_bytes(3))
-    owner = f"compute:{zone or server_rows.DEFAULT_ZONE}"
+    owner = f"{COMPUTE_OWNER}{zone or DEFAULT_ZONE}"
     port = lab.cloud.network.create_port(
         server, mac=mac, network_id=lab.identity.network, host=host, device_owner=owner
     )

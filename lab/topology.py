@@ -10,17 +10,16 @@ from typing import Final
 
 from sqlalchemy import orm
 
-from droveway.clients.placement import Placement
+from droveway.clients.placement import SAME_HOST_TRAIT, Placement
 from droveway.lab.cloud import AMOUNTS, Cell, Cloud, Flavor, Group, Host, Quotas
 from droveway.persistence.nova import api, cell, quotas
 from droveway.persistence.times import utcnow
+from droveway.scheduler.requests import DISABLED_TRAIT
 
 SERVICE_VERSION: Final = 70
 """The version that the lab's nova-compute services say they have: that of Nova 34."""
 
 _HYPERVISORS: Final = {"sandbox": ("sandbox", 1), "libvirt": ("QEMU", 7002000)}
-_SAME_HOST_TRAIT = "COMPUTE_SAME_HOST_COLD_MIGRATE"
-_DISABLED_TRAIT = "COMPUTE_STATUS_DISABLED"
 
 
 @dataclass(frozen=True)
@@ -172,9 +171,9 @@ def add_provider(placement: Placement, host_name: str, node: str, spec: Host, ag
 def _traits(spec: Host) -> Iterator[str]:
     yield from spec.traits
     if spec.same_host_cold_migrate:
-        yield _SAME_HOST_TRAIT
+        yield SAME_HOST_TRAIT
     if not spec.enabled:
-        yield _DISABLED_TRAIT
+        yield DISABLED_TRAIT
 
 
 def _compute_node(name: str, node: str, spec: Host, hypervisor: str) -> cell.ComputeNode:

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Final
 
 from droveway.audit.findings import Finding, Kind
 from droveway.audit.records import PortView
 from droveway.audit.snapshot import Phase, Snapshot, Standing
-from droveway.clients.network import NORMAL
-
-ACTIVE: Final = "ACTIVE"
-_COMPUTE: Final = "compute:"
+from droveway.clients.network import ACTIVE, COMPUTE_OWNER, NORMAL
 
 
 def check(snapshot: Snapshot) -> Iterator[Finding]:
@@ -39,7 +35,7 @@ def _described(port: PortView, standing: Standing) -> Iterator[Finding]:
     """What Neutron keeps of the port beside its bindings: a move brings profile and vnic type along as they were."""
     host = standing.host or ""
     move = standing.move if standing.phase is not Phase.REST else None
-    if not port.owner.startswith(_COMPUTE):
+    if not port.owner.startswith(COMPUTE_OWNER):
         yield _wrong(port, standing, f"has the device_owner {port.owner or 'of nobody'}, not {_owner(standing)}")
     elif standing.placed and standing.phase is not Phase.MOVING and _zone(standing) not in ("", port.owner):
         yield _wrong(port, standing, f"has the device_owner {port.owner}, but {standing.name} is in {_zone(standing)}")
@@ -55,11 +51,11 @@ def _described(port: PortView, standing: Standing) -> Iterator[Finding]:
 
 
 def _zone(standing: Standing) -> str:
-    return f"{_COMPUTE}{standing.row.zone}" if standing.row is not None and standing.row.zone else ""
+    return f"{COMPUTE_OWNER}{standing.row.zone}" if standing.row is not None and standing.row.zone else ""
 
 
 def _owner(standing: Standing) -> str:
-    return _zone(standing) or f"{_COMPUTE}ZONE"
+    return _zone(standing) or f"{COMPUTE_OWNER}ZONE"
 
 
 def _wrong(port: PortView, standing: Standing, text: str) -> Finding:

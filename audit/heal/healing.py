@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from droveway.audit.checks import behind
-from droveway.audit.checks.bindings import ACTIVE
 from droveway.audit.findings import Finding, Kind, Report
 from droveway.audit.records import DebtRow, Directory, MoveRow, Store
 from droveway.audit.snapshot import Snapshot, Standing
+from droveway.clients.network import ACTIVE
 from droveway.clients.volume import RESERVED
 from droveway.persistence.journal.states import State
 from droveway.persistence.nova.vm_states import ENDED_MIGRATIONS

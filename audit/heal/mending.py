@@ -14,12 +14,11 @@ from typing import Final
 from sqlalchemy import orm
 
 from droveway.audit import run
-from droveway.audit.checks.bindings import ACTIVE
 from droveway.audit.findings import Kind, Report
 from droveway.audit.heal import healing
 from droveway.audit.heal.healing import Evidence, Mend
 from droveway.audit.sources import Sources, take
-from droveway.clients.network import INACTIVE
+from droveway.clients.network import ACTIVE, INACTIVE
 from droveway.clients.volume import RESERVED
 from droveway.errors import DrovewayError, NotFound
 from droveway.persistence.journal import debts, orphans

@@ -7,14 +7,13 @@ from typing import Final
 
 from droveway.audit.records import AttachmentView, Consumer, ImageView, PortView
 from droveway.clients.image import Images
-from droveway.clients.network import Network
+from droveway.clients.network import COMPUTE_OWNER, Network
 from droveway.clients.placement import Placement
 from droveway.clients.volume import Volumes
 
 MOVE_PROPERTY: Final = "droveway_move"
 """The property of an image by which it says what move made it."""
 _SNAPSHOT_SUFFIX: Final = "-resize-temp"
-_COMPUTE_OWNER: Final = "compute:"
 
 
 def placement(client: Placement) -> tuple[dict[str, str | None], dict[str, dict[str, dict[str, int]]]]:
@@ -57,7 +56,7 @@ def ports(client: Network, servers: Container[str]) -> tuple[PortView, ...]:
         )
         for port in client.all_ports()
         # One that names a server as its device is the server's, whatever else it says.
-        if port.server and (port.device_owner.startswith(_COMPUTE_OWNER) or port.server in servers)
+        if port.server and (port.device_owner.startswith(COMPUTE_OWNER) or port.server in servers)
     )
 
 

@@ -13,6 +13,7 @@ from oslo_config import cfg
 from droveway import clocks
 from droveway.clients.cloud import Cloud
 from droveway.clients.configured import Services
+from droveway.clients.placement import SAME_HOST_TRAIT
 from droveway.conf.services import GROUPS
 from droveway.errors import Refused
 from droveway.persistence.database import Database, database_time
@@ -25,7 +26,6 @@ from droveway.persistence.nova.cells import Cells
 CELL0: Final = "00000000-0000-0000-0000-000000000000"
 """The uuid of Nova's cell for servers that never got a host: nothing is ever moved there."""
 
-_SAME_HOST: Final = "COMPUTE_SAME_HOST_COLD_MIGRATE"
 
 POLL: Final = 0.1
 """Seconds between two looks at the journal."""
@@ -113,7 +113,7 @@ class Installation:
     def stays_in_place(self, host: str) -> bool:
         """Whether the host's provider has the trait of that."""
         node = catalog.find_host(self.api, self.cell_databases, host).node
-        return _SAME_HOST in self.cloud.placement.provider_traits(node)
+        return SAME_HOST_TRAIT in self.cloud.placement.provider_traits(node)
 
     def wait_until(self, at_rest: Callable[[], bool]) -> bool:
         """Wait for what the daemons do."""
