@@ -13,8 +13,8 @@ from droveway.scheduler.facts import EndFacts, Facts
 from droveway.scheduler.features import ACCELERATORS, unhandled
 
 _ACCELERATED = "accelerator-direct"
-_WAITED = frozenset({*MOVABLE, VmState.RESIZED, VmState.ERROR})
-_STOOD = frozenset(
+WAITED: Final = frozenset({*MOVABLE, VmState.RESIZED, VmState.ERROR})
+STOOD: Final = frozenset(
     {MigrationStatus.FINISHED, MigrationStatus.CONFIRMING, MigrationStatus.REVERTING, MigrationStatus.ERROR}
 )
 """What `droveway.engines.operations.waiting` takes back."""
@@ -241,7 +241,7 @@ def _way_out(facts: EndFacts) -> str:
     own = server.task_state in _OWN and not (reverting and server.task_state == TaskState.RESIZE_REVERTING)
     if server.task_state not in (None, *_OWN):
         return "wait for its task, or end that with  openstack server set --state active SERVER"
-    if own or server.host != facts.destination or server.vm_state not in _WAITED or facts.migration not in _STOOD:
+    if own or server.host != facts.destination or server.vm_state not in WAITED or facts.migration not in STOOD:
         return (
             f"was the database of cell {server.cell} put back from a copy, droveway move settle {facts.move} --cell "
             f"{server.cell} --reason TEXT writes what the move left there; droveway audit says what else is wrong"

@@ -10,15 +10,14 @@ from typing import Final
 from droveway.audit.records import MigrationRow, MoveRow, ServerRow
 from droveway.audit.snapshot import Snapshot
 from droveway.persistence.journal import kinds
-from droveway.persistence.journal.states import State
+from droveway.persistence.journal.states import UNDONE, State
 from droveway.persistence.nova.vm_states import ENDED_MIGRATIONS, RESIZING, MigrationStatus, TaskState, VmState
 
 PUT_BACK: Final = "cell-put-back"
 """The code with which a move rests whose step found its rows put back."""
 
 _AT_DESTINATION: Final = (State.VERIFYING, State.DONE)
-_UNDONE: Final = (State.FAILED, State.CANCELLED)
-_KNOWN: Final = (*_AT_DESTINATION, State.REVERTED, *_UNDONE)
+_KNOWN: Final = (*_AT_DESTINATION, State.REVERTED, *UNDONE)
 """Where the journal knows what the rows should be."""
 _NOT_OURS: Final = frozenset({"evacuated", "left-as-is", "deleted", "server-deleted"})
 """Codes of moves that ended where they stood, so that the journal does not know what their server is."""
@@ -68,11 +67,11 @@ def _moved_since(snapshot: Snapshot, server: str, migration: MigrationRow | None
 def _is_behind(row: ServerRow, move: MoveRow, migration: MigrationRow | None) -> bool:
     if move.state is State.VERIFYING:
         return migration is None or migration.status in _FORWARD
-    if move.state in _UNDONE and row.task_state in _TASKS:
+    if move.state in UNDONE and row.task_state in _TASKS:
         return True
     if migration is None:
         # A move that was undone before it inserted one has none.
-        return move.recorded or move.state not in _UNDONE
+        return move.recorded or move.state not in UNDONE
     return migration.status not in ENDED_MIGRATIONS and not _is_as_left(row, move)
 
 

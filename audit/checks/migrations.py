@@ -10,7 +10,7 @@ from droveway.audit.records import MigrationRow, MoveRow
 from droveway.audit.snapshot import Phase, Snapshot
 from droveway.persistence.journal import kinds
 from droveway.persistence.journal.states import State
-from droveway.persistence.nova.vm_states import ENDED_MIGRATIONS, MigrationStatus
+from droveway.persistence.nova.vm_states import ENDED_MIGRATIONS, ENDING_MIGRATIONS, MigrationStatus
 
 _FAILED: Final = frozenset({MigrationStatus.ERROR, MigrationStatus.FAILED})
 _EXPECTED: Final = {
@@ -23,14 +23,6 @@ _EXPECTED: Final = {
     State.REVERTING: frozenset({MigrationStatus.FINISHED, MigrationStatus.REVERTING, MigrationStatus.REVERTED}),
 }
 """Which statuses a move's state allows; a forward flow allows all but those of confirm and revert."""
-_NOT_FORWARD: Final = frozenset(
-    {
-        MigrationStatus.CONFIRMING,
-        MigrationStatus.CONFIRMED,
-        MigrationStatus.REVERTING,
-        MigrationStatus.REVERTED,
-    }
-)
 
 
 def check(snapshot: Snapshot) -> Iterator[Finding]:
@@ -63,7 +55,7 @@ def _agrees(move: MoveRow, status: str) -> bool:
     if move.delete_requested or kinds.of(move.kind).deletes:
         return True
     expected = _EXPECTED.get(move.stage)
-    return status in expected if expected is not None else status not in _NOT_FORWARD
+    return status in expected if expected is not None else status not in ENDING_MIGRATIONS
 
 
 def _finding(row: MigrationRow, text: str, status: str | None) -> Finding:

@@ -11,16 +11,9 @@ from droveway.audit.records import FLAVOR_COLUMNS, BlockDevice, Flavors, Mapping
 from droveway.errors import BadObject
 from droveway.persistence.nova import api, cell, objects
 from droveway.persistence.nova.cells import FENCE_KEY
+from droveway.persistence.nova.usage import USAGE_COLUMNS
 
 OLD_VM_STATE: Final = "old_vm_state"
-USAGE_COLUMNS: Final = (
-    "vcpus_used",
-    "memory_mb_used",
-    "local_gb_used",
-    "free_ram_mb",
-    "free_disk_gb",
-    "running_vms",
-)
 
 _INSTANCE = cell.Instance
 _EXTRA = cell.InstanceExtra

@@ -22,7 +22,7 @@ from droveway.flows.stands import START, WAITS, Power, Side, Stands, Vm
 from droveway.flows.steps.hosts.command import ADOPTED
 from droveway.persistence.journal import attempts, kinds
 from droveway.persistence.journal.moves import GONE
-from droveway.persistence.journal.states import State
+from droveway.persistence.journal.states import UNDONE, State
 from droveway.persistence.journal.tables import Move, MoveAttempt, MoveStep
 from droveway.persistence.nova import cell, evacuations, servers
 from droveway.persistence.nova.vm_states import MigrationStatus, TaskState
@@ -52,7 +52,6 @@ TASKS: Final = frozenset(
 )
 """What an older copy may say that the move itself wrote; in any other task somebody is at work on the server."""
 
-_UNDONE: Final = (State.FAILED, State.CANCELLED)
 _CLAIM: Final = "claim"
 _HOLDS: Final = {
     (_CLAIM, "execute"): Books.BOTH,
@@ -227,7 +226,7 @@ def _stands(move: Move, state: State, done: list[MoveStep]) -> Stands:
         )
     elif state is State.REVERTED:
         found = dataclasses.replace(START, status=MigrationStatus.REVERTED, attempt=move.attempt)
-    elif state in _UNDONE:
+    elif state in UNDONE:
         status = None if found.status is None else MigrationStatus.ERROR
         found = dataclasses.replace(START, status=status, attempt=found.attempt)
     going = move.delete_requested or state is State.DELETING

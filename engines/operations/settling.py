@@ -20,7 +20,7 @@ from droveway.flows.steps.records import leaving
 from droveway.persistence.database import database_time
 from droveway.persistence.journal import moves, requests
 from droveway.persistence.journal.states import State
-from droveway.persistence.journal.tables import OPERATOR, Claim, Move, MoveFlow, MoveStep
+from droveway.persistence.journal.tables import OPERATOR, Claim, Move, MoveStep
 from droveway.printable import SHORT
 
 DONE: Final = "done"
@@ -31,10 +31,6 @@ NO_REASON: Final = "settling a step needs a reason: say with --reason what was f
 
 LAST: Final = "finish_records"
 """The step behind which a move waits for its confirm or revert."""
-
-_NEWEST: Final = (
-    sa.select(MoveFlow).where(MoveFlow.move_id == sa.bindparam("move")).order_by(MoveFlow.created_at.desc()).limit(1)
-)
 
 SETTLED: Final = "settled"
 """The code with which a run ends that was left open."""
@@ -99,7 +95,7 @@ def leave(site: Site, name: str, step: str, *, who: str, reason: str) -> Move:
             requests.require(move, {State.NEEDS_OPERATOR}, "left")
             if begun(session, move.flow_uuid):
                 _require_rests_at(session, move, step)
-        flow = session.scalars(_NEWEST, {"move": move.id}).one()
+        flow = session.scalars(moves.NEWEST_FLOW, {"move": move.id}).one()
     if claim is not None and claim.released_at is None:
         raise Refused(f"conductor {claim.owner} has not given move {move.id[:SHORT]} back: ask again when it has")
     epoch = fencing.claim(site.journal, move.id, f"left by {who}", quarantine_after=sys.maxsize)

@@ -74,9 +74,6 @@ _LATEST: Final = (
     .order_by(Move.created_at.desc())
     .limit(1)
 )
-_FLOW: Final = (
-    sa.select(MoveFlow).where(MoveFlow.move_id == sa.bindparam("move")).order_by(MoveFlow.created_at.desc()).limit(1)
-)
 _LAST_STEP: Final = sa.select(sa.func.max(MoveStep.seq)).where(MoveStep.move_id == sa.bindparam("move"))
 _OPEN: Final = sa.select(cell.Migration).where(
     cell.Migration.instance_uuid == sa.bindparam("server"),
@@ -131,7 +128,7 @@ def settle(site: Site, coordination: Coordination, name: str, where: str, *, who
         short = move.id[:SHORT]
         _require_known(session, move, where)
         found = left.of(session, move)
-        flow = session.scalars(_FLOW, {"move": move.id}).one()
+        flow = session.scalars(moves.NEWEST_FLOW, {"move": move.id}).one()
         claim = session.get(Claim, move.id)
     if claim is not None and claim.released_at is None:
         raise Refused(f"conductor {claim.owner} is still clearing up after move {short}: ask again when it has")

@@ -15,6 +15,7 @@ from sqlalchemy import orm
 
 from droveway import deadlines
 from droveway.engines.conductor import fencing
+from droveway.engines.operations.settling import LAST
 from droveway.engines.site.site import Site
 from droveway.errors import Refused
 from droveway.persistence.compare_and_swap import compare_and_swap
@@ -26,17 +27,11 @@ from droveway.persistence.nova import servers
 from droveway.persistence.nova.cell import Instance, Migration
 from droveway.persistence.nova.vm_states import MigrationStatus, TaskState, VmState
 from droveway.printable import SHORT
-
-STEP: Final = "finish_records"
-"""The last step before the wait, whose rows are written again."""
+from droveway.scheduler.server_rules import STOOD, WAITED
 
 RESET: Final = "openstack server set --state active SERVER"
 """What ends a task of Nova's that never ends by itself."""
 
-_VM_STATES: Final = frozenset({VmState.RESIZED, VmState.ACTIVE, VmState.STOPPED, VmState.ERROR})
-_STATUSES: Final = frozenset(
-    {MigrationStatus.FINISHED, MigrationStatus.CONFIRMING, MigrationStatus.REVERTING, MigrationStatus.ERROR}
-)
 _FLOW: Final = (
     sa.select(MoveFlow)
     .where(
@@ -57,10 +52,10 @@ def settle(site: Site, move: Move, step: str, *, done: bool, who: str, reason: s
     short = move.id[:SHORT]
     if not reason.strip():
         raise Refused("settling a step needs a reason: say with --reason what was found, and how")
-    if step != STEP or not done:
+    if step != LAST or not done:
         raise Refused(
             f"move {short} waits for confirm or revert and rests at no step; only its wait can be settled, with "
-            f"droveway move settle {short} {STEP} --as done --reason TEXT"
+            f"droveway move settle {short} {LAST} --as done --reason TEXT"
         )
     with site.journal.read() as session:
         claim = session.get(Claim, move.id)
@@ -100,7 +95,7 @@ def _note(site: Site, move: Move, epoch: int, *, who: str, reason: str) -> Move:
         row.updated_at = now
         flow = session.scalars(_FLOW, {"move": move.id}).one()
         session.add(
-            moves.beside(move, flow, STEP, at=now, epoch=epoch, result={"settled": "done", "by": who, "reason": reason})
+            moves.beside(move, flow, LAST, at=now, epoch=epoch, result={"settled": "done", "by": who, "reason": reason})
         )
     return row
 
@@ -127,7 +122,7 @@ def _require_barred(move: Move, row: Instance, migration: Migration) -> None:
         raise Refused(
             f"server {name} has task {row.task_state}: wait until it ends, or end it with  {RESET}  and ask again"
         )
-    if row.vm_state not in _VM_STATES or migration.status not in _STATUSES:
+    if row.vm_state not in WAITED or migration.status not in STOOD:
         raise Refused(
             f"server {name} is {row.vm_state} and the migration of move {short} {migration.status}, which no wait "
             "becomes: droveway audit says what else somebody changed"

@@ -22,7 +22,7 @@ from droveway.persistence.journal import kinds
 from droveway.persistence.journal.kinds import Carries
 from droveway.persistence.journal.tables import MoveStep
 from droveway.persistence.nova import servers
-from droveway.persistence.nova.vm_states import MigrationStatus, TaskState
+from droveway.persistence.nova.vm_states import ENDING_MIGRATIONS, MigrationStatus, TaskState
 
 if TYPE_CHECKING:
     from droveway.flows.graph import Graph
@@ -33,11 +33,6 @@ _UNDONE_BACK: Final = frozenset({MigrationStatus.FINISHED, MigrationStatus.CONFI
 """What the migration says once a revert was undone."""
 
 _REVERTING: Final = (TaskState.RESIZE_REVERTING, MigrationStatus.REVERTING)
-
-_ENDING: Final = frozenset(
-    {MigrationStatus.CONFIRMING, MigrationStatus.CONFIRMED, MigrationStatus.REVERTING, MigrationStatus.REVERTED}
-)
-"""What the migration says once a confirm or revert has begun, here or by Nova: all of the forward flow is done."""
 
 _ADOPTED: Final[weakref.WeakKeyDictionary[Run, bool]] = weakref.WeakKeyDictionary()
 """Run → whether its move's journal was adopted, which happens only while nobody has claimed it."""
@@ -73,7 +68,12 @@ def went_on(run: Run, step: str) -> bool:
         return False
     row, migration = _rows(run)
     carries = kinds.of(run.kind).carries
-    if carries is Carries.TO_DESTINATION and migration is not None and migration.status in _ENDING and row is not None:
+    if (
+        carries is Carries.TO_DESTINATION
+        and migration is not None
+        and migration.status in ENDING_MIGRATIONS
+        and row is not None
+    ):
         return True
     if attempt.host == move.source_host:
         return False

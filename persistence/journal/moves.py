@@ -32,6 +32,11 @@ GONE: Final = {"server": "deleted"}
 # Made once: to make a statement takes far longer than to carry it out.
 _MOVE: Final = sa.select(Move).where(Move.id == sa.bindparam("move")).execution_options(populate_existing=True)
 _LOCKED_MOVE: Final = _MOVE.with_for_update()
+NEWEST_FLOW: Final = (
+    sa.select(MoveFlow).where(MoveFlow.move_id == sa.bindparam("move")).order_by(MoveFlow.created_at.desc()).limit(1)
+)
+"""The flow of a ``move`` that was filed last."""
+
 _FLOW: Final = sa.select(MoveFlow).where(MoveFlow.uuid == sa.bindparam("flow"))
 _ENDED_FLOWS: Final = sa.select(MoveFlow.uuid).where(
     MoveFlow.move_id == sa.bindparam("move"), MoveFlow.ended_at.is_not(None)

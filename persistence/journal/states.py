@@ -28,6 +28,9 @@ class State(enum.StrEnum):
 ENDED: Final = frozenset({State.DONE, State.REVERTED, State.FAILED, State.CANCELLED})
 """No flow of such a move will ever run again, and its server may be moved anew."""
 
+UNDONE: Final = frozenset({State.FAILED, State.CANCELLED})
+"""All that such a move did was undone."""
+
 BEGUN: Final = frozenset({State.RUNNING, State.UNDOING, State.CONFIRMING, State.REVERTING, State.DELETING})
 """A flow of such a move has begun; what the move waits for is the database of its cell."""
 

@@ -21,13 +21,13 @@ from droveway.persistence.nova.cell_hosts import ComputeNode
 from droveway.persistence.nova.vm_states import ENDED_MIGRATIONS
 
 _HOST: Final[sa.BindParameter[str]] = sa.bindparam("host")
-_USED: Final = ("vcpus_used", "memory_mb_used", "local_gb_used", "free_ram_mb", "free_disk_gb", "running_vms")
+USAGE_COLUMNS: Final = ("vcpus_used", "memory_mb_used", "local_gb_used", "free_ram_mb", "free_disk_gb", "running_vms")
 _NODE: Final = (
     sa.select(
         ComputeNode.id,
         ComputeNode.memory_mb,
         ComputeNode.local_gb,
-        *(getattr(ComputeNode, column) for column in _USED),
+        *(getattr(ComputeNode, column) for column in USAGE_COLUMNS),
     )
     .where(ComputeNode.host == _HOST, ComputeNode.deleted == 0)
     .with_for_update()
@@ -35,7 +35,7 @@ _NODE: Final = (
 _STORE: Final = (
     sa.update(ComputeNode)
     .where(ComputeNode.id == sa.bindparam("node"))
-    .values({column: sa.bindparam(f"new_{column}") for column in _USED})
+    .values({column: sa.bindparam(f"new_{column}") for column in USAGE_COLUMNS})
 )
 _FROM_VOLUME: Final = (
     sa.exists()

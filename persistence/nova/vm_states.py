@@ -77,6 +77,11 @@ RESIZING: Final = frozenset(
 ENDED_MIGRATIONS: Final = frozenset({"confirmed", "reverted", "error", "failed", "completed", "cancelled", "done"})
 """The migration statuses that Nova no longer counts as in progress; `finished` and `confirming` are in progress."""
 
+ENDING_MIGRATIONS: Final = frozenset(
+    {MigrationStatus.CONFIRMING, MigrationStatus.CONFIRMED, MigrationStatus.REVERTING, MigrationStatus.REVERTED}
+)
+"""What a migration says once a confirm or revert has begun, here or by Nova: all of the forward flow is done."""
+
 _API_STATUS: Final = {
     VmState.ACTIVE: "ACTIVE",
     VmState.STOPPED: "SHUTOFF",
