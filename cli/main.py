@@ -20,7 +20,7 @@ from typing import Any, Final, TextIO, cast
 from cliff import app, command, commandmanager
 
 from droveway.cli.base import LAB_VARIABLE
-from droveway.cli.output import Output, OutputLost, standard
+from droveway.cli.output import INTERRUPTED, Output, OutputLost, standard
 from droveway.cli.registry import COMMANDS
 from droveway.errors import DrovewayError
 from droveway.printable import printable
@@ -29,7 +29,6 @@ LOG = logging.getLogger("droveway")
 
 DAEMONS: Final = ("conductor run", "worker run")
 
-INTERRUPTED: Final = 130
 BROKEN_PIPE: Final = 141
 USAGE: Final = 2
 

@@ -11,6 +11,9 @@ from typing import Any, Final, TextIO
 
 from droveway.errors import DrovewayError
 
+INTERRUPTED: Final = 130
+"""The exit code of a command that Ctrl-C ended."""
+
 _MARKS: Final = {"→": "->", "✓": "+", "✗": "x", "▸": ">", "·": ".", "↶": "<", "…": "..."}
 _ERRORS: Final = "droveway-marks"
 _ALL_LETTERS: Final = "utf-8"

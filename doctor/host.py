@@ -14,8 +14,8 @@ from oslo_utils import units
 
 from droveway.doctor.findings import FINE, Around, Finding
 from droveway.errors import DrovewayError, StepError
-from droveway.workers.daemon import JOURNAL
 from droveway.workers.hypervisors.configured import configured
+from droveway.workers.seen import JOURNAL
 
 NOVA_CONF: Final = Path("/etc/nova/nova.conf")
 WINDOW: Final = "resize_confirm_window"

@@ -13,13 +13,12 @@ import msgspec
 
 from droveway.errors import Refused
 from droveway.workers.hypervisors import durable
+from droveway.workers.seen import JOURNAL
 
 VERSION: Final = 1
 """Raised when an older Droveway could not use the lab any more."""
 
-WORKER: Final = "worker.sqlite"
 RECORDED: Final = "recorded"
-"""The journal of a host's worker, in the host's directory."""
 
 _SOCKET_PREFIX = "droveway-"
 # A unix socket's path has at most 107 bytes, and below this directory lie host names.
@@ -156,7 +155,7 @@ class Layout:
 
     def worker(self, host: str) -> Path:
         """The journal of a host's worker."""
-        return self.host(host) / WORKER
+        return self.host(host) / JOURNAL
 
 
 def read_identity(layout: Layout, *, unfinished: bool = False) -> Identity:

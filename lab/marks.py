@@ -20,10 +20,10 @@ from typing import Final, Self, TypeVar
 import msgspec
 
 from droveway.errors import Refused
-from droveway.lab.layout import WORKER, Layout
+from droveway.lab.layout import Layout
 from droveway.persistence.restored import ADOPT, EPOCH, INCARNATION, Mark, Standing, contradiction
 from droveway.workers.hypervisors import durable
-from droveway.workers.seen import seen
+from droveway.workers.seen import JOURNAL, seen
 
 BUSY_TIMEOUT: Final = 30.0
 """Seconds that a look waits for another process's write."""
@@ -116,7 +116,7 @@ class Databases:
         """Name a database of which a part is missing, with the mend; empty when there is none."""
         files = self._files
         every = [files.journal, files.api, files.placement, files.services, *files.cells.glob("*.sqlite")]
-        for path in [*every, *files.hosts.glob(f"*/{WORKER}")]:
+        for path in [*every, *files.hosts.glob(f"*/{JOURNAL}")]:
             # Only a corrupt file is read past SQLite: closing a file that this process has open in SQLite as well drops
             # all of the process's locks on it, and what it commits afterwards can be lost.
             if path.exists() and self._is_corrupt(path) and (size := path.stat().st_size) < (whole := _size(path)):

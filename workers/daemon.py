@@ -29,6 +29,7 @@ from droveway.workers.hypervisors.base import Hypervisor
 from droveway.workers.journal import WorkerJournal
 from droveway.workers.permission import Permissions
 from droveway.workers.run import Run, answer, parse_key, superseded
+from droveway.workers.seen import JOURNAL
 from droveway.workers.transfer import frames
 from droveway.workers.transfer.endpoints import Endpoint
 from droveway.workers.transfer.limits import Limits
@@ -37,7 +38,6 @@ from droveway.workers.transfer.sources import LocalSource
 
 LOG = logging.getLogger(__name__)
 
-JOURNAL: Final = "worker.sqlite"
 LOCK: Final = "worker.lock"
 
 FORGET_EVERY: Final = 3600.0

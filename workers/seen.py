@@ -8,6 +8,9 @@ from __future__ import annotations
 import sqlite3
 from typing import Final
 
+JOURNAL: Final = "worker.sqlite"
+"""The journal of a host's worker, in the host's directory."""
+
 FORGOTTEN: Final = ""
 """The stem of the notes that outlive the moves which were forgotten: no step has it."""
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import TYPE_CHECKING, Final, Protocol, TextIO
 
+from droveway.cli.output import INTERRUPTED
 from droveway.cli.view.marks import is_terminal
 from droveway.cli.view.picture import Picture, Watcher, name_of
 from droveway.printable import SHORT, printable
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 POLL: Final = 0.1
 """Seconds between two looks at the journal."""
 
-INTERRUPTED: Final = 130
 NOBODY: Final = "nobody runs this lab now; carry the move on with  droveway move resume"
 STOPPING: Final = "stopping what runs here, to be carried on later; Ctrl-C again ends this command at once"
 
