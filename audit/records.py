@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from droveway.persistence.journal.states import ENDED, State
+from droveway.printable import SHORT
 from droveway.wire.queries import Guest
 
 Flavors = Mapping[str, Mapping[str, Any] | None]
@@ -146,7 +147,7 @@ class MoveRow:
     @property
     def short(self) -> str:
         """The letters of its id that commands take."""
-        return self.id[:8]
+        return self.id[:SHORT]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

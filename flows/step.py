@@ -34,7 +34,7 @@ from droveway.persistence.database import WriteFailed, absence, without_sql
 from droveway.persistence.journal import kinds
 from droveway.persistence.journal.kinds import Evacuation
 from droveway.persistence.journal.moves import GONE
-from droveway.printable import printable
+from droveway.printable import SHORT, printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -313,7 +313,7 @@ def _park(run: Run, name: str, direction: Direction, failure: StepError) -> NoRe
 
 def _leave(run: Run, name: str, error: Exception) -> NoReturn:
     why = " ".join((absence(error) or type(error).__name__).split())
-    run.leave(f"step {name} of move {run.move_id[:8]} lost what it writes to: {why}")
+    run.leave(f"step {name} of move {run.move_id[:SHORT]} lost what it writes to: {why}")
 
 
 def _proved_undone(failure: StepError) -> bool:

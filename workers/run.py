@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from droveway.clients.zookeeper import Coordination, command_path, progress_path, result_path
 from droveway.errors import Cancelled, CoordinationLost, DrovewayError, Fenced, Parked, Refused, StepError
+from droveway.printable import SHORT
 from droveway.wire import codec, commands
 from droveway.wire.values import harmless
 from droveway.workers.actions import dispatch
@@ -155,8 +156,8 @@ class Run:
             return ""
         return (
             f"the journal was restored from an older copy: host {self.host.name} has carried out step number {later} "
-            f"of move {self.command.move[:8]}, and is asked for number {self.key.attempt} now, so nothing is done: put "
-            "the newest copy back, or take it as it is with  droveway db adopt"
+            f"of move {self.command.move[:SHORT]}, and is asked for number {self.key.attempt} now, so nothing is done: "
+            "put the newest copy back, or take it as it is with  droveway db adopt"
         )
 
     def _unwritten(self, error: sqlite3.Error) -> str:

@@ -9,6 +9,7 @@ from droveway.audit.findings import Finding, Kind
 from droveway.audit.records import MoveRow
 from droveway.audit.snapshot import Amounts, Phase, Snapshot, Standing
 from droveway.persistence.journal.states import State
+from droveway.printable import SHORT
 
 _COMPARED: Final = ("VCPU", "PCPU", "MEMORY_MB", "DISK_GB")
 _OVERRIDE: Final = "resources:"
@@ -51,7 +52,11 @@ def _orphans(snapshot: Snapshot) -> Iterator[Finding]:
             continue
         if move is not None or row is not None:
             server = move.server if move is not None else row.server if row is not None else ""
-            what = f"the move {consumer[:8]} has ended" if move is not None else "no move under way owns this migration"
+            what = (
+                f"the move {consumer[:SHORT]} has ended"
+                if move is not None
+                else "no move under way owns this migration"
+            )
             owner = "the migration"
         else:
             server, what, owner = "", "no live server and no move has this id", "a consumer"

@@ -11,6 +11,7 @@ from droveway.audit.findings import Finding, Kind
 from droveway.audit.records import DebtRow, Directory, Store
 from droveway.audit.snapshot import Phase, Snapshot, Standing
 from droveway.persistence.journal.states import State
+from droveway.printable import SHORT
 from droveway.wire.values import SWAP, UUID
 
 SET_ASIDE: Final = "_resize"
@@ -47,7 +48,7 @@ def _probe(snapshot: Snapshot, store: Store, entry: Directory, move_id: str) -> 
         yield Finding(
             Kind.DISK,
             f"instances/{entry.name}",
-            f"the storage probe instances/{entry.name} was left by the move {move_id[:8]}",
+            f"the storage probe instances/{entry.name} was left by the move {move_id[:SHORT]}",
             f"rm {_path(store, entry.name)}",
             ",".join(store.hosts),
             move.server if move is not None else "",
@@ -103,21 +104,21 @@ def _objection_while_moving(snapshot: Snapshot, standing: Standing, store: Store
         return f"no move of {standing.name} goes to this host"
     temporary = _TEMPORARY.fullmatch(suffix)
     whose = temporary[1] if temporary else entry.move if suffix == SET_ASIDE else ""
-    return f"it belongs to the move {whose[:8]}, which has ended" if whose and whose != standing.move_id else ""
+    return f"it belongs to the move {whose[:SHORT]}, which has ended" if whose and whose != standing.move_id else ""
 
 
 def _objection_to_set_aside(snapshot: Snapshot, standing: Standing, store: Store, entry: Directory) -> str:
     move = standing.move
     if move is None or not snapshot.may_use(move.source_host, store):
         return f"the move of {standing.name} has another source"
-    return f"it was set aside by another move, {entry.move[:8]}" if entry.move not in ("", move.id) else ""
+    return f"it was set aside by another move, {entry.move[:SHORT]}" if entry.move not in ("", move.id) else ""
 
 
 def _left(snapshot: Snapshot, store: Store, entry: Directory, server: str, why: str) -> Finding:
     temporary = _TEMPORARY.search(entry.name)
     move_id = temporary[1] if temporary else entry.move
     standing = snapshot.standings.get(server)
-    by = f"; it was left by the move {move_id[:8]}" if move_id else ""
+    by = f"; it was left by the move {move_id[:SHORT]}" if move_id else ""
     return Finding(
         Kind.DISK,
         f"instances/{entry.name}",
@@ -211,7 +212,7 @@ def _nowhere(snapshot: Snapshot, standing: Standing) -> Iterator[Finding]:
             Kind.DISK,
             f"instances/{standing.server}",
             f"the root disk of {standing.name} is on no host of its move ({', '.join(sorted(standing.hosts))})",
-            f"droveway move show {standing.move_id[:8]}, then restore the disk from a backup",
+            f"droveway move show {standing.move_id[:SHORT]}, then restore the disk from a backup",
             standing.host or "",
             standing.server,
             standing.move_id,

@@ -9,6 +9,7 @@ from droveway.audit.findings import Finding, Kind, update
 from droveway.audit.records import HostView, ServerRow
 from droveway.audit.snapshot import Phase, Snapshot, Standing
 from droveway.persistence.nova.vm_states import PowerState, VmState
+from droveway.printable import SHORT
 from droveway.wire.queries import Guest
 from droveway.workers.hypervisors.guests_log import Overlap
 
@@ -48,7 +49,7 @@ def _where(snapshot: Snapshot, view: HostView, guest: Guest) -> Iterator[Finding
     standing = snapshot.standings.get(guest.server)
     state = "runs" if guest.running else "is defined"
     if standing is None:
-        marked = f", marked with the move {guest.move[:8]}" if guest.move else ""
+        marked = f", marked with the move {guest.move[:SHORT]}" if guest.move else ""
         detail = f"the guest {guest.name or guest.server}{marked} {state} on {view.host}, but its server does not exist"
     elif view.host in _allowed(standing, guest):
         return

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from droveway.audit.findings import Finding, Kind
 from droveway.audit.snapshot import Phase, Snapshot
+from droveway.printable import SHORT
 
 
 def check(snapshot: Snapshot) -> Iterator[Finding]:
@@ -15,7 +16,7 @@ def check(snapshot: Snapshot) -> Iterator[Finding]:
         standing = snapshot.standings.get(move.server) if move is not None else None
         if standing is not None and standing.move is move and standing.phase is Phase.MOVING:
             continue
-        made = f"the move {image.move[:8]}" if image.move else "a move"
+        made = f"the move {image.move[:SHORT]}" if image.move else "a move"
         yield Finding(
             Kind.IMAGE,
             image.id,

@@ -9,6 +9,7 @@ from droveway.audit.findings import Finding, Kind
 from droveway.audit.records import MoveRow
 from droveway.audit.snapshot import Phase, Snapshot
 from droveway.persistence.journal.states import State
+from droveway.printable import SHORT
 
 _RESTS: Final = frozenset({State.VERIFYING, State.NEEDS_OPERATOR})
 _FLOW_FOLLOWS: Final = frozenset({State.DELETING})
@@ -27,7 +28,7 @@ def check(snapshot: Snapshot) -> Iterator[Finding]:
     for flow in snapshot.flows:
         owner = snapshot.move_by_id[flow.move]
         if not flow.ended and flow.uuid != owner.flow_uuid and flow.uuid in snapshot.begun:
-            yield _finding(owner, f"is {owner.state}, but its {flow.kind} flow {flow.uuid[:8]} has no end")
+            yield _finding(owner, f"is {owner.state}, but its {flow.kind} flow {flow.uuid[:SHORT]} has no end")
     for step in snapshot.open_steps:
         owner, flow = snapshot.move_by_id[step.move], flows.get(step.flow)
         if flow is None or flow.ended:

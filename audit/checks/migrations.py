@@ -11,6 +11,7 @@ from droveway.audit.snapshot import Phase, Snapshot
 from droveway.persistence.journal import kinds
 from droveway.persistence.journal.states import State
 from droveway.persistence.nova.vm_states import ENDED_MIGRATIONS, ENDING_MIGRATIONS, MigrationStatus
+from droveway.printable import SHORT
 
 _FAILED: Final = frozenset({MigrationStatus.ERROR, MigrationStatus.FAILED})
 _EXPECTED: Final = {
@@ -66,7 +67,7 @@ def _finding(row: MigrationRow, text: str, status: str | None) -> Finding:
         f"migration {row.id} ({row.uuid}) in cell {row.cell} {text}",
         update("migrations", {"uuid": row.uuid}, {"status": status})
         if status
-        else f"droveway move show {row.uuid[:8]}",
+        else f"droveway move show {row.uuid[:SHORT]}",
         row.source or "",
         row.server,
         row.uuid,

@@ -9,6 +9,7 @@ from droveway.audit.findings import Finding, Kind, delete, update, update_json
 from droveway.audit.records import FLAVOR_COLUMNS, ServerRow
 from droveway.audit.snapshot import Phase, Snapshot, Standing
 from droveway.persistence.nova.vm_states import MOVABLE, RESIZING, TaskState, VmState
+from droveway.printable import SHORT
 
 _OURS: Final = RESIZING | {TaskState.RESIZE_REVERTING, TaskState.DELETING}
 """The task_states that only a move or a delete under way explains."""
@@ -169,7 +170,7 @@ def _in_error(snapshot: Snapshot, standing: Standing, row: ServerRow) -> Finding
         if guest.server == standing.server
     )
     if standing.phase is not Phase.REST:
-        mend = f"droveway server show {standing.server}, then droveway move show {standing.move_id[:8]}"
+        mend = f"droveway server show {standing.server}, then droveway move show {standing.move_id[:SHORT]}"
     elif not standing.placed:
         mend = f"openstack server show {standing.server}"
     elif runs:

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from droveway.cli.base import Command, Lister
 from droveway.cli.view.spans import seconds
+from droveway.printable import SHORT
 
 COLUMNS: Final = ("database", "subject", "detail", "mend")
 FOUND: Final = 3
@@ -31,7 +32,7 @@ class Adopt(Command):
         parked = self.site(parsed_args).adopt(parsed_args.ignore_host)
         self.app.stdout.write(f"adopted; {len(parked)} unfinished move{'s' * (len(parked) != 1)} parked\n")
         for move in parked:
-            self.app.stdout.write(f"  {move.id[:8]}  {move.kind} {move.server_name}: {move.error}\n")
+            self.app.stdout.write(f"  {move.id[:SHORT]}  {move.kind} {move.server_name}: {move.error}\n")
         return 0
 
 

@@ -20,6 +20,7 @@ from droveway.errors import DrovewayError, Fenced
 from droveway.persistence.database import Database, Executor, database_time
 from droveway.persistence.journal.tables import Claim, Counter, Intent, Move, MoveStep
 from droveway.persistence.restored import EPOCH
+from droveway.printable import SHORT
 
 QUARANTINE_AFTER: Final = 5
 """Claims in a row that may end unclean and save no progress before a person has to look."""
@@ -114,7 +115,7 @@ def claim(
     """
     with journal.begin() as connection:
         if is_lost():
-            raise Fenced(f"move {move_id[:8]} is not this conductor's any more")
+            raise Fenced(f"move {move_id[:SHORT]} is not this conductor's any more")
         epoch = next_epoch(connection)
         last = connection.execute(_LAST, {"move": move_id}).first()
         unclean = last.unclean + 1 if last is not None and _in_vain(connection, last) else 0
@@ -134,8 +135,8 @@ def claim(
     if last is not None and unclean >= quarantine_after:
         release(journal, move_id, epoch)
         raise Quarantined(
-            f"{quarantine_after} conductors in a row ended in the middle of move {move_id[:8]} and saved no progress: "
-            f"look at their logs, then droveway move retry {move_id[:8]}",
+            f"{quarantine_after} conductors in a row ended in the middle of move {move_id[:SHORT]} and saved no "
+            f"progress: look at their logs, then droveway move retry {move_id[:SHORT]}",
             epoch,
         )
     return epoch

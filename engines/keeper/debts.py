@@ -31,6 +31,7 @@ from droveway.persistence.database import Database, database_time
 from droveway.persistence.journal import debts, freezes, moves
 from droveway.persistence.journal.states import ENDED, State
 from droveway.persistence.journal.tables import COLLECTOR, Debt, Move, MoveStep
+from droveway.printable import SHORT
 from droveway.wire.commands import Command, GuestState, NoDetails, Registration
 from droveway.wire.levels import LEVEL, SINCE
 
@@ -164,7 +165,7 @@ class Collector:
             self._write_tombstone(move_id, epoch)
         finally:
             fencing.release(self._journal, move_id, epoch)
-        LOG.info("Host %s was asked for what it owed for move %s", worker.host, move_id[:8])
+        LOG.info("Host %s was asked for what it owed for move %s", worker.host, move_id[:SHORT])
 
     def _settle(self, debt: Debt, epoch: int) -> bool:
         """Have one debt settled; False when it was not: the later ones rest on it.

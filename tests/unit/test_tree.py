@@ -47,7 +47,8 @@ MAY_IMPORT: dict[str, set[str]] = {
         "certificates", "clocks", "outages", "printable", "wire", "conf", "clients.references", "clients.zookeeper",
     },
     "audit": {
-        "wire", "conf", "persistence", "clients", "workers.hypervisors", "workers.host_contents", "workers.digests",
+        "printable", "wire", "conf", "persistence", "clients",
+        "workers.hypervisors", "workers.host_contents", "workers.digests",
     },
     "doctor": {"certificates", "clocks", "wire", "conf", "persistence", "clients", "flows", "engines", "workers"},
     "lab": EVERY_LAYER,

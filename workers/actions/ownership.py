@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from droveway.errors import StepError
+from droveway.printable import SHORT
 from droveway.workers.context import Context
 from droveway.workers.directories import BASES, MANIFEST, CopiedDisk, Directory, Manifest, Marker
 from droveway.workers.hypervisors.base import GuestRecord
@@ -253,7 +254,7 @@ def _store_number(identity: str) -> int:
 def _storage_away(ctx: Context) -> StepError:
     return ctx.failed(
         f"the servers' directory {ctx.directories.instances} of host {ctx.host.name} is not the one that move "
-        f"{ctx.move[:8]} worked in: mount it again",
+        f"{ctx.move[:SHORT]} worked in: mount it again",
         code="storage-away",
     )
 
