@@ -135,7 +135,7 @@ def test_a_volume_that_another_server_has_too_stays(database: Database) -> None:
             )
     volumes = Volumes(goes={SERVER}, stays={SERVER}, shared={SERVER, "another"})
     run = SimpleNamespace(
-        volumes=volumes,
+        cloud=SimpleNamespace(volumes=volumes),
         cells=SimpleNamespace(database=lambda _name: database),
         intent=lambda _service, _call: contextlib.nullcontext(),
     )
