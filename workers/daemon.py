@@ -262,9 +262,17 @@ class Worker:
         for key in self._left.keys() - set(keys):
             self._left.pop(key).unwatch()
         waiting = [command for key in keys if key not in answered and (command := self._command(key)) is not None]
-        for command in sorted(waiting, key=lambda waits: parse_key(waits.key).attempt):
+        for command in sorted(waiting, key=self._turn):
             if not self._stopping:
                 self._consider(command, waiting)
+
+    def _turn(self, command: commands.Command) -> tuple[float, int]:
+        """Order the commands of one server: those that were left come last, the one that rests longest first.
+
+        One that is left again and again would else keep others from ever being begun.
+        """
+        left = self._left.get(command.key)
+        return 0.0 if left is None else left.until, parse_key(command.key).attempt
 
     def forget_purged(self) -> None:
         """Drop what the journal has of moves that were purged: a conductor has taken their nodes away.

@@ -211,6 +211,19 @@ def test_a_stale_command_never_runs_until_it_is_adopted(site: Cloud, started: Ca
     assert site.hosts["alpha"].directories.exists(f"{SERVER}_resize")
 
 
+def test_stale_commands_keep_no_other_of_their_server_from_its_turn(
+    site: Cloud, started: Callable[..., Worker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So it is where each takes longer to be refused than the others rest."""
+    monkeypatch.setattr(daemon, "POLL_EVERY", 0.0)
+    site.set_epoch(2)
+    for attempt in range(1, 4):
+        post(site, site.command("alpha", "set_aside", epoch=1, attempt=attempt))
+    fresh = post(site, site.command("alpha", "describe_guest", epoch=2, attempt=5))
+    started()
+    assert result(site, fresh).error is None
+
+
 def test_a_step_below_the_highest_that_was_done_is_refused(site: Cloud, started: Callable[..., Worker]) -> None:
     """Whoever asks has lost what came between; a debt goes by the number of the step that left it."""
     started()
