@@ -331,7 +331,10 @@ def test_no_python_file_imports_relatively() -> None:
         ("droveway.audit.compare", "from droveway.workers import daemon"),
         ("droveway.errors", "from droveway.conf import base"),
         ("droveway.engines.conductor.run", "from droveway.engines.keeper import debts"),
-        ("droveway.engines.conductor.taskflow.board", "from droveway.engines.operations.move_requests import ask"),
+        (
+            "droveway.engines.conductor.taskflow.board",
+            "from droveway.engines.operations.move_requests import file_request",
+        ),
         ("droveway.engines.keeper.queue", "from droveway.engines.site.site import Site"),
         ("droveway.persistence.journal.moves", "from droveway.persistence.nova import cell"),
         ("droveway.workers.transfer.copying", "def late() -> None:\n    from droveway.workers.actions import disks"),
