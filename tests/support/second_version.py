@@ -1,4 +1,4 @@
-"""A second version of resize, migrate and revert beside the first: a host step that only workers of a later level know.
+"""A version more of a graph beside those that there are: it has a host step that only workers of a later level know.
 
 ``support/habits/second_version`` makes of a process one of a release that has them; `planted` is for one test.
 """
@@ -13,7 +13,7 @@ from unittest import mock
 
 from droveway.wire import commands
 
-ACTION: Final = "sync_source"
+ACTION: Final = "touch_source"
 LATER: Final = max(schema.since for schema in commands.ACTIONS.values()) + 1
 """The level that comes with the action."""
 BEFORE: Final = LATER - 1
@@ -30,29 +30,29 @@ def enter() -> None:
     """Let workers carry the action out."""
     from droveway.workers.actions import table
 
-    def sync_source(_ctx: Any, _details: Any) -> dict[str, Any]:
+    def touch_source(_ctx: Any, _details: Any) -> dict[str, Any]:
         return {}
 
-    table.action(thrifty=True)(sync_source)
+    table.action(thrifty=True)(touch_source)
 
 
 def graphs(*kinds: str) -> dict[tuple[str, int], Any]:
-    """The next version of each of these kinds: the newest with the new step behind `find_storage`, or as its second."""
+    """A version more of each of these kinds: the newest with the new step behind `find_storage`, or as its second."""
     from droveway.flows import registry
     from droveway.flows.step import Where
     from droveway.flows.steps.hosts import host
     from droveway.flows.steps.hosts.command import HostStep
 
-    class SyncSource(HostStep):
-        """The source writes the server's files to its disks."""
+    class TouchSource(HostStep):
+        """The source does nothing that anybody would see."""
 
         where = Where.SOURCE
-        does = "write what the source has in memory of the server's files"
+        does = "touch the source"
         no_undo = "it changes nothing"
 
     def added(steps: tuple[Any, ...]) -> tuple[Any, ...]:
         place = steps.index(host.FindStorage) + 1 if host.FindStorage in steps else 1
-        return (*steps[:place], SyncSource, *steps[place:])
+        return (*steps[:place], TouchSource, *steps[place:])
 
     found = {}
     for kind in kinds:
@@ -63,9 +63,17 @@ def graphs(*kinds: str) -> dict[tuple[str, int], Any]:
     return found
 
 
+def forget_older(kind: str) -> None:
+    """Let there be only the newest version of the kind, as in a release that needs the others no more."""
+    from droveway.flows import registry
+
+    for graph in registry.versions(kind)[1:]:
+        del registry.GRAPHS[kind, graph.version]
+
+
 @contextmanager
 def planted(*kinds: str, workers: bool = True) -> Iterator[None]:
-    """Let the second version of these kinds be the newest in this process; ``workers``: those in it know its action."""
+    """Let there be a version more of these kinds in this process; ``workers``: those in it know its action."""
     from droveway.flows import registry
     from droveway.wire import levels
     from droveway.workers.actions import table

@@ -97,13 +97,13 @@ def test_every_undo_that_is_written_is_entered() -> None:
 def test_what_is_entered_is_declared(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table, "ACTIONS", dict(table.ACTIONS))
 
-    def sync_source(*_: object) -> dict[str, Any]:
+    def unheard_of(*_: object) -> dict[str, Any]:
         return {}
 
-    with pytest.raises(LookupError, match="no action is called sync_source: declare it in ACTIONS"):
-        table.action()(sync_source)
-    with pytest.raises(LookupError, match="sync_source undoes no action"):
-        table.undo(sync_source)
+    with pytest.raises(LookupError, match="no action is called unheard_of: declare it in ACTIONS"):
+        table.action()(unheard_of)
+    with pytest.raises(LookupError, match="unheard_of undoes no action"):
+        table.undo(unheard_of)
 
 
 def test_every_inquiry_is_answered() -> None:

@@ -17,6 +17,8 @@ from droveway.flows import registry
 from droveway.persistence.database import Database, sqlite_url
 from droveway.persistence.journal.tables import JournalBase, Move, MoveFlow
 
+FIRST = registry.latest("resize").version
+NEXT = FIRST + 1
 MOVE = "9f3c8a10-77aa-4a63-8d4e-2a0f2a0c9b02"
 NOW = dt.datetime(2026, 1, 1)  # noqa: DTZ001 - the databases' times have no zone
 
@@ -61,23 +63,23 @@ def found(journal: Database) -> list[tuple[str, str, str]]:
 
 
 def test_flows_of_the_newest_graphs_are_only_counted(journal: Database) -> None:
-    begin(journal, "resize", 1)
-    begin(journal, "confirm", 2)
+    begin(journal, "resize", FIRST)
+    begin(journal, "confirm", registry.latest("confirm").version)
     begin(journal, "confirm", 1, ended=True)
     assert found(journal) == [(FINE, "flows", "this release can go on with all 2 live flows")]
 
 
 def test_live_flows_of_an_older_graph_are_named(journal: Database) -> None:
-    begin(journal, "resize", 1)
-    begin(journal, "resize", 1)
+    begin(journal, "resize", FIRST)
+    begin(journal, "resize", FIRST)
     with second_version.planted("resize"):
-        begin(journal, "resize", 2)
+        begin(journal, "resize", NEXT)
         older, counted = found(journal)
         code, subject, detail = older
-        assert (code, subject) == (FINE, "resize@1")
+        assert (code, subject) == (FINE, f"resize@{FIRST}")
         assert detail == (
-            "live flows run by resize@1, which resize@2 has replaced: 2; a release without it can take over once they "
-            "have ended"
+            f"live flows run by resize@{FIRST}, which resize@{NEXT} has replaced: 2; a release without it can take "
+            "over once they have ended"
         )
         assert counted == (FINE, "flows", "this release can go on with all 3 live flows")
         end_all(journal)
@@ -85,15 +87,19 @@ def test_live_flows_of_an_older_graph_are_named(journal: Database) -> None:
 
 
 def test_a_release_without_the_older_graph_may_not_take_over_until_its_flows_have_ended(journal: Database) -> None:
-    begin(journal, "resize", 1)
+    begin(journal, "resize", FIRST)
     with second_version.planted("resize"):
-        del registry.GRAPHS["resize", 1]
-        lacks = ("flow-unknown", "resize@1", "this release does not have resize@1, which live flows run by: 1")
+        second_version.forget_older("resize")
+        lacks = (
+            "flow-unknown",
+            f"resize@{FIRST}",
+            f"this release does not have resize@{FIRST}, which live flows run by: 1",
+        )
         assert found(journal) == [lacks]
         end_all(journal)
         assert [code for code, _, _ in found(journal)] == [FINE]
 
 
 def test_a_graph_that_was_changed_is_not_the_one_that_flows_began_with(journal: Database) -> None:
-    begin(journal, "resize", 1, digest="of another order")
+    begin(journal, "resize", FIRST, digest="of another order")
     assert [code for code, _, _ in found(journal)] == ["flow-unknown"]

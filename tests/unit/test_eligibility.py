@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import pytest
 from support import second_version
 from support.second_version import ACTION, BEFORE, LATER
@@ -45,6 +47,10 @@ def test_an_action_is_spoken_where_the_worker_and_the_pin_allow_it(
     assert bool(told) == bool(why)
 
 
+FIRST: Final = {kind: registry.latest(kind).version for kind in registry.kinds()}
+NEXT: Final = {kind: number + 1 for kind, number in FIRST.items()}
+
+
 def chosen(kind: str, pinned: int | None) -> tuple[str, int]:
     graph = eligibility.chosen(kind, pinned)
     return graph.kind, graph.version
@@ -52,16 +58,20 @@ def chosen(kind: str, pinned: int | None) -> tuple[str, int]:
 
 def test_without_a_pin_the_newest_graph_is_chosen() -> None:
     with second_version.planted("resize"):
-        assert chosen("resize", None) == ("resize", 2)
-        assert chosen("resize", LATER) == ("resize", 2)
-        assert chosen("migrate", None) == ("migrate", 1)
+        assert chosen("resize", None) == ("resize", NEXT["resize"])
+        assert chosen("resize", LATER) == ("resize", NEXT["resize"])
+        assert chosen("migrate", None) == ("migrate", FIRST["migrate"])
 
 
 def test_a_pin_chooses_the_older_graph_where_that_serves() -> None:
     """A move by it asks no worker for what came later, and none is refused for not knowing that."""
     with second_version.planted("resize", "revert"):
         graph = eligibility.chosen("resize", BEFORE)
-        assert (graph.kind, graph.version, chosen("revert", BEFORE)) == ("resize", 1, ("revert", 1))
+        assert (graph.kind, graph.version, chosen("revert", BEFORE)) == (
+            "resize",
+            FIRST["resize"],
+            ("revert", FIRST["revert"]),
+        )
         wanted = eligibility.needed(BEFORE, graph)
         assert f"{ACTION}@{ACTION_VERSION}" not in wanted
         assert eligibility.pinned_below(BEFORE, graph) == ""
@@ -70,10 +80,10 @@ def test_a_pin_chooses_the_older_graph_where_that_serves() -> None:
 
 def test_a_pin_forbids_moves_where_no_older_graph_serves() -> None:
     with second_version.planted("resize", "revert"):
-        del registry.GRAPHS["revert", 1]
+        second_version.forget_older("revert")
         graph = eligibility.chosen("resize", BEFORE)
-        assert graph.version == 1
-        assert chosen("revert", BEFORE) == ("revert", 2), "its steps say what the host lacks"
+        assert graph.version == FIRST["resize"]
+        assert chosen("revert", BEFORE) == ("revert", NEXT["revert"]), "its steps say what the host lacks"
         assert eligibility.pinned_below(BEFORE, graph) == (
             f"{ACTION} came with level {LATER} of what is spoken to workers, and [upgrade_levels] worker pins that to "
             f"{BEFORE}: take the pin out once every worker is upgraded"
@@ -82,7 +92,7 @@ def test_a_pin_forbids_moves_where_no_older_graph_serves() -> None:
 
 def test_a_kind_that_cannot_follow_a_move_keeps_none_from_being_made() -> None:
     with second_version.planted("migrate"):
-        del registry.GRAPHS["migrate", 1]
+        second_version.forget_older("migrate")
         assert eligibility.pinned_below(BEFORE, eligibility.chosen("resize", BEFORE)) == ""
         assert eligibility.pinned_below(BEFORE, eligibility.chosen("migrate", BEFORE))
 
@@ -96,7 +106,7 @@ def test_a_worker_that_is_too_old_is_named_with_its_level_and_the_mends() -> Non
             f"{told}, or set [upgrade_levels] worker = {BEFORE} on every conductor's machine until every worker is "
             "upgraded"
         )
-        del registry.GRAPHS["resize", 1]
+        second_version.forget_older("resize")
         assert eligibility.lacking(old, wanted) == told, "no older graph would serve"
         old.knows = [*ALL, f"{ACTION}@{ACTION_VERSION}"]
         assert eligibility.lacking(old, wanted) == ""
@@ -105,12 +115,12 @@ def test_a_worker_that_is_too_old_is_named_with_its_level_and_the_mends() -> Non
 def test_a_flow_needs_what_its_own_graph_asks_whatever_is_newest() -> None:
     """One that began with the first version goes to hosts that know no later one, pinned or not."""
     with second_version.planted("resize"):
-        first = registry.graph("resize", 1)
+        first = registry.graph("resize", FIRST["resize"])
         assert f"{ACTION}@{ACTION_VERSION}" not in eligibility.needed(None, first)
-        assert f"{ACTION}@{ACTION_VERSION}" in eligibility.needed(BEFORE, registry.graph("resize", 2))
+        assert f"{ACTION}@{ACTION_VERSION}" in eligibility.needed(BEFORE, registry.graph("resize", NEXT["resize"]))
 
 
 def test_what_an_older_worker_owes_chooses_no_older_graph() -> None:
     """The end of a copy's mark is owed by a worker that does not know it, and never by a confirm without the step."""
     assert SINCE["keep_copy"] == 4
-    assert chosen("confirm", 3) == ("confirm", 2)
+    assert chosen("confirm", 3) == ("confirm", FIRST["confirm"])

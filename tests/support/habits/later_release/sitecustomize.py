@@ -1,4 +1,4 @@
-"""Makes of a process one of a later release: it has resize@2 instead of resize@1."""
+"""Makes of a process one of a later release: it has the next version of resize, and none of those before it."""
 
 from __future__ import annotations
 
@@ -6,4 +6,7 @@ import dataclasses
 
 from droveway.flows import registry
 
-registry.GRAPHS["resize", 2] = dataclasses.replace(registry.GRAPHS.pop(("resize", 1)), version=2)
+NEWEST = registry.latest("resize")
+for older in registry.versions("resize"):
+    del registry.GRAPHS["resize", older.version]
+registry.GRAPHS["resize", NEWEST.version + 1] = dataclasses.replace(NEWEST, version=NEWEST.version + 1)

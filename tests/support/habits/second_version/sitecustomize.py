@@ -1,4 +1,4 @@
-"""Makes of a process one of a later release: it has resize@2, which asks hosts for a new action, beside resize@1."""
+"""Makes of a process one of a later release: it has one version of resize more, which asks hosts for a new action."""
 
 from __future__ import annotations
 
