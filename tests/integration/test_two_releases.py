@@ -1,8 +1,9 @@
-"""Conductors of two releases side by side: real daemons, one of which has resize@2 instead of resize@1."""
+"""Conductors of two releases side by side: real daemons, one of which has a version of resize more."""
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -12,15 +13,24 @@ import sqlalchemy as sa
 import support
 from support.daemons.daemons import LONG, Daemon, Installation, installation
 from support.labs.small_lab import assert_balanced, in_child, read_move, small_cloud, until
+from support.second_version import ACTION
 from support.servers import zookeeper_server
 
+from droveway.flows import registry
 from droveway.lab import build, snapshot
 from droveway.lab.snapshot import Snapshot
 from droveway.persistence.journal.states import State
 from droveway.persistence.journal.tables import Claim, MoveFlow
 from droveway.wire.levels import LEVEL
+from droveway.wire.values import ACTION_VERSION
 
-LATER: Final = str(Path(next(iter(support.__path__))) / "habits" / "later_release")
+TESTS: Final = Path(next(iter(support.__path__))).parent
+LATER: Final = str(TESTS / "support" / "habits" / "later_release")
+"""A release that has the next version of resize, and none of those before it."""
+SECOND: Final = f"{TESTS / 'support' / 'habits' / 'second_version'}{os.pathsep}{TESTS}"
+"""A release that has it, with an action of a later level, beside those before it."""
+FIRST: Final = registry.latest("resize").version
+NEXT: Final = FIRST + 1
 
 
 @pytest.fixture(name="site")
@@ -57,9 +67,9 @@ def ran(site: Installation, move: str, conductor: Daemon) -> bool:
     return f"-{conductor.process.pid}-" in owner
 
 
-def check(site: Installation) -> tuple[int, dict[str, str]]:
-    """`upgrade check`: its exit code, and what is no mere warning."""
-    code, said, _ = site.droveway("upgrade", "check", "-f", "json")
+def check(site: Installation, **environment: str) -> tuple[int, dict[str, str]]:
+    """`upgrade check` of the release of this environment: its exit code, and what is no mere warning."""
+    code, said, _ = site.droveway("upgrade", "check", "-f", "json", **environment)
     return code, {row["finding"]: row["detail"] for row in json.loads(said) if row["level"] == "failure"}
 
 
@@ -89,17 +99,17 @@ def test_each_flow_is_run_by_the_release_that_has_it(site: Installation) -> None
     present = site.conductor("present")
     assert check(site)[1] == {}
     move = submit(site, PYTHONPATH=LATER)
-    assert version_of(site, move) == 2
-    told = "is a resize@2, which no conductor that is up can run"
+    assert version_of(site, move) == NEXT
+    told = f"is a resize@{NEXT}, which no conductor that is up can run"
     until(lambda: told in present.text(), "that the present release looks at it")
     waits = site.told("move", "show", move)["waits_for"]
     assert waits == (
-        "a conductor that knows resize@2 as it was filed: those that are up are of another release "
+        f"a conductor that knows resize@{NEXT} as it was filed: those that are up are of another release "
         "(droveway conductor list)"
     )
     code, found = check(site)
     assert code == 2
-    assert found == {"flow-unknown": "this release does not have resize@2, which live flows run by: 1"}
+    assert found == {"flow-unknown": f"this release does not have resize@{NEXT}, which live flows run by: 1"}
     assert read_move(site.lab, move).state == State.QUEUED
     with site.lab.journal.read() as session:
         assert session.scalars(sa.select(Claim)).all() == [], "it was never claimed"
@@ -112,8 +122,41 @@ def test_each_flow_is_run_by_the_release_that_has_it(site: Installation) -> None
     assert site.droveway("move", "revert", move)[0] == 0
     assert site.await_rest(move) == State.REVERTED
     second = submit(site)
-    assert version_of(site, second) == 1
+    assert version_of(site, second) == FIRST
     assert site.await_rest(second) == State.VERIFYING, present.text()
     assert ran(site, second, present)
     assert "Traceback" not in present.log.read_text() + later.log.read_text()
+    assert_balanced(site.lab)
+
+
+def test_workers_of_an_older_level_serve_the_first_version_under_a_pin(site: Installation) -> None:
+    """Conductors are upgraded first, and every release in between can go on with the flow or says that it cannot."""
+    site.workers()
+    present = site.conductor("present")
+    until(lambda: len(site.told("worker", "list")) == 2, "what is known of the workers", LONG)
+    present.stop()
+    code, _, said = site.droveway("server", "resize", "web", "--flavor", "large", PYTHONPATH=SECOND)
+    assert code == 2
+    assert "droveway: the server's host host1 cannot take part in a move: its worker (" in said
+    assert (
+        f"does not know {ACTION}@{ACTION_VERSION} (level {LEVEL + 1}): upgrade it first, or set [upgrade_levels] "
+        f"worker = {LEVEL} on every conductor's machine until every worker is upgraded\n"
+    ) in said
+    pinned = {"PYTHONPATH": SECOND, "OS_UPGRADE_LEVELS__WORKER": str(LEVEL)}
+    move = submit(site, **pinned)
+    assert version_of(site, move) == FIRST
+    _, said, _ = site.droveway("upgrade", "check", "-f", "json", **pinned)
+    (older,) = (row["detail"] for row in json.loads(said) if row["subject"] == f"resize@{FIRST}")
+    assert older.startswith(f"live flows run by resize@{FIRST}, which resize@{NEXT} has replaced: 1;")
+    assert check(site, PYTHONPATH=LATER) == (
+        2,
+        {"flow-unknown": f"this release does not have resize@{FIRST}, which live flows run by: 1"},
+    )
+    later = site.conductor("later", **pinned)
+    assert site.await_rest(move) == State.VERIFYING, later.text()
+    assert ran(site, move, later)
+    assert "flow-unknown" not in check(site, PYTHONPATH=LATER)[1]
+    assert site.droveway("move", "revert", move, **pinned)[0] == 0
+    assert site.await_rest(move) == State.REVERTED
+    assert "Traceback" not in present.text() + later.text()
     assert_balanced(site.lab)
