@@ -101,7 +101,8 @@ def test_no_cancel_is_taken_for_a_version_that_is_gone(rig: Rig, monkeypatch: py
     """Nobody could say where its point of no return is; `upgrade check` has said that the release may not take over."""
     move = stopped_at(rig, "x copy")
     plant(monkeypatch)
-    monkeypatch.delitem(registry.GRAPHS, ("migrate", 1))
+    left = {key: graph for key, graph in registry.GRAPHS.items() if key != ("migrate", 1)}
+    monkeypatch.setattr(registry, "GRAPHS", left)
     with pytest.raises(NotFound, match="flow migrate@1 is unknown"), rig.journal.write() as session:
         move_requests.cancel(session, moves.get(session, move, lock=True))
     assert not rig.move(move).cancel_requested
