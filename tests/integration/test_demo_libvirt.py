@@ -62,7 +62,7 @@ def printed(home: Path, folder: Path) -> str:
     """What a whole run printed."""
     if os.geteuid() == 0:
         # Into a checkout of root's an ordinary user can install nothing.
-        install = ". tools/lib.sh && install_droveway && install_droveway libvirt"
+        install = ". tools/lib.sh && install_droveway lab && install_droveway libvirt"
         subprocess.run(["bash", "-c", install], cwd=ROOT, check=True)
     done = subprocess.run(
         [*(AS_ORDINARY_USER if os.geteuid() == 0 else []), ROOT / "tools" / "demo", "--hypervisor", "libvirt"],
