@@ -150,21 +150,21 @@ class Collector:
             return freezes.over(connection, move_id) is not None
 
     def _collect_from(self, move_id: str, worker: Registration, owed: list[Debt]) -> None:
+        # Not given back where anything is raised: the next collector claims it anew, or, once nothing is owed any more,
+        # a conductor does and clears up.
         epoch = fencing.claim(self._journal, move_id, COLLECTOR, quarantine_after=sys.maxsize)
-        try:
-            for debt in owed:
-                why = eligibility.unsupported(eligibility.Known(worker.version, worker.actions), debt.action, None)
-                if why and debt.action == debts.RENAME:
-                    # What follows rests on no name.
-                    self._void(debt, msgspec.convert(debt.details, type=Owed), epoch, why)
-                    continue
-                if why:
-                    self._note(debt, epoch, f"host {debt.host} cannot be asked: {why}", {})
-                if why or not self._settle(debt, epoch):
-                    break
-            self._write_tombstone(move_id, epoch)
-        finally:
-            fencing.release(self._journal, move_id, epoch)
+        for debt in owed:
+            why = eligibility.unsupported(eligibility.Known(worker.version, worker.actions), debt.action, None)
+            if why and debt.action == debts.RENAME:
+                # What follows rests on no name.
+                self._void(debt, msgspec.convert(debt.details, type=Owed), epoch, why)
+                continue
+            if why:
+                self._note(debt, epoch, f"host {debt.host} cannot be asked: {why}", {})
+            if why or not self._settle(debt, epoch):
+                break
+        self._write_tombstone(move_id, epoch)
+        fencing.release(self._journal, move_id, epoch)
         LOG.info("Host %s was asked for what it owed for move %s", worker.host, move_id[:SHORT])
 
     def _settle(self, debt: Debt, epoch: int) -> bool:

@@ -12,12 +12,14 @@ import pytest
 import sqlalchemy as sa
 from support.labs.operations import Stage, Workers, faults_cleared, stage
 from support.labs.small_lab import until
+from support.rows import left_over
 
 from droveway.clients.embedded.services import NetworkHost
+from droveway.clients.zookeeper import Coordination
 from droveway.engines.conductor import fencing
 from droveway.engines.operations import move_requests
 from droveway.engines.operations.submit import MoveSpec, submit
-from droveway.errors import Parked
+from droveway.errors import CoordinationLost, Parked
 from droveway.flows import registry
 from droveway.flows.step import Where
 from droveway.lab import faults
@@ -337,6 +339,26 @@ def test_a_collector_that_was_killed_is_followed_by_the_next(lab: Stage) -> None
     assert lab.standing("web") == before.verifying(second, "large", LARGE)
 
 
+def test_a_collector_that_loses_zookeeper_last_of_all_is_cleared_up_after(
+    lab: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is owed any more then, so that no collector comes back to what it left."""
+    lost: list[str] = []
+    ends = fencing.write_tombstone
+
+    def lose(coordination: Coordination, move: str, epoch: int) -> None:
+        if not lost:
+            lost.append(move)
+            raise CoordinationLost("ZooKeeper did not answer")
+        ends(coordination, move, epoch)
+
+    undone_without_its_directory(lab)()
+    monkeypatch.setattr(fencing, "write_tombstone", lose)
+    with lab.running() as workers:
+        until(lambda: lost and not owed(lab), "the end of the debts")
+        left_over.await_none(lab.lab, workers.session())
+
+
 def test_a_debt_that_cannot_be_settled_is_kept_and_noted(lab: Stage) -> None:
     """Nothing waits for it, the audit lists it apart from leaks, and it is tried again with the next command."""
     first, _second = destinations(lab, "web")
@@ -351,10 +373,9 @@ def test_a_debt_that_cannot_be_settled_is_kept_and_noted(lab: Stage) -> None:
         until(lambda: not owed(lab), "the debts are paid")
 
 
-def test_a_destination_whose_own_directory_is_away_owes_the_undo(lab: Stage) -> None:
-    """e50: another file system in its place, with the same inode, is no tidy one: the copy is owed, not forgotten."""
+def undone_without_its_directory(lab: Stage) -> Callable[[], None]:
+    """Let a move be undone while another file system is in the place of its destination's; what puts that right."""
     first, _second = destinations(lab, "web")
-    before = lab.standing("web")
     instances, away = lab.lab.hypervisor(first).instances, lab.lab.layout.root / "away"
 
     def vanish(step: str, direction: str, _phase: str, effect: str) -> None:
@@ -368,10 +389,21 @@ def test_a_destination_whose_own_directory_is_away_owes_the_undo(lab: Stage) -> 
     with lab.running(workers={first: vanish}):
         assert move_requests.carry(lab.lab, move).state == "failed"
         assert owed(lab) == [(first, "copy_disks"), (first, "check_destination")]
+
+    def put_back() -> None:
         for entry in list(away.iterdir()):
             entry.rename(instances / entry.name)
-    away.rmdir()
+        away.rmdir()
+
+    return put_back
+
+
+def test_a_destination_whose_own_directory_is_away_owes_the_undo(lab: Stage) -> None:
+    """e50: another file system in its place, with the same inode, is no tidy one: the copy is owed, not forgotten."""
+    before = lab.standing("web")
+    first, _second = destinations(lab, "web")
+    undone_without_its_directory(lab)()
     lab.cli("move", "resume")
     assert owed(lab) == []
-    assert not Directories(instances).exists(lab.id_of("web"))
+    assert not Directories(lab.lab.hypervisor(first).instances).exists(lab.id_of("web"))
     assert lab.standing("web") == before
