@@ -6,6 +6,7 @@ import ast
 import configparser
 import importlib.metadata
 import inspect
+import os
 import pkgutil
 import re
 import subprocess
@@ -33,7 +34,7 @@ EXTRAS = {
 }
 """The extras that parts of the product need, and what cannot be imported without them."""
 
-IMPORT_WITHOUT = """
+WITHOUT = """
 import importlib, pkgutil, sys
 
 class Missing:
@@ -42,6 +43,10 @@ class Missing:
             raise ModuleNotFoundError(name)
 
 sys.meta_path.insert(0, Missing())
+"""
+"""Begins a program in which the modules that it is given are not installed."""
+
+IMPORT_PRODUCT = """
 import droveway
 
 for found in pkgutil.walk_packages(droveway.__path__, "droveway."):
@@ -50,6 +55,14 @@ for found in pkgutil.walk_packages(droveway.__path__, "droveway."):
             importlib.import_module(found.name)
         except ModuleNotFoundError:
             print(found.name)
+"""
+
+IMPORT_TOOLS = """
+from proofs.demo import command
+from proofs.matrix import command as matrix, full
+from proofs.soak import command as soak
+
+command.warm("sandbox")
 """
 
 PRIVATE = {
@@ -127,12 +140,23 @@ def test_only_what_an_extra_is_for_needs_it() -> None:
     absent = {normal(name) for extra in EXTRAS for name in of_extra(extra)}
     modules = [module for module in imported() if normal(distribution(module)) in absent]
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", IMPORT_WITHOUT, *modules], capture_output=True, text=True, check=True
+        [sys.executable, "-W", "ignore", "-c", WITHOUT + IMPORT_PRODUCT, *modules],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     failed = [name.removeprefix("droveway.") for name in done.stdout.split()]
     rooms = set().union(*EXTRAS.values())
     assert {"clients.embedded.nodes", "workers.hypervisors.libvirt.hypervisor"} <= set(failed)
     assert [name for name in failed if not any(f"{name}.".startswith(f"{room}.") for room in rooms)] == []
+
+
+def test_the_demonstration_soak_and_matrix_need_nothing_of_libvirt() -> None:
+    """`tools/demo`, the first command of the README, installs the extra of labs alone."""
+    program = [sys.executable, "-W", "ignore", "-c", WITHOUT + IMPORT_TOOLS, *LIBVIRT, "lxml"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "tests")}
+    done = subprocess.run(program, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_lab_says_what_is_to_be_installed_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

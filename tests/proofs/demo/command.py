@@ -63,8 +63,6 @@ WARM: Final = (
     "droveway.lab.books",
     "droveway.lab.build",
     "droveway.lab.operations",
-    "droveway.workers.hypervisors.libvirt.hypervisor",
-    "droveway.workers.hypervisors.sandbox.hypervisor",
     "alembic.command",
     "cliff.formatters.table",
     "oslo_db.sqlalchemy.enginefacade",
@@ -283,6 +281,12 @@ class Demo:
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
+def warm(hypervisor: str) -> None:
+    """Import what the commands of a lab of this hypervisor need, and nothing that another one alone needs."""
+    for name in (*WARM, f"droveway.workers.hypervisors.{hypervisor}.hypervisor"):
+        importlib.import_module(name)
+
+
 def main(run: Run, argv: Sequence[str]) -> int:
     """Run the demonstration with this command line; 0 when it ends well, and then the lab is gone unless it is kept."""
     began = time.monotonic()
@@ -290,8 +294,7 @@ def main(run: Run, argv: Sequence[str]) -> int:
     console = Console()
     if not console.is_terminal:
         console = Console(width=_WIDTH)
-    for name in WARM:
-        importlib.import_module(name)
+    warm(wanted.hypervisor)
     root = (wanted.keep or _new_root()).absolute()
     with tempfile.TemporaryDirectory() as outputs:
         demo = Demo(run, wanted.hypervisor, root, Path(outputs), console)
