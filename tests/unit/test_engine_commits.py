@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
+import sqlalchemy as sa
 from support.rigs.engine_rig import Host, Rig, embedded_rig, fault, until
 
 from droveway.persistence import database
 from droveway.persistence.database import SqliteDialect
-from droveway.persistence.journal.tables import Claim
+from droveway.persistence.journal import step_runs
+from droveway.persistence.journal.tables import Claim, MoveStep
 
 Loss = Literal["before", "after"]
 
@@ -52,6 +54,7 @@ def test_a_commit_that_is_lost_anywhere_is_read_back(
             commits = Commits(number, loss)
             rig.world.log.clear()
             rig.world.fail("x copy", fault())
+            rig.world.hooks.update(dict.fromkeys(("x claim", "x copy", "r claim", "x finish"), _compare))
             move = rig.submit(server=f"server{number}")
             rig.post(move)
             with monkeypatch.context() as patched:
@@ -61,6 +64,16 @@ def test_a_commit_that_is_lost_anywhere_is_read_back(
             if commits.seen < number:
                 break
     assert number > 20
+
+
+def _compare(ctx: Any) -> None:
+    """What the flow knows of the move's steps is what is stored; only what began has a detail there."""
+    with ctx.run.journal.read() as session:
+        stored = step_runs.read(session, ctx.move.id)
+        details = set(session.scalars(sa.text("SELECT name FROM atomdetails")))
+        begun = set(session.scalars(sa.select(MoveStep.step)))
+    assert list(ctx.run.step_runs()) == stored
+    assert details == begun
 
 
 def _assert_told_once(rig: Rig, move: str, at: str) -> None:
