@@ -12,8 +12,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy import orm
 from support.labs.operations import Stage, faults_cleared, stage
-
-from droveway.persistence.nova.vm_states import TRANSITIONS, ServerState
+from support.rows.server_states import TRANSITIONS, ServerState
 
 CLOUD = """
 options: {max_attempts: 2}

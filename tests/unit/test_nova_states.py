@@ -5,16 +5,10 @@ from __future__ import annotations
 import itertools
 
 import pytest
+from support.rows.server_states import TRANSITIONS, ServerState, check_transition
 
 from droveway.errors import IllegalTransition
-from droveway.persistence.nova.vm_states import (
-    ENDED_MIGRATIONS,
-    MOVABLE,
-    TRANSITIONS,
-    ServerState,
-    api_status,
-    check_transition,
-)
+from droveway.persistence.nova.vm_states import ENDED_MIGRATIONS, MOVABLE, api_status
 
 
 def state(text: str) -> ServerState:

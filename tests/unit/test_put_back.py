@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 
 import pytest
+from support.rows.server_states import ServerState, check_transition
 
 from droveway.flows import put_back, registry
 from droveway.flows.graph import Graph
@@ -13,7 +14,6 @@ from droveway.flows.put_back import Ran
 from droveway.flows.stands import START, WAITS, Leaves, Power, Side, Stands, Vm
 from droveway.flows.step import Step
 from droveway.flows.steps.hosts.command import HostStep
-from droveway.persistence.nova.vm_states import ServerState, check_transition
 
 GRAPHS = list(registry.GRAPHS.values())
 MOVES = [graph for graph in GRAPHS if graph.kind != "delete"]
