@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 from support.daemons.daemons import Installation, installation
+from support.labs import snapshot
 from support.labs.small_lab import in_child, small_cloud
 from support.servers import mariadb_server, postgres_server, zookeeper_server
 from support.servers.certificates import Authority
 from support.two_faults import command
 
-from droveway.lab import build, snapshot
+from droveway.lab import build
 from droveway.lab.cloud import Cloud
 from droveway.lab.libvirt_hosts import LibvirtHost, start_hosts
 

@@ -14,10 +14,9 @@ from pathlib import Path
 from subprocess import PIPE
 
 import pytest
+from support.labs import snapshot
 from support.labs.operations import Stage, changes, photograph, stage
 from support.labs.small_lab import in_child
-
-from droveway.lab import snapshot
 
 CLOUD = """
 cells: {cell1: {hosts: {host1: {}, host2: {}}}}

@@ -9,14 +9,15 @@ from typing import Final
 
 import pytest
 from support.daemons.daemons import CONDUCTOR, SESSION, Installation, installation, protection
+from support.labs import snapshot
 from support.labs.small_lab import assert_balanced, file_flow, history, in_child, read_move, small_cloud, until
+from support.labs.snapshot import Snapshot
 from support.servers import zookeeper_server
 from support.servers.certificates import Authority
 
 from droveway.clients.zookeeper import connect, page_path, query_path, worker_path
 from droveway.errors import CoordinationLost
-from droveway.lab import build, snapshot
-from droveway.lab.snapshot import Snapshot
+from droveway.lab import build
 from droveway.persistence.journal.states import State
 from droveway.wire import codec, commands
 

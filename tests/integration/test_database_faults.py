@@ -15,6 +15,7 @@ import pytest
 import sqlalchemy as sa
 from support.daemons.daemons import Installation, Server, installation
 from support.labs.small_lab import assert_balanced, file_flow, history, is_released, until
+from support.labs.snapshot import Snapshot
 from support.servers import mariadb_server, postgres_server, zookeeper_server
 from support.servers.proxy import Loss, Proxy, running_proxy
 
@@ -22,7 +23,6 @@ from droveway.engines.operations.submit import MoveSpec, submit
 from droveway.flows import registry
 from droveway.lab import cloud
 from droveway.lab.session import Lab
-from droveway.lab.snapshot import Snapshot
 from droveway.persistence.journal import moves, requests
 from droveway.persistence.journal.states import State
 from droveway.persistence.journal.tables import Claim, Move

@@ -13,6 +13,7 @@ from typing import Final
 import msgspec
 import pytest
 from support.daemons.daemons import Daemon, Installation, installation
+from support.labs import snapshot
 from support.labs.small_lab import (
     assert_balanced,
     differences,
@@ -27,7 +28,7 @@ from support.servers.zookeeper_server import Server, running_server
 
 from droveway.clients.zookeeper import BOARD, command_path, epoch_path, progress_path, result_path, worker_path
 from droveway.engines.conductor.taskflow.board import Posting
-from droveway.lab import build, snapshot
+from droveway.lab import build
 from droveway.persistence.journal.states import State
 from droveway.wire import codec
 from droveway.wire.commands import Command, Result

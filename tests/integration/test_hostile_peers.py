@@ -23,7 +23,9 @@ import pytest
 import sqlalchemy as sa
 from support import checksums
 from support.daemons.daemons import LONG, Daemon, Installation, installation
+from support.labs import snapshot
 from support.labs.small_lab import assert_balanced, differences, history, in_child, picture, read_move, until
+from support.labs.snapshot import Snapshot
 from support.servers import zookeeper_server
 from support.servers.certificates import Authority, Files
 
@@ -32,8 +34,7 @@ from droveway.clients.zookeeper import epoch_in, epoch_path, worker_path
 from droveway.engines.operations import move_requests
 from droveway.engines.operations.submit import MoveSpec, submit
 from droveway.errors import DrovewayError, StepError
-from droveway.lab import build, cloud, snapshot
-from droveway.lab.snapshot import Snapshot
+from droveway.lab import build, cloud
 from droveway.persistence.journal.states import State
 from droveway.persistence.nova.cell import Instance
 from droveway.wire import codec, commands

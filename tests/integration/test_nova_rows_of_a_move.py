@@ -18,9 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.labs import snapshot
 from support.labs.operations import Stage, faults_cleared, stage
-
-from droveway.lab import snapshot
 
 CLOUD = """
 cells: {cell1: {hosts: {c1h1: {}, c1h2: {}}}}

@@ -9,11 +9,12 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.protocol.states import KeeperState
 from support.daemons.daemons import LONG, Installation, installation
+from support.labs import snapshot
 from support.labs.small_lab import assert_balanced, file_flow, history, in_child, is_released, read_move, until
 from support.servers.zookeeper_server import Ensemble, running_ensemble
 
 from droveway.engines.operations.submit import MoveSpec, submit
-from droveway.lab import build, cloud, snapshot
+from droveway.lab import build, cloud
 from droveway.persistence.journal.states import State
 
 LOOPS = (

@@ -13,16 +13,17 @@ import pytest
 import sqlalchemy as sa
 from support import checksums
 from support.daemons.daemons import LONG, Daemon, Installation, installation
+from support.labs import snapshot
 from support.labs.small_lab import assert_balanced, history, in_child, read_move, until
+from support.labs.snapshot import Snapshot
 from support.servers import zookeeper_server
 from support.servers.certificates import Authority
 
 from droveway.cli.view.rate import TOO_EARLY
 from droveway.engines.operations import move_requests
 from droveway.engines.operations.submit import MoveSpec, submit
-from droveway.lab import build, cloud, snapshot
+from droveway.lab import build, cloud
 from droveway.lab.session import Lab
-from droveway.lab.snapshot import Snapshot
 from droveway.persistence.journal.states import State
 from droveway.persistence.nova.cell import Instance
 from droveway.workers.directories import Directories

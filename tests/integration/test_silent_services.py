@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 from support.daemons.daemons import LONG, Daemon, Installation, installation
+from support.labs import snapshot
 from support.labs.small_lab import assert_balanced, file_flow, history, in_child, read_move, small_cloud, until
 from support.servers.proxy import Proxy, running_proxy
 from support.servers.zookeeper_server import Server, running_server
 
-from droveway.lab import build, snapshot
+from droveway.lab import build
 from droveway.persistence.journal.states import State
 
 STEP_DEADLINE = 3

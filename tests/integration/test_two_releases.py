@@ -12,13 +12,14 @@ import pytest
 import sqlalchemy as sa
 import support
 from support.daemons.daemons import LONG, Daemon, Installation, installation
+from support.labs import snapshot
 from support.labs.small_lab import assert_balanced, in_child, read_move, small_cloud, until
+from support.labs.snapshot import Snapshot
 from support.second_version import ACTION
 from support.servers import zookeeper_server
 
 from droveway.flows import registry
-from droveway.lab import build, snapshot
-from droveway.lab.snapshot import Snapshot
+from droveway.lab import build
 from droveway.persistence.journal.states import State
 from droveway.persistence.journal.tables import Claim, MoveFlow
 from droveway.wire.levels import LEVEL

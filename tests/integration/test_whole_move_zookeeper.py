@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from support.labs import snapshot
 from support.labs.lab_processes import Effects, Processes, processes, runs_overlap
 from support.labs.small_lab import SERVER, assert_balanced, file_flow, history, in_child, read_move, small_cloud, until
+from support.labs.snapshot import Snapshot
 from support.servers.zookeeper_server import Server, running_server
 
 from droveway.clients.zookeeper import TOMBSTONE
-from droveway.lab import build, operations, snapshot
-from droveway.lab.snapshot import Snapshot
+from droveway.lab import build, operations
 from droveway.persistence.journal.states import State
 from droveway.persistence.nova import catalog
 

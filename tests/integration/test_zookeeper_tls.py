@@ -16,6 +16,7 @@ from kazoo import exceptions
 from kazoo.client import KazooClient
 from kazoo.security import ACL, OPEN_ACL_UNSAFE, make_acl
 from support.daemons.daemons import CONDUCTOR, SESSION, Installation, installation, protection
+from support.labs import snapshot
 from support.labs.small_lab import assert_balanced, file_flow, in_child, small_cloud
 from support.servers.certificates import Authority
 from support.servers.zookeeper_server import Ensemble, running_ensemble
@@ -35,7 +36,7 @@ from droveway.clients.zookeeper import (
 from droveway.engines.conductor.taskflow.board import MoveBoard, Posting
 from droveway.engines.keeper.host_nodes import host_nodes
 from droveway.errors import CoordinationLost
-from droveway.lab import build, snapshot
+from droveway.lab import build
 from droveway.persistence.journal.states import State
 
 

@@ -34,10 +34,11 @@ from proofs.crash.points import Path as Way
 from proofs.crash.script import Script
 from proofs.crash.without import Effect
 from proofs.crash.workers import WorkerProcesses
+from support.labs import snapshot
 
 from droveway.errors import DrovewayError
 from droveway.flows import registry
-from droveway.lab import books, build, cloud, snapshot
+from droveway.lab import books, build, cloud
 from droveway.lab.runner import Probes
 from droveway.persistence.journal import kinds
 from droveway.persistence.journal.states import State

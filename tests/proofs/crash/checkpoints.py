@@ -13,9 +13,9 @@ from typing import Final
 from proofs.crash import points as crash_points
 from proofs.crash.points import Path, Point
 from proofs.crash.script import Script
+from support.labs.snapshot import Snapshot
 
 from droveway.flows.graph import Graph
-from droveway.lab.snapshot import Snapshot
 
 STRIDE: Final = 2
 """Steps between two checkpoints."""

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
+from support.labs import snapshot
 from support.labs.small_lab import (
     assert_balanced,
     differences,
@@ -29,7 +30,7 @@ from droveway.engines.conductor.run import Probe
 from droveway.errors import DestinationFault
 from droveway.flows import registry
 from droveway.flows.step import Where
-from droveway.lab import build, runner, snapshot
+from droveway.lab import build, runner
 from droveway.lab.cloud import Cloud
 from droveway.lab.session import Lab
 from droveway.persistence.journal import kinds

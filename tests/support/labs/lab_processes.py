@@ -18,13 +18,13 @@ from typing import Any
 import msgspec
 from support.labs.lab_process import Spec
 from support.labs.small_lab import is_released, read_move, until
+from support.labs.snapshot import Snapshot
 from support.rows import left_over
 
 from droveway.clients import zookeeper
 from droveway.clients.zookeeper import BOARD, ROOT, Coordination, epoch_path
 from droveway.errors import CoordinationLost
 from droveway.lab.session import Lab
-from droveway.lab.snapshot import Snapshot
 
 SESSION = 2.0
 """Seconds after which ZooKeeper gives up a process that was killed."""

@@ -11,9 +11,9 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Final
 
+from support.labs import snapshot
 from support.two_faults import world
 
-from droveway.lab import snapshot
 from droveway.lab.session import Lab
 
 TRIES: Final = 20
