@@ -6,9 +6,9 @@ import abc
 import argparse
 import importlib
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 from cliff import command, lister, show
 
@@ -40,12 +40,23 @@ _FORMATTER_SETTINGS: Final = {
 }
 
 
+class Subject(NamedTuple):
+    """The argument that names what a command is about."""
+
+    name: str
+    help: str | None = None
+    kind: Callable[[str], Any] = str
+    optional: bool = False
+
+
 class Command(command.Command, abc.ABC):
     """A command of the lab that `--lab` or DROVEWAY_LAB names, or of an installation."""
 
     app_dist_name = "droveway"
     strict: bool = True
     """Whether it is refused when a database of the lab is not the one that the lab used last."""
+    subject: ClassVar[Subject | None] = None
+    """None for a command that is about nothing in particular."""
 
     def _load_hooks(self) -> None:
         # No plugin hooks in, so no entry points have to be looked for.
@@ -64,6 +75,9 @@ class Command(command.Command, abc.ABC):
         parser.add_argument(
             "--config-file", metavar="FILE", help=f"an installation's configuration (else {CONFIGURATION})"
         )
+        if self.subject is not None:
+            name, text, kind, optional = self.subject
+            parser.add_argument(name, metavar=name.upper(), help=text, type=kind, nargs="?" if optional else None)
         return parser
 
     def site(self, parsed_args: argparse.Namespace) -> OperatedSite:
@@ -120,6 +134,18 @@ class Command(command.Command, abc.ABC):
     def _named(self, parsed_args: argparse.Namespace) -> str | None:
         named = getattr(parsed_args, "lab", None) or getattr(self.app_args, "lab", None)
         return named or os.environ.get(LAB_VARIABLE)
+
+
+class OfServer(Command):
+    """A command on one server."""
+
+    subject = Subject("server", "its name, its id or the first letters of that")
+
+
+class OfHost(Command):
+    """A command on one host."""
+
+    subject = Subject("host")
 
 
 class _Formatters:

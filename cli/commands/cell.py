@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from droveway.cli.base import Lister, ShowOne
+from droveway.cli.base import Lister, ShowOne, Subject
 from droveway.cli.view.columns import Joined, Short
 
 LISTED: Final = ("name", "id", "disabled", "hosts", "servers")
@@ -27,11 +27,7 @@ class List(Lister):
 class Show(ShowOne):
     """One cell, with its hosts."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """The cell."""
-        parser = super().get_parser(prog_name)
-        parser.add_argument("cell", metavar="CELL", help="its name or id")
-        return parser
+    subject = Subject("cell", "its name or id")
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         """Its facts."""

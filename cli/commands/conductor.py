@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from droveway.cli.base import Lister, ShowOne
+from droveway.cli.base import Lister, ShowOne, Subject
 from droveway.cli.daemon import IGNORE_HELP, Daemon, LastTick
 from droveway.cli.view.columns import Blank, Joined, Time
 
@@ -38,11 +38,7 @@ class List(Lister):
 class Show(ShowOne):
     """One conductor, with the flows that it can run and the moves that it has."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """The conductor."""
-        parser = super().get_parser(prog_name)
-        parser.add_argument("conductor", metavar="CONDUCTOR", help="its name")
-        return parser
+    subject = Subject("conductor", "its name")
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         """Its facts."""

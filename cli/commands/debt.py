@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from droveway.cli.base import Lister, ShowOne
+from droveway.cli.base import Lister, ShowOne, Subject
 from droveway.cli.view.columns import Blank, Short, Time
 from droveway.printable import SHORT
 
@@ -47,11 +47,7 @@ class List(Lister):
 class Show(ShowOne):
     """One debt, and what to do about it."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """The debt."""
-        parser = super().get_parser(prog_name)
-        parser.add_argument("debt", metavar="DEBT", type=int, help="its number")
-        return parser
+    subject = Subject("debt", "its number", kind=int)
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         """Its facts."""

@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from droveway.cli.base import Lister
+from droveway.cli.base import Lister, Subject
 from droveway.cli.view.explanations import EXPLANATIONS
 from droveway.errors import NotFound
 
@@ -20,11 +20,7 @@ _NEAR: Final = 0.5
 class Explain(Lister):
     """Explain an error code; without one, all of them."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Perhaps the code."""
-        parser = super().get_parser(prog_name)
-        parser.add_argument("code", metavar="CODE", nargs="?", help="as `move show` has it under error_code")
-        return parser
+    subject = Subject("code", "as `move show` has it under error_code", optional=True)
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         """One row a code."""

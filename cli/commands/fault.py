@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from droveway.cli.base import Command, Lister
+from droveway.cli.base import Command, Lister, Subject
 from droveway.cli.view.columns import Blank
 from droveway.errors import Refused
 
@@ -86,11 +86,7 @@ class List(Lister):
 class Clear(Command):
     """Disarm faults and release what they stall."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Perhaps one."""
-        parser = super().get_parser(prog_name)
-        parser.add_argument("id", metavar="ID", type=int, nargs="?", help="one of them; else all")
-        return parser
+    subject = Subject("id", "one of them; else all", kind=int, optional=True)
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         """Clear them and say how many."""

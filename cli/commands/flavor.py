@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from droveway.cli.base import Lister, ShowOne
+from droveway.cli.base import Lister, ShowOne, Subject
 from droveway.cli.view.columns import Facts
 
 LISTED: Final = ("name", "vcpus", "memory_mb", "root_gb", "ephemeral_gb", "swap_mb", "disabled", "extra_specs")
@@ -34,11 +34,7 @@ class List(Lister):
 class Show(ShowOne):
     """One flavor."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """The flavor."""
-        parser = super().get_parser(prog_name)
-        parser.add_argument("flavor", metavar="FLAVOR", help="its name or id")
-        return parser
+    subject = Subject("flavor", "its name or id")
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         """Its facts."""

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from droveway.cli.base import Command, Lister, ShowOne
+from droveway.cli.base import Lister, OfHost, ShowOne
 from droveway.cli.view.columns import Blank, Joined
 
 if TYPE_CHECKING:
@@ -33,16 +33,6 @@ class List(Lister):
             }
             rows.append([cells[name] for name in LISTED])
         return LISTED, rows
-
-
-class OfHost(Command):
-    """A command on one host."""
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """The host."""
-        parser = super().get_parser(prog_name)
-        parser.add_argument("host", metavar="HOST")
-        return parser
 
 
 class Show(ShowOne, OfHost):

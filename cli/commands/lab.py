@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from droveway.cli.base import Command, ShowOne
+from droveway.cli.base import Command, OfHost, OfServer, ShowOne, Subject
 from droveway.cli.view.columns import Joined
 
 
@@ -36,11 +36,7 @@ class Create(Command):
 class Destroy(Command):
     """Stop the lab's guests and daemons and remove its directory."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """DIR."""
-        parser = super().get_parser(prog_name)
-        parser.add_argument("dir", metavar="DIR", type=Path, nargs="?", help="the lab (else --lab or DROVEWAY_LAB)")
-        return parser
+    subject = Subject("dir", "the lab (else --lab or DROVEWAY_LAB)", kind=Path, optional=True)
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         """Remove it and say how many guests ran."""
@@ -105,17 +101,7 @@ class ServerCreate(Command):
         return 0
 
 
-class _OfServer(Command):
-    """A command on one server of the lab."""
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """The server."""
-        parser = super().get_parser(prog_name)
-        parser.add_argument("server", metavar="SERVER", help="its name, its id or the first letters of that")
-        return parser
-
-
-class ServerStart(_OfServer):
+class ServerStart(OfServer):
     """Start a stopped server."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
@@ -126,7 +112,7 @@ class ServerStart(_OfServer):
         return 0
 
 
-class ServerStop(_OfServer):
+class ServerStop(OfServer):
     """Stop a server."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
@@ -137,7 +123,7 @@ class ServerStop(_OfServer):
         return 0
 
 
-class ServerDelete(_OfServer):
+class ServerDelete(OfServer):
     """Delete a server, also one with a move under way: that move then ends as cancelled."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
@@ -148,17 +134,7 @@ class ServerDelete(_OfServer):
         return 0
 
 
-class _OfHost(Command):
-    """A command on one host's worker."""
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """The host."""
-        parser = super().get_parser(prog_name)
-        parser.add_argument("host", metavar="HOST")
-        return parser
-
-
-class WorkerStop(_OfHost):
+class WorkerStop(OfHost):
     """Let a host's worker be away, as if its host were unreachable; its guests go on."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
@@ -171,7 +147,7 @@ class WorkerStop(_OfHost):
         return 0
 
 
-class WorkerStart(_OfHost):
+class WorkerStart(OfHost):
     """Let a host's worker come back."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from droveway.cli.base import Command, Lister, ShowOne
+from droveway.cli.base import Command, Lister, ShowOne, Subject
 from droveway.cli.view import choice, marks
 from droveway.cli.view.columns import Blank, Facts, Joined, Short, Time
 from droveway.cli.view.explanations import EXPLANATIONS
@@ -32,11 +32,7 @@ STUCK: Final = (*LISTED, "why")
 class OfMove(Command):
     """A command on one move."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """The move."""
-        parser = super().get_parser(prog_name)
-        parser.add_argument("move", metavar="MOVE", help="its id or the first letters of it")
-        return parser
+    subject = Subject("move", "its id or the first letters of it")
 
 
 class List(Lister):

@@ -6,19 +6,18 @@ import argparse
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from droveway.cli.base import ShowOne
+from droveway.cli.base import OfServer, ShowOne
 from droveway.cli.commands import request
 from droveway.cli.view.columns import Joined, size
 from droveway.persistence.journal import kinds
 
 
-class Plan(ShowOne):
+class Plan(ShowOne, OfServer):
     """Destination and alternates, each check, the storage variant, bytes, and the steps with their undo."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """As `move create`."""
         parser = super().get_parser(prog_name)
-        parser.add_argument("server", metavar="SERVER", help="its name, its id or the first letters of that")
         parser.add_argument("--flavor", metavar="FLAVOR", help="resize to this flavor")
         parser.add_argument("--to-host", metavar="HOST", dest="host", help="migrate to this host")
         request.add_policy(parser)

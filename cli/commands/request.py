@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from droveway.cli.base import Command
+from droveway.cli.base import Command, OfServer
 from droveway.cli.commands.move import OfMove, nobody
 from droveway.cli.view.spans import seconds, seconds_or_none
 from droveway.printable import SHORT, printable
@@ -18,13 +18,12 @@ if TYPE_CHECKING:
     from droveway.persistence.journal.tables import Move
 
 
-class Create(Command):
+class Create(OfServer):
     """Move a server: to another flavor with --flavor, else to another host."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """The server, where it is to go and how it is confirmed."""
+        """Where it is to go and how it is confirmed."""
         parser = super().get_parser(prog_name)
-        parser.add_argument("server", metavar="SERVER", help="its name, its id or the first letters of that")
         parser.add_argument("--flavor", metavar="FLAVOR", help="resize to this flavor")
         parser.add_argument("--to-host", metavar="HOST", dest="host", help="migrate to this host")
         add_policy(parser)
@@ -97,11 +96,7 @@ class Pause(OfMove):
 class Resume(Command):
     """Lift a hold; without a move, run all unfinished moves that are not held."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Perhaps a move."""
-        parser = super().get_parser(prog_name)
-        parser.add_argument("move", metavar="MOVE", nargs="?", help="its id or the first letters of it")
-        return parser
+    subject = OfMove.subject._replace(optional=True)
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
         """Carry on what can go on; the worst of their outcomes."""

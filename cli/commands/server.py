@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from droveway.cli.base import Command, Lister, ShowOne
+from droveway.cli.base import Lister, OfServer, ShowOne
 from droveway.cli.commands import request
 from droveway.cli.view.columns import Blank, Joined, Short, Time
 
@@ -41,16 +41,6 @@ class List(Lister):
             if parsed_args.host in (None, server.host) and parsed_args.cell in (None, server.cell)
         ]
         return LISTED, [[_cells(server)[name] for name in LISTED] for server in found]
-
-
-class OfServer(Command):
-    """A command on one server."""
-
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """The server."""
-        parser = super().get_parser(prog_name)
-        parser.add_argument("server", metavar="SERVER", help="its name, its id or the first letters of that")
-        return parser
 
 
 class Show(ShowOne, OfServer):

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from droveway.cli.base import Command, Lister, ShowOne
+from droveway.cli.base import Command, Lister, ShowOne, Subject
 from droveway.cli.daemon import Daemon, LastTick
 from droveway.cli.view.columns import Blank, Joined, Time
 
@@ -44,11 +44,7 @@ class List(Lister):
 class OfWorker(Command):
     """A command on one worker."""
 
-    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Its host."""
-        parser = super().get_parser(prog_name)
-        parser.add_argument("host", metavar="HOST", help="the worker's host")
-        return parser
+    subject = Subject("host", "the worker's host")
 
 
 class Show(ShowOne, OfWorker):
