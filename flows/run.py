@@ -30,6 +30,9 @@ UNREACHABLE: Final = "host-unreachable"
 DECLARED_DOWN: Final = "declared-down"
 """The code of the StepError for a host that a person declared down, and whose worker is away."""
 
+QUERY_SECONDS: Final = 60.0
+"""How long a host may take for an action that moves no disks."""
+
 
 @dataclasses.dataclass(frozen=True)
 class MoveOptions:
@@ -203,6 +206,50 @@ class Context:
     """In an undo: what the step's execute returned, or None when it never stored a result."""
     must_go_on: bool = False
     """Whether the step cannot give up any more: it is an undo, or past the point of no return."""
+
+    def command(
+        self,
+        host: str,
+        action: str,
+        details: msgspec.Struct,
+        *,
+        deadline: float = QUERY_SECONDS,
+        direction: Direction | None = None,
+        part: str = "",
+    ) -> dict[str, Any]:
+        """Ask a host for an action of this step as `Run.command` does; ``direction``: where it is not the step's."""
+        return self.run.command(
+            self.step,
+            self.direction,
+            host=host,
+            action=action,
+            details=details,
+            deadline=deadline,
+            command_direction=direction,
+            part=part,
+        )
+
+    def owe(
+        self,
+        host: str,
+        action: str,
+        details: msgspec.Struct,
+        *,
+        deadline: float = QUERY_SECONDS,
+        direction: Direction | None = None,
+        after: str = "",
+    ) -> None:
+        """Let a host owe an action of this step as `Run.owe` does; ``direction``: where it is not the step's."""
+        self.run.owe(
+            self.step,
+            host=host,
+            action=action,
+            details=details,
+            deadline=deadline,
+            direction=direction or self.direction,
+            entered=self.direction,
+            after=after,
+        )
 
     @functools.cached_property
     def observed(self) -> Observed | None:

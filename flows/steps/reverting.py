@@ -130,7 +130,7 @@ class StartGuest(host.StartGuest):
         """The disks are the server's own from the start on, so that the host owes the end of their manifest."""
         found = super()._without_host(ctx)
         host, action, told = self.host(ctx), SetAside.action_name(), commands.NoDetails()
-        ctx.run.owe(ctx.step, host=host, action=action, details=told, deadline=self.deadline, entered=ctx.direction)
+        ctx.owe(host, action, told, deadline=self.deadline, direction="revert")
         return found
 
     def other(self, ctx: Context) -> str:

@@ -141,16 +141,7 @@ def _clear(
 ) -> dict[str, Any]:
     """Have the host carry it out; what is away owes it, and what it refuses is left and named."""
     try:
-        ctx.run.command(
-            ctx.step,
-            ctx.direction,
-            host=host,
-            action=action,
-            details=details,
-            deadline=DEADLINE,
-            command_direction=direction,
-            part=part,
-        )
+        ctx.command(host, action, details, deadline=DEADLINE, direction=direction, part=part)
     except StepError as error:
         if error.error_code == UNREACHABLE:
             return _owe(ctx, host, action, details, direction)
@@ -165,14 +156,5 @@ def _left(host: str, error: StepError) -> dict[str, Any]:
 def _owe(
     ctx: Context, host: str, action: str, details: msgspec.Struct, direction: Direction, *, after: str = ""
 ) -> dict[str, Any]:
-    ctx.run.owe(
-        ctx.step,
-        host=host,
-        action=action,
-        details=details,
-        deadline=DEADLINE,
-        direction=direction,
-        entered=ctx.direction,
-        after=after,
-    )
+    ctx.owe(host, action, details, deadline=DEADLINE, direction=direction, after=after)
     return outcome.noted(owes=host)

@@ -108,27 +108,11 @@ class HostStep(Step):
 
     def owe(self, ctx: Context, details: msgspec.Struct, *, after: str = "") -> None:
         """Record that the host owes this direction of the action, once ``after`` has shown its copy."""
-        ctx.run.owe(
-            ctx.step,
-            host=self.host(ctx),
-            action=self.action_name(),
-            details=details,
-            deadline=self.deadline,
-            direction=ctx.direction,
-            entered=ctx.direction,
-            after=after,
-        )
+        ctx.owe(self.host(ctx), self.action_name(), details, deadline=self.deadline, after=after)
 
     def command(self, ctx: Context, details: msgspec.Struct) -> dict[str, Any]:
         """One command in the step's own direction."""
-        return ctx.run.command(
-            ctx.step,
-            ctx.direction,
-            host=self.host(ctx),
-            action=self.action_name(),
-            details=details,
-            deadline=self.deadline,
-        )
+        return ctx.command(self.host(ctx), self.action_name(), details, deadline=self.deadline)
 
     @classmethod
     def action_name(cls) -> str:
@@ -167,16 +151,8 @@ def query_host(
     ctx: Context, host: str, action: str, *, part: str, details: msgspec.Struct | None = None
 ) -> dict[str, Any]:
     """Ask the host something that it answers anew each time: what it said to an earlier asking proves nothing now."""
-    return ctx.run.command(
-        ctx.step,
-        ctx.direction,
-        host=host,
-        action=action,
-        details=details or NoDetails(),
-        deadline=60.0,
-        command_direction="execute",
-        part=f"{part}-{secrets.token_hex(4)}",
-    )
+    anew = f"{part}-{secrets.token_hex(4)}"
+    return ctx.command(host, action, details or NoDetails(), direction="execute", part=anew)
 
 
 def probe_name(ctx: Context) -> str:
@@ -187,16 +163,7 @@ def probe_name(ctx: Context) -> str:
 def forget_probe(ctx: Context, host: str) -> None:
     """Have the host remove the storage probe of this attempt, and what was left unfinished there."""
     check = CheckDestination(definition="", vcpus=0, memory_mb=0, disk_bytes=0, probe=probe_name(ctx))
-    ctx.run.command(
-        ctx.step,
-        ctx.direction,
-        host=host,
-        action="check_destination",
-        details=check,
-        deadline=60.0,
-        command_direction="revert",
-        part="probe",
-    )
+    ctx.command(host, "check_destination", check, direction="revert", part="probe")
 
 
 def new_flavor(ctx: Context) -> dict[str, Any]:

@@ -104,15 +104,8 @@ class CopyDisks(HostStep):
     def _require_source(self, ctx: Context) -> None:
         """Raise StepError (``last-copy``) unless the source shows, now, what it set aside for this move, whole."""
         try:
-            ctx.run.command(
-                ctx.step,
-                ctx.direction,
-                host=ctx.move.source_host,
-                action="check_set_aside",
-                details=commands.NoDetails(),
-                deadline=60.0,
-                command_direction="execute",
-                part="source",
+            ctx.command(
+                ctx.move.source_host, "check_set_aside", commands.NoDetails(), direction="execute", part="source"
             )
         except StepError as error:
             if error.error_code == "source-changed" and ctx.result is None:
@@ -132,14 +125,11 @@ class CopyDisks(HostStep):
     def _offer(self, ctx: Context, direction: Any) -> dict[str, Any]:
         """The source's answer; nothing of one that is declared down: an offer ends with what was set aside."""
         try:
-            return ctx.run.command(
-                ctx.step,
-                ctx.direction,
-                host=ctx.move.source_host,
-                action="offer_disks",
-                details=commands.OfferDisks(peer=ctx.destination.host),
-                deadline=60.0,
-                command_direction=direction,
+            return ctx.command(
+                ctx.move.source_host,
+                "offer_disks",
+                commands.OfferDisks(peer=ctx.destination.host),
+                direction=direction,
                 part="offer" if direction == "execute" else "withdraw",
             )
         except StepError as error:

@@ -52,15 +52,7 @@ class KeepCopy(HostStep):
         except StepError as error:
             if error.error_code not in (UNREACHABLE, DECLARED_DOWN):
                 raise
-        ctx.run.owe(
-            ctx.step,
-            host=host,
-            action=self.action_name(),
-            details=_LATE,
-            deadline=self.deadline,
-            direction="execute",
-            entered="execute",
-        )
+        self.owe(ctx, _LATE)
         return {"owed": host}
 
     def _may_be_commanded(self, ctx: Context, host: str) -> bool:

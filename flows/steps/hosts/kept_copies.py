@@ -11,9 +11,6 @@ from droveway.persistence.journal.debts import RENAME
 from droveway.wire import commands
 from droveway.wire.values import ACTION_VERSION
 
-DEADLINE: Final = 60.0
-"""Seconds for a host to rename a copy."""
-
 _KNOWN: Final = f"{RENAME}@{ACTION_VERSION}"
 
 
@@ -30,16 +27,7 @@ def rename(ctx: Context, host: str) -> None:
         _owe(ctx, host)
         return
     try:
-        ctx.run.command(
-            ctx.step,
-            ctx.direction,
-            host=host,
-            action=RENAME,
-            details=commands.NoDetails(),
-            deadline=DEADLINE,
-            command_direction="execute",
-            part="rename",
-        )
+        ctx.command(host, RENAME, commands.NoDetails(), direction="execute", part="rename")
     except StepError as error:
         if error.error_code not in (UNREACHABLE, DECLARED_DOWN):
             raise
@@ -47,12 +35,4 @@ def rename(ctx: Context, host: str) -> None:
 
 
 def _owe(ctx: Context, host: str) -> None:
-    ctx.run.owe(
-        ctx.step,
-        host=host,
-        action=RENAME,
-        details=commands.NoDetails(),
-        deadline=DEADLINE,
-        direction="execute",
-        entered=ctx.direction,
-    )
+    ctx.owe(host, RENAME, commands.NoDetails(), direction="execute")

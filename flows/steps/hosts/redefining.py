@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from droveway.flows.before import before
 from droveway.flows.steps.attached import gone_since, port_refs, volume_refs
@@ -13,11 +13,7 @@ from droveway.wire import commands
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    import msgspec
-
     from droveway.flows.run import Context
-
-DEADLINE: Final = 60.0
 
 
 def on_source(ctx: Context, host: str) -> None:
@@ -25,7 +21,7 @@ def on_source(ctx: Context, host: str) -> None:
     details = commands.PrepareSourceGuest(
         definition=before(ctx.move).guest.definition, volumes=volume_refs(ctx), ports=port_refs(ctx)
     )
-    _command(ctx, host, "prepare_source_guest", details)
+    ctx.command(host, "prepare_source_guest", details, direction="execute", part="prepare_source_guest")
 
 
 def on_destination(ctx: Context, host: str, definition: str) -> None:
@@ -38,14 +34,14 @@ def on_destination(ctx: Context, host: str, definition: str) -> None:
         volumes=volume_refs(ctx),
         ports=port_refs(ctx),
     )
-    _command(ctx, host, "define_guest", details)
+    ctx.command(host, "define_guest", details, direction="execute", part="define_guest")
 
 
 def disconnect_gone(ctx: Context, host: str) -> None:
     """Let the host give up what went since it connected it."""
     gone = gone_since(ctx)
     if gone.volumes or gone.ports:
-        _command(ctx, host, "disconnect", gone)
+        ctx.command(host, "disconnect", gone, direction="execute", part="disconnect")
 
 
 def without_gone(ctx: Context, host: str, redefine: Callable[[Context], None]) -> None:
@@ -56,16 +52,3 @@ def without_gone(ctx: Context, host: str, redefine: Callable[[Context], None]) -
     if (gone.volumes or gone.ports) and not describe(ctx, host, part="gone").running:
         disconnect_gone(ctx, host)
         redefine(ctx)
-
-
-def _command(ctx: Context, host: str, action: str, details: msgspec.Struct) -> None:
-    ctx.run.command(
-        ctx.step,
-        ctx.direction,
-        host=host,
-        action=action,
-        details=details,
-        deadline=DEADLINE,
-        command_direction="execute",
-        part=action,
-    )

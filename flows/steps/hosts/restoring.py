@@ -34,13 +34,11 @@ class RestoreDisks(HostStep):
             return
         host, action, told, limit = ctx.destination.host, self.action_name(), self.undo_details(ctx), self.deadline
         try:
-            ctx.run.command(
-                ctx.step, ctx.direction, host=host, action=action, details=told, deadline=limit, part="shared"
-            )
+            ctx.command(host, action, told, deadline=limit, part="shared")
         except StepError as error:
             if error.error_code != DECLARED_DOWN:
                 raise
-            ctx.run.owe(ctx.step, host=host, action=action, details=told, deadline=limit)
+            ctx.owe(host, action, told, deadline=limit)
 
     def perform_ended(self, ctx: Context) -> dict[str, Any]:
         """The disks are in use again, so that the manifest says nothing of them any more."""

@@ -88,27 +88,11 @@ class _AtHome(HostStep):
         details = self.details(ctx)
         if must or not ctx.run.owes(host):
             try:
-                return ctx.run.command(
-                    ctx.step,
-                    ctx.direction,
-                    host=host,
-                    action=self.action_name(),
-                    details=details,
-                    deadline=self.deadline,
-                    part=part,
-                )
+                return ctx.command(host, self.action_name(), details, deadline=self.deadline, part=part)
             except StepError as error:
                 if error.error_code != DECLARED_DOWN and (must or error.error_code != UNREACHABLE):
                     raise
-        ctx.run.owe(
-            ctx.step,
-            host=host,
-            action=self.action_name(),
-            details=details,
-            deadline=self.deadline,
-            direction=ctx.direction,
-            entered=ctx.direction,
-        )
+        ctx.owe(host, self.action_name(), details, deadline=self.deadline)
         return dict(OWED)
 
 

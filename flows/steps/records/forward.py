@@ -76,17 +76,8 @@ class RecordBefore(Step):
 
     def _read(self, ctx: Context) -> Before:
         move, run = ctx.move, ctx.run
-        guest = msgspec.convert(
-            run.command(
-                ctx.step,
-                "execute",
-                host=move.source_host,
-                action="describe_guest",
-                details=NoDetails(),
-                deadline=self.deadline,
-            ),
-            type=GuestState,
-        )
+        found = ctx.command(move.source_host, "describe_guest", NoDetails(), deadline=self.deadline)
+        guest = msgspec.convert(found, type=GuestState)
         with run.api.read() as session:
             spec = servers.request_spec(session, move.server).spec or ""
             wanted = servers.flavor(session, move.new_flavor) if kinds.of(move.kind).changes_flavor else None
