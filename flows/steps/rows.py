@@ -53,6 +53,14 @@ class Rows:
         """The move's migration row."""
         return servers.the_migration(self.session, ctx.move.id)
 
+    def change(self, **columns: tuple[Any, Any]) -> None:
+        """Compare and swap columns of the server's own row."""
+        compare_and_swap(self.session, self.instance, **columns)
+
+    def change_status(self, ctx: Context, old: str, new: str) -> None:
+        """Compare and swap what the move's migration says."""
+        compare_and_swap(self.session, self.migration(ctx), status=(old, new))
+
 
 @contextlib.contextmanager
 def cell_rows(ctx: Context) -> Iterator[Rows]:
@@ -194,9 +202,7 @@ def switch(
 ) -> None:
     """Change where the server lives and what it has, in both directions the same way."""
     was, becomes = objects.flavor_data(old_flavor), objects.flavor_data(new_flavor)
-    compare_and_swap(
-        rows.session,
-        rows.instance,
+    rows.change(
         host=(old.host, new.host),
         node=(old.node, new.node),
         compute_id=(old.compute_id, new.compute_id),

@@ -18,7 +18,7 @@ from droveway.flows.steps.rows import (
     reserved_on,
     task,
 )
-from droveway.persistence.compare_and_swap import OneOf, compare_and_swap
+from droveway.persistence.compare_and_swap import OneOf
 from droveway.persistence.nova import actions, usage
 from droveway.persistence.nova.vm_states import MigrationStatus, PowerState, VmState
 
@@ -37,10 +37,8 @@ class MarkConfirming(Step):
         with cell_rows(ctx) as rows:
             if not ctx.move.delete_requested:
                 waits = (VmState.RESIZED, VmState.RESIZED)
-                compare_and_swap(rows.session, rows.instance, vm_state=waits, task_state=task(rows, None, None))
-            compare_and_swap(
-                rows.session, rows.migration(ctx), status=(MigrationStatus.FINISHED, MigrationStatus.CONFIRMING)
-            )
+                rows.change(vm_state=waits, task_state=task(rows, None, None))
+            rows.change_status(ctx, MigrationStatus.FINISHED, MigrationStatus.CONFIRMING)
             begin_action(rows, before(ctx.move), "confirmResize")
             actions.open_event(rows.session, rows.action, CONFIRM_EVENT, ctx.move.source_host)
         return {}
@@ -50,9 +48,7 @@ class MarkConfirming(Step):
         fault = failure(ctx)
         with cell_rows(ctx) as rows:
             if fail_action(rows, fault):
-                compare_and_swap(
-                    rows.session, rows.migration(ctx), status=(MigrationStatus.CONFIRMING, MigrationStatus.FINISHED)
-                )
+                rows.change_status(ctx, MigrationStatus.CONFIRMING, MigrationStatus.FINISHED)
 
 
 class SettleRecords(Step):
@@ -78,15 +74,12 @@ class SettleRecords(Step):
         guest = ctx.inputs["destination_guest"]
         reserved = reserved_on(ctx, ctx.destination.host)
         with cell_rows(ctx) as rows:
-            migration = rows.migration(ctx)
-            compare_and_swap(rows.session, migration, status=(MigrationStatus.CONFIRMING, MigrationStatus.CONFIRMED))
+            rows.change_status(ctx, MigrationStatus.CONFIRMING, MigrationStatus.CONFIRMED)
             clear_traces(rows, ctx)
             if rows.instance.vm_state == VmState.RESIZED:
                 seen = rows.instance.power_state == PowerState.RUNNING
                 running = seen if guest.get("declared_down") else bool(guest["running"])
-                compare_and_swap(
-                    rows.session,
-                    rows.instance,
+                rows.change(
                     vm_state=(VmState.RESIZED, VmState.ACTIVE if running else VmState.STOPPED),
                     power_state=(
                         OneOf((rows.instance.power_state,)),

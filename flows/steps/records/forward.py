@@ -137,9 +137,7 @@ class Accept(Step):
                 # It comes after the mark: a journal that was put back has lost that this was done, and more besides.
                 return {}
             _require_recorded(rows, record)
-            compare_and_swap(
-                rows.session,
-                rows.instance,
+            rows.change(
                 host=(ctx.move.source_host, ctx.move.source_host),
                 vm_state=(record.vm_state, record.vm_state),
                 task_state=(OneOf((None, TaskState.RESIZE_PREP)), TaskState.RESIZE_MIGRATED),
@@ -161,7 +159,7 @@ class Accept(Step):
         fault = failure(ctx)
         with cell_rows(ctx) as rows:
             if fail_action(rows, fault):
-                compare_and_swap(rows.session, rows.instance, task_state=task(rows, _ACCEPTED, None))
+                rows.change(task_state=task(rows, _ACCEPTED, None))
 
     def undo_evacuated(self, ctx: Context) -> None:
         """The rows are Nova's; the move's own migration and traces are not, and its action ends with Error."""
@@ -197,7 +195,7 @@ class RecordMigration(Step):
         with cell_rows(ctx) as rows:
             if servers.migration(rows.session, move.id) is None:
                 # An evacuation that came before this row is told by the host alone.
-                compare_and_swap(rows.session, rows.instance, host=(move.source_host, move.source_host))
+                rows.change(host=(move.source_host, move.source_host))
                 rows.session.add(new_migration(move, record, MigrationStatus.PRE_MIGRATING))
         return {}
 
@@ -316,12 +314,8 @@ class MarkMigrating(Step):
         A flow that an earlier release began may still stand at `resize_prep`.
         """
         with cell_rows(ctx) as rows:
-            compare_and_swap(
-                rows.session, rows.migration(ctx), status=(MigrationStatus.PRE_MIGRATING, MigrationStatus.MIGRATING)
-            )
-            compare_and_swap(
-                rows.session,
-                rows.instance,
+            rows.change_status(ctx, MigrationStatus.PRE_MIGRATING, MigrationStatus.MIGRATING)
+            rows.change(
                 task_state=(_ACCEPTED, TaskState.RESIZE_MIGRATED),
                 power_state=(OneOf((rows.instance.power_state,)), PowerState.SHUTDOWN),
             )
@@ -333,12 +327,8 @@ class MarkMigrating(Step):
         """Status `pre-migrating`, power_state as it was before the move."""
         fault = failure(ctx)
         with cell_rows(ctx) as rows:
-            compare_and_swap(
-                rows.session, rows.migration(ctx), status=(MigrationStatus.MIGRATING, MigrationStatus.PRE_MIGRATING)
-            )
-            compare_and_swap(
-                rows.session,
-                rows.instance,
+            rows.change_status(ctx, MigrationStatus.MIGRATING, MigrationStatus.PRE_MIGRATING)
+            rows.change(
                 task_state=task(rows, _ACCEPTED, TaskState.RESIZE_MIGRATED),
                 power_state=(OneOf((rows.instance.power_state,)), before(ctx.move).power_state),
             )
@@ -384,14 +374,8 @@ class SwitchRecords(Step):
             place = Place(chosen.host, chosen.node, node.id, availability_zone(ctx, chosen.host))
             switch(rows, record, source_place(ctx, record), place, record.old_flavor, record.new_flavor)
             changed_flavors(rows, cur=record.new_flavor, old=record.old_flavor)
-            compare_and_swap(
-                rows.session, rows.instance, task_state=(TaskState.RESIZE_MIGRATED, TaskState.RESIZE_FINISH)
-            )
-            compare_and_swap(
-                rows.session,
-                rows.migration(ctx),
-                status=(MigrationStatus.MIGRATING, MigrationStatus.POST_MIGRATING),
-            )
+            rows.change(task_state=(TaskState.RESIZE_MIGRATED, TaskState.RESIZE_FINISH))
+            rows.change_status(ctx, MigrationStatus.MIGRATING, MigrationStatus.POST_MIGRATING)
             usage.recompute(rows.session, ctx.move.source_host, chosen.host, reserved=reserved)
             actions.close_event(rows.session, rows.action, RESIZE_EVENT)
             actions.open_event(rows.session, rows.action, FINISH_EVENT, chosen.host)
@@ -407,14 +391,8 @@ class SwitchRecords(Step):
             place = Place(chosen.host, chosen.node, node.id, availability_zone(ctx, chosen.host))
             switch(rows, record, place, source_place(ctx, record), record.new_flavor, record.old_flavor)
             changed_flavors(rows, cur=record.old_flavor, old=None)
-            compare_and_swap(
-                rows.session, rows.instance, task_state=task(rows, TaskState.RESIZE_FINISH, TaskState.RESIZE_MIGRATED)
-            )
-            compare_and_swap(
-                rows.session,
-                rows.migration(ctx),
-                status=(MigrationStatus.POST_MIGRATING, MigrationStatus.MIGRATING),
-            )
+            rows.change(task_state=task(rows, TaskState.RESIZE_FINISH, TaskState.RESIZE_MIGRATED))
+            rows.change_status(ctx, MigrationStatus.POST_MIGRATING, MigrationStatus.MIGRATING)
             usage.recompute(rows.session, ctx.move.source_host, chosen.host, reserved=reserved)
             fail_event(rows, FINISH_EVENT, fault)
 
@@ -452,13 +430,9 @@ class FinishRecords(Step):
         """Status `finished`, vm_state `resized`, task_state NULL, power_state as the guest runs."""
         reserved = reserved_on(ctx, ctx.destination.host)
         with cell_rows(ctx) as rows:
-            compare_and_swap(
-                rows.session, rows.migration(ctx), status=(MigrationStatus.POST_MIGRATING, MigrationStatus.FINISHED)
-            )
+            rows.change_status(ctx, MigrationStatus.POST_MIGRATING, MigrationStatus.FINISHED)
             if rows.instance.vm_state != VmState.RESIZED:
-                compare_and_swap(
-                    rows.session,
-                    rows.instance,
+                rows.change(
                     vm_state=(before(ctx.move).vm_state, VmState.RESIZED),
                     task_state=task(rows, TaskState.RESIZE_FINISH, None),
                     power_state=(OneOf((rows.instance.power_state,)), power_state(before(ctx.move))),

@@ -63,17 +63,13 @@ class MarkReverting(Step):
         record = before(ctx.move)
         with cell_rows(ctx) as rows:
             if not ctx.move.delete_requested:
-                compare_and_swap(rows.session, rows.instance, vm_state=(VmState.RESIZED, VmState.RESIZED))
-            compare_and_swap(
-                rows.session,
-                rows.instance,
+                rows.change(vm_state=(VmState.RESIZED, VmState.RESIZED))
+            rows.change(
                 task_state=task(rows, None, TaskState.RESIZE_REVERTING),
                 power_state=(OneOf((rows.instance.power_state,)), PowerState.SHUTDOWN),
                 availability_zone=(OneOf((rows.instance.availability_zone,)), record.availability_zone),
             )
-            compare_and_swap(
-                rows.session, rows.migration(ctx), status=(MigrationStatus.FINISHED, MigrationStatus.REVERTING)
-            )
+            rows.change_status(ctx, MigrationStatus.FINISHED, MigrationStatus.REVERTING)
             begin_action(rows, record, "revertResize")
             actions.open_event(rows.session, rows.action, REVERT_EVENTS[0], ctx.destination.host)
         return {}
@@ -84,9 +80,7 @@ class MarkReverting(Step):
         with cell_rows(ctx) as rows:
             if not fail_action(rows, fault):
                 return
-            compare_and_swap(
-                rows.session,
-                rows.instance,
+            rows.change(
                 task_state=task(rows, TaskState.RESIZE_REVERTING, None),
                 power_state=(OneOf((rows.instance.power_state,)), power_state(before(ctx.move))),
                 availability_zone=(
@@ -94,9 +88,7 @@ class MarkReverting(Step):
                     availability_zone(ctx, ctx.destination.host),
                 ),
             )
-            compare_and_swap(
-                rows.session, rows.migration(ctx), status=(MigrationStatus.REVERTING, MigrationStatus.FINISHED)
-            )
+            rows.change_status(ctx, MigrationStatus.REVERTING, MigrationStatus.FINISHED)
 
 
 class SwitchRecords(Step):
@@ -186,14 +178,10 @@ class SettleRecords(Step):
         record = before(ctx.move)
         reserved = reserved_on(ctx, ctx.destination.host)
         with cell_rows(ctx) as rows:
-            compare_and_swap(
-                rows.session, rows.migration(ctx), status=(MigrationStatus.REVERTING, MigrationStatus.REVERTED)
-            )
+            rows.change_status(ctx, MigrationStatus.REVERTING, MigrationStatus.REVERTED)
             clear_traces(rows, ctx)
             if rows.instance.vm_state == VmState.RESIZED:
-                compare_and_swap(
-                    rows.session,
-                    rows.instance,
+                rows.change(
                     vm_state=(VmState.RESIZED, record.vm_state),
                     task_state=task(rows, TaskState.RESIZE_REVERTING, None),
                     power_state=(OneOf((rows.instance.power_state,)), power_state(record)),
