@@ -12,13 +12,13 @@ import msgspec
 import yaml
 
 from droveway.errors import Refused
+from droveway.persistence.nova.objects import MIB_PER_GIB
 
 AMOUNTS: Final = {"VCPU": "vcpus", "MEMORY_MB": "memory_mb", "DISK_GB": "disk_gb"}
 """Placement's resource classes and the keys of a host that give their totals."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _TRAIT = re.compile(r"[A-Z][A-Z0-9_]*")
-_MIB_PER_GIB = 1024
 _RATIOS = {"VCPU": 4.0, "MEMORY_MB": 1.0, "DISK_GB": 1.0}
 
 Positive = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
@@ -217,7 +217,7 @@ def required_traits(cloud: Cloud, server: Server) -> set[str]:
 
 def needs(flavor: Flavor, *, boots_from_volume: bool) -> dict[str, int]:
     """What Placement is asked for a server of the flavor, as Nova reckons it: no root disk for a boot volume."""
-    swap_gb = -(-flavor.swap_mb // _MIB_PER_GIB)
+    swap_gb = -(-flavor.swap_mb // MIB_PER_GIB)
     disk = (0 if boots_from_volume else flavor.root_gb) + flavor.ephemeral_gb + swap_gb
     amounts = {"VCPU": flavor.vcpus, "MEMORY_MB": flavor.memory_mb, "DISK_GB": disk}
     return {resource: amount for resource, amount in amounts.items() if amount}
@@ -415,7 +415,7 @@ def _check_root(cloud: Cloud, name: str, server: Server, flavor: Flavor) -> None
     image = _look_up(server.image, cloud.images, f"server {name} has the image")
     if boots:
         raise _WrongError(f"server {name} has an image and a boot volume; leave one of the two")
-    if flavor.root_gb and flavor.root_gb < max(image.min_disk_gb, -(-image.size_mb // _MIB_PER_GIB)):
+    if flavor.root_gb and flavor.root_gb < max(image.min_disk_gb, -(-image.size_mb // MIB_PER_GIB)):
         raise _WrongError(
             f"server {name}: the root disk of flavor {server.flavor} ({flavor.root_gb} GB) is too small for the image "
             f"{server.image} ({image.size_mb} MB, min_disk_gb {image.min_disk_gb}); choose a larger flavor"

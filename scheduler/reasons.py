@@ -25,7 +25,7 @@ def _demands(
         yield f"lacks the trait {trait}", providers - placement.roots("required", trait)
     for trait in sorted({*request.forbidden_traits, DISABLED_TRAIT}):
         yield f"has the trait {trait}", providers & placement.roots("required", trait)
-    for resource, amount in sorted(amounts(request).items()):
+    for resource, amount in sorted(amounts(request.flavor, boot_from_volume=request.boot_from_volume).items()):
         yield (
             f"has no room for {amount} {resource}",
             providers - placement.roots("resources", f"{resource}:{amount}"),

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from droveway.conf import scheduler
+from droveway.persistence.nova.objects import MIB_PER_GIB
 
 if TYPE_CHECKING:
     from oslo_config import cfg
@@ -17,7 +18,6 @@ MAX_RESULTS: Final = 1000
 
 DISABLED_TRAIT: Final = "COMPUTE_STATUS_DISABLED"
 
-_MIB_PER_GIB: Final = 1024
 _RESOURCES = re.compile(r"resources([a-zA-Z0-9_-]{0,64}):(.+)")
 _TRAIT = re.compile(r"trait([a-zA-Z0-9_-]{0,64}):(.+)")
 
@@ -112,16 +112,15 @@ class MoveRequest:
         return _data(self.request_spec)
 
 
-def amounts(request: MoveRequest) -> dict[str, int]:
+def amounts(flavor: Mapping[str, Any], *, boot_from_volume: bool) -> dict[str, int]:
     """Resource class → amount of the unnamed group; MEMORY_MB in MiB, DISK_GB in GiB, as Nova counts them.
 
     The flavor's extra specs ``resources:CLASS`` replace what the flavor's own fields say, and 0 takes a class away.
     """
-    flavor = request.flavor
-    specs = request.extra_specs
+    specs = flavor.get("extra_specs") or {}
     processors = "PCPU" if specs.get("hw:cpu_policy") == "dedicated" else "VCPU"
-    root = 0 if request.boot_from_volume else flavor["root_gb"]
-    swap = -(-flavor["swap"] // _MIB_PER_GIB)
+    root = 0 if boot_from_volume else flavor["root_gb"]
+    swap = -(-flavor["swap"] // MIB_PER_GIB)
     found = {
         processors: flavor["vcpus"],
         "MEMORY_MB": flavor["memory_mb"],
@@ -146,7 +145,7 @@ def query(
     ``unknown_traits``, which no host can have, are forbidden in vain: Placement refuses a query that names them.
     """
     specs = request.extra_specs
-    pairs = [("resources", _listed(amounts(request)))]
+    pairs = [("resources", _listed(amounts(request.flavor, boot_from_volume=request.boot_from_volume)))]
     if traits := _wanted(request.required_traits, request.forbidden_traits.difference(unknown_traits)):
         pairs.append(("required", traits))
     if zone := sorted(zone_aggregates):

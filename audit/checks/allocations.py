@@ -9,11 +9,11 @@ from droveway.audit.findings import Finding, Kind
 from droveway.audit.records import MoveRow
 from droveway.audit.snapshot import Amounts, Phase, Snapshot, Standing
 from droveway.persistence.journal.states import State
+from droveway.persistence.nova.objects import MIB_PER_GIB
 from droveway.printable import SHORT
 
 _COMPARED: Final = ("VCPU", "PCPU", "MEMORY_MB", "DISK_GB")
 _OVERRIDE: Final = "resources:"
-_MIB_PER_GIB: Final = 1024
 Held = Mapping[str, Amounts]
 """Host → amounts."""
 
@@ -27,7 +27,7 @@ def check(snapshot: Snapshot) -> Iterator[Finding]:
 
 def amounts_of(flavor: Mapping[str, Any], *, from_volume: bool) -> dict[str, int]:
     """What a server of this flavor (fields of Nova's Flavor object) holds; classes of amount 0 are left out."""
-    swap = -(-int(flavor.get("swap") or 0) // _MIB_PER_GIB)
+    swap = -(-int(flavor.get("swap") or 0) // MIB_PER_GIB)
     root = 0 if from_volume else flavor["root_gb"]
     specs = flavor.get("extra_specs") or {}
     processors = "PCPU" if specs.get("hw:cpu_policy") == "dedicated" else "VCPU"

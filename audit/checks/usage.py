@@ -12,6 +12,7 @@ from typing import Any, Final
 from droveway.audit.findings import Finding, Kind, update
 from droveway.audit.records import MigrationRow, Node, ServerRow
 from droveway.audit.snapshot import Snapshot
+from droveway.persistence.nova.objects import MIB_PER_GIB
 from droveway.persistence.nova.vm_states import ENDED_MIGRATIONS
 
 _CLASSES: Final = {"VCPU": "vcpus", "MEMORY_MB": "memory_mb", "DISK_GB": "disk_gb"}
@@ -57,7 +58,7 @@ def _carried(row: ServerRow, migration: MigrationRow | None) -> Iterator[tuple[s
 
 def _tracked(flavor: Mapping[str, Any], row: ServerRow) -> dict[str, int]:
     """Nova's `_get_usage_dict` and `_update_usage`: no root on a volume; swap in MiB, of which whole GiB count."""
-    disk = flavor["ephemeral_gb"] + int(flavor.get("swap") or 0) // 1024
+    disk = flavor["ephemeral_gb"] + int(flavor.get("swap") or 0) // MIB_PER_GIB
     disk += 0 if row.from_volume else flavor["root_gb"]
     return {"vcpus": flavor["vcpus"], "memory_mb": flavor["memory_mb"], "disk_gb": disk}
 

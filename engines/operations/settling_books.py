@@ -26,7 +26,7 @@ from droveway.persistence.nova import objects, servers
 from droveway.persistence.nova.cell import Instance
 from droveway.persistence.nova.cell_hosts import ComputeNode
 from droveway.printable import SHORT
-from droveway.scheduler.requests import MoveRequest, amounts
+from droveway.scheduler.requests import amounts
 
 _REFUSALS: Final = ("allocation-conflict", "no-capacity")
 """Codes of writes that Placement did not take."""
@@ -172,21 +172,8 @@ def _source(found: Left, nodes: Mapping[str, str], held: Iterable[Allocations]) 
 
 
 def _amounts(found: Left, flavor: dict[str, Any]) -> dict[str, int]:
-    move, data = found.move, objects.flavor_data(flavor)
-    total = Counter(
-        amounts(
-            MoveRequest(
-                server=move.server,
-                name=move.server_name,
-                kind=move.kind,
-                flavor=data,
-                request_spec={},
-                source_cell=move.source_cell,
-                source_host=move.source_host,
-                boot_from_volume=found.record.boot_from_volume,
-            )
-        )
-    )
+    data = objects.flavor_data(flavor)
+    total = Counter(amounts(data, boot_from_volume=found.record.boot_from_volume))
     for key, amount in (data.get("extra_specs") or {}).items():
         if (group := _GROUP.fullmatch(key)) is not None:
             total[group[1]] += int(amount)

@@ -18,6 +18,9 @@ from droveway.persistence.times import to_json
 
 Json = dict[str, Any]
 
+MIB_PER_GIB = 1024
+"""A flavor has its swap in MiB, its other disks in GiB."""
+
 _PREFIX = "nova_object."
 _VERSIONS = {
     "Flavor": "1.2",

@@ -79,7 +79,7 @@ class Usage:
         """This and one flavor (fields of Nova's Flavor object) more."""
         root = 0 if from_volume else flavor["root_gb"]
         # Nova adds the fraction to a column of integers, which drops it for each server.
-        swap = int(flavor.get("swap") or 0) // 1024
+        swap = int(flavor.get("swap") or 0) // objects.MIB_PER_GIB
         return Usage(
             self.vcpus + flavor["vcpus"],
             self.memory_mb + flavor["memory_mb"],

@@ -49,7 +49,7 @@ ZONE_AGGREGATE = "88888888-8888-4888-8888-888888888888"
     ],
 )
 def test_a_flavor_becomes_amounts(flavor: dict[str, Any], boot_from_volume: bool, expected: dict[str, int]) -> None:
-    assert amounts(request(flavor=flavor, boot_from_volume=boot_from_volume)) == expected
+    assert amounts(request(flavor=flavor).flavor, boot_from_volume=boot_from_volume) == expected
 
 
 def test_a_plain_query_forbids_disabled_hosts_and_is_limited() -> None:
