@@ -54,12 +54,12 @@ def create_server(lab: Lab, name: str, spec: cloud.Server) -> str:
 
 def start_server(lab: Lab, name: str) -> bool:
     """Start a stopped server; False when it was active."""
-    return servers.start(lab, _found(lab, name))
+    return servers.start(lab, catalog.find_server(lab.api, lab.cell_databases, name))
 
 
 def stop_server(lab: Lab, name: str) -> bool:
     """Stop an active server; False when it was stopped."""
-    return servers.stop(lab, _found(lab, name))
+    return servers.stop(lab, catalog.find_server(lab.api, lab.cell_databases, name))
 
 
 def delete_server(lab: Lab, name: str) -> None:
@@ -88,10 +88,10 @@ def start_worker(lab: Lab, host: str) -> None:
 
 def request_delete(lab: Lab, name: str) -> str:
     """Mark the server as Nova does and file its deletion; the id of the move that carries it out."""
-    found = _found(lab, name)
+    found = catalog.find_server(lab.api, lab.cell_databases, name)
     _mark_deleting(lab, found)
     with lab.journal.write() as session:
-        move = session.scalar(sa.select(Move).where(Move.active_server == found.uuid).with_for_update())
+        move = session.scalar(sa.select(Move).where(Move.active_server == found.id).with_for_update())
         if move is None:
             move = moves.submit(session, _deletion(lab, found), _deleting(lab))
         else:
@@ -103,18 +103,18 @@ def _deleting(lab: Lab) -> moves.FlowRef:
     return eligibility.chosen(kinds.DELETE.name, lab.conf.upgrade_levels.worker).reference()
 
 
-def _deletion(lab: Lab, found: servers.Found) -> moves.Request:
+def _deletion(lab: Lab, found: catalog.Server) -> moves.Request:
     with lab.cells.database(found.cell).read() as session:
-        row = rows.find(session, found.uuid)
-        current = rows.flavors(rows.extra_row(session, found.uuid))["cur"]
+        row = rows.find(session, found.id)
+        current = rows.flavors(rows.extra_row(session, found.id))["cur"]
         project = row.project_id or ""
     flavor = objects.flavor_data(current)["name"]
     return moves.Request(
         kind=kinds.DELETE.name,
-        server=found.uuid,
+        server=found.id,
         server_name=found.name,
         cell=found.cell,
-        host=found.host,
+        host=str(found.host),
         old_flavor=flavor,
         new_flavor=flavor,
         asked_by=getpass.getuser(),
@@ -122,23 +122,11 @@ def _deletion(lab: Lab, found: servers.Found) -> moves.Request:
     )
 
 
-def _mark_deleting(lab: Lab, found: servers.Found) -> None:
+def _mark_deleting(lab: Lab, found: catalog.Server) -> None:
     with lab.cells.database(found.cell).write() as session:
-        row = rows.find(session, found.uuid)
+        row = rows.find(session, found.id)
         row.task_state = TaskState.DELETING
         row.progress = 0
-
-
-def _found(lab: Lab, name: str) -> servers.Found:
-    server = catalog.find_server(lab.api, lab.cell_databases, name)
-    return servers.Found(
-        uuid=server.id,
-        name=server.name,
-        cell=server.cell,
-        host=str(server.host),
-        vm_state=str(server.vm_state),
-        task_state=server.task_state,
-    )
 
 
 def _check_image(lab: Lab, spec: cloud.Server, flavor: catalog.Flavor) -> None:

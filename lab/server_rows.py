@@ -19,7 +19,6 @@ from droveway.lab.topology import Owner
 from droveway.persistence.nova import actions, api, cell, devices, objects, usage
 from droveway.persistence.nova.vm_states import PowerState, VmState
 from droveway.persistence.times import to_json, utcnow
-from droveway.scheduler.hosts import DEFAULT_ZONE
 
 _BUILD_EVENT = "compute__do_build_and_run_instance"
 
@@ -61,7 +60,7 @@ class NewServer:
     """Nova's Flavor object."""
     image: ServerImage | None
     host: str
-    zone: str | None
+    zone: str
     """The zone of its host."""
     requested_zone: str | None
     group: str | None
@@ -80,11 +79,12 @@ class NewServer:
         return any(volume.boot for volume in self.volumes)
 
 
-def device_names(*, ephemeral: bool, swap: bool, volumes: int, boots_from_volume: bool) -> dict[str, list[str]]:
+def device_names(flavor: Mapping[str, Any], *, volumes: int, boots_from_volume: bool) -> dict[str, list[str]]:
     """Names as Nova gives them on a virtio bus: root, ephemeral, swap, then the volumes that are not root."""
     letters = iter("bcdefghijklmnopqrstuvwxyz")
     names = {"root": ["/dev/vda"], "ephemeral": [], "swap": [], "volumes": []}
-    for kind, count in (("ephemeral", int(ephemeral)), ("swap", int(swap)), ("volumes", volumes - boots_from_volume)):
+    counts = {"ephemeral": bool(flavor["ephemeral_gb"]), "swap": bool(flavor["swap"])}
+    for kind, count in {**counts, "volumes": volumes - boots_from_volume}.items():
         names[kind] = [f"/dev/vd{next(letters)}" for _ in range(count)]
     return names
 
@@ -182,7 +182,7 @@ def _instance(server: NewServer, node: cell.ComputeNode, now: datetime) -> cell.
         launched_on=server.host,
         launched_at=now,
         reservation_id=f"r-{secrets.token_hex(4)}",
-        availability_zone=server.zone or DEFAULT_ZONE,
+        availability_zone=server.zone,
         locked=False,
         config_drive="",
         progress=0,
@@ -268,13 +268,7 @@ def _local(
 
 
 def _names(server: NewServer) -> dict[str, list[str]]:
-    flavor = server.fields
-    return device_names(
-        ephemeral=bool(flavor["ephemeral_gb"]),
-        swap=bool(flavor["swap"]),
-        volumes=len(server.volumes),
-        boots_from_volume=server.boots_from_volume,
-    )
+    return device_names(server.fields, volumes=len(server.volumes), boots_from_volume=server.boots_from_volume)
 
 
 def _image_meta(server: NewServer) -> dict[str, Any]:

@@ -6,7 +6,6 @@ import contextlib
 import secrets
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import sqlalchemy as sa
 from sqlalchemy import orm
@@ -17,9 +16,9 @@ from droveway.lab import cloud, disks, server_rows
 from droveway.lab.server_rows import NewServer, ServerImage, ServerVolume
 from droveway.lab.session import Lab
 from droveway.lab.topology import Owner
-from droveway.persistence.nova import api, cell, devices, objects, servers
+from droveway.persistence.nova import api, catalog, cell, devices, objects, servers
 from droveway.persistence.nova.vm_states import PowerState, VmState
-from droveway.scheduler.hosts import DEFAULT_ZONE
+from droveway.scheduler.hosts import zone_of
 from droveway.workers.directories import Directories
 from droveway.workers.hypervisors.base import Port, Volume
 
@@ -27,18 +26,6 @@ STOP_SECONDS = 60.0
 """Seconds that a guest has to shut down, as Nova's shutdown_timeout."""
 
 _SUBNET = "10.0.0.0/16"
-
-
-@dataclass(frozen=True)
-class Found:
-    """A server as its rows show it."""
-
-    uuid: str
-    name: str
-    cell: str
-    host: str
-    vm_state: str
-    task_state: str | None
 
 
 def create(lab: Lab, name: str, spec: cloud.Server) -> str:
@@ -60,17 +47,17 @@ def create(lab: Lab, name: str, spec: cloud.Server) -> str:
     return server
 
 
-def start(lab: Lab, found: Found) -> bool:
+def start(lab: Lab, found: catalog.Server) -> bool:
     """Start a stopped server; False when it was active.  Raises `droveway.errors.Refused` in any other state."""
     return _power(lab, found, VmState.STOPPED, VmState.ACTIVE)
 
 
-def stop(lab: Lab, found: Found) -> bool:
+def stop(lab: Lab, found: catalog.Server) -> bool:
     """Stop an active server; False when it was stopped.  Raises `droveway.errors.Refused` in any other state."""
     return _power(lab, found, VmState.ACTIVE, VmState.STOPPED)
 
 
-def _power(lab: Lab, found: Found, before: str, after: str) -> bool:
+def _power(lab: Lab, found: catalog.Server, before: str, after: str) -> bool:
     if found.vm_state == after and found.task_state is None:
         return False
     if found.vm_state != before or found.task_state is not None:
@@ -78,13 +65,13 @@ def _power(lab: Lab, found: Found, before: str, after: str) -> bool:
             f"server {found.name} is {found.vm_state} (task: {found.task_state or 'none'}), and only one that is "
             f"{before} or {after} without a task can be started or stopped: droveway server show {found.name}"
         )
-    hypervisor = lab.hypervisor(found.host)
+    hypervisor = lab.hypervisor(str(found.host))
     if after == VmState.ACTIVE:
-        hypervisor.start(found.uuid, _unfenced)
+        hypervisor.start(found.id, _unfenced)
     else:
-        hypervisor.stop(found.uuid, grace=STOP_SECONDS, fence=_unfenced)
+        hypervisor.stop(found.id, grace=STOP_SECONDS, fence=_unfenced)
     with lab.cells.database(found.cell).write() as session:
-        row = servers.live(session, found.uuid)
+        row = servers.live(session, found.id)
         row.vm_state = after
         row.power_state = PowerState.RUNNING if after == VmState.ACTIVE else PowerState.SHUTDOWN
     return True
@@ -94,16 +81,11 @@ def _acquire(lab: Lab, server: str, name: str, spec: cloud.Server, undo: context
     """Get all that the server needs of the services; `undo` learns how each thing is given back."""
     with lab.api.read() as session:
         flavor = servers.flavor(session, spec.flavor)
-        zone = _zone_of(session, spec.host)
+        zone = zone_of(session, spec.host)
         if spec.group is not None:
             _require_group(session, spec.group)
     fields = objects.flavor_data(flavor)
-    names = server_rows.device_names(
-        ephemeral=bool(fields["ephemeral_gb"]),
-        swap=bool(fields["swap"]),
-        volumes=len(spec.volumes),
-        boots_from_volume=spec.boots_from_volume,
-    )
+    names = server_rows.device_names(fields, volumes=len(spec.volumes), boots_from_volume=spec.boots_from_volume)
     free = iter(names["volumes"])
     volumes = [
         _attach(lab, server, f"{name}-{number}", wanted, names["root"][0] if wanted.boot else next(free), spec, undo)
@@ -153,9 +135,9 @@ def _attach(
     )
 
 
-def _bind(lab: Lab, server: str, host: str, zone: str | None, undo: contextlib.ExitStack) -> devices.Port:
+def _bind(lab: Lab, server: str, host: str, zone: str, undo: contextlib.ExitStack) -> devices.Port:
     mac = "fa:16:3e:" + ":".join(f"{byte:02x}" for byte in secrets.token_bytes(3))
-    owner = f"{COMPUTE_OWNER}{zone or DEFAULT_ZONE}"
+    owner = f"{COMPUTE_OWNER}{zone}"
     port = lab.cloud.network.create_port(
         server, mac=mac, network_id=lab.identity.network, host=host, device_owner=owner
     )
@@ -247,14 +229,6 @@ def _unready(lab: Lab, new: NewServer) -> None:
         hypervisor.disconnect_volume(new.uuid, volume.volume)
     for port in new.ports:
         hypervisor.unplug(new.uuid, port.id)
-
-
-def _zone_of(session: orm.Session, host: str) -> str | None:
-    return session.scalar(
-        sa.select(api.AggregateMetadata.value)
-        .join(api.AggregateHost, api.AggregateHost.aggregate_id == api.AggregateMetadata.aggregate_id)
-        .where(api.AggregateHost.host == host, api.AggregateMetadata.key == "availability_zone")
-    )
 
 
 def _require_group(session: orm.Session, name: str) -> None:

@@ -17,7 +17,7 @@ from droveway.lab.session import Lab
 from droveway.persistence.journal import kinds, moves, requests
 from droveway.persistence.journal.states import ENDED, State
 from droveway.persistence.journal.tables import Move
-from droveway.persistence.nova import api, objects
+from droveway.persistence.nova import api, catalog, objects
 from droveway.persistence.nova import servers as rows
 from droveway.persistence.nova.cell import Instance
 from droveway.persistence.nova.vm_states import VmState
@@ -87,12 +87,11 @@ def is_deleted(point: Point) -> bool:
 def use(lab: Lab, server: str) -> None:
     """Bring a waiting move to its end; stop and start the server as it can be; move it again, and audit once more."""
     _confirm_open(lab)
-    cell, row = _find(lab, server)
-    found = servers.Found(row.uuid, server, cell, row.host or "", row.vm_state or "", row.task_state)
+    found = catalog.find_server(lab.api, lab.cell_databases, server)
     turns = [servers.stop, servers.start] if found.vm_state == VmState.ACTIVE else [servers.start, servers.stop]
-    for turn, state in zip(turns, (found.vm_state, _other(found.vm_state)), strict=True):
+    for turn, state in zip(turns, (str(found.vm_state), _other(str(found.vm_state))), strict=True):
         if not turn(lab, dataclasses.replace(found, vm_state=state)):
-            raise DrovewayError(f"the server {server} is {row.vm_state} and cannot be stopped and started")
+            raise DrovewayError(f"the server {server} is {found.vm_state} and cannot be stopped and started")
     carry(lab, None, lambda: submit(lab, "migrate", server))
     again = latest(lab)
     if again.state != State.VERIFYING:
