@@ -117,7 +117,6 @@ class MoveRow:
     dest_cell: str | None
     dest_host: str | None
     flow_uuid: str | None
-    hold: bool
     delete_requested: bool
     old_flavor: Mapping[str, Any] | None
     new_flavor: Mapping[str, Any] | None
@@ -164,7 +163,6 @@ class FlowRow:
 class StepRow:
     """A run of a step that has no end in the journal."""
 
-    seq: int
     move: str
     flow: str
     step: str
@@ -175,7 +173,6 @@ class StepRow:
 class IntentRow:
     """A cloud write of which nobody has seen the end: ``open`` or ``late``."""
 
-    id: int
     move: str
     service: str
     call: str

@@ -18,6 +18,13 @@ from droveway.persistence.nova import objects
 OVERDUE: Final = dt.timedelta(hours=1)
 """After its date by which a host should have purged what it keeps."""
 
+_COPIED: Final = (
+    *("id", "kind", "server", "server_name", "source_cell", "source_host", "dest_cell", "dest_host"),
+    *("flow_uuid", "delete_requested"),
+)
+"""Columns of a move that the audit reads as they are."""
+_TRANSLATED: Final = ("state", "parked_from", "old_flavor", "new_flavor", "error_code")
+
 _MARKS: Final = "accept"
 _INSERTS: Final = "record_migration"
 
@@ -30,41 +37,13 @@ def moves(session: orm.Session) -> tuple[MoveRow, ...]:
     )
     recorded = {row.id: row.before for row in open_ones}
     wrote = _wrote(session)
-    rows = session.execute(
-        sa.select(
-            Move.id,
-            Move.kind,
-            Move.server,
-            Move.server_name,
-            Move.state,
-            Move.parked_from,
-            Move.source_cell,
-            Move.source_host,
-            Move.dest_cell,
-            Move.dest_host,
-            Move.flow_uuid,
-            Move.hold,
-            Move.delete_requested,
-            Move.old_flavor,
-            Move.new_flavor,
-            Move.error_code,
-        ).order_by(Move.created_at, Move.id)
-    )
+    columns = [getattr(Move, name) for name in (*_COPIED, *_TRANSLATED)]
+    rows = session.execute(sa.select(*columns).order_by(Move.created_at, Move.id))
     return tuple(
         MoveRow(
-            id=row.id,
-            kind=row.kind,
-            server=row.server,
-            server_name=row.server_name,
+            **{name: getattr(row, name) for name in _COPIED},
             state=State(row.state),
             parked_from=State(row.parked_from) if row.parked_from else None,
-            source_cell=row.source_cell,
-            source_host=row.source_host,
-            dest_cell=row.dest_cell,
-            dest_host=row.dest_host,
-            flow_uuid=row.flow_uuid,
-            hold=row.hold,
-            delete_requested=row.delete_requested,
             old_flavor=_flavor(recorded.get(row.id), "old_flavor"),
             new_flavor=_flavor(recorded.get(row.id), "new_flavor"),
             profiles={port["port"]: port["profile"] for port in (recorded.get(row.id) or {}).get("ports") or []},
@@ -102,14 +81,11 @@ def flows(session: orm.Session) -> tuple[FlowRow, ...]:
 def open_steps(session: orm.Session) -> tuple[StepRow, ...]:
     """Every run of a step that has no end."""
     rows = session.execute(
-        sa.select(MoveStep.seq, MoveStep.move_id, MoveStep.flow_uuid, MoveStep.step, MoveStep.direction)
+        sa.select(MoveStep.move_id, MoveStep.flow_uuid, MoveStep.step, MoveStep.direction)
         .where(MoveStep.ended_at.is_(None))
         .order_by(MoveStep.seq)
     )
-    return tuple(
-        StepRow(seq=row.seq, move=row.move_id, flow=row.flow_uuid, step=row.step, direction=row.direction)
-        for row in rows
-    )
+    return tuple(StepRow(move=row.move_id, flow=row.flow_uuid, step=row.step, direction=row.direction) for row in rows)
 
 
 def begun(session: orm.Session) -> frozenset[str]:
@@ -127,9 +103,7 @@ def begun(session: orm.Session) -> frozenset[str]:
 def intents(session: orm.Session) -> tuple[IntentRow, ...]:
     """Every cloud write of which nobody has seen the end."""
     rows = session.scalars(sa.select(Intent).where(Intent.state.in_(("open", "late"))).order_by(Intent.id))
-    return tuple(
-        IntentRow(id=row.id, move=row.move_id, service=row.service, call=row.call, state=row.state) for row in rows
-    )
+    return tuple(IntentRow(move=row.move_id, service=row.service, call=row.call, state=row.state) for row in rows)
 
 
 def checksums(session: orm.Session) -> dict[tuple[str, str], str]:

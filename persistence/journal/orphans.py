@@ -79,21 +79,9 @@ def note(journal: Database, move_id: str, *, who: str, what: str) -> int:
     """Write in the move's history that somebody is about to take this away; the row's number."""
     with journal.write() as session:
         move = moves.get(session, move_id)
-        flow = session.scalars(
-            sa.select(MoveFlow).where(MoveFlow.move_id == move_id).order_by(MoveFlow.created_at.desc()).limit(1)
-        ).one()
-        now = database_time(session)
-        row = MoveStep(
-            move_id=move.id,
-            flow_uuid=flow.uuid,
-            flow=flow.kind,
-            step=STEP,
-            direction="execute",
-            attempt=move.attempt,
-            started_at=now,
-            ended_at=now,
-            result={"by": who, "does": what, "outcome": "begun"},
-        )
+        flow = session.scalars(moves.NEWEST_FLOW, {"move": move_id}).one()
+        begun = {"by": who, "does": what, "outcome": "begun"}
+        row = moves.beside(move, flow, STEP, at=database_time(session), result=begun)
         session.add(row)
         session.flush()
         return row.seq

@@ -267,10 +267,6 @@ def test_a_parked_move_is_judged_by_where_it_was_parked(parked_from: State, kind
         assert judge(parked).clean
 
 
-def test_a_held_move_is_judged_as_one_that_runs() -> None:
-    assert judge(with_move(books(), hold=True)).clean
-
-
 def test_a_move_that_waits_for_its_first_step_changes_nothing_yet() -> None:
     queued = replace(with_move(books(), state=State.QUEUED), begun=frozenset(), migrations=())
     assert judge(with_row(queued, task_state=None)).clean

@@ -124,7 +124,6 @@ def books(state: State = State.RUNNING, **changes: Any) -> Snapshot:
         dest_cell="cell1",
         dest_host="dest",
         flow_uuid="flow",
-        hold=False,
         delete_requested=False,
         old_flavor=small,
         new_flavor=big,
