@@ -6,7 +6,6 @@ import dataclasses
 import datetime as dt
 import functools
 import uuid
-from collections.abc import Sequence
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -138,20 +137,6 @@ def find(session: orm.Session, name: str) -> Move:
         ids = ", ".join(move.id[: SHORT + 4] for move in matches)
         raise Refused(f"several moves begin with {name} ({ids}): give more letters of the id")
     return matches[0]
-
-
-def listing(
-    session: orm.Session, *, server: str | None = None, states: Sequence[str] = (), stuck: bool = False
-) -> list[Move]:
-    """Moves, oldest first; ``server`` by id or name; ``stuck``: those that need an operator."""
-    query = sa.select(Move).order_by(Move.created_at, Move.id)
-    if server:
-        query = query.where(sa.or_(Move.server == server, Move.server_name == server))
-    if states:
-        query = query.where(Move.state.in_(states))
-    if stuck:
-        query = query.where(Move.state == State.NEEDS_OPERATOR)
-    return list(session.scalars(query))
 
 
 def history(session: orm.Session, move_id: str) -> list[MoveStep]:

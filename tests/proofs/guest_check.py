@@ -13,6 +13,8 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from support.rows import journal_moves
+
 from droveway.errors import DrovewayError, StepError
 from droveway.lab.boot_guests import BootGuests
 from droveway.lab.console import MARK_BYTES, Console, Status
@@ -126,7 +128,7 @@ def _expected_boots(lab: Lab, server: catalog.Server) -> int:
 
     boots: defaultdict[str | None, int] = defaultdict(lambda: 1)
     with lab.journal.read() as session:
-        for move in moves.listing(session, server=server.id):
+        for move in journal_moves.listing(session, server=server.id):
             steps = moves.history(session, move.id)
             for step in _done(steps):
                 if (step.step, step.direction) == ("copy_disks", "execute"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from support.rows import journal_moves
 
 from droveway.errors import Conflict, IllegalTransition, NotFound, Refused
 from droveway.persistence.database import Database, sqlite_url
@@ -51,7 +52,7 @@ def test_a_server_has_one_move_at_a_time(journal: Database) -> None:
     with pytest.raises(Refused, match="one move at a time"):
         submit(journal)
     with journal.read() as session:
-        assert len(moves.listing(session)) == 1
+        assert len(journal_moves.listing(session)) == 1
 
 
 def test_an_ended_move_frees_its_server(journal: Database) -> None:

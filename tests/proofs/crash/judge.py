@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from proofs import leftovers
 from proofs.crash.points import Point, expected_end
+from support.rows import journal_moves
 
 from droveway.engines.operations import move_requests
 from droveway.errors import DrovewayError, Refused
@@ -49,7 +50,7 @@ def submit(lab: Lab, kind: str, server: str, policy: str = "deadline") -> None:
 def latest(lab: Lab) -> Move:
     """The lab's youngest move."""
     with lab.journal.read() as session:
-        return moves.listing(session)[-1]
+        return journal_moves.listing(session)[-1]
 
 
 def judge(lab: Lab, point: Point, *, accepted: bool, alternates: bool, deleted: bool) -> State:
@@ -99,7 +100,7 @@ def use(lab: Lab, server: str) -> None:
     _confirm_open(lab)
     require_clean(lab, "after use: ")
     with lab.journal.read() as session:
-        left = [move.state for move in moves.listing(session) if State(move.state) not in ENDED]
+        left = [move.state for move in journal_moves.listing(session) if State(move.state) not in ENDED]
     if left:
         raise DrovewayError(f"a move rests as {left}")
 

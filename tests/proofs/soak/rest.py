@@ -9,6 +9,7 @@ from typing import Final
 import msgspec
 from proofs import leftovers
 from proofs.soak.model import Books, ReportedMove
+from support.rows import journal_moves
 
 from droveway.errors import DrovewayError
 from droveway.lab import books, faults, operations
@@ -101,13 +102,13 @@ def _bring_to_rest(lab: Lab) -> list[tuple[str, str]]:
 
 def _stuck(lab: Lab) -> list[tuple[str, str]]:
     with lab.journal.read() as session:
-        return [(move.server_name, move.error or "") for move in moves.listing(session, stuck=True)]
+        return [(move.server_name, move.error or "") for move in journal_moves.listing(session, stuck=True)]
 
 
 def _facts(lab: Lab, stuck: list[tuple[str, str]], known: Mapping[str, str], told: Collection[str]) -> Facts:
     allocations, usages = _held(lab)
     with lab.journal.read() as session:
-        fresh = [move for move in moves.listing(session) if move.id not in told]
+        fresh = [move for move in journal_moves.listing(session) if move.id not in told]
     servers = _servers(lab)
     gone = set(known) - {server.id for server in servers}
     return Facts(

@@ -19,7 +19,7 @@ from typing import Final
 import sqlalchemy as sa
 from support.daemons.daemons import LONG, SESSION, Daemon, Ended, Installation, installation
 from support.labs.small_lab import in_child
-from support.rows import left_over
+from support.rows import journal_moves, left_over
 from support.servers import postgres_server, zookeeper_server
 from support.servers.proxy import Loss, Proxy, running_proxy
 
@@ -31,7 +31,7 @@ from droveway.engines.operations.submit import MoveSpec, submit
 from droveway.errors import Refused
 from droveway.lab import books, build, cloud
 from droveway.lab.session import Lab
-from droveway.persistence.journal import moves, requests
+from droveway.persistence.journal import requests
 from droveway.persistence.journal.states import ENDED, State
 from droveway.persistence.journal.tables import Intent, Move
 from droveway.workers.hypervisors import guests_log
@@ -285,7 +285,7 @@ class Chaos:
 
     def _open(self) -> list[Move]:
         with self.site.lab.journal.read() as session:
-            return [move for move in moves.listing(session) if State(move.state) not in ENDED]
+            return [move for move in journal_moves.listing(session) if State(move.state) not in ENDED]
 
     def _told(self, found: Sequence[Move]) -> str:
         rests = "; ".join(f"{move.id[:8]} {move.kind} {move.state} at {move.step}: {move.error}" for move in found)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from support.labs.small_lab import until
+from support.rows import journal_moves
 
 from droveway.cli import main
 from droveway.clients.zookeeper import Coordination, connect_embedded, embedded_store, worker_path
@@ -166,7 +167,7 @@ class Stage:
         """The server's latest move."""
         server = self.id_of(name)
         with self.lab.journal.read() as session:
-            return [move for move in moves.listing(session) if move.server == server][-1]
+            return [move for move in journal_moves.listing(session) if move.server == server][-1]
 
     def history(self, move: str) -> list[MoveStep]:
         """Every run of every step."""
