@@ -20,7 +20,8 @@ import preconditions
 from oslo_config import cfg, types
 
 from droveway import errors
-from droveway.audit.heal.healing import ORPHANS
+from droveway.audit.findings import Kind
+from droveway.audit.heal.healing import RULES
 from droveway.cli import main
 from droveway.cli.commands import audit as audit_command
 from droveway.cli.commands import db, debt, doctor, explain, host, move, request, server
@@ -41,6 +42,16 @@ NOTE: Final = ".. Written by docs/generate.py from the code: change the code and
 EVERYWHERE: Final = {"help", "lab"}
 WIDTH: Final = 110
 FORMATS: Final = "output formatters"
+ORPHANS: Final = {
+    Kind.GUEST: "a guest that is off, marked with an ended move, on a host where its server does not live",
+    Kind.DISK: "a copy marked with an ended move while the server's own disks are where it lives; an ended move's "
+    "unfinished copy or storage probe",
+    Kind.BINDING: "an INACTIVE binding on a host of an ended move, beside the server's own ACTIVE one",
+    Kind.ATTACHMENT: "an attachment that an ended move reserved and that nothing names",
+    Kind.ALLOCATION: "what an ended move still holds in Placement",
+    Kind.HOST: "a debt that was written off although its host is back",
+}
+"""Kind of finding → what of it is taken away; each other kind is left to a person."""
 
 Pages = dict[str, str]
 
@@ -384,6 +395,8 @@ def error_codes() -> str:
 
 def findings() -> str:
     """What the doctor finds, and what of the audit's findings can be mended."""
+    if ORPHANS.keys() != {*RULES, Kind.HOST}:
+        raise LookupError("ORPHANS describes other kinds of findings than those that are mended")
     rows = [(f"``{code}``", str(each.level), each.means, each.mend) for code, each in MEANINGS.items()]
     return "\n".join(
         (

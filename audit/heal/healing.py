@@ -223,17 +223,6 @@ RULES: Final[Mapping[Kind, Rule]] = {
 
 Hosts come last: while one undoes something of a move, nothing else of that move is touched."""
 
-ORPHANS: Final[Mapping[Kind, str]] = {
-    Kind.GUEST: "a guest that is off, marked with an ended move, on a host where its server does not live",
-    Kind.DISK: "a copy marked with an ended move while the server's own disks are where it lives; an ended move's "
-    "unfinished copy or storage probe",
-    Kind.BINDING: "an INACTIVE binding on a host of an ended move, beside the server's own ACTIVE one",
-    Kind.ATTACHMENT: "an attachment that an ended move reserved and that nothing names",
-    Kind.ALLOCATION: "what an ended move still holds in Placement",
-    Kind.HOST: "a debt that was written off although its host is back",
-}
-"""Kind → what of it is taken away; each other kind is left to a person."""
-
 
 def plan(snapshot: Snapshot, report: Report, evidence: Evidence) -> list[Mend]:
     """What would be done about each finding, in the order in which it is done, and about debts that were written off.

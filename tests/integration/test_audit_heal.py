@@ -21,9 +21,7 @@ import sqlalchemy as sa
 from support.labs.operations import Stage, stage
 from support.labs.small_lab import differences, picture
 
-from droveway.audit.findings import Kind
 from droveway.audit.heal import mending
-from droveway.audit.heal.healing import ORPHANS, RULES
 from droveway.clients.placement import Placement
 from droveway.engines.operations.submit import MoveSpec, submit
 from droveway.lab import books
@@ -321,10 +319,6 @@ def test_on_a_terminal_one_is_asked_and_told_what_goes(lab: Stage, move: str, mo
         assert f"To be taken away for good, of 1 finding: {move}." in lab.error
     assert lab.held(move) == {}
     assert "--yes agrees to what --heal plans" in lab.refused("audit", "--yes")
-
-
-def test_every_kind_that_is_mended_is_described() -> None:
-    assert set(ORPHANS) == {*RULES, Kind.HOST}
 
 
 class Terminal(io.StringIO):
