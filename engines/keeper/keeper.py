@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Container, Iterable, Mapping
@@ -198,24 +199,24 @@ class Keeper:
         board: MoveBoard,
         flow_of: Callable[[str], FlowRef],
         *,
+        filing: FilingOf,
         limits: Limits | None = None,
         racks: Callable[[], Racks] = dict,
         nova: Nova | None = None,
         every: float = ROUND,
-        probe: float | None = None,
+        probe: float = math.inf,
         standard: Standard | None = None,
         level: int | None = None,
-        filing: FilingOf | None = None,
         find_home: FindHome | None = None,
         declared: Callable[[], frozenset[str]] = frozenset,
     ) -> None:
         """``flow_of`` is what a new flow of a kind begins with; ``standard``: what makes a guest healthy.
 
         ``every``: seconds between two rounds at rest; ``probe``: seconds after which it is asked, far more cheaply,
-        whether a flow was filed meanwhile, None: never.  ``racks`` is asked in each round.  ``level``: how much may be
-        spoken to workers.  ``filing`` says how what a policy decided is filed; None: plainly.  ``nova``: where moves
-        are looked for that Nova has ended; None: nowhere.  ``find_home`` and ``declared`` read the cells: where a
-        server lives, which hosts a person declared down.
+        whether a flow was filed meanwhile.  ``racks`` is asked in each round.  ``level``: how much may be spoken to
+        workers.  ``filing`` says how what a policy decided is filed.  ``nova``: where moves are looked for that Nova
+        has ended; None: nowhere.  ``find_home`` and ``declared`` read the cells: where a server lives, which hosts a
+        person declared down.
         """
         self._coordination = coordination
         self._journal = journal
@@ -224,11 +225,11 @@ class Keeper:
         self._health = HealthChecks(coordination, journal, standard or Standard())
         self._limits = limits or Limits()
         self._racks = racks
-        self._filing = filing or self._plainly
+        self._filing = filing
         self._refusals: dict[str, Refusal] = {}
         self._steady = Steady()
         self._every = every
-        self._probe = every if probe is None else probe
+        self._probe = probe
         self._newest: dt.datetime | None = None
         """When the newest flow was filed, as far as it was looked."""
         self._wakeup = threading.Event()
@@ -392,9 +393,6 @@ class Keeper:
             LOG.info("Move %s was not settled by its policy (%s): %s", action.move, action.kind, error)
         else:
             self.wake()
-
-    def _plainly(self, action: EndWait) -> requests.Filing:
-        return lambda session, move: requests.end_wait(session, move, self._flow_of(action.kind))
 
     def _allowed(self, action: EndWait) -> requests.Filing | None:
         """How it is filed, if a person may do that to the move; what is refused is asked about again after a while."""

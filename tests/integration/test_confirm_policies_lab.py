@@ -19,6 +19,7 @@ import sqlalchemy as sa
 from support.labs.operations import Stage, stage
 from support.labs.small_lab import until
 from support.rigs import database_clock
+from support.rigs.plain_keeper import PlainKeeper
 
 from droveway.clients.zookeeper import Coordination, connect_embedded, embedded_store, worker_path
 from droveway.engines.conductor.taskflow.board import MoveBoard
@@ -232,7 +233,7 @@ def keepers(lab: Stage) -> Iterator[list[Keeper]]:
     sessions: list[Coordination] = [connect_embedded(store) for _ in range(2)]
     for host in lab.lab.identity.hosts:
         sessions[0].create(worker_path(host), b"", ephemeral=True)
-    yield [Keeper(each, lab.lab.journal, MoveBoard(each), registry.reference) for each in sessions]
+    yield [PlainKeeper(each, lab.lab.journal, MoveBoard(each), registry.reference) for each in sessions]
     for each in sessions:
         each.close()
 

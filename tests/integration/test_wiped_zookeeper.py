@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from support.rigs.engine_rig import CONFIRM, MIGRATE, Rig, embedded_rig, reference, until
+from support.rigs.plain_keeper import PlainKeeper
 
 from droveway.clients.zookeeper import BOARD, ROOT
 from droveway.engines.conductor.taskflow.board import MoveBoard
@@ -23,7 +24,7 @@ def fixture_rig(tmp_path: Path) -> Iterator[Rig]:
 
 def make_keeper(rig: Rig) -> Keeper:
     session = rig.session()
-    return Keeper(session, rig.journal, MoveBoard(session), lambda _kind: reference(CONFIRM))
+    return PlainKeeper(session, rig.journal, MoveBoard(session), lambda _kind: reference(CONFIRM))
 
 
 def wipe(rig: Rig) -> None:

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 from support.rigs.engine_rig import REMOTE, Crash, FakeWorker, Host, Rig, until
+from support.rigs.plain_keeper import PlainKeeper
 from support.servers.zookeeper_server import Server, running_server
 
 from droveway.clients import zookeeper
 from droveway.clients.zookeeper import Coordination, command_path, epoch_path, result_path, worker_path
 from droveway.engines.conductor import fencing
-from droveway.engines.keeper.keeper import Keeper
 from droveway.errors import CoordinationLost, Fenced
 
 SESSION = 2.0
@@ -126,7 +126,7 @@ def test_nobody_at_the_address_is_one_sentence() -> None:
 def test_a_move_runs_from_its_row_to_its_rest(rig: Rig) -> None:
     conductor = rig.conductor()
     conductor.start()
-    keeper = Keeper(
+    keeper = PlainKeeper(
         rig.session(), rig.journal, conductor.board, lambda _kind: pytest.fail("nothing to confirm"), every=0.05
     )
     keeper.start()
@@ -223,7 +223,9 @@ def test_a_restarted_zookeeper_goes_on_with_what_was_there(rig: Rig, server: Ser
     conductor = rig.conductor()
     conductor.start()
     session = rig.session()
-    keeper = Keeper(session, rig.journal, conductor.board, lambda _kind: pytest.fail("nothing to confirm"), every=0.05)
+    keeper = PlainKeeper(
+        session, rig.journal, conductor.board, lambda _kind: pytest.fail("nothing to confirm"), every=0.05
+    )
     keeper.start()
     move = rig.submit()
 

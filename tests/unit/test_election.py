@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 from support.rigs.engine_rig import CONFIRM, Rig, embedded_rig, reference, until
+from support.rigs.plain_keeper import PlainKeeper
 
 from droveway.clients.zookeeper import ROOT, Coordination
 from droveway.engines.conductor.taskflow.board import MoveBoard
 from droveway.engines.keeper.election import LEADER, Election
-from droveway.engines.keeper.keeper import Keeper
 
 LONG = 300.0
 
@@ -24,7 +24,7 @@ def fixture_rig(tmp_path: Path) -> Iterator[Rig]:
         yield rig
 
 
-class Rounds(Keeper):
+class Rounds(PlainKeeper):
     """Counts its rounds."""
 
     def __init__(self, rig: Rig) -> None:

@@ -12,6 +12,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy import event
 from support.rigs.engine_rig import CONFIRM, MIGRATE, REMOTE, Rig, embedded_rig, reference, until
+from support.rigs.plain_keeper import PlainKeeper
 from taskflow import exceptions as taskflow_errors
 
 from droveway.clients.zookeeper import BOARD, worker_path
@@ -41,7 +42,7 @@ def fixture_running(rig: Rig) -> Iterator[Any]:
         conductor = rig.conductor(**options)
         conductor.start()
         session = rig.session()
-        keeper = Keeper(session, rig.journal, conductor.board, lambda _kind: reference(CONFIRM), every=0.05)
+        keeper = PlainKeeper(session, rig.journal, conductor.board, lambda _kind: reference(CONFIRM), every=0.05)
         keeper.start()
         started.extend((keeper, conductor))
         return conductor, keeper
@@ -154,7 +155,7 @@ def test_a_held_move_leaves_the_board_and_comes_back(rig: Rig, running: Any) -> 
 
 def test_only_what_leaves_the_board_is_news_to_the_keeper(rig: Rig) -> None:
     host, session = rig.host(), rig.session()
-    keeper = Keeper(session, rig.journal, MoveBoard(session), lambda _kind: reference(CONFIRM))
+    keeper = PlainKeeper(session, rig.journal, MoveBoard(session), lambda _kind: reference(CONFIRM))
     rig.submit()
     assert len(keeper.round()) == 1
     assert not keeper._is_news()
@@ -170,7 +171,7 @@ def test_only_what_leaves_the_board_is_news_to_the_keeper(rig: Rig) -> None:
 
 def test_a_wiped_board_is_news_that_needs_no_wait(rig: Rig) -> None:
     session, other = rig.session(), rig.session()
-    keeper = Keeper(session, rig.journal, MoveBoard(session), lambda _kind: reference(CONFIRM), every=LONG)
+    keeper = PlainKeeper(session, rig.journal, MoveBoard(session), lambda _kind: reference(CONFIRM), every=LONG)
     move = rig.submit()
     keeper.start()
     until(lambda: MoveBoard(other).posted())
@@ -182,7 +183,7 @@ def test_a_wiped_board_is_news_that_needs_no_wait(rig: Rig) -> None:
 def test_a_flow_that_somebody_files_is_noticed_between_two_rounds(rig: Rig) -> None:
     session = rig.session()
     board = MoveBoard(session)
-    keeper = Keeper(session, rig.journal, board, lambda _kind: reference(CONFIRM), every=LONG, probe=0.01)
+    keeper = PlainKeeper(session, rig.journal, board, lambda _kind: reference(CONFIRM), every=LONG, probe=0.01)
     keeper.start()
     for number in range(3):
         move = rig.submit(server=f"s{number}")
@@ -199,7 +200,7 @@ def test_what_the_keeper_files_itself_it_offers_at_once(rig: Rig) -> None:
     rig.post(move)
     rig.host().turn()
     rests(rig, move, "verifying")
-    keeper = Keeper(session, rig.journal, MoveBoard(session), lambda _kind: reference(CONFIRM), every=LONG)
+    keeper = PlainKeeper(session, rig.journal, MoveBoard(session), lambda _kind: reference(CONFIRM), every=LONG)
     keeper.start()
     (offered,) = until(MoveBoard(session).posted)
     assert rig.move(move).flow_uuid == offered
@@ -211,7 +212,7 @@ def test_the_delete_that_the_keeper_files_it_offers_at_once(rig: Rig) -> None:
     with rig.journal.write() as writing:
         deleted = moves.get(writing, move)
         deleted.state, deleted.flow_uuid = "deleting", None
-    keeper = Keeper(session, rig.journal, MoveBoard(session), lambda _kind: reference(CONFIRM), every=LONG)
+    keeper = PlainKeeper(session, rig.journal, MoveBoard(session), lambda _kind: reference(CONFIRM), every=LONG)
     keeper.start()
     (offered,) = until(MoveBoard(session).posted)
     assert rig.move(move).flow_uuid == offered
@@ -220,7 +221,7 @@ def test_the_delete_that_the_keeper_files_it_offers_at_once(rig: Rig) -> None:
 
 def test_a_round_of_the_keeper_is_one_short_read_of_the_journal(rig: Rig) -> None:
     session = rig.session()
-    keeper = Keeper(session, rig.journal, MoveBoard(session), lambda _kind: reference(CONFIRM))
+    keeper = PlainKeeper(session, rig.journal, MoveBoard(session), lambda _kind: reference(CONFIRM))
     for number in range(3):
         rig.submit(server=f"s{number}")
     asked: list[str] = []

@@ -10,6 +10,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy import event
 from support.rigs.engine_rig import CONFIRM, Rig, embedded_rig, reference
+from support.rigs.plain_keeper import PlainKeeper
 from support.rows.long_queue import fill
 
 from droveway.engines.conductor.taskflow.board import MoveBoard
@@ -32,7 +33,9 @@ def fixture_rig(tmp_path: Path) -> Iterator[Rig]:
 def make_keeper(rig: Rig, limits: Limits) -> Keeper:
     session = rig.session()
     board = MoveBoard(session)
-    return Keeper(session, rig.journal, board, lambda _kind: reference(CONFIRM), limits=limits, racks=lambda: RACKS)
+    return PlainKeeper(
+        session, rig.journal, board, lambda _kind: reference(CONFIRM), limits=limits, racks=lambda: RACKS
+    )
 
 
 def ask(rig: Rig, *sources: str, **columns: Any) -> list[str]:
