@@ -8,7 +8,7 @@ found with, because a newer or unknown field makes an older Nova fail.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -28,7 +28,6 @@ _VERSIONS = {
     "ImageMetaProps": "1.44",
     "InstanceGroup": "1.11",
     "InstancePCIRequests": "1.1",
-    "KeyPair": "1.4",
     "KeyPairList": "1.3",
     "MigrationContext": "1.2",
     "PciDeviceList": "1.3",
@@ -171,20 +170,15 @@ def image_meta(fields: Mapping[str, Any], properties: Mapping[str, Any] | None =
     return _new("ImageMeta", dict(fields) | {"properties": _new("ImageMetaProps", dict(properties or {}))})
 
 
-def pci_requests(requests: Iterable[Json] = (), *, instance_uuid: str | None = None) -> Json:
-    """Return InstancePCIRequests; the server's uuid is set only where Nova sets it (not at the first scheduling)."""
+def pci_requests(*, instance_uuid: str | None = None) -> Json:
+    """Return no InstancePCIRequests; the server's uuid is set only where Nova does (not at the first scheduling)."""
     data: Json = {} if instance_uuid is None else {"instance_uuid": instance_uuid}
-    return _new("InstancePCIRequests", data | {"requests": list(requests)})
+    return _new("InstancePCIRequests", data | {"requests": []})
 
 
-def pci_devices(devices: Iterable[Json] = ()) -> Json:
-    """Return the PciDeviceList of PciDevice objects."""
-    return _new("PciDeviceList", {"objects": list(devices)})
-
-
-def key_pairs(pairs: Iterable[Mapping[str, Any]] = ()) -> Json:
-    """Return the KeyPairList of rows with name, user_id, fingerprint, public_key and type."""
-    return _new("KeyPairList", {"objects": [_new("KeyPair", dict(pair)) for pair in pairs]})
+def key_pairs() -> Json:
+    """Return the KeyPairList of a server that was given none."""
+    return _new("KeyPairList", {"objects": []})
 
 
 def server_group(row: api.InstanceGroup, policy: api.InstanceGroupPolicy) -> Json:
@@ -208,7 +202,6 @@ class ServerRequest:
     image: Json
     availability_zone: str | None = None
     group: Json | None = None
-    security_groups: tuple[str, ...] = ("default",)
     scheduler_hints: Mapping[str, list[str]] | None = None
     is_bfv: bool = False
     pci_requests: Json | None = None
@@ -216,7 +209,7 @@ class ServerRequest:
 
 def request_spec(request: ServerRequest) -> Json:
     """Return a new RequestSpec; what Nova keeps only for one scheduling is null."""
-    groups = [_new("SecurityGroup", {"name": name}) for name in request.security_groups]
+    groups = [_new("SecurityGroup", {"name": "default"})]
     limits = dict.fromkeys(("numa_topology", "vcpu", "disk_gb", "memory_mb"))
     data: Json = dict.fromkeys(
         ("numa_topology", "ignore_hosts", "force_hosts", "force_nodes", "requested_destination", "retry"),
@@ -246,30 +239,17 @@ def change_request_spec(found: Mapping[str, Any], fields: Mapping[str, Any]) -> 
     return rewrite(found, "RequestSpec", fields)
 
 
-def migration_context(
-    instance_uuid: str,
-    migration_id: int,
-    *,
-    old_pci_devices: Json | None = None,
-    new_pci_devices: Json | None = None,
-    old_pci_requests: Json | None = None,
-    new_pci_requests: Json | None = None,
-) -> Json:
-    """Return the MigrationContext of a server without NUMA topology or other resources.
+def migration_context(instance_uuid: str, migration_id: int) -> Json:
+    """Return the MigrationContext of a server without NUMA topology, PCI devices or other resources.
 
-    `migration_id` is the id of the migration in the same cell. A list that is not given is an empty one;
-    `old_pci_devices` alone may be null, as a cross-cell move leaves it, and then has to be set so by `rewrite`.
+    `migration_id` is the id of the migration in the same cell.
     """
-    none = pci_requests(instance_uuid=instance_uuid)
     data: Json = dict.fromkeys(("new_numa_topology", "old_numa_topology", "new_resources", "old_resources"))
-    data |= {
-        "instance_uuid": instance_uuid,
-        "migration_id": migration_id,
-        "new_pci_devices": pci_devices() if new_pci_devices is None else new_pci_devices,
-        "old_pci_devices": pci_devices() if old_pci_devices is None else old_pci_devices,
-        "new_pci_requests": none if new_pci_requests is None else new_pci_requests,
-        "old_pci_requests": none if old_pci_requests is None else old_pci_requests,
-    }
+    data |= {"instance_uuid": instance_uuid, "migration_id": migration_id}
+    for side in ("new", "old"):
+        data[f"{side}_pci_devices"] = _new("PciDeviceList", {"objects": []})
+    for side in ("new", "old"):
+        data[f"{side}_pci_requests"] = pci_requests(instance_uuid=instance_uuid)
     return _new("MigrationContext", data)
 
 
