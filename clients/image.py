@@ -16,10 +16,8 @@ class ImageRecord:
 
     id: str
     name: str
-    status: str
     size: int | None
     min_disk_gb: int
-    min_ram_mb: int
     properties: dict[str, str]
 
 
@@ -41,11 +39,6 @@ class Images:
             found += [_image(row) for row in page["images"]]
             path = page.get("next", "").removeprefix("/v2")
         return sorted(found, key=lambda image: image.id)
-
-    def image(self, image: str) -> ImageRecord | None:
-        """One image, or None when there is none."""
-        row = self._rest.get_or_none(f"/images/{image}")
-        return None if row is None else _image(row)
 
     def create(self, image: str, *, name: str, min_disk_gb: int, properties: Mapping[str, str]) -> None:
         """Make an image under an id of our own choosing, still without data; done when it exists."""
@@ -96,9 +89,7 @@ def _image(row: Mapping[str, Any]) -> ImageRecord:
     return ImageRecord(
         id=row["id"],
         name=row["name"] or "",
-        status=row["status"],
         size=row["size"],
         min_disk_gb=row["min_disk"],
-        min_ram_mb=row["min_ram"],
         properties={key: str(value) for key, value in row.items() if key not in _OWN},
     )

@@ -36,7 +36,6 @@ class PortRecord:
     """The profile of the active binding."""
     device_owner: str
     server: str
-    network_id: str
     vnic_type: str = NORMAL
     needs_resources: bool = False
     """Whether it asks Placement for resources of its own, such as bandwidth; only an admin is shown that."""
@@ -162,7 +161,6 @@ class Network:
             profile=dict(row.get("binding:profile") or {}),
             device_owner=row["device_owner"],
             server=row["device_id"],
-            network_id=row["network_id"],
             vnic_type=row.get("binding:vnic_type") or NORMAL,
             needs_resources=bool(row.get("resource_request")),
         )

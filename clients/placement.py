@@ -59,7 +59,6 @@ class Provider:
 
     uuid: str
     name: str
-    generation: int
     parent: str | None
 
 
@@ -221,7 +220,7 @@ class Placement:
     def providers(self) -> list[Provider]:
         """Every provider, by name."""
         rows = self._rest.get("/resource_providers")["resource_providers"]
-        found = [Provider(row["uuid"], row["name"], row["generation"], row["parent_provider_uuid"]) for row in rows]
+        found = [Provider(row["uuid"], row["name"], row["parent_provider_uuid"]) for row in rows]
         return sorted(found, key=lambda provider: provider.name)
 
     def provider_usages(self, uuid: str) -> dict[str, int]:

@@ -67,12 +67,7 @@ class Rest:
 
     def get(self, path: str, **options: Any) -> Any:
         """The body of the answer to a GET."""
-        return self.get_or_none(path, missing=(), **options)
-
-    def get_or_none(self, path: str, *, missing: Collection[int] = (404,), **options: Any) -> Any:
-        """The body of the answer to a GET, or None when it is not there."""
-        response = self.repeat(lambda: self.send("GET", path, **options))
-        return None if response.status_code in missing else self.done("GET", path, response).json()
+        return self.done("GET", path, self.repeat(lambda: self.send("GET", path, **options))).json()
 
     def done(self, method: str, path: str, response: Any) -> Any:
         """The response, when it is no refusal."""

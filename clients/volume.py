@@ -24,17 +24,6 @@ _CREATE_SECONDS: Final = 300
 
 
 @dataclass(frozen=True)
-class VolumeRecord:
-    """A volume; ``status`` is Cinder's (available, reserved, attaching, in-use ...)."""
-
-    id: str
-    name: str
-    status: str
-    size_gb: int
-    bootable: bool
-
-
-@dataclass(frozen=True)
 class Attachment:
     """An attachment without its connection info, which may hold a secret.
 
@@ -64,14 +53,9 @@ class Volumes:
     def __init__(self, adapter: Adapter, *, on_request: Callable[[str, str], None] | None = None) -> None:
         self._rest = Rest(adapter, "volume", on_request)
 
-    def volume(self, volume: str) -> VolumeRecord:
-        """One volume."""
-        return _volume(self._rest.get(f"/volumes/{volume}")["volume"])
-
-    def volumes(self) -> list[VolumeRecord]:
-        """Every volume, by id: for the audit."""
-        rows = self._rest.get("/volumes/detail", params={"all_tenants": "1"})["volumes"]
-        return sorted((_volume(row) for row in rows), key=lambda volume: volume.id)
+    def status(self, volume: str) -> str:
+        """The volume's, in Cinder's words: available, reserved, attaching, in-use ..."""
+        return str(self._rest.get(f"/volumes/{volume}")["volume"]["status"])
 
     def attachments(self, volume: str) -> list[Attachment]:
         """The volume's attachments, by id."""
@@ -176,10 +160,10 @@ class Volumes:
         made = self._rest.repeat(lambda: self._send("POST", "/volumes", json=body))
         volume = str(self._rest.done("POST", "/volumes", made).json()["volume"]["id"])
         tenacity.Retrying(
-            retry=tenacity.retry_if_result(lambda record: record.status == "creating"),
+            retry=tenacity.retry_if_result(lambda status: status == "creating"),
             wait=tenacity.wait_fixed(_POLL_SECONDS),
             stop=tenacity.stop_after_delay(_CREATE_SECONDS),
-        )(self.volume, volume)
+        )(self.status, volume)
         if bootable:
             path = f"/volumes/{volume}/action"
             body = {"os-set_bootable": {"bootable": True}}
@@ -210,12 +194,6 @@ class Volumes:
             hosts |= {held["attachment_id"]: held["host_name"] or "" for held in shown}
         found = [_attachment(row, hosts.get(row["id"], "")) for row in rows]
         return sorted(found, key=lambda attachment: attachment.id)
-
-
-def _volume(row: Mapping[str, Any]) -> VolumeRecord:
-    # Cinder spells this flag as text.
-    bootable = str(row["bootable"]).lower() == "true"
-    return VolumeRecord(row["id"], row["name"] or "", row["status"], row["size"], bootable)
 
 
 def _attachment(row: Mapping[str, Any], host: str) -> Attachment:

@@ -63,7 +63,7 @@ WEB: Final = Server(
 )  # fmt: skip
 PORT: Final = PortRecord(
     id="7c1d", mac="fa:16:3e:00:00:01", host="host1", bindings={"host1": "ACTIVE"}, profile={},
-    device_owner="compute:az1", server=WEB.id, network_id="net-1",
+    device_owner="compute:az1", server=WEB.id,
 )  # fmt: skip
 RESIZED: Final = dataclasses.replace(WEB, status="VERIFY_RESIZE", vm_state="resized", host="host2", flavor="large")
 

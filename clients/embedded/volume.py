@@ -29,7 +29,6 @@ def volume_service(engine: Engine, folder: Path) -> LocalService:
         engine,
         {
             ("POST", "/volumes"): functools.partial(_post_volume, folder),
-            ("GET", "/volumes/detail"): _volumes,
             ("GET", "/volumes/{volume}"): _get_volume,
             ("POST", "/volumes/{volume}/action"): _volume_action,
             ("DELETE", "/volumes/{volume}"): functools.partial(_delete_volume, folder),
@@ -67,10 +66,6 @@ def _get_volume(request: Request) -> Answer:
         if row.status == "attached" and row.connector
     ]
     return Answer(200, {"volume": {**_volume_view(volume), "attachments": shown}})
-
-
-def _volumes(request: Request) -> Answer:
-    return Answer(200, {"volumes": [_volume_view(volume) for volume in request.session.scalars(select(VolumeRow))]})
 
 
 def _volume_action(request: Request) -> Answer:

@@ -5,8 +5,10 @@ A cloud to test is one more entry of CLOUDS.
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
+import sqlite3
 import threading
 import time
 import types
@@ -240,22 +242,22 @@ def attach(cloud: Cloud, volume: str, server: str, host: str) -> str:
 
 def test_an_attachment_is_reserved_then_connected_then_attached(cloud: Cloud, volume: str, server: str) -> None:
     host = cloud.hosts[0]
-    states = [cloud.volumes.volume(volume).status]
+    states = [cloud.volumes.status(volume)]
     attachment = cloud.volumes.create_attachment(volume, server)
     assert cloud.volumes.attachments(volume) == [Attachment(attachment, volume, server, "reserved", None)]
-    states.append(cloud.volumes.volume(volume).status)
+    states.append(cloud.volumes.status(volume))
     for _ in range(2):
         cloud.volumes.connect(attachment, connector(host), "/dev/vdb")
     assert cloud.volumes.attachments(volume) == [Attachment(attachment, volume, server, "attaching", "")]
     for _ in range(2):
         cloud.volumes.complete(attachment)
     assert cloud.volumes.for_server(server) == [Attachment(attachment, volume, server, "attached", host)]
-    states.append(cloud.volumes.volume(volume).status)
+    states.append(cloud.volumes.status(volume))
     for _ in range(2):
         cloud.volumes.delete_attachment(attachment)
-    states.append(cloud.volumes.volume(volume).status)
+    states.append(cloud.volumes.status(volume))
     assert states == ["available", "reserved", "in-use", "available"]
-    assert cloud.volumes.volume(volume).bootable
+    assert cloud.volumes._rest.get(f"/volumes/{volume}")["volume"]["bootable"] == "true"
 
 
 def test_a_reservation_that_was_left_behind_is_adopted(cloud: Cloud, volume: str, server: str) -> None:
@@ -263,7 +265,7 @@ def test_a_reservation_that_was_left_behind_is_adopted(cloud: Cloud, volume: str
     second = cloud.volumes.create_attachment(volume, server)
     assert cloud.volumes.create_attachment(volume, server) == second != first
     assert cloud.volumes.create_attachment(volume, server, known=[second]) not in (first, second)
-    assert cloud.volumes.volume(volume).status == "in-use"
+    assert cloud.volumes.status(volume) == "in-use"
 
 
 def test_a_volume_of_another_server_is_refused(cloud: Cloud, volume: str, server: str) -> None:
@@ -285,11 +287,11 @@ def test_two_attachments_are_never_connected_at_once(cloud: Cloud, volume: str, 
     assert not isinstance(caught.value, DestinationFault)
     cloud.volumes.connect(old, connector(here), "/dev/vdb")
     cloud.volumes.delete_attachment(old)
-    assert cloud.volumes.volume(volume).status == "reserved"
+    assert cloud.volumes.status(volume) == "reserved"
     cloud.volumes.connect(new, connector(there), "/dev/vdb")
     cloud.volumes.complete(new)
     assert cloud.volumes.attachments(volume) == [Attachment(new, volume, server, "attached", there)]
-    assert cloud.volumes.volume(volume).status == "in-use"
+    assert cloud.volumes.status(volume) == "in-use"
 
 
 @pytest.mark.parametrize("tamper", [lose_answer, never_arrive])
@@ -308,7 +310,7 @@ def test_a_volume_is_attached_though_answers_are_lost(
     assert (attachment.status, attachment.host) == ("attached", cloud.hosts[0])
     cloud.tampers["volumes"].append(tamper)
     cloud.volumes.delete_attachment(attachment.id)
-    assert cloud.volumes.volume(volume).status == "available"
+    assert cloud.volumes.status(volume) == "available"
 
 
 def test_a_volume_that_no_host_reaches_is_the_destinations_fault(cloud: Cloud, volume: str, server: str) -> None:
@@ -344,12 +346,13 @@ def test_an_attached_volume_cannot_be_removed(cloud: Cloud, volume: str, server:
     attachment = attach(cloud, volume, server, cloud.hosts[0])
     with pytest.raises(StepError):
         cloud.volumes.delete_volume(volume)
-    assert volume in {found.id for found in cloud.volumes.volumes()}
+    assert cloud.volumes.status(volume) == "in-use"
     assert attachment in {found.id for found in cloud.volumes.all_attachments()}
     cloud.volumes.delete_attachment(attachment)
     for _ in range(2):
         cloud.volumes.delete_volume(volume)
-    assert volume not in {found.id for found in cloud.volumes.volumes()}
+    with pytest.raises(StepError, match="404"):
+        cloud.volumes.status(volume)
 
 
 # Images.
@@ -359,22 +362,18 @@ def test_an_image_comes_with_its_data_and_goes(cloud: Cloud, tmp_path: Path) -> 
     image = str(uuid.uuid4())
     data = tmp_path / "data"
     data.write_bytes(os.urandom(5000))
-    assert cloud.images.image(image) is None
     for _ in range(2):
         cloud.images.create(image, name="base", min_disk_gb=1, properties={"trait:CUSTOM_X": "required"})
-    queued = cloud.images.image(image)
-    assert queued is not None
-    assert (queued.status, queued.size) == ("queued", None)
+    (queued,) = cloud.images.images()
+    assert (queued.id, queued.size) == (image, None)
     for _ in range(2):
         cloud.images.upload(image, data)
-    found = cloud.images.image(image)
-    assert found is not None
-    assert (found.status, found.size, found.min_disk_gb) == ("active", 5000, 1)
+    (found,) = cloud.images.images()
+    assert (found.id, found.size, found.min_disk_gb) == (image, 5000, 1)
     assert found.properties == {"trait:CUSTOM_X": "required"}
-    assert found in cloud.images.images()
     for _ in range(2):
         cloud.images.delete(image)
-    assert cloud.images.image(image) is None
+    assert cloud.images.images() == []
 
 
 # What only the embedded services promise.
@@ -433,7 +432,8 @@ def test_a_service_that_cannot_write_fails_and_changes_nothing(tmp_path: Path, m
         with pytest.raises(StepError) as caught:
             cloud.volumes.create_volume(name="", size_gb=1)
         assert caught.value.error_code == "volume-unavailable"
-        assert cloud.volumes.volumes() == []
+        with contextlib.closing(sqlite3.connect(tmp_path / "services.sqlite")) as services:
+            assert services.execute("SELECT count(*) FROM volumes").fetchone() == (0,)
         assert list((tmp_path / "volumes").iterdir()) == []
 
 
