@@ -302,10 +302,10 @@ def ways_out(site: Site, move: View) -> str | None:
     from droveway.engines.keeper import outcomes
     from droveway.engines.operations import move_requests
 
-    short = move.id[:SHORT]
-    if outcomes.of_move(site.cell_databases, move_requests.read_move(site, move.id)) is not None:
+    short, present = move.id[:SHORT], move_requests.read_move(site, move.id)
+    if outcomes.of_move(site.cell_databases, present) is not None:
         return f"Nova has ended it, and it ends by itself; at once with  droveway move confirm {short}"
-    barred = move_requests.barred(site, move.id)
+    barred = move_requests.barred(site, present)
     if len(barred) > 1:
         return barred["confirm"]
     for kind, other in (("confirm", "revert"), ("revert", "confirm")):

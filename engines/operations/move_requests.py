@@ -104,7 +104,7 @@ def end(site: Site, name: str, kind: str) -> Move:
     found, going_on = None, False
     if move.state == State.VERIFYING and not move.delete_requested:
         found = outcomes.of_move(site.cell_databases, move)
-        going_on = found is None and require_end(site, move.id, kind)
+        going_on = found is None and require_end(site, move, kind)
     elif move.state == State.VERIFYING and kinds.of(kind).asked_for_by_deletes:
         return file_request(site, move.id, _to_delete(site, move))
     return file_request(site, move.id, _filing(site, found or kind, going_on=going_on))
@@ -123,7 +123,7 @@ def filing(site: Parts, move_id: str, kind: str, *, for_delete: bool) -> request
             return _to_delete(site, move)
         if (done := outcomes.of_move(site.cell_databases, move, final=True)) is not None:
             return _filing(site, done, going_on=False)
-        return _filing(site, kind, going_on=require_end(site, move_id, kind))
+        return _filing(site, kind, going_on=require_end(site, move, kind))
     except DrovewayError as error:
         return str(error)
     except Exception as error:
@@ -158,13 +158,12 @@ def _filing(site: Parts, kind: str, *, going_on: bool, shown: bool = False) -> r
     return filed
 
 
-def require_end(site: Parts, name: str, kind: str) -> bool:
+def require_end(site: Parts, move: Move, kind: str) -> bool:
     """Raise `droveway.errors.Refused` naming the first rule that a confirm or revert (``kind``) of the move breaks.
 
     Asked before a person's and before a policy's.  No rule for a move that does not wait for it, or whose server is
     gone: the request itself says what becomes of it.  Returns whether it had begun before its journal was put back.
     """
-    move = find_move(site, name)
     if move.state != State.VERIFYING:
         return False
     begun = outcomes.begun_before(site.journal, site.cell_databases, move)
@@ -185,12 +184,12 @@ def require_end(site: Parts, name: str, kind: str) -> bool:
     return False
 
 
-def barred(site: Parts, move_id: str) -> dict[str, str]:
+def barred(site: Parts, move: Move) -> dict[str, str]:
     """Why a confirm and a revert of the move would be refused now, of those that would be."""
     why: dict[str, str] = {}
     for kind in (each.name for each in kinds.KINDS if each.ends_wait):
         try:
-            require_end(site, move_id, kind)
+            require_end(site, move, kind)
         except Refused as error:
             why[kind] = str(error)
     return why

@@ -156,7 +156,7 @@ def test_what_another_revert_writes_first_is_no_refusal(lab: Stage, monkeypatch:
     gathered = facts.of_end
     with monkeypatch.context() as patched:
         patched.setattr(facts, "of_end", after_another)
-        move_requests.require_end(lab.lab, move, "revert")
+        move_requests.require_end(lab.lab, lab.move("wide"), "revert")
     assert f"move {move[:8]} of wide is reverting" in lab.refused("server", "revert", "wide")
     lab.cli("move", "resume")
     assert lab.server("wide").flavor == "large"
