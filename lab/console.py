@@ -25,8 +25,6 @@ _STATUS: Final = re.compile(
     rb"SMV1 status boots=(\d{1,10}) mark=([!-~]{0,15}) vcpus=(\d{1,10}) mem_kib=(\d{1,10}) "
     rb"disk_sectors=(\d{1,10}) uuid=([0-9a-f]{32})\r\n"
 )
-_FILLED: Final = re.compile(rb"SMV1 (ok)\r\n")
-_SUM: Final = re.compile(rb"SMV1 sum ([0-9a-f]{8})\r\n")
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,14 +58,6 @@ class Console:
         if not (text.isascii() and text.isprintable() and " " not in text and 0 < len(text) <= MARK_BYTES):
             raise StepError(f"the mark {text!r} must be one word of 1 to {MARK_BYTES} characters", host=self._host)
         self._talk(f"mark {text}", _STATUS)
-
-    def fill(self, sector: int, sectors: int, seed: int) -> None:
-        """Let the guest fill sectors (512 bytes) of its boot disk with what follows from the seed."""
-        self._talk(f"fill {sector} {sectors} {seed}", _FILLED)
-
-    def checksum(self, sector: int, sectors: int) -> str:
-        """The guest's own checksum of sectors of its boot disk, 8 hexadecimal digits."""
-        return self._talk(f"sum {sector} {sectors}", _SUM)[1].decode("ascii")
 
     def _talk(self, order: str, answer: re.Pattern[bytes], seconds: float = ANSWER_SECONDS) -> re.Match[bytes]:
         deadline = time.monotonic() + seconds

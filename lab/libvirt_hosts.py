@@ -149,11 +149,6 @@ class LibvirtHost:
             self.dir.unlink()
         return len(guests)
 
-    def kill_daemon(self) -> None:
-        """Kill the daemon alone, as a crash does; its guests go on."""
-        pid = int((self.dir / "pid").read_text(encoding="ascii"))
-        _signal_and_wait(pid, signal.SIGKILL, time.monotonic() + STOP_SECONDS)
-
     def _answers(self) -> bool:
         if not (self.dir / "run/libvirt/libvirt-sock").exists():
             return False

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from hypervisor_contract import Rig
+from support.daemons.libvirt_daemons import kill_daemon
 
 from droveway.lab import boot_image
 from droveway.lab.boot_guests import BootGuests
@@ -79,6 +80,6 @@ class LibvirtRig(Rig):
 
     @contextmanager
     def crash(self) -> Iterator[None]:
-        self.daemon.kill_daemon()
+        kill_daemon(self.daemon)
         yield
         self.daemon.start()

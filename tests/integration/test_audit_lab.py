@@ -26,7 +26,6 @@ from support.labs.audit_world import (
 
 from droveway.audit import Kind
 from droveway.audit.records import CommandView
-from droveway.lab import daemons
 from droveway.persistence.journal import debts, moves
 from droveway.persistence.journal.states import State
 from droveway.persistence.journal.tables import Debt, MoveFlow
@@ -516,9 +515,7 @@ def test_what_a_debt_explains_is_noted_and_no_finding(world: World) -> None:
 def test_a_host_that_cannot_be_looked_at_is_never_clean(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     if world.hypervisor == "libvirt":
         monkeypatch.setattr(connection, "OPEN_SECONDS", 0.1)
-        daemon = daemons.host(world.lab.layout, world.lab.identity, "host2")
-        world.mends.callback(daemon.start)
-        daemon.kill_daemon()
+        world.kill_daemon("host2")
     else:
         definition = world.lab.layout.host("host2") / "domains" / f"{world.ids['idle']}.json"
         world.mends.callback(definition.write_bytes, definition.read_bytes())

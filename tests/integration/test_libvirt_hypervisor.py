@@ -16,6 +16,7 @@ import pytest
 from hypervisor_contract import GROWN, Server, kill, open_fence, wait_for
 from libvirt_rig import LibvirtRig
 from lxml import etree
+from support.daemons.libvirt_daemons import kill_daemon
 
 from droveway.errors import DestinationFault, StepError
 from droveway.lab.libvirt_hosts import CAPABILITIES, LibvirtHost
@@ -77,7 +78,7 @@ def test_a_start_outlives_the_death_of_its_daemon(rig: LibvirtRig, server: Serve
 
     def replace_daemon() -> None:
         wait_for(seen, moment)
-        rig.daemon.kill_daemon()
+        kill_daemon(rig.daemon)
         rig.daemon.start()
 
     killer = threading.Thread(target=replace_daemon)
@@ -94,7 +95,7 @@ def test_a_stop_outlives_the_death_of_its_daemon(rig: LibvirtRig, server: Server
     assert server.probe()["boots"] == 1
 
     def killing_fence() -> None:
-        rig.daemon.kill_daemon()
+        kill_daemon(rig.daemon)
         threading.Thread(target=rig.daemon.start).start()
 
     rig.host.stop(server.id, grace=20, fence=killing_fence)
@@ -258,7 +259,7 @@ def test_a_stopped_host_leaves_no_guest_behind(rig: LibvirtRig) -> None:
         )
         host.start(server, open_fence)
         pid = int((daemon.dir / "run/libvirt/qemu/run/web.pid").read_text())
-        daemon.kill_daemon()
+        kill_daemon(daemon)
     finally:
         daemon.stop()
     with pytest.raises(ProcessLookupError):

@@ -15,6 +15,7 @@ import pytest
 from hypervisor_contract import wait_for
 from proofs import guest_check
 from support import checksums
+from support.daemons.libvirt_daemons import kill_daemon
 from support.labs.operations import Stage, faults_cleared, stage
 
 from droveway.lab import daemons, faults
@@ -221,7 +222,7 @@ def test_a_libvirtd_that_dies_while_it_defines_a_guest_is_waited_for(lab: Stage)
         try:
             wait_for(lambda: [each.count for each in faults.armed(lab.lab.layout)] == [0], "the stall")
             daemon = daemon_of(lab.lab, str(lab.move("defined").dest_host))
-            daemon.kill_daemon()
+            kill_daemon(daemon)
             faults.clear(lab.lab.layout, stall.id)
             daemon.start()
             printed, _ = moving.communicate(timeout=60)
@@ -234,7 +235,7 @@ def test_a_libvirtd_that_dies_while_it_defines_a_guest_is_waited_for(lab: Stage)
 
 def test_a_dead_daemon_is_started_again_by_the_next_command(lab: Stage) -> None:
     for host in lab.lab.identity.hosts:
-        daemon_of(lab.lab, host).kill_daemon()
+        kill_daemon(daemon_of(lab.lab, host))
     done = subprocess.run(command(lab, "audit"), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
     assert done.stderr.endswith("the books balance\n")
@@ -272,7 +273,7 @@ class TestMaking:
         pids = [int(path.read_text()) for path in (daemon.dir / "pid", *daemon.dir.glob("run/libvirt/qemu/run/*.pid"))]
         assert len(pids) >= 2
         lab.close()
-        daemon.kill_daemon()
+        kill_daemon(daemon)
         destroyed = self.run("lab", "destroy", folder / "lab")
         assert destroyed.stdout.endswith("1 guests stopped\n")
         assert [pid for pid in pids if Path(f"/proc/{pid}").exists()] == []

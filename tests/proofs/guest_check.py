@@ -7,6 +7,7 @@ which counts its boots too.  From then on a guest is believed by what it finds t
 from __future__ import annotations
 
 import functools
+import re
 import zlib
 from collections import defaultdict
 from collections.abc import Collection, Iterator
@@ -27,6 +28,8 @@ FIRST_SECTOR: Final = 4096
 SECTORS: Final = 256
 """Where the data lie, in sectors of 512 bytes: behind the guest's program."""
 
+_FILLED: Final = re.compile(rb"SMV1 (ok)\r\n")
+_SUM: Final = re.compile(rb"SMV1 sum ([0-9a-f]{8})\r\n")
 _WORDS: Final = 128
 _GOLDEN: Final = 0x9E3779B1
 _MASK: Final = 0xFFFFFFFF
@@ -48,14 +51,16 @@ def stamp(lab: Lab, name: str) -> None:
     server = catalog.find_server(lab.api, lab.cell_databases, name)
     console = _console(lab, server)
     console.mark(server.name[:MARK_BYTES])
-    console.fill(FIRST_SECTOR, SECTORS, seed(server.id))
+    console._talk(f"fill {FIRST_SECTOR} {SECTORS} {seed(server.id)}", _FILLED)
 
 
 def report(lab: Lab, name: str) -> GuestReport:
     """What the server's guest says; raises DrovewayError unless it runs exactly once, and where its rows say."""
     server = catalog.find_server(lab.api, lab.cell_databases, name)
     console = _console(lab, server)
-    return GuestReport(server, str(server.host), console.status(), console.checksum(FIRST_SECTOR, SECTORS))
+    status = console.status()
+    checksum = console._talk(f"sum {FIRST_SECTOR} {SECTORS}", _SUM)[1].decode("ascii")
+    return GuestReport(server, str(server.host), status, checksum)
 
 
 def examine(lab: Lab, started: Collection[str] = ()) -> Iterator[GuestReport]:

@@ -27,6 +27,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy import orm
 from support import checksums
+from support.daemons.libvirt_daemons import kill_daemon
 
 from droveway.audit import Finding, Kind, Report, Sources, audit
 from droveway.audit.checks import (
@@ -50,7 +51,7 @@ from droveway.audit.read import hosts as read_hosts
 from droveway.audit.records import CommandView, HostsSeen
 from droveway.cli.registry import COMMANDS
 from droveway.clients.placement import Placement
-from droveway.lab import build
+from droveway.lab import build, daemons
 from droveway.lab.cloud import Cell, Cloud, Flavor, Host, Image, Port, Server, Volume
 from droveway.lab.session import Lab
 from droveway.persistence.journal import moves
@@ -258,6 +259,12 @@ class World:
         for stem, content in files.items():
             (path / f"{stem.replace('_', '-')}.json").write_text(json.dumps(content))
         return path
+
+    def kill_daemon(self, host: str) -> None:
+        """Kill the host's libvirt daemon; started again after the test."""
+        daemon = daemons.host(self.lab.layout, self.lab.identity, host)
+        self.mends.callback(daemon.start)
+        kill_daemon(daemon)
 
     def rename(self, old: Path, new: Path) -> None:
         """Rename a path; back again after the test."""
