@@ -62,7 +62,7 @@ def drive(lab: Parts, at_rest: Callable[[], bool]) -> bool:
 def is_busy(lab: Parts) -> bool:
     """Whether any move can go on by itself."""
     away = stopped_workers(lab.layout)
-    with lab.journal.engine.connect() as connection:
+    with lab.journal.reading() as connection:
         now = database_time(connection)
         if any(can_go_on(row, now, away) for row in open_flows.of_open_moves(connection)) or open_flows.left(
             connection, now

@@ -109,8 +109,11 @@ class Database:
             raise DatabaseUnusable(
                 "the URL of a database cannot be read: it has to be DIALECT+DRIVER://USER:PASSWORD@HOST/NAME"
             ) from None
+        # PyMySQL would ask its server for a connection without transactions each time, and for the end of that.
+        self._reads_alone = sa.make_url(url).get_driver_name() == "psycopg"
         self._url = url
         self._engine: sa.Engine | None = None
+        self._reader: sa.Engine | None = None
 
     @property
     def engine(self) -> sa.Engine:
@@ -121,10 +124,20 @@ class Database:
 
     @contextlib.contextmanager
     def read(self) -> Iterator[orm.Session]:
-        """A session for reading; whatever it changes is rolled back."""
+        """A session for reading, each statement as in `reading`; what is changed in its objects is never written."""
         # Its close detaches what was read before it rolls back, which would expire what the caller still looks at.
-        with orm.Session(self.engine, expire_on_commit=False) as session:
+        with orm.Session(self._readers(), expire_on_commit=False, autoflush=False) as session:
             yield session
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[sa.Connection]:
+        """A connection for reading.
+
+        On SQLite all of its statements read what was committed before the first one, on a server each what is
+        committed when it begins: there a transaction, which isolates no more than that, would be asked for in vain.
+        """
+        with self._readers().connect() as connection:
+            yield connection
 
     @contextlib.contextmanager
     def write(self) -> Iterator[orm.Session]:
@@ -187,7 +200,14 @@ class Database:
         """Give back every connection."""
         if self._engine is not None:
             self._engine.dispose()
-            self._engine = None
+            self._engine = self._reader = None
+
+    def _readers(self) -> sa.Engine:
+        if not self._reads_alone:
+            return self.engine
+        if self._reader is None:
+            self._reader = self.engine.execution_options(isolation_level="AUTOCOMMIT")
+        return self._reader
 
     def _connect(self) -> sa.Engine:
         if self.dialect != "sqlite":

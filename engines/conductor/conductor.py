@@ -119,7 +119,7 @@ class MoveConductor(JobConductor):
         if not self._is_due(posting):
             self._clear_end(posting)
             return True
-        with self._resources.journal.engine.connect() as connection:
+        with self._resources.journal.reading() as connection:
             if freezes.over(connection, posting.move) is not None:
                 return False  # the keeper takes it off the board until it is thawed
         try:
@@ -167,7 +167,7 @@ class MoveConductor(JobConductor):
 
     def _wanted(self, posting: Posting) -> Any:
         """The move's ``hold`` and ``state`` while this flow is its flow and has not ended, else None."""
-        with self._resources.journal.engine.connect() as connection:
+        with self._resources.journal.reading() as connection:
             return connection.execute(_WANTED, {"move": posting.move, "flow": posting.flow}).first()
 
     def _clear_end(self, posting: Posting) -> None:

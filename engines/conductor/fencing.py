@@ -164,7 +164,7 @@ def pending_requests(journal: Database, move_id: str) -> Any:
 
     Like `standing_epoch` no fence; None without move or claim.
     """
-    with journal.engine.connect() as connection:
+    with journal.reading() as connection:
         return connection.execute(_WISHES, {"move": move_id}).first()
 
 
@@ -173,7 +173,7 @@ def claimed(journal: Database, move_id: str) -> dict[str, Any] | None:
 
     Like `pending_requests` no fence; None without move or claim.
     """
-    with journal.engine.connect() as connection:
+    with journal.reading() as connection:
         found = connection.execute(_CLAIMED, {"move": move_id}).first()
         return None if found is None else found._asdict()
 

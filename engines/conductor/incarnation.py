@@ -66,7 +66,7 @@ def begin(coordination: Coordination, journal: Database, *, ignored: Collection[
 def given(coordination: Coordination, journal: Database) -> tuple[int, int]:
     """The highest epoch that any host can have been given, and the journal's own."""
     mark = read_mark(coordination)
-    with journal.engine.connect() as connection:
+    with journal.reading() as connection:
         own = _mark(connection).epoch
     return (own + GAP if mark is None else max(own, mark.epoch)), own
 
@@ -86,7 +86,7 @@ def believed(told: Iterable[commands.Registration], most: int) -> list[commands.
 def require(coordination: Coordination, journal: Database) -> int | None:
     """The journal's incarnation, None for one that never had any; raises `Restored`."""
     mark = read_mark(coordination)
-    with journal.engine.connect() as connection:
+    with journal.reading() as connection:
         return compare(mark, connection)
 
 

@@ -395,7 +395,7 @@ class MoveRun:
 
     def require_thawed(self) -> None:
         """Raise Parked while the move is frozen."""
-        with self.journal.engine.connect() as connection:
+        with self.journal.reading() as connection:
             why = freezes.over(connection, self.move_id)
         if why is not None:
             self.leave(f"move {self.move_id[:8]} waits: {why}")
@@ -478,7 +478,7 @@ class MoveRun:
             if getattr(self.row, name) != value:
                 orm.attributes.set_committed_value(self.row, name, value)
         if recorded and self.row.before is None:
-            with self.journal.engine.connect() as connection:
+            with self.journal.reading() as connection:
                 before = connection.scalar(_BEFORE, {"move": self.move_id})
             orm.attributes.set_committed_value(self.row, "before", before)
 

@@ -104,7 +104,7 @@ def _read(coordination: Coordination, move_id: str) -> tuple[Seen, int] | None:
 
 
 def _why(journal: Database, move_id: str, seen: Seen) -> str:
-    with journal.engine.connect() as connection:
+    with journal.reading() as connection:
         if connection.execute(_BEGUN, {"move": move_id, **msgspec.structs.asdict(seen)}).first() is not None:
             return ""
     does = "its undo of" if seen.direction == "revert" else "its step"

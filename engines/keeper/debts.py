@@ -146,7 +146,7 @@ class Collector:
         return debt.not_before is None or self._steady.passed(debt.not_before, debt.created_at, now)
 
     def _is_frozen(self, move_id: str) -> bool:
-        with self._journal.engine.connect() as connection:
+        with self._journal.reading() as connection:
             return freezes.over(connection, move_id) is not None
 
     def _collect_from(self, move_id: str, worker: Registration, owed: list[Debt]) -> None:

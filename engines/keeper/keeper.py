@@ -153,7 +153,7 @@ def read_snapshot(
     """
     racks = racks or {}
     posted, mark = board.posted(), incarnation.read_mark(coordination)
-    with journal.engine.connect() as connection:
+    with journal.reading() as connection:
         incarnation.compare(mark, connection)
         now = database_time(connection)
         rows = open_flows.under_way(connection)
@@ -356,7 +356,7 @@ class Keeper:
 
     def _is_filed(self) -> bool:
         """Whether anybody filed a flow since this was asked last; what was committed late is left to the next round."""
-        with self._journal.engine.connect() as connection:
+        with self._journal.reading() as connection:
             before, self._newest = self._newest, open_flows.newest(connection)
         return before != self._newest
 

@@ -95,7 +95,7 @@ def nobody_runs(row: sa.Row[Any]) -> str:
 
 def foreign(journal: Database, move_id: str) -> str | None:
     """What the move waits for when a flow of it has begun that no conductor can run any more; else None."""
-    with journal.engine.connect() as connection:
+    with journal.reading() as connection:
         row = open_flows.one(connection, move_id)
         unable = row is not None and not runs(row, daemons.runnable(connection))
         return nobody_runs(row) if row is not None and unable else None
@@ -103,7 +103,7 @@ def foreign(journal: Database, move_id: str) -> str | None:
 
 def waits_for(journal: Database, move_id: str, limits: Limits, racks: Racks) -> str | None:
     """What the queued move waits for, by the journal alone; None when it is held, or queued no more."""
-    with journal.engine.connect() as connection:
+    with journal.reading() as connection:
         if (move := open_flows.one_queued(connection, move_id)) is None:
             return None
         begun = open_flows.under_way(connection)

@@ -22,6 +22,8 @@ OTHERS: Final = {
 }
 END: Final = {"postgresql": "SELECT pg_terminate_backend({})", "mariadb": "KILL {}"}
 _ONE: Final = sa.text("SELECT 1")
+_PID: Final = sa.text("SELECT pg_backend_pid()")
+_STATE: Final = sa.text("SELECT state FROM pg_stat_activity WHERE pid = :pid")
 
 Server = postgres_server.Server | mariadb_server.Server
 
@@ -81,3 +83,30 @@ def test_connections_that_the_server_ended_are_replaced(make: str, server: Serve
     used(database)
     for each in (database, other):
         each.close()
+
+
+def test_a_look_begins_no_transaction_on_postgresql() -> None:
+    """Each would be two more questions; and after looks the connection is one for transactions again."""
+    with postgres_server.running_server() as server:
+        server.create(NAME)
+        database, other = Database(server.url(NAME)), Database(server.url(NAME))
+        with database.begin() as connection:
+            connection.execute(sa.text("CREATE TABLE numbers (number integer)"))
+        with database.reading() as connection, other.begin() as watching:
+            pid = connection.scalar(_PID)
+            assert watching.scalar(_STATE, {"pid": pid}) == "idle"
+        with database.read() as session, other.begin() as watching:
+            pid = session.scalar(_PID)
+            assert watching.scalar(_STATE, {"pid": pid}) == "idle"
+        connection = database.engine.connect()
+        transaction = connection.begin()
+        pid = connection.scalar(_PID)
+        with other.begin() as watching:
+            assert watching.scalar(_STATE, {"pid": pid}) == "idle in transaction"
+        connection.execute(sa.text("INSERT INTO numbers VALUES (1)"))
+        transaction.rollback()
+        connection.close()
+        with database.reading() as connection:
+            assert connection.scalar(sa.text("SELECT count(*) FROM numbers")) == 0
+        database.close()
+        other.close()

@@ -12,6 +12,7 @@ from sqlalchemy import exc
 
 from droveway.persistence import database
 from droveway.persistence.database import Database, DatabaseUnusable, file_of, sqlite_url, without_sql
+from droveway.persistence.journal.tables import Counter, JournalBase
 
 
 def test_a_transaction_that_has_to_wait_too_long_names_the_file(
@@ -82,6 +83,20 @@ def test_only_what_is_to_write_takes_the_lock(tmp_path: Path) -> None:
         writing.execute(sa.text("INSERT INTO rows VALUES (2)"))
     for each in (ours, others):
         each.close()
+
+
+def test_what_is_changed_in_what_was_read_is_never_written(tmp_path: Path) -> None:
+    """Nor for a statement that comes after the change, in the same session."""
+    ours = Database(sqlite_url(tmp_path / "journal.sqlite"))
+    with ours.begin() as connection:
+        JournalBase.metadata.tables["counters"].create(connection)
+        connection.execute(sa.insert(Counter), {"name": "epoch", "value": 1})
+    with ours.read() as session:
+        session.get_one(Counter, "epoch").value = 2
+        assert session.scalar(sa.select(Counter.value)) == 1
+    with ours.reading() as connection:
+        assert connection.scalar(sa.select(Counter.value)) == 1
+    ours.close()
 
 
 def test_the_connection_that_was_given_back_last_is_the_next_one(tmp_path: Path) -> None:
