@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy import orm
 
 from droveway.persistence.nova import evacuations
-from droveway.persistence.nova.cell import Instance, InstanceAction, InstanceExtra, Migration
+from droveway.persistence.nova.cell import BlockDeviceMapping, Instance, InstanceAction, InstanceExtra, Migration
 
 _ROWS: Final = (
     sa.select(
@@ -27,12 +29,23 @@ _ROWS: Final = (
         InstanceExtra.id,
         InstanceExtra.flavor,
         InstanceExtra.migration_context.is_not(None),
+        BlockDeviceMapping.volume_id,
+        BlockDeviceMapping.attachment_id,
     )
     .select_from(Instance)
     .outerjoin(Migration, sa.and_(Migration.uuid == sa.bindparam("move"), Migration.deleted == 0))
     .outerjoin(InstanceExtra, sa.and_(InstanceExtra.instance_uuid == Instance.uuid, InstanceExtra.deleted == 0))
+    .outerjoin(
+        BlockDeviceMapping,
+        sa.and_(
+            BlockDeviceMapping.instance_uuid == Instance.uuid,
+            BlockDeviceMapping.destination_type == "volume",
+            BlockDeviceMapping.deleted == 0,
+        ),
+    )
     .where(Instance.uuid == sa.bindparam("server"), Instance.deleted == 0)
 )
+"""One row for each volume, or one without any."""
 
 
 class Observed(NamedTuple):
@@ -57,6 +70,8 @@ class Observed(NamedTuple):
     """Holds the flavors cur, old and new, as JSON of instance_extra."""
     traces: bool
     """Tells that instance_extra has a migration context."""
+    attached: Mapping[str, str] = MappingProxyType({})
+    """Names the attachment of each of the server's volumes."""
 
 
 def observe(session: orm.Session, server: str, move: str, request: str) -> Observed | None:
@@ -64,9 +79,13 @@ def observe(session: orm.Session, server: str, move: str, request: str) -> Obser
 
     ``request`` is the id of the request by which the flow's action goes.
     """
-    row = session.execute(_ROWS, {"server": server, "move": move, "request": request}).first()
-    if row is None:
+    rows = session.execute(_ROWS, {"server": server, "move": move, "request": request}).all()
+    if not rows:
         return None
-    found = Observed(*row)
+    *columns, _volume, _attachment = rows[0]
+    found = Observed(*columns)
     evacuating = evacuations.is_under_way(found.task_state)
-    return found._replace(evacuated=found.migration is not None and (evacuating or found.evacuated))
+    return found._replace(
+        evacuated=found.migration is not None and (evacuating or found.evacuated),
+        attached={row.volume_id: row.attachment_id or "" for row in rows if row.volume_id is not None},
+    )

@@ -20,7 +20,7 @@ from droveway.flows.run import Run
 from droveway.flows.stands import START, Flavor, Side, Stands, Vm
 from droveway.flows.steps import overtaken
 from droveway.persistence.journal import attempts, kinds
-from droveway.persistence.nova import objects, servers
+from droveway.persistence.nova import objects
 from droveway.persistence.nova.vm_states import MOVABLE, TaskState, VmState
 from droveway.printable import SHORT
 
@@ -142,7 +142,7 @@ def require_own(ctx: Context) -> None:
     if row is None or row.task_state == TaskState.DELETING or row.evacuated:
         return
     record, walk = before(move), _walked(ctx)
-    attached = {} if ctx.step == _MOVES or not walk.volumes else _attached(ctx)
+    attached = {} if ctx.step == _MOVES else row.attached
     found = _found(move, row)
     if why := _older(ctx, walk, found, record, begun=row.begun) or _stale(walk, attached):
         _park(ctx, why)
@@ -203,7 +203,7 @@ def _walked(ctx: Context) -> _Walk:
         record = before(ctx.move)
         ids = {each.volume: frozenset({each.attachment}) for each in record.volumes}
         kept = _WALKS[run] = _Walk({name: _Volume(mine, known=mine) for name, mine in ids.items()})
-    if ctx.move.attempt not in kept.hosts:
+    if ctx.move.attempt and ctx.move.attempt not in kept.hosts:
         with run.journal.read() as session:
             kept.hosts = {each.attempt: each.host for each in attempts.tried(session, ctx.move.id)}
     rows = [row for row in run.step_runs() if row.seq > kept.behind]
@@ -262,8 +262,3 @@ def _vm_state(state: str | None) -> str:
 
 def _flavor_name(flavor: dict[str, Any] | None) -> str | None:
     return None if flavor is None else str(objects.flavor_data(flavor)["id"])
-
-
-def _attached(ctx: Context) -> dict[str, str]:
-    with ctx.run.cells.database(ctx.move.source_cell).read() as session:
-        return {row.volume_id or "": row.attachment_id or "" for row in servers.volumes(session, ctx.move.server)}

@@ -75,6 +75,10 @@ class NoRows:
 
     first = scalar
 
+    def all(self) -> list[Any]:
+        """No rows."""
+        return []
+
 
 class World:
     """What toy steps change: ``held`` is what stands, ``log`` all that ran."""
