@@ -18,23 +18,29 @@ SUCCESS = "Success"
 ERROR = "Error"
 
 # Built once, and run without the session's bookkeeping: a move opens and closes half a dozen events.
-_FIND: Final = sa.select(InstanceAction.id).where(
+_IS_REFERRED: Final = (
     InstanceAction.instance_uuid == sa.bindparam("server"),
     InstanceAction.request_id == sa.bindparam("request"),
     InstanceAction.deleted == 0,
 )
-_ANY_OPEN: Final = (InstanceActionEvent.action_id == sa.bindparam("row"), InstanceActionEvent.finish_time.is_(None))
+_FIND: Final = sa.select(InstanceAction.id).where(*_IS_REFERRED)
+_IS_OPEN: Final = InstanceActionEvent.finish_time.is_(None)
 _IS_NAMED: Final = InstanceActionEvent.event == sa.bindparam("named")
-_OPEN: Final = sa.select(InstanceActionEvent.id).where(*_ANY_OPEN, _IS_NAMED)
-_CLOSE_ALL: Final = (
+_FIND_WITH_EVENT: Final = sa.select(
+    InstanceAction.id,
+    sa.exists().where(InstanceActionEvent.action_id == InstanceAction.id, _IS_OPEN, _IS_NAMED),
+).where(*_IS_REFERRED)
+_END: Final = (
     sa.update(InstanceActionEvent)
-    .where(*_ANY_OPEN)
+    .where(_IS_OPEN)
     .values(finish_time=sa.bindparam("now"), result=sa.bindparam("outcome"), details=sa.bindparam("why"))
 )
-_CLOSE: Final = _CLOSE_ALL.where(_IS_NAMED)
-_TOUCH: Final = (
-    sa.update(InstanceAction).where(InstanceAction.id == sa.bindparam("row")).values(updated_at=sa.bindparam("now"))
+_END_ALL: Final = _END.where(InstanceActionEvent.action_id == sa.bindparam("row"))
+_END_NAMED: Final = _END.where(
+    InstanceActionEvent.action_id == sa.select(sa.func.min(InstanceAction.id)).where(*_IS_REFERRED).scalar_subquery(),
+    _IS_NAMED,
 )
+_TOUCH: Final = sa.update(InstanceAction).where(*_IS_REFERRED).values(updated_at=sa.bindparam("now"))
 _FAIL: Final = (
     sa.update(InstanceAction)
     .where(InstanceAction.id == sa.bindparam("row"), InstanceAction.message.is_distinct_from(ERROR))
@@ -72,17 +78,18 @@ def fail(session: orm.Session, ref: ActionRef, why: str | None) -> bool:
     connection = session.connection()
     if not connection.execute(_FAIL, {"row": action}).rowcount:
         return False
-    connection.execute(_CLOSE_ALL, {"row": action, "now": utcnow(), "outcome": ERROR, "why": why})
+    connection.execute(_END_ALL, {"row": action, "now": utcnow(), "outcome": ERROR, "why": why})
     return True
 
 
 def open_event(session: orm.Session, ref: ActionRef, event: str, host: str | None) -> None:
     """Begin an event of the action unless it is open already."""
-    action, connection = _find(session, ref), session.connection()
-    if action is None or connection.scalar(_OPEN, {"row": action, "named": event}) is not None:
+    connection, mine = session.connection(), _parameters(ref)
+    found = connection.execute(_FIND_WITH_EVENT, {**mine, "named": event}).first()
+    if found is None or found[1]:
         return
-    connection.execute(_ADD_EVENT, {"event": event, "action_id": action, "start_time": utcnow(), "host": host})
-    connection.execute(_TOUCH, {"row": action, "now": utcnow()})
+    connection.execute(_ADD_EVENT, {"event": event, "action_id": found[0], "start_time": utcnow(), "host": host})
+    connection.execute(_TOUCH, {**mine, "now": utcnow()})
 
 
 def close_event(session: orm.Session, ref: ActionRef, event: str) -> bool:
@@ -96,14 +103,15 @@ def fail_event(session: orm.Session, ref: ActionRef, event: str, why: str | None
 
 
 def _end(session: orm.Session, ref: ActionRef, event: str, result: str, why: str | None) -> bool:
-    action, connection = _find(session, ref), session.connection()
-    if action is None:
-        return False
-    now = utcnow()
-    ended = connection.execute(_CLOSE, {"row": action, "named": event, "now": now, "outcome": result, "why": why})
-    connection.execute(_TOUCH, {"row": action, "now": now})
+    connection, mine, now = session.connection(), _parameters(ref), utcnow()
+    ended = connection.execute(_END_NAMED, {**mine, "named": event, "now": now, "outcome": result, "why": why})
+    connection.execute(_TOUCH, {**mine, "now": now})
     return bool(ended.rowcount)
 
 
 def _find(session: orm.Session, ref: ActionRef) -> int | None:
-    return session.connection().scalar(_FIND, {"server": ref.server, "request": ref.request_id})
+    return session.connection().scalar(_FIND, _parameters(ref))
+
+
+def _parameters(ref: ActionRef) -> dict[str, str]:
+    return {"server": ref.server, "request": ref.request_id}
