@@ -43,6 +43,8 @@ class Rows:
     session: orm.Session
     instance: Instance
     action: actions.ActionRef
+    read: Migration | None = None
+    """The move's migration, where it was read with them."""
 
     @functools.cached_property
     def extra(self) -> InstanceExtra:
@@ -51,7 +53,7 @@ class Rows:
 
     def migration(self, ctx: Context) -> Migration:
         """The move's migration row."""
-        return servers.the_migration(self.session, ctx.move.id)
+        return self.read or servers.the_migration(self.session, ctx.move.id)
 
     def change(self, **columns: tuple[Any, Any]) -> None:
         """Compare and swap columns of the server's own row."""
@@ -75,15 +77,14 @@ def cell_rows(ctx: Context) -> Iterator[Rows]:
     with ctx.run.cells.transaction(move.source_cell, move.server, ctx.run.epoch) as session:
         action = actions.ActionRef(move.server, request_id(ctx))
         instance = servers.live(session, move.server, deleting=deleting)
+        migration = None
         if ctx.direction == "execute":
-            _require_not_evacuated(ctx, session, instance)
-        yield Rows(session, instance, action)
-
-
-def _require_not_evacuated(ctx: Context, session: orm.Session, row: Instance) -> None:
-    migration = servers.migration(session, ctx.move.id)
-    if migration is not None and evacuations.has_taken(session, row.uuid, row.task_state, migration.id):
-        raise Evacuated(evacuation.sentence(ctx.move.server_name, row.host, row.task_state, "so its rows stay"))
+            migration, evacuated = evacuations.of_move(session, move.id, instance.task_state)
+            if evacuated:
+                raise Evacuated(
+                    evacuation.sentence(move.server_name, instance.host, instance.task_state, "so its rows stay")
+                )
+        yield Rows(session, instance, action, migration)
 
 
 _KEPT: Final[weakref.WeakKeyDictionary[Run, dict[str, usage.Usage]]] = weakref.WeakKeyDictionary()

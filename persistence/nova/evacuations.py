@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy import orm
@@ -14,7 +14,7 @@ OVER: Final = ("done", "completed")
 """What Nova's migration says of a server that was evacuated; the second once the host that it left has cleaned up."""
 
 
-def made_since(server: sa.SQLColumnExpression[str], migration: sa.SQLColumnExpression[int]) -> sa.Exists:
+def made_since(server: sa.SQLColumnExpression[Any], migration: sa.SQLColumnExpression[int]) -> sa.Exists:
     """Tell in a statement whether Nova has evacuated the server since the migration with this id was made."""
     made = orm.aliased(Migration)
     return sa.exists().where(
@@ -27,6 +27,9 @@ def made_since(server: sa.SQLColumnExpression[str], migration: sa.SQLColumnExpre
 
 
 _EVACUATED: Final = sa.select(made_since(sa.bindparam("server"), sa.bindparam("after")))
+_OF_MOVE: Final = sa.select(Migration, made_since(Migration.instance_uuid, Migration.id)).where(
+    Migration.uuid == sa.bindparam("move"), Migration.deleted == 0
+)
 _REFUGE: Final = (
     sa.select(Migration.dest_compute)
     .where(
@@ -51,6 +54,12 @@ def has_taken(session: orm.Session, server: str, task: str | None, migration: in
     if is_under_way(task):
         return True
     return bool(session.scalar(_EVACUATED, {"server": server, "after": migration}))
+
+
+def of_move(session: orm.Session, move_id: str, task: str | None) -> tuple[Migration | None, bool]:
+    """Return the move's migration, and whether Nova evacuates its server, in this ``task``, or has done so since."""
+    found = session.execute(_OF_MOVE, {"move": move_id}).first()
+    return (None, False) if found is None else (found[0], is_under_way(task) or bool(found[1]))
 
 
 def refuge(session: orm.Session, server: str) -> str:

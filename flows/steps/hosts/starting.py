@@ -165,5 +165,5 @@ def _is_declared_down(ctx: Context, host: str) -> bool:
 def refuse_evacuated(ctx: Context, rows: Rows, so: str) -> None:
     """Raise StepError (``evacuated``) when Nova has taken the server, in the transaction that writes its rows."""
     row, name = rows.instance, ctx.move.server_name
-    if evacuations.has_taken(rows.session, row.uuid, row.task_state, rows.migration(ctx).id):
+    if rows.read is None and evacuations.has_taken(rows.session, row.uuid, row.task_state, rows.migration(ctx).id):
         raise Evacuated(evacuation.sentence(name, row.host, row.task_state, so))
