@@ -9,6 +9,7 @@ for itself (`reserved_host_cpus`, `reserved_host_memory_mb`, `reserved_host_disk
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
@@ -96,7 +97,7 @@ class Held:
     """One server's part in the sum: where it lives, its flavors and its open move, if any."""
 
     host: str | None
-    flavors: dict[str, dict[str, Any] | None]
+    flavors: Mapping[str, dict[str, Any] | None]
     """cur, old and new as fields of Nova's Flavor object."""
     source: str | None = None
     destination: str | None = None
@@ -171,6 +172,8 @@ def _held(connection: sa.Connection, host: str) -> list[Held]:
     ]
 
 
-def _flavor_fields(text: str | None) -> dict[str, dict[str, Any] | None]:
+@functools.lru_cache(maxsize=512)
+def _flavor_fields(text: str | None) -> Mapping[str, dict[str, Any] | None]:
+    # Most servers of a host have one of a few flavors, and each sum decodes those of all.
     stored = objects.decode(text or "{}")
     return {slot: objects.flavor_data(stored[slot]) if stored.get(slot) else None for slot in ("cur", "old", "new")}
