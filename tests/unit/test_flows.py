@@ -41,7 +41,7 @@ def test_every_step_is_undone_or_says_why_not(graph: Graph) -> None:
 def test_nothing_beyond_the_point_of_no_return_has_an_undo(graph: Graph) -> None:
     steps = list(graph.walk())
     beyond = steps[steps.index(graph.no_return) + 1 :]
-    assert beyond
+    assert beyond, f"{graph.kind} ends with its no_return: name an earlier step, or let one follow that ends the flow"
     assert all(step.no_undo for step in beyond)
 
 
