@@ -9,7 +9,12 @@ from droveway.errors import IllegalTransition
 
 
 class State(enum.StrEnum):
-    """Where a move stands."""
+    """Where a move stands.
+
+    Beside the tables of this module, `BEGUN` among them, some lists name the states that they mean, and a new one
+    is easily missed there: ``_GOING_ON`` of requests.py beside this, ``GOING`` of cli/commands/move.py and
+    ``_EXPECTED`` of audit/checks/migrations.py.
+    """
 
     QUEUED = "queued"
     RUNNING = "running"
