@@ -112,6 +112,7 @@ def test_every_inquiry_is_answered() -> None:
 
 
 def test_every_action_is_killed_at_each_of_its_effects(tmp_path: Path) -> None:
+    """Each is in the list of stages.  It is carried out, and killed, by tests/integration/test_worker_actions.py."""
     with cloud(tmp_path) as site:
         site.make_server()
         site.serve("alpha")
