@@ -112,7 +112,10 @@ def test_the_matrix_knows_where_each_point_of_a_kind_ends(kind: Kind) -> None:
 @EVERY
 def test_facts_of_a_kind_do_not_contradict_one_another(kind: Kind) -> None:
     """What its fields say together, see their docstrings."""
-    assert not (kind.ends_wait and kind.leads_to_wait), "who waits is not what ends the wait"
+    assert not (kind.ends_wait and kind.leads_to_wait), (
+        f"{kind.name} comes from the wait for confirm or revert, and is done in it: let leads_to_wait and ends_wait of "
+        f"{RECORDS} tell which of the two it is, for all that ask for them take each flow for one alone"
+    )
     assert kind.undone is not None or not kind.cancellable, "what goes forward only cannot be cancelled"
     assert kind.evacuation is not Evacuation.UNDONE or kind.undone is not None, "who goes forward only is not undone"
     assert not kind.leads_to_wait or kind.carries is Carries.TO_DESTINATION, "who did not move has nothing to confirm"
