@@ -399,7 +399,8 @@ def _was_kept(session: orm.Session, move: Move) -> bool:
 def _confirm_after(move: Move, kind: str, *, done: bool) -> int | None:
     """Seconds until the policy acts, None for one that never does, or a delete does, which confirms first.
 
-    After a confirm or revert that was undone the policy's whole time begins again.
+    After a confirm or revert that was undone the policy's whole time begins again.  One that is ``done`` is taken for
+    the forward flow, after which an automatic policy acts at once.
     """
     if move.delete_requested:
         return CONFIRM_AGAIN if kinds.of(kind).asked_for_by_deletes else 0
