@@ -260,6 +260,10 @@ class Coordination:
         """
         return _Watch(self, path, callback).stop
 
+    def watch_leaf(self, path: str, callback: Callable[[], None]) -> LeafWatch:
+        """Call back as `watch` does, of a node that has nothing below it; the watch tells whether it is there."""
+        return LeafWatch(self, path, callback)
+
     def close(self) -> None:
         """End the session; ephemeral nodes go with it."""
         self.client.stop()
@@ -306,8 +310,8 @@ class Coordination:
             raise CoordinationLost(f"ZooKeeper did not answer ({type(error).__name__})") from error
 
 
-class _Watch:
-    """Keeps one data watch and one child watch armed on a path."""
+class LeafWatch:
+    """Keeps a data watch armed on a path, and knows by it whether the node is there."""
 
     def __init__(self, coordination: Coordination, path: str, callback: Callable[[], None]) -> None:
         self._client = coordination.client
@@ -316,10 +320,13 @@ class _Watch:
         self._lock = threading.Lock()
         self._armed: set[str] = set()
         self._stopped = False
+        self.present: bool | None = None
+        """Whether the node is there; None while nobody can say."""
         self._client.add_listener(self._on_state)
         self._arm()
 
     def stop(self) -> None:
+        """Call back no more."""
         self._stopped = True
         self._client.remove_listener(self._on_state)
 
@@ -336,12 +343,11 @@ class _Watch:
     def _on_data(self, event: Any) -> None:
         self._changed("data", event)
 
-    def _on_children(self, event: Any) -> None:
-        self._changed("children", event)
-
     def _changed(self, which: str, event: Any) -> None:
         with self._lock:
             self._armed.discard(which)
+            if which == "data":
+                self.present = None
         # NONE is the end of a connection, which took the watch with it; `_on_state` arms it on the next one.
         if event.type != EventType.NONE:
             self._fire()
@@ -355,17 +361,29 @@ class _Watch:
     def _arm(self) -> None:
         with self._lock:
             try:
-                found = True
                 if "data" not in self._armed:
-                    found = self._client.exists(self._path, watch=self._on_data) is not None
+                    self.present = self._client.exists(self._path, watch=self._on_data) is not None
                     self._armed.add("data")
-                if found and "children" not in self._armed:
-                    self._client.get_children(self._path, watch=self._on_children)
-                    self._armed.add("children")
-            except exceptions.NoNodeError:
-                return  # it went between the two calls, which the data watch tells
+                self._arm_more()
             except (exceptions.KazooException, self._client.handler.timeout_exception):
                 LOG.debug("The watch on %s waits for the next connection", self._path)
+
+    def _arm_more(self) -> None:
+        """Arm what else there is to watch; raises as the client does."""
+
+
+class _Watch(LeafWatch):
+    """Keeps one data watch and one child watch armed on a path."""
+
+    def _on_children(self, event: Any) -> None:
+        self._changed("children", event)
+
+    def _arm_more(self) -> None:
+        if self.present is not False and "children" not in self._armed:
+            # It may go between the two calls, which the data watch tells.
+            with contextlib.suppress(exceptions.NoNodeError):
+                self._client.get_children(self._path, watch=self._on_children)
+                self._armed.add("children")
 
 
 class _Client(KazooClient):

@@ -163,14 +163,16 @@ class HostChannel:
         ``deadline`` seconds have passed.
         """
         host, key = command.host, command.key
-        stops = [self._coordination.watch(path, wakeup.set) for path in (result_path(host, key), worker_path(host))]
+        answer, worker = (
+            self._coordination.watch_leaf(path, wakeup.set) for path in (result_path(host, key), worker_path(host))
+        )
         began = seen = time.monotonic()
         waited = False
         try:
             while True:
                 try:
-                    result = self._read_result(command, check)
-                    up = self.is_up(host)
+                    result = None if answer.present is False and not waited else self._read_result(command, check)
+                    up = self.is_up(host) if worker.present is None else worker.present
                 except CoordinationLost:
                     result, up = None, True  # nothing is known of the worker while ZooKeeper is away
                 if result is not None:
@@ -192,8 +194,8 @@ class HostChannel:
                 waited = True
         finally:
             self._refused.pop(key, None)
-            for stop in stops:
-                stop()
+            for watch in (answer, worker):
+                watch.stop()
 
     def is_up(self, host: str) -> bool:
         """Whether the host's worker is up now."""

@@ -99,6 +99,31 @@ def test_a_watch_rings_for_all_changes(connect: Callable[[], Coordination]) -> N
     assert rang()
 
 
+def test_the_watch_of_a_leaf_tells_whether_it_is_there(connect: Callable[[], Coordination]) -> None:
+    one, two = connect(), connect()
+    wakeup = threading.Event()
+
+    def rang() -> bool:
+        heard = wakeup.wait(10)
+        wakeup.clear()
+        return heard
+
+    watch = one.watch_leaf("/droveway/w/n", wakeup.set)
+    assert watch.present is False
+    two.create("/droveway/w/n", b"1")
+    assert rang()
+    assert watch.present is True
+    two.delete("/droveway/w/n")
+    assert rang()
+    assert watch.present is False
+    expire(one)
+    assert rang()
+    until(lambda: watch.present is False)
+    two.create("/droveway/w/n", b"1")
+    until(lambda: watch.present is True)
+    watch.stop()
+
+
 def test_an_expired_session_loses_its_nodes_and_its_watches_go_on(connect: Callable[[], Coordination]) -> None:
     one, two = connect(), connect()
     lost, wakeup = threading.Event(), threading.Event()
