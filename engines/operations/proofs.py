@@ -2,7 +2,7 @@
 
 A host has to show what the step itself would have asked of it.
 
-Nothing is changed by it: the questions go under the epoch of the move's last claim, which rests.
+Nothing is changed by it: the questions go under the epoch of the move's last claim, which rests or is the asker's.
 """
 
 from __future__ import annotations

@@ -6,8 +6,10 @@ server is to live, and at a rest that host shows its disks whole.  Nothing is st
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import sys
+from collections.abc import Iterator
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -16,7 +18,7 @@ from sqlalchemy import orm
 from droveway import deadlines
 from droveway.clients.volume import ATTACHED
 from droveway.clients.zookeeper import Coordination
-from droveway.engines.conductor import fencing
+from droveway.engines.conductor import fencing, incarnation
 from droveway.engines.operations import left, settling_books
 from droveway.engines.operations.left import Left
 from droveway.engines.operations.proofs import HostChecks, Resting
@@ -119,7 +121,8 @@ def settle(site: Site, coordination: Coordination, name: str, where: str, *, who
     """Write it, and return what differed; nothing is written where nothing does.
 
     Raises `droveway.errors.Refused` for a move that a conductor may be at, another cell, a server on which somebody is
-    at work, and when the hosts do not show what the rows are to say.
+    at work, and when the hosts do not show what the rows are to say, and raises as
+    `droveway.engines.conductor.incarnation.require` does.
     """
     if not reason.strip():
         raise Refused("settling a cell needs a reason: say with --reason which copy was put back")
@@ -133,27 +136,43 @@ def settle(site: Site, coordination: Coordination, name: str, where: str, *, who
     if claim is not None and claim.released_at is None:
         raise Refused(f"conductor {claim.owner} is still clearing up after move {short}: ask again when it has")
     # What is held in Placement does not depend on what runs where.
-    running = where != PLACEMENT and _shown(site, coordination, found, flow)
-    case = _Case(site, found, flow, running=running)
-    epoch = fencing.claim(site.journal, move.id, f"{OPERATOR}{who}", quarantine_after=sys.maxsize)
-    try:
-        with deadlines.running(STEP, site.conf.conductor.step_deadline):
-            written = _write(case, where, epoch)
-    except ServerDeleted:
-        raise Refused(
-            f"cell {move.source_cell} has no row of server {move.server_name}, and there is no other copy of it: put a "
-            "newer copy of that database back"
-        ) from None
-    except Fenced:
-        raise Refused(
-            f"somebody took move {short} over meanwhile: nothing was written, ask again when it rests"
-        ) from None
-    else:
+    asks = where != PLACEMENT
+    with _claimed(site, coordination, move, who, asks=asks) as epoch:
+        case = _Case(site, found, flow, running=asks and _shown(site, coordination, found, flow))
+        try:
+            with deadlines.running(STEP, site.conf.conductor.step_deadline):
+                written = _write(case, where, epoch)
+        except ServerDeleted:
+            raise Refused(
+                f"cell {move.source_cell} has no row of server {move.server_name}, and there is no other copy of it: "
+                "put a newer copy of that database back"
+            ) from None
+        except Fenced:
+            raise Refused(
+                f"somebody took move {short} over meanwhile: nothing was written, ask again when it rests"
+            ) from None
         if written:
             _note(case, epoch, {"settled": where, "by": who, "reason": reason, "wrote": written})
-    finally:
-        fencing.release(site.journal, move.id, epoch)
     return written
+
+
+@contextlib.contextmanager
+def _claimed(site: Site, coordination: Coordination, move: Move, who: str, *, asks: bool) -> Iterator[int]:
+    """Claim the move, and give it back; with ``asks`` hosts take questions meanwhile, of a move that has ended too."""
+    epoch = fencing.claim(site.journal, move.id, f"{OPERATOR}{who}", quarantine_after=sys.maxsize)
+    opens = asks and State(move.state) in ENDED
+    try:
+        if asks:
+            # Before any host is told of it, as with each other epoch.
+            incarnation.raise_mark(coordination, incarnation.require(coordination, site.journal), epoch)
+        if opens:
+            fencing.clear_tombstone(site.journal, coordination, move.id, epoch)
+        yield epoch
+    finally:
+        # The claim stays where the tombstone could not be written: a conductor clears up after it.
+        if opens:
+            fencing.write_tombstone(coordination, move.id, epoch)
+        fencing.release(site.journal, move.id, epoch)
 
 
 def _write(case: _Case, where: str, epoch: int) -> list[str]:
@@ -187,10 +206,7 @@ def _shown(site: Site, coordination: Coordination, found: Left, flow: MoveFlow) 
     """Whether the guest runs where the server is to live; raises Refused unless the hosts show that it may."""
     move = found.move
     with site.journal.read() as session:
-        epoch = fencing.standing_epoch(session, move.id) or 0
         sequence = session.scalar(_LAST_STEP, {"move": move.id}) or 0
-    if State(move.state) in ENDED:
-        fencing.clear_tombstone(site.journal, coordination, move.id, epoch)
     checks = HostChecks(
         site,
         coordination,
@@ -204,9 +220,6 @@ def _shown(site: Site, coordination: Coordination, found: Left, flow: MoveFlow) 
         elsewhere = checks.state(other) if other != home else None
     except Fenced as error:
         raise checks.refused(str(error)) from None
-    finally:
-        if State(move.state) in ENDED:
-            fencing.write_tombstone(coordination, move.id, epoch)
     if elsewhere is not None and elsewhere.running:
         raise checks.refused(f"the guest runs on host {other}, and the journal left the server on {home}")
     if found.rests and (state is None or not shows_disks(state, found.record)):

@@ -31,14 +31,15 @@ from support.rows.moving_rows import (
 
 from droveway.clients.volume import Attachment
 from droveway.clients.zookeeper import TOMBSTONE, epoch_path
-from droveway.engines.conductor import fencing
+from droveway.engines.conductor import fencing, incarnation
 from droveway.engines.operations import left, settling_cells
-from droveway.errors import Fenced, Refused
+from droveway.errors import CoordinationLost, Fenced, Refused
 from droveway.flows.before import as_json
 from droveway.persistence.database import Database, sqlite_url
+from droveway.persistence.journal import moves
 from droveway.persistence.journal import tables as journal
 from droveway.persistence.journal.states import State
-from droveway.persistence.journal.tables import Claim, Move, MoveFlow, MoveStep
+from droveway.persistence.journal.tables import OPERATOR, Claim, Move, MoveFlow, MoveStep
 from droveway.persistence.nova import api, objects, usage
 from droveway.persistence.nova import base as nova_base
 from droveway.persistence.nova.cell import (
@@ -50,7 +51,7 @@ from droveway.persistence.nova.cell import (
 )
 from droveway.persistence.nova.cell_hosts import ComputeNode
 from droveway.persistence.nova.cells import FENCE_KEY
-from droveway.persistence.restored import EPOCH
+from droveway.persistence.restored import EPOCH, INCARNATION
 from droveway.wire.commands import GuestState
 
 LARGE: Final = {
@@ -290,6 +291,59 @@ def test_the_grave_of_a_move_that_is_over_is_closed_again(restored: Restored, st
     restored.settle()
     node = restored.hosts.get(epoch_path(MOVE))
     assert (node[0] == TOMBSTONE) is buried
+
+
+def test_hosts_are_asked_under_a_claim_that_stands(restored: Restored, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By it the grave is closed again of a command that is killed meanwhile, and no later journal gives it out anew."""
+    post, stood = restored.hosts.create_guarded, []
+
+    def look(path: str, data: bytes, **guard: Any) -> bool:
+        claim, mark = restored.claim(), incarnation.read_mark(restored.hosts)  # type: ignore[arg-type]
+        stood.append((claim.owner, claim.released_at, mark is not None and mark.epoch == claim.epoch))
+        return post(path, data, **guard)
+
+    with restored.moving.journal.write() as session:
+        session.add(journal.Counter(name=INCARNATION, value=7))
+    restored.rest("done")
+    restored.hosts.create(epoch_path(MOVE), TOMBSTONE)
+    monkeypatch.setattr(restored.hosts, "create_guarded", look)
+    restored.settle()
+    assert stood == [(f"{OPERATOR}ann", None, True)] * 2
+    assert {each.epoch for each in restored.hosts.asked} == {restored.claim().epoch}
+
+
+@pytest.mark.parametrize("shown", [RUNS, EMPTY])
+def test_a_grave_that_could_not_be_closed_keeps_the_claim(
+    restored: Restored, monkeypatch: pytest.MonkeyPatch, shown: GuestState
+) -> None:
+    """Once its command counts as dead a conductor clears up after it, whatever the hosts have shown."""
+
+    def lose(*_facts: object) -> None:
+        raise CoordinationLost("ZooKeeper did not answer")
+
+    restored.rest("done", flow_uuid=None)
+    restored.show(EMPTY, shown)
+    restored.hosts.create(epoch_path(MOVE), TOMBSTONE)
+    with monkeypatch.context() as patched:
+        patched.setattr(fencing, "write_tombstone", lose)
+        with pytest.raises(CoordinationLost):
+            restored.settle()
+    assert restored.hosts.get(epoch_path(MOVE))[0] == str(restored.claim().epoch).encode()
+    with restored.moving.journal.write() as session:
+        session.execute(sa.update(MoveFlow).values(ended_at=NOW))
+        session.execute(sa.update(Claim).values(claimed_at=NOW - moves.OPERATOR_WRITES))
+        assert [move.id for move, _flow in moves.unreleased_flows(session)] == [MOVE]
+
+
+@pytest.mark.parametrize(("state", "where"), [("verifying", CELL), ("done", "placement")])
+def test_a_claim_that_opened_no_grave_closes_none(
+    restored: Restored, monkeypatch: pytest.MonkeyPatch, state: str, where: str
+) -> None:
+    restored.rest(state)
+    monkeypatch.setattr(fencing, "write_tombstone", None)
+    monkeypatch.setattr(settling_cells.settling_books, "write", lambda *_facts: [])
+    restored.settle(where)
+    assert restored.claim().released_at is not None
 
 
 def test_the_request_spec_is_written_in_the_api_database_alone(restored: Restored) -> None:
