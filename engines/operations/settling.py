@@ -113,7 +113,11 @@ def leave(site: Site, name: str, step: str, *, who: str, reason: str) -> Move:
             )
             moves.leave(session, move.id, "left-as-is", f"{who} left it as it is: {reason}")
     except Exception:
-        fencing.release(site.journal, move.id, epoch)
+        # The end may be stored though nobody heard of it.
+        with site.journal.read() as session:
+            rests = moves.get(session, move.id).state == move.state
+        if rests:
+            fencing.release(site.journal, move.id, epoch)
         raise
     # The claim stays: by it whoever runs moves finds an end that is to be cleared up after, commands of hosts too.  So
     # it is called by another name than that of a command that gives its claim back.

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import re
+import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from sqlalchemy import exc
 from support.rigs.engine_rig import Crash, Rig, embedded_rig, fault
 
+from droveway.clients.zookeeper import TOMBSTONE, epoch_path
 from droveway.engines.conductor import fencing
 from droveway.engines.conductor.taskflow import details
 from droveway.engines.operations import settling
 from droveway.errors import Fenced, Refused, StepError
 from droveway.flows.graph import Graph
 from droveway.flows.steps.hosts import copying, host
+from droveway.persistence.database import SqliteDialect
 from droveway.persistence.journal import kinds, moves, requests
 from droveway.persistence.journal.tables import Claim, Move
 
@@ -164,6 +170,49 @@ def test_settling_is_one_transaction(rig: Rig, monkeypatch: pytest.MonkeyPatch) 
             settle(rig, move, "finish", done=False)
     assert (states(), claim_of(rig, move).epoch, len(rig.history(move))) == before
     assert rig.move(move).state == "needs-operator"
+
+
+@pytest.mark.parametrize(
+    ("stored", "state", "clears_up"), [(True, "cancelled", True), (False, "needs-operator", False)]
+)
+def test_an_end_of_which_nobody_heard_keeps_the_claim(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, state: str, *, stored: bool, clears_up: bool
+) -> None:
+    """By it a conductor finds what is to be cleared up; a move that still rests is given back."""
+    move = parked(rig, "x finish")
+    rig.post(move)
+    ends, lost = moves.leave, []
+
+    def leave(*facts: Any) -> None:
+        ends(*facts)
+        lost.append(move)
+
+    def commit(dialect: SqliteDialect, connection: Any) -> None:
+        unheard = lost and lost.pop()
+        if stored or not unheard:
+            super(SqliteDialect, dialect).do_commit(connection)
+        if unheard:
+            raise sqlite3.OperationalError("the connection was lost")
+
+    conf = SimpleNamespace(conductor=SimpleNamespace(step_deadline=60.0))
+    site: Any = SimpleNamespace(journal=rig.journal, conf=conf)
+    with monkeypatch.context() as patched:
+        patched.setattr(settling, "_close_books", lambda *_facts: None)
+        patched.setattr(moves, "leave", leave)
+        patched.setattr(SqliteDialect, "do_commit", commit)
+        with pytest.raises(exc.OperationalError):
+            settling.leave(site, move, "finish", who="ann", reason="nobody mends it")
+    assert rig.move(move).state == state
+    with rig.journal.read() as session:
+        assert [left.id for left, _flow in moves.unreleased_flows(session)] == [move] * clears_up
+    assert (claim_of(rig, move).released_at is None) is clears_up
+    if clears_up:
+        host = rig.host()
+        assert host.turn() == [True]
+        assert claim_of(rig, move).released_at is not None
+        node = rig.session().get(epoch_path(move))
+        assert node is not None
+        assert node[0] == TOMBSTONE
 
 
 def test_a_step_whose_result_is_read_later_is_not_settled_as_done(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
