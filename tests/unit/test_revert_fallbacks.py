@@ -1,4 +1,4 @@
-"""What a revert goes on with where a host that a person declared down could not tell it."""
+"""What a revert goes on with, and what it keeps, where a host that a person declared down could not tell it."""
 
 from __future__ import annotations
 
@@ -18,8 +18,11 @@ from droveway.errors import StepError
 from droveway.flows.before import as_json
 from droveway.flows.run import DECLARED_DOWN, Context, MoveOptions
 from droveway.flows.steps import reverting
+from droveway.flows.steps.hosts import clearing
+from droveway.persistence.journal.debts import RENAME
 from droveway.persistence.nova.cell import BlockDeviceMapping
 from droveway.wire import commands
+from droveway.wire.values import ACTION_VERSION
 
 EMPTY: Final = "0b1e7c55-0000-4a63-8d4e-2a0f2a0c9b16"
 """The attachment that was reserved for the source."""
@@ -43,6 +46,7 @@ class Reverting(Moving):
             complete=lambda _attachment: None,
             shown=lambda attachment: {"id": attachment, "volume_id": VOLUME, "connection_info": {}},
         )
+        self.owed: list[tuple[str, str, msgspec.Struct, str]] = []
         before = record(
             vm_state="stopped", guest=guest(disk("disk", MIB), definition="as before the move", connector=RECORDED)
         )
@@ -65,6 +69,14 @@ class Reverting(Moving):
     def void(_step: str, *, host: str) -> bool:
         """No host owed anything."""
         return False
+
+    def owe(self, _step: str, *, host: str, action: str, details: msgspec.Struct, after: str, **_others: Any) -> None:
+        """Write the debt down, and the host that it waits for."""
+        self.owed.append((host, action, details, after))
+
+    def workers(self) -> dict[str, Any]:
+        """List the hosts whose workers are up, each of this release."""
+        return {host: SimpleNamespace(actions=[f"{RENAME}@{ACTION_VERSION}"]) for host in super().workers()}
 
     def command(self, *facts: Any, host: str, action: str, details: msgspec.Struct, **others: Any) -> dict[str, Any]:
         """Answer unless the host is declared down; the source tells its connector beside what was set aside there."""
@@ -133,3 +145,35 @@ def test_a_guest_that_its_dead_host_did_not_show_is_defined_as_before_the_move(
     defined = moving.told[1]
     assert isinstance(defined, commands.DefineGuest)
     assert (defined.definition, defined.volumes) == (definition, [])
+
+
+UNDEFINED: Final = (DESTINATION, "define_guest", "revert")
+RENAMED: Final = (DESTINATION, RENAME, "execute")
+
+
+@pytest.mark.parametrize(
+    ("storage", "done"), [("copy", [UNDEFINED, RENAMED]), ("shared", [UNDEFINED])], ids=["apart", "shared"]
+)
+def test_in_a_shared_directory_the_disks_keep_their_name_beside_a_dead_source(
+    moving: Reverting, storage: str, done: list[Any]
+) -> None:
+    """There the destination shows the server's own: to rename them would take them from it, and only the guest goes."""
+    moving.row.storage = storage
+    moving.place(SOURCE, None, "reverted")
+    moving.says[DESTINATION] = guest(disk("disk", MIB))
+    moving.down = {SOURCE}
+    told = clearing.discard_left_copy(moving.step("discard_destination"))
+    assert moving.commands == done
+    discard = commands.DiscardDestination(same_directory=storage == "shared")
+    assert moving.owed == [(DESTINATION, "discard_destination", discard, SOURCE)]
+    assert told["owes"] == DESTINATION
+
+
+@pytest.mark.parametrize("storage", ["copy", "shared"])
+def test_where_no_disks_were_left_nothing_is_owed(moving: Reverting, storage: str) -> None:
+    moving.row.storage = storage
+    moving.place(SOURCE, None, "reverted")
+    moving.says[DESTINATION] = guest()
+    moving.down = {SOURCE}
+    clearing.discard_left_copy(moving.step("discard_destination"))
+    assert (moving.commands, moving.owed) == ([UNDEFINED], [])
