@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from droveway.cli.base import Command, OfServer
 from droveway.cli.commands.move import OfMove, nobody
 from droveway.cli.view.spans import seconds, seconds_or_none
+from droveway.cli.view.way import way
 from droveway.printable import SHORT, printable
 
 if TYPE_CHECKING:
@@ -267,10 +268,9 @@ def sentence(move: Move, instead: str | None = None) -> str:
     from droveway.cli.commands.move import facts
 
     shown = facts(move)
-    way = f"{shown['source']} → {shown['destination'] or '?'}"
+    hosts = way(shown["kind"], shown["state"], shown["source"], shown["destination"])
     name = printable(move.server_name)
     reason = shown["error"] or shown["waits_for"] or shown["health_reason"]
     why = f": {printable(reason)}" if reason else ""
-    return (
-        f"move {move.id[:SHORT]}  {move.kind} {name}  {way}  {move.state}{why}\n  {printable(instead or shown['next'])}"
-    )
+    then = printable(instead or shown["next"])
+    return f"move {move.id[:SHORT]}  {move.kind} {name}  {hosts}  {move.state}{why}\n  {then}"

@@ -8,6 +8,7 @@ from typing import Any
 
 from droveway.cli.view import choice, marks
 from droveway.cli.view.columns import part, relative, size, span
+from droveway.cli.view.way import way
 from droveway.printable import SHORT, printable
 
 
@@ -22,8 +23,8 @@ def page(facts: Mapping[str, Any], *, terminal: bool, coloured: bool) -> str:
 
 def _what(facts: Mapping[str, Any]) -> str:
     change = "" if facts["old_flavor"] == facts["new_flavor"] else f", {facts['old_flavor']} → {facts['new_flavor']}"
-    way = f"{facts['source']} → {facts['destination'] or '?'}"
-    return f"{facts['id'][:SHORT]}  {facts['kind']} {facts['server_name']}, {way}{change}"
+    hosts = way(facts["kind"], facts["state"], facts["source"], facts["destination"])
+    return f"{facts['id'][:SHORT]}  {facts['kind']} {facts['server_name']}, {hosts}{change}"
 
 
 def _asked(facts: Mapping[str, Any]) -> str:

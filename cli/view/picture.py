@@ -12,6 +12,7 @@ from droveway.cli.view import rate
 from droveway.cli.view.columns import part, size, span
 from droveway.cli.view.marks import DONE, FAILED, RUNNING
 from droveway.cli.view.rate import Series
+from droveway.cli.view.way import way
 from droveway.printable import SHORT, printable
 
 if TYPE_CHECKING:
@@ -68,7 +69,8 @@ class Picture:
         """The move, its server and its hosts."""
         move = self.move
         name = printable(move.server_name)
-        return f"move {move.id[:SHORT]}  {move.kind} {name}  {move.source_host} → {move.dest_host or '?'}"
+        hosts = way(move.kind, move.state, move.source_host, move.dest_host)
+        return f"move {move.id[:SHORT]}  {move.kind} {name}  {hosts}"
 
     @property
     def done(self) -> int:

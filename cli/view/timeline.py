@@ -15,6 +15,7 @@ from cliff.formatters import base
 from droveway.cli.view import choice, marks
 from droveway.cli.view.columns import span
 from droveway.cli.view.timeline_style import STYLE
+from droveway.cli.view.way import way
 from droveway.printable import SHORT
 
 if TYPE_CHECKING:
@@ -124,7 +125,7 @@ class Axis:
 def page(facts: Mapping[str, Any], steps: Sequence[View], now: dt.datetime) -> str:
     """The whole file; steps that have not ended are drawn until ``now`` (UTC, naive)."""
     title = f"move {facts['id'][:SHORT]}: {facts['kind']} {facts['server_name']}"
-    way = f"{facts['source']} → {facts['destination'] or '?'}"
+    hosts = way(facts["kind"], facts["state"], facts["source"], facts["destination"])
     why = f": {facts['error']}" if facts["error"] else ""
     axis = Axis([(step.started_at, step.ended_at or now) for step in steps])
     bars = [_bar(step, axis, now) for step in steps]
@@ -132,7 +133,7 @@ def page(facts: Mapping[str, Any], steps: Sequence[View], now: dt.datetime) -> s
     return (
         '<!DOCTYPE html>\n<html lang="en">\n'
         f'<head><meta charset="utf-8"/><title>{_text(title)}</title><style>{STYLE}</style></head>\n<body>\n'
-        f"<h1>{_text(title)}, {_text(way)}</h1>\n<p><b>{_text(facts['state'])}</b>{_text(why)}</p>\n"
+        f"<h1>{_text(title)}, {_text(hosts)}</h1>\n<p><b>{_text(facts['state'])}</b>{_text(why)}</p>\n"
         f"<p>{_text(facts['id'])}, asked for {_clock(facts['created'])} UTC</p>\n"
         f"{_drawing(bars, lanes, axis)}\n{_table(bars, lanes)}\n</body>\n</html>\n"
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import html
 import io
 import os
 import signal
@@ -12,7 +13,8 @@ import pytest
 from rich.console import Console
 
 from droveway.cli.commands.move import facts, owner
-from droveway.cli.view import live, marks, move_page, watching
+from droveway.cli.commands.request import sentence
+from droveway.cli.view import live, marks, move_page, timeline, watching
 from droveway.cli.view.picture import Picture, ahead
 from droveway.persistence.journal.tables import Move, MoveFlow, MoveStep
 
@@ -239,6 +241,24 @@ def test_the_page_of_a_running_move() -> None:
     assert page["owner"] == "c2, since 5 min ago (epoch 8123); before it 1 in a row ended in the middle"
     assert page["progress"] == "8.0 of 16.0 GiB (50 %), resumed at 2.0 GiB, told 0 s ago"
     assert page["next"] == "nothing to do"
+
+
+WAYS = [
+    ({"dest_host": "host3", "state": "failed"}, "host1 → host3"),
+    ({"dest_host": None}, "host1 → ?"),
+    *(({"dest_host": None, "state": state}, "host1") for state in ("failed", "cancelled", "done")),
+    ({"dest_host": None, "state": "deleting", "kind": "delete"}, "host1"),
+]
+
+
+@pytest.mark.parametrize(("columns", "way"), WAYS)
+def test_a_destination_that_is_never_chosen_is_no_question(columns: dict[str, Any], way: str) -> None:
+    """Wherever people read of the move: as it is watched, on its page, in its timeline and behind each command."""
+    of = move(**columns)
+    assert picture([], **columns).title.endswith(f" web  {way}")
+    assert shown(of)["move"].endswith(f" web, {way}")
+    assert f" web, {html.escape(way)}</h1>" in timeline.page(facts(of), [], at(0))
+    assert f" web  {way}  {of.state}\n" in sentence(of)
 
 
 def test_the_page_tells_how_fast_the_bytes_come_and_when_all_are_there() -> None:
