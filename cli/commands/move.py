@@ -232,7 +232,7 @@ def frozen_by(site: Site, move: View) -> str | None:
         return freezes.over(session, move.id)
 
 
-def unattended(site: Site, move: View) -> str | None:
+def unattended(site: Site, move: Move | View) -> str | None:
     """Name the command that makes a move go on in a lab that nobody runs; None where it needs none."""
     deleting = move.state == "verifying" and move.delete_requested
     if move.hold or not (deleting or move.state in GOING) or site.is_run():

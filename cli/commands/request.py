@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from droveway.cli.base import Command, OfServer
-from droveway.cli.commands.move import OfMove, nobody
+from droveway.cli.commands.move import OfMove, nobody, unattended
 from droveway.cli.view.spans import seconds, seconds_or_none
 from droveway.cli.view.way import way
 from droveway.printable import SHORT, printable
@@ -116,7 +116,7 @@ class Resume(Command):
             self.note(move)
         if not found:
             print("no move can go on by itself")
-        return max((finish(move, *AT_REST) for move in found), default=0)
+        return max((finish(lab, move, *AT_REST) for move in found), default=0)
 
 
 class PurgeKept(OfMove):
@@ -169,7 +169,7 @@ class Wait(OfMove):
 
         site = self.site(parsed_args)
         move = watching.wait(site, parsed_args.move, parsed_args.timeout)
-        return TIMED_OUT if move is None else finish(move, *AT_REST)
+        return TIMED_OUT if move is None else finish(site, move, *AT_REST)
 
 
 class Watch(OfMove):
@@ -179,7 +179,8 @@ class Watch(OfMove):
         """One line a change, or a live view on a terminal."""
         from droveway.cli.view import watching
 
-        return finish(watching.follow(self.site(parsed_args), parsed_args.move, self.app.stdout), *AT_REST)
+        site = self.site(parsed_args)
+        return finish(site, watching.follow(site, parsed_args.move, self.app.stdout), *AT_REST)
 
 
 AT_REST: Final = ("verifying", "done", "reverted")
@@ -235,7 +236,7 @@ def carry(command: Command, site: Site, move: Move, *wanted: str, lines: bool = 
         command.app.stderr.write(f"warning: {why}\n")
     with watching.carrying(site, move.id, command.app.stderr, lines=lines):
         move = move_requests.carry(site, move.id)
-    return finish(move, *wanted)
+    return finish(site, move, *wanted)
 
 
 def move_spec(parsed_args: argparse.Namespace, *, flavor: str | None, host: str | None) -> MoveSpec:
@@ -254,12 +255,12 @@ def move_spec(parsed_args: argparse.Namespace, *, flavor: str | None, host: str 
     )
 
 
-def finish(move: Move, *wanted: str) -> int:
+def finish(site: Site, move: Move, *wanted: str) -> int:
     """Say how the move stands and return the exit code of a command that wanted one of these states."""
     from droveway.engines.operations.move_requests import outcome
     from droveway.persistence.journal.states import State
 
-    print(sentence(move))
+    print(sentence(move, unattended(site, move)))
     return outcome(move, frozenset(State(state) for state in wanted))
 
 
