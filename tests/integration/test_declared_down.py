@@ -206,6 +206,24 @@ def test_what_nova_left_of_its_revert_is_kept_without_the_source(lab: Stage, ser
     balanced(lab, "host1")
 
 
+def test_in_a_shared_directory_nothing_of_what_nova_reverted_is_kept(lab: Stage) -> None:
+    """The destination shows the server's own disks: they keep their name, and stay when it does what it owes."""
+    lab.cli("lab", "server", "create", "shared", "--host", "host3", *WORDS)
+    nova = Nova(lab, "shared")
+    lab.cli("server", "migrate", "shared", "--host", "host4")
+    nova.revert(lab.move("shared").id)
+    disk = lab.directory("host4", "shared") / "disk"
+    own = disk.stat().st_ino
+    burn(lab, "host3")
+    lab.cli("server", "revert", "shared")
+    assert "discard_destination" in owed_by(lab, "host4")
+    assert (disk.stat().st_ino, list(disk.parent.parent.glob("*_keep-*"))) == (own, [])
+    come_back(lab, "host3")
+    balanced(lab, "host3")
+    assert disk.stat().st_ino == own
+    lab.cli("lab", "server", "delete", "shared")
+
+
 def test_where_nova_left_nothing_of_its_revert_nothing_is_owed(lab: Stage, server: str) -> None:
     nova = Nova(lab, server)
     nova.revert(moved(lab, server))

@@ -139,6 +139,9 @@ def test_its_source_is_away_so_the_delete_waits(lab: Stage, server: str) -> None
         assert [row for row in lab.history(move) if row.flow == "confirm"] == []
         assert "is to be deleted" in waiting["next"]
         assert waiting["next"].endswith(f"then: droveway lab server delete {server}")
+        # Nothing goes on by itself in a lab, so that each command says what to do.
+        told = lab.cli("move", "resume", move)
+        assert told.endswith(f"then: droveway lab server delete {server}\n")
         assert lab.server(server).task_state == TaskState.DELETING
         assert lab.directory("host1", server, "_resize").exists()
         assert "is being deleted" in lab.refused("server", "revert", server)
