@@ -19,13 +19,13 @@ WORK: Final = ROOT / ".venv"
 """Where the benchmarks keep their files: on the disk of the checkout, never in memory."""
 
 PAGE: Final = ROOT / "docs" / "benchmarks.rst"
-FIGURES: Final = ROOT / "docs" / "benchmarks.json"
+FIGURES: Final = ROOT / "docs" / "data" / "benchmarks.json"
 ORDER: Final = ("engine", "move", "copy", "wire", "daemons")
 ROUNDS: Final = 10
 COMMITS: Final = 20
 
 HEAD: Final = """\
-.. Written by tools/bench from docs/benchmarks.json: run tools/bench engine, move, copy, wire or daemons.
+.. Written by tools/bench from docs/data/benchmarks.json: run tools/bench engine, move, copy, wire or daemons.
 
 ==========
 Benchmarks
