@@ -130,7 +130,7 @@ class MoveConductor(JobConductor):
             return True
         # The epoch is taken, so an older claimant can write no more; if the lock went meanwhile, neither may we.
         if self.has_lost(job) or not self._coordination.live():
-            fencing.release(self._resources.journal, posting.move, epoch)
+            self._release_unended(posting, epoch)
             return False
         try:
             return self._run_claimed(posting, epoch)
@@ -143,11 +143,17 @@ class MoveConductor(JobConductor):
             self._drop_fences(move, epoch)
             return False
         except Exception:
-            # Noticed and given back: no unclean end, which would count towards quarantine.  But the end of the flow
-            # may be stored though nobody heard of it: the claim is what tells that it is still to be cleared up after.
-            if self._wanted(posting) is not None:
-                fencing.release(self._resources.journal, posting.move, epoch)
+            # Noticed and given back: no unclean end, which would count towards quarantine.
+            self._release_unended(posting, epoch)
             raise
+
+    def _release_unended(self, posting: Posting, epoch: int) -> None:
+        """Give the claim back, unless the flow has ended: it then tells that nobody has cleared up after it yet.
+
+        The end may be stored though nobody heard of it, by this claim or by the one before.
+        """
+        if self._wanted(posting) is not None:
+            fencing.release(self._resources.journal, posting.move, epoch)
 
     def _claim(self, posting: Posting, job: MoveJob) -> int | None:
         """Take the next epoch; None for a move that is quarantined, and parked."""

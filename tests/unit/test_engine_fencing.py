@@ -15,6 +15,7 @@ from taskflow.exceptions import StorageFailure
 
 from droveway.clients.zookeeper import TOMBSTONE, epoch_path, progress_path, result_path
 from droveway.engines.conductor import fencing, progress
+from droveway.engines.conductor.conductor import END_OF_FLOW
 from droveway.engines.conductor.fencing import Quarantined
 from droveway.engines.conductor.progress import ProgressNote
 from droveway.engines.conductor.taskflow.backend import FlowBackend
@@ -478,3 +479,32 @@ def test_the_end_of_a_flow_clears_what_came_late_for_the_flows_before(rig: Rig) 
     assert rig.move(move).state == "done"
     assert [host.coordination.get(path) for path in late] == [None, None]
     assert host.coordination.get(another) is not None
+
+
+def test_a_claim_that_is_lost_behind_the_end_of_its_flow_leaves_the_clearing_to_the_next(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who ended it died before it cleared up; the next looked before that end, and lost its lock behind its claim."""
+    move = rig.submit()
+    rig.post(move)
+    first, second, third = rig.host(), rig.host(), rig.host()
+
+    def killed(_move: str, step: str, _direction: str, _phase: str) -> None:
+        if step == END_OF_FLOW:
+            raise Crash
+
+    rig.probe = killed
+    with pytest.raises(Crash):
+        first.turn()
+    first.die()
+    rig.probe = None
+    assert rig.cells.fences
+    with monkeypatch.context() as lost:
+        lost.setattr(second.conductor, "_is_due", lambda _posting: True)
+        answers = iter([False, True])
+        lost.setattr(second.conductor, "has_lost", lambda _job: next(answers))
+        assert second.turn() == [False]
+    assert claim_of(rig, move).released_at is None
+    assert third.turn() == [True]
+    assert rig.cells.fences == {}
+    assert claim_of(rig, move).released_at is not None
