@@ -124,14 +124,14 @@ class Database:
 
     @contextlib.contextmanager
     def read(self) -> Iterator[orm.Session]:
-        """A session for reading, each statement as in `reading`; what is changed in its objects is never written."""
+        """Open a session for reading, each statement as in `reading`; what changes in its objects is never written."""
         # Its close detaches what was read before it rolls back, which would expire what the caller still looks at.
         with orm.Session(self._readers(), expire_on_commit=False, autoflush=False) as session:
             yield session
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[sa.Connection]:
-        """A connection for reading.
+        """Open a connection for reading.
 
         On SQLite all of its statements read what was committed before the first one, on a server each what is
         committed when it begins: there a transaction, which isolates no more than that, would be asked for in vain.

@@ -78,46 +78,44 @@ def test_the_adapter_keeps_its_contract(connect: Callable[[], Coordination]) -> 
     assert not one.delete("/droveway/a")
 
 
-def test_a_watch_rings_for_all_changes(connect: Callable[[], Coordination]) -> None:
-    one, two = connect(), connect()
-    wakeup = threading.Event()
+class Wakeup(threading.Event):
+    """What a watch sets."""
 
-    def rang() -> bool:
-        heard = wakeup.wait(10)
-        wakeup.clear()
+    def came(self) -> bool:
+        """Wait until it was set, and clear it."""
+        heard = self.wait(10)
+        self.clear()
         return heard
 
+
+def test_a_watch_rings_for_all_changes(connect: Callable[[], Coordination]) -> None:
+    one, two = connect(), connect()
+    wakeup = Wakeup()
     one.watch("/droveway/w/n", wakeup.set)
     two.create("/droveway/w/n", b"1")
-    assert rang()
+    assert wakeup.came()
     for _ in range(3):
         two.put("/droveway/w/n", b"2")
-        assert rang()
+        assert wakeup.came()
     two.create("/droveway/w/n/child", b"")
-    assert rang()
+    assert wakeup.came()
     two.delete("/droveway/w/n")
-    assert rang()
+    assert wakeup.came()
 
 
 def test_the_watch_of_a_leaf_tells_whether_it_is_there(connect: Callable[[], Coordination]) -> None:
     one, two = connect(), connect()
-    wakeup = threading.Event()
-
-    def rang() -> bool:
-        heard = wakeup.wait(10)
-        wakeup.clear()
-        return heard
-
+    wakeup = Wakeup()
     watch = one.watch_leaf("/droveway/w/n", wakeup.set)
     assert watch.present is False
     two.create("/droveway/w/n", b"1")
-    assert rang()
+    assert wakeup.came()
     assert watch.present is True
     two.delete("/droveway/w/n")
-    assert rang()
+    assert wakeup.came()
     assert watch.present is False
     expire(one)
-    assert rang()
+    assert wakeup.came()
     until(lambda: watch.present is False)
     two.create("/droveway/w/n", b"1")
     until(lambda: watch.present is True)
