@@ -99,6 +99,21 @@ def test_what_is_changed_in_what_was_read_is_never_written(tmp_path: Path) -> No
     ours.close()
 
 
+@pytest.mark.parametrize("look", ["read", "reading"])
+def test_no_unit_test_passes_in_which_a_look_writes(tmp_path: Path, look: str) -> None:
+    """See `conftest.py`: it is refused there, and the connection writes again behind it."""
+    ours = Database(sqlite_url(tmp_path / "journal.sqlite"))
+    with ours.begin() as connection:
+        connection.exec_driver_sql("CREATE TABLE rows (number INTEGER)")
+    with pytest.raises(exc.OperationalError, match="readonly"), getattr(ours, look)() as looking:
+        looking.execute(sa.text("INSERT INTO rows VALUES (1)"))
+    with ours.begin() as connection:
+        connection.exec_driver_sql("INSERT INTO rows VALUES (2)")
+    with ours.reading() as connection:
+        assert connection.scalar(sa.text("SELECT number FROM rows")) == 2
+    ours.close()
+
+
 def test_the_connection_that_was_given_back_last_is_the_next_one(tmp_path: Path) -> None:
     """Its pages are in memory still: one that rested has missed what was written meanwhile."""
     ours = Database(sqlite_url(tmp_path / "journal.sqlite"))
