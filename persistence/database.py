@@ -109,8 +109,6 @@ class Database:
             raise DatabaseUnusable(
                 "the URL of a database cannot be read: it has to be DIALECT+DRIVER://USER:PASSWORD@HOST/NAME"
             ) from None
-        # PyMySQL would ask its server for a connection without transactions each time, and for the end of that.
-        self._reads_alone = sa.make_url(url).get_driver_name() == "psycopg"
         self._url = url
         self._engine: sa.Engine | None = None
         self._reader: sa.Engine | None = None
@@ -203,10 +201,10 @@ class Database:
             self._engine = self._reader = None
 
     def _readers(self) -> sa.Engine:
-        if not self._reads_alone:
-            return self.engine
         if self._reader is None:
-            self._reader = self.engine.execution_options(isolation_level="AUTOCOMMIT")
+            # PyMySQL would ask its server for a connection without transactions each time, and for the end of that.
+            options = {"isolation_level": "AUTOCOMMIT"} if self.engine.driver == "psycopg" else {}
+            self._reader = self.engine.execution_options(**options)
         return self._reader
 
     def _connect(self) -> sa.Engine:

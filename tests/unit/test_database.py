@@ -147,6 +147,13 @@ def test_a_driver_quotes_nothing_that_was_pasted_into_the_url(url: str) -> None:
     assert "of [journal]" in str(refused.value)
 
 
+def test_a_database_of_which_nobody_knows_the_kind_is_named_once_it_is_needed() -> None:
+    unknown = Database("nosuch://user:SECRETWORD@127.0.0.1/nova")
+    with pytest.raises(DatabaseUnusable, match=r"the database of \[journal\] names no driver") as refused:
+        unknown.require("of [journal]")
+    assert "SECRETWORD" not in str(refused.value)
+
+
 def test_an_error_shows_no_values(tmp_path: Path) -> None:
     """U17: neither in a reason nor in a log."""
     found = Database(sqlite_url(tmp_path / "x.sqlite"))
