@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -18,7 +19,7 @@ from sqlalchemy import orm
 from droveway.clients.zookeeper import TOMBSTONE, Coordination, epoch_in, epoch_path
 from droveway.errors import DrovewayError, Fenced
 from droveway.persistence.database import Database, Executor, database_time
-from droveway.persistence.journal.tables import Claim, Counter, Intent, Move, MoveStep
+from droveway.persistence.journal.tables import Claim, Counter, Intent, JournalBase, Move, MoveStep
 from droveway.persistence.restored import EPOCH
 from droveway.printable import SHORT
 
@@ -36,17 +37,22 @@ _WISHES: Final = (
     .join(Claim, Claim.move_id == Move.id)
     .where(Move.id == sa.bindparam("move"))
 )
+_MOVES: Final = JournalBase.metadata.tables[Move.__tablename__]
+_COLUMNS: Final = [column for column in _MOVES.c if column.name != Move.before.key]
 _CLAIMED: Final = (
-    sa.select(
-        *[column for column in Move.__table__.c if column.name != Move.before.key],
-        Move.before.is_not(None).label("recorded"),
-        Claim.epoch,
-    )
+    sa.select(*_COLUMNS, _MOVES.c.before.is_not(None).label("recorded"), Claim.epoch)
     .join(Claim, Claim.move_id == Move.id)
     .where(Move.id == sa.bindparam("move"))
 )
 _CLAIMED_HERE: Final = _CLAIMED.with_for_update()
 _OF_MOVE: Final = Claim.move_id == sa.bindparam("move")
+_CLAIMED_MOVE: Final = (
+    sa.select(Claim.move_id).where(_OF_MOVE, Claim.epoch == sa.bindparam("claimed")).with_for_update()
+).scalar_subquery()
+"""The move while the claim stands, which is locked before the move's row is looked for."""
+_SAME_MOVE: Final = _MOVES.alias()
+_RECORDED: Final = sa.exists().where(_SAME_MOVE.c.id == sa.bindparam("move"), _SAME_MOVE.c.before.is_not(None))
+"""As a subquery: SQLite 3.40 takes no column for NULL that an UPDATE returns."""
 _LAST: Final = sa.select(*Claim.__table__.c).where(_OF_MOVE).with_for_update()
 _FIRST_CLAIM: Final = sa.insert(Claim)
 _NEXT_CLAIM: Final = sa.update(Claim).where(_OF_MOVE)
@@ -96,7 +102,7 @@ class Standing:
     source_host: str
     dest_host: str | None
     claimed: dict[str, Any] | None = None
-    """As `claimed` gives it, where that was wanted."""
+    """As `claimed` gives it, of `update_claimed` alone."""
 
 
 def claim(
@@ -148,15 +154,51 @@ def release(journal: Database, move_id: str, epoch: int) -> None:
         connection.execute(_RELEASE, {"move": move_id, "claimed": epoch})
 
 
-def check(transaction: Executor, move_id: str, epoch: int, *, whole: bool = False) -> Standing:
-    """Lock the claim for this transaction; raises `droveway.errors.Fenced` unless ``epoch`` stands.
-
-    ``whole``: with what `claimed` would read.
-    """
-    row = transaction.execute(_CLAIMED_HERE if whole else _STANDS, {"move": move_id}).first()
+def check(transaction: Executor, move_id: str, epoch: int) -> Standing:
+    """Lock the claim for this transaction; raises `droveway.errors.Fenced` unless ``epoch`` stands."""
+    row = transaction.execute(_STANDS, {"move": move_id}).first()
     if row is None or row.epoch != epoch:
-        raise Fenced(f"epoch {epoch} of move {move_id} no longer stands: another conductor has the move")
-    return Standing(row.state, row.attempt, row.source_host, row.dest_host, row._asdict() if whole else None)
+        raise _fenced(move_id, epoch)
+    return Standing(row.state, row.attempt, row.source_host, row.dest_host)
+
+
+def update_claimed(transaction: Executor, move_id: str, epoch: int, columns: Mapping[str, Any]) -> Standing:
+    """Lock the claim as `check` does and set these columns of the move, in one statement where the database has one.
+
+    What stands then comes with what `claimed` reads after it.
+    """
+    connection = transaction.connection() if isinstance(transaction, orm.Session) else transaction
+    given = {"move": move_id, **{f"new_{name}": value for name, value in columns.items()}}
+    if connection.dialect.update_returning:
+        update = _update_while_claimed(frozenset(columns))
+        row: Any = connection.execute(update, {**given, "claimed": epoch}).first()
+        if row is None:
+            raise _fenced(move_id, epoch)
+        claimed = {**row._asdict(), "epoch": epoch}
+    else:
+        row = connection.execute(_CLAIMED_HERE, {"move": move_id}).first()
+        if row is None or row.epoch != epoch:
+            raise _fenced(move_id, epoch)
+        connection.execute(_update(frozenset(columns)), given)
+        claimed = {**row._asdict(), **columns}
+    return Standing(row.state, row.attempt, row.source_host, row.dest_host, claimed)
+
+
+@functools.cache
+def _update(columns: frozenset[str]) -> sa.Update:
+    """Make the statement that sets just these columns of a move."""
+    values: dict[str, Any] = {column: sa.bindparam(f"new_{column}") for column in columns}
+    return sa.update(_MOVES).where(_MOVES.c.id == sa.bindparam("move")).values(values)
+
+
+@functools.cache
+def _update_while_claimed(columns: frozenset[str]) -> sa.Update:
+    """Make the one that does it while the claim stands, and returns the row."""
+    return _update(columns).where(_MOVES.c.id == _CLAIMED_MOVE).returning(*_COLUMNS, _RECORDED.label("recorded"))
+
+
+def _fenced(move_id: str, epoch: int) -> Fenced:
+    return Fenced(f"epoch {epoch} of move {move_id} no longer stands: another conductor has the move")
 
 
 def pending_requests(journal: Database, move_id: str) -> Any:

@@ -10,6 +10,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from droveway.clocks import now
+from droveway.engines.conductor import fencing
 from droveway.engines.conductor.fencing import Standing
 from droveway.engines.conductor.progress import NOTHING_REPORTED
 from droveway.errors import DrovewayError
@@ -20,23 +21,13 @@ from droveway.persistence.journal.step_runs import StepRun
 from droveway.persistence.journal.tables import JournalBase
 
 # Tables and statements that are made once: two of these transactions are part of every step.
-_MOVES: Final = JournalBase.metadata.tables["moves"]
 _STEPS: Final = JournalBase.metadata.tables["move_steps"]
-
-
-def _set(table: sa.Table, *columns: str) -> sa.Update:
-    """Set these columns from the parameters ``new_COLUMN``."""
-    return sa.update(table).values({column: sa.bindparam(f"new_{column}") for column in columns})
-
-
 _BEGIN: Final = sa.insert(_STEPS)
-_END: Final = _set(_STEPS, "ended_at", "epoch", "result", "error").where(
-    _STEPS.c.seq == sa.bindparam("open_seq"), _STEPS.c.ended_at.is_(None)
+_END: Final = (
+    sa.update(_STEPS)
+    .where(_STEPS.c.seq == sa.bindparam("open_seq"), _STEPS.c.ended_at.is_(None))
+    .values({column: sa.bindparam(f"new_{column}") for column in ("ended_at", "epoch", "result", "error")})
 )
-_STANDS_AT: Final = _set(_MOVES, "step", "step_number", "step_count", "updated_at").where(
-    _MOVES.c.id == sa.bindparam("move")
-)
-_REPORTS_NOTHING: Final = _STANDS_AT.values(NOTHING_REPORTED)
 
 Run = tuple[str, str]
 """A step's name and a direction."""
@@ -90,17 +81,27 @@ class History:
         mine = (run for run in self._runs if run.flow_uuid == self.flow_uuid and run.ended_at is None)
         self._left = {(run.step, run.direction): run.seq for run in mine}
 
-    def begin(self, transaction: Executor, standing: Standing, step: str, direction: str) -> dict[str, Any]:
-        """The step begins, or is entered again after a crash or a stop: then its open row goes on.
+    def enter(self, transaction: Executor, step: str, direction: str) -> Standing:
+        """Let the move tell that it stands at this step, behind the fence; `begin` comes next.
 
-        The columns by which the move tells of it.
+        Raises `droveway.errors.Fenced` as `fencing.check` does.
         """
+        columns: dict[str, Any] = {
+            "step": step,
+            "step_number": self._number(step),
+            "step_count": len(self._order),
+            "updated_at": now(),
+        }
+        if (step, direction) not in self._left:
+            columns |= NOTHING_REPORTED
+        return fencing.update_claimed(transaction, self.move_id, self.epoch, columns)
+
+    def begin(self, transaction: Executor, standing: Standing, step: str, direction: str) -> None:
+        """The step begins, or is entered again after a crash or a stop: then its open row goes on."""
         seq = self._left.get((step, direction))
-        stands = _STANDS_AT
         if seq is not None:
             self._again.add((step, direction))
         else:
-            stands = _REPORTS_NOTHING
             row = {
                 "flow_uuid": self.flow_uuid,
                 "step": step,
@@ -118,14 +119,6 @@ class History:
                 StepRun(seq, self.flow_uuid, self.flow, step, direction, attempt=standing.attempt, epoch=self.epoch)
             )
         self._open[step, direction] = seq
-        columns = {
-            "step": step,
-            "step_number": self._number(step),
-            "step_count": len(self._order),
-            "updated_at": now(),
-        }
-        transaction.execute(stands, {"move": self.move_id, **{f"new_{name}": to for name, to in columns.items()}})
-        return columns if stands is _STANDS_AT else columns | NOTHING_REPORTED
 
     def end(
         self,

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple, NoReturn, Protocol
 from sqlalchemy import orm
 
 from droveway import deadlines
-from droveway.engines.conductor import answers, fencing
+from droveway.engines.conductor import answers
 from droveway.engines.conductor.history import History
 from droveway.engines.conductor.host_channel import DeclaredDown, Fence, HostChannel, Overdue, Unreachable, key_of
 from droveway.engines.conductor.progress import ProgressNote
@@ -189,7 +189,7 @@ class StepCommands:
         with run.write() as session:
             run.history.end(session, step, direction, error=error)
             session.flush()
-            run.history.begin(session, fencing.check(session, run.move_id, run.epoch), step, direction)
+            run.history.begin(session, run.history.enter(session, step, direction), step, direction)
         return self._key_of(step, direction, part)
 
     def _key_of(self, step: str, direction: Direction, part: str = "") -> str:

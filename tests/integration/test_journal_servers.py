@@ -116,6 +116,57 @@ def test_what_is_kept_falls_due_by_the_clock_of_the_database(journal: Database) 
         assert [debt.move_id for debt in debts.collectable(session)] == [now]
 
 
+def test_a_step_begins_and_tells_of_the_move_while_its_claim_stands(journal: Database) -> None:
+    """What comes with it is what a look behind it finds; a claim that was lost changes nothing."""
+    move, other = submit(journal, "web"), submit(journal, "other")
+    lost, epoch = (fencing.claim(journal, move, "me") for _ in range(2))
+    for recorded in (other, move):
+        with journal.write() as session:
+            moves.get(session, recorded).before = {"host": "host1"}
+        with journal.begin() as connection:
+            found = fencing.update_claimed(connection, move, epoch, {"step": "claim", "step_number": 2})
+        assert found.claimed == fencing.claimed(journal, move)
+        assert found.claimed is not None
+        assert found.claimed["recorded"] is (recorded == move)
+    assert (found.state, found.source_host) == ("queued", "host1")
+    assert (found.claimed["step"], found.claimed["step_number"], found.claimed["epoch"]) == ("claim", 2, epoch)
+    with pytest.raises(Fenced), journal.begin() as connection:
+        fencing.update_claimed(connection, move, lost, {"step": "copy"})
+    assert fencing.claimed(journal, move) == found.claimed
+
+
+def test_a_step_that_begins_while_its_claim_is_taken_waits_and_is_fenced_off(journal: Database) -> None:
+    move = submit(journal, "web")
+    epoch = fencing.claim(journal, move, "me")
+
+    def begin() -> None:
+        with journal.begin() as connection:
+            fencing.update_claimed(connection, move, epoch, {"step": "copy"})
+
+    with futures.ThreadPoolExecutor() as pool:
+        with journal.begin() as connection:
+            connection.execute(sa.update(Claim).where(Claim.move_id == move).values(epoch=epoch + 1))
+            begun = pool.submit(begin)
+            with pytest.raises(futures.TimeoutError):
+                begun.result(timeout=0.5)
+        with pytest.raises(Fenced):
+            begun.result(timeout=10)
+    with journal.read() as session:
+        assert moves.get(session, move).step is None
+
+
+def test_a_claim_waits_for_a_step_that_has_begun(journal: Database) -> None:
+    move = submit(journal, "web")
+    epoch = fencing.claim(journal, move, "me")
+    with futures.ThreadPoolExecutor() as pool:
+        with journal.begin() as connection:
+            fencing.update_claimed(connection, move, epoch, {"step": "copy"})
+            taken = pool.submit(fencing.claim, journal, move, "other")
+            with pytest.raises(futures.TimeoutError):
+                taken.result(timeout=0.5)
+        assert taken.result(timeout=10) == epoch + 1
+
+
 def test_a_server_has_one_move_however_many_ask_at_once(journal: Database) -> None:
     def ask(_number: int) -> str | None:
         try:

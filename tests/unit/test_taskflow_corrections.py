@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import event
 from support.rigs.engine_rig import MIGRATE, Rig, embedded_rig, fault, until
 from taskflow import engines, retry, states, task
 from taskflow import exceptions as taskflow_errors
@@ -346,15 +348,35 @@ def test_stock_commits_a_step_four_times_and_ours_once(rig: Rig, monkeypatch: py
 
     engine = Ours(rig).engine(line("A", "B"))
     commits: list[int] = []
-    transaction = FlowBackend._check
+    committed = FlowBackend._flushed
 
-    def counting(self: FlowBackend, *facts: Any, **options: Any) -> Any:
+    def counting(self: FlowBackend) -> None:
         commits.append(1)
-        return transaction(self, *facts, **options)
+        committed(self)
 
-    monkeypatch.setattr(FlowBackend, "_check", counting)
+    monkeypatch.setattr(FlowBackend, "_flushed", counting)
     engine.run()
     assert len(commits) == 2 + 1  # a step's end is stored with the next one's beginning, the last one's with the flow's
+
+
+@pytest.mark.parametrize(
+    ("in_one", "fence"), [(True, ["UPDATE moves"]), (False, ["SELECT moves", "UPDATE moves"])], ids=["one", "two"]
+)
+def test_between_two_steps_each_fact_is_written_once(rig: Rig, fence: list[str], *, in_one: bool) -> None:
+    """Fence and place of the move, the atom and the run that ended, and the run that begins."""
+    engine = Ours(rig).engine(line("A", "B", "C"))
+    rig.journal.engine.dialect.update_returning = in_one
+    transactions: list[list[str]] = []
+
+    def told(_connection: Any, _cursor: Any, statement: str, *_facts: Any) -> None:
+        table = re.search(r"\b(moves|move_steps|atomdetails|flowdetails)\b", statement)
+        transactions[-1].append(f"{statement.split(maxsplit=1)[0]} {table and table.group()}")
+
+    event.listen(rig.journal.engine, "begin", lambda _connection: transactions.append([]))
+    event.listen(rig.journal.engine, "before_cursor_execute", told)
+    engine.run()
+    between = [*fence, "INSERT atomdetails", "UPDATE atomdetails", "UPDATE move_steps", "INSERT move_steps"]
+    assert transactions[1:-1] == [between] * 2
 
 
 @pytest.mark.parametrize("kind", registry.kinds())

@@ -102,7 +102,7 @@ class FlowBackend:
 
     def load(self) -> Any:
         """The flow's detail, read afresh, or made when it never ran; steps left midway have an open row again."""
-        with self._transaction() as (session, standing):
+        with self._transaction() as session:
             flow_uuid = self._history.flow_uuid
             row = session.execute(_KNOWN_FLOW, {"flow": flow_uuid}).mappings().first() or self._make(session)
             flow = models.FlowDetail.from_dict(row)
@@ -114,7 +114,9 @@ class FlowBackend:
                 self._stored[detail.uuid] = details.atom_row(detail, flow_uuid)
                 self._states[detail.uuid] = detail.state
                 if detail.state in _BEGINS:
-                    self._history.begin(session, standing, detail.name, _BEGINS[detail.state])
+                    direction = _BEGINS[detail.state]
+                    standing = self._history.enter(session, detail.name, direction)
+                    self._history.begin(session, standing, detail.name, direction)
         return flow
 
     def update_flow_details(self, flow_detail: Any, ignore_missing: bool = False) -> Any:  # noqa: ARG002 - TaskFlow's
@@ -126,7 +128,7 @@ class FlowBackend:
                 self._waiting[detail.uuid] = details.atom_row(detail, flow_uuid)
         self._flow_waiting = flow_detail.to_dict()
         if flow_detail.state in details.ENDED_FLOW or flow_detail.state == states.FAILURE:
-            with self._transaction() as (session, _standing):
+            with self._transaction() as session:
                 if flow_detail.state in details.ENDED_FLOW:
                     done = flow_detail.state == states.SUCCESS
                     moves.end_flow(session, self._history.move_id, flow_uuid, done=done)
@@ -155,7 +157,7 @@ class FlowBackend:
     def write(self) -> Iterator[orm.Session]:
         """A journal transaction that holds the claim, for whoever writes for the move beside TaskFlow."""
         self._refuse_when_closed()
-        with self._transaction() as (session, _standing):
+        with self._transaction() as session:
             yield session
 
     def forget(self) -> None:
@@ -190,24 +192,35 @@ class FlowBackend:
     def _store(self, name: str, state: str) -> None:
         with self._outages(), self._journal.begin() as connection:
             begins = _BEGINS.get(state)
-            standing = self._check(connection, whole=begins is not None)
-            self._flush(connection)
-            if begins is not None:
-                columns = self._note_undoing(connection, standing, state)
-                columns |= self._history.begin(connection, standing, name, begins)
-                self._begun = (name, begins), {**(standing.claimed or {}), **columns}
+            if begins is None:
+                self._check(connection)
+                self._flush(connection)
+            else:
+                self._begin(connection, name, state, begins)
         self._flushed()
+
+    def _begin(self, connection: sa.Connection, name: str, state: str, direction: str) -> None:
+        if self._unsure:
+            # Whether the run is one that was left open is read back too.
+            self._check(connection)
+        standing = self._history.enter(connection, name, direction)
+        self._flush(connection)
+        columns = self._note_undoing(connection, standing, state)
+        self._history.begin(connection, standing, name, direction)
+        self._begun = (name, direction), {**(standing.claimed or {}), **columns}
 
     @contextlib.contextmanager
-    def _transaction(self) -> Iterator[tuple[orm.Session, Standing]]:
+    def _transaction(self) -> Iterator[orm.Session]:
         with self._outages(), self._journal.write() as session:
-            standing = self._check(session)
+            self._check(session)
             self._flush(session)
-            yield session, standing
+            yield session
         self._flushed()
 
-    def _check(self, transaction: Executor, *, whole: bool = False) -> Standing:
-        return fencing.check(transaction, self._history.move_id, self._history.epoch, whole=whole)
+    def _check(self, transaction: Executor) -> None:
+        fencing.check(transaction, self._history.move_id, self._history.epoch)
+        if self._unsure:
+            self._read_back(transaction)
 
     @contextlib.contextmanager
     def _outages(self) -> Iterator[None]:
@@ -239,8 +252,6 @@ class FlowBackend:
         self._history.load(transaction)
 
     def _flush(self, transaction: Executor) -> None:
-        if self._unsure:
-            self._read_back(transaction)
         if new := self._new_atoms():
             transaction.execute(_NEW_ATOM, new)
         for uuid, row in self._waiting.items():
