@@ -59,7 +59,7 @@ def settle(session: orm.Session, name: str, step: str, *, done: bool, who: str, 
     if done:
         if at.direction == "execute":
             _require_no_reader(session, move, step)
-        call_done(session, at)
+        call_done(session, move.flow_uuid or "", at)
     _fence(session, claim, who)
     now = database_time(session)
     said = {SETTLED: DONE if done else NOT_DONE, "by": who, "reason": reason}

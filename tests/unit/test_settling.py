@@ -16,14 +16,15 @@ from support.rigs.engine_rig import Crash, Rig, embedded_rig, fault
 
 from droveway.clients.zookeeper import TOMBSTONE, epoch_path
 from droveway.engines.conductor import fencing
-from droveway.engines.conductor.taskflow import details
+from droveway.engines.conductor.taskflow import details, resting
 from droveway.engines.operations import settling
 from droveway.errors import Fenced, Refused, StepError
 from droveway.flows.graph import Graph
 from droveway.flows.steps.hosts import copying, host
-from droveway.persistence.database import SqliteDialect
+from droveway.persistence.database import SqliteDialect, database_time
 from droveway.persistence.journal import kinds, moves, requests
-from droveway.persistence.journal.tables import Claim, Move
+from droveway.persistence.journal.tables import Claim, Move, MoveStep
+from droveway.wire.values import Direction
 
 LOST = [StepError("the shelf fell over") for _ in range(1000)]
 
@@ -78,6 +79,65 @@ def test_an_undo_is_skipped_as_done_or_entered_anew(rig: Rig, *, done: bool, ran
     settle(rig, move, "claim", done=done)
     assert go_on(rig, move) == "failed"
     assert rig.world.log == ran
+
+
+@pytest.mark.parametrize(("done", "ran"), [(True, ["x finish"]), (False, ["x copy", "x start_guest", "x finish"])])
+def test_a_step_that_killed_its_conductors_in_its_first_run_is_settled(rig: Rig, *, done: bool, ran: list[str]) -> None:
+    """Of its first run only the history knows, and there it has not ended."""
+    move = rig.submit()
+    rig.post(move)
+
+    def kill(_move: str, step: str, _direction: str, phase: str) -> None:
+        if (step, phase) == ("copy", "before"):
+            raise Crash
+
+    rig.probe = kill
+    for _ in range(fencing.QUARANTINE_AFTER + 1):
+        host = rig.host()
+        with pytest.raises(Crash):
+            host.turn()
+        host.die()
+    rig.host().turn()
+    assert rig.move(move).state == "needs-operator"
+    rig.probe = None
+    rig.world.log.clear()
+    settle(rig, move, "copy", done=done)
+    assert go_on(rig, move) == "verifying"
+    assert [mark for mark in rig.world.log if mark in ran] == ran
+    assert ("x copy" in rig.world.log) is not done
+
+
+FAILED = {"code": "internal", "message": "no", "host": ""}
+
+
+@pytest.mark.parametrize(
+    ("runs", "rests"),
+    [
+        ([("prepare", "execute", None, False)], ["prepare"]),
+        ([("prepare", "execute", FAILED, True)], ["prepare"]),
+        ([("prepare", "execute", None, True)], []),
+        ([("prepare", "revert", FAILED, True)], []),
+        ([("alternates", "execute", None, False)], []),
+        ([("prepare", "execute", FAILED, True), ("adopt", "execute", FAILED, True)], []),
+        ([("adopt", "execute", FAILED, True), ("prepare", "execute", FAILED, True)], ["prepare"]),
+        ([("prepare", "execute", FAILED, True), ("somewhere", "execute", None, True)], ["prepare"]),
+    ],
+    ids=["open", "parked", "noted", "undo", "alternates", "adopted", "after-adoption", "noted-since"],
+)
+def test_a_flow_rests_at_the_first_run_that_has_not_ended_well(
+    rig: Rig, runs: list[tuple[str, Direction, dict[str, str] | None, bool]], rests: list[str]
+) -> None:
+    move = rig.submit()
+    flow = rig.move(move).flow_uuid
+    with rig.journal.write() as session:
+        now = database_time(session)
+        for step, direction, error, ended in runs:
+            row = MoveStep(move_id=move, flow_uuid=flow, flow="migrate", step=step, direction=direction)
+            row.started_at, row.ended_at, row.error = now, now if ended else None, error
+            session.add(row)
+            session.flush()
+    with rig.journal.read() as session:
+        assert [each.step for each in resting.begun(session, flow)] == rests
 
 
 def test_the_history_says_who_settled_what_and_why(rig: Rig) -> None:

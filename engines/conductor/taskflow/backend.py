@@ -2,9 +2,10 @@
 
 A step that is done is stored with the beginning of the next one, or with the flow's end: nothing happens between the
 two, and who dies there runs the step again, as if it had died right before its end was stored.  A failure is stored at
-once.  What else TaskFlow writes (intentions, resets, its progress through RESUMING and SUSPENDED) waits for the next
-transaction too: a crash in between loses nothing that a resumed engine does not write again (it works out intentions
-anew from the failed atom).
+once.  That a step runs for the first time is told by its open run in the history alone: its atom gets a row when it has
+ended, and who dies before that leaves it as one that never ran.  What else TaskFlow writes (intentions, resets, its
+progress through RESUMING and SUSPENDED) waits for the next transaction too: a crash in between loses nothing that a
+resumed engine does not write again (it works out intentions anew from the failed atom).
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ _ENDS: Final = {
     states.REVERTED: "revert",
     states.REVERT_FAILURE: "revert",
 }
+_UNTOLD: Final = frozenset({states.PENDING, states.RUNNING})
+"""Atom states that are no reason for an atom to get a row: of one that never ended there is nothing to tell."""
 _LASTING: Final = frozenset({*_BEGINS, states.FAILURE, states.REVERT_FAILURE, states.RETRYING})
 """Atom states whose write must not wait."""
 
@@ -267,10 +270,8 @@ class FlowBackend:
             transaction.execute(_CALLED, [{"intent": number} for number in self._called])
 
     def _new_atoms(self) -> list[dict[str, Any]]:
-        """The atoms that are to get a row: of one that never ran there is nothing to tell."""
-        return [
-            row for uuid, row in self._waiting.items() if uuid not in self._stored and row["state"] != states.PENDING
-        ]
+        """The atoms that are to get a row."""
+        return [row for uuid, row in self._waiting.items() if uuid not in self._stored and row["state"] not in _UNTOLD]
 
     def _flushed(self) -> None:
         self._unsure = False

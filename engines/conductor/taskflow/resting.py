@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Collection
 from typing import Any, Final
 
@@ -9,8 +10,12 @@ import msgspec
 import sqlalchemy as sa
 from sqlalchemy import orm
 from taskflow import states
+from taskflow.persistence import models
 
 from droveway.engines.conductor.taskflow import details
+from droveway.flows.alternates import Alternates
+from droveway.flows.steps.hosts.command import ADOPTED
+from droveway.persistence.journal.tables import MoveStep
 from droveway.wire.values import Direction
 
 _BEGUN: Final[dict[str, Direction]] = {
@@ -31,24 +36,48 @@ class Begun(msgspec.Struct, frozen=True):
 
     step: str
     direction: Direction
-    uuid: str
-    """TaskFlow's, of its atom."""
+    uuid: str = ""
+    """TaskFlow's, of its atom; empty while that has no row, as it runs for the first time."""
 
 
 def begun(session: orm.Session, flow_uuid: str | None) -> list[Begun]:
     """Find the steps at which a flow rests."""
     columns = details.ATOMS.c
-    query = sa.select(columns.name, columns.state, columns.uuid, columns.atom_type).where(
-        columns.parent_uuid == flow_uuid, columns.state.in_(list(_BEGUN))
+    atoms = sa.select(columns.name, columns.state, columns.uuid, columns.atom_type)
+    rows = session.execute(atoms.where(columns.parent_uuid == flow_uuid)).all()
+    found = [
+        Begun(row.name, _BEGUN[row.state], row.uuid)
+        for row in rows
+        if row.state in _BEGUN and row.atom_type == "TASK_DETAIL"
+    ]
+    first = _entered_first(session, flow_uuid, {row.name for row in rows})
+    return found if first is None else [*found, Begun(first, "execute")]
+
+
+def _entered_first(session: orm.Session, flow_uuid: str | None, ended: Collection[str]) -> str | None:
+    """Find the step that runs for the first time: its run was left open, or ended as the move was parked.
+
+    ``ended`` are the steps whose atoms have a row.  What somebody noted beside the flow's own runs is none of them: it
+    has a result, or says that an older copy of the journal was adopted, and then every step before it is entered anew.
+    """
+    runs = sa.select(MoveStep.step).where(
+        MoveStep.flow_uuid == flow_uuid,
+        MoveStep.direction == "execute",
+        sa.or_(MoveStep.ended_at.is_(None), MoveStep.error.is_not(None)),
+        MoveStep.step.not_in(ended),
     )
-    rows = [row for row in session.execute(query) if row.atom_type == "TASK_DETAIL"]
-    return [Begun(row.name, _BEGUN[row.state], row.uuid) for row in rows]
+    last = session.scalar(runs.order_by(MoveStep.seq.desc()).limit(1))
+    return None if last in (ADOPTED, Alternates.title) else last
 
 
-def call_done(session: orm.Session, step: Begun) -> None:
+def call_done(session: orm.Session, flow_uuid: str, step: Begun) -> None:
     """Let the flow go on from the step as from one that is done, or undone; it has given nothing."""
-    done = details.ATOMS.update().where(details.ATOMS.c.uuid == step.uuid)
-    session.execute(done.values(**_DONE[step.direction]))
+    columns = details.ATOMS.c
+    if not step.uuid:
+        atom = models.TaskDetail(step.step, str(uuid.uuid4()))
+        session.execute(details.ATOMS.insert(), details.atom_row(atom, flow_uuid))
+        step = msgspec.structs.replace(step, uuid=atom.uuid)
+    session.execute(details.ATOMS.update().where(columns.uuid == step.uuid).values(**_DONE[step.direction]))
 
 
 def turned_back(session: orm.Session, flow_uuid: str) -> bool:
