@@ -52,6 +52,19 @@ def test_epochs_are_one_rising_sequence_for_all_moves(rig: Rig) -> None:
         assert fencing.check(session, one, 3).source_host == "h1"
 
 
+@pytest.mark.parametrize("in_one", [True, False], ids=["one-statement", "two-statements"])
+def test_a_step_begins_while_its_claim_stands_alone(rig: Rig, *, in_one: bool) -> None:
+    move = rig.submit()
+    rig.journal.engine.dialect.update_returning = in_one
+    lost, epoch = (fencing.claim(rig.journal, move, "me") for _ in range(2))
+    with rig.journal.begin() as connection:
+        begun = fencing.update_claimed(connection, move, epoch, {"step": "claim"})
+    with pytest.raises(Fenced), rig.journal.begin() as connection:
+        fencing.update_claimed(connection, move, lost, {"step": "copy"})
+    assert rig.move(move).step == "claim"
+    assert begun.claimed == fencing.claimed(rig.journal, move)
+
+
 def test_claims_side_by_side_never_share_an_epoch(rig: Rig) -> None:
     move = rig.submit()
     taken: list[int] = []
