@@ -18,7 +18,7 @@ from sqlalchemy import orm
 
 from droveway.clients.zookeeper import TOMBSTONE, Coordination, epoch_in, epoch_path
 from droveway.errors import DrovewayError, Fenced
-from droveway.persistence.database import Database, Executor, database_time
+from droveway.persistence.database import Database, Executor
 from droveway.persistence.journal.tables import Claim, Counter, Intent, JournalBase, Move, MoveStep
 from droveway.persistence.restored import EPOCH
 from droveway.printable import SHORT
@@ -54,8 +54,8 @@ _SAME_MOVE: Final = _MOVES.alias()
 _RECORDED: Final = sa.exists().where(_SAME_MOVE.c.id == sa.bindparam("move"), _SAME_MOVE.c.before.is_not(None))
 """As a subquery: SQLite 3.40 takes no column for NULL that an UPDATE returns."""
 _LAST: Final = sa.select(*Claim.__table__.c).where(_OF_MOVE).with_for_update()
-_FIRST_CLAIM: Final = sa.insert(Claim)
-_NEXT_CLAIM: Final = sa.update(Claim).where(_OF_MOVE)
+_FIRST_CLAIM: Final = sa.insert(Claim).values(claimed_at=sa.func.utc_now())
+_NEXT_CLAIM: Final = sa.update(Claim).where(_OF_MOVE).values(claimed_at=sa.func.utc_now())
 _RELEASE: Final = (
     sa.update(Claim)
     .where(_OF_MOVE, Claim.epoch == sa.bindparam("claimed"))
@@ -128,7 +128,6 @@ def claim(
         claim = {
             "epoch": epoch,
             "owner": owner,
-            "claimed_at": database_time(connection),
             "released_at": None,
             "unclean": unclean,
         }

@@ -99,7 +99,7 @@ class RecordMirror:
         """Write the mirror once; False when somebody else wrote it between the look at it and the journal's answer."""
         found = self._store.get(move)
         with self._journal.read() as session:
-            data = msgspec.json.encode(of_journal(session, moves.get(session, move)))
+            data = msgspec.json.encode(of_journal(session, moves.get(session, move, with_before=True)))
         if found is not None and found[0] == data:
             return True
         return self._store.put(move, data, found[1] if found is not None else None)
@@ -116,7 +116,7 @@ def of_journal(session: orm.Session, move: Move) -> Recorded:
             provider=row.provider,
             request=row.request,
         )
-        for row in attempts.tried(session, move.id)
+        for row in (attempts.tried(session, move.id) if move.attempt else ())
     ]
     return Recorded(before=move.before, storage=move.storage, tried=tried)
 

@@ -31,6 +31,7 @@ GONE: Final = {"server": "deleted"}
 # Made once: to make a statement takes far longer than to carry it out.
 _MOVE: Final = sa.select(Move).where(Move.id == sa.bindparam("move")).execution_options(populate_existing=True)
 _LOCKED_MOVE: Final = _MOVE.with_for_update()
+_WITH_BEFORE: Final = _MOVE.options(orm.undefer(Move.before))
 NEWEST_FLOW: Final = (
     sa.select(MoveFlow).where(MoveFlow.move_id == sa.bindparam("move")).order_by(MoveFlow.created_at.desc()).limit(1)
 )
@@ -120,9 +121,10 @@ def submit(session: orm.Session, request: Request, flow: FlowRef) -> Move:
     return move
 
 
-def get(session: orm.Session, move_id: str, *, lock: bool = False) -> Move:
-    """The move by its whole id; raises NotFound."""
-    move = session.scalar(_LOCKED_MOVE if lock else _MOVE, {"move": move_id})
+def get(session: orm.Session, move_id: str, *, lock: bool = False, with_before: bool = False) -> Move:
+    """The move by its whole id, locked, or with what is read only where it is looked at; raises NotFound."""
+    query = _LOCKED_MOVE if lock else _WITH_BEFORE if with_before else _MOVE
+    move = session.scalar(query, {"move": move_id})
     if move is None:
         raise NotFound(f"move {move_id} is unknown: droveway move list shows the moves")
     return move
@@ -198,13 +200,12 @@ def change_state(session: orm.Session, move: Move, new: State, **columns: Any) -
     """The only place where a move's state changes: legal by the table, and a compare-and-swap on the old state."""
     old = State(move.state)
     check_transition(old, new)
-    now = database_time(session)
-    values: dict[str, Any] = {"state": new.value, "updated_at": now, **columns}
+    values: dict[str, Any] = {"state": new.value, **columns}
     if new in ENDED:
-        values |= {"active_server": None, "ended_at": now, "flow_uuid": None, "hold": False, "deadline": None}
+        values |= {"active_server": None, "flow_uuid": None, "hold": False, "deadline": None}
     session.flush()
     given = {"move": move.id, "old_state": old.value, **{f"new_{column}": value for column, value in values.items()}}
-    result = session.connection().execute(_change_of(frozenset(values)), given)
+    result = session.connection().execute(_change_of(frozenset(values), ends=new in ENDED), given)
     if result.rowcount != 1:
         short = move.id[:SHORT]
         raise Conflict(f"move {short} changed meanwhile: look again with droveway move show {short}")
@@ -212,13 +213,12 @@ def change_state(session: orm.Session, move: Move, new: State, **columns: Any) -
 
 
 @functools.cache
-def _change_of(columns: frozenset[str]) -> sa.Update:
-    """The statement that sets just these columns of a move in a state."""
-    return (
-        sa.update(Move)
-        .where(Move.id == sa.bindparam("move"), Move.state == sa.bindparam("old_state"))
-        .values({column: sa.bindparam(f"new_{column}") for column in columns})
-    )
+def _change_of(columns: frozenset[str], *, ends: bool) -> sa.Update:
+    """The statement that sets just these columns of a move in a state, and the times by the database's clock."""
+    values: dict[str, Any] = dict.fromkeys(("updated_at", "ended_at") if ends else ("updated_at",), sa.func.utc_now())
+    values |= {column: sa.bindparam(f"new_{column}") for column in columns}
+    of_move = (Move.id == sa.bindparam("move"), Move.state == sa.bindparam("old_state"))
+    return sa.update(Move).where(*of_move).values(values)
 
 
 def begin_flow(session: orm.Session, move: Move, flow: FlowRef) -> str:

@@ -8,7 +8,7 @@ import pytest
 from support.rows import journal_moves
 
 from droveway.errors import Conflict, IllegalTransition, NotFound, Refused
-from droveway.persistence.database import Database, sqlite_url
+from droveway.persistence.database import Database, database_time, sqlite_url
 from droveway.persistence.journal import moves, requests
 from droveway.persistence.journal.moves import FlowRef, Request
 from droveway.persistence.journal.states import State
@@ -61,6 +61,14 @@ def test_an_ended_move_frees_its_server(journal: Database) -> None:
     assert ended.active_server is None
     assert ended.ended_at is not None
     assert submit(journal).id != first.id
+
+
+def test_each_change_of_state_is_dated_by_the_clock_of_the_database(journal: Database) -> None:
+    move = submit(journal)
+    with journal.read() as session:
+        before = database_time(session)
+    row = set_state(journal, move, State.RUNNING)
+    assert (row.updated_at >= before, row.ended_at) == (True, None)
 
 
 def test_an_illegal_transition_is_refused(journal: Database) -> None:

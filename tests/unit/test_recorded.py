@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 import sqlalchemy as sa
+from sqlalchemy import event
 from support.rigs.engine_rig import Crash, Rig, embedded_rig, fault
 
 from droveway.clients.zookeeper import record_path
@@ -87,6 +88,20 @@ def test_what_is_mirrored_already_is_not_written_again(rig: Rig) -> None:
     assert rig.move(move).state == "verifying"
     assert found is not None
     assert session.get(record_path(move)) == found
+
+
+def test_what_is_mirrored_is_read_at_once(rig: Rig) -> None:
+    """One statement, and one more once the move has a destination."""
+    move = rig.submit()
+    change(rig, move, before={"vm_state": "active"})
+    asked: list[str] = []
+    mirror = RecordMirror(InZooKeeper(rig.session()), rig.journal)
+    with rig.journal.read() as session:
+        row = moves.get(session, move, with_before=True)
+    event.listen(rig.journal.engine, "before_cursor_execute", lambda *facts: asked.append(facts[2]))
+    mirror.note(row)
+    assert len(asked) == 1
+    assert mirror_of(rig, move) == Recorded(before={"vm_state": "active"}, tried=[])
 
 
 @pytest.mark.parametrize("kind", ["zookeeper", "folder"])

@@ -107,11 +107,12 @@ class FlowBackend:
         """The flow's detail, read afresh, or made when it never ran; steps left midway have an open row again."""
         with self._transaction() as session:
             flow_uuid = self._history.flow_uuid
-            row = session.execute(_KNOWN_FLOW, {"flow": flow_uuid}).mappings().first() or self._make(session)
-            flow = models.FlowDetail.from_dict(row)
+            row = session.execute(_KNOWN_FLOW, {"flow": flow_uuid}).mappings().first()
+            atoms = session.execute(_KNOWN_ATOMS, {"flow": flow_uuid}).mappings() if row is not None else ()
+            flow = models.FlowDetail.from_dict(row or self._make(session))
             self._flow_row = flow.to_dict()
             self._history.load(session)
-            for atom_row in session.execute(_KNOWN_ATOMS, {"flow": flow_uuid}).mappings():
+            for atom_row in atoms:
                 detail = details.atom_detail(atom_row)
                 flow.add(detail)
                 self._stored[detail.uuid] = details.atom_row(detail, flow_uuid)
