@@ -7,29 +7,28 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
-import logging
+import functools
 import socket
 import ssl
 import sys
 import threading
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from kazoo import exceptions
 from kazoo.client import KazooClient
 from kazoo.handlers.threading import SequentialThreadingHandler
-from kazoo.protocol.states import EventType, KazooState, KeeperState
+from kazoo.protocol.states import KazooState, KeeperState
 
 from droveway.certificates import Identity
 from droveway.clients.access import Access, Protection, require_root
 from droveway.clients.access import protection as protection_of
+from droveway.clients.watches import LeafWatch, Listing, NodeWatch, WhenChanged
 from droveway.errors import CoordinationLost, Fenced, Refused
 
 if TYPE_CHECKING:
     from oslo_config import cfg
-
-LOG = logging.getLogger(__name__)
 
 ROOT: Final = "/droveway"
 BOARD: Final = f"{ROOT}/board"
@@ -38,6 +37,9 @@ HOSTS: Final = f"{ROOT}/hosts"
 
 EMBEDDED_TIMEOUT: Final = 10.0
 """Of the sessions of a lab, which end only when they are closed."""
+
+_AT_ONCE: Final = 200
+"""Deletes in one transaction, which is to stay well below the largest request that a server takes."""
 
 _RETRY: Final = {"max_tries": 5, "delay": 0.1, "backoff": 2, "max_delay": 2.0}
 _RECONNECT: Final = {**_RETRY, "max_tries": -1}
@@ -128,6 +130,8 @@ class Coordination:
         self.access = access
         """What every node is made with; None where anybody may do everything."""
         self._session: int | None = None
+        self._lock = threading.Lock()
+        self._shared: dict[str, LeafWatch] = {}
 
     @property
     def session(self) -> int | None:
@@ -149,20 +153,26 @@ class Coordination:
 
     def get(self, path: str, *, sync: bool = False) -> tuple[bytes, int] | None:
         """The node's data and version, or None; with ``sync`` not older than this call."""
+        return self.get_each([path], sync=sync)[0]
+
+    def get_each(self, paths: Sequence[str], *, sync: bool = False) -> list[tuple[bytes, int] | None]:
+        """Each node's data and version, or None; each is read after those before it, all with one wait.
+
+        With ``sync`` none is older than this call: ZooKeeper answers the calls of a session in their order, so that
+        what is sent behind a sync is read after it, though nobody has waited for the sync alone.
+        """
         with self._translated():
-            if sync:
-                self.client.retry(self.client.sync, path)
-            try:
-                data, stat = self.client.retry(self.client.get, path)
-            except exceptions.NoNodeError:
-                return None
-            return data, stat.version
+            return self.client.retry(self._get_each, paths, sync=sync)  # type: ignore[no-any-return]
+
+    def exists(self, path: str, watch: WhenChanged | None = None) -> bool:
+        """Whether the node is there; ``watch`` is called once, with kazoo's event, when that or its data changes."""
+        with self._translated():
+            return self.client.retry(self.client.exists, path, watch=watch) is not None
 
     def owner(self, path: str) -> int | None:
         """The session that owns an ephemeral node, or None when the node is missing; never older than this call."""
         with self._translated():
-            self.client.retry(self.client.sync, path)
-            stat = self.client.retry(self.client.exists, path)
+            stat = self.client.retry(self._together, ("sync", path), ("exists", path))[1]
             return stat.ephemeralOwner if stat is not None else None
 
     def born(self, path: str) -> float | None:
@@ -171,13 +181,22 @@ class Coordination:
             stat = self.client.retry(self.client.exists, path)
             return stat.ctime / 1000 if stat is not None else None
 
-    def children(self, path: str) -> list[str]:
-        """The names below the node, sorted; none when it is missing."""
+    def children(self, path: str, watch: WhenChanged | None = None) -> list[str]:
+        """The names below the node, sorted; none when it is missing.
+
+        ``watch`` is called once, with kazoo's event, when they change; never, when the node is missing.
+        """
         with self._translated():
             try:
-                return sorted(self.client.retry(self.client.get_children, path))
+                return sorted(self.client.retry(self.client.get_children, path, watch=watch))
             except exceptions.NoNodeError:
                 return []
+
+    def children_of_each(self, paths: Sequence[str]) -> list[list[str]]:
+        """As `children`, of each node, all with one wait."""
+        with self._translated():
+            found = self.client.retry(self._together, *(("get_children", path) for path in paths))
+            return [sorted(names or ()) for names in found]
 
     def create(self, path: str, data: bytes, *, ephemeral: bool = False) -> bool:
         """Create the node and its parents once; False when it exists."""
@@ -252,17 +271,41 @@ class Coordination:
                 self.client.retry(self.client.delete, path, recursive=True)
             return True
 
+    def delete_together(self, paths: Sequence[str]) -> None:
+        """Delete nodes that should all be there, in one transaction: whoever is killed leaves all of them or none.
+
+        Where one of them is missing, or has something below it, each is deleted by itself, in their order.
+        """
+        with self._translated():
+            for start in range(0, len(paths), _AT_ONCE):
+                some = paths[start : start + _AT_ONCE]
+                if len(some) == 1 or not self.client.retry(self._is_deleted, some):
+                    for path in some:
+                        self.delete(path)
+
     def watch(self, path: str, callback: Callable[[], None]) -> Callable[[], None]:
         """Call back on every change of the node's data or children, on its creation and its end.
 
         The call may come once too often (also on each reconnection, when something may have been missed) and never
         too seldom.  It runs on the client's own thread: it must only set an event.  Returns what ends the watch.
         """
-        return _Watch(self, path, callback).stop
+        return NodeWatch(self, path, callback).stop
 
-    def watch_leaf(self, path: str, callback: Callable[[], None]) -> LeafWatch:
-        """Call back as `watch` does, of a node that has nothing below it; the watch tells whether it is there."""
-        return LeafWatch(self, path, callback)
+    def watch_leaf(self, path: str) -> LeafWatch:
+        """A watch on a node that has nothing below it; nothing is asked before somebody looks."""
+        return LeafWatch(self, path)
+
+    def shared_watch(self, path: str) -> LeafWatch:
+        """The one watch of this session on such a node, for whoever wants to know of it, for as long as it lives.
+
+        Only for nodes of which there are few, as those of the workers.
+        """
+        with self._lock:
+            return self._shared.setdefault(path, LeafWatch(self, path))
+
+    def listing(self, path: str, callback: Callable[[], None]) -> Listing:
+        """The names below the node, which are asked for again only when they may have changed."""
+        return Listing(self, path, callback)
 
     def close(self) -> None:
         """End the session; ephemeral nodes go with it."""
@@ -297,6 +340,25 @@ class Coordination:
         outcome: list[Any] = transaction.commit()
         return outcome
 
+    def _is_deleted(self, paths: Sequence[str]) -> bool:
+        transaction = self.client.transaction()
+        for path in paths:
+            transaction.delete(path)
+        return not any(isinstance(each, Exception) for each in transaction.commit())
+
+    def _get_each(self, paths: Sequence[str], *, sync: bool) -> list[tuple[bytes, int] | None]:
+        first = [("sync", paths[0])] if sync else []
+        found = self._together(*first, *(("get", path) for path in paths))[len(first) :]
+        return [None if each is None else (each[0], each[1].version) for each in found]
+
+    def _together(self, *calls: tuple[str, str]) -> list[Any]:
+        """Send these calls, each a method and its path, and wait for all answers; None for a node that is missing."""
+        if self._is_kazoo():
+            answers = [getattr(self.client, f"{method}_async")(path).get for method, path in calls]
+        else:
+            answers = [functools.partial(getattr(self.client, method), path) for method, path in calls]
+        return [_or_none(answer) for answer in answers]
+
     @contextlib.contextmanager
     def _translated(self) -> Iterator[None]:
         try:
@@ -310,80 +372,11 @@ class Coordination:
             raise CoordinationLost(f"ZooKeeper did not answer ({type(error).__name__})") from error
 
 
-class LeafWatch:
-    """Keeps a data watch armed on a path, and knows by it whether the node is there."""
-
-    def __init__(self, coordination: Coordination, path: str, callback: Callable[[], None]) -> None:
-        self._client = coordination.client
-        self._path = path
-        self._callback = callback
-        self._lock = threading.Lock()
-        self._armed: set[str] = set()
-        self._stopped = False
-        self.present: bool | None = None
-        """Whether the node is there; None while nobody can say."""
-        self._client.add_listener(self._on_state)
-        self._arm()
-
-    def stop(self) -> None:
-        """Call back no more."""
-        self._stopped = True
-        self._client.remove_listener(self._on_state)
-
-    def _on_state(self, state: str) -> None:
-        # A listener must not wait for an answer of the connection that it is called by.
-        if state == KazooState.CONNECTED and not self._stopped:
-            self._client.handler.spawn(self._restore)
-
-    def _restore(self) -> None:
-        with self._lock:
-            self._armed.clear()
-        self._fire()
-
-    def _on_data(self, event: Any) -> None:
-        self._changed("data", event)
-
-    def _changed(self, which: str, event: Any) -> None:
-        with self._lock:
-            self._armed.discard(which)
-            if which == "data":
-                self.present = None
-        # NONE is the end of a connection, which took the watch with it; `_on_state` arms it on the next one.
-        if event.type != EventType.NONE:
-            self._fire()
-
-    def _fire(self) -> None:
-        if self._stopped:
-            return
-        self._arm()
-        self._callback()
-
-    def _arm(self) -> None:
-        with self._lock:
-            try:
-                if "data" not in self._armed:
-                    self.present = self._client.exists(self._path, watch=self._on_data) is not None
-                    self._armed.add("data")
-                self._arm_more()
-            except (exceptions.KazooException, self._client.handler.timeout_exception):
-                LOG.debug("The watch on %s waits for the next connection", self._path)
-
-    def _arm_more(self) -> None:
-        """Arm what else there is to watch; raises as the client does."""
-
-
-class _Watch(LeafWatch):
-    """Keeps one data watch and one child watch armed on a path."""
-
-    def _on_children(self, event: Any) -> None:
-        self._changed("children", event)
-
-    def _arm_more(self) -> None:
-        if self.present is not False and "children" not in self._armed:
-            # It may go between the two calls, which the data watch tells.
-            with contextlib.suppress(exceptions.NoNodeError):
-                self._client.get_children(self._path, watch=self._on_children)
-                self._armed.add("children")
+def _or_none(answer: Callable[[], Any]) -> Any:
+    try:
+        return answer()
+    except exceptions.NoNodeError:
+        return None
 
 
 class _Client(KazooClient):

@@ -24,6 +24,7 @@ from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
+from droveway.clients.watches import LeafWatch
 from droveway.clients.zookeeper import (
     HOSTS,
     Coordination,
@@ -120,17 +121,21 @@ class HostChannel:
         self, command: Command, fence: Fence, *, away: float, check: Callable[[], None] = lambda: None
     ) -> Result:
         """Post the command and wait for its answer; raises as `post` and `wait` do."""
-        self.post(command, fence)
-        return self.wait(command, deadline=command.deadline, away=away, check=check, wakeup=threading.Event())
+        answer = self.post(command, fence)
+        return self.wait(command, answer, deadline=command.deadline, away=away, check=check, wakeup=threading.Event())
 
-    def post(self, command: Command, fence: Fence) -> None:
-        """Make the command's node, or adopt the one that stands; raises Fenced when a newer claim has it."""
+    def post(self, command: Command, fence: Fence) -> LeafWatch:
+        """Make the command's node, or adopt the one that stands; raises Fenced when a newer claim has it.
+
+        Returns the watch on its answer, for `wait`: to see that there is none yet and to arm the watch is one call.
+        """
         path = command_path(command.host, command.key)
+        answer = self._coordination.watch_leaf(result_path(command.host, command.key))
         while True:
-            if self._coordination.get(result_path(command.host, command.key)) is not None:
-                return
+            if answer.look():
+                return answer
             if self._coordination.create_guarded(path, encode(command), guard=fence.guard, version=fence.version):
-                return
+                return answer
             present = self._coordination.get(path, sync=True)
             if present is None:
                 continue
@@ -143,11 +148,12 @@ class HostChannel:
                 raise Fenced(f"command {command.key} was adopted by epoch {standing.epoch}, newer than {command.epoch}")
             adopted = msgspec.structs.replace(standing, epoch=command.epoch)
             if standing.epoch == command.epoch or self._coordination.put(path, encode(adopted), version=present[1]):
-                return
+                return answer
 
     def wait(
         self,
         command: Command,
+        answer: LeafWatch,
         *,
         deadline: float,
         away: float,
@@ -155,7 +161,7 @@ class HostChannel:
         wakeup: threading.Event,
         is_gone: Callable[[], bool] = lambda: False,
     ) -> Result:
-        """The answer of the command that was posted, checked by its schema.
+        """The answer of the command that was posted, checked by its schema; ``answer`` is what `post` returned.
 
         ``check`` is called whenever ``wakeup`` was set for anything but the answer and at least every `POLL_EVERY`
         seconds, and ends the wait by raising.  ``is_gone`` is asked while the worker is away.  Raises DeclaredDown when
@@ -163,16 +169,19 @@ class HostChannel:
         ``deadline`` seconds have passed.
         """
         host, key = command.host, command.key
-        answer, worker = (
-            self._coordination.watch_leaf(path, wakeup.set) for path in (result_path(host, key), worker_path(host))
-        )
+        worker = self._coordination.shared_watch(worker_path(host))
         began = seen = time.monotonic()
         waited = False
-        try:
+        with answer.telling(wakeup.set), worker.telling(wakeup.set), contextlib.ExitStack() as stack:
+            stack.callback(self._refused.pop, key, None)
             while True:
+                up, came = True, False
                 try:
-                    result = None if answer.present is False and not waited else self._read_result(command, check)
-                    up = self.is_up(host) if worker.present is None else worker.present
+                    result = None if answer.known is False and not waited else self._read_result(command, check)
+                    if result is None:
+                        up = worker.look()
+                        # An event has spent the watch: it is armed before the wait, or there is no need to wait.
+                        came = answer.known is None and answer.look()
                 except CoordinationLost:
                     result, up = None, True  # nothing is known of the worker while ZooKeeper is away
                 if result is not None:
@@ -189,13 +198,10 @@ class HostChannel:
                     raise Unreachable
                 if up and now - began >= deadline:
                     raise Overdue
-                wakeup.wait(min(POLL_EVERY, max(0.01, away - (now - seen))))
-                wakeup.clear()
+                if not came:
+                    wakeup.wait(min(POLL_EVERY, max(0.01, away - (now - seen))))
+                    wakeup.clear()
                 waited = True
-        finally:
-            self._refused.pop(key, None)
-            for watch in (answer, worker):
-                watch.stop()
 
     def is_up(self, host: str) -> bool:
         """Whether the host's worker is up now."""
@@ -216,18 +222,33 @@ class HostChannel:
 
     def remove(self, host: str, key: str) -> None:
         """Remove all nodes of one command, whether it was answered or not."""
-        # The command first: a worker that finds a command without an answer would answer it again.
-        for path in (command_path(host, key), result_path(host, key), progress_path(host, key)):
-            self._coordination.delete(path)
+        self.remove_answered([(host, key)])
+        self._coordination.delete(progress_path(host, key))
+
+    def remove_answered(self, answered: Iterable[tuple[str, str]]) -> None:
+        """Remove the nodes of commands that were answered, of which hosts and keys are told.
+
+        They go together: whoever is killed leaves all of them, which the next claim or the flow's end removes, or none.
+        How far a command came its worker has taken away with the answer; what a killed worker left of that goes with
+        the flow.
+        """
+        # The commands first: a worker that finds a command without an answer would answer it again.
+        told = list(answered)
+        self._coordination.delete_together([path(*each) for path in (command_path, result_path) for each in told])
 
     def remove_flow_nodes(self, hosts: Iterable[str], flows: Iterable[str]) -> None:
         """Remove every node that these flows left on these hosts: their ends are stored."""
         ended = frozenset(flows)
-        for host in hosts:
-            for folder in _FOLDERS.values():
-                for key in self._coordination.children(folder(host)):
-                    if key.partition(".")[0] in ended:
-                        self._coordination.delete(folder(host, key))
+        # In the order of the folders, for what `remove_answered` says; whoever is killed leaves them to who comes next.
+        folders = [folder(host) for host in hosts for folder in _FOLDERS.values()]
+        self._coordination.delete_together(
+            [
+                f"{folder}/{key}"
+                for folder, keys in zip(folders, self._coordination.children_of_each(folders), strict=True)
+                for key in keys
+                if key.partition(".")[0] in ended
+            ]
+        )
 
     def nodes(self) -> list[tuple[str, str, str]]:
         """Return host, folder and key of every node of a command, on all hosts."""

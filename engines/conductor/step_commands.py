@@ -11,6 +11,7 @@ from typing import Final, NamedTuple, NoReturn, Protocol
 from sqlalchemy import orm
 
 from droveway import deadlines
+from droveway.clients.watches import LeafWatch
 from droveway.engines.conductor import answers
 from droveway.engines.conductor.history import History
 from droveway.engines.conductor.host_channel import DeclaredDown, Fence, HostChannel, Overdue, Unreachable, key_of
@@ -124,9 +125,9 @@ class StepCommands:
         ``direction`` is the step's own, which the command may differ from; ``past_no_return`` tells that the point of
         no return may have been asked for.
         """
-        self._channel.post(command, self._fence)
+        answer = self._channel.post(command, self._fence)
         try:
-            result = self._wait(command, direction)
+            result = self._wait(command, answer, direction)
         except (Unreachable, Overdue) as silence:
             code, words = SILENCES[type(silence)]
             raise self._host_fault(command.host, code, words.format(command), past_no_return=past_no_return) from None
@@ -151,11 +152,10 @@ class StepCommands:
     def _remove_acknowledged(self, current: str) -> None:
         """Remove the nodes of commands whose answers are stored by now: all but those of the row ``current``."""
         kept = [(host, key) for host, key in self._answered if f"{key}.".startswith(f"{current}.")]
-        for host, key in set(self._answered) - set(kept):
-            self._channel.remove(host, key)
+        self._channel.remove_answered(dict.fromkeys(each for each in self._answered if each not in kept))
         self._answered = kept
 
-    def _wait(self, command: Command, direction: Direction) -> Result:
+    def _wait(self, command: Command, answer: LeafWatch, direction: Direction) -> Result:
         host = command.host
         progress = ProgressNote(self._run.move_id, lambda: self._channel.progress(host, command.key), self._run.write)
 
@@ -168,6 +168,7 @@ class StepCommands:
             with self._wakeup() as wakeup, deadlines.paused():
                 return self._channel.wait(
                     command,
+                    answer,
                     deadline=command.deadline + GRACE,
                     away=min(self._host_away, command.deadline),
                     check=check,

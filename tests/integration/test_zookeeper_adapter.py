@@ -106,20 +106,71 @@ def test_a_watch_rings_for_all_changes(connect: Callable[[], Coordination]) -> N
 def test_the_watch_of_a_leaf_tells_whether_it_is_there(connect: Callable[[], Coordination]) -> None:
     one, two = connect(), connect()
     wakeup = Wakeup()
-    watch = one.watch_leaf("/droveway/w/n", wakeup.set)
-    assert watch.present is False
-    two.create("/droveway/w/n", b"1")
-    assert wakeup.came()
-    assert watch.present is True
-    two.delete("/droveway/w/n")
-    assert wakeup.came()
-    assert watch.present is False
+    watch = one.watch_leaf("/droveway/w/n")
+    with watch.telling(wakeup.set):
+        assert not watch.look()
+        two.create("/droveway/w/n", b"1")
+        assert wakeup.came()
+        assert watch.look()
+        two.delete("/droveway/w/n")
+        assert wakeup.came()
+        assert not watch.look()
+        assert watch.known is False
+        expire(one)
+        until(lambda: watch.known is None)
+        until(one.live)
+        assert not watch.look()
+        two.create("/droveway/w/n", b"1")
+        assert wakeup.came()
+        assert watch.look()
+
+
+def test_a_listing_outlives_its_node_and_its_session(connect: Callable[[], Coordination]) -> None:
+    one, two = connect(), connect()
+    wakeup = Wakeup()
+    listing = one.listing("/droveway/w", wakeup.set)
+
+    def become(wanted: list[str]) -> None:
+        while listing.names() != wanted:
+            assert wakeup.came()
+
+    assert listing.names() == []
+    two.create("/droveway/w/b", b"")
+    become(["b"])
+    two.create("/droveway/w/a", b"")
+    become(["a", "b"])
+    two.delete("/droveway/w")
+    become([])
+    two.create("/droveway/w/c", b"")
+    become(["c"])
+    wakeup.clear()
     expire(one)
     assert wakeup.came()
-    until(lambda: watch.present is False)
-    two.create("/droveway/w/n", b"1")
-    until(lambda: watch.present is True)
-    watch.stop()
+    until(one.live)
+    two.create("/droveway/w/d", b"")
+    become(["c", "d"])
+    listing.stop()
+
+
+def test_nodes_go_together_or_each_by_itself(connect: Callable[[], Coordination]) -> None:
+    one = connect()
+    paths = [f"/droveway/w/{name}" for name in ("a", "b", "c")]
+    for path in paths:
+        one.create(path, b"")
+    one.delete_together(paths)
+    assert one.children("/droveway/w") == []
+    one.create(paths[0], b"")
+    one.create(f"{paths[2]}/below", b"")
+    one.delete_together(paths)
+    assert one.children("/droveway/w") == []
+
+
+def test_what_is_read_behind_a_sync_is_not_older_than_it(connect: Callable[[], Coordination]) -> None:
+    one, two = connect(), connect()
+    for number in range(20):
+        data = str(number).encode()
+        assert two.create("/droveway/n", data) or two.put("/droveway/n", data)
+        assert one.get_each(["/droveway/n", "/droveway/none"], sync=True) == [(data, number), None]
 
 
 def test_an_expired_session_loses_its_nodes_and_its_watches_go_on(connect: Callable[[], Coordination]) -> None:

@@ -24,7 +24,7 @@ from support.rigs.valid_answers import VALID
 
 from droveway.clients.zookeeper import command_path, epoch_path, progress_path, result_path, worker_path
 from droveway.engines.conductor import fencing
-from droveway.engines.conductor.host_channel import Fence, HostChannel
+from droveway.engines.conductor.host_channel import Fence, HostChannel, Unreachable
 from droveway.errors import Fenced, StepError
 from droveway.flows.graph import Graph
 from droveway.persistence.journal import kinds, moves, requests
@@ -102,10 +102,76 @@ def test_an_answer_is_taken_before_anything_else_is_looked_at(rig: Rig) -> None:
 
     session.create("/guard", b"")
     channel, asked = HostChannel(session), command()
-    channel.post(asked, Fence("/guard", 0))
+    answer = channel.post(asked, Fence("/guard", 0))
     wait = {"deadline": 9.0, "away": 9.0, "wakeup": Answered()}
-    result = channel.wait(asked, check=lambda: pytest.fail("the answer was there"), **wait)
+    result = channel.wait(asked, answer, check=lambda: pytest.fail("the answer was there"), **wait)
     assert result.error is None
+
+
+def test_a_command_takes_few_calls(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One to see that it has no answer, one to post it, one to read the answer, one to remove both."""
+    session, host = rig.session(), rig.session()
+    session.create("/guard", b"")
+    session.create(worker_path("h1"), b"")
+    for folder in (command_path("h1"), result_path("h1")):
+        session.create(folder, b"")
+    channel = HostChannel(session)
+    session.shared_watch(worker_path("h1")).look()
+    calls: list[str] = []
+
+    def count(name: str) -> None:
+        method = getattr(session.client, name)
+        monkeypatch.setattr(
+            session.client, name, lambda *args, **named: (calls.append(name), method(*args, **named))[1]
+        )
+
+    for name in ("exists", "get", "delete", "sync", "transaction"):
+        count(name)
+
+    class Answered(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            host.create(result_path("h1", KEY), codec.encode(commands.Result(key=KEY, epoch=1)))
+            return super().wait(5)
+
+    asked = command()
+    answer = channel.post(asked, Fence("/guard", 0))
+    channel.wait(asked, answer, check=lambda: None, deadline=9, away=9, wakeup=Answered())
+    channel.remove_answered([("h1", KEY)])
+    assert leftovers(rig) == []
+    assert calls == ["exists", "transaction", "get", "transaction"]
+
+
+def test_the_answer_after_a_refused_one_is_told_of_too(rig: Rig) -> None:
+    """A watch that has fired is armed again before the next wait."""
+    session, host = rig.session(), rig.session()
+    session.create("/guard", b"")
+    session.create(worker_path("h1"), b"")
+    given = iter([b"no json", codec.encode(commands.Result(key=KEY, epoch=1))])
+    heard = []
+
+    class Answered(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            host.create(result_path("h1", KEY), next(given))
+            heard.append(super().wait(5))
+            return True
+
+    channel = HostChannel(session)
+    answer = channel.post(command(), Fence("/guard", 0))
+    channel.wait(command(), answer, check=lambda: None, deadline=60, away=60, wakeup=Answered())
+    assert heard == [True, True]
+
+
+def test_a_worker_that_goes_while_it_is_waited_for_is_noticed(rig: Rig) -> None:
+    """One watch tells all who wait for the host; the next wait knows without asking that it is away."""
+    session = rig.session()
+    session.create("/guard", b"")
+    session.create(worker_path("h1"), b"")
+    channel = HostChannel(session)
+    session.shared_watch(worker_path("h1")).look()
+    answer = channel.post(command(), Fence("/guard", 0))
+    rig.session().delete(worker_path("h1"))
+    with pytest.raises(Unreachable):
+        channel.wait(command(), answer, check=lambda: None, deadline=9, away=0.05, wakeup=threading.Event())
 
 
 def test_a_host_whose_answers_stay_unreadable_is_not_waited_for_until_the_deadline(rig: Rig) -> None:
@@ -119,9 +185,9 @@ def test_a_host_whose_answers_stay_unreadable_is_not_waited_for_until_the_deadli
 
     session.create("/guard", b"")
     channel, asked = HostChannel(session), command()
-    channel.post(asked, Fence("/guard", 0))
+    answer = channel.post(asked, Fence("/guard", 0))
     session.create(worker_path("h1"), b"")
-    result = channel.wait(asked, check=lambda: None, deadline=9e9, away=9e9, wakeup=Garbled())
+    result = channel.wait(asked, answer, check=lambda: None, deadline=9e9, away=9e9, wakeup=Garbled())
     assert result.error is not None
     assert (result.error["code"], result.error["host"]) == ("bad-answer", "h1")
 
@@ -298,9 +364,10 @@ def test_a_stale_conductor_posts_adopts_and_takes_nothing(rig: Rig) -> None:
     def check() -> None:
         raise Fenced("the journal has epoch 5")
 
+    answer = session.watch_leaf(result_path("h1", KEY))
     with pytest.raises(Fenced):
-        channel.wait(old, deadline=1, away=1, check=check, wakeup=threading.Event())
-    assert channel.wait(new, deadline=1, away=1, check=lambda: None, wakeup=threading.Event()).epoch == 5
+        channel.wait(old, answer, deadline=1, away=1, check=check, wakeup=threading.Event())
+    assert channel.wait(new, answer, deadline=1, away=1, check=lambda: None, wakeup=threading.Event()).epoch == 5
     assert leftovers(rig) == [KEY, KEY]
     channel.remove("h1", KEY)
     assert leftovers(rig) == []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -191,3 +191,153 @@ def test_the_end_of_a_session_takes_its_nodes_out_of_their_folders(store: Any, s
     other.close()
     assert session.children("/a") == []
     assert session.delete("/a")
+
+
+class Asked:
+    """What was asked of a client: each method that is listed, with its path."""
+
+    def __init__(self, session: zookeeper.Coordination, monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
+        self.calls: list[tuple[str, str]] = []
+        for name in names:
+            monkeypatch.setattr(session.client, name, self._counted(name, getattr(session.client, name)))
+
+    def _counted(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+        def call(path: str, *args: Any, **named: Any) -> Any:
+            self.calls.append((name, path))
+            return method(path, *args, **named)
+
+        return call
+
+
+def test_nodes_are_read_in_their_order_behind_one_sync(
+    session: zookeeper.Coordination, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session.create("/a", b"1")
+    session.create("/c", b"3")
+    asked = Asked(session, monkeypatch, "sync", "get")
+    assert session.get_each(["/a", "/b", "/c"], sync=True) == [(b"1", 0), None, (b"3", 0)]
+    assert asked.calls == [("sync", "/a"), ("get", "/a"), ("get", "/b"), ("get", "/c")]
+
+
+def test_nodes_are_listed_together(session: zookeeper.Coordination) -> None:
+    for path in ("/a/y", "/a/x", "/c/z"):
+        session.create(path, b"")
+    assert session.children_of_each(["/c", "/none", "/a"]) == [["z"], [], ["x", "y"]]
+    assert session.children_of_each([]) == []
+
+
+def test_nodes_are_deleted_together(session: zookeeper.Coordination, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("a", "b", "c"):
+        session.create(f"/d/{name}", b"")
+    asked = Asked(session, monkeypatch, "delete")
+    session.delete_together(["/d/a", "/d/b", "/d/c"])
+    assert session.children("/d") == []
+    assert asked.calls == []
+    session.delete_together([])
+
+
+def test_of_nodes_that_cannot_go_together_each_goes_by_itself(
+    session: zookeeper.Coordination, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session.create("/d/a", b"")
+    session.create("/d/b/below", b"")
+    asked = Asked(session, monkeypatch, "delete")
+    session.delete_together(["/d/a", "/d/missing", "/d/b"])
+    assert session.children("/d") == []
+    assert [path for _name, path in asked.calls] == ["/d/a", "/d/missing", "/d/b", "/d/b"]
+
+
+def test_more_nodes_than_one_request_should_have_go_in_some(
+    session: zookeeper.Coordination, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(zookeeper, "_AT_ONCE", 2)
+    for name in range(5):
+        session.create(f"/d/{name}", b"")
+    session.delete_together([f"/d/{name}" for name in range(5)])
+    assert session.children("/d") == []
+
+
+def test_a_leaf_is_asked_for_once_until_its_watch_tells(
+    session: zookeeper.Coordination, other: zookeeper.Coordination, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watch, wakeup = session.watch_leaf("/w/n"), threading.Event()
+    asked = Asked(session, monkeypatch, "exists")
+    assert watch.known is None
+    with watch.telling(wakeup.set):
+        assert not watch.look()
+        assert not watch.look()
+        assert len(asked.calls) == 1
+        other.create("/w/n", b"1")
+        assert wakeup.wait(5)
+        assert watch.known is None
+        assert watch.look()
+        assert len(asked.calls) == 2
+        wakeup.clear()
+        other.delete("/w/n")
+        assert wakeup.wait(5)
+    assert not watch.look()
+    wakeup.clear()
+    other.create("/w/n", b"2")
+    session.client.flush()
+    assert not wakeup.is_set()
+    assert watch.look()
+
+
+def test_an_event_between_the_question_and_its_answer_is_not_forgotten(
+    session: zookeeper.Coordination, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watch = session.watch_leaf("/w/n")
+    exists = session.client.exists
+
+    def slow(path: str, watch: Any = None) -> Any:
+        found = exists(path, watch=watch)
+        session.create("/w/n", b"")
+        session.client.flush()
+        return found
+
+    monkeypatch.setattr(session.client, "exists", slow)
+    assert not watch.look()
+    monkeypatch.undo()
+    assert watch.look()
+
+
+def test_one_watch_serves_all_who_wait_for_the_same_node(session: zookeeper.Coordination) -> None:
+    assert session.shared_watch("/w/n") is session.shared_watch("/w/n")
+    assert session.shared_watch("/w/n") is not session.shared_watch("/w/m")
+
+
+def test_a_listing_is_asked_for_once_until_its_watch_tells(
+    session: zookeeper.Coordination, other: zookeeper.Coordination, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wakeup = threading.Event()
+    listing = session.listing("/w", wakeup.set)
+    asked = Asked(session, monkeypatch, "get_children")
+
+    def heard() -> list[str]:
+        assert wakeup.wait(5)
+        wakeup.clear()
+        return listing.names()
+
+    assert listing.names() == []
+    other.create("/w", b"")
+    assert heard() == []
+    other.create("/w/b", b"")
+    assert heard() == ["b"]
+    other.create("/w/a", b"")
+    assert heard() == ["a", "b"]
+    before = len(asked.calls)
+    assert listing.names() == ["a", "b"]
+    assert len(asked.calls) == before
+    assert listing.names(fresh=True) == ["a", "b"]
+    assert len(asked.calls) == before + 1
+    other.delete("/w")
+    assert heard() == []
+    other.create("/w/c", b"")
+    assert heard() in ([], ["c"])
+    assert listing.names(fresh=True) == ["c"]
+    listing.stop()
+    session.client.flush()
+    wakeup.clear()
+    other.create("/w/d", b"")
+    session.client.flush()
+    assert not wakeup.is_set()
