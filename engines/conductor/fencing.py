@@ -247,14 +247,16 @@ def mirror(
             with contextlib.ExitStack() as stack:
                 if journal is not None:
                     check(stack.enter_context(journal.begin()), claimed or move_id, epoch)
-                coordination.create(path, data)
+                if coordination.create(path, data):
+                    return 0
             continue
         value, version = present
         if value == TOMBSTONE or (epoch_in(value) or 0) > epoch:
             raise Fenced(f"epoch {epoch} of move {move_id} no longer stands: ZooKeeper has {value.decode()}")
         if value == data:
             return version
-        coordination.put(path, data, version=version)
+        if coordination.put(path, data, version=version):
+            return version + 1
 
 
 def write_tombstone(coordination: Coordination, move_id: str, epoch: int) -> None:

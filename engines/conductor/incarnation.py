@@ -103,9 +103,11 @@ def raise_mark(coordination: Coordination, incarnation: int | None, epoch: int) 
     if incarnation is None:
         return
     data = msgspec.json.encode(Mark(incarnation=incarnation, epoch=epoch))
-    while not coordination.create(MARK, data):
+    while True:
         present = coordination.get(MARK, sync=True)
         if present is None:
+            if coordination.create(MARK, data):
+                return
             continue
         mark = _decoded(present[0])
         if mark.incarnation != incarnation:
