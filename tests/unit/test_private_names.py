@@ -59,11 +59,18 @@ REPLACED = {
         "ZookeeperJobBoard(self, job, who)",
         "leaves jobs to others that cannot run here, and remembers claims of which nobody heard",
     ),
-    "MoveBoard.close": ("ZookeeperJobBoard(self)", "ends the watch that connect began"),
-    "MoveBoard.connect": ("ZookeeperJobBoard(self, timeout=10.0)", "watches a listing that may be wiped"),
+    "MoveBoard._force_refresh": (
+        "ZookeeperJobBoard(self)",
+        "lists the jobs by a watch that outlives a wiped board, and remembers which of them are claimed",
+    ),
+    "MoveBoard.close": ("ZookeeperJobBoard(self)", "ends the watch on the listing"),
     "MoveBoard.iterjobs": (
         "ZookeeperJobBoard(self, only_unclaimed=False, ensure_fresh=False)",
         "lists anew when the board changed, and gives claims back of which nobody heard",
+    ),
+    "MoveJob.state": (
+        "ZookeeperJob: property",
+        FASTER + "knows by the listing which jobs are claimed, where TaskFlow asks three times for each job",
     ),
     "MoveCompleter._process_atom_failure": (
         "Completer(self, atom, failure)",
@@ -101,7 +108,9 @@ USED = {
     "LinearSelector._get_maybe_ready": "decides whether an atom may run",
     "MoveBoard._client": "deletes a node without waiting for it, and knows its own time-out",
     "MoveBoard._job_cond": "guards the known jobs",
+    "MoveBoard._job_watcher": "is set to our listing, so that TaskFlow watches none itself",
     "MoveBoard._known_jobs": "holds the jobs that are listed",
+    "MoveBoard._on_job_posting": "is handed the names that were listed",
     "MoveCompleter._storage": "has the state of each atom",
     "MoveEngine._backend": "is handed to our storage",
     "MoveEngine._compiled": "tells whether the flow was compiled",

@@ -15,7 +15,7 @@ import msgspec
 import sqlalchemy as sa
 from kazoo import exceptions as kazoo_errors
 from kazoo.protocol import paths
-from taskflow import exceptions
+from taskflow import exceptions, states
 from taskflow.conductors.backends import impl_executor
 from taskflow.jobs import base
 from taskflow.jobs.backends import impl_zookeeper
@@ -74,8 +74,7 @@ class _CutOff(logging.Filter):
         return True
 
 
-for _module in (impl_zookeeper, impl_executor):
-    logging.getLogger(_module.__name__).addFilter(_CutOff())
+logging.getLogger(impl_executor.__name__).addFilter(_CutOff())
 
 
 class MoveJob(impl_zookeeper.ZookeeperJob):
@@ -95,6 +94,11 @@ class MoveJob(impl_zookeeper.ZookeeperJob):
         self.posting: Posting = msgspec.convert(data["details"], Posting)
         self.session: int | None = None
         """The session under which this conductor claimed it."""
+
+    @property
+    def state(self) -> Any:
+        """TaskFlow's entry, which its own answers by three calls for each job of each look at the board."""
+        return self.board.state_of(self)
 
     def _order(self) -> tuple[bool, str, str]:
         return (not self.posting.urgent, self.posting.filed, self.uuid)
@@ -122,7 +126,11 @@ class MoveBoard(impl_zookeeper.ZookeeperJobBoard):
         super().__init__("moves", conf, client=coordination.client, emit_notifications=False)
         self._coordination = coordination
         self.wakeup: Callable[[], None] = lambda: None
-        self._unwatch: Callable[[], None] = lambda: None
+        self._listing = coordination.listing(BOARD, self._changed)
+        # What TaskFlow would watch the listing by, which ends for good when the board is wiped; this one does not.
+        self._job_watcher = self._listing
+        self._locks: frozenset[str] = frozenset()
+        """The names of the locks, as the board was listed last."""
         self._stale = True
         self._refused = Once(LOG)
         self._doubtful: set[str] = set()
@@ -130,14 +138,9 @@ class MoveBoard(impl_zookeeper.ZookeeperJobBoard):
         self.claimable: Callable[[Posting], bool] = lambda _posting: True
         """Whether this session's conductor is able and willing to run such a job now."""
 
-    def connect(self, timeout: float = 10.0) -> None:
-        """TaskFlow's entry.  Its own watch on the listing ends for good when the board is wiped; this one does not."""
-        super().connect(timeout)
-        self._unwatch = self._coordination.watch(self.path, self._changed)
-
     def close(self) -> None:
         """TaskFlow's entry; the session is the caller's and stays."""
-        self._unwatch()
+        self._listing.stop()
         super().close()
 
     def iterjobs(self, only_unclaimed: bool = False, ensure_fresh: bool = False) -> Any:
@@ -145,6 +148,21 @@ class MoveBoard(impl_zookeeper.ZookeeperJobBoard):
         self._release_doubtful()
         stale, self._stale = self._stale, False
         return super().iterjobs(only_unclaimed=only_unclaimed, ensure_fresh=ensure_fresh or stale)
+
+    def _force_refresh(self) -> None:
+        """TaskFlow's entry: list the jobs and their locks, by the call that also arms the watch."""
+        try:
+            names = self._listing.names(fresh=True)
+        except CoordinationLost as error:
+            raise exceptions.JobFailure("The board could not be listed", cause=error) from error
+        self._locks = frozenset(name for name in names if name.endswith(self.LOCK_POSTFIX))
+        self._on_job_posting(names, delayed=False)
+
+    def state_of(self, job: MoveJob) -> Any:
+        """The job's state by the last listing; a change of it lists the board anew, and a claim finds out for sure."""
+        if job.path not in self._known_jobs:
+            return states.COMPLETE
+        return states.CLAIMED if paths.basename(job.lock_path) in self._locks else states.UNCLAIMED
 
     def _release_doubtful(self) -> None:
         """Give back what is claimed by this session and run by nobody: else it would be for as long as the session."""
@@ -190,6 +208,8 @@ class MoveBoard(impl_zookeeper.ZookeeperJobBoard):
             raise exceptions.UnclaimableJob(f"job {job.uuid} is not for this conductor now")
         if job.lock_path in self._doubtful:
             raise exceptions.UnclaimableJob(f"job {job.uuid} may be claimed already")
+        if self.state_of(job) == states.CLAIMED:
+            raise exceptions.UnclaimableJob(f"job {job.uuid} is claimed already")
         try:
             super().claim(job, who)
         except exceptions.UnclaimableJob:
@@ -197,6 +217,7 @@ class MoveBoard(impl_zookeeper.ZookeeperJobBoard):
         except exceptions.JobFailure as error:
             self._doubtful.add(job.lock_path)
             raise exceptions.UnclaimableJob(f"nobody heard whether job {job.uuid} was claimed") from error
+        self._locks |= {paths.basename(job.lock_path)}
 
     def doubt(self, job: MoveJob) -> None:
         """The job is run by nobody here any more, though its claim may still be there."""
