@@ -90,6 +90,10 @@ class Worker:
         self.limits = limits or Limits()
         self.probe = probe
         self._wakeup = threading.Event()
+        self._answered: set[str] = set()
+        """The keys of commands that stand and were answered, as they were found by the last looks."""
+        self._looks = time.monotonic()
+        """When everything is looked at though nothing told of a change."""
         self._seen = (0, 0)
         self._registered = False
         """False again as soon as the registration may have gone."""
@@ -128,8 +132,9 @@ class Worker:
         except BaseException:
             os.close(self._lock)
             raise
+        self._keys = self.coordination.listing(command_path(self.host), self._wakeup.set)
         self._unwatch = [
-            self.coordination.watch(command_path(self.host), self._wakeup.set),
+            self._keys.stop,
             self.coordination.watch(worker_path(self.host), self._check_registration),
         ]
         self._wakeup.set()
@@ -257,14 +262,32 @@ class Worker:
     def _take_commands(self) -> None:
         """Start what may start, answer what was done, cancel what is being undone."""
         self._forget_ended()
-        answered = set(self.coordination.children(result_path(self.host)))
-        keys = self.coordination.children(command_path(self.host))
+        keys = self._unanswered()
         for key in self._left.keys() - set(keys):
             self._left.pop(key).unwatch()
-        waiting = [command for key in keys if key not in answered and (command := self._command(key)) is not None]
+        waiting = [command for key in keys if (command := self._command(key)) is not None]
         for command in sorted(waiting, key=self._turn):
             if not self._stopping:
                 self._consider(command, waiting)
+
+    def _unanswered(self) -> list[str]:
+        """The keys of the commands that stand without an answer, but those of the executes that run here.
+
+        Such a one is answered by its own thread, and ends no other; an undo that runs ends executes that wait.
+        """
+        everything = time.monotonic() >= self._looks
+        if everything:
+            # A conductor takes an answer away that it cannot read: nothing tells of that.
+            self._answered.clear()
+            self._looks = time.monotonic() + POLL_EVERY
+        keys = self._keys.names(fresh=everything)
+        self._answered.intersection_update(keys)
+        running = {run.command.key for run in self._runs.values() if run.key.direction == "execute"}
+        left = [key for key in keys if key not in running and key not in self._answered]
+        if left:
+            # After the commands, and a command is removed before its answer: none of them seems unanswered that is not.
+            self._answered.update(self.coordination.children(result_path(self.host)))
+        return [key for key in left if key not in self._answered]
 
     def _turn(self, command: commands.Command) -> tuple[float, int]:
         """Order the commands of one server: those that were left come last, the one that rests longest first.
@@ -337,6 +360,8 @@ class Worker:
                 key = run.command.key
                 if run.why:
                     self._unfinished.log_once(f"{key} is left", run.why)
+                elif not run.left_begun:
+                    self._answered.add(key)
                 if run.left_begun and not self._stopping:
                     unwatch = self.coordination.watch(command_path(self.host, key), self._wakeup.set)
                     self._left[key] = _Left(run.command.epoch, time.monotonic() + POLL_EVERY, unwatch)

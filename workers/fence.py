@@ -31,20 +31,23 @@ class Fence:
         """
         if not self._coordination.live():
             raise CoordinationLost(f"the session of host {self._command.host} is not known to be alive")
-        standing = standing_epoch(self._coordination, self._command.move)
+        command = command_path(self._command.host, self._command.key)
+        mirror, found = self._coordination.get_each([epoch_path(self._command.move), command], sync=True)
+        standing = None if mirror is None else epoch_in(mirror[0])
         if standing is None:
             raise Fenced(f"move {self._command.move} has ended or is not claimed: nothing more is done for it")
-        self._require_command(standing)
+        if standing != self.epoch:
+            # Read anew: who raised the epoch may have put it on the command since.
+            found = self._coordination.get(command, sync=True)
+        self._require_command(found, standing)
         if not self._journal.raise_epoch(self._command.move, self.epoch):
             raise Fenced(f"a higher epoch than {self.epoch} was seen for move {self._command.move}")
 
-    def _require_command(self, standing: int) -> None:
+    def _require_command(self, found: tuple[bytes, int] | None, standing: int) -> None:
         """Of a claim that goes on without this host the epoch stands, but it has taken its command back.
 
         One that raised the epoch may have put it on the command while the action ran.
         """
-        path = command_path(self._command.host, self._command.key)
-        found = self._coordination.get(path, sync=standing != self.epoch)
         if found is None:
             raise Fenced(f"{self._command.key} was taken back: nothing more is done for it")
         try:

@@ -142,6 +142,41 @@ def test_a_finished_key_is_answered_from_the_journal(site: Cloud, started: Calla
     assert effects == once
 
 
+def test_a_command_is_read_and_answered_once(
+    site: Cloud, started: Callable[..., Worker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not anew at each event of its host's folder, of which the commands of other servers make many."""
+    monkeypatch.setattr(daemon, "POLL_EVERY", 10 * DEADLINE)
+    stall = Stall("rename")
+    worker = started(probe=stall)
+    read, answered = [], []
+    command_of, make = worker._command, worker.coordination.create_guarded
+
+    def reading(key: str) -> Any:
+        read.append(key)
+        return command_of(key)
+
+    def answering(path: str, *args: Any, **named: Any) -> bool:
+        answered.append(path)
+        return make(path, *args, **named)
+
+    def wake() -> None:
+        for _ in range(3):
+            worker._wakeup.set()
+            eventually(lambda: not worker._wakeup.is_set())
+
+    monkeypatch.setattr(worker, "_command", reading)
+    monkeypatch.setattr(worker.coordination, "create_guarded", answering)
+    command = post(site, site.command("alpha", "set_aside"))
+    assert stall.reached.wait(DEADLINE)
+    wake()
+    stall.go.set()
+    result(site, command)
+    wake()
+    assert read == [command.key]
+    assert answered == [result_path("alpha", command.key)]
+
+
 def test_a_failure_is_an_answer_too_and_stays(site: Cloud, started: Callable[..., Worker]) -> None:
     started()
     command = post(site, site.command("alpha", "check_set_aside"))

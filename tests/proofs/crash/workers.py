@@ -12,10 +12,11 @@ import os
 import signal
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection, Pipe
 from typing import Any, Final
 
+from droveway.clients.watches import Listing, WhenChanged
 from droveway.clients.zookeeper import Coordination
 from droveway.errors import CoordinationLost, DrovewayError
 from droveway.lab import runner
@@ -168,6 +169,11 @@ class _Remote(Coordination):
         found: tuple[bytes, int] | None = self._ask("get", path, sync=sync)
         return found
 
+    def get_each(self, paths: Sequence[str], *, sync: bool = False) -> list[tuple[bytes, int] | None]:
+        """See `Coordination.get_each`."""
+        found: list[tuple[bytes, int] | None] = self._ask("get_each", paths, sync=sync)
+        return found
+
     def owner(self, path: str) -> int | None:
         """See `Coordination.owner`."""
         found: int | None = self._ask("owner", path)
@@ -178,8 +184,9 @@ class _Remote(Coordination):
         found: float | None = self._ask("born", path)
         return found
 
-    def children(self, path: str) -> list[str]:
-        """See `Coordination.children`."""
+    def children(self, path: str, watch: WhenChanged | None = None) -> list[str]:
+        """See `Coordination.children`; watched it is by `listing` alone."""
+        assert watch is None
         found: list[str] = self._ask("children", path)
         return found
 
@@ -205,6 +212,10 @@ class _Remote(Coordination):
         self._rings[watch] = callback
         self._ask("watch", path, watch)
         return lambda: self._ask("unwatch", watch)
+
+    def listing(self, path: str, callback: Callable[[], None]) -> Listing:
+        """See `Coordination.listing`."""
+        return _RemoteListing(self, path, callback)
 
     def listen(self) -> None:
         """Take answers and rings until the other process says that it is the end, or has ended."""
@@ -239,6 +250,19 @@ class _Remote(Coordination):
         if not done:
             raise value
         return value
+
+
+class _RemoteListing(Listing):
+    """Lists by a call to the other process each time."""
+
+    def __init__(self, remote: _Remote, path: str, callback: Callable[[], None]) -> None:
+        self._remote = remote
+        self._path = path
+        self.stop = remote.watch(path, callback)  # type: ignore[method-assign]
+
+    def names(self, *, fresh: bool = False) -> list[str]:
+        """See `Listing.names`."""
+        return self._remote.children(self._path)
 
 
 def _be_the_worker(lab: Lab, host: str, probes: Probes, pipe: Connection) -> None:
