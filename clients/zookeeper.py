@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import functools
+import select
 import socket
 import ssl
 import sys
@@ -391,6 +392,25 @@ class _Client(KazooClient):
 
 
 class _Handler(SequentialThreadingHandler):
+    """Waits for sockets by one call of the kernel, where kazoo makes and ends an epoll for each wait: three a reply."""
+
+    def select(
+        self, reads: Sequence[Any], writes: Sequence[Any], _: Sequence[Any], timeout: float | None = None
+    ) -> tuple[list[Any], list[Any], list[Any]]:
+        """Kazoo's one way to wait."""
+        poll = select.poll()
+        for wanted, event in ((reads, select.POLLIN), (writes, select.POLLOUT)):
+            for each in wanted:
+                poll.register(each, event)  # raises ValueError for one that was closed, as kazoo's own does
+        ready = {number for number, _event in poll.poll(None if timeout is None else timeout * 1000)}
+        return (
+            [each for each in reads if each.fileno() in ready],
+            [each for each in writes if each.fileno() in ready],
+            [],
+        )
+
+
+class _SecureHandler(_Handler):
     """Connects by the daemon's own certificate, to servers of its own authority alone, each of the name it goes by.
 
     Kazoo's own way trusts every authority of the machine besides, and says of a refusal only that it lost a connection.
@@ -424,7 +444,7 @@ def connect(hosts: str, *, timeout: float, protection: Protection | None = None)
     `droveway.errors.Refused` when the nodes that stand there are not protected as ours are to be.
     """
     access = protection.access if protection is not None else None
-    handler = _Handler(protection.identity) if protection is not None else None
+    handler = _Handler() if protection is None else _SecureHandler(protection.identity)
     client = _Client(
         hosts=hosts,
         timeout=timeout,
@@ -439,7 +459,7 @@ def connect(hosts: str, *, timeout: float, protection: Protection | None = None)
         require_root(client, ROOT, access)
     except (exceptions.KazooException, client.handler.timeout_exception) as error:
         _end(client)
-        why = f" ({handler.refusal})" if handler is not None and handler.refusal else ""
+        why = f" ({handler.refusal})" if isinstance(handler, _SecureHandler) and handler.refusal else ""
         raise CoordinationLost(f"no ZooKeeper answers at {hosts}{why}: start it or correct its address") from error
     except Refused:
         _end(client)

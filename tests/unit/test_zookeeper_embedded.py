@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -341,3 +342,19 @@ def test_a_listing_is_asked_for_once_until_its_watch_tells(
     other.create("/w/d", b"")
     session.client.flush()
     assert not wakeup.is_set()
+
+
+def test_a_handler_waits_for_the_sockets_that_kazoo_names() -> None:
+    handler = zookeeper._Handler()
+    one, two = socket.socketpair()
+    with one, two:
+        assert handler.select([one], [], [], 0.01) == ([], [], [])
+        assert handler.select([one], [two], [], None) == ([], [two], [])
+        two.send(b"x")
+        assert handler.select([two, one], [], [], 5.0) == ([one], [], [])
+        assert handler.select([one], [one], [], 0) == ([one], [one], [])
+        two.close()
+        one.recv(1)
+        assert handler.select([one], [], [], 5.0) == ([one], [], []), "an end is read as such"
+    with pytest.raises(ValueError, match="file descriptor"):
+        handler.select([one], [], [], 0)
