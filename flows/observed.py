@@ -7,7 +7,6 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 import sqlalchemy as sa
-from sqlalchemy import orm
 
 from droveway.persistence.nova import evacuations
 from droveway.persistence.nova.cell import BlockDeviceMapping, Instance, InstanceAction, InstanceExtra, Migration
@@ -74,12 +73,12 @@ class Observed(NamedTuple):
     """Names the attachment of each of the server's volumes."""
 
 
-def observe(session: orm.Session, server: str, move: str, request: str) -> Observed | None:
+def observe(connection: sa.Connection, server: str, move: str, request: str) -> Observed | None:
     """Read the rows of the server and its move; None for a server that is gone.
 
     ``request`` is the id of the request by which the flow's action goes.
     """
-    rows = session.execute(_ROWS, {"server": server, "move": move, "request": request}).all()
+    rows = connection.execute(_ROWS, {"server": server, "move": move, "request": request}).all()
     if not rows:
         return None
     *columns, _volume, _attachment = rows[0]

@@ -255,8 +255,8 @@ class Context:
     def observed(self) -> Observed | None:
         """Read the server's rows once, when the step first looks at them; None for a server that is gone."""
         move, run = self.move, self.run
-        with run.cells.database(move.source_cell).read() as session:
-            return observe(session, move.server, move.id, f"req-{run.flow_uuid}")
+        with run.cells.database(move.source_cell).reading() as connection:
+            return observe(connection, move.server, move.id, f"req-{run.flow_uuid}")
 
     @property
     def destination(self) -> MoveAttempt:

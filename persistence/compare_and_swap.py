@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import sqlalchemy as sa
 from sqlalchemy import orm
@@ -24,12 +24,29 @@ class OneOf:
         return value in self.values
 
 
+@dataclasses.dataclass
+class Columns:
+    """Some columns of one row, named as the fields are: what is read at each step of a move need not be a whole row.
+
+    A subclass names their table's model and each column; the session knows nothing of it.
+    """
+
+    model: ClassVar[Any]
+
+    id: int
+
+    @classmethod
+    def selected(cls) -> sa.Select[Any]:
+        """The statement that reads them, in the order of the fields."""
+        return sa.select(*(getattr(cls.model, field.name) for field in dataclasses.fields(cls)))
+
+
 def compare_and_swap(session: orm.Session, row: Any, **changes: tuple[Any, Any]) -> bool:
     """Change columns of one row, each given as (expected old value, new value); returns whether anything changed.
 
-    The row is one that was loaded in this transaction.  A column that has its new value already is left alone, so a
-    repeat changes nothing.  Raises `droveway.errors.Conflict`, naming the column, when one holds neither its old nor
-    its new value.
+    The row, whole or as `Columns`, is one that was loaded in this transaction.  A column that has its new value already
+    is left alone, so a repeat changes nothing.  Raises `droveway.errors.Conflict`, naming the column, when one holds
+    neither its old nor its new value.
     """
     wanted: dict[str, Any] = {}
     for column, (old, new) in changes.items():
@@ -46,20 +63,27 @@ def compare_and_swap(session: orm.Session, row: Any, **changes: tuple[Any, Any])
 
 
 def _update(session: orm.Session, row: Any, wanted: Mapping[str, tuple[Any, Any]]) -> None:
-    model: Any = type(row)
+    model = _model(row)
     values = {column: new for column, (_present, new) in wanted.items()}
     if hasattr(model, "updated_at"):
         values.setdefault("updated_at", utcnow())
-    (key,) = sa.inspect(row).identity
-    given = {"row_key": key}
+    given = {"row_key": row.id if isinstance(row, Columns) else sa.inspect(row).identity[0]}
     given |= {f"old_{column}": present for column, (present, _new) in wanted.items()}
     given |= {f"new_{column}": new for column, new in values.items()}
     session.flush()
     result = session.connection().execute(_statement(model, tuple(wanted), tuple(values)), given)
     if result.rowcount != 1:
         raise Conflict(f"a row of {model.__tablename__} changed while it was being written: nothing was changed")
+    if isinstance(row, Columns):
+        for column in wanted:
+            setattr(row, column, values[column])
+        return
     for column, new in values.items():
         orm.attributes.set_committed_value(row, column, new)
+
+
+def _model(row: Any) -> Any:
+    return row.model if isinstance(row, Columns) else type(row)
 
 
 @functools.cache
@@ -79,7 +103,7 @@ def _conflict(row: Any, column: str, present: Any, old: Any, new: Any) -> str:
     name = getattr(row, "uuid", None) or getattr(row, "instance_uuid", None) or getattr(row, "id", "?")
     shown = tuple(_short(value) for value in (present, old, new))
     return (
-        f"{type(row).__tablename__}.{column} of {name} is {shown[0]}, but should be {shown[1]} before it becomes "
+        f"{_model(row).__tablename__}.{column} of {name} is {shown[0]}, but should be {shown[1]} before it becomes "
         f"{shown[2]}: somebody else changed it"
     )
 

@@ -8,7 +8,7 @@ import functools
 import platform
 import weakref
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import sqlalchemy as sa
 
@@ -20,7 +20,7 @@ from droveway.persistence.compare_and_swap import OneOf, compare_and_swap
 from droveway.persistence.journal import kinds, moves
 from droveway.persistence.journal.tables import Move
 from droveway.persistence.nova import actions, evacuations, faults, objects, servers, swap_devices, usage
-from droveway.persistence.nova.cell import Instance, InstanceExtra, Migration
+from droveway.persistence.nova.cell import Instance, Migration
 from droveway.persistence.nova.cell_hosts import ComputeNode
 from droveway.persistence.nova.vm_states import PowerState, TaskState
 from droveway.scheduler.hosts import zone_of
@@ -30,7 +30,14 @@ if TYPE_CHECKING:
     from sqlalchemy import orm
 
 
-_NODE: Final = sa.select(ComputeNode).where(ComputeNode.host == sa.bindparam("host"), ComputeNode.deleted == 0)
+_NODE: Final = sa.select(ComputeNode.id, ComputeNode.uuid, ComputeNode.hypervisor_hostname, ComputeNode.host_ip).where(
+    ComputeNode.host == sa.bindparam("host"), ComputeNode.deleted == 0
+)
+_NODE_LOCKED: Final = _NODE.with_for_update()
+_HOST: Final = sa.select(Instance.host).where(Instance.uuid == sa.bindparam("server"), Instance.deleted == 0)
+_MIGRATION_HOSTS: Final = sa.select(Migration.source_compute, Migration.dest_compute).where(
+    Migration.uuid == sa.bindparam("move"), Migration.deleted == 0
+)
 _NODE_IDS: Final = sa.select(ComputeNode.host, ComputeNode.uuid).where(
     ComputeNode.host.in_(sa.bindparam("hosts", expanding=True)), ComputeNode.deleted == 0
 )
@@ -41,27 +48,29 @@ class Rows:
     """The rows of the move's server inside one fenced cell transaction."""
 
     session: orm.Session
-    instance: Instance
+    instance: servers.ServerColumns
     action: actions.ActionRef
-    read: Migration | None = None
+    move: str
+    read: servers.MigrationColumns | None = None
     """The move's migration, where it was read with them."""
 
     @functools.cached_property
-    def extra(self) -> InstanceExtra:
+    def extra(self) -> servers.ExtraColumns:
         """The server's instance_extra row."""
-        return servers.extra_row(self.session, self.instance.uuid)
+        return servers.extra_columns(self.session, self.instance.uuid)
 
-    def migration(self, ctx: Context) -> Migration:
-        """The move's migration row."""
-        return self.read or servers.the_migration(self.session, ctx.move.id)
+    @functools.cached_property
+    def migration(self) -> servers.MigrationColumns:
+        """The move's migration row; raises NotFound."""
+        return self.read or servers.migration_columns(self.session, self.move)
 
     def change(self, **columns: tuple[Any, Any]) -> None:
         """Compare and swap columns of the server's own row."""
         compare_and_swap(self.session, self.instance, **columns)
 
-    def change_status(self, ctx: Context, old: str, new: str) -> None:
+    def change_status(self, old: str, new: str) -> None:
         """Compare and swap what the move's migration says."""
-        compare_and_swap(self.session, self.migration(ctx), status=(old, new))
+        compare_and_swap(self.session, self.migration, status=(old, new))
 
 
 @contextlib.contextmanager
@@ -76,7 +85,7 @@ def cell_rows(ctx: Context) -> Iterator[Rows]:
     deleting = ctx.must_go_on or not kinds.of(ctx.run.kind).needs_live_server
     with ctx.run.cells.transaction(move.source_cell, move.server, ctx.run.epoch) as session:
         action = actions.ActionRef(move.server, request_id(ctx))
-        instance = servers.live(session, move.server, deleting=deleting)
+        instance = servers.live_columns(session, move.server, deleting=deleting)
         migration = None
         if ctx.direction == "execute":
             migration, evacuated = evacuations.of_move(session, move.id, instance.task_state)
@@ -84,7 +93,7 @@ def cell_rows(ctx: Context) -> Iterator[Rows]:
                 raise Evacuated(
                     evacuation.sentence(move.server_name, instance.host, instance.task_state, "so its rows stay")
                 )
-        yield Rows(session, instance, action, migration)
+        yield Rows(session, instance, action, move.id, migration)
 
 
 _KEPT: Final[weakref.WeakKeyDictionary[Run, dict[str, usage.Usage]]] = weakref.WeakKeyDictionary()
@@ -98,12 +107,12 @@ def reserved_on(ctx: Context, *hosts: str) -> dict[str, usage.Usage]:
     """
     run, move = ctx.run, ctx.move
     known = _KEPT.setdefault(run, {})
-    with run.cells.database(move.source_cell).read() as session:
-        row = servers.migration(session, move.id)
+    with run.cells.database(move.source_cell).reading() as connection:
         named = {move.source_host, move.dest_host, *hosts}
-        named |= {row.source_compute, row.dest_compute} if row is not None else set()
+        named.update(*connection.execute(_MIGRATION_HOSTS, {"move": move.id}))
         wanted = {host for host in named if host} - known.keys()
-        nodes = {each.host: each.uuid for each in session.execute(_NODE_IDS, {"hosts": list(wanted)})} if wanted else {}
+        found = connection.execute(_NODE_IDS, {"hosts": list(wanted)}) if wanted else ()
+        nodes = {each.host: each.uuid for each in found}
     for host in wanted:
         node = nodes.get(host)
         known[host] = usage.reserved_of(run.cloud.placement.provider_inventories(node)) if node else usage.NOTHING
@@ -123,19 +132,14 @@ def power_state(record: Before) -> int:
 
 def is_deleted(ctx: Context) -> bool:
     """Whether the server is gone, or in a forward flow being deleted: then nothing is given back to it any more."""
-    with ctx.run.cells.database(ctx.move.source_cell).read() as session:
-        try:
-            servers.live(session, ctx.move.server, deleting=not kinds.of(ctx.run.kind).needs_live_server)
-        except ServerDeleted:
-            return True
-    return False
+    with ctx.run.cells.database(ctx.move.source_cell).reading() as connection:
+        return servers.is_going(connection, ctx.move.server, deleting=not kinds.of(ctx.run.kind).needs_live_server)
 
 
 def lives_on(ctx: Context, host: str) -> bool:
     """Whether the server's rows name the host as the one that it lives on."""
-    with ctx.run.cells.database(ctx.move.source_cell).read() as session:
-        found = session.scalar(sa.select(Instance.host).where(Instance.uuid == ctx.move.server, Instance.deleted == 0))
-    return found == host
+    with ctx.run.cells.database(ctx.move.source_cell).reading() as connection:
+        return connection.scalar(_HOST, {"server": ctx.move.server}) == host
 
 
 def request_id(ctx: Context) -> str:
@@ -283,12 +287,21 @@ def new_migration(move: Move, record: Before, status: str) -> Migration:
     )
 
 
-def compute_node(session: orm.Session, host: str, *, lock: bool = False) -> ComputeNode:
+class Node(NamedTuple):
+    """What a server's rows take from the compute node of a host."""
+
+    id: int
+    uuid: str | None
+    hypervisor_hostname: str | None
+    host_ip: str | None
+
+
+def compute_node(session: orm.Session, host: str, *, lock: bool = False) -> Node:
     """The host's compute node in this cell; raises DestinationFault."""
-    row = session.scalar(_NODE.with_for_update() if lock else _NODE, {"host": host})
+    row = session.connection().execute(_NODE_LOCKED if lock else _NODE, {"host": host}).first()
     if row is None:
         raise DestinationFault(f"host {host} has no compute node in this cell", code="no-compute-node", host=host)
-    return row
+    return Node(*row)
 
 
 def clear_traces(rows: Rows, ctx: Context) -> None:

@@ -8,6 +8,7 @@ import sqlalchemy as sa
 from sqlalchemy import orm
 
 from droveway.persistence.nova.cell import Migration
+from droveway.persistence.nova.servers import MigrationColumns
 from droveway.persistence.nova.vm_states import MigrationStatus
 
 OVER: Final = ("done", "completed")
@@ -20,15 +21,18 @@ def made_since(server: sa.SQLColumnExpression[Any], migration: sa.SQLColumnExpre
     return sa.exists().where(
         made.instance_uuid == server,
         made.migration_type == "evacuation",
-        made.status.in_(("accepted", MigrationStatus.PRE_MIGRATING, *OVER)),
+        # Of `in_` the statement would be written anew each time that it is carried out.
+        sa.or_(*(made.status == status for status in ("accepted", MigrationStatus.PRE_MIGRATING, *OVER))),
         made.deleted == 0,
         made.id > migration,
     )
 
 
 _EVACUATED: Final = sa.select(made_since(sa.bindparam("server"), sa.bindparam("after")))
-_OF_MOVE: Final = sa.select(Migration, made_since(Migration.instance_uuid, Migration.id)).where(
-    Migration.uuid == sa.bindparam("move"), Migration.deleted == 0
+_OF_MOVE: Final = (
+    MigrationColumns.selected()
+    .add_columns(made_since(Migration.instance_uuid, Migration.id))
+    .where(Migration.uuid == sa.bindparam("move"), Migration.deleted == 0)
 )
 _REFUGE: Final = (
     sa.select(Migration.dest_compute)
@@ -56,10 +60,13 @@ def has_taken(session: orm.Session, server: str, task: str | None, migration: in
     return bool(session.scalar(_EVACUATED, {"server": server, "after": migration}))
 
 
-def of_move(session: orm.Session, move_id: str, task: str | None) -> tuple[Migration | None, bool]:
+def of_move(session: orm.Session, move_id: str, task: str | None) -> tuple[MigrationColumns | None, bool]:
     """Return the move's migration, and whether Nova evacuates its server, in this ``task``, or has done so since."""
-    found = session.execute(_OF_MOVE, {"move": move_id}).first()
-    return (None, False) if found is None else (found[0], is_under_way(task) or bool(found[1]))
+    found = session.connection().execute(_OF_MOVE, {"move": move_id}).first()
+    if found is None:
+        return None, False
+    *columns, made = found
+    return MigrationColumns(*columns), is_under_way(task) or bool(made)
 
 
 def refuge(session: orm.Session, server: str) -> str:

@@ -1,13 +1,21 @@
-"""A server's rows in its cell: loading them, and the small tables that hang on them."""
+"""A server's rows in its cell: loading them, and the small tables that hang on them.
+
+What a step of a move reads each time is read as `Columns`: to load a whole row of a wide table costs several times as
+much.
+"""
 
 from __future__ import annotations
 
-from typing import Any, Final
+import datetime as dt
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy import orm
 
 from droveway.errors import NotFound, ServerDeleted
+from droveway.persistence.compare_and_swap import Columns
+from droveway.persistence.database import Executor
 from droveway.persistence.nova import api, objects
 from droveway.persistence.nova.cell import (
     BlockDeviceMapping,
@@ -18,13 +26,72 @@ from droveway.persistence.nova.cell import (
 )
 from droveway.persistence.nova.vm_states import TaskState, VmState
 
+
+@dataclass
+class ServerColumns(Columns):
+    """What the steps of a move compare and change of a server's own row."""
+
+    model: ClassVar[Any] = Instance
+
+    uuid: str
+    host: str | None
+    node: str | None
+    compute_id: int | None
+    vm_state: str | None
+    task_state: str | None
+    power_state: int | None
+    progress: int | None
+    launched_at: dt.datetime | None
+    availability_zone: str | None
+    instance_type_id: int | None
+    memory_mb: int | None
+    vcpus: int | None
+    root_gb: int | None
+    ephemeral_gb: int | None
+    deleted: int | None
+
+
+@dataclass
+class ExtraColumns(Columns):
+    """The same of its instance_extra."""
+
+    model: ClassVar[Any] = InstanceExtra
+
+    instance_uuid: str
+    flavor: str | None
+    migration_context: str | None
+
+
+@dataclass
+class MigrationColumns(Columns):
+    """The same of the move's migration."""
+
+    model: ClassVar[Any] = Migration
+
+    uuid: str | None
+    status: str | None
+    source_compute: str | None
+    dest_compute: str | None
+    dest_node: str | None
+    dest_compute_id: int | None
+    dest_host: str | None
+
+
+_Server = TypeVar("_Server", Instance, ServerColumns)
+
 # Built once: to build a statement costs as much as to run it, and every step of a move runs some of these.
 _SERVER: Final[sa.BindParameter[str]] = sa.bindparam("server")
 _LIVE: Final = sa.select(Instance).where(Instance.uuid == _SERVER).with_for_update()
+_GOING: Final = sa.select(Instance.deleted, Instance.vm_state, Instance.task_state).where(Instance.uuid == _SERVER)
 _ID: Final = sa.select(Instance.id).where(Instance.uuid == _SERVER, Instance.deleted == 0)
 _FOUND: Final = sa.select(Instance).where(Instance.uuid == _SERVER, Instance.deleted == 0)
-_EXTRA: Final = sa.select(InstanceExtra).where(InstanceExtra.instance_uuid == _SERVER, InstanceExtra.deleted == 0)
-_MIGRATION: Final = sa.select(Migration).where(Migration.uuid == sa.bindparam("move"), Migration.deleted == 0)
+_OF_EXTRA: Final = (InstanceExtra.instance_uuid == _SERVER, InstanceExtra.deleted == 0)
+_EXTRA: Final = sa.select(InstanceExtra).where(*_OF_EXTRA)
+_OF_MOVE: Final = (Migration.uuid == sa.bindparam("move"), Migration.deleted == 0)
+_MIGRATION: Final = sa.select(Migration).where(*_OF_MOVE)
+_LIVE_COLUMNS: Final = ServerColumns.selected().where(Instance.uuid == _SERVER).with_for_update()
+_EXTRA_COLUMNS: Final = ExtraColumns.selected().where(*_OF_EXTRA)
+_MIGRATION_COLUMNS: Final = MigrationColumns.selected().where(*_OF_MOVE)
 _VOLUMES: Final = (
     sa.select(BlockDeviceMapping)
     .where(
@@ -54,11 +121,30 @@ def live(session: orm.Session, server: str, *, deleting: bool = False) -> Instan
 
     With ``deleting`` one that is being deleted will do.
     """
-    row = session.scalar(_LIVE, {"server": server})
-    going = row is not None and row.task_state == TaskState.DELETING and not deleting
-    if row is None or row.deleted or row.vm_state in (VmState.DELETED, VmState.SOFT_DELETED) or going:
+    return _require_live(session.scalar(_LIVE, {"server": server}), server, deleting=deleting)
+
+
+def live_columns(session: orm.Session, server: str, *, deleting: bool = False) -> ServerColumns:
+    """As `live`, locked too, of the columns that a move is about."""
+    found = session.connection().execute(_LIVE_COLUMNS, {"server": server}).first()
+    return _require_live(None if found is None else ServerColumns(*found), server, deleting=deleting)
+
+
+def _require_live(row: _Server | None, server: str, *, deleting: bool) -> _Server:
+    if row is None or _is_going(row.deleted, row.vm_state, row.task_state, deleting=deleting):
         raise ServerDeleted(f"server {server} was deleted meanwhile")
     return row
+
+
+def is_going(connection: Executor, server: str, *, deleting: bool = False) -> bool:
+    """Whether `live` would raise: what is committed by now is read, and nothing locked."""
+    found = connection.execute(_GOING, {"server": server}).first()
+    return found is None or _is_going(*found, deleting=deleting)
+
+
+def _is_going(deleted: int | None, vm_state: str | None, task_state: str | None, *, deleting: bool) -> bool:
+    gone = bool(deleted) or vm_state in (VmState.DELETED, VmState.SOFT_DELETED)
+    return gone or (task_state == TaskState.DELETING and not deleting)
 
 
 def is_gone(session: orm.Session, server: str) -> bool:
@@ -78,8 +164,20 @@ def extra_row(session: orm.Session, server: str) -> InstanceExtra:
     """The server's instance_extra row; raises NotFound."""
     row = session.scalar(_EXTRA, {"server": server})
     if row is None:
-        raise NotFound(f"server {server} has no instance_extra row: restore it before the server is moved")
+        raise _no_extra(server)
     return row
+
+
+def extra_columns(session: orm.Session, server: str) -> ExtraColumns:
+    """As `extra_row`, of the columns that a move is about."""
+    found = session.connection().execute(_EXTRA_COLUMNS, {"server": server}).first()
+    if found is None:
+        raise _no_extra(server)
+    return ExtraColumns(*found)
+
+
+def _no_extra(server: str) -> NotFound:
+    return NotFound(f"server {server} has no instance_extra row: restore it before the server is moved")
 
 
 def migration(session: orm.Session, move_id: str) -> Migration | None:
@@ -91,11 +189,23 @@ def the_migration(session: orm.Session, move_id: str) -> Migration:
     """The migration row of a move that must have one; raises NotFound."""
     row = migration(session, move_id)
     if row is None:
-        raise NotFound(f"move {move_id} has no migration row in its cell: somebody removed it")
+        raise _no_migration(move_id)
     return row
 
 
-def flavors(row: InstanceExtra) -> dict[str, Any]:
+def migration_columns(session: orm.Session, move_id: str) -> MigrationColumns:
+    """As `the_migration`, of the columns that a move is about."""
+    found = session.connection().execute(_MIGRATION_COLUMNS, {"move": move_id}).first()
+    if found is None:
+        raise _no_migration(move_id)
+    return MigrationColumns(*found)
+
+
+def _no_migration(move_id: str) -> NotFound:
+    return NotFound(f"move {move_id} has no migration row in its cell: somebody removed it")
+
+
+def flavors(row: InstanceExtra | ExtraColumns) -> dict[str, Any]:
     """What instance_extra.flavor holds: the Flavor objects cur, old and new."""
     found: dict[str, Any] = objects.decode(row.flavor or "{}")
     return found

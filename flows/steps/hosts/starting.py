@@ -66,7 +66,7 @@ def may_start(ctx: Context, host: str, states: States) -> bool:
     or a state that this move did not leave.
     """
     with cell_rows(ctx) as rows:
-        row, migration = rows.instance, rows.migration(ctx)
+        row, migration = rows.instance, rows.migration
         refuse_evacuated(ctx, rows, f"so its guest is not started on {host}")
         deleting = row.task_state == TaskState.DELETING
         if row.host != host or not (deleting or (row.task_state, migration.status) in states):
@@ -165,5 +165,5 @@ def _is_declared_down(ctx: Context, host: str) -> bool:
 def refuse_evacuated(ctx: Context, rows: Rows, so: str) -> None:
     """Raise StepError (``evacuated``) when Nova has taken the server, in the transaction that writes its rows."""
     row, name = rows.instance, ctx.move.server_name
-    if rows.read is None and evacuations.has_taken(rows.session, row.uuid, row.task_state, rows.migration(ctx).id):
+    if rows.read is None and evacuations.has_taken(rows.session, row.uuid, row.task_state, rows.migration.id):
         raise Evacuated(evacuation.sentence(name, row.host, row.task_state, so))

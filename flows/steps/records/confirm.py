@@ -38,7 +38,7 @@ class MarkConfirming(Step):
             if not ctx.move.delete_requested:
                 waits = (VmState.RESIZED, VmState.RESIZED)
                 rows.change(vm_state=waits, task_state=task(rows, None, None))
-            rows.change_status(ctx, MigrationStatus.FINISHED, MigrationStatus.CONFIRMING)
+            rows.change_status(MigrationStatus.FINISHED, MigrationStatus.CONFIRMING)
             begin_action(rows, before(ctx.move), "confirmResize")
             actions.open_event(rows.session, rows.action, CONFIRM_EVENT, ctx.move.source_host)
         return {}
@@ -48,7 +48,7 @@ class MarkConfirming(Step):
         fault = failure(ctx)
         with cell_rows(ctx) as rows:
             if fail_action(rows, fault):
-                rows.change_status(ctx, MigrationStatus.CONFIRMING, MigrationStatus.FINISHED)
+                rows.change_status(MigrationStatus.CONFIRMING, MigrationStatus.FINISHED)
 
 
 class SettleRecords(Step):
@@ -74,7 +74,7 @@ class SettleRecords(Step):
         guest = ctx.inputs["destination_guest"]
         reserved = reserved_on(ctx, ctx.destination.host)
         with cell_rows(ctx) as rows:
-            rows.change_status(ctx, MigrationStatus.CONFIRMING, MigrationStatus.CONFIRMED)
+            rows.change_status(MigrationStatus.CONFIRMING, MigrationStatus.CONFIRMED)
             clear_traces(rows, ctx)
             if rows.instance.vm_state == VmState.RESIZED:
                 seen = rows.instance.power_state == PowerState.RUNNING

@@ -133,7 +133,7 @@ class Accept(Step):
         """
         record = before(ctx.move)
         with cell_rows(ctx) as rows:
-            if servers.migration(rows.session, ctx.move.id) is not None:
+            if rows.read is not None:
                 # It comes after the mark: a journal that was put back has lost that this was done, and more besides.
                 return {}
             _require_recorded(rows, record)
@@ -193,7 +193,7 @@ class RecordMigration(Step):
         """Insert the row as `pre-migrating` (Nova's `MigrationTask._preallocate_migration`)."""
         record, move = before(ctx.move), ctx.move
         with cell_rows(ctx) as rows:
-            if servers.migration(rows.session, move.id) is None:
+            if rows.read is None:
                 # An evacuation that came before this row is told by the host alone.
                 rows.change(host=(move.source_host, move.source_host))
                 rows.session.add(new_migration(move, record, MigrationStatus.PRE_MIGRATING))
@@ -230,7 +230,7 @@ class RecordDestination(Step):
         reserved = reserved_on(ctx, chosen.host)
         with cell_rows(ctx) as rows:
             check_group(ctx, rows.session)
-            migration = rows.migration(ctx)
+            migration = rows.migration
             earlier = self._earlier(ctx)
             node = compute_node(rows.session, chosen.host)
             compare_and_swap(
@@ -314,7 +314,7 @@ class MarkMigrating(Step):
         A flow that an earlier release began may still stand at `resize_prep`.
         """
         with cell_rows(ctx) as rows:
-            rows.change_status(ctx, MigrationStatus.PRE_MIGRATING, MigrationStatus.MIGRATING)
+            rows.change_status(MigrationStatus.PRE_MIGRATING, MigrationStatus.MIGRATING)
             rows.change(
                 task_state=(_ACCEPTED, TaskState.RESIZE_MIGRATED),
                 power_state=(OneOf((rows.instance.power_state,)), PowerState.SHUTDOWN),
@@ -327,7 +327,7 @@ class MarkMigrating(Step):
         """Status `pre-migrating`, power_state as it was before the move."""
         fault = failure(ctx)
         with cell_rows(ctx) as rows:
-            rows.change_status(ctx, MigrationStatus.MIGRATING, MigrationStatus.PRE_MIGRATING)
+            rows.change_status(MigrationStatus.MIGRATING, MigrationStatus.PRE_MIGRATING)
             rows.change(
                 task_state=task(rows, _ACCEPTED, TaskState.RESIZE_MIGRATED),
                 power_state=(OneOf((rows.instance.power_state,)), before(ctx.move).power_state),
@@ -375,7 +375,7 @@ class SwitchRecords(Step):
             switch(rows, record, source_place(ctx, record), place, record.old_flavor, record.new_flavor)
             changed_flavors(rows, cur=record.new_flavor, old=record.old_flavor)
             rows.change(task_state=(TaskState.RESIZE_MIGRATED, TaskState.RESIZE_FINISH))
-            rows.change_status(ctx, MigrationStatus.MIGRATING, MigrationStatus.POST_MIGRATING)
+            rows.change_status(MigrationStatus.MIGRATING, MigrationStatus.POST_MIGRATING)
             usage.recompute(rows.session, ctx.move.source_host, chosen.host, reserved=reserved)
             actions.close_event(rows.session, rows.action, RESIZE_EVENT)
             actions.open_event(rows.session, rows.action, FINISH_EVENT, chosen.host)
@@ -392,7 +392,7 @@ class SwitchRecords(Step):
             switch(rows, record, place, source_place(ctx, record), record.new_flavor, record.old_flavor)
             changed_flavors(rows, cur=record.old_flavor, old=None)
             rows.change(task_state=task(rows, TaskState.RESIZE_FINISH, TaskState.RESIZE_MIGRATED))
-            rows.change_status(ctx, MigrationStatus.POST_MIGRATING, MigrationStatus.MIGRATING)
+            rows.change_status(MigrationStatus.POST_MIGRATING, MigrationStatus.MIGRATING)
             usage.recompute(rows.session, ctx.move.source_host, chosen.host, reserved=reserved)
             fail_event(rows, FINISH_EVENT, fault)
 
@@ -430,7 +430,7 @@ class FinishRecords(Step):
         """Status `finished`, vm_state `resized`, task_state NULL, power_state as the guest runs."""
         reserved = reserved_on(ctx, ctx.destination.host)
         with cell_rows(ctx) as rows:
-            rows.change_status(ctx, MigrationStatus.POST_MIGRATING, MigrationStatus.FINISHED)
+            rows.change_status(MigrationStatus.POST_MIGRATING, MigrationStatus.FINISHED)
             if rows.instance.vm_state != VmState.RESIZED:
                 rows.change(
                     vm_state=(before(ctx.move).vm_state, VmState.RESIZED),

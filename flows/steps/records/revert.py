@@ -69,7 +69,7 @@ class MarkReverting(Step):
                 power_state=(OneOf((rows.instance.power_state,)), PowerState.SHUTDOWN),
                 availability_zone=(OneOf((rows.instance.availability_zone,)), record.availability_zone),
             )
-            rows.change_status(ctx, MigrationStatus.FINISHED, MigrationStatus.REVERTING)
+            rows.change_status(MigrationStatus.FINISHED, MigrationStatus.REVERTING)
             begin_action(rows, record, "revertResize")
             actions.open_event(rows.session, rows.action, REVERT_EVENTS[0], ctx.destination.host)
         return {}
@@ -88,7 +88,7 @@ class MarkReverting(Step):
                     availability_zone(ctx, ctx.destination.host),
                 ),
             )
-            rows.change_status(ctx, MigrationStatus.REVERTING, MigrationStatus.FINISHED)
+            rows.change_status(MigrationStatus.REVERTING, MigrationStatus.FINISHED)
 
 
 class SwitchRecords(Step):
@@ -178,7 +178,7 @@ class SettleRecords(Step):
         record = before(ctx.move)
         reserved = reserved_on(ctx, ctx.destination.host)
         with cell_rows(ctx) as rows:
-            rows.change_status(ctx, MigrationStatus.REVERTING, MigrationStatus.REVERTED)
+            rows.change_status(MigrationStatus.REVERTING, MigrationStatus.REVERTED)
             clear_traces(rows, ctx)
             if rows.instance.vm_state == VmState.RESIZED:
                 rows.change(
