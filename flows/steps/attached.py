@@ -21,19 +21,15 @@ def volumes(ctx: Context) -> list[VolumeBefore]:
 
     A volume that Nova is still attaching has a row without an attachment: it is Nova's until it has one.
     """
-    with ctx.run.cells.database(ctx.move.source_cell).read() as session:
-        if servers.is_gone(session, ctx.move.server):
-            return _recorded_volumes(ctx)
-        return [
-            VolumeBefore(
-                volume=bdm.volume_id or "",
-                attachment=bdm.attachment_id or "",
-                device=bdm.device_name or "",
-                boot=bdm.boot_index == 0,
-            )
-            for bdm in servers.volumes(session, ctx.move.server)
-            if bdm.attachment_id
-        ]
+    with ctx.run.cells.database(ctx.move.source_cell).reading() as connection:
+        found = servers.attached(connection, ctx.move.server)
+    if found is None:
+        return _recorded_volumes(ctx)
+    return [
+        VolumeBefore(volume=each.volume, attachment=each.attachment, device=each.device, boot=each.boot)
+        for each in found
+        if each.attachment
+    ]
 
 
 def being_attached(ctx: Context) -> set[str]:

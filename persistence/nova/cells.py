@@ -17,6 +17,7 @@ from droveway.errors import Fenced, NotFound, ServerDeleted
 from droveway.persistence.database import Database
 from droveway.persistence.nova import cell as models
 from droveway.persistence.nova import declared, servers
+from droveway.persistence.times import utcnow
 
 FENCE_KEY = "droveway_epoch"
 
@@ -25,9 +26,14 @@ _OF_SERVER: Final = (
     models.InstanceSystemMetadata.key == FENCE_KEY,
 )
 _STANDS: Final = (*_OF_SERVER, models.InstanceSystemMetadata.deleted == 0)
-_FENCE: Final = sa.select(models.InstanceSystemMetadata).where(*_STANDS).with_for_update()
 _FENCE_VALUE: Final = sa.select(models.InstanceSystemMetadata.value).where(*_STANDS).with_for_update()
 _SERVER: Final = sa.select(models.Instance.id).where(models.Instance.uuid == sa.bindparam("server")).with_for_update()
+_ADD_FENCE: Final = sa.insert(models.InstanceSystemMetadata)
+_CHANGE_FENCE: Final = (
+    sa.update(models.InstanceSystemMetadata)
+    .where(*_STANDS)
+    .values(value=sa.bindparam("epoch"), updated_at=sa.bindparam("now"))
+)
 _DROP_FENCE: Final = sa.delete(models.InstanceSystemMetadata).where(
     *_OF_SERVER,
     sa.or_(models.InstanceSystemMetadata.value == sa.bindparam("epoch"), models.InstanceSystemMetadata.deleted != 0),
@@ -71,20 +77,20 @@ class Cells:
 
     def raise_fence(self, cell: str, server: str, epoch: int) -> None:
         """Let only ``epoch`` write from now on; raises Fenced when a higher one stands already."""
-        with self.database(cell).write() as session:
-            present = session.scalar(_FENCE, {"server": server})
+        of = {"server": server}
+        with self.database(cell).begin() as connection:
+            present = connection.execute(_FENCE_VALUE, of).first()
             if present is None:
                 # Of a row that is not there nothing is locked: two claims could each insert one, and one would stay.
-                session.execute(_SERVER, {"server": server})
-                present = session.scalar(_FENCE, {"server": server})
+                connection.execute(_SERVER, of)
+                present = connection.execute(_FENCE_VALUE, of).first()
             if present is None:
-                session.add(
-                    models.InstanceSystemMetadata(key=FENCE_KEY, value=str(epoch), instance_uuid=server, deleted=0)
-                )
+                row = {"key": FENCE_KEY, "value": str(epoch), "instance_uuid": server, "deleted": 0}
+                connection.execute(_ADD_FENCE, row)
             elif int(present.value or 0) > epoch:
                 raise Fenced(f"a newer epoch stands for server {server} in cell {cell}")
-            else:
-                present.value = str(epoch)
+            elif present.value != str(epoch):
+                connection.execute(_CHANGE_FENCE, {**of, "epoch": str(epoch), "now": utcnow()})
 
     def drop_fence(self, cell: str, server: str, epoch: int) -> None:
         """Remove the fence row if it is this epoch's: from then on nobody may write.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, TypeVar
+from typing import Any, ClassVar, Final, NamedTuple, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy import orm
@@ -101,6 +101,27 @@ _VOLUMES: Final = (
     )
     .order_by(BlockDeviceMapping.device_name, BlockDeviceMapping.id)
 )
+_ATTACHED: Final = (
+    sa.select(
+        BlockDeviceMapping.volume_id,
+        BlockDeviceMapping.attachment_id,
+        BlockDeviceMapping.device_name,
+        BlockDeviceMapping.boot_index,
+        BlockDeviceMapping.id,
+    )
+    .select_from(Instance)
+    .outerjoin(
+        BlockDeviceMapping,
+        sa.and_(
+            BlockDeviceMapping.instance_uuid == Instance.uuid,
+            BlockDeviceMapping.destination_type == "volume",
+            BlockDeviceMapping.deleted == 0,
+        ),
+    )
+    .where(Instance.uuid == _SERVER, Instance.deleted == 0)
+    .order_by(BlockDeviceMapping.device_name, BlockDeviceMapping.id)
+)
+"""One row for each volume of a live server, or one without any."""
 _METADATA: Final = (
     InstanceSystemMetadata.instance_uuid == _SERVER,
     InstanceSystemMetadata.key == sa.bindparam("named"),
@@ -214,6 +235,27 @@ def flavors(row: InstanceExtra | ExtraColumns) -> dict[str, Any]:
 def volumes(session: orm.Session, server: str) -> list[BlockDeviceMapping]:
     """The server's volumes, by device name."""
     return list(session.scalars(_VOLUMES, {"server": server}))
+
+
+class Attached(NamedTuple):
+    """A volume of a server, as its row names it."""
+
+    volume: str
+    attachment: str
+    device: str
+    boot: bool
+
+
+def attached(connection: Executor, server: str) -> list[Attached] | None:
+    """The server's volumes, by device name; None when the cell has no live row of the server."""
+    rows = connection.execute(_ATTACHED, {"server": server}).all()
+    if not rows:
+        return None
+    return [
+        Attached(row.volume_id or "", row.attachment_id or "", row.device_name or "", row.boot_index == 0)
+        for row in rows
+        if row.id is not None
+    ]
 
 
 def swap_disk(session: orm.Session, server: str) -> BlockDeviceMapping | None:

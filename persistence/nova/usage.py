@@ -56,8 +56,9 @@ _HELD: Final = (
         sa.and_(
             Migration.instance_uuid == Instance.uuid,
             Migration.deleted == 0,
-            Migration.status.not_in(ENDED_MIGRATIONS),
-            Migration.migration_type.in_(("resize", "migration")),
+            # Of `in_` the statement would be written anew each time that it is carried out.
+            *(Migration.status != status for status in sorted(ENDED_MIGRATIONS)),
+            sa.or_(Migration.migration_type == "resize", Migration.migration_type == "migration"),
         ),
     )
     .where(

@@ -89,13 +89,8 @@ class RecordBefore(Step):
             row = servers.live(session, move.server)
             flavor = servers.flavors(servers.extra_row(session, move.server))["cur"]
             volumes = [
-                VolumeBefore(
-                    volume=bdm.volume_id or "",
-                    attachment=bdm.attachment_id or "",
-                    device=bdm.device_name or "",
-                    boot=bdm.boot_index == 0,
-                )
-                for bdm in servers.volumes(session, move.server)
+                VolumeBefore(volume=each.volume, attachment=each.attachment, device=each.device, boot=each.boot)
+                for each in servers.attached(session, move.server) or ()
             ]
             return Before(
                 user_id=row.user_id or "",
@@ -168,9 +163,8 @@ class Accept(Step):
 
 def _require_recorded(rows: Rows, record: Before) -> None:
     """Raise StepError (``changed``) unless the server's volumes are those that `record_before` found."""
-    found = {
-        (bdm.volume_id or "", bdm.attachment_id or "") for bdm in servers.volumes(rows.session, rows.instance.uuid)
-    }
+    attached = servers.attached(rows.session.connection(), rows.instance.uuid) or ()
+    found = {(each.volume, each.attachment) for each in attached}
     if found != {(volume.volume, volume.attachment) for volume in record.volumes}:
         raise _changed(rows.instance.uuid, "its volumes were changed")
 
