@@ -24,14 +24,12 @@ _BINDING_REFUSED: Final = 500
 
 
 @dataclass(frozen=True)
-class PortRecord:
-    """A port as Neutron has it; ``host`` is where it is bound actively, empty when it is unbound."""
+class Port:
+    """A port as Neutron lists it; ``host`` is where it is bound actively, empty when it is unbound."""
 
     id: str
     mac: str
     host: str
-    bindings: dict[str, str]
-    """Host → ACTIVE or INACTIVE."""
     profile: dict[str, Any]
     """The profile of the active binding."""
     device_owner: str
@@ -39,6 +37,14 @@ class PortRecord:
     vnic_type: str = NORMAL
     needs_resources: bool = False
     """Whether it asks Placement for resources of its own, such as bandwidth; only an admin is shown that."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PortRecord(Port):
+    """A port with all of its bindings, for which Neutron is asked port by port."""
+
+    bindings: dict[str, str]
+    """Host → ACTIVE or INACTIVE."""
 
 
 class Network:
@@ -51,10 +57,13 @@ class Network:
     def __init__(self, adapter: Adapter, *, on_request: Callable[[str, str], None] | None = None) -> None:
         self._rest = Rest(adapter, "network", on_request)
 
+    def listed_ports(self, server: str) -> list[Port]:
+        """The server's ports, by id, without their bindings."""
+        return sorted((_port(row) for row in self._rows(server)), key=lambda port: port.id)
+
     def ports(self, server: str) -> list[PortRecord]:
         """The server's ports, by id."""
-        rows = self._rest.get("/ports", params={"device_id": server})["ports"]
-        return sorted((self._record(row) for row in rows), key=lambda port: port.id)
+        return sorted((self._record(row) for row in self._rows(server)), key=lambda port: port.id)
 
     def all_ports(self) -> list[PortRecord]:
         """Every port of the cloud, by id: for the audit."""
@@ -152,15 +161,22 @@ class Network:
             raise TryAgainError(detail_of(response))
         self._rest.done("PUT", path, response)
 
+    def _rows(self, server: str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self._rest.get("/ports", params={"device_id": server})["ports"]
+        return found
+
     def _record(self, row: Mapping[str, Any]) -> PortRecord:
-        return PortRecord(
-            id=row["id"],
-            mac=row["mac_address"],
-            host=row.get("binding:host_id") or "",
-            bindings=self._bindings(row["id"]),
-            profile=dict(row.get("binding:profile") or {}),
-            device_owner=row["device_owner"],
-            server=row["device_id"],
-            vnic_type=row.get("binding:vnic_type") or NORMAL,
-            needs_resources=bool(row.get("resource_request")),
-        )
+        return PortRecord(**vars(_port(row)), bindings=self._bindings(row["id"]))
+
+
+def _port(row: Mapping[str, Any]) -> Port:
+    return Port(
+        id=row["id"],
+        mac=row["mac_address"],
+        host=row.get("binding:host_id") or "",
+        profile=dict(row.get("binding:profile") or {}),
+        device_owner=row["device_owner"],
+        server=row["device_id"],
+        vnic_type=row.get("binding:vnic_type") or NORMAL,
+        needs_resources=bool(row.get("resource_request")),
+    )

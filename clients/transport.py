@@ -8,6 +8,7 @@ from __future__ import annotations
 import http.client
 import io
 import socket
+import urllib.parse
 from typing import TYPE_CHECKING, Any, Final
 
 import requests
@@ -27,8 +28,20 @@ class Session(requests.Session):
     def __init__(self, **options: Any) -> None:
         """``options``: as those of keystoneauth's `TCPKeepAliveAdapter`."""
         super().__init__()
+        self._environment: dict[tuple[Any, ...], Any] = {}
         for scheme in list(self.adapters):
             self.mount(scheme, _Adapter(**options))
+
+    def merge_environment_settings(self, url: Any, proxies: Any, stream: Any, verify: Any, cert: Any) -> Any:
+        """As the base class's, which looks through the whole environment at every request: here once for each peer."""
+        if proxies:
+            return super().merge_environment_settings(url, proxies, stream, verify, cert)
+        peer = urllib.parse.urlsplit(url)
+        key = (peer.scheme, peer.netloc, stream, verify, cert)
+        if key not in self._environment:
+            self._environment[key] = super().merge_environment_settings(url, proxies, stream, verify, cert)
+        found = self._environment[key]
+        return {**found, "proxies": dict(found["proxies"])}
 
     def send(self, request: requests.PreparedRequest, **options: Any) -> requests.Response:
         """As the base class's, body included; out of time it raises `requests.RequestException`."""

@@ -44,6 +44,7 @@ _NODES: Final = (
 _GROUPS: Final = sa.select(api.InstanceGroupMember.instance_uuid, api.InstanceGroup.uuid).join(
     api.InstanceGroup, api.InstanceGroup.id == api.InstanceGroupMember.group_id
 )
+_GROUPS_NAMED: Final = _GROUPS.where(api.InstanceGroup.uuid.in_(sa.bindparam("groups", expanding=True)))
 _SERVERS: Final[sa.BindParameter[list[str]]] = sa.bindparam("servers", expanding=True)
 _HOMES: Final = sa.select(Instance.uuid, Instance.host).where(Instance.uuid.in_(_SERVERS), Instance.deleted == 0)
 _MOVES: Final = sa.select(Migration.instance_uuid, Migration.source_compute, Migration.dest_compute).where(
@@ -87,18 +88,19 @@ def host_states(
     cell_sessions: Mapping[str, orm.Session],
     up_hosts: Collection[str],
     ineligible: Mapping[str, str] = MappingProxyType({}),
+    groups: Collection[str] | None = None,
 ) -> list[HostState]:
     """Every host of every cell that is not disabled, by name.
 
     ``up_hosts`` are those whose workers are registered, ``ineligible`` has the reason against each that is to take no
-    server.
+    server; ``groups`` are the server groups whose members are looked for, None all of the cloud.
     """
     aggregates = _aggregates(api_session)
-    groups = _groups(api_session)
+    members = _group_members(api_session, groups)
     mapped = {(row.name, row.host) for row in api_session.execute(_OPEN_CELLS)}
     found = []
     for cell, session in sorted(cell_sessions.items()):
-        living, moving = _members(session, groups)
+        living, moving = _members(session, members)
         for node in session.execute(_NODES):
             if (cell, node.host) not in mapped:
                 continue
@@ -145,13 +147,21 @@ def _aggregates(session: orm.Session, only: str | None = None) -> dict[str, dict
     return found
 
 
-def _groups(session: orm.Session) -> dict[str, str]:
+def _group_members(session: orm.Session, groups: Collection[str] | None) -> dict[str, str]:
     """Server → the uuid of its group."""
-    return {str(server): group for server, group in session.execute(_GROUPS)}
+    if groups is None:
+        rows = session.execute(_GROUPS)
+    elif groups:
+        rows = session.execute(_GROUPS_NAMED, {"groups": list(groups)})
+    else:
+        return {}
+    return {str(server): group for server, group in rows}
 
 
 def _members(session: orm.Session, groups: Mapping[str, str]) -> tuple[_Places, _Places]:
     """Where the groups' servers of a cell live, and where those are that are being moved."""
+    if not groups:
+        return {}, {}
     servers = {"servers": list(groups)}
     living = [(str(host), str(server)) for server, host in session.execute(_HOMES, servers)]
     moving = [(str(host), str(server)) for server, *ends in session.execute(_MOVES, servers) for host in ends]

@@ -44,7 +44,7 @@ def ports(ctx: Context) -> list[PortBefore]:
     return [
         recorded.get(port.id)
         or PortBefore(port=port.id, mac=port.mac, profile=port.profile, device_owner=_owner_on_source(ctx))
-        for port in ctx.run.cloud.network.ports(ctx.move.server)
+        for port in ctx.run.cloud.network.listed_ports(ctx.move.server)
     ]
 
 
@@ -70,7 +70,7 @@ def unbind_idle(ctx: Context, host: str) -> None:
 
 def is_attached(ctx: Context, port: str) -> bool:
     """Whether Neutron still has the port, as one of the server's."""
-    return any(found.id == port for found in ctx.run.cloud.network.ports(ctx.move.server))
+    return any(found.id == port for found in ctx.run.cloud.network.listed_ports(ctx.move.server))
 
 
 def volume_refs(ctx: Context) -> list[VolumeRef]:

@@ -43,7 +43,8 @@ class ChooseDestinations(Step):
                 return self.passed_by(ctx)
             if ctx.run.cloud.placement.allocations(ctx.move.id).allocations:
                 overtaken.require_record(ctx, lost="the destination that it had chosen")
-        return schedule(ctx.run.cloud.placement, _states(ctx), _request(ctx)).as_dict()
+        request = _request(ctx)
+        return schedule(ctx.run.cloud.placement, _states(ctx, request), request).as_dict()
 
     def passed_by(self, ctx: Context) -> dict[str, Any]:
         """Name the destinations that were tried, of which the last is the ``first`` to be tried now."""
@@ -65,7 +66,7 @@ def check_group(ctx: Context, session: orm.Session) -> None:
     if request.group is None:
         return
     compute_node(session, host, lock=True)
-    states = _states(ctx)
+    states = _states(ctx, request)
     why = next((rejection(request, each, states, late=True) for each in states if each.host == host), None)
     if why is not None:
         raise DestinationFault(
@@ -101,10 +102,10 @@ def _allow_same_host(ctx: Context) -> bool:
     return worker is not None and worker.same_host_cold_migrate
 
 
-def _states(ctx: Context) -> list[HostState]:
-    """What the databases say of the hosts by now."""
-    run = ctx.run
+def _states(ctx: Context, request: MoveRequest) -> list[HostState]:
+    """What the databases say of the hosts by now, and of the server's own group on them: there may be thousands."""
+    run, groups = ctx.run, [request.group.uuid] if request.group is not None else []
     with contextlib.ExitStack() as stack:
         api = stack.enter_context(run.api.read())
         cells = {name: stack.enter_context(run.cells.database(name).read()) for name in run.cells.names()}
-        return host_states(api, cells, set(run.workers()), run.ineligible())
+        return host_states(api, cells, set(run.workers()), run.ineligible(), groups)

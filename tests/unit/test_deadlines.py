@@ -214,3 +214,20 @@ def test_a_kept_connection_serves_requests_that_have_more_time(kept: tuple[str, 
         assert first.headers["X-Port"] == second.headers["X-Port"] == third.headers["X-Port"]
         with pytest.raises(requests.RequestException), deadlines.running("claim_destination", 0.2):
             post(f"{root}/slow", timeout=60)
+
+
+def test_the_environment_is_looked_through_once_for_each_peer(monkeypatch: pytest.MonkeyPatch) -> None:
+    def merged(session: transport.Session, url: str) -> Any:
+        return session.merge_environment_settings(url, {}, None, True, None)
+
+    monkeypatch.setenv("http_proxy", "http://proxy:1")
+    monkeypatch.setenv("no_proxy", "near")
+    with transport.Session() as session, requests.Session() as usual:
+        for url in ("http://far/one", "http://near/one"):
+            assert merged(session, url) == usual.merge_environment_settings(url, {}, None, True, None)
+        first = merged(session, "http://far/one")
+        assert first["proxies"]["http"] == "http://proxy:1"
+        first["proxies"].clear()
+        monkeypatch.setattr(requests.sessions, "get_environ_proxies", None)
+        assert merged(session, "http://far/two")["proxies"]["http"] == "http://proxy:1"
+        assert "http" not in merged(session, "http://near/two")["proxies"]

@@ -453,8 +453,10 @@ class Neutron:
 
     def __init__(self, **fields: Any) -> None:
         self._port = {"id": "p", "mac_address": "m", "device_owner": "", "device_id": "s", "network_id": "n"} | fields
+        self.asked: list[str] = []
 
     def request(self, url: str, method: str, **_options: Any) -> Any:
+        self.asked.append(url)
         body = {"bindings": []} if url.endswith("bindings") else {"ports": [self._port]}
 
         class Answer:
@@ -481,3 +483,12 @@ class Neutron:
 def test_a_port_tells_its_vnic_type_and_what_it_asks_for(fields: dict[str, Any], vnic_type: str, needs: bool) -> None:
     (port,) = Network(Neutron(**fields)).ports("s")
     assert (port.vnic_type, port.needs_resources) == (vnic_type, needs)
+
+
+def test_listed_ports_are_asked_for_at_once_and_their_bindings_one_by_one() -> None:
+    neutron = Neutron()
+    (listed,) = Network(neutron).listed_ports("s")
+    assert neutron.asked == ["/ports"]
+    (port,) = Network(neutron).ports("s")
+    assert neutron.asked == ["/ports", "/ports", "/ports/p/bindings"]
+    assert vars(port) == {**vars(listed), "bindings": {}}

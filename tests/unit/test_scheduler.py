@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -439,3 +439,26 @@ def test_group_members_are_counted_where_they_live_and_where_they_go(api_session
     assert first.members == {GROUP: {"at-home", "going"}}
     assert second.members == {GROUP: {"returning", "verifying"}}
     assert first.moving == second.moving == {GROUP: {"going", "returning", "verifying"}}
+
+
+def test_only_the_groups_that_are_asked_for_are_read(api_session: orm.Session) -> None:
+    for number, name in enumerate((GROUP, "another"), 1):
+        api_session.add(api.InstanceGroup(id=number, uuid=name, name=name))
+        api_session.flush()
+        api_session.add(api.InstanceGroupMember(instance_uuid=f"of-{name}", group_id=number))
+    api_session.flush()
+    session = cell_session("host1")
+    for name in (GROUP, "another"):
+        session.add(cell.Instance(uuid=f"of-{name}", host="host1"))
+    session.flush()
+
+    def members(groups: list[str] | None) -> Mapping[str, frozenset[str]]:
+        (found,) = host_states(api_session, {"cell1": session}, set(), groups=groups)
+        return found.members
+
+    assert members(None) == {GROUP: {f"of-{GROUP}"}, "another": {"of-another"}}
+    assert members([GROUP]) == {GROUP: {f"of-{GROUP}"}}
+    asked: list[str] = []
+    sa.event.listen(session.connection(), "before_cursor_execute", lambda *said: asked.append(said[2]))
+    assert members([]) == {}
+    assert [said for said in asked if "migrations" in said] == []

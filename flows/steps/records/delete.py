@@ -119,7 +119,9 @@ class DisconnectGuest(_AtHome):
         for held in ctx.run.cloud.volumes.for_server(ctx.move.server):
             known = commands.VolumeRef(volume=held.volume, attachment=held.id, device="")
             volumes.setdefault(held.volume, known)
-        ports = [commands.PortRef(port=port.id, mac=port.mac) for port in ctx.run.cloud.network.ports(ctx.move.server)]
+        ports = [
+            commands.PortRef(port=port.id, mac=port.mac) for port in ctx.run.cloud.network.listed_ports(ctx.move.server)
+        ]
         return commands.Connections(volumes=list(volumes.values()), ports=ports)
 
 
@@ -239,7 +241,7 @@ def _follow(ctx: Context) -> homes.Homes:
 
 
 def _delete_ports(ctx: Context) -> int:
-    ports = ctx.run.cloud.network.ports(ctx.move.server)
+    ports = ctx.run.cloud.network.listed_ports(ctx.move.server)
     for port in ports:
         with ctx.run.intent("network", f"delete {port.id}"):
             ctx.run.cloud.network.delete_port(port.id)

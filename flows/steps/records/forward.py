@@ -83,7 +83,7 @@ class RecordBefore(Step):
             wanted = servers.flavor(session, move.new_flavor) if kinds.of(move.kind).changes_flavor else None
         ports = [
             PortBefore(port=port.id, mac=port.mac, profile=port.profile, device_owner=port.device_owner)
-            for port in run.cloud.network.ports(move.server)
+            for port in run.cloud.network.listed_ports(move.server)
         ]
         with run.cells.database(move.source_cell).read() as session:
             row = servers.live(session, move.server)
@@ -144,7 +144,7 @@ class Accept(Step):
             for event in CONDUCTOR_EVENTS:
                 actions.open_event(rows.session, rows.action, event, platform.node())
         known = {port.port for port in record.ports}
-        for port in ctx.run.cloud.network.ports(ctx.move.server):
+        for port in ctx.run.cloud.network.listed_ports(ctx.move.server):
             if port.id not in known:
                 raise _changed(ctx.move.server, f"port {port.id} was attached")
         return {}

@@ -121,7 +121,8 @@ class Moving:
         """Details of each of these commands."""
         self.down: set[str] = set()
         self.ports = [SimpleNamespace(id=PORT, mac="fa:16:3e:00:00:01", profile={}, bindings={})]
-        self.cloud = SimpleNamespace(network=SimpleNamespace(ports=lambda _server: self.ports))
+        network = SimpleNamespace(ports=lambda _server: self.ports, listed_ports=lambda _server: self.ports)
+        self.cloud = SimpleNamespace(network=network)
         with self.journal.write() as session:
             session.add(self.row)
         with self.cell.write() as session:
