@@ -6,6 +6,7 @@ An event is opened and closed in the same transaction as the records that it spe
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Collection
 from typing import Final
 
 import sqlalchemy as sa
@@ -40,6 +41,14 @@ _END_NAMED: Final = _END.where(
     InstanceActionEvent.action_id == sa.select(sa.func.min(InstanceAction.id)).where(*_IS_REFERRED).scalar_subquery(),
     _IS_NAMED,
 )
+_END_ONE: Final = _END.where(InstanceActionEvent.id == sa.bindparam("row"))
+_OPEN: Final = (
+    sa.select(InstanceAction.id.label("action"), InstanceActionEvent.id, InstanceActionEvent.event)
+    .outerjoin(InstanceActionEvent, sa.and_(InstanceActionEvent.action_id == InstanceAction.id, _IS_OPEN))
+    .where(*_IS_REFERRED)
+    .order_by(InstanceAction.id)
+)
+"""One row for each open event of the action, or one without any."""
 _TOUCH: Final = sa.update(InstanceAction).where(*_IS_REFERRED).values(updated_at=sa.bindparam("now"))
 _FAIL: Final = (
     sa.update(InstanceAction)
@@ -90,6 +99,31 @@ def open_event(session: orm.Session, ref: ActionRef, event: str, host: str | Non
         return
     connection.execute(_ADD_EVENT, {"event": event, "action_id": found[0], "start_time": utcnow(), "host": host})
     connection.execute(_TOUCH, {**mine, "now": utcnow()})
+
+
+def turn(
+    session: orm.Session, ref: ActionRef, *, over: Collection[str] = (), begun: Collection[str] = (), host: str | None
+) -> None:
+    """End open events of the action with Success and begin others, each unless it is so already.
+
+    The same as `close_event` and `open_event` one by one, in fewer statements.
+    """
+    connection, mine, now = session.connection(), _parameters(ref), utcnow()
+    rows = connection.execute(_OPEN, mine).all()
+    if not rows:
+        return
+    action = rows[0].action
+    known = {row.event: row.id for row in rows if row.action == action and row.id is not None}
+    ended = [{"row": known[event], "now": now, "outcome": SUCCESS, "why": None} for event in over if event in known]
+    added = [
+        {"event": event, "action_id": action, "start_time": now, "host": host} for event in begun if event not in known
+    ]
+    if ended:
+        connection.execute(_END_ONE, ended)
+    if added:
+        connection.execute(_ADD_EVENT, added)
+    if ended or added:
+        connection.execute(_TOUCH, {**mine, "now": now})
 
 
 def close_event(session: orm.Session, ref: ActionRef, event: str) -> bool:

@@ -25,6 +25,7 @@ from droveway.persistence.nova.cell import (
     Migration,
 )
 from droveway.persistence.nova.vm_states import TaskState, VmState
+from droveway.persistence.times import utcnow
 
 
 @dataclass
@@ -126,7 +127,15 @@ _METADATA: Final = (
     InstanceSystemMetadata.instance_uuid == _SERVER,
     InstanceSystemMetadata.key == sa.bindparam("named"),
 )
-_METADATA_ROW: Final = sa.select(InstanceSystemMetadata).where(*_METADATA, InstanceSystemMetadata.deleted == 0)
+_METADATA_ROW: Final = sa.select(InstanceSystemMetadata.id, InstanceSystemMetadata.value).where(
+    *_METADATA, InstanceSystemMetadata.deleted == 0
+)
+_ADD_METADATA: Final = sa.insert(InstanceSystemMetadata)
+_CHANGE_METADATA: Final = (
+    sa.update(InstanceSystemMetadata)
+    .where(InstanceSystemMetadata.id == sa.bindparam("row"))
+    .values(value=sa.bindparam("becomes"), updated_at=sa.bindparam("now"))
+)
 _REMOVE_METADATA: Final = sa.delete(InstanceSystemMetadata).where(*_METADATA)
 _REQUEST_SPEC: Final = sa.select(api.RequestSpec).where(api.RequestSpec.instance_uuid == _SERVER)
 _FLAVOR: Final = sa.select(api.Flavor).where(
@@ -272,15 +281,17 @@ def swap_disk(session: orm.Session, server: str) -> BlockDeviceMapping | None:
 def set_system_metadata(session: orm.Session, server: str, key: str, value: str | None) -> None:
     """Set one value of the server's system metadata; None removes the row physically, as Nova does."""
     mine = {"server": server, "named": key}
+    # The row points at the server's, which may have been made in this transaction.
+    session.flush()
+    connection = session.connection()
     if value is None:
-        session.flush()
-        session.connection().execute(_REMOVE_METADATA, mine)
+        connection.execute(_REMOVE_METADATA, mine)
         return
-    row = session.scalar(_METADATA_ROW, mine)
+    row = connection.execute(_METADATA_ROW, mine).first()
     if row is None:
-        session.add(InstanceSystemMetadata(instance_uuid=server, key=key, value=value, deleted=0))
+        connection.execute(_ADD_METADATA, {"instance_uuid": server, "key": key, "value": value, "deleted": 0})
     elif row.value != value:
-        row.value = value
+        connection.execute(_CHANGE_METADATA, {"row": row.id, "becomes": value, "now": utcnow()})
 
 
 def request_spec(session: orm.Session, server: str) -> api.RequestSpec:

@@ -92,6 +92,44 @@ def test_what_is_said_of_an_action_again_is_said_once(database: Database) -> Non
         assert (second.result, second.details, second.host, second.deleted) == ("Error", "it broke", "host1", 0)
 
 
+def test_events_turn_at_once_and_a_repeat_changes_nothing(database: Database) -> None:
+    ref, moment = actions.ActionRef(SERVER, "req-1"), utcnow() - dt.timedelta(days=1)
+
+    def turn(**changes: Any) -> None:
+        with database.write() as session:
+            actions.turn(session, ref, **changes)
+
+    def shown() -> list[tuple[Any, ...]]:
+        columns = (cell.InstanceActionEvent.event, cell.InstanceActionEvent.result, cell.InstanceActionEvent.host)
+        with database.read() as session:
+            return [tuple(row) for row in session.execute(sa.select(*columns).order_by(cell.InstanceActionEvent.id))]
+
+    turn(begun=["first"], host="host1")
+    assert shown() == []
+    with database.write() as session:
+        actions.begin(session, ref, "resize", user_id="u", project_id="p")
+        actions.begin(session, actions.ActionRef(SERVER, "req-2"), "other", user_id="u", project_id="p")
+    turn(begun=["first", "second"], host="host1")
+    turn(over=["first", "second"], begun=["third"], host="host2")
+    first, second = ("first", "Success", "host1"), ("second", "Success", "host1")
+    assert shown() == [first, second, ("third", None, "host2")]
+    with database.write() as session:
+        session.execute(sa.update(cell.InstanceAction).values(updated_at=moment))
+        session.execute(sa.update(cell.InstanceActionEvent).values(finish_time=moment).where(_has_ended()))
+    turn(over=["first", "second"], begun=["third"], host="host3")
+    assert shown() == [first, second, ("third", None, "host2")]
+    with database.read() as session:
+        assert session.scalars(sa.select(cell.InstanceAction.updated_at)).all() == [moment, moment]
+        assert (
+            session.scalars(sa.select(cell.InstanceActionEvent.finish_time).where(_has_ended())).all() == [moment] * 2
+        )
+    turn(over=["third"], host=None)
+    assert shown() == [first, second, ("third", "Success", "host2")]
+    with database.read() as session:
+        times = session.scalars(sa.select(cell.InstanceAction.updated_at).order_by(cell.InstanceAction.id)).all()
+    assert [time != moment for time in times] == [True, False]
+
+
 def _has_ended() -> sa.ColumnElement[bool]:
     return cell.InstanceActionEvent.finish_time.is_not(None)
 

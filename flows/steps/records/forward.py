@@ -141,8 +141,7 @@ class Accept(Step):
             if record.image_ref:
                 servers.set_system_metadata(rows.session, ctx.move.server, "image_base_image_ref", record.image_ref)
             begin_action(rows, record, ctx.move.kind)
-            for event in CONDUCTOR_EVENTS:
-                actions.open_event(rows.session, rows.action, event, platform.node())
+            actions.turn(rows.session, rows.action, begun=CONDUCTOR_EVENTS, host=platform.node())
         known = {port.port for port in record.ports}
         for port in ctx.run.cloud.network.listed_ports(ctx.move.server):
             if port.id not in known:
@@ -246,9 +245,7 @@ class RecordDestination(Step):
             )
             servers.set_system_metadata(rows.session, ctx.move.server, "old_vm_state", record.vm_state)
             usage.recompute(rows.session, chosen.host, reserved=reserved)
-            for event in CONDUCTOR_EVENTS:
-                actions.close_event(rows.session, rows.action, event)
-            actions.open_event(rows.session, rows.action, PREP_EVENT, chosen.host)
+            actions.turn(rows.session, rows.action, over=CONDUCTOR_EVENTS, begun=[PREP_EVENT], host=chosen.host)
         return {}
 
     def undo(self, ctx: Context) -> None:
@@ -313,8 +310,8 @@ class MarkMigrating(Step):
                 task_state=(_ACCEPTED, TaskState.RESIZE_MIGRATED),
                 power_state=(OneOf((rows.instance.power_state,)), PowerState.SHUTDOWN),
             )
-            actions.close_event(rows.session, rows.action, PREP_EVENT)
-            actions.open_event(rows.session, rows.action, RESIZE_EVENT, ctx.move.source_host)
+            host = ctx.move.source_host
+            actions.turn(rows.session, rows.action, over=[PREP_EVENT], begun=[RESIZE_EVENT], host=host)
         return {}
 
     def undo(self, ctx: Context) -> None:
@@ -371,8 +368,7 @@ class SwitchRecords(Step):
             rows.change(task_state=(TaskState.RESIZE_MIGRATED, TaskState.RESIZE_FINISH))
             rows.change_status(MigrationStatus.MIGRATING, MigrationStatus.POST_MIGRATING)
             usage.recompute(rows.session, ctx.move.source_host, chosen.host, reserved=reserved)
-            actions.close_event(rows.session, rows.action, RESIZE_EVENT)
-            actions.open_event(rows.session, rows.action, FINISH_EVENT, chosen.host)
+            actions.turn(rows.session, rows.action, over=[RESIZE_EVENT], begun=[FINISH_EVENT], host=chosen.host)
         return {}
 
     def undo(self, ctx: Context) -> None:

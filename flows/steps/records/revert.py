@@ -116,8 +116,8 @@ class SwitchRecords(Step):
             )
             changed_flavors(rows, cur=record.old_flavor)
             usage.recompute(rows.session, ctx.move.source_host, ctx.destination.host, reserved=reserved)
-            actions.close_event(rows.session, rows.action, REVERT_EVENTS[0])
-            actions.open_event(rows.session, rows.action, REVERT_EVENTS[1], ctx.move.source_host)
+            first, second = ([event] for event in REVERT_EVENTS)
+            actions.turn(rows.session, rows.action, over=first, begun=second, host=ctx.move.source_host)
         return {}
 
     def undo(self, ctx: Context) -> None:
