@@ -124,6 +124,8 @@ class NoRows:
         """A transaction."""
         yield self
 
+    reading = read
+
     def execute(self, *_query: Any) -> NoRows:
         """A result without a row."""
         return self

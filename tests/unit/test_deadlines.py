@@ -220,14 +220,14 @@ def test_the_environment_is_looked_through_once_for_each_peer(monkeypatch: pytes
     def merged(session: transport.Session, url: str) -> Any:
         return session.merge_environment_settings(url, {}, None, True, None)
 
-    monkeypatch.setenv("http_proxy", "http://proxy:1")
-    monkeypatch.setenv("no_proxy", "near")
+    monkeypatch.setenv("http_proxy", "http://gate.test:1")
+    monkeypatch.setenv("no_proxy", "near.test")
     with transport.Session() as session, requests.Session() as usual:
-        for url in ("http://far/one", "http://near/one"):
+        for url in ("http://far.test/one", "http://near.test/one"):
             assert merged(session, url) == usual.merge_environment_settings(url, {}, None, True, None)
-        first = merged(session, "http://far/one")
-        assert first["proxies"]["http"] == "http://proxy:1"
+        first = merged(session, "http://far.test/one")
+        assert first["proxies"]["http"] == "http://gate.test:1"
         first["proxies"].clear()
         monkeypatch.setattr(requests.sessions, "get_environ_proxies", None)
-        assert merged(session, "http://far/two")["proxies"]["http"] == "http://proxy:1"
-        assert "http" not in merged(session, "http://near/two")["proxies"]
+        assert merged(session, "http://far.test/two")["proxies"]["http"] == "http://gate.test:1"
+        assert "http" not in merged(session, "http://near.test/two")["proxies"]

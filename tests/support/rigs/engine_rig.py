@@ -66,6 +66,8 @@ class NoRows:
     def read(self) -> Iterator[NoRows]:
         yield self
 
+    reading = read
+
     def scalar(self, *_query: Any) -> None:
         """No row."""
 
