@@ -36,6 +36,7 @@ from droveway.flows.graph import NO_RETURN, Graph
 from droveway.persistence.journal import kinds
 from droveway.persistence.journal.states import ADVICE, ENDED, State, check_transition
 from droveway.persistence.journal.tables import Move
+from droveway.persistence.nova import copied_tables
 
 REFERENCE: Final = Path(__file__).parent / "reference"
 NOTE: Final = ".. Written by docs/generate.py from the code: change the code and run it again.\n"
@@ -65,6 +66,7 @@ def pages() -> Pages:
         "errors.rst": error_codes(),
         "findings.rst": findings(),
         "output.rst": output(),
+        "cell-tables.rst": cell_tables(),
         "commands/index.rst": command_index(),
         "graphs/index.rst": graph_index(),
     }
@@ -414,6 +416,51 @@ def findings() -> str:
             ),
         )
     )
+
+
+def cell_tables() -> str:
+    """What of a server's rows crosses to another cell, table by table."""
+    parts = [
+        NOTE,
+        title("What crosses to another cell"),
+        prose(
+            "Each cell has a database of its own. A server that goes to another cell takes its live rows along; rows "
+            "that Nova has soft-deleted stay behind, and go when the copy that was left is removed for good. Each "
+            "table of a cell's database that names a server is in one of these lists. The ``shadow_`` tables, which "
+            "Nova's archiver fills, stay where they are."
+        ),
+    ]
+    said = {
+        "copied": "Row by row, every column, ``created_at`` and ``updated_at`` too, but those that are named beside:",
+        "made anew": "In the cell that the server goes to:",
+        "removed with the copy": "Not copied, and gone with the copy that was left:",
+        "kept where they are": "Not copied, and not removed with the copy that was left:",
+        "must be empty": "What exists only in its cell: a server that has it is refused before anything is touched:",
+        "legacy": "Tables that name no server of today's:",
+    }
+    for name, entries in copied_tables.LISTS.items():
+        rows = [(f"``{each.table}``", literal(each.why), left_out(each)) for each in entries]
+        header, widths = ("Table", "Why", "But"), "25 35 40"
+        if not any(but for *_, but in rows):
+            rows, header, widths = [row[:2] for row in rows], header[:2], "30 70"
+        parts += [title(name.capitalize(), "-"), prose(said[name]), table(header, rows, widths)]
+    parts += [
+        title("Brought back on revert", "-"),
+        prose("What changed in the other cell meanwhile, and is not lost when the server goes back:"),
+        table(("Table", "What"), ((f"``{each.table}``", each.why) for each in copied_tables.BROUGHT_BACK), "30 70"),
+    ]
+    return "\n".join(parts)
+
+
+def left_out(entry: copied_tables.Entry) -> str:
+    """The columns of a table that are not copied, with what stands there instead."""
+    said = {name: f"``{name}``" if name.replace("_", "").isalnum() else name for name in entry.left_out}
+    return "; ".join(f"{said[name]}: {literal(instead)}" for name, instead in entry.left_out.items())
+
+
+def literal(text: str) -> str:
+    """A text of the code's, with its names as code."""
+    return text.replace("`", "``")
 
 
 def output() -> str:

@@ -22,12 +22,16 @@ from droveway.persistence.nova.base import (
     Uuid,
 )
 from droveway.persistence.nova.cell_hosts import ComputeNode, PciDevice, Service
+from droveway.persistence.nova.cell_legacy import Console, ConsolePool, FixedIp
 
 __all__ = [
     "BlockDeviceMapping",
     "CellBase",
     "ComputeNode",
+    "Console",
     "ConsoleAuthToken",
+    "ConsolePool",
+    "FixedIp",
     "Instance",
     "InstanceAction",
     "InstanceActionEvent",

@@ -1,0 +1,136 @@
+"""What of a server's rows crosses from one cell to another: one entry for each table that names a server.
+
+Only live rows are copied.  The ``shadow_*`` tables, which Nova's archiver fills, stay where they are.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Final
+
+from droveway.persistence.nova.cells import FENCE_KEY
+
+MOVE_KEY: Final = "droveway_move"
+"""Key of the system metadata that names the move whose copy this is."""
+
+MARKERS: Final = (FENCE_KEY, MOVE_KEY)
+"""The keys of our own rows in a copy: they come with it, are of its cell alone, and go last."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """One table, and why it is in its list."""
+
+    table: str
+    why: str
+    left_out: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Column (or rows, for what is no column) that is not copied → what stands there instead, and why."""
+
+
+_ROW_ID: Final = {"id": "anew: each cell counts by itself"}
+
+COPIED: Final = (
+    Entry(
+        "instances",
+        "the server itself",
+        {
+            **_ROW_ID,
+            "compute_id": "NULL: a row's id of the cell that is left",
+            "host": "that of the other copy, or NULL: no service of this cell takes the copy for its own",
+            "node": "as `host`",
+            "hidden": "1: the mapping names the other copy",
+            "power_state": "4 (off): no service may start what it describes",
+            "task_state": "`resize_migrated`, or `unshelving`: users and services leave the copy alone",
+        },
+    ),
+    Entry(
+        "instance_extra",
+        "flavors, topology, device requests and key pairs",
+        {**_ROW_ID, "migration_context": "NULL: it names a migration's id of the cell that is left"},
+    ),
+    Entry("instance_info_caches", "the ports as they were last seen", _ROW_ID),
+    Entry("instance_metadata", "what users noted at the server", _ROW_ID),
+    Entry(
+        "instance_system_metadata",
+        "what Nova noted at the server: its image's properties, the state before a resize",
+        {**_ROW_ID, "rows of ours": "anew: the fence and the move that a copy belongs to are of its cell alone"},
+    ),
+    Entry("block_device_mapping", "disks and volumes; a volume is known by the row's uuid, which is kept", _ROW_ID),
+    Entry("virtual_interfaces", "the ports' addresses and tags", _ROW_ID),
+    Entry("tags", "what users search the server by"),
+    Entry("instance_actions", "what was done with the server, as users read it", _ROW_ID),
+    Entry(
+        "instance_actions_events",
+        "the parts of these actions",
+        {**_ROW_ID, "action_id": "translated: the id that the action's row has in the new cell"},
+    ),
+    Entry("instance_faults", "why operations failed: a server that is in ERROR later shows its history", _ROW_ID),
+    Entry(
+        "migrations",
+        "the server's moves; one is known by its uuid, which is kept and is a consumer in Placement",
+        {**_ROW_ID, "dest_compute_id": "NULL: a row's id of the cell that is left"},
+    ),
+)
+"""Parents before their children."""
+
+MADE_ANEW: Final = (
+    Entry("instance_id_mappings", "an EC2 id, which each cell counts by itself"),
+    Entry(
+        "security_groups",
+        "the project's groups by name, where the cell lacks them: `default` as Nova makes it with any server",
+    ),
+    Entry("security_group_instance_association", "it names the groups by their ids in the cell"),
+)
+
+REMOVED: Final = (
+    Entry("console_auth_tokens", "each names a host that the guest has left"),
+    Entry("consoles", "each names a proxy of the cell that is left; Nova no longer writes them"),
+)
+"""Left behind, and removed with the copy."""
+
+KEPT: Final = (
+    Entry("volume_usage_cache", "history that names no live thing: what a volume has read and written"),
+    Entry("bw_usage_cache", "history that names no live thing: what a port has sent and received"),
+)
+"""Left behind, and kept where they are."""
+
+MUST_BE_EMPTY: Final = (
+    Entry("pci_devices", "a device is a part of one host, and another one would have to be claimed"),
+    Entry("share_mapping", "a share is mounted by the host, and Nova moves no server that has one"),
+    Entry("fixed_ips", "an address of nova-network, which no other cell can serve"),
+)
+"""Left behind: a server that one of their rows names is not moved."""
+
+LEGACY: Final = (
+    Entry("instance_group_member", "server groups are in the API database"),
+    Entry("allocations", "Placement has a database of its own"),
+)
+"""Left behind: tables that name no server of a cell since the API database exists."""
+
+BROUGHT_BACK: Final = (
+    Entry("instances", "name, description, host name, access addresses and lock"),
+    Entry("instance_metadata", "keys that were set, changed or removed"),
+    Entry("tags", "tags that were added or removed"),
+    Entry(
+        "block_device_mapping",
+        "volumes that were attached, detached or swapped, and whether a volume is deleted with the server",
+    ),
+    Entry("virtual_interfaces", "ports that are gone"),
+    Entry("instance_info_caches", "ports that are gone"),
+    Entry("instance_actions", "what was done in the other cell, by its request"),
+    Entry("instance_actions_events", "the parts of these actions"),
+    Entry("instance_faults", "what failed in the other cell"),
+    Entry("migrations", "the status of the move, and rows that were made meanwhile"),
+)
+"""What a revert takes from the target's copy into the source's: what changed in it since it was made."""
+
+LISTS: Final[Mapping[str, tuple[Entry, ...]]] = {
+    "copied": COPIED,
+    "made anew": MADE_ANEW,
+    "removed with the copy": REMOVED,
+    "kept where they are": KEPT,
+    "must be empty": MUST_BE_EMPTY,
+    "legacy": LEGACY,
+}
+"""Where each table belongs; what is brought back is a part of what was copied."""

@@ -1,0 +1,233 @@
+"""A server's rows as they cross from one cell to another: read in one cell, inserted in the other.
+
+The caller's transaction is fenced, and proves what rule it acts by; here is only what the rows are.  The statements
+run without the session's bookkeeping: objects that were loaded before are not told.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import operator
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import sqlalchemy as sa
+from sqlalchemy import orm
+
+from droveway.errors import NotFound
+from droveway.persistence.nova import cell, copied_tables
+from droveway.persistence.nova.vm_states import PowerState
+
+Row = dict[str, Any]
+
+_SERVER: Final[sa.BindParameter[str]] = sa.bindparam("server")
+_TABLES: Final = cell.CellBase.metadata.tables
+_COPIED: Final = tuple(_TABLES[entry.table] for entry in copied_tables.COPIED)
+_INSTANCES: Final = _TABLES["instances"]
+_ACTIONS: Final = _TABLES["instance_actions"]
+_EVENTS: Final = _TABLES["instance_actions_events"]
+_METADATA: Final = _TABLES["instance_system_metadata"]
+_GROUPS: Final = _TABLES["security_groups"]
+_IN_GROUP: Final = _TABLES["security_group_instance_association"]
+_ID_MAPPINGS: Final = _TABLES["instance_id_mappings"]
+_TAGS: Final = _TABLES["tags"]
+
+_READ_TABLES: Final = (*_COPIED, _GROUPS)
+_GROUP_COLUMNS: Final = ("name", "description", "user_id", "project_id")
+_DEFAULT_GROUP: Final = "default"
+"""The group of each project that Nova makes in a cell with the project's first server there."""
+
+
+def of_server(table: sa.FromClause) -> sa.ColumnElement[bool]:
+    """Tell in a statement which rows of a table are the server's."""
+    named = {"instances": "uuid", "instance_id_mappings": "uuid", "tags": "resource_id"}
+    return table.c[named.get(getattr(table, "name", ""), "instance_uuid")] == _SERVER
+
+
+def is_live(table: sa.FromClause) -> sa.ColumnElement[bool]:
+    """Tell in a statement which rows are not soft-deleted."""
+    return table.c.deleted == 0 if "deleted" in table.c else sa.true()
+
+
+def _reading() -> sa.Select[Any]:
+    """Select numbers from 0 on, each joined to the live rows of one table: a row has the columns of all tables."""
+    numbers = sa.union_all(
+        *(sa.select(sa.literal_column(str(number), sa.Integer).label("part")) for number in range(len(_READ_TABLES)))
+    ).subquery("parts")
+    joined: sa.FromClause = numbers
+    for number, table in enumerate(_READ_TABLES):
+        is_here = numbers.c.part == number
+        if table is _EVENTS:
+            action = _ACTIONS.alias("action")
+            joined = joined.outerjoin(action, sa.and_(is_here, of_server(action), is_live(action)))
+            on = sa.and_(table.c.action_id == action.c.id, is_live(table))
+        elif table is _GROUPS:
+            joined = joined.outerjoin(_IN_GROUP, sa.and_(is_here, of_server(_IN_GROUP), is_live(_IN_GROUP)))
+            on = sa.and_(table.c.id == _IN_GROUP.c.security_group_id, is_live(table))
+        else:
+            on = sa.and_(is_here, of_server(table), is_live(table))
+        if table is _METADATA:
+            on = sa.and_(on, table.c.key.not_in(copied_tables.MARKERS))
+        joined = joined.outerjoin(table, on)
+    return sa.select(numbers.c.part, *itertools.chain.from_iterable(table.c for table in _READ_TABLES)).select_from(
+        joined
+    )
+
+
+_READ: Final = _reading()
+_FIRST_COLUMNS: Final = tuple(
+    itertools.accumulate((len(table.columns) for table in _READ_TABLES), initial=0),
+)
+"""Where the columns of each table begin in a row of `_READ`, behind the number."""
+
+_ACTION_IDS: Final = sa.select(_ACTIONS.c.id).where(of_server(_ACTIONS)).order_by(_ACTIONS.c.id)
+_REMOVE_TAGS: Final = sa.delete(_TAGS).where(of_server(_TAGS))
+_FIND_GROUPS: Final = sa.select(_GROUPS.c.name, _GROUPS.c.id).where(
+    _GROUPS.c.project_id == sa.bindparam("project"),
+    _GROUPS.c.name.in_(sa.bindparam("names", expanding=True)),
+    is_live(_GROUPS),
+)
+
+_BARRING: Final = tuple(_TABLES[entry.table] for entry in copied_tables.MUST_BE_EMPTY)
+_HAS: Final = {
+    "pci_devices": "PCI devices of its host",
+    "share_mapping": "shares",
+    "fixed_ips": "addresses of nova-network",
+}
+_BARRED: Final = sa.select(
+    *(
+        # A soft-deleted device is nobody's; any other row refers to the server's and would keep it from being removed.
+        sa.exists()
+        .where(of_server(table), is_live(table) if table.name == "pci_devices" else sa.true())
+        .label(table.name)
+        for table in _BARRING
+    )
+)
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Copy:
+    """All live rows of a server in one cell, by table, in the order of their ids; they may hold secrets."""
+
+    server: str
+    rows: Mapping[str, Sequence[Row]]
+    groups: Sequence[Row]
+    """The security groups that the server is in: rows of `security_groups`."""
+
+    @property
+    def instance(self) -> Row:
+        """The server's own row."""
+        return self.rows["instances"][0]
+
+
+def read(session: orm.Session, server: str) -> Copy:
+    """Read the whole live copy; raises `droveway.errors.NotFound` when the cell has none.
+
+    It is one statement, since on a server each statement sees what is committed when it begins, and the next one more.
+    """
+    session.flush()
+    found: dict[str, list[Row]] = {table.name: [] for table in _READ_TABLES}
+    for part, *values in session.connection().execute(_READ, {"server": server}):
+        table, begin = _READ_TABLES[part], _FIRST_COLUMNS[part]
+        row = dict(zip(table.columns.keys(), values[begin : begin + len(table.columns)], strict=True))
+        # A table without rows gives one of nothing but NULL.
+        if row[_key(table)] is not None:
+            found[table.name].append(row)
+    for table in _READ_TABLES:
+        found[table.name].sort(key=operator.itemgetter(_key(table)))
+    groups = found.pop(_GROUPS.name)
+    if not found[_INSTANCES.name]:
+        raise NotFound(f"server {server} is not in this cell: droveway server list shows the servers")
+    return Copy(server, found, groups)
+
+
+def insert(
+    session: orm.Session,
+    copy: Copy,
+    *,
+    host: str | None,
+    node: str | None,
+    task_state: str | None,
+    markers: Mapping[str, str],
+) -> None:
+    """Insert the whole copy, hidden and off, into a cell that has none.
+
+    ``host`` and ``node`` are names of the other cell; ``markers`` are the values of our own rows by their keys.
+    """
+    if set(markers) - set(copied_tables.MARKERS):
+        raise ValueError(f"markers are {', '.join(copied_tables.MARKERS)}, not {', '.join(sorted(markers))}")
+    session.flush()
+    connection = session.connection()
+    # A late request may have left tags behind, which nothing ties to the row that was removed.
+    connection.execute(_REMOVE_TAGS, {"server": copy.server})
+    changed: dict[str, Row] = {
+        "instances": {
+            "host": host,
+            "node": node,
+            "compute_id": None,
+            "hidden": True,
+            "power_state": PowerState.SHUTDOWN,
+            "task_state": task_state,
+        },
+        "instance_extra": {"migration_context": None},
+        "migrations": {"dest_compute_id": None},
+    }
+    for table in _COPIED:
+        rows = [_without_id(row) | changed.get(table.name, {}) for row in copy.rows[table.name]]
+        if table is _EVENTS:
+            actions = _new_action_ids(connection, copy)
+            rows = [row | {"action_id": actions[row["action_id"]]} for row in rows]
+        _add(connection, table, rows)
+    ours = [{"instance_uuid": copy.server, "key": key, "value": value} for key, value in sorted(markers.items())]
+    _add(connection, _METADATA, ours)
+    _add(connection, _ID_MAPPINGS, [{"uuid": copy.server}])
+    groups = _new_group_ids(connection, copy)
+    _add(connection, _IN_GROUP, [{"instance_uuid": copy.server, "security_group_id": group} for group in groups])
+
+
+def barred(session: orm.Session, server: str) -> str:
+    """Why the server cannot cross, in one sentence; empty when it can."""
+    session.flush()
+    found = session.connection().execute(_BARRED, {"server": server}).one()
+    has = [_HAS[table.name] for table, stands in zip(_BARRING, found, strict=True) if stands]
+    if not has:
+        return ""
+    return f"server {server} has {' and '.join(has)}, which exist only in its own cell: it cannot cross to another one"
+
+
+def _key(table: sa.Table) -> str:
+    """The column by which one server's rows are told apart."""
+    return "tag" if table is _TAGS else "id"
+
+
+def _add(connection: sa.Connection, table: sa.Table, rows: Sequence[Row]) -> None:
+    if rows:
+        connection.execute(sa.insert(table), rows)
+
+
+def _without_id(row: Row) -> Row:
+    return {name: value for name, value in row.items() if name != "id"}
+
+
+def _new_action_ids(connection: sa.Connection, copy: Copy) -> dict[int, int]:
+    """The ids of the inserted actions by those in the other cell: rows are numbered in the order of their insertion."""
+    old = [row["id"] for row in copy.rows[_ACTIONS.name]]
+    return dict(zip(old, connection.scalars(_ACTION_IDS, {"server": copy.server}), strict=True))
+
+
+def _new_group_ids(connection: sa.Connection, copy: Copy) -> list[int]:
+    """The ids in this cell of the copy's groups; those that the project lacks here are made, as is its default one."""
+    of_project = {name: copy.instance[name] for name in ("user_id", "project_id")}
+    wanted = {_DEFAULT_GROUP: of_project | {"name": _DEFAULT_GROUP, "description": _DEFAULT_GROUP}}
+    wanted |= {row["name"]: {name: row[name] for name in _GROUP_COLUMNS} for row in copy.groups}
+    mine = {"project": of_project["project_id"], "names": list(wanted)}
+    there = {row.name: row.id for row in connection.execute(_FIND_GROUPS, mine)}
+    for name in sorted(wanted.keys() - there.keys()):
+        # Another copy of the project may bring the group at this moment; then it is that one.
+        with contextlib.suppress(sa.exc.IntegrityError), connection.begin_nested():
+            connection.execute(sa.insert(_GROUPS), wanted[name])
+    if wanted.keys() - there.keys():
+        there = {row.name: row.id for row in connection.execute(_FIND_GROUPS, mine)}
+    return [there[row["name"]] for row in copy.groups]
