@@ -40,46 +40,53 @@ _DEFAULT_GROUP: Final = "default"
 """The group of each project that Nova makes in a cell with the project's first server there."""
 
 
-def of_server(table: sa.FromClause) -> sa.ColumnElement[bool]:
+_NAMES_SERVER: Final = {"instances": "uuid", "instance_id_mappings": "uuid", "tags": "resource_id"}
+"""Table → its column with the server's uuid; `instance_uuid` in all others."""
+
+
+def of_server(table: sa.Table) -> sa.ColumnElement[bool]:
     """Tell in a statement which rows of a table are the server's."""
-    named = {"instances": "uuid", "instance_id_mappings": "uuid", "tags": "resource_id"}
-    return table.c[named.get(getattr(table, "name", ""), "instance_uuid")] == _SERVER
+    return _owner(table) == _SERVER
 
 
-def is_live(table: sa.FromClause) -> sa.ColumnElement[bool]:
-    """Tell in a statement which rows are not soft-deleted."""
+def _owner(table: sa.Table) -> sa.ColumnElement[str]:
+    return table.c[_NAMES_SERVER.get(table.name, "instance_uuid")]
+
+
+def _is_live(table: sa.FromClause) -> sa.ColumnElement[bool]:
     return table.c.deleted == 0 if "deleted" in table.c else sa.true()
 
 
 def _reading() -> sa.Select[Any]:
-    """Select numbers from 0 on, each joined to the live rows of one table: a row has the columns of all tables."""
-    numbers = sa.union_all(
+    """Select the server once for each table, joined to that table's live rows: a row has the columns of all tables."""
+    server, action = _INSTANCES.alias("server"), _ACTIONS.alias("action")
+    parts = sa.union_all(
         *(sa.select(sa.literal_column(str(number), sa.Integer).label("part")) for number in range(len(_READ_TABLES)))
     ).subquery("parts")
-    joined: sa.FromClause = numbers
+    joined = server.join(parts, sa.true())
     for number, table in enumerate(_READ_TABLES):
-        is_here = numbers.c.part == number
+        is_here = parts.c.part == number
         if table is _EVENTS:
-            action = _ACTIONS.alias("action")
-            joined = joined.outerjoin(action, sa.and_(is_here, of_server(action), is_live(action)))
-            on = sa.and_(table.c.action_id == action.c.id, is_live(table))
+            mine = sa.and_(is_here, action.c.instance_uuid == server.c.uuid, _is_live(action))
+            joined = joined.outerjoin(action, mine).outerjoin(
+                table, sa.and_(table.c.action_id == action.c.id, _is_live(table))
+            )
         elif table is _GROUPS:
-            joined = joined.outerjoin(_IN_GROUP, sa.and_(is_here, of_server(_IN_GROUP), is_live(_IN_GROUP)))
-            on = sa.and_(table.c.id == _IN_GROUP.c.security_group_id, is_live(table))
+            mine = sa.and_(is_here, _IN_GROUP.c.instance_uuid == server.c.uuid, _is_live(_IN_GROUP))
+            joined = joined.outerjoin(_IN_GROUP, mine).outerjoin(
+                table, sa.and_(table.c.id == _IN_GROUP.c.security_group_id, _is_live(table))
+            )
         else:
-            on = sa.and_(is_here, of_server(table), is_live(table))
-        if table is _METADATA:
-            on = sa.and_(on, table.c.key.not_in(copied_tables.MARKERS))
-        joined = joined.outerjoin(table, on)
-    return sa.select(numbers.c.part, *itertools.chain.from_iterable(table.c for table in _READ_TABLES)).select_from(
-        joined
-    )
+            mine = sa.and_(is_here, _owner(table) == server.c.uuid, _is_live(table))
+            if table is _METADATA:
+                mine = sa.and_(mine, table.c.key.not_in(copied_tables.MARKERS))
+            joined = joined.outerjoin(table, mine)
+    columns = itertools.chain.from_iterable(table.c for table in _READ_TABLES)
+    return sa.select(parts.c.part, *columns).select_from(joined).where(server.c.uuid == _SERVER, server.c.deleted == 0)
 
 
 _READ: Final = _reading()
-_FIRST_COLUMNS: Final = tuple(
-    itertools.accumulate((len(table.columns) for table in _READ_TABLES), initial=0),
-)
+_FIRST_COLUMNS: Final = tuple(itertools.accumulate((len(table.columns) for table in _READ_TABLES), initial=0))
 """Where the columns of each table begin in a row of `_READ`, behind the number."""
 
 _ACTION_IDS: Final = sa.select(_ACTIONS.c.id).where(of_server(_ACTIONS)).order_by(_ACTIONS.c.id)
@@ -87,7 +94,7 @@ _REMOVE_TAGS: Final = sa.delete(_TAGS).where(of_server(_TAGS))
 _FIND_GROUPS: Final = sa.select(_GROUPS.c.name, _GROUPS.c.id).where(
     _GROUPS.c.project_id == sa.bindparam("project"),
     _GROUPS.c.name.in_(sa.bindparam("names", expanding=True)),
-    is_live(_GROUPS),
+    _is_live(_GROUPS),
 )
 
 _BARRING: Final = tuple(_TABLES[entry.table] for entry in copied_tables.MUST_BE_EMPTY)
@@ -100,7 +107,7 @@ _BARRED: Final = sa.select(
     *(
         # A soft-deleted device is nobody's; any other row refers to the server's and would keep it from being removed.
         sa.exists()
-        .where(of_server(table), is_live(table) if table.name == "pci_devices" else sa.true())
+        .where(of_server(table), _is_live(table) if table.name == "pci_devices" else sa.true())
         .label(table.name)
         for table in _BARRING
     )
