@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from sqlalchemy import event
+from support.rows import user_writes
 from support.rows.whole_server import OTHER, SERVER, TABLES, Filler, everything, live_rows, naming
 from support.servers import mariadb_server, postgres_server
 
 from droveway.persistence.database import Database
 from droveway.persistence.nova import cell, copied_tables, copies, copy_removal
+from droveway.persistence.nova.late_writes import Carried, carry, changes, values, write
 
 MARKED = {"droveway_epoch": "7", "droveway_move": "9f3c8a10-77aa-4a63-8d4e-2a0f2a0c9b02"}
 CROSSINGS = 10
@@ -84,6 +86,21 @@ def cross(source: Database, target: Database, server: str = SERVER) -> None:
 def seen(database: Database, server: str = SERVER) -> dict[str, list[dict[str, Any]]]:
     with database.reading() as connection:
         return live_rows(connection, server)
+
+
+def read(database: Database) -> copies.Copy:
+    with database.read() as session:
+        return copies.read(session, SERVER)
+
+
+def bring(source: Database, target: Database, known: dict[str, str]) -> Carried:
+    """Carry what was written into one copy to the other one."""
+    theirs = read(source)
+    with target.write() as session:
+        ours = copies.read(session, SERVER)
+        carried = carry(values(theirs), values(ours), known, target_is_mapped=False)
+        write(session, SERVER, changes(theirs, ours, carried.takes))
+    return carried
 
 
 def named(database: Database) -> set[str]:
@@ -168,6 +185,35 @@ def test_an_insertion_that_breaks_off_anywhere_leaves_nothing(
     finally:
         event.remove(target.engine, "after_cursor_execute", count)
     assert seen(target) == seen(cells[first])
+
+
+@pytest.mark.parametrize(("first", "second"), ORDERS)
+def test_what_a_user_writes_is_carried_there_and_back(cells: dict[str, Database], first: str, second: str) -> None:
+    home, away = cells[first], cells[second]
+    fill(home)
+    copied = read(home)
+    with away.write() as session:
+        copies.insert(session, copied, host=None, node=None, task_state=None, markers=MARKED)
+    known, others = values(copied), {kind: seen(database, OTHER) for kind, database in cells.items()}
+    assert values(read(away)) == known, "a value has one digest in both databases"
+    with home.write() as session:
+        user_writes.write_all(session, SERVER)
+    carried = bring(home, away, known)
+    assert set(carried.takes) == {key for keys, _ in user_writes.WRITES.values() for key in keys}
+    assert user_writes.shown(read(away)) == user_writes.shown(read(home))
+    with away.write() as session:
+        session.execute(sa.update(cell.Instance).where(cell.Instance.uuid == SERVER).values(locked=False))
+        session.execute(sa.delete(cell.Tag).where(cell.Tag.resource_id == SERVER, cell.Tag.tag == "red"))
+        of_server = cell.BlockDeviceMapping.instance_uuid == SERVER
+        session.execute(sa.update(cell.BlockDeviceMapping).where(of_server).values(volume_id="once more"))
+        session.execute(
+            sa.update(cell.InstanceMetadata).where(cell.InstanceMetadata.instance_uuid == SERVER).values(value="")
+        )
+    back = bring(away, home, carried.known)
+    assert back.known == values(read(home)) == values(read(away))
+    assert user_writes.shown(read(home)) == user_writes.shown(read(away))
+    assert bring(home, away, back.known) == Carried((), (), (), back.known)
+    assert {kind: seen(database, OTHER) for kind, database in cells.items()} == others
 
 
 @pytest.mark.parametrize("kind", ["postgresql", "mariadb"])
