@@ -85,6 +85,15 @@ def test_every_live_row_crosses_column_by_column(there: Database, here: Database
     assert seen(here) == before == seen(there)
 
 
+def test_soft_deleted_rows_stay_behind(there: Database, here: Database) -> None:
+    with there.write() as session:
+        Filler(session).put_in_group(SERVER, "web")
+    bring(here, read(there))
+    gone = [row for rows in whole(there).values() for row in rows if row.get("deleted")]
+    assert gone, "there is nothing that could cross"
+    assert [row for rows in whole(here).values() for row in rows if row.get("deleted")] == []
+
+
 def test_what_is_of_a_cell_alone_is_made_anew(there: Database, here: Database) -> None:
     with here.write() as session:
         Filler(session).fill(OTHER)
