@@ -134,7 +134,7 @@ def read(session: orm.Session, server: str) -> Copy:
 
     It is one statement, since on a server each statement sees what is committed when it begins, and the next one more.
     """
-    session.flush()
+    _flush(session)
     found: dict[str, list[Row]] = {table.name: [] for table in _READ_TABLES}
     for part, *values in session.connection().execute(_READ, {"server": server}):
         table, begin = _READ_TABLES[part], _FIRST_COLUMNS[part]
@@ -196,12 +196,18 @@ def insert(
 
 def barred(session: orm.Session, server: str) -> str:
     """Why the server cannot cross, in one sentence; empty when it can."""
-    session.flush()
+    _flush(session)
     found = session.connection().execute(_BARRED, {"server": server}).one()
     has = [_HAS[table.name] for table, stands in zip(_BARRING, found, strict=True) if stands]
     if not has:
         return ""
     return f"server {server} has {' and '.join(has)}, which exist only in its own cell: it cannot cross to another one"
+
+
+def _flush(session: orm.Session) -> None:
+    """Write what the session holds back, unless it is one that only looks."""
+    if session.autoflush:
+        session.flush()
 
 
 def _key(table: sa.Table) -> str:

@@ -162,6 +162,21 @@ def test_a_copy_is_read_in_one_statement(there: Database) -> None:
     assert len(statements) == 1
 
 
+def test_what_the_transaction_has_written_is_read_and_a_look_writes_nothing(there: Database) -> None:
+    mine = sa.select(cell.Instance).where(cell.Instance.uuid == SERVER)
+    with there.read() as session:
+        session.scalars(mine).one().display_name = "looked at"
+        assert copies.read(session, SERVER).instance["display_name"] != "looked at"
+        assert copies.barred(session, SERVER) == ""
+    with there.write() as session:
+        session.scalars(mine).one().display_name = "written"
+        session.add(cell.ShareMapping(instance_uuid=SERVER))
+        assert copies.read(session, SERVER).instance["display_name"] == "written"
+        session.add(cell.FixedIp(instance_uuid=SERVER, deleted=0))
+        assert "shares and addresses" in copies.barred(session, SERVER)
+    assert read(there).instance["display_name"] == "written"
+
+
 def test_groups_are_found_by_name_or_made(there: Database, here: Database) -> None:
     with there.write() as session:
         for name in ("web", "db"):
