@@ -173,7 +173,7 @@ def _write_port(session: orm.Session, server: str, change: Change) -> None:
 
 def _add(session: orm.Session, model: Any, mine: Iterable[sa.ColumnElement[bool]], row: Row | None) -> None:
     """Insert the row of the other copy, unless there is one."""
-    if row is not None and session.scalar(sa.select(sa.exists().where(*mine))) is False:
+    if row is not None and not session.scalar(sa.select(sa.exists().where(*mine))):
         session.execute(sa.insert(model).values({name: value for name, value in row.items() if name != "id"}))
 
 
