@@ -343,8 +343,12 @@ def _on_server(lab: Lab, server: Server, reached: Callable[[str], str]) -> dict[
 
 def _copy(source: Database, target: Database, metadata: sa.MetaData) -> None:
     metadata.create_all(target.engine)
+    # A lab of an earlier release may lack tables of Nova's that nothing needed then.
+    there = set(sa.inspect(source.engine).get_table_names())
     with source.read() as reading, target.begin() as writing:
         for table in metadata.sorted_tables:
+            if table.name not in there:
+                continue
             rows = [dict(row) for row in reading.execute(sa.select(table)).mappings()]
             if rows:
                 writing.execute(sa.insert(table), rows)
