@@ -36,6 +36,8 @@ class Options(Record, frozen=True):
 
     allow_resize_to_same_host: bool = False
     max_attempts: Positive = 3
+    cross_cell: bool = False
+    """Whether servers may leave their cell."""
 
 
 class Host(Record, frozen=True):

@@ -13,6 +13,8 @@ from droveway.persistence.nova.server_features import Features
 
 RESIZE: Final = kinds.RESIZE.name
 MIGRATE: Final = kinds.MIGRATE.name
+CROSS_CELL_RESIZE: Final = kinds.CROSS_CELL_RESIZE.name
+CROSS_CELL_MIGRATE: Final = kinds.CROSS_CELL_MIGRATE.name
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -43,9 +45,30 @@ class Facts:
     quota_usages: tuple[QuotaUsage, ...] = ()
     """What the server's project and user have of each resource that has a quota; empty for a cold migration."""
 
+    to_cell: str | None = None
+    """The cell that was asked for by name."""
+    may_leave_cell: bool = False
+    """Whether servers may leave their cell."""
+    cell_disabled: bool = False
+    """Whether the cell that the server goes to takes no new servers."""
+    bound_to_cell: str = ""
+    """Why the server cannot leave its cell; empty when it can."""
+
+    @property
+    def cell(self) -> str:
+        """The cell that the server goes to."""
+        return self.to_cell or (self.target.cell if self.target is not None else self.server.cell)
+
+    @property
+    def leaves_cell(self) -> bool:
+        """Whether that is another one than its own."""
+        return self.cell != self.server.cell
+
     @property
     def kind(self) -> str:
         """The kind of flow."""
+        if self.leaves_cell:
+            return CROSS_CELL_MIGRATE if self.new is None else CROSS_CELL_RESIZE
         return MIGRATE if self.new is None else RESIZE
 
 

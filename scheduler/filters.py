@@ -41,8 +41,8 @@ def rejection(
 
 
 def same_cell(request: MoveRequest, host: HostState, _hosts: Sequence[HostState]) -> str | None:
-    """Nova's default policy: nobody may leave the server's cell."""
-    return None if host.cell == request.source_cell else f"it is in cell {host.cell}"
+    """The server's own cell, as Nova's default policy has it, or the one that was asked for."""
+    return None if host.cell == request.target_cell else f"it is in cell {host.cell}"
 
 
 def ignore_hosts(request: MoveRequest, host: HostState, _hosts: Sequence[HostState]) -> str | None:

@@ -14,12 +14,12 @@ from droveway.errors import Refused
 from droveway.persistence.journal import kinds
 from droveway.scheduler import flavor_rules as flavor
 from droveway.scheduler import server_rules as server
-from droveway.scheduler.facts import MIGRATE, RESIZE, EndFacts, Facts
+from droveway.scheduler.facts import CROSS_CELL_MIGRATE, CROSS_CELL_RESIZE, MIGRATE, RESIZE, EndFacts, Facts
 
 F = TypeVar("F", Facts, EndFacts)
 
-CONFIRM: Final = kinds.CONFIRM.name
-REVERT: Final = kinds.REVERT.name
+CONFIRM: Final = kinds.Way.CONFIRM.value
+REVERT: Final = kinds.Way.REVERT.value
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,9 +41,10 @@ class Rule(Generic[F]):
         return self.check.__name__
 
 
-_BOTH: Final = (RESIZE, MIGRATE)
-_MIGRATE: Final = (MIGRATE,)
-_RESIZE: Final = (RESIZE,)
+_CROSSING: Final = (CROSS_CELL_RESIZE, CROSS_CELL_MIGRATE)
+_BOTH: Final = (RESIZE, MIGRATE, *_CROSSING)
+_MIGRATE: Final = (MIGRATE, CROSS_CELL_MIGRATE)
+_RESIZE: Final = (RESIZE, CROSS_CELL_RESIZE)
 
 RULES: Final[tuple[Rule[Facts], ...]] = (
     Rule((), server.no_open_move, _BOTH),
@@ -59,8 +60,10 @@ RULES: Final[tuple[Rule[Facts], ...]] = (
     Rule((10,), server.is_on_a_host, _BOTH),
     Rule((11,), server.source_is_up, _BOTH),
     Rule((12,), server.target_is_another_host, _MIGRATE),
-    Rule((13,), server.target_is_in_its_cell, _MIGRATE),
+    Rule((13,), server.target_is_in_its_cell, _BOTH),
+    Rule((), server.target_cell_takes_servers, _CROSSING),
     Rule((), server.target_takes_servers, _MIGRATE),
+    Rule((), server.crosses_whole, _CROSSING),
     Rule((15,), flavor.may_be_used, _RESIZE),
     Rule((16,), flavor.asks_for_no_accelerator, _RESIZE),
     Rule((17,), flavor.keeps_a_root_disk, _RESIZE),

@@ -63,6 +63,8 @@ class MoveRequest:
     flavor: Mapping[str, Any]
     request_spec: Mapping[str, Any]
     source_cell: str
+    target_cell: str
+    """The cell that it goes to; mostly its own."""
     source_host: str
     boot_from_volume: bool
     target_host: str | None = None

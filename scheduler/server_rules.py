@@ -175,14 +175,39 @@ def target_is_another_host(facts: Facts) -> str | None:
 
 
 def target_is_in_its_cell(facts: Facts) -> str | None:
-    """A host that is named exists, in the server's own cell."""
+    """A host or a cell that is named is in the server's own cell, unless servers may leave theirs."""
     server, target = facts.server, facts.target
-    if target is None or target.cell == server.cell:
+    if target is not None and facts.to_cell not in (None, target.cell):
+        return (
+            f"host {target.name} is in cell {target.cell} and not in cell {facts.to_cell}: name one of the two, or a "
+            "host of that cell"
+        )
+    if not facts.leaves_cell or facts.may_leave_cell:
+        return None
+    if target is not None:
+        return (
+            f"host {target.name} is in cell {target.cell} and server {server.name} in cell {server.cell}: a move stays "
+            f"in its cell, so name a host of {server.cell}"
+        )
+    return (
+        f"server {server.name} is in cell {server.cell} and may not leave it: set [cross_cell] allowed = true on every "
+        "conductor's machine, or leave --to-cell out"
+    )
+
+
+def target_cell_takes_servers(facts: Facts) -> str | None:
+    """A cell that the server goes to is enabled."""
+    if not facts.leaves_cell or not facts.cell_disabled:
         return None
     return (
-        f"host {target.name} is in cell {target.cell} and server {server.name} in cell {server.cell}: a move stays "
-        f"in its cell, so name a host of {server.cell}"
+        f"server {facts.server.name} cannot go to cell {facts.cell}, which is disabled and takes no new servers: "
+        "nova-manage cell_v2 update_cell --enable, or name another cell"
     )
+
+
+def crosses_whole(facts: Facts) -> str | None:
+    """Nothing of a server that goes to another cell exists in its own cell alone."""
+    return facts.bound_to_cell or None
 
 
 def target_takes_servers(facts: Facts) -> str | None:

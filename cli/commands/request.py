@@ -199,6 +199,11 @@ def add_policy(parser: argparse.ArgumentParser) -> None:
         "deletes the source's disks; auto: confirmed at once; healthy: as soon as the guest is healthy, or reverted at "
         "the deadline (10min); manual: waits for confirm or revert for as long as it takes",
     )
+    parser.add_argument(
+        "--to-cell",
+        metavar="CELL",
+        help="only hosts of this cell; another one than the server's own only where servers may leave theirs",
+    )
     parser.add_argument("--deadline", metavar="TIME", type=seconds, help="when the policy acts, as 90s, 30min or 24h")
     parser.add_argument(
         "--keep-source",
@@ -247,6 +252,7 @@ def move_spec(parsed_args: argparse.Namespace, *, flavor: str | None, host: str 
         server=parsed_args.server,
         flavor=flavor,
         host=host,
+        to_cell=parsed_args.to_cell,
         policy=parsed_args.confirm,
         confirm_seconds=parsed_args.deadline,
         keep_seconds=parsed_args.keep_source,

@@ -247,6 +247,11 @@ EXPLANATIONS: Final[dict[str, Explanation]] = {
         "retry MOVE. Is the copy the server's only one: keep it, and end the move: droveway move settle MOVE STEP --as "
         "left.",
     ),
+    "second-copy": Explanation(
+        "The other cell has rows of the server already, which this move did not make.",
+        _UNDONE,
+        f"droveway audit says what they are and how they go. {_RETRY}",
+    ),
     "connect-refused": Explanation(
         "The destination cannot reach the volume's storage.",
         _ALTERNATE,

@@ -12,6 +12,7 @@ from droveway.flows import registry
 from droveway.flows.graph import Graph
 from droveway.persistence.database import Executor
 from droveway.persistence.journal import daemons, debts, freezes, kinds
+from droveway.persistence.journal.kinds import Kind
 from droveway.persistence.journal.tables import Daemon
 from droveway.wire.levels import SINCE
 from droveway.wire.values import ACTION_VERSION
@@ -91,9 +92,13 @@ def needed(pinned: int | None = None, own: Graph | None = None) -> frozenset[str
 
     ``own``: the graph of the move's first flow, so that only those are counted that may come after it; None: of all.
     """
-    followed = [kind for kind in registry.kinds() if own is None or kinds.of(kind).ends_wait or kinds.of(kind).deletes]
+    followed = [kind for kind in registry.kinds() if own is None or _may_follow(kinds.of(kind), own.kind_record)]
     graphs = [chosen(kind, pinned) for kind in followed] + ([own] if own is not None else [])
     return frozenset(f"{action}@{ACTION_VERSION}" for graph in graphs for action in (*graph.asked, QUESTION))
+
+
+def _may_follow(kind: Kind, own: Kind) -> bool:
+    return kind.deletes or (kind.ends_wait and kind.crosses_cells == own.crosses_cells)
 
 
 def pinned_below(pinned: int | None, own: Graph | None = None) -> str:

@@ -41,15 +41,17 @@ EVERY: Final = 2.0
 NOT_YET: Final = 0.1
 """The same while another process leads, or it is not known who does."""
 
-CONFIRM: Final = kinds.CONFIRM.name
+CONFIRM: Final = kinds.Way.CONFIRM.value
 DELETE: Final = kinds.DELETE.name
 
 _LEADS_TO_WAIT: Final = [kind.name for kind in kinds.KINDS if kind.leads_to_wait]
-_KINDS: Final = {kind.end_status: kind.name for kind in kinds.KINDS if kind.end_status}
-_BEGUN: Final = {kind.begun_status: kind.name for kind in kinds.KINDS if kind.begun_status}
+_WAYS: Final = {kind.end_status: str(kind.ends) for kind in kinds.KINDS if kind.end_status}
+_BEGUN: Final = {kind.begun_status: str(kind.ends) for kind in kinds.KINDS if kind.begun_status}
 _CHUNK: Final = 200
 
-_WAITING: Final = sa.select(Move.id, Move.server, Move.source_cell).where(
+_HOME: Final = sa.func.coalesce(Move.dest_cell, Move.source_cell)
+"""The cell of a server that waits for confirm or revert."""
+_WAITING: Final = sa.select(Move.id, Move.server, _HOME.label("cell")).where(
     Move.state == State.VERIFYING.value, Move.hold.is_(False), Move.delete_requested.is_(False)
 )
 _ENDED: Final = (
@@ -58,7 +60,7 @@ _ENDED: Final = (
     .where(
         Migration.uuid.in_(sa.bindparam("moves", expanding=True)),
         Migration.deleted == 0,
-        Migration.status.in_([*_KINDS]),
+        Migration.status.in_([*_WAYS]),
         Instance.deleted == 0,
         # Nova writes the status first: until it has let the server be an ordinary one it is still at it.
         Instance.vm_state != VmState.RESIZED,
@@ -99,21 +101,21 @@ class Nova:
 
 
 def of_move(cells: Mapping[str, Database], move: Move, *, final: bool = False) -> str | None:
-    """The kind of flow that takes the move's end as it stands in the rows; None when it is still to be decided.
+    """The way in which the move ends as it stands in the rows; None when it is still to be decided.
 
     With ``final`` a Nova that lets the server wait still is at it, and nothing is decided.
     """
     found = sa.select(Migration.status, Instance.vm_state).join(Instance, Instance.uuid == Migration.instance_uuid)
-    with cells[move.source_cell].read() as session:
+    with cells[move.dest_cell or move.source_cell].read() as session:
         row = session.execute(found.where(Migration.uuid == move.id, Migration.deleted == 0)).first()
         status, vm_state = row if row is not None else (None, None)
-        if status not in _KINDS and session.scalar(_EVACUATED, {"moves": [move.id]}) is not None:
+        if status not in _WAYS and session.scalar(_EVACUATED, {"moves": [move.id]}) is not None:
             return CONFIRM
-    return None if final and vm_state == VmState.RESIZED else _KINDS.get(status or "")
+    return None if final and vm_state == VmState.RESIZED else _WAYS.get(status or "")
 
 
 def begun_before(journal: Database, cells: Mapping[str, Database], move: Move) -> str | None:
-    """Find the kind of flow that had begun when the journal was put back to a time at which the move waited; else None.
+    """Find the way of ending that had begun when the journal was put back to a time of the wait; else None.
 
     The server's rows show it.  It counts while nothing but the forward flow, which writes no such thing, has gone on
     since the journal was adopted.
@@ -123,7 +125,7 @@ def begun_before(journal: Database, cells: Mapping[str, Database], move: Move) -
         last = session.scalar(ours.order_by(MoveStep.seq.desc()).limit(1))
     if last != ADOPTED:
         return None
-    with cells[move.source_cell].read() as session:
+    with cells[move.dest_cell or move.source_cell].read() as session:
         status = session.scalar(sa.select(Migration.status).where(Migration.uuid == move.id, Migration.deleted == 0))
     return _BEGUN.get(status or "")
 
@@ -164,9 +166,9 @@ class Outcomes:
     def file_ended(self) -> bool:
         """Look at each cell that answers and file what was found; whether anything was."""
         with self._journal.read() as session:
-            waiting = sorted(session.execute(_WAITING), key=lambda row: str(row.source_cell))
+            waiting = sorted(session.execute(_WAITING), key=lambda row: str(row.cell))
         filed = False
-        for cell, rows in itertools.groupby(waiting, key=lambda row: str(row.source_cell)):
+        for cell, rows in itertools.groupby(waiting, key=lambda row: str(row.cell)):
             outage = self._outages.setdefault(cell, Outage(LOG, f"What Nova ended in cell {cell} waits"))
             with one_round(outage, LOG, f"The look for what Nova ended in cell {cell} failed"):
                 left = list(rows)
@@ -190,7 +192,7 @@ class Outcomes:
         """What is to be filed, by move: confirm or revert for an end that the rows show, delete for no server."""
         with self._nova.cells[cell].read() as session:
             ends = {str(move): CONFIRM for move in session.scalars(_EVACUATED, {"moves": [*waiting]})}
-            ends |= {row.uuid: _KINDS[row.status] for row in session.execute(_ENDED, {"moves": [*waiting]})}
+            ends |= {row.uuid: _WAYS[row.status] for row in session.execute(_ENDED, {"moves": [*waiting]})}
             standing = set(session.scalars(_PRESENT, {"servers": [*waiting.values()]}))
         lost = set(waiting.values()) - standing
         # A row that is not there may have been lost with its database: who deletes a server says so in its mapping too.
@@ -215,6 +217,6 @@ class Outcomes:
                 if kind == DELETE:
                     requests.delete(session, move)
                 else:
-                    requests.end_wait(session, move, self._flow_of(kind))
+                    requests.end_wait(session, move, self._flow_of(kinds.ending(move.kind, kind).name))
                 filed = True
         return filed

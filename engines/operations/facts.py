@@ -11,13 +11,13 @@ import sqlalchemy as sa
 
 from droveway.engines.site.site import Parts, Site
 from droveway.persistence.journal.tables import Move
-from droveway.persistence.nova import catalog, objects, quotas, server_features, servers
+from droveway.persistence.nova import catalog, copies, objects, quotas, server_features, servers
 from droveway.persistence.nova.cell import InstanceExtra
 from droveway.printable import SHORT
 from droveway.scheduler.facts import EndFacts, Facts
 
 
-def of_move(site: Site, name: str, *, flavor: str | None, host: str | None) -> Facts:
+def of_move(site: Site, name: str, *, flavor: str | None, host: str | None, to_cell: str | None = None) -> Facts:
     """The facts of a resize or a cold migration; raises `droveway.errors.NotFound` for a name that is unknown."""
     server = catalog.find_server(site.api, site.cell_databases, name)
     with site.journal.read() as session:
@@ -25,8 +25,12 @@ def of_move(site: Site, name: str, *, flavor: str | None, host: str | None) -> F
     new = catalog.find_flavor(site.api, flavor) if flavor else None
     target = catalog.find_host(site.api, site.cell_databases, host) if host else None
     source = catalog.find_host(site.api, site.cell_databases, server.host) if server.host else None
+    cell_name = catalog.find_cell(site.api, to_cell).name if to_cell else None
+    goes_to = cell_name or (target.cell if target else server.cell)
+    disabled = {cell.name for cell in catalog.cells_of(site.api) if cell.disabled}
     with site.api.read() as api, site.cell_databases[server.cell].read() as cell:
         features = server_features.features(api, cell, server.id)
+        bound_to_cell = copies.barred(cell, server.id) if goes_to != server.cell else ""
     return Facts(
         server=server,
         current=_flavors(site, server)["cur"],
@@ -41,6 +45,10 @@ def of_move(site: Site, name: str, *, flavor: str | None, host: str | None) -> F
         features=features,
         ports=tuple(site.cloud.network.ports(server.id)),
         quota_usages=_quota_usages(site, server) if new is not None else (),
+        to_cell=cell_name,
+        may_leave_cell=site.conf.cross_cell.allowed,
+        cell_disabled=goes_to in disabled,
+        bound_to_cell=bound_to_cell,
     )
 
 

@@ -78,12 +78,13 @@ def file_request(site: Site, name: str, request: requests.Filing) -> Move:
 
 def confirm(session: orm.Session, move: Move) -> None:
     """File the confirm flow."""
-    requests.end_wait(session, move, registry.reference(preconditions.CONFIRM))
+    requests.end_wait(session, move, registry.reference(kinds.ending(move.kind, preconditions.CONFIRM).name))
 
 
 def revert(session: orm.Session, move: Move, *, shown: bool = False) -> None:
     """File the revert flow; ``shown`` as for `requests.end_wait`."""
-    requests.end_wait(session, move, registry.reference(preconditions.REVERT), shown=shown)
+    flow = registry.reference(kinds.ending(move.kind, preconditions.REVERT).name)
+    requests.end_wait(session, move, flow, shown=shown)
 
 
 def cancel(session: orm.Session, move: Move) -> None:
@@ -105,9 +106,9 @@ def end(site: Site, name: str, kind: str) -> Move:
     if move.state == State.VERIFYING and not move.delete_requested:
         found = outcomes.of_move(site.cell_databases, move)
         going_on = found is None and require_end(site, move, kind)
-    elif move.state == State.VERIFYING and kinds.of(kind).asked_for_by_deletes:
+    elif move.state == State.VERIFYING and kinds.ending(move.kind, kind).asked_for_by_deletes:
         return file_request(site, move.id, _to_delete(site, move))
-    return file_request(site, move.id, _filing(site, found or kind, going_on=going_on))
+    return file_request(site, move.id, _filing(site, move, found or kind, going_on=going_on))
 
 
 def filing(site: Parts, move_id: str, kind: str, *, for_delete: bool) -> requests.Filing | str:
@@ -119,11 +120,12 @@ def filing(site: Parts, move_id: str, kind: str, *, for_delete: bool) -> request
     record = kinds.of(kind)
     try:
         move = read_move(site, move_id)
+        record = kinds.ending(move.kind, kind)
         if for_delete:
             return _to_delete(site, move)
         if (done := outcomes.of_move(site.cell_databases, move, final=True)) is not None:
-            return _filing(site, done, going_on=False)
-        return _filing(site, kind, going_on=require_end(site, move, kind))
+            return _filing(site, move, done, going_on=False)
+        return _filing(site, move, kind, going_on=require_end(site, move, kind))
     except DrovewayError as error:
         return str(error)
     except Exception as error:
@@ -140,14 +142,16 @@ def _to_delete(site: Parts, move: Move) -> requests.Filing:
     """How a move that waits ends whose server is to be deleted: by a confirm, unless its rows show a revert."""
     done = outcomes.of_move(site.cell_databases, move)
     begun = outcomes.begun_before(site.journal, site.cell_databases, move) if done is None else None
-    return _filing(site, done or begun or preconditions.CONFIRM, going_on=begun is not None, shown=True)
+    way = done or begun or preconditions.CONFIRM
+    return _filing(site, move, way, going_on=begun is not None, shown=True)
 
 
-def _filing(site: Parts, kind: str, *, going_on: bool, shown: bool = False) -> requests.Filing:
+def _filing(site: Parts, waiting: Move, way: str, *, going_on: bool, shown: bool = False) -> requests.Filing:
     """With ``going_on`` as a flow that may have gone further than the journal knows, see `overtaken.is_behind`.
 
     With ``shown`` a server that is to be deleted is reverted too: the rows show that it was, or that this had begun.
     """
+    kind = kinds.ending(waiting.kind, way).name
     flow = eligibility.chosen(kind, site.conf.upgrade_levels.worker).reference()
 
     def filed(session: orm.Session, move: Move) -> None:
@@ -187,7 +191,7 @@ def require_end(site: Parts, move: Move, kind: str) -> bool:
 def barred(site: Parts, move: Move) -> dict[str, str]:
     """Why a confirm and a revert of the move would be refused now, of those that would be."""
     why: dict[str, str] = {}
-    for kind in (each.name for each in kinds.KINDS if each.ends_wait):
+    for kind in kinds.Way:
         try:
             require_end(site, move, kind)
         except Refused as error:

@@ -35,6 +35,7 @@ class MoveSpec:
     server: str
     flavor: str | None = None
     host: str | None = None
+    to_cell: str | None = None
     policy: str = DEADLINE
     confirm_seconds: int | None = None
     keep_seconds: int | None = None
@@ -59,7 +60,7 @@ def examine(site: Site, spec: MoveSpec) -> Feasibility:
         raise Refused(
             "a resize takes no destination host and a migration no flavor: give --flavor or --to-host, not both"
         )
-    facts = lab_facts.of_move(site, spec.server, flavor=spec.flavor, host=spec.host)
+    facts = lab_facts.of_move(site, spec.server, flavor=spec.flavor, host=spec.host, to_cell=spec.to_cell)
     preconditions.check(facts)
     graph = eligibility.chosen(facts.kind, site.conf.upgrade_levels.worker)
     wanted = _require_able(site, str(facts.server.host), graph)
@@ -86,6 +87,7 @@ def submit(site: Site, spec: MoveSpec) -> Move:
         old_flavor=facts.current.name,
         new_flavor=(facts.new or facts.current).name,
         target_host=facts.target.name if facts.target else None,
+        to_cell=facts.cell if facts.leaves_cell else None,
         policy=spec.policy,
         confirm_seconds=seconds,
         keep_seconds=_keep_seconds(site, spec, str(facts.server.host)),
@@ -139,6 +141,7 @@ def store_plan(site: Site, feasibility: Feasibility, body: dict[str, Any]) -> st
     inputs = {
         "flavor": facts.new.id if facts.new else None,
         "host": facts.target.name if facts.target else None,
+        "to_cell": facts.cell if facts.leaves_cell else None,
         "source": facts.server.host,
         "destinations": [chosen.host for chosen in feasibility.selection.chosen],
     }
@@ -166,13 +169,15 @@ def _planned(site: Site, spec: MoveSpec) -> MoveSpec:
         server=server.id,
         flavor=inputs["flavor"],
         host=inputs["host"],
+        to_cell=inputs.get("to_cell"),
         policy=spec.policy,
         confirm_seconds=spec.confirm_seconds,
         keep_seconds=spec.keep_seconds,
         reason=spec.reason,
     )
     given = (spec.flavor and catalog.find_flavor(site.api, spec.flavor).id, spec.host)
-    if plan.server != server.id or given not in ((None, None), (inputs["flavor"], inputs["host"])):
+    elsewhere = spec.to_cell not in (None, inputs.get("to_cell"))
+    if plan.server != server.id or elsewhere or given not in ((None, None), (inputs["flavor"], inputs["host"])):
         raise Refused(f"plan {plan.id[:SHORT]} was made for another request: make a plan for this one")
     now = [chosen.host for chosen in examine(site, same).selection.chosen]
     if server.host != inputs["source"] or now != inputs["destinations"]:
@@ -224,6 +229,7 @@ def _request(site: Site, facts: Facts) -> MoveRequest:
         flavor=flavor,
         request_spec=objects.decode(spec),
         source_cell=facts.server.cell,
+        target_cell=facts.cell,
         source_host=str(facts.server.host),
         boot_from_volume=facts.server.boots_from_volume,
         target_host=facts.target.name if facts.target else None,

@@ -22,6 +22,13 @@ class Carries(enum.StrEnum):
     BACK = "back to the move's source"
 
 
+class Way(enum.StrEnum):
+    """How a move ends that waits for its confirm or revert."""
+
+    CONFIRM = "confirm"
+    REVERT = "revert"
+
+
 class Evacuation(enum.StrEnum):
     """What a flow does that finds that Nova has evacuated its server."""
 
@@ -65,6 +72,8 @@ class Kind:
 
     A flow of any other kind runs to its end first.
     """
+    ends: Way | None = None
+    """Which end of a wait for confirm or revert it brings; None for a kind that no move waits for."""
     asked_for_by_deletes: bool = False
     """Whether a delete of a server that waits for confirm or revert has this done first, and again until it is."""
     deletes: bool = False
@@ -78,6 +87,8 @@ class Kind:
 
     # The server's rows.
     carries: Carries = Carries.NOWHERE
+    crosses_cells: bool = False
+    """Whether its move leads from one cell into another, each of which has a copy of the server's rows meanwhile."""
     changes_flavor: bool = False
     """Whether the move asks for another flavor."""
     begins_with_accept: bool = False
@@ -113,14 +124,14 @@ class Kind:
     @property
     def ends_wait(self) -> bool:
         """Whether it is asked for of a move that waits for confirm or revert, and goes back to that when undone."""
-        return self.undone is not None and self.undone.state is State.VERIFYING
+        return self.ends is not None
 
 
-def _forward(name: str, past: str, *, changes_flavor: bool, migration_type: str) -> Kind:
+def _forward(kind: str, past: str, *, changes_flavor: bool, migration_type: str, crosses_cells: bool = False) -> Kind:
     return Kind(
-        name=name,
+        name=f"cross_cell_{kind}" if crosses_cells else kind,
         past=past,
-        command=f"server {name}",
+        command=f"server {kind}",
         running=State.RUNNING,
         done=Ending(State.VERIFYING),
         undone=Ending(State.FAILED, to_be_deleted=State.DELETING, cancelled=State.CANCELLED),
@@ -128,9 +139,10 @@ def _forward(name: str, past: str, *, changes_flavor: bool, migration_type: str)
         urgent=False,
         limited=True,
         carries=Carries.TO_DESTINATION,
+        crosses_cells=crosses_cells,
         changes_flavor=changes_flavor,
         begins_with_accept=True,
-        leaves_known_rows=True,
+        leaves_known_rows=not crosses_cells,
         needs_live_server=True,
         evacuation=Evacuation.UNDONE,
         migration_type=migration_type,
@@ -140,34 +152,54 @@ def _forward(name: str, past: str, *, changes_flavor: bool, migration_type: str)
 
 RESIZE: Final = _forward("resize", "resized", changes_flavor=True, migration_type="resize")
 MIGRATE: Final = _forward("migrate", "migrated", changes_flavor=False, migration_type="migration")
-
-CONFIRM: Final = Kind(
-    name="confirm",
-    past="confirmed",
-    command="move confirm",
-    running=State.CONFIRMING,
-    done=Ending(State.DONE, to_be_deleted=State.DELETING),
-    undone=Ending(State.VERIFYING),
-    asked_for_by_deletes=True,
-    releases_gone_server=True,
-    evacuation=Evacuation.LEFT,
-    begun_status="confirming",
-    end_status="confirmed",
+CROSS_CELL_RESIZE: Final = _forward(
+    "resize", "resized", changes_flavor=True, migration_type="resize", crosses_cells=True
+)
+CROSS_CELL_MIGRATE: Final = _forward(
+    "migrate", "migrated", changes_flavor=False, migration_type="migration", crosses_cells=True
 )
 
-REVERT: Final = Kind(
-    name="revert",
-    past="reverted",
-    command="move revert",
-    running=State.REVERTING,
-    done=Ending(State.REVERTED, to_be_deleted=State.DELETING),
-    undone=Ending(State.VERIFYING),
-    carries=Carries.BACK,
-    evacuation=Evacuation.LEFT,
-    tasks={"reverting": "resize_reverting"},
-    begun_status="reverting",
-    end_status="reverted",
-)
+
+def _confirm(name: str, *, crosses_cells: bool = False) -> Kind:
+    return Kind(
+        name=name,
+        past="confirmed",
+        command="move confirm",
+        running=State.CONFIRMING,
+        done=Ending(State.DONE, to_be_deleted=State.DELETING),
+        undone=Ending(State.VERIFYING),
+        ends=Way.CONFIRM,
+        asked_for_by_deletes=True,
+        crosses_cells=crosses_cells,
+        releases_gone_server=True,
+        evacuation=Evacuation.LEFT,
+        begun_status="confirming",
+        end_status="confirmed",
+    )
+
+
+def _revert(name: str, *, crosses_cells: bool = False) -> Kind:
+    return Kind(
+        name=name,
+        past="reverted",
+        command="move revert",
+        running=State.REVERTING,
+        done=Ending(State.REVERTED, to_be_deleted=State.DELETING),
+        undone=Ending(State.VERIFYING),
+        ends=Way.REVERT,
+        carries=Carries.BACK,
+        crosses_cells=crosses_cells,
+        evacuation=Evacuation.LEFT,
+        tasks={"reverting": "resize_reverting"},
+        begun_status="reverting",
+        end_status="reverted",
+    )
+
+
+CONFIRM: Final = _confirm("confirm")
+REVERT: Final = _revert("revert")
+CROSS_CELL_CONFIRM: Final = _confirm("cross_cell_confirm", crosses_cells=True)
+CROSS_CELL_REVERT: Final = _revert("cross_cell_revert", crosses_cells=True)
 
 DELETE: Final = Kind(
     name="delete",
@@ -179,7 +211,10 @@ DELETE: Final = Kind(
     releases_gone_server=True,
 )
 
-KINDS: Final = (RESIZE, MIGRATE, CONFIRM, REVERT, DELETE)
+KINDS: Final = (
+    *(RESIZE, MIGRATE, CONFIRM, REVERT, DELETE),
+    *(CROSS_CELL_RESIZE, CROSS_CELL_MIGRATE, CROSS_CELL_CONFIRM, CROSS_CELL_REVERT),
+)
 
 _BY_NAME: Final = {kind.name: kind for kind in KINDS}
 
@@ -191,3 +226,14 @@ _OF_ANOTHER_RELEASE: Final = Kind(
 def of(name: str) -> Kind:
     """Find the record of the kind; of one that only another release knows, whose flows that one runs, no fact holds."""
     return _BY_NAME.get(name, _OF_ANOTHER_RELEASE)
+
+
+def ending(of_move: str, way: str) -> Kind:
+    """Find the kind that ends the wait of a move ``of_move`` kind in this way, `Way`."""
+    crosses = of(of_move).crosses_cells
+    return next(kind for kind in KINDS if kind.ends == way and kind.crosses_cells == crosses)
+
+
+def names_of(way: Way) -> list[str]:
+    """Name the kinds that end a wait in this way."""
+    return [kind.name for kind in KINDS if kind.ends is way]

@@ -51,6 +51,7 @@ BY_NOVA: Final = {"outcome": "nova"}
 LEFT: Final = "left"
 """The key of such a result under which a sentence names what could not be cleared."""
 
+_CONFIRMS: Final = kinds.names_of(kinds.Way.CONFIRM)
 _DELETED: Final = {"code": ServerDeleted.code, "message": "the server was deleted"}
 
 
@@ -75,6 +76,8 @@ class Request:
     old_flavor: str
     new_flavor: str
     target_host: str | None = None
+    to_cell: str | None = None
+    """The cell that it leads into, of a move that leaves its own."""
     policy: str = DEADLINE
     confirm_seconds: int = 86400
     keep_seconds: int = 0
@@ -97,6 +100,7 @@ def submit(session: orm.Session, request: Request, flow: FlowRef) -> Move:
         source_cell=request.cell,
         source_host=request.host,
         target_host=request.target_host,
+        dest_cell=request.to_cell,
         old_flavor=request.old_flavor,
         new_flavor=request.new_flavor,
         policy=request.policy,
@@ -383,7 +387,7 @@ def _state_after(session: orm.Session, kind: str, move: Move, error: dict[str, A
 
 def _was_confirmed(session: orm.Session, move: Move) -> bool:
     confirmed = sa.select(MoveFlow.uuid).where(
-        MoveFlow.move_id == move.id, MoveFlow.kind == kinds.CONFIRM.name, MoveFlow.outcome == "done"
+        MoveFlow.move_id == move.id, MoveFlow.kind.in_(_CONFIRMS), MoveFlow.outcome == "done"
     )
     return session.scalar(confirmed.limit(1)) is not None
 

@@ -39,6 +39,10 @@ ENDS = {
     "confirm": (Ending(State.DONE, None, State.DELETING), Ending(State.VERIFYING)),
     "revert": (Ending(State.REVERTED, None, State.DELETING), Ending(State.VERIFYING)),
     "delete": (Ending(State.DONE, State.CANCELLED), None),
+    "cross_cell_resize": (Ending(State.VERIFYING), Ending(State.FAILED, None, State.DELETING, State.CANCELLED)),
+    "cross_cell_migrate": (Ending(State.VERIFYING), Ending(State.FAILED, None, State.DELETING, State.CANCELLED)),
+    "cross_cell_confirm": (Ending(State.DONE, None, State.DELETING), Ending(State.VERIFYING)),
+    "cross_cell_revert": (Ending(State.REVERTED, None, State.DELETING), Ending(State.VERIFYING)),
 }
 RUNNING = {
     "resize": State.RUNNING,
@@ -46,6 +50,10 @@ RUNNING = {
     "confirm": State.CONFIRMING,
     "revert": State.REVERTING,
     "delete": State.DELETING,
+    "cross_cell_resize": State.RUNNING,
+    "cross_cell_migrate": State.RUNNING,
+    "cross_cell_confirm": State.CONFIRMING,
+    "cross_cell_revert": State.REVERTING,
 }
 
 

@@ -37,6 +37,7 @@ def request(
         "name": "web",
         "kind": "migrate",
         "source_cell": "cell1",
+        "target_cell": "cell1",
         "source_host": "host1",
         "boot_from_volume": False,
     }
