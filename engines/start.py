@@ -101,7 +101,7 @@ def keeper(site: Parts, coordination: Coordination) -> Keeper:
         standard=Standard(healthy_after=conf.healthy_after, probe_timeout=conf.probe_timeout),
         level=site.conf.upgrade_levels.worker,
         filing=lambda due: move_requests.filing(site, due.move, due.kind, for_delete=due.for_delete),
-        find_home=returning.homes(site.cells),
+        find_home=returning.homes(site.api, site.cells),
         declared=lambda: _declared(site),
     )
     found.start()

@@ -34,7 +34,7 @@ def sentence(name: str, host: str | None, task: str | None, so: str) -> str:
 
 def why(ctx: Context) -> str:
     """Read the rows now and say what the move ends with if Nova has evacuated its server; empty if it has not."""
-    with ctx.run.cells.database(ctx.move.source_cell).read() as session:
+    with ctx.run.cells.database(ctx.cell).read() as session:
         migration = servers.migration(session, ctx.move.id)
         if migration is None:
             return ""

@@ -133,18 +133,19 @@ def require_own(ctx: Context) -> None:
     """Park the move (``cell-put-back``) where the cell's rows stand as another step of this move had left them.
 
     A flow whose journal was adopted is led by the rows, and is not compared.  A server that is gone, being deleted or
-    evacuated is not either.
+    evacuated is not either, nor is one between two cells: its steps compare what they left in each.
     """
     move, run = ctx.move, ctx.run
-    if kinds.of(run.kind).deletes or move.before is None or overtaken.was_adopted(run):
+    record = kinds.of(run.kind)
+    if record.deletes or record.crosses_cells or move.before is None or overtaken.was_adopted(run):
         return
     row = ctx.observed
     if row is None or row.task_state == TaskState.DELETING or row.evacuated:
         return
-    record, walk = before(move), _walked(ctx)
+    was, walk = before(move), _walked(ctx)
     attached = {} if ctx.step == _MOVES else row.attached
     found = _found(move, row)
-    if why := _older(ctx, walk, found, record, begun=row.begun) or _stale(walk, attached):
+    if why := _older(ctx, walk, found, was, begun=row.begun) or _stale(walk, attached):
         _park(ctx, why)
 
 

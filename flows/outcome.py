@@ -33,7 +33,7 @@ def is_reached(ctx: Context) -> bool:
         return False
     if ctx.observed is not None:
         return ctx.observed.status == wanted
-    with ctx.run.cells.database(ctx.move.source_cell).read() as session:
+    with ctx.run.cells.database(ctx.cell).read() as session:
         row = servers.migration(session, ctx.move.id)
     return row is not None and row.status == wanted
 
@@ -60,7 +60,7 @@ def mark_again(ctx: Context) -> None:
         return
     if found.vm_state == VmState.STOPPED and not before(move).stopped:
         _record_stopped(ctx)
-    with cells.transaction(move.source_cell, move.server, ctx.run.epoch) as session:
+    with cells.transaction(ctx.cell, move.server, ctx.run.epoch) as session:
         row = servers.live(session, move.server, deleting=True)
         migration = servers.migration(session, move.id)
         status = None if migration is None else migration.status

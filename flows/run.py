@@ -16,6 +16,7 @@ from droveway.errors import StepError
 from droveway.flows.observed import Observed, observe
 from droveway.flows.stands import Shown
 from droveway.persistence.database import Database
+from droveway.persistence.journal import kinds
 from droveway.persistence.journal.step_runs import StepRun
 from droveway.persistence.journal.tables import Move, MoveAttempt
 from droveway.persistence.nova.cells import Cells
@@ -75,6 +76,9 @@ class Run(Protocol):
 
     def attempt(self, move: Move) -> MoveAttempt | None:
         """The alternate that the move is on, or None before the first."""
+
+    def home_cell(self) -> str:
+        """Name the cell that the server lives in now: a move between cells reads its mapping."""
 
     def write(self) -> AbstractContextManager[orm.Session]:
         """A journal transaction that holds the claim; raises `droveway.errors.Fenced` when it is lost."""
@@ -255,8 +259,23 @@ class Context:
     def observed(self) -> Observed | None:
         """Read the server's rows once, when the step first looks at them; None for a server that is gone."""
         move, run = self.move, self.run
-        with run.cells.database(move.source_cell).reading() as connection:
+        with run.cells.database(self.cell).reading() as connection:
             return observe(connection, move.server, move.id, f"req-{run.flow_uuid}")
+
+    @functools.cached_property
+    def cell(self) -> str:
+        """Name the cell that the server lives in, read once, when the step first needs it."""
+        return self.run.home_cell()
+
+    def cell_of(self, host: str) -> str:
+        """Name the cell that one of the move's hosts is in."""
+        there = self.attempt is not None and host == self.attempt.host
+        return self.destination.cell if there else self.move.source_cell
+
+    @property
+    def crosses_cells(self) -> bool:
+        """Whether the flow is one of a move between cells."""
+        return kinds.of(self.run.kind).crosses_cells
 
     @property
     def destination(self) -> MoveAttempt:

@@ -33,6 +33,7 @@ from droveway.persistence.journal import attempts, debts, freezes, kinds, moves,
 from droveway.persistence.journal.states import State
 from droveway.persistence.journal.step_runs import StepRun
 from droveway.persistence.journal.tables import Move, MoveAttempt
+from droveway.persistence.nova import mappings
 from droveway.persistence.nova.cells import Cells
 from droveway.persistence.restored import Restored
 from droveway.wire.commands import Command, Registration, StopGuest
@@ -172,6 +173,10 @@ class MoveRun:
                 self._attempts[move.attempt] = found
         return self._attempts.get(move.attempt)
 
+    def home_cell(self) -> str:
+        """Name the cell that the server lives in now: a move between cells reads its mapping."""
+        return mappings.home_cell(self.api, self.row.server, self.row.source_cell, self.row.dest_cell)
+
     def write(self) -> AbstractContextManager[orm.Session]:
         """A journal transaction that holds the claim; raises `droveway.errors.Fenced` when it is lost."""
         return self.backend.write()
@@ -296,7 +301,7 @@ class MoveRun:
         """Close the books, let the hosts owe that their guests are off, and end flow and move; raises Parked."""
         move = self.move()
         with self.intent("placement", "release the migration"):
-            left = leaving.close_rows(self.cells, self.cloud.placement, move, self.flow_uuid, self.epoch)
+            left = leaving.close_rows(self.cells, ctx.cell, self.cloud.placement, move, self.flow_uuid, self.epoch)
             leaving.close_allocations(self.cloud.placement, move, left)
         attached.free_reserved(ctx)
         for host in sorted({move.source_host, move.dest_host or move.source_host} - {left.host}):

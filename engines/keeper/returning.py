@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Final
 
 import sqlalchemy as sa
 
+from droveway.persistence.nova import mappings
 from droveway.persistence.nova.cell import Instance
 
 if TYPE_CHECKING:
+    from droveway.persistence.database import Database
     from droveway.persistence.journal.tables import Move
     from droveway.persistence.nova.cells import Cells
     from droveway.wire.values import Direction
@@ -44,11 +46,12 @@ FindHome = Callable[["Move"], Home]
 """Where the move's server lives now; raises as its cell's database does."""
 
 
-def homes(cells: Cells) -> FindHome:
+def homes(api: Database, cells: Cells) -> FindHome:
     """What reads it from the cells' databases."""
 
     def find(move: Move) -> Home:
-        with cells.database(move.source_cell).read() as session:
+        cell = mappings.home_cell(api, move.server, move.source_cell, move.dest_cell)
+        with cells.database(cell).read() as session:
             row = session.execute(_ROW, {"server": move.server}).first()
         return Home("", gone=True) if row is None else Home(row.host or "", gone=bool(row.deleted))
 

@@ -23,7 +23,7 @@ from droveway.errors import Refused, StepError
 from droveway.flows.before import Before, shows_disks
 from droveway.persistence.journal.kinds import KINDS, Carries
 from droveway.persistence.journal.tables import Move, MoveFlow
-from droveway.persistence.nova import objects, servers
+from droveway.persistence.nova import mappings, objects, servers
 from droveway.printable import SHORT
 from droveway.wire.commands import CheckCopy, Command, GuestState, NoDetails
 
@@ -59,7 +59,9 @@ class HostChecks:
         self.move = rests.move
         with site.journal.read() as session:
             self._epoch = fencing.standing_epoch(session, self.move.id) or 0
-        with site.cell_databases[self.move.source_cell].read() as session:
+        move = self.move
+        cell = mappings.home_cell(site.api, move.server, move.source_cell, move.dest_cell)
+        with site.cell_databases[cell].read() as session:
             self.deleted = servers.is_gone(session, self.move.server)
 
     @property
@@ -105,7 +107,8 @@ class HostChecks:
         rests, move = self.rests, self.move
         fence = self._channel.fence(move.id, self._epoch, journal=self._site.journal)
         if host not in self._channel.workers():
-            if self._site.cells.is_declared_down(move.source_cell, host):
+            there = move.dest_cell if host == move.dest_host else None
+            if self._site.cells.is_declared_down(there or move.source_cell, host):
                 return None
             raise self.refused(
                 f"the worker of host {host} is away and shows nothing (start it, or say that the host is off for good "

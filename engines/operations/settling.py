@@ -21,6 +21,7 @@ from droveway.persistence.database import database_time
 from droveway.persistence.journal import moves, requests
 from droveway.persistence.journal.states import State
 from droveway.persistence.journal.tables import OPERATOR, Claim, Move, MoveStep
+from droveway.persistence.nova import mappings
 from droveway.printable import SHORT
 
 DONE: Final = "done"
@@ -125,13 +126,14 @@ def leave(site: Site, name: str, step: str, *, who: str, reason: str) -> Move:
 
 
 def _close_books(site: Site, move: Move, flow_uuid: str, epoch: int) -> None:
-    site.cells.raise_fence(move.source_cell, move.server, epoch)
+    cell = mappings.home_cell(site.api, move.server, move.source_cell, move.dest_cell)
+    site.cells.raise_fence(cell, move.server, epoch)
     try:
-        left = leaving.close_rows(site.cells, site.cloud.placement, move, flow_uuid, epoch)
+        left = leaving.close_rows(site.cells, cell, site.cloud.placement, move, flow_uuid, epoch)
     except ServerDeleted:
         left = leaving.Left("", evacuated=False, in_error=False)
     finally:
-        site.cells.drop_fence(move.source_cell, move.server, epoch)
+        site.cells.drop_fence(cell, move.server, epoch)
     leaving.close_allocations(site.cloud.placement, move, left)
 
 

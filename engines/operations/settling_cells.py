@@ -183,6 +183,11 @@ def _write(case: _Case, where: str, epoch: int) -> list[str]:
 
 def _require_known(session: orm.Session, move: Move, where: str) -> None:
     short, state = move.id[:SHORT], State(move.state)
+    if kinds.of(move.kind).crosses_cells:
+        raise Refused(
+            f"move {short} of {move.server_name} leads from cell {move.source_cell} into cell {move.dest_cell}, and "
+            "what such a move left in a database is not written by a command yet: droveway audit names what differs"
+        )
     if where not in (API, PLACEMENT, move.source_cell):
         raise Refused(f"move {short} of {move.server_name} is in cell {move.source_cell}, not in {where}")
     if not kinds.of(move.kind).leaves_known_rows or not (state in _KNOWN or move.hold):

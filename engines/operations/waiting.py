@@ -23,7 +23,7 @@ from droveway.persistence.database import database_time
 from droveway.persistence.journal import kinds, moves
 from droveway.persistence.journal.states import State
 from droveway.persistence.journal.tables import OPERATOR, Claim, Move, MoveFlow
-from droveway.persistence.nova import servers
+from droveway.persistence.nova import mappings, servers
 from droveway.persistence.nova.cell import Instance, Migration
 from droveway.persistence.nova.vm_states import MigrationStatus, TaskState, VmState
 from droveway.printable import SHORT
@@ -61,7 +61,7 @@ def settle(site: Site, move: Move, step: str, *, done: bool, who: str, reason: s
         claim = session.get(Claim, move.id)
     if claim is not None and claim.released_at is None:
         raise Refused(f"conductor {claim.owner} is still clearing up after move {short}: ask again when it has")
-    with site.cell_databases[move.source_cell].read() as session:
+    with site.cell_databases[_cell(site, move)].read() as session:
         _require_barred(move, *_rows(session, move))
     epoch = fencing.claim(site.journal, move.id, f"{OPERATOR}{who}")
     try:
@@ -73,16 +73,21 @@ def settle(site: Site, move: Move, step: str, *, done: bool, who: str, reason: s
 
 def _write(site: Site, move: Move, epoch: int) -> None:
     with deadlines.running("settle_wait", site.conf.conductor.step_deadline):
-        site.cells.raise_fence(move.source_cell, move.server, epoch)
+        cell = _cell(site, move)
+        site.cells.raise_fence(cell, move.server, epoch)
         try:
-            with site.cells.transaction(move.source_cell, move.server, epoch) as session:
+            with site.cells.transaction(cell, move.server, epoch) as session:
                 row, migration = _rows(session, move)
                 _require_barred(move, row, migration)
                 found = {"vm_state": (row.vm_state, VmState.RESIZED), "task_state": (row.task_state, None)}
                 compare_and_swap(session, row, **found)
                 compare_and_swap(session, migration, status=(migration.status, MigrationStatus.FINISHED))
         finally:
-            site.cells.drop_fence(move.source_cell, move.server, epoch)
+            site.cells.drop_fence(cell, move.server, epoch)
+
+
+def _cell(site: Site, move: Move) -> str:
+    return mappings.home_cell(site.api, move.server, move.source_cell, move.dest_cell)
 
 
 def _note(site: Site, move: Move, epoch: int, *, who: str, reason: str) -> Move:

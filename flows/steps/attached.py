@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from droveway.clients.network import ACTIVE
+from droveway.errors import Conflict
 from droveway.flows.before import PortBefore, VolumeBefore, before
 from droveway.flows.run import Context
 from droveway.flows.steps.rows import availability_zone
@@ -21,7 +22,7 @@ def volumes(ctx: Context) -> list[VolumeBefore]:
 
     A volume that Nova is still attaching has a row without an attachment: it is Nova's until it has one.
     """
-    with ctx.run.cells.database(ctx.move.source_cell).reading() as connection:
+    with ctx.run.cells.database(ctx.cell).reading() as connection:
         found = servers.attached(connection, ctx.move.server)
     if found is None:
         return _recorded_volumes(ctx)
@@ -34,7 +35,7 @@ def volumes(ctx: Context) -> list[VolumeBefore]:
 
 def being_attached(ctx: Context) -> set[str]:
     """The volumes that Nova is attaching to the server now: what is reserved of them is Nova's."""
-    with ctx.run.cells.database(ctx.move.source_cell).read() as session:
+    with ctx.run.cells.database(ctx.cell).read() as session:
         return {bdm.volume_id or "" for bdm in servers.volumes(session, ctx.move.server) if not bdm.attachment_id}
 
 
@@ -66,6 +67,22 @@ def unbind_idle(ctx: Context, host: str) -> None:
         if port.bindings.get(host, ACTIVE) != ACTIVE:
             with ctx.run.intent("network", f"unbind {port.id} from {host}"):
                 ctx.run.cloud.network.delete_binding(port.id, host)
+
+
+def require_on(ctx: Context, host: str) -> None:
+    """Raise Conflict unless the server's rows name attachments on the host, and its ports are bound there."""
+    for volume in volumes(ctx):
+        held = {each.id: each.host for each in ctx.run.cloud.volumes.attachments(volume.volume)}
+        if held.get(volume.attachment) != host:
+            raise Conflict(
+                f"volume {volume.volume} of server {ctx.move.server_name} is not attached to {host} by the attachment "
+                f"{volume.attachment} that its rows name: somebody changed it"
+            )
+    for port in ctx.run.cloud.network.ports(ctx.move.server):
+        if port.bindings.get(host) != ACTIVE:
+            raise Conflict(
+                f"port {port.id} of server {ctx.move.server_name} is not bound to {host} any more: somebody changed it"
+            )
 
 
 def is_attached(ctx: Context, port: str) -> bool:

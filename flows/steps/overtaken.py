@@ -284,7 +284,7 @@ def require_record(ctx: Context, *, lost: str) -> None:
 
 
 def _rows(run: Run) -> tuple[Instance | None, Migration | None]:
-    with run.cells.database(run.row.source_cell).read() as session:
+    with run.cells.database(run.home_cell()).read() as session:
         if servers.is_gone(session, run.row.server):
             return None, None
         return servers.find(session, run.row.server), servers.migration(session, run.move_id)

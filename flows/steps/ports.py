@@ -134,7 +134,7 @@ def _leave_to_evacuation(ctx: Context, ports: list[PortBefore], host: str) -> No
     try:
         starting.require_not_evacuated(ctx)
     except Evacuated:
-        with ctx.run.cells.database(ctx.move.source_cell).read() as session:
+        with ctx.run.cells.database(ctx.cell).read() as session:
             refuge = evacuations.refuge(session, ctx.move.server)
         known = {port.port for port in ports}
         for port in ctx.run.cloud.network.ports(ctx.move.server):

@@ -8,6 +8,7 @@ import functools
 import platform
 import weakref
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import sqlalchemy as sa
@@ -74,16 +75,18 @@ class Rows:
 
 
 @contextlib.contextmanager
-def cell_rows(ctx: Context) -> Iterator[Rows]:
+def cell_rows(ctx: Context, cell: str = "") -> Iterator[Rows]:
     """One fenced transaction on the server's cell; raises ServerDeleted when the server is gone or being deleted.
 
-    Raises Evacuated when Nova has taken the server: then no step goes on with its rows.
+    Raises Evacuated when Nova has taken the server: then no step goes on with its rows.  ``cell`` is named where it is
+    the other copy's that a move between cells writes.
 
     What must go on goes on for a server that is being deleted, and so does confirm or revert: a delete waits for them.
     """
     move = ctx.move
     deleting = ctx.must_go_on or not kinds.of(ctx.run.kind).needs_live_server
-    with ctx.run.cells.transaction(move.source_cell, move.server, ctx.run.epoch) as session:
+    other = cell not in ("", ctx.cell)
+    with ctx.run.cells.transaction(cell or ctx.cell, move.server, ctx.run.epoch, other=other) as session:
         action = actions.ActionRef(move.server, request_id(ctx))
         instance = servers.live_columns(session, move.server, deleting=deleting)
         migration = None
@@ -107,16 +110,24 @@ def reserved_on(ctx: Context, *hosts: str) -> dict[str, usage.Usage]:
     """
     run, move = ctx.run, ctx.move
     known = _KEPT.setdefault(run, {})
-    with run.cells.database(move.source_cell).reading() as connection:
+    with run.cells.database(ctx.cell).reading() as connection:
         named = {move.source_host, move.dest_host, *hosts}
         named.update(*connection.execute(_MIGRATION_HOSTS, {"move": move.id}))
-        wanted = {host for host in named if host} - known.keys()
-        found = connection.execute(_NODE_IDS, {"hosts": list(wanted)}) if wanted else ()
-        nodes = {each.host: each.uuid for each in found}
+    wanted = {host for host in named if host} - known.keys()
+    nodes = _nodes(run, wanted) if wanted else {}
     for host in wanted:
         node = nodes.get(host)
         known[host] = usage.reserved_of(run.cloud.placement.provider_inventories(node)) if node else usage.NOTHING
     return known
+
+
+def _nodes(run: Run, hosts: set[str]) -> dict[str, str]:
+    """Find the uuids of the hosts' compute nodes, in either cell of the move."""
+    found: dict[str, str] = {}
+    for cell in {run.row.source_cell, run.row.dest_cell or run.row.source_cell}:
+        with run.cells.database(cell).read() as session:
+            found |= {each.host: each.uuid for each in session.execute(_NODE_IDS, {"hosts": list(hosts)})}
+    return found
 
 
 def task(rows: Rows, old: str | OneOf | None, new: str | None) -> tuple[str | OneOf | None, str | None]:
@@ -132,13 +143,13 @@ def power_state(record: Before) -> int:
 
 def is_deleted(ctx: Context) -> bool:
     """Whether the server is gone, or in a forward flow being deleted: then nothing is given back to it any more."""
-    with ctx.run.cells.database(ctx.move.source_cell).reading() as connection:
+    with ctx.run.cells.database(ctx.cell).reading() as connection:
         return servers.is_going(connection, ctx.move.server, deleting=not kinds.of(ctx.run.kind).needs_live_server)
 
 
 def lives_on(ctx: Context, host: str) -> bool:
     """Whether the server's rows name the host as the one that it lives on."""
-    with ctx.run.cells.database(ctx.move.source_cell).reading() as connection:
+    with ctx.run.cells.database(ctx.cell).reading() as connection:
         return connection.scalar(_HOST, {"server": ctx.move.server}) == host
 
 
@@ -240,14 +251,32 @@ def changed_flavors(rows: Rows, **slots: dict[str, Any] | None) -> None:
 
 
 @contextlib.contextmanager
+def claimed_rows(ctx: Context, cell: str) -> Iterator[Rows]:
+    """Like `cell_rows`, committed before anybody else can claim the move, as with `holding_claim`."""
+    with contextlib.ExitStack() as claim, cell_rows(ctx, cell) as rows:
+        yield rows
+        rows.session.flush()
+        claim.enter_context(ctx.run.write())
+
+
+@contextlib.contextmanager
 def api_rows(ctx: Context) -> Iterator[orm.Session]:
     """A transaction on the API database that is committed before anybody else can claim the move.
 
     Comparing old values alone, a conductor that lost its claim could write anew what a later revert has taken back.
+    """
+    with holding_claim(ctx, ctx.run.api.write()) as session:
+        yield session
+
+
+@contextlib.contextmanager
+def holding_claim(ctx: Context, transaction: AbstractContextManager[orm.Session]) -> Iterator[orm.Session]:
+    """Let the transaction commit before anybody else can claim the move: where no fence stands that refuses others.
+
     The journal's claim is compared and locked behind the writes, whose rows are locked by then: who sleeps before that
     finds his claim gone, and who sleeps behind it the transaction.
     """
-    with contextlib.ExitStack() as claim, ctx.run.api.write() as session:
+    with contextlib.ExitStack() as claim, transaction as session:
         yield session
         session.flush()
         claim.enter_context(ctx.run.write())

@@ -85,6 +85,7 @@ def _request(ctx: Context) -> MoveRequest:
         flavor=objects.flavor_data(record.new_flavor),
         request_spec=objects.decode(record.request_spec),
         source_cell=ctx.move.source_cell,
+        target_cell=_target_cell(ctx),
         source_host=ctx.move.source_host,
         boot_from_volume=record.boot_from_volume,
         target_host=ctx.move.target_host,
@@ -92,6 +93,12 @@ def _request(ctx: Context) -> MoveRequest:
         max_attempts=1 if ctx.move.target_host else run.options.max_attempts,
         rules=run.options.rules,
     )
+
+
+def _target_cell(ctx: Context) -> str:
+    """Name the cell that the move was asked to lead to."""
+    crosses = kinds.of(ctx.move.kind).crosses_cells
+    return (ctx.move.dest_cell if crosses else None) or ctx.move.source_cell
 
 
 def _allow_same_host(ctx: Context) -> bool:

@@ -13,13 +13,15 @@ from typing import Final
 import sqlalchemy as sa
 from sqlalchemy import orm
 
-from droveway.errors import Fenced, NotFound, ServerDeleted
+from droveway.errors import Conflict, Fenced, NotFound, ServerDeleted
 from droveway.persistence.database import Database
 from droveway.persistence.nova import cell as models
 from droveway.persistence.nova import declared, servers
 from droveway.persistence.times import utcnow
 
 FENCE_KEY = "droveway_epoch"
+MOVE_KEY = "droveway_move"
+"""Names the move that made a copy of the server's rows in another cell, while a flow of it runs."""
 
 _OF_SERVER: Final = (
     models.InstanceSystemMetadata.instance_uuid == sa.bindparam("server"),
@@ -33,6 +35,10 @@ _CHANGE_FENCE: Final = (
     sa.update(models.InstanceSystemMetadata)
     .where(*_STANDS)
     .values(value=sa.bindparam("epoch"), updated_at=sa.bindparam("now"))
+)
+_DROP_MARK: Final = sa.delete(models.InstanceSystemMetadata).where(
+    models.InstanceSystemMetadata.instance_uuid == sa.bindparam("server"),
+    models.InstanceSystemMetadata.key == MOVE_KEY,
 )
 _DROP_FENCE: Final = sa.delete(models.InstanceSystemMetadata).where(
     *_OF_SERVER,
@@ -62,27 +68,36 @@ class Cells:
             return declared.is_down(session, host)
 
     @contextlib.contextmanager
-    def transaction(self, cell: str, server: str, epoch: int) -> Iterator[orm.Session]:
+    def transaction(self, cell: str, server: str, epoch: int, *, other: bool = False) -> Iterator[orm.Session]:
         """One fenced transaction; raises `droveway.errors.Fenced` unless the fence row names exactly this epoch.
 
-        Raises ServerDeleted when the server's rows are gone, and the fence with them.
+        Raises ServerDeleted when the server's rows are gone, and the fence with them.  ``other``: the server is not
+        mapped to this cell, so that a copy which is missing tells nothing of a delete; it raises Conflict.
         """
         with self.database(cell).write() as session:
             present = session.connection().scalar(_FENCE_VALUE, {"server": server})
             if present is None and servers.is_gone(session, server):
+                if other and session.connection().execute(_SERVER, {"server": server}).first() is None:
+                    raise Conflict(
+                        f"cell {cell} has no copy of server {server} any more: was its database put back from a copy?"
+                    )
                 raise ServerDeleted(f"server {server} was deleted meanwhile")
             if present != str(epoch):
                 raise Fenced(f"epoch {epoch} no longer stands for server {server} in cell {cell}")
             yield session
 
     def raise_fence(self, cell: str, server: str, epoch: int) -> None:
-        """Let only ``epoch`` write from now on; raises Fenced when a higher one stands already."""
+        """Let only ``epoch`` write from now on; raises Fenced when a higher one stands already.
+
+        A cell that has no row of the server has nothing that could be fenced.
+        """
         of = {"server": server}
         with self.database(cell).begin() as connection:
             present = connection.execute(_FENCE_VALUE, of).first()
             if present is None:
                 # Of a row that is not there nothing is locked: two claims could each insert one, and one would stay.
-                connection.execute(_SERVER, of)
+                if connection.execute(_SERVER, of).first() is None:
+                    return
                 present = connection.execute(_FENCE_VALUE, of).first()
             if present is None:
                 row = {"key": FENCE_KEY, "value": str(epoch), "instance_uuid": server, "deleted": 0}
@@ -95,10 +110,11 @@ class Cells:
     def drop_fence(self, cell: str, server: str, epoch: int) -> None:
         """Remove the fence row if it is this epoch's: from then on nobody may write.
 
-        One that was soft-deleted with its server goes too.
+        One that was soft-deleted with its server goes too, and so does the mark of the move that copied the rows.
         """
         with self.database(cell).begin() as connection:
-            connection.execute(_DROP_FENCE, {"server": server, "epoch": str(epoch)})
+            if connection.execute(_DROP_FENCE, {"server": server, "epoch": str(epoch)}).rowcount:
+                connection.execute(_DROP_MARK, {"server": server})
 
     def close(self) -> None:
         """Give back every connection."""

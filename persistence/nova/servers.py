@@ -49,6 +49,7 @@ class ServerColumns(Columns):
     vcpus: int | None
     root_gb: int | None
     ephemeral_gb: int | None
+    hidden: bool | None
     deleted: int | None
 
 
@@ -76,6 +77,7 @@ class MigrationColumns(Columns):
     dest_node: str | None
     dest_compute_id: int | None
     dest_host: str | None
+    cross_cell_move: bool | None
 
 
 _Server = TypeVar("_Server", Instance, ServerColumns)

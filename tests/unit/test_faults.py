@@ -177,7 +177,7 @@ def test_a_volume_that_another_server_has_too_stays(database: Database) -> None:
         cells=SimpleNamespace(database=lambda _name: database),
         intent=lambda _service, _call: contextlib.nullcontext(),
     )
-    ctx = cast("Context", SimpleNamespace(run=run, move=SimpleNamespace(server=SERVER, source_cell="cell1")))
+    ctx = cast("Context", SimpleNamespace(run=run, cell="cell1", move=SimpleNamespace(server=SERVER)))
     assert free_volumes(ctx) == (3, ["goes"])
     assert volumes.attached == {"stays": set(), "shared": {"another"}}
     free_volumes(ctx)

@@ -70,7 +70,7 @@ class Asked:
         known = record(new_flavor=LARGE) if before is None else before
         rests = proofs.Resting(self.moving.row, flow, step, direction, 41, known)
         site: Any = SimpleNamespace(
-            journal=self.moving.journal, cells=self.moving.cells, cell_databases={CELL: self.moving.cell}
+            journal=self.moving.journal, api=None, cells=self.moving.cells, cell_databases={CELL: self.moving.cell}
         )
         return proofs.HostChecks(site, self.hosts, rests)  # type: ignore[arg-type]
 

@@ -18,6 +18,7 @@ from droveway.flows.steps.hosts.command import describe, query_host
 from droveway.flows.steps.rows import Rows, cell_rows
 from droveway.persistence.journal.tables import MoveStep
 from droveway.persistence.nova import evacuations
+from droveway.persistence.nova.cell import Instance
 from droveway.persistence.nova.cell_hosts import Service
 from droveway.persistence.nova.vm_states import MigrationStatus, TaskState
 from droveway.wire.commands import Ready
@@ -33,6 +34,8 @@ States = frozenset[tuple[str | None, str]]
 _FORCED_DOWN: Final = sa.select(Service.forced_down).where(
     Service.host == sa.bindparam("host"), Service.binary == "nova-compute", Service.deleted == 0
 )
+
+_HIDDEN: Final = sa.select(Instance.hidden).where(Instance.uuid == sa.bindparam("server"), Instance.deleted == 0)
 
 ROUNDS: Final = 40
 """So often is a permission asked for before the start has failed."""
@@ -69,6 +72,8 @@ def may_start(ctx: Context, host: str, states: States) -> bool:
         row, migration = rows.instance, rows.migration
         refuse_evacuated(ctx, rows, f"so its guest is not started on {host}")
         deleting = row.task_state == TaskState.DELETING
+        if ctx.crosses_cells and not deleting:
+            _require_hidden(ctx)
         if row.host != host or not (deleting or (row.task_state, migration.status) in states):
             raise StepError(
                 f"the rows of server {ctx.move.server_name} are not as this move left them, so its guest is not "
@@ -158,8 +163,25 @@ def is_given_up(ctx: Context, host: str) -> bool:
 
 def _is_declared_down(ctx: Context, host: str) -> bool:
     """Whether a person said that the host is off (``host down``, or Nova's forced_down)."""
-    with cell_rows(ctx) as rows:
+    with cell_rows(ctx, ctx.cell_of(host)) as rows:
         return bool(rows.session.scalar(_FORCED_DOWN, {"host": host}))
+
+
+def _require_hidden(ctx: Context) -> None:
+    """Raise StepError (``not-this-moves``) unless the other copy of the server's rows is hidden.
+
+    Before the mapping named the other cell nobody but this move has met the copy there.
+    """
+    move = ctx.move
+    other = move.source_cell if ctx.cell == ctx.destination.cell else ctx.destination.cell
+    with ctx.run.cells.database(other).read() as session:
+        hidden = session.scalar(_HIDDEN, {"server": move.server})
+    if hidden is False:
+        raise StepError(
+            f"cell {other} shows rows of server {move.server_name}, which lives in cell {ctx.cell}, so its guest is "
+            "not started: droveway audit says what they are",
+            code="not-this-moves",
+        )
 
 
 def refuse_evacuated(ctx: Context, rows: Rows, so: str) -> None:

@@ -41,7 +41,7 @@ class MarkDeleting(Step):
         move, run = ctx.move, ctx.run
         with run.journal.read() as session:
             host = moves.home(session, move)
-        with run.cells.transaction(move.source_cell, move.server, run.epoch) as session:
+        with run.cells.transaction(ctx.cell, move.server, run.epoch) as session:
             row = session.scalar(sa.select(Instance).where(Instance.uuid == move.server, Instance.deleted == 0))
             if row is not None:
                 homes.require_no_evacuation(ctx, row)
@@ -193,7 +193,7 @@ class SettleRecords(Step):
         """
         found = _follow(ctx)
         move, run, reserved = ctx.move, ctx.run, reserved_on(ctx, *found.every)
-        with run.cells.transaction(move.source_cell, move.server, run.epoch) as session:
+        with run.cells.transaction(ctx.cell, move.server, run.epoch) as session:
             row = session.scalar(sa.select(Instance).where(Instance.uuid == move.server, Instance.deleted == 0))
             if row is not None:
                 homes.require_cleared(row, found)
@@ -263,7 +263,7 @@ def free_volumes(ctx: Context) -> tuple[int, list[str]]:
 
 
 def _going_along(ctx: Context) -> list[str]:
-    with ctx.run.cells.database(ctx.move.source_cell).read() as session:
+    with ctx.run.cells.database(ctx.cell).read() as session:
         rows = servers.volumes(session, ctx.move.server)
     return [row.volume_id for row in rows if row.delete_on_termination and row.volume_id]
 

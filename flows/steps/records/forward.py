@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import sqlalchemy as sa
@@ -85,7 +85,7 @@ class RecordBefore(Step):
             PortBefore(port=port.id, mac=port.mac, profile=port.profile, device_owner=port.device_owner)
             for port in run.cloud.network.listed_ports(move.server)
         ]
-        with run.cells.database(move.source_cell).read() as session:
+        with run.cells.database(ctx.cell).read() as session:
             row = servers.live(session, move.server)
             flavor = servers.flavors(servers.extra_row(session, move.server))["cur"]
             volumes = [
@@ -157,7 +157,8 @@ class Accept(Step):
 
     def undo_evacuated(self, ctx: Context) -> None:
         """The rows are Nova's; the move's own migration and traces are not, and its action ends with Error."""
-        leaving.close_rows(ctx.run.cells, ctx.run.cloud.placement, ctx.move, ctx.run.flow_uuid, ctx.run.epoch)
+        run = ctx.run
+        leaving.close_rows(run.cells, ctx.cell, run.cloud.placement, ctx.move, run.flow_uuid, run.epoch)
 
 
 def _require_recorded(rows: Rows, record: Before) -> None:
@@ -202,6 +203,14 @@ class RecordMigration(Step):
                 usage.recompute(rows.session, row.source_compute, row.dest_compute, reserved=reserved)
 
 
+class Named(NamedTuple):
+    """What a cell's rows say of a destination beside its name."""
+
+    compute_id: int | None
+    """Of its compute node; None in another cell than its own."""
+    address: str | None
+
+
 class RecordDestination(Step):
     """Names the destination and the new flavor in the cell (the rows of Nova's `resize_claim`)."""
 
@@ -219,31 +228,10 @@ class RecordDestination(Step):
         Before that the server's group is looked at again (Nova's late check in `prep_resize`): the rows written here
         are what the next move to this host counts. A policy that is broken by now is the destination's fault.
         """
-        record, chosen = before(ctx.move), ctx.destination
+        chosen = ctx.destination
         reserved = reserved_on(ctx, chosen.host)
         with cell_rows(ctx) as rows:
-            check_group(ctx, rows.session)
-            migration = rows.migration
-            earlier = self._earlier(ctx)
-            node = compute_node(rows.session, chosen.host)
-            compare_and_swap(
-                rows.session,
-                migration,
-                dest_compute=(earlier["host"], chosen.host),
-                dest_node=(earlier["node"], chosen.node),
-                dest_compute_id=(earlier["id"], node.id),
-                dest_host=(OneOf((migration.dest_host,)), node.host_ip),
-            )
-            present = servers.flavors(rows.extra)
-            changed = objects.change_server_flavors(present, {"new": record.new_flavor})
-            context = objects.migration_context(ctx.move.server, migration.id)
-            compare_and_swap(
-                rows.session,
-                rows.extra,
-                flavor=(OneOf((rows.extra.flavor,)), same_or_encoded(rows.extra.flavor, changed)),
-                migration_context=(None, same_or_encoded(rows.extra.migration_context, context)),
-            )
-            servers.set_system_metadata(rows.session, ctx.move.server, "old_vm_state", record.vm_state)
+            name_destination(ctx, rows, self.named(ctx, rows))
             usage.recompute(rows.session, chosen.host, reserved=reserved)
             actions.turn(rows.session, rows.action, over=CONDUCTOR_EVENTS, begun=[PREP_EVENT], host=chosen.host)
         return {}
@@ -261,20 +249,54 @@ class RecordDestination(Step):
                 migration_context=(OneOf((rows.extra.migration_context,)), None),
             )
             servers.set_system_metadata(rows.session, ctx.move.server, "old_vm_state", None)
+            if ctx.crosses_cells:
+                compare_and_swap(rows.session, rows.migration, cross_cell_move=(True, False))
             usage.recompute(rows.session, ctx.destination.host, reserved=reserved)
             fail_event(rows, PREP_EVENT, fault)
 
-    def _earlier(self, ctx: Context) -> dict[str, OneOf]:
-        """What the dest columns may hold: nothing, or an alternate that was tried before."""
-        with ctx.run.journal.read() as session:
-            tried = session.execute(_TRIED, {"move": ctx.move.id}).all()
-        with ctx.run.cells.database(ctx.move.source_cell).read() as session:
-            known = tuple(session.scalars(_NODES, {"hosts": [row.host for row in tried]}))
-        return {
-            "host": OneOf((None, *(row.host for row in tried))),
-            "node": OneOf((None, *(row.node for row in tried))),
-            "id": OneOf((None, *known)),
-        }
+    def named(self, ctx: Context, rows: Rows) -> Named:
+        """What the rows say of the destination; raises DestinationFault when the server's group forbids it by now."""
+        check_group(ctx, rows.session)
+        node = compute_node(rows.session, ctx.destination.host)
+        return Named(node.id, node.host_ip)
+
+
+def name_destination(ctx: Context, rows: Rows, named: Named) -> None:
+    """Write the dest columns, flavor.new, old_vm_state and the migration context."""
+    record, chosen = before(ctx.move), ctx.destination
+    migration, earlier = rows.migration, _earlier(ctx)
+    compare_and_swap(
+        rows.session,
+        migration,
+        dest_compute=(earlier["host"], chosen.host),
+        dest_node=(earlier["node"], chosen.node),
+        dest_compute_id=(earlier["id"], named.compute_id),
+        dest_host=(OneOf((migration.dest_host,)), named.address),
+        cross_cell_move=(OneOf((False, None)), ctx.crosses_cells),
+    )
+    present = servers.flavors(rows.extra)
+    changed = objects.change_server_flavors(present, {"new": record.new_flavor})
+    context = objects.migration_context(ctx.move.server, migration.id)
+    compare_and_swap(
+        rows.session,
+        rows.extra,
+        flavor=(OneOf((rows.extra.flavor,)), same_or_encoded(rows.extra.flavor, changed)),
+        migration_context=(None, same_or_encoded(rows.extra.migration_context, context)),
+    )
+    servers.set_system_metadata(rows.session, ctx.move.server, "old_vm_state", record.vm_state)
+
+
+def _earlier(ctx: Context) -> dict[str, OneOf]:
+    """What the dest columns may hold: nothing, or an alternate that was tried before."""
+    with ctx.run.journal.read() as session:
+        tried = session.execute(_TRIED, {"move": ctx.move.id}).all()
+    with ctx.run.cells.database(ctx.destination.cell).read() as session:
+        known = tuple(session.scalars(_NODES, {"hosts": [row.host for row in tried]}))
+    return {
+        "host": OneOf((None, *(row.host for row in tried))),
+        "node": OneOf((None, *(row.node for row in tried))),
+        "id": OneOf((None, *known)),
+    }
 
 
 _FINISHING: Final = ("connect_destination", "define_guest")

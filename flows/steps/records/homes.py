@@ -79,7 +79,7 @@ def hold(ctx: Context) -> Homes:
     was, move = before(ctx), ctx.move
     with ctx.run.journal.read() as session:
         known = moves.home(session, move)
-    with ctx.run.cells.database(move.source_cell).read() as session:
+    with ctx.run.cells.database(ctx.cell).read() as session:
         row = session.scalar(_LIVE, {"server": move.server})
         if row is None:
             return Homes(was)
@@ -120,9 +120,10 @@ def cleared(ctx: Context) -> set[str]:
 
 def commanded_hosts(cells: Cells, move: Move) -> set[str]:
     """Every host that a command of the server's delete may have gone to, by rows that may be deleted by now."""
-    of = {"server": move.server}
-    with cells.database(move.source_cell).read() as session:
-        found = [*session.scalars(_HOST, of), *session.scalars(_EVACUATIONS, of)]
+    of, found = {"server": move.server}, set[str | None]()
+    for cell in {move.source_cell, move.dest_cell or move.source_cell}:
+        with cells.database(cell).read() as session:
+            found |= {*session.scalars(_HOST, of), *session.scalars(_EVACUATIONS, of)}
     return {host for host in found if host}
 
 
@@ -136,7 +137,7 @@ def _mark(ctx: Context) -> str:
     """Put the mark of the delete again in place of whatever came since; the host that the row names then."""
     move, run = ctx.move, ctx.run
     try:
-        with run.cells.transaction(move.source_cell, move.server, run.epoch) as session:
+        with run.cells.transaction(ctx.cell, move.server, run.epoch) as session:
             row = _locked(session, move.server)
             if row is None:
                 return before(ctx)

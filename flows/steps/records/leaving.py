@@ -50,18 +50,20 @@ class Left:
     """What it held before its rows were read: what Nova claims for an evacuation since then is not overwritten."""
 
 
-def close_rows(cells: Cells, placement: Placement, move: Move, flow_uuid: str, epoch: int) -> Left:
+def close_rows(cells: Cells, cell: str, placement: Placement, move: Move, flow_uuid: str, epoch: int) -> Left:
     """End the migration with `error` and take the move's traces from the server's rows; one fenced transaction.
+
+    ``cell`` is the one that the server lives in.
 
     Rows that nobody but this move has written say ERROR afterwards, as Nova writes it of a migration that fails:
     nobody knows what the server is then.  What Nova, or a person, has written since stays.  Repeated: the same.
     """
     hosts = [host for host in (move.source_host, move.dest_host) if host]
     found = placement.allocations(move.server)
-    with cells.database(move.source_cell).read() as session:
+    with cells.database(cell).read() as session:
         nodes = {row.host: row.uuid for row in session.execute(_NODES, {"hosts": hosts})}
     reserved = {host: usage.reserved_of(placement.provider_inventories(node)) for host, node in nodes.items()}
-    with cells.transaction(move.source_cell, move.server, epoch) as session:
+    with cells.transaction(cell, move.server, epoch) as session:
         row = servers.live(session, move.server, deleting=True)
         migration = servers.migration(session, move.id)
         evacuated = migration is not None and evacuations.has_taken(session, row.uuid, row.task_state, migration.id)

@@ -149,6 +149,10 @@ class Moving:
         graph = registry.latest(self.kind) if self.version is None else registry.graph(self.kind, self.version)
         return graph.shown
 
+    def home_cell(self) -> str:
+        """Name the one cell."""
+        return CELL
+
     def close(self) -> None:
         """Give back the connections."""
         self.cell.close()

@@ -1,4 +1,4 @@
-"""Which changes of Nova's state columns a same-cell move may make.
+"""Which changes of Nova's state columns a move may make: of two copies in two cells, the mapped one's.
 
 A state is `instances.vm_state`, `instances.task_state` and the status of the move's own row in `migrations` (None while
 there is no row).
@@ -35,7 +35,7 @@ class Transition(NamedTuple):
 
 # In the rows below "a" is active or stopped, the same on both sides; where a resized server becomes "a", either may
 # follow. A row: the step, from, to, and whether its undo leads back; "undo" in front: the undo leads elsewhere.
-_SAME_CELL: Final[tuple[tuple[str, str, str, bool], ...]] = (
+_CHANGES: Final[tuple[tuple[str, str, str, bool], ...]] = (
     # The first mark is one that a restarting nova-compute leaves alone: it clears resize_prep and starts what is off.
     ("accept", "a - -", "a resize_migrated -", True),
     ("record_migration", "a resize_migrated -", "a resize_migrated pre-migrating", False),
@@ -50,6 +50,9 @@ _SAME_CELL: Final[tuple[tuple[str, str, str, bool], ...]] = (
     ("undo accept", "a resize_prep error", "a - error", False),
     ("mark_migrating", "a resize_prep pre-migrating", "a resize_migrated migrating", False),
     ("switch_records", "a resize_migrated migrating", "a resize_finish post-migrating", True),
+    # Between two cells the data has arrived before the mapping names the other copy.
+    ("hand_over_source", "a resize_migrated migrating", "a resize_migrated post-migrating", True),
+    ("switch_mapping", "a resize_migrated post-migrating", "a resize_finish post-migrating", True),
     ("finish_records", "a resize_finish post-migrating", "resized - finished", False),
     ("mark_confirming", "resized - finished", "resized - confirming", True),
     ("settle_records", "resized - confirming", "a - confirmed", False),
@@ -68,6 +71,7 @@ _SAME_CELL: Final[tuple[tuple[str, str, str, bool], ...]] = (
     ("delete", "a resize_prep pre-migrating", "a deleting pre-migrating", False),
     ("delete", "a resize_prep error", "a deleting error", False),
     ("delete", "a resize_migrated migrating", "a deleting migrating", False),
+    ("delete", "a resize_migrated post-migrating", "a deleting post-migrating", False),
     ("delete", "a resize_finish post-migrating", "a deleting post-migrating", False),
     ("delete", "resized - finished", "resized deleting finished", False),
     ("delete", "resized - confirming", "resized deleting confirming", False),
@@ -94,7 +98,7 @@ def _states(text: str) -> list[ServerState]:
 
 
 def _transitions() -> Iterator[Transition]:
-    for name, before, after, undone in _SAME_CELL:
+    for name, before, after, undone in _CHANGES:
         step = name.removeprefix("undo ")
         for old in _states(before):
             for new in _states(after):
@@ -106,12 +110,12 @@ def _transitions() -> Iterator[Transition]:
 
 
 TRANSITIONS: Final = tuple(_transitions())
-"""Every legal change of a same-cell move: forward, confirm, revert and delete, and their undos."""
+"""Every legal change of a move: forward, confirm, revert and delete, and their undos."""
 
 _LEGAL: Final = frozenset((transition.old, transition.new) for transition in TRANSITIONS)
 
 
 def check_transition(old: ServerState, new: ServerState) -> None:
-    """Raise `droveway.errors.IllegalTransition` unless some step or undo of a same-cell move leads from old to new."""
+    """Raise `droveway.errors.IllegalTransition` unless some step or undo of a move leads from old to new."""
     if (old, new) not in _LEGAL:
         raise IllegalTransition(f"a server that is {old} cannot become {new}")
