@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from droveway.errors import NotFound
-from droveway.flows import confirm, delete, resize, revert
+from droveway.flows import confirm, cross_cell_confirm, cross_cell_resize, cross_cell_revert, delete, resize, revert
 from droveway.flows.graph import Graph
 from droveway.persistence.journal.moves import FlowRef
 
@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from droveway.flows.step import Step
 
 GRAPHS: Final[dict[tuple[str, int], Graph]] = {
-    (graph.kind, graph.version): graph for graph in (*resize.GRAPHS, *confirm.GRAPHS, *revert.GRAPHS, *delete.GRAPHS)
+    (graph.kind, graph.version): graph
+    for operation in (resize, confirm, revert, delete, cross_cell_resize, cross_cell_confirm, cross_cell_revert)
+    for graph in operation.GRAPHS
 }
 
 

@@ -9,10 +9,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Final
 
-from droveway.persistence.nova.cells import FENCE_KEY
-
-MOVE_KEY: Final = "droveway_move"
-"""Key of the system metadata that names the move whose copy this is."""
+from droveway.persistence.nova.cells import FENCE_KEY, MOVE_KEY
 
 MARKERS: Final = (FENCE_KEY, MOVE_KEY)
 """The keys of our own rows in a copy: they come with it, are of its cell alone, and go last."""

@@ -97,6 +97,13 @@ _FIND_GROUPS: Final = sa.select(_GROUPS.c.name, _GROUPS.c.id).where(
     _is_live(_GROUPS),
 )
 
+_DEVICES: Final = _TABLES["block_device_mapping"]
+_ATTACH: Final = (
+    sa.update(_DEVICES)
+    .where(_DEVICES.c.uuid == sa.bindparam("row"), _DEVICES.c.deleted == 0)
+    .values(attachment_id=sa.bindparam("attachment"), connection_info=sa.bindparam("connection"))
+)
+
 _BARRING: Final = tuple(_TABLES[entry.table] for entry in copied_tables.MUST_BE_EMPTY)
 _HAS: Final = {
     "pci_devices": "PCI devices of its host",
@@ -192,6 +199,16 @@ def insert(
     _add(connection, _ID_MAPPINGS, [{"uuid": copy.server}])
     groups = _new_group_ids(connection, copy)
     _add(connection, _IN_GROUP, [{"instance_uuid": copy.server, "security_group_id": group} for group in groups])
+
+
+def give_attachments(session: orm.Session, copy: Copy) -> None:
+    """Let the rows of volumes name the attachments that those of the ``copy`` in the other cell name."""
+    _flush(session)
+    connection = session.connection()
+    for row in copy.rows[_DEVICES.name]:
+        if row["volume_id"] is not None:
+            given = {"row": row["uuid"], "attachment": row["attachment_id"], "connection": row["connection_info"]}
+            connection.execute(_ATTACH, given)
 
 
 def barred(session: orm.Session, server: str) -> str:

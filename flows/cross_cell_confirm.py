@@ -1,0 +1,32 @@
+"""Confirm of a move into another cell: the server stays there, and the source's disks and rows go."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from droveway.flows.graph import Graph
+from droveway.flows.steps import allocations
+from droveway.flows.steps.hosts import confirming, keeping
+from droveway.flows.steps.records import confirm, crossing_back
+from droveway.persistence.journal import kinds
+
+CROSS_CELL_CONFIRM: Final = Graph(
+    kind_record=kinds.CROSS_CELL_CONFIRM,
+    version=1,
+    steps=(
+        confirm.MarkConfirming,
+        confirming.CheckDestinationCopy,
+        crossing_back.CheckSourceRecords,
+        confirming.CheckSource,
+        confirming.DiscardSource,
+        keeping.KeepCopy,
+        allocations.ReleaseSourceAllocation,
+        # Behind the disks: a nova-compute that finds no row of a server removes what it has of it.
+        crossing_back.RemoveSourceRecords,
+        confirm.SettleRecords,
+    ),
+    no_return=confirming.DiscardSource,
+)
+
+GRAPHS: Final = (CROSS_CELL_CONFIRM,)
+"""Every version that flows may run by."""

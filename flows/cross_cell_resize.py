@@ -1,0 +1,55 @@
+"""Resize and cold migrate into another cell: within the cell's own graph the rows go there as a hidden copy first."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from droveway.flows.graph import Graph
+from droveway.flows.steps import allocations, ports, scheduling, volumes
+from droveway.flows.steps.hosts import copying, host
+from droveway.flows.steps.records import crossing, forward
+from droveway.persistence.journal import kinds
+from droveway.persistence.journal.kinds import Kind
+
+
+def _forward(kind: Kind) -> Graph:
+    return Graph(
+        kind_record=kind,
+        version=1,
+        steps=(forward.RecordBefore, forward.Accept, forward.RecordMigration, scheduling.ChooseDestinations),
+        tried=(
+            allocations.Claim,
+            # Before the source's rows name a host of the other cell: a copy that cannot be made is the first to fail.
+            crossing.CopyRecords,
+            crossing.RecordDestination,
+            crossing.RecordDestinationCopy,
+            host.CheckDestination,
+            host.FindStorage,
+            ports.ReservePorts,
+            volumes.ReserveVolumes,
+            forward.MarkMigrating,
+            host.StopGuest,
+            host.ReleaseSource,
+            host.SetAside,
+            copying.CopyDisks,
+            host.FitDisks,
+            volumes.MoveVolumes,
+            ports.MovePorts,
+            host.ConnectDestination,
+            host.DefineGuest,
+            crossing.HandOverSource,
+            # From here to `hide_source` both copies are visible: the mapping names one of them at every instant.
+            crossing.ShowTarget,
+            crossing.SwitchMapping,
+            crossing.CarryLateWrites,
+            crossing.HideSource,
+            host.StartGuest,
+        ),
+        no_return=host.StartGuest,
+        # A user may confirm or revert as soon as the last is written.
+        after=(forward.SaveRequestSpec, crossing.FinishSourceRecords, forward.FinishRecords),
+    )
+
+
+GRAPHS: Final = (_forward(kinds.CROSS_CELL_RESIZE), _forward(kinds.CROSS_CELL_MIGRATE))
+"""Every version that flows may run by."""

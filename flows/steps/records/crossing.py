@@ -1,0 +1,309 @@
+"""The record steps of a move into another cell: a hidden copy of the server's rows takes over there in one switch.
+
+Each transaction writes one database.  Between `show_target` and `hide_source` both copies are visible, and the mapping
+names one of them at every instant.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from droveway.flows.before import before
+from droveway.flows.run import Context
+from droveway.flows.stands import NOTHING, Flavor, Leaves, Side
+from droveway.flows.step import Step
+from droveway.flows.steps import attached
+from droveway.flows.steps.records import forward, other_copy
+from droveway.flows.steps.rows import (
+    Place,
+    Rows,
+    api_rows,
+    availability_zone,
+    cell_rows,
+    changed_flavors,
+    claimed_rows,
+    compute_node,
+    fail_event,
+    failure,
+    holding_claim,
+    reserved_on,
+    switch,
+)
+from droveway.flows.steps.scheduling import check_group
+from droveway.persistence.compare_and_swap import OneOf
+from droveway.persistence.nova import actions, copies, late_writes, mappings, usage
+from droveway.persistence.nova.cells import FENCE_KEY, MOVE_KEY
+from droveway.persistence.nova.vm_states import MigrationStatus, PowerState, TaskState
+
+SHOWN = (False, None)
+"""What `instances.hidden` says of a visible copy."""
+
+
+class CopyRecords(Step):
+    """The other cell gets all rows of the server, in one transaction, and nobody sees them."""
+
+    does = "copy the server's rows into the other cell, hidden"
+    undoes = "remove the copy"
+    leaves = NOTHING
+
+    def perform(self, ctx: Context) -> dict[str, Any]:
+        """Insert the copy; one of this move that stands already is taken.
+
+        Returns digests of what users write: by them a later carry tells which copy was changed since.
+        """
+        move, cells, target = ctx.move, ctx.run.cells, ctx.destination.cell
+        record = before(move)
+        with cells.database(move.source_cell).read() as session:
+            copy = copies.read(session, move.server)
+        if ctx.cell == move.source_cell:
+            with holding_claim(ctx, cells.database(target).write()) as session:
+                found = other_copy.find(session, move.server, move.id)
+                if found is not None:
+                    other_copy.require_own(ctx, found, target)
+                else:
+                    copies.insert(
+                        session,
+                        copy,
+                        host=move.source_host,
+                        node=record.node,
+                        task_state=TaskState.RESIZE_MIGRATED,
+                        markers={FENCE_KEY: str(ctx.run.epoch), MOVE_KEY: move.id},
+                    )
+        return {other_copy.DIGESTS: late_writes.values(copy)}
+
+    def undo(self, ctx: Context) -> None:
+        """Remove the copy physically: a soft-deleted row would have Nova's archiver take the mapping too."""
+        other_copy.remove(ctx, ctx.destination.cell, ctx.move.source_cell, undo=True)
+
+
+class RecordDestination(forward.RecordDestination):
+    """In the source's cell: ids of the other cell stay out of it."""
+
+    def named(self, ctx: Context, rows: Rows) -> forward.Named:  # noqa: ARG002 - its node is in the other cell
+        """Name the destination without its number."""
+        with ctx.run.cells.database(ctx.destination.cell).read() as session:
+            return forward.Named(None, compute_node(session, ctx.destination.host).host_ip)
+
+
+class RecordDestinationCopy(Step):
+    """The copy names the destination too, with the numbers of its own cell, and the destination counts it."""
+
+    does = "name the destination in the copy"
+    no_undo = "undone with the copy"
+    leaves = NOTHING
+
+    def perform(self, ctx: Context) -> dict[str, Any]:
+        """The same as `record_destination`, once the server's group was looked at behind the destination's lock."""
+        reserved = reserved_on(ctx, ctx.destination.host)
+        with cell_rows(ctx, ctx.destination.cell) as rows:
+            check_group(ctx, rows.session)
+            node = compute_node(rows.session, ctx.destination.host)
+            forward.name_destination(ctx, rows, forward.Named(node.id, node.host_ip))
+            usage.recompute(rows.session, ctx.destination.host, reserved=reserved)
+        return {}
+
+
+class HandOverSource(Step):
+    """The last look at the source's rows before the copy is shown: they stand as this move left them."""
+
+    does = "compare the source's rows, and let their migration say that the data has arrived"
+    undoes = "let it say that the data is on its way"
+    leaves = Leaves({"status": MigrationStatus.POST_MIGRATING}, {"status": MigrationStatus.MIGRATING})
+
+    def perform(self, ctx: Context) -> dict[str, Any]:
+        """Status `post-migrating`; raises Conflict where somebody has changed what the move left."""
+        attached.require_on(ctx, ctx.destination.host)
+        with cell_rows(ctx, ctx.move.source_cell) as rows:
+            require_at_source(ctx, rows)
+            rows.change_status(MigrationStatus.MIGRATING, MigrationStatus.POST_MIGRATING)
+            actions.close_event(rows.session, rows.action, forward.RESIZE_EVENT)
+            actions.open_event(rows.session, rows.action, forward.FINISH_EVENT, ctx.destination.host)
+        return {}
+
+    def undo(self, ctx: Context) -> None:
+        """Status `migrating`."""
+        fault = failure(ctx)
+        with cell_rows(ctx, ctx.move.source_cell) as rows:
+            rows.change_status(MigrationStatus.POST_MIGRATING, MigrationStatus.MIGRATING)
+            fail_event(rows, forward.FINISH_EVENT, fault)
+
+
+class ShowTarget(Step):
+    """The copy is made whole and visible in one transaction."""
+
+    does = "let the copy name the destination, and show it"
+    undoes = "hide it again, once what was written there was brought back"
+    leaves = NOTHING
+
+    def perform(self, ctx: Context) -> dict[str, Any]:
+        """Host, flavor and zone of the destination, `resize_finish`, `post-migrating`, and what users wrote since."""
+        record, chosen = before(ctx.move), ctx.destination
+        reserved = reserved_on(ctx, chosen.host)
+        with ctx.run.cells.database(ctx.move.source_cell).read() as session:
+            source = copies.read(session, ctx.move.server)
+        with claimed_rows(ctx, chosen.cell) as rows:
+            carried = other_copy.complete(ctx, rows, source)
+            switch(rows, record, hidden_place(ctx), target_place(ctx, rows), record.old_flavor, record.new_flavor)
+            changed_flavors(rows, cur=record.new_flavor, old=record.old_flavor)
+            rows.change(
+                task_state=(TaskState.RESIZE_MIGRATED, TaskState.RESIZE_FINISH), hidden=(OneOf((True, *SHOWN)), False)
+            )
+            rows.change_status(MigrationStatus.PRE_MIGRATING, MigrationStatus.POST_MIGRATING)
+            usage.recompute(rows.session, chosen.host, reserved=reserved)
+        return carried
+
+    def undo(self, ctx: Context) -> None:
+        """Hidden, with the source's name."""
+        record, chosen = before(ctx.move), ctx.destination
+        reserved = reserved_on(ctx, chosen.host)
+        other_copy.carry(ctx, chosen.cell, ctx.move.source_cell)
+        with claimed_rows(ctx, chosen.cell) as rows:
+            other_copy.pass_deletion_on(ctx, rows, ctx.move.source_cell)
+            switch(rows, record, target_place(ctx, rows), hidden_place(ctx), record.new_flavor, record.old_flavor)
+            changed_flavors(rows, cur=record.old_flavor, old=None)
+            rows.change(
+                task_state=(OneOf((TaskState.RESIZE_FINISH, TaskState.DELETING)), TaskState.RESIZE_MIGRATED),
+                hidden=(OneOf((True, *SHOWN)), True),
+            )
+            rows.change_status(MigrationStatus.POST_MIGRATING, MigrationStatus.PRE_MIGRATING)
+            usage.recompute(rows.session, chosen.host, reserved=reserved)
+
+
+class SwitchMapping(Step):
+    """From here on the server lives in the other cell."""
+
+    does = "map the server to the other cell"
+    undoes = "map it to its own cell again"
+    leaves = Leaves(
+        {
+            "task_state": TaskState.RESIZE_FINISH,
+            "side": Side.DESTINATION,
+            "zone": Side.DESTINATION,
+            "cur": Flavor.NEW,
+            "old": Flavor.OLD,
+        },
+        {
+            "task_state": TaskState.RESIZE_MIGRATED,
+            "side": Side.SOURCE,
+            "zone": Side.SOURCE,
+            "cur": Flavor.OLD,
+            "old": None,
+        },
+    )
+
+    def perform(self, ctx: Context) -> dict[str, Any]:
+        """One row of the API database."""
+        with api_rows(ctx) as session:
+            mappings.switch(session, ctx.move.server, ctx.move.source_cell, ctx.destination.cell)
+        return {}
+
+    def undo(self, ctx: Context) -> None:
+        """The same row back."""
+        with api_rows(ctx) as session:
+            mappings.switch(session, ctx.move.server, ctx.destination.cell, ctx.move.source_cell, deleting=True)
+
+
+class CarryLateWrites(Step):
+    """A request that read the mapping before the switch may have written the source's rows after they were read."""
+
+    does = "bring what users wrote late in the source's cell over to the target's"
+    undoes = "bring what they wrote in the target's back"
+    leaves = NOTHING
+
+    def perform(self, ctx: Context) -> dict[str, Any]:
+        """From the source's copy to the target's."""
+        return other_copy.carry(ctx, ctx.move.source_cell, ctx.destination.cell)
+
+    def undo(self, ctx: Context) -> None:
+        """From the target's copy to the source's."""
+        other_copy.carry(ctx, ctx.destination.cell, ctx.move.source_cell)
+
+
+class HideSource(Step):
+    """The copy that is left stands at rest, names no host of its cell, and is in no list."""
+
+    does = "hide the source's rows"
+    undoes = "show them again"
+    leaves = NOTHING
+
+    def perform(self, ctx: Context) -> dict[str, Any]:
+        """Hidden, with the destination's name and flavor.old, by which the source still counts its part."""
+        record = before(ctx.move)
+        reserved = reserved_on(ctx)
+        with claimed_rows(ctx, ctx.move.source_cell) as rows:
+            hide_source(ctx, rows)
+            changed_flavors(rows, old=record.old_flavor)
+            other_copy.forget_consoles(rows)
+            usage.recompute(rows.session, ctx.move.source_host, reserved=reserved)
+        return {}
+
+    def undo(self, ctx: Context) -> None:
+        """Visible, on the source."""
+        record = before(ctx.move)
+        reserved = reserved_on(ctx)
+        with claimed_rows(ctx, ctx.move.source_cell) as rows:
+            show_source(ctx, rows)
+            changed_flavors(rows, old=None)
+            usage.recompute(rows.session, ctx.move.source_host, record.node, reserved=reserved)
+
+
+class FinishSourceRecords(Step):
+    """The source's copy tells the same of the move as the other one, which has all that users wrote."""
+
+    does = "close the move's events in the source's cell, and bring over what users wrote there late"
+    no_undo = "past the point of no return"
+    leaves = NOTHING
+
+    def perform(self, ctx: Context) -> dict[str, Any]:
+        """Close what is open there."""
+        carried = other_copy.carry(ctx, ctx.move.source_cell, ctx.destination.cell)
+        with cell_rows(ctx, ctx.move.source_cell) as rows:
+            actions.close_event(rows.session, rows.action, forward.FINISH_EVENT)
+        return carried
+
+
+def require_at_source(ctx: Context, rows: Rows) -> None:
+    """Raise Conflict unless the source's rows stand as this move left them: on its host, off, in the move's task."""
+    source = ctx.move.source_host
+    rows.change(
+        host=(source, source),
+        task_state=(TaskState.RESIZE_MIGRATED, TaskState.RESIZE_MIGRATED),
+        power_state=(PowerState.SHUTDOWN, PowerState.SHUTDOWN),
+    )
+
+
+def hide_source(ctx: Context, rows: Rows) -> None:
+    """Let the source's rows be hidden, with the names of the destination, which are names of the other cell."""
+    record, chosen = before(ctx.move), ctx.destination
+    rows.change(
+        host=(ctx.move.source_host, chosen.host),
+        node=(record.node, chosen.node),
+        compute_id=(record.compute_id, None),
+        task_state=(TaskState.RESIZE_MIGRATED, TaskState.RESIZE_MIGRATED),
+        power_state=(PowerState.SHUTDOWN, PowerState.SHUTDOWN),
+        hidden=(OneOf((True, *SHOWN)), True),
+    )
+
+
+def show_source(ctx: Context, rows: Rows) -> None:
+    """Let the source's rows be visible again, on the source."""
+    record, chosen = before(ctx.move), ctx.destination
+    rows.change(
+        host=(chosen.host, ctx.move.source_host),
+        node=(chosen.node, record.node),
+        compute_id=(None, record.compute_id),
+        hidden=(OneOf((True, *SHOWN)), False),
+    )
+
+
+def hidden_place(ctx: Context) -> Place:
+    """Where the hidden copy in the target cell says that the server is: on its source, without a number."""
+    record = before(ctx.move)
+    return Place(ctx.move.source_host, record.node, None, record.availability_zone)
+
+
+def target_place(ctx: Context, rows: Rows) -> Place:
+    """Where the visible copy in the target cell says that the server is."""
+    chosen = ctx.destination
+    node = compute_node(rows.session, chosen.host)
+    return Place(chosen.host, chosen.node, node.id, availability_zone(ctx, chosen.host))

@@ -1,0 +1,215 @@
+"""The record steps that end a move into another cell: confirm removes the source's copy, revert shows it again."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from droveway.flows.before import before
+from droveway.flows.run import Context
+from droveway.flows.stands import NOTHING, Flavor, Leaves, Side
+from droveway.flows.step import Step
+from droveway.flows.steps import attached
+from droveway.flows.steps.records import crossing, other_copy
+from droveway.flows.steps.records.revert import REVERT_EVENTS
+from droveway.flows.steps.rows import Rows, api_rows, cell_rows, claimed_rows, failure, reserved_on, task
+from droveway.persistence.compare_and_swap import OneOf
+from droveway.persistence.nova import actions, copies, mappings, usage
+from droveway.persistence.nova.vm_states import MigrationStatus, PowerState, TaskState, VmState
+
+_REVERTED_OR_DELETED: Final = OneOf((TaskState.RESIZE_REVERTING, TaskState.DELETING))
+
+
+class CheckSourceRecords(Step):
+    """The hidden copy has to stand as the forward flow left it."""
+
+    does = "check the hidden rows in the source's cell, and bring over what users wrote there late"
+    no_undo = "what users wrote stays"
+    leaves = NOTHING
+
+    def perform(self, ctx: Context) -> dict[str, Any]:
+        """Raises Conflict where somebody has changed what the move left there."""
+        with cell_rows(ctx, ctx.move.source_cell) as rows:
+            host = ctx.destination.host
+            rows.change(
+                host=(host, host),
+                hidden=(True, True),
+                task_state=(TaskState.RESIZE_MIGRATED, TaskState.RESIZE_MIGRATED),
+                power_state=(PowerState.SHUTDOWN, PowerState.SHUTDOWN),
+            )
+            rows.change_status(MigrationStatus.POST_MIGRATING, MigrationStatus.POST_MIGRATING)
+        return other_copy.carry(ctx, ctx.move.source_cell, ctx.destination.cell)
+
+
+class RemoveSourceRecords(Step):
+    """Confirm: the server lives in the other cell alone."""
+
+    does = "remove the hidden rows from the source's cell"
+    no_undo = "past the point of no return"
+    leaves = NOTHING
+
+    def perform(self, ctx: Context) -> dict[str, Any]:
+        """All rows, physically, in bounded transactions."""
+        other_copy.remove(ctx, ctx.move.source_cell, ctx.destination.cell)
+        return {}
+
+
+class HandOverTarget(Step):
+    """The last look at the target's rows before the source's are shown again."""
+
+    does = "compare the rows in the target's cell"
+    no_undo = "it only reads"
+    leaves = NOTHING
+
+    def perform(self, ctx: Context) -> dict[str, Any]:
+        """Raises Conflict where somebody has changed what the revert left."""
+        attached.require_on(ctx, ctx.move.source_host)
+        with cell_rows(ctx, ctx.destination.cell) as rows:
+            _require_at_target(ctx, rows)
+        return {}
+
+
+class ShowSource(Step):
+    """The source's copy is made whole and visible in one transaction."""
+
+    does = "show the source's rows again, with what was changed since"
+    undoes = "hide them"
+    leaves = NOTHING
+
+    def perform(self, ctx: Context) -> dict[str, Any]:
+        """Host of the source, `resized` in task `resize_reverting`, so that users see REVERT_RESIZE."""
+        record, move = before(ctx.move), ctx.move
+        reserved = reserved_on(ctx)
+        with ctx.run.cells.database(ctx.destination.cell).read() as session:
+            target = copies.read(session, move.server)
+        with claimed_rows(ctx, move.source_cell) as rows:
+            carried = other_copy.complete(ctx, rows, target)
+            crossing.show_source(ctx, rows)
+            rows.change(
+                vm_state=(record.vm_state, VmState.RESIZED),
+                task_state=(TaskState.RESIZE_MIGRATED, TaskState.RESIZE_REVERTING),
+                power_state=(PowerState.SHUTDOWN, PowerState.SHUTDOWN),
+            )
+            rows.change_status(MigrationStatus.POST_MIGRATING, MigrationStatus.REVERTING)
+            usage.recompute(rows.session, move.source_host, reserved=reserved)
+            actions.close_event(rows.session, rows.action, REVERT_EVENTS[0])
+            actions.open_event(rows.session, rows.action, REVERT_EVENTS[1], move.source_host)
+        return carried
+
+    def undo(self, ctx: Context) -> None:
+        """As the forward flow left them, once what was written there was brought to the target's."""
+        record, move = before(ctx.move), ctx.move
+        fault = failure(ctx)
+        other_copy.carry(ctx, move.source_cell, ctx.destination.cell)
+        reserved = reserved_on(ctx)
+        with claimed_rows(ctx, move.source_cell) as rows:
+            other_copy.pass_deletion_on(ctx, rows, ctx.destination.cell)
+            rows.change(
+                vm_state=(VmState.RESIZED, record.vm_state),
+                task_state=(_REVERTED_OR_DELETED, TaskState.RESIZE_MIGRATED),
+            )
+            crossing.hide_source(ctx, rows)
+            rows.change_status(MigrationStatus.REVERTING, MigrationStatus.POST_MIGRATING)
+            actions.fail(rows.session, rows.action, fault.message if fault else None)
+            usage.recompute(rows.session, move.source_host, reserved=reserved)
+
+
+class SwitchMapping(Step):
+    """From here on the server lives in its own cell again."""
+
+    does = "map the server to its own cell again"
+    undoes = "map it to the other cell"
+    leaves = Leaves(
+        {"side": Side.SOURCE, "cur": Flavor.OLD},
+        {"side": Side.DESTINATION, "cur": Flavor.NEW},
+    )
+
+    def perform(self, ctx: Context) -> dict[str, Any]:
+        """One row of the API database."""
+        with api_rows(ctx) as session:
+            mappings.switch(session, ctx.move.server, ctx.destination.cell, ctx.move.source_cell, deleting=True)
+        return {}
+
+    def undo(self, ctx: Context) -> None:
+        """The same row back."""
+        with api_rows(ctx) as session:
+            mappings.switch(session, ctx.move.server, ctx.move.source_cell, ctx.destination.cell, deleting=True)
+
+
+class CarryLateWrites(Step):
+    """A request that read the mapping before the switch may have written the target's rows after they were read."""
+
+    does = "bring what users wrote late in the target's cell over to the source's"
+    undoes = "bring what they wrote in the source's back"
+    leaves = NOTHING
+
+    def perform(self, ctx: Context) -> dict[str, Any]:
+        """From the target's copy to the source's."""
+        return other_copy.carry(ctx, ctx.destination.cell, ctx.move.source_cell)
+
+    def undo(self, ctx: Context) -> None:
+        """From the source's copy to the target's."""
+        other_copy.carry(ctx, ctx.move.source_cell, ctx.destination.cell)
+
+
+class HideTarget(Step):
+    """The copy that is left in the target's cell stands at rest until it is removed."""
+
+    does = "hide the rows in the target's cell"
+    undoes = "show them again"
+    leaves = NOTHING
+
+    def perform(self, ctx: Context) -> dict[str, Any]:
+        """Hidden, with the source's name."""
+        record, chosen = before(ctx.move), ctx.destination
+        reserved = reserved_on(ctx, chosen.host)
+        with claimed_rows(ctx, chosen.cell) as rows:
+            other_copy.pass_deletion_on(ctx, rows, ctx.move.source_cell)
+            shown, hidden = crossing.target_place(ctx, rows), crossing.hidden_place(ctx)
+            rows.change(
+                host=(shown.host, hidden.host),
+                node=(shown.node, hidden.node),
+                compute_id=(shown.compute_id, None),
+                task_state=(_REVERTED_OR_DELETED, TaskState.RESIZE_REVERTING),
+                power_state=(PowerState.SHUTDOWN, PowerState.SHUTDOWN),
+                hidden=(OneOf((True, *crossing.SHOWN)), True),
+            )
+            other_copy.forget_consoles(rows)
+            usage.recompute(rows.session, chosen.host, record.node, reserved=reserved)
+        return {}
+
+    def undo(self, ctx: Context) -> None:
+        """Visible, on the destination."""
+        chosen = ctx.destination
+        reserved = reserved_on(ctx, chosen.host)
+        with claimed_rows(ctx, chosen.cell) as rows:
+            shown, hidden = crossing.target_place(ctx, rows), crossing.hidden_place(ctx)
+            rows.change(
+                host=(hidden.host, shown.host),
+                node=(hidden.node, shown.node),
+                compute_id=(None, shown.compute_id),
+                hidden=(OneOf((True, *crossing.SHOWN)), False),
+            )
+            usage.recompute(rows.session, chosen.host, reserved=reserved)
+
+
+class RemoveTargetRecords(Step):
+    """Revert: the server lives in its own cell alone."""
+
+    does = "remove the hidden rows from the target's cell"
+    no_undo = "past the point of no return"
+    leaves = NOTHING
+
+    def perform(self, ctx: Context) -> dict[str, Any]:
+        """All rows, physically, in bounded transactions."""
+        other_copy.remove(ctx, ctx.destination.cell, ctx.move.source_cell)
+        return {}
+
+
+def _require_at_target(ctx: Context, rows: Rows) -> None:
+    host = ctx.destination.host
+    rows.change(
+        host=(host, host),
+        task_state=task(rows, TaskState.RESIZE_REVERTING, TaskState.RESIZE_REVERTING),
+        power_state=(PowerState.SHUTDOWN, PowerState.SHUTDOWN),
+    )
+    rows.change_status(MigrationStatus.REVERTING, MigrationStatus.REVERTING)

@@ -1,0 +1,194 @@
+"""The copy of a server's rows in the cell that its mapping does not name: what it must be, and how it goes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import sqlalchemy as sa
+
+from droveway.errors import Fenced, StepError
+from droveway.flows.steps.rows import Rows, cell_rows, claimed_rows, holding_claim, reserved_on
+from droveway.persistence.compare_and_swap import OneOf
+from droveway.persistence.nova import (
+    carried_actions,
+    copies,
+    copy_removal,
+    late_writes,
+    mappings,
+    servers,
+    usage,
+)
+from droveway.persistence.nova.cell import ConsoleAuthToken, Instance, InstanceSystemMetadata
+from droveway.persistence.nova.cells import FENCE_KEY, MOVE_KEY
+from droveway.persistence.nova.vm_states import TaskState
+
+if TYPE_CHECKING:
+    from sqlalchemy import orm
+
+    from droveway.flows.run import Context
+
+ROWS: Final = 500
+"""So many rows one transaction removes at most."""
+
+DIGESTS: Final = "digests"
+"""In the results of steps that compare both copies: what users may write, each as a digest."""
+
+_SERVER: Final[sa.BindParameter[str]] = sa.bindparam("server")
+_ROW: Final = sa.select(Instance).where(Instance.uuid == _SERVER).with_for_update()
+_MARKS: Final = sa.select(InstanceSystemMetadata.key, InstanceSystemMetadata.value).where(
+    InstanceSystemMetadata.instance_uuid == _SERVER,
+    InstanceSystemMetadata.key.in_((FENCE_KEY, MOVE_KEY)),
+    InstanceSystemMetadata.deleted == 0,
+)
+_TOKENS: Final = sa.delete(ConsoleAuthToken).where(ConsoleAuthToken.instance_uuid == _SERVER)
+
+
+class Standing(NamedTuple):
+    """What a cell has of a server, behind a lock."""
+
+    hidden: bool
+    deleted: bool
+    epoch: str | None
+    move: str | None
+    """The move that made the copy, as long as a flow of it runs."""
+    known: bool
+    """Whether the copy has the migration of the move that asks."""
+
+
+def find(session: orm.Session, server: str, move: str) -> Standing | None:
+    """Read and lock what the cell has of the server; None where it has nothing."""
+    row = session.scalar(_ROW, {"server": server})
+    if row is None:
+        return None
+    marks = {row.key: row.value for row in session.execute(_MARKS, {"server": server})}
+    known = servers.migration(session, move) is not None
+    return Standing(bool(row.hidden), bool(row.deleted), marks.get(FENCE_KEY), marks.get(MOVE_KEY), known)
+
+
+def is_own(ctx: Context, found: Standing) -> bool:
+    """Tell whether that is the hidden copy of this move."""
+    return found.hidden and not found.deleted and (found.move == ctx.move.id or found.known)
+
+
+def require_own(ctx: Context, found: Standing, cell: str) -> None:
+    """Raise StepError (``second-copy``) unless that is the hidden copy of this move, under this claim's fence."""
+    if is_own(ctx, found):
+        if found.epoch != str(ctx.run.epoch):
+            raise Fenced(f"epoch {ctx.run.epoch} no longer stands for server {ctx.move.server} in cell {cell}")
+        return
+    what = "soft-deleted" if found.deleted else "hidden" if found.hidden else "visible"
+    whose = f" of move {found.move}" if found.move else ""
+    raise StepError(
+        f"cell {cell} has rows of server {ctx.move.server_name} already, {what}{whose}, which this move did not make: "
+        "droveway audit says what they are and how they go",
+        code="second-copy",
+    )
+
+
+def carry(ctx: Context, source: str, target: str) -> dict[str, Any]:
+    """Bring what users wrote in the source cell's copy alone over to the target cell's.
+
+    Returns the digests by which the next carry tells which copy was changed, and the keys that were in both.  A cell
+    that has no copy any more has nothing to bring.
+    """
+    with ctx.run.cells.database(source).read() as session:
+        if servers.is_gone(session, ctx.move.server):
+            return {}
+        theirs = copies.read(session, ctx.move.server)
+    with claimed_rows(ctx, target) as rows:
+        return _carry_into(ctx, rows, theirs, mapped=target == ctx.cell)
+
+
+def complete(ctx: Context, rows: Rows, theirs: copies.Copy) -> dict[str, Any]:
+    """Let the copy that is about to be shown have all that the other one has, the flow's own action too.
+
+    Returns as `carry` does.
+    """
+    carried = _carry_into(ctx, rows, theirs, mapped=False, action=rows.action.request_id)
+    copies.give_attachments(rows.session, theirs)
+    return carried
+
+
+def _carry_into(
+    ctx: Context, rows: Rows, theirs: copies.Copy, *, mapped: bool, action: str | None = None
+) -> dict[str, Any]:
+    """Write what is to go over; ``mapped``: whether the server is mapped to that copy, which then wins."""
+    ours = copies.read(rows.session, ctx.move.server)
+    values = (late_writes.values(theirs), late_writes.values(ours))
+    found = late_writes.carry(*values, _known(ctx), target_is_mapped=mapped)
+    late_writes.write(rows.session, ctx.move.server, late_writes.changes(theirs, ours, found.takes))
+    carried_actions.carry(rows.session, theirs, action)
+    return {DIGESTS: found.known, **({"clashes": list(found.clashes)} if found.clashes else {})}
+
+
+def _known(ctx: Context) -> dict[str, str]:
+    """Find the digests that the last carry of the move left, or its first copy."""
+    for run in reversed(ctx.run.step_runs()):
+        if run.result is not None and DIGESTS in run.result:
+            return dict(run.result[DIGESTS])
+    return {}
+
+
+def remove(ctx: Context, cell: str, other: str, *, undo: bool = False) -> None:
+    """Remove this move's copy from the cell, row by row and for good; done when none is there.
+
+    What users wrote there late is brought over first.  An ``undo`` leaves a copy alone that this move did not make.
+
+    Raises StepError (``last-copy``) unless the mapping names the ``other`` cell, which has the server whole, or the
+    server was deleted.
+    """
+    move = ctx.move
+    reserved = reserved_on(ctx)
+    if undo and not _made_by(ctx, cell):
+        return
+    with ctx.run.cells.database(other).read() as session:
+        lives = not servers.is_gone(session, move.server)
+    if lives:
+        carry(ctx, cell, other)
+    left = True
+    while left:
+        _require_other(ctx, cell, other)
+        with holding_claim(ctx, ctx.run.cells.database(cell).write()) as session:
+            found = find(session, move.server, move.id)
+            if found is None:
+                return
+            require_own(ctx, found, cell)
+            left = copy_removal.remove(session, move.server, at_most=ROWS)
+            if not left:
+                usage.recompute(session, move.source_host, ctx.destination.host, reserved=reserved)
+
+
+def pass_deletion_on(ctx: Context, rows: Rows, other: str) -> None:
+    """Let the copy in the ``other`` cell say that the server is being deleted, where the one to be hidden says so."""
+    if rows.instance.task_state != TaskState.DELETING:
+        return
+    with cell_rows(ctx, other) as there:
+        there.change(task_state=(OneOf((there.instance.task_state,)), TaskState.DELETING))
+
+
+def forget_consoles(rows: Rows) -> None:
+    """Remove the rights to open the server's console: they name a host that the guest leaves."""
+    rows.session.execute(_TOKENS, {"server": rows.instance.uuid})
+
+
+def _made_by(ctx: Context, cell: str) -> bool:
+    """Tell whether the cell has a copy that this move made."""
+    with ctx.run.cells.database(cell).write() as session:
+        found = find(session, ctx.move.server, ctx.move.id)
+    return found is not None and is_own(ctx, found)
+
+
+def _require_other(ctx: Context, cell: str, other: str) -> None:
+    server = ctx.move.server
+    with ctx.run.api.read() as session:
+        mapped = mappings.cell_of(session, server)
+    with ctx.run.cells.database(other).read() as session:
+        gone = servers.is_gone(session, server)
+        hidden = not gone and bool(servers.find(session, server).hidden)
+    if mapped == cell or hidden or (gone and not ctx.move.delete_requested):
+        raise StepError(
+            f"the rows of server {ctx.move.server_name} in cell {cell} may be the only ones, so they are not removed: "
+            f"it is mapped to cell {mapped or 'none'}, and cell {other} has "
+            f"{'none of it' if gone else 'a hidden copy' if hidden else 'a visible copy'}",
+            code="last-copy",
+        )
