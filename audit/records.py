@@ -139,6 +139,11 @@ class MoveRow:
         return self.state in ENDED
 
     @property
+    def between_cells(self) -> bool:
+        """Whether it leads from one cell into another, so that each may have rows of its server."""
+        return self.dest_cell not in (None, self.source_cell)
+
+    @property
     def stage(self) -> State:
         """Its state; while it needs an operator, the one that it was parked from."""
         return self.parked_from or State.RUNNING if self.state is State.NEEDS_OPERATOR else self.state

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from droveway.audit.findings import Finding, Kind, update
@@ -24,6 +24,13 @@ _EXPECTED: Final = {
     State.REVERTING: frozenset({MigrationStatus.FINISHED, MigrationStatus.REVERTING, MigrationStatus.REVERTED}),
 }
 """Which statuses a move's state allows; a forward flow allows all but those of confirm and revert."""
+_ARRIVED: Final = frozenset({MigrationStatus.POST_MIGRATING})
+_EXPECTED_OF_COPY: Final = {
+    State.VERIFYING: _ARRIVED,
+    State.CONFIRMING: _ARRIVED,
+    State.REVERTING: _ARRIVED | {MigrationStatus.REVERTING},
+}
+"""The same of the hidden copy that a move between cells keeps where the server is not mapped."""
 
 
 def check(snapshot: Snapshot) -> Iterator[Finding]:
@@ -33,8 +40,8 @@ def check(snapshot: Snapshot) -> Iterator[Finding]:
         if move is None:
             if row.status not in ENDED_MIGRATIONS:
                 yield _finding(row, f"is {row.status}, and no move in the journal owns it", MigrationStatus.ERROR)
-        elif not _agrees(move, row.status):
-            wanted = " or ".join(sorted(_EXPECTED.get(move.stage, {MigrationStatus.MIGRATING})))
+        elif not _agrees(move, row.status, expected := _expected(snapshot, move, row)):
+            wanted = " or ".join(sorted(expected.get(move.stage, {MigrationStatus.MIGRATING})))
             text = f"is {row.status}, but the move is {move.state}, so it should be {wanted}"
             yield _finding(row, text, None if not move.ended else min(_EXPECTED[move.stage]))
     for standing in snapshot.standings.values():
@@ -52,11 +59,18 @@ def check(snapshot: Snapshot) -> Iterator[Finding]:
         )
 
 
-def _agrees(move: MoveRow, status: str) -> bool:
+def _expected(snapshot: Snapshot, move: MoveRow, row: MigrationRow) -> Mapping[State, frozenset[str]]:
+    standing = snapshot.standings.get(move.server)
+    main = standing.row if standing is not None else None
+    is_copy = move.between_cells and not move.ended and main is not None and main.cell != row.cell
+    return _EXPECTED_OF_COPY if is_copy else _EXPECTED
+
+
+def _agrees(move: MoveRow, status: str, expected: Mapping[State, frozenset[str]]) -> bool:
     if move.delete_requested or kinds.of(move.kind).deletes:
         return True
-    expected = _EXPECTED.get(move.stage)
-    return status in expected if expected is not None else status not in ENDING_MIGRATIONS
+    wanted = expected.get(move.stage)
+    return status in wanted if wanted is not None else status not in ENDING_MIGRATIONS
 
 
 def _finding(row: MigrationRow, text: str, status: str | None) -> Finding:

@@ -45,12 +45,17 @@ def _copies(snapshot: Snapshot) -> Iterator[Finding]:
     for server, rows in snapshot.rows_of.items():
         standing = snapshot.standings[server]
         move = standing.move
-        both = {move.source_cell, move.dest_cell} if move is not None else set()
+        both = {move.source_cell, move.dest_cell} if move is not None and move.between_cells else set()
         for row in rows:
-            excused = len(both) > 1 and row.cell in both
-            if row.hidden and not excused:
+            excused = row.cell in both
+            main = row is standing.row
+            if excused and standing.phase is Phase.VERIFYING and bool(row.hidden) == main:
+                text = f"{row.name or server} is mapped to cell {row.cell}, where its row is hidden"
+                if not main:
+                    text = f"{row.name or server} has a visible row in cell {row.cell}, to which it is not mapped"
+            elif row.hidden and not excused:
                 text = f"{row.name or server} has a hidden row in cell {row.cell}, and no move between cells owns it"
-            elif row is not standing.row and not excused:
+            elif not main and not excused:
                 text = f"{row.name or server} has a second row in cell {row.cell}"
             else:
                 continue
@@ -59,7 +64,9 @@ def _copies(snapshot: Snapshot) -> Iterator[Finding]:
             copy: dict[str, str | int] = (
                 {"uuid": server, "hidden": 1} if row.hidden else {"uuid": server, "host": row.host or ""}
             )
-            mend = shown if row.hidden and len(rows) == 1 else delete("instances", copy)
+            mend = shown if row.hidden and (main or len(rows) == 1) else delete("instances", copy)
+            if excused:
+                mend = update("instances", {"uuid": server}, {"hidden": 0 if main else 1})
             yield Finding(Kind.ROW, server, text, mend, row.host or "", server, standing.move_id)
 
 
