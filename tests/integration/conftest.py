@@ -30,6 +30,7 @@ LONGEST = (
     "test_soak",
     "test_crash_image_backed",
     "test_crash_volume_backed",
+    "test_crash_between_cells",
     "test_chaos",
     "test_crash_same_host",
     "test_database_faults",

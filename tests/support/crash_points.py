@@ -6,7 +6,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -16,23 +16,29 @@ from droveway.flows.graph import Graph
 KINDS: Final = ("resize", "confirm", "revert", "delete")
 """Every kind of flow; resize and migrate are one graph, so that one of them will do."""
 
-EVERY: Final = tuple(word for kind in KINDS for word in ("--kind", kind))
+KINDS_BETWEEN: Final = ("cross_cell_resize", "cross_cell_confirm", "cross_cell_revert")
+"""Likewise every kind that leads from one cell into another, or ends such a move."""
 
 SEEDS: Final = {"three-hosts": 1, "volume-backed": 2, "one-host": 3}
 """Cloud → what its fixed sample of single faults is chosen by; `tools/matrix --full` runs every one of them."""
+
+BETWEEN: Final = "two-cells"
+"""The cloud of two cells of which there is a fixed sample."""
 
 END: Final = "end_of_flow"
 """What a kill is called that comes once the last result was stored."""
 
 AROUND: Final = ("before", "after", "stored")
 
-SILENT: Final = {("confirm", "revert")}
+SILENT: Final = {("confirm", "revert"), ("cross_cell_confirm", "revert")}
 """Ways on which nothing is asked of a host or of a service: there is nothing to be killed between."""
 
 
 def sample(cloud: str) -> tuple[str, ...]:
     """Return the words with which `tools/matrix` runs the cloud's fixed sample."""
-    return ("--cloud", cloud, *EVERY, "--cover", "--seed", str(SEEDS[cloud]))
+    kinds, seed = (KINDS_BETWEEN, 4) if cloud == BETWEEN else (KINDS, SEEDS[cloud])
+    every = tuple(word for kind in kinds for word in ("--kind", kind))
+    return ("--cloud", cloud, *every, "--cover", "--seed", str(seed))
 
 
 def assert_converged(record: Callable[[str, object], None], *arguments: str) -> list[str]:
@@ -52,12 +58,12 @@ def assert_converged(record: Callable[[str, object], None], *arguments: str) -> 
     record("crash points", (points, converged, leaks))
     assert (done.returncode, leaks) == (0, 0), done.stdout + done.stderr
     assert points == converged > 0
-    ran = re.findall(r"^([a-z]+:\S+)  [a-z-]+  [\d.]+ s(?:  met)?$", done.stdout, re.MULTILINE)
+    ran = re.findall(r"^([a-z_]+:\S+)  [a-z-]+  [\d.]+ s(?:  met)?$", done.stdout, re.MULTILINE)
     assert len(set(ran)) == points, done.stdout
     return ran
 
 
-def unmet(ran: Iterable[str], *, alternates: bool = True) -> list[str]:
+def unmet(ran: Iterable[str], *, alternates: bool = True, kinds: Sequence[str] = KINDS) -> list[str]:
     """Name what the points leave out: a step of any graph that no kill meets, or what never happens to a flow.
 
     What there is to meet is read from the graphs of all versions.  ``alternates``: there is a second destination.
@@ -71,7 +77,7 @@ def unmet(ran: Iterable[str], *, alternates: bool = True) -> list[str]:
                 killed.add((kind, way, step))
     missing = []
     for graph in registry.GRAPHS.values():
-        for way, steps in _ways(graph, alternates=alternates) if graph.kind in KINDS else ():
+        for way, steps in _ways(graph, alternates=alternates) if graph.kind in kinds else ():
             flow = (graph.kind, way)
             missing += [f"{graph.kind}@{graph.version}:{way}:{step}" for step in steps if (*flow, step) not in killed]
             missing += [":".join((*flow, *what)) for what in _happens(graph, way) if (*flow, *what) not in happened]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import collections
 import re
+from pathlib import Path
 
 import pytest
 from proofs.crash import points as crash_points
+from proofs.matrix import clouds as matrix_clouds
 from proofs.matrix import command as matrix
 from proofs.matrix import full as matrix_full
 from proofs.matrix import table as matrix_table
@@ -35,16 +37,28 @@ def test_the_page_counts_each_point_in_its_cell() -> None:
     assert len(rows) == 3
 
 
-def test_the_page_is_of_the_graphs_that_there_are() -> None:
+@pytest.mark.parametrize(
+    ("path", "cloud", "command"),
+    [
+        (matrix_full.PAGE, matrix_clouds.CLOUDS[0], "tools/matrix --full"),
+        (matrix_full.BETWEEN_PAGE, matrix_clouds.BETWEEN[0], "tools/matrix --full --between"),
+    ],
+)
+def test_the_page_is_of_the_graphs_that_there_are(path: Path, cloud: str, command: str) -> None:
     """A graph that has changed since is run by `tools/matrix --full` before it is published: until then it is older."""
-    page = matrix_full.PAGE.read_text(encoding="utf-8")
+    page, kinds = path.read_text(encoding="utf-8"), matrix_clouds.kinds_in(cloud)
     ran = re.findall(r"^- (``(\w+)@\d+`` \w+)$", page, re.MULTILINE)
     other = {graph for graph, _ in ran} - {matrix_table.named(graph) for graph in registry.GRAPHS.values()}
-    missing = set(registry.kinds()) - {kind for _, kind in ran}
-    then = "run tools/matrix --full, which writes the page anew"
-    assert not other, f"docs/crash-matrix.rst is of graphs that are no more: {', '.join(sorted(other))}; {then}"
-    assert not missing, f"docs/crash-matrix.rst knows nothing of {', '.join(sorted(missing))}: {then}"
-    assert [kind for _, kind in ran] == registry.kinds(), then
+    missing = set(kinds) - {kind for _, kind in ran}
+    then = f"run {command}, which writes the page anew"
+    assert not other, f"{path.name} is of graphs that are no more: {', '.join(sorted(other))}; {then}"
+    assert not missing, f"{path.name} knows nothing of {', '.join(sorted(missing))}: {then}"
+    assert [kind for _, kind in ran] == kinds, then
+
+
+def test_every_kind_runs_in_some_cloud_and_each_has_a_graph_of_its_own() -> None:
+    ran = {kind for cloud in matrix_clouds.ALL for kind in matrix_clouds.kinds_in(cloud)}
+    assert ran == set(registry.kinds())
     assert len({each.split()[1] for each in matrix_table.graphs()}) == len(registry.kinds())
 
 

@@ -84,6 +84,7 @@ BEFORE = Seen(
     live_rows=["instances"],
     migrations={},
     starts={"host1": 1},
+    copies={},
 )
 
 NEW_DISKS = _disks(root_gb=2, swap_mb=2, swap=BLANK)

@@ -14,6 +14,7 @@ from droveway.flows.put_back import Ran
 from droveway.flows.stands import START, WAITS, Leaves, Power, Side, Stands, Vm
 from droveway.flows.step import Step
 from droveway.flows.steps.hosts.command import HostStep
+from droveway.persistence.journal.kinds import Carries
 
 GRAPHS = list(registry.GRAPHS.values())
 MOVES = [graph for graph in GRAPHS if graph.kind != "delete"]
@@ -30,7 +31,8 @@ def runs(graph: Graph) -> list[Ran]:
 
 
 def begun(graph: Graph) -> Stands:
-    return START if graph.kind in ("resize", "migrate") else dataclasses.replace(WAITS, attempt=1)
+    begins = graph.kind_record.carries is Carries.TO_DESTINATION
+    return START if begins else dataclasses.replace(WAITS, attempt=1)
 
 
 def state(found: Stands) -> ServerState:
@@ -108,7 +110,7 @@ def test_all_undos_lead_back(graph: Graph) -> None:
         if state(became) != state(found):
             check_transition(state(found), state(became))
         found = became
-    if graph.kind in ("resize", "migrate"):
+    if graph.kind_record.carries is Carries.TO_DESTINATION:
         # The migration stays as evidence.
         assert found == dataclasses.replace(START, status="error", attempt=1)
     else:

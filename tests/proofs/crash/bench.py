@@ -51,6 +51,9 @@ How = Literal["asked", "auto", "healthy", "deleted"]
 HOWS: Final = get_args(How)
 POLICIES: Final = ("auto", "healthy")
 
+BETWEEN: Final = "cross_cell_"
+"""How the kinds of flow begin that lead into another cell."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
@@ -89,6 +92,7 @@ class Bench:
         self._answers: dict[str, crash_without.Answers] = {}
         self.without: Effect | None = None
         """The effect that is taken out of the flows of its kind."""
+        self._between = len(spec.cells) > 1
         self.alternates = len(list(spec.hosts())) > 2
         crash_process.apart(lambda: _build(self._root, spec, keep))
         self._rest = snapshot.take(self._root, self._kept / "rest")
@@ -106,8 +110,9 @@ class Bench:
             self._warm_undo()
             self._rest.restore()
             for kind in ("resize", "confirm", "migrate", "revert"):
-                self._go_on(None, functools.partial(crash_judge.submit, self._lab, kind, SERVER))
-            crash_judge.carry(self._books, None, functools.partial(crash_judge.submit, self._books, "migrate", SERVER))
+                self._go_on(None, functools.partial(crash_judge.submit, self._lab, self._named(kind), SERVER))
+            again = functools.partial(crash_judge.submit, self._books, self._named("migrate"), SERVER)
+            crash_judge.carry(self._books, None, again)
             crash_judge.use(self._books, SERVER)
             crash_state.digest(self._books, self._known)
             crash_state.under_way(self._books, self._known)
@@ -120,11 +125,11 @@ class Bench:
     def _warm_undo(self) -> None:
         """What follows a kill, a pause, and a refusal at the point of no return; its end is for the points to judge."""
         self._rest.restore()
-        graph = registry.latest("resize")
+        graph = registry.latest(self._named("resize"))
         first, second, *_ = crash_points.atoms(graph, "revert")
         killed, paused = Spot("execute", first, "kill", "after"), Spot("execute", second, "pause", "after")
         script = Script("revert", (killed, paused), graph.no_return.step_name())
-        crash_process.fork(lambda _leave: self._go_on(script, self._submit("resize")))
+        crash_process.fork(lambda _leave: self._go_on(script, self._submit(graph.kind)))
         self._go_on(script, _nothing)
         crash_judge.lift_hold(self._lab)
         self._go_on(script, _nothing)
@@ -132,7 +137,7 @@ class Bench:
 
     def _warm_deletion(self) -> None:
         """What a delete of a server brings about that waits to be confirmed, and how one looks for what is left."""
-        self._go_on(None, functools.partial(crash_judge.submit, self._lab, "resize", SERVER))
+        self._go_on(None, functools.partial(crash_judge.submit, self._lab, self._named("resize"), SERVER))
         self._go_on(None, functools.partial(crash_judge.submit, self._lab, "delete", SERVER))
         leftovers.of(self._books, crash_judge.latest(self._books).server)
         books.balance(self._books)
@@ -186,13 +191,13 @@ class Bench:
         crash_process.apart(lambda: build.destroy(self._root))
 
     def _base(self, kind: str) -> snapshot.Snapshot:
-        by_policy = kind == kinds.CONFIRM.name and self._how in POLICIES
+        by_policy = kinds.of(kind).ends == kinds.Way.CONFIRM and self._how in POLICIES
         return self._verifying if kinds.of(kind).ends_wait and not by_policy else self._rest
 
     @functools.cached_property
     def _verifying(self) -> snapshot.Snapshot:
         self._rest.restore()
-        crash_process.apart(lambda: crash_judge.carry(self._lab, None, self._submit("resize")))
+        crash_process.apart(lambda: crash_judge.carry(self._lab, None, self._submit(self._named("resize"))))
         return snapshot.take(self._root, self._kept / "verifying")
 
     def _carry_out(self, point: Point) -> dict[str, Any]:
@@ -258,11 +263,15 @@ class Bench:
 
     def _submit(self, kind: str) -> Callable[[], object]:
         submit = functools.partial(crash_judge.submit, self._lab)
-        if kind != kinds.CONFIRM.name or self._how == "asked":
+        if kinds.of(kind).ends != kinds.Way.CONFIRM or self._how == "asked":
             return functools.partial(submit, kind, SERVER)
         if self._how == "deleted":
             return functools.partial(submit, "delete", SERVER)
-        return functools.partial(submit, "resize", SERVER, policy=self._how)
+        return functools.partial(submit, self._named("resize"), SERVER, policy=self._how)
+
+    def _named(self, kind: str) -> str:
+        """Name the kind of flow in this lab: where there are two cells, moves lead from one into the other."""
+        return f"{BETWEEN}{kind}" if self._between else kind
 
     def _note(self, point: Point, script: Script, told: Any) -> None:
         if script.fired() < len(point.spots):

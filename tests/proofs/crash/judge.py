@@ -134,7 +134,7 @@ def _confirm_open(lab: Lab) -> None:
     def confirm() -> None:
         with lab.journal.write() as session:
             for move in moves.open_moves(session):
-                requests.end_wait(session, move, registry.reference("confirm"))
+                requests.end_wait(session, move, registry.reference(kinds.ending(move.kind, "confirm").name))
 
     with lab.journal.read() as session:
         waiting = bool(moves.open_moves(session))
@@ -156,6 +156,7 @@ def _request(lab: Lab, kind: str, server: str) -> moves.Request:
         cell=cell,
         host=instance.host or "",
         old_flavor=flavor,
+        to_cell=next(name for name in lab.cells.names() if name != cell) if kinds.of(kind).crosses_cells else None,
         new_flavor=largest.name if kinds.of(kind).changes_flavor else flavor,
         keep_seconds=lab.conf.confirm.keep_source,
     )
@@ -164,7 +165,7 @@ def _request(lab: Lab, kind: str, server: str) -> moves.Request:
 def _find(lab: Lab, server: str) -> tuple[str, Instance]:
     for cell in lab.cells.names():
         with lab.cells.database(cell).read() as session:
-            row = session.query(Instance).filter_by(display_name=server, deleted=0).one_or_none()
+            row = session.query(Instance).filter_by(display_name=server, deleted=0, hidden=False).one_or_none()
         if row is not None:
             return cell, row
     raise Refused(f"the lab has no server {server}")

@@ -89,6 +89,7 @@ def waits(case: Case) -> Iterator[str]:
     yield from differ("its old_vm_state", case.before.row["vm_state"], case.after.old_vm_state)
     yield from differ("the move's storage", _storage(case), case.move["storage"])
     yield from differ("its migration", "finished", case.after.migrations.get(case.move["id"]))
+    yield from differ("its other copies", _hidden(case), case.after.copies)
     source = case.after.hosts[case.source]
     kept = source.folders.get(SET_ASIDE, {})
     yield from differ(f"what {case.source} set aside", _disks(case.before.hosts[case.source].folders[""]), _disks(kept))
@@ -106,6 +107,7 @@ def settled(case: Case) -> Iterator[str]:
     yield from differ("its migration context", False, case.after.context)
     yield from differ("its old_vm_state", None, case.after.old_vm_state)
     yield from differ("its migration", "confirmed", case.after.migrations.get(case.move["id"]))
+    yield from differ("its other copies", {}, case.after.copies)
     source = case.after.hosts[case.source]
     kept = {name: folder for name, folder in source.folders.items() if name.startswith(KEPT)}
     if case.move["keep_seconds"] and ROOT in case.before.hosts[case.source].folders[""]:
@@ -132,6 +134,7 @@ def gone(case: Case) -> Iterator[str]:
     yield from differ("its volumes", {}, left)
     yield from differ("its ports", {}, case.after.bindings)
     yield from differ("its rows", [], case.after.live_rows)
+    yield from differ("its other copies", {}, case.after.copies)
     yield from differ("its open events", [], case.after.open_events)
     yield from differ("what Placement holds", {"server": {}, "moves": {}}, case.after.allocations)
     yield from differ("its last action", ["delete"], case.after.actions[-1:])
@@ -143,6 +146,10 @@ PURPOSES: Final = {
     "confirm": Purpose(State.DONE, done=settled, undone=waits),
     "revert": Purpose(State.REVERTED, done=as_before, undone=waits),
     "delete": Purpose(State.DONE, done=gone, undone=gone),
+    "cross_cell_resize": Purpose(State.VERIFYING, done=waits, undone=as_before),
+    "cross_cell_migrate": Purpose(State.VERIFYING, done=waits, undone=as_before),
+    "cross_cell_confirm": Purpose(State.DONE, done=settled, undone=waits),
+    "cross_cell_revert": Purpose(State.REVERTED, done=as_before, undone=waits),
 }
 
 
@@ -167,7 +174,7 @@ def _lives_on_destination(case: Case) -> Iterator[str]:
     """The guest, the disks, and all that is attached to the server, on its destination and nowhere else."""
     name, was = case.destination, case.before.hosts[case.source]
     host = case.after.hosts[name]
-    if case.move["kind"] == "migrate" and len({each.store for each in case.after.hosts.values()}) > 1:
+    if case.move["kind"].endswith("migrate") and len({each.store for each in case.after.hosts.values()}) > 1:
         yield from (f"it was migrated to {name}, where it was" for _ in range(name == case.source))
     yield from differ(f"its guest runs on {name}", case.ran, host.running)
     wanted = None if was.guest is None else msgspec.structs.replace(was.guest, **_sizes(case), disks=_names(case))
@@ -217,6 +224,18 @@ def _fitted(case: Case) -> dict[str, Disk]:
     if flavor["swap"]:
         found[SWAP] = Disk(flavor["swap"] * MIB, BLANK)
     return found
+
+
+def _hidden(case: Case) -> dict[str, dict[str, Any]]:
+    """Of a move between cells: the rows that stay in the source's cell until it is confirmed, with no host there."""
+    if case.move.get("dest_cell") == case.move.get("source_cell"):
+        return {}
+    was = case.before.row | {"host": case.destination, "node": case.destination, "compute_id": None}
+    off = {"task_state": "resize_migrated", "power_state": SHUTDOWN, "hidden": 1, "deleted": 0}
+    old, new = case.move["old_flavor"], case.move["new_flavor"]
+    told = {"status": "post-migrating", "dest_compute": case.destination, "dest_compute_id": None, "cross_cell_move": 1}
+    of_move = {"flavors": {"cur": old, "old": old, "new": new}, "context": True, "migration": told, "open_events": []}
+    return {case.move["source_cell"]: was | off | of_move}
 
 
 def _swap_in_rows(case: Case) -> int | None:

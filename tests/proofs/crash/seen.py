@@ -25,6 +25,7 @@ STAMP: Final = 128 * 1024
 _PIECE: Final = 64 * 1024
 
 _COLUMNS: Final = (
+    "display_name",
     "host",
     "node",
     "compute_id",
@@ -112,6 +113,8 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     """By move: the status of its migration."""
     starts: dict[str, int]
     """By host: how often its guest was started there."""
+    copies: dict[str, dict[str, Any]]
+    """By cell that it is not mapped to: the columns of its row there, and whether that is hidden."""
 
 
 def flavor(root: Path, name: str) -> dict[str, int]:
@@ -149,23 +152,26 @@ def stamp(root: Path) -> None:
 
 def find(root: Path, name: str) -> str:
     """The id of the server of this name."""
-    (cell,) = sorted((root / "cells").glob("*.sqlite"))
-    with _open(cell) as rows:
-        return str(_value(rows, "SELECT uuid FROM instances WHERE display_name = ?", name))
+    for cell in sorted((root / "cells").glob("*.sqlite")):
+        with _open(cell) as rows:
+            if found := _value(rows, "SELECT uuid FROM instances WHERE display_name = ?", name):
+                return str(found)
+    raise LookupError(f"no cell has a server {name}")
 
 
 def look(root: Path, server: str) -> Seen:
     """All that there is of the server in the lab."""
     hosts = {path.name: _host(path, server) for path in sorted((root / "hosts").iterdir())}
-    (cell,) = sorted((root / "cells").glob("*.sqlite"))
-    with _open(cell) as rows, _open(root / "api.sqlite") as api, _open(root / "services.sqlite") as services:
+    home = root / "cells" / f"{_cell(root, server)}.sqlite"
+    with _open(home) as rows, _open(root / "api.sqlite") as api, _open(root / "services.sqlite") as services:
         volumes = [row["volume_id"] for row in rows.execute(_VOLUMES, (server,))]
         flavors, context = _extra(rows, server)
         attachments = _attachments(services, server)
         return Seen(
             server=server,
             hosts=hosts,
-            nodes=dict(rows.execute("SELECT host, id FROM compute_nodes WHERE deleted = 0")),
+            nodes=_nodes(root),
+            copies=_copies(root, home, server),
             row=_row(rows, server),
             flavors=flavors | {"spec": _spec(api, server)},
             context=context,
@@ -193,6 +199,28 @@ _SWAP: Final = (
 _OLD_VM_STATE: Final = (
     "SELECT value FROM instance_system_metadata WHERE instance_uuid = ? AND key = 'old_vm_state' AND deleted = 0"
 )
+_MAPPED_TO: Final = (
+    "SELECT name FROM instance_mappings JOIN cell_mappings ON cell_mappings.id = instance_mappings.cell_id"
+    " WHERE instance_uuid = ?"
+)
+_CHILDREN: Final = (
+    ("instance_extra", "instance_uuid"),
+    ("instance_system_metadata", "instance_uuid"),
+    ("instance_metadata", "instance_uuid"),
+    ("instance_info_caches", "instance_uuid"),
+    ("block_device_mapping", "instance_uuid"),
+    ("virtual_interfaces", "instance_uuid"),
+    ("instance_actions", "instance_uuid"),
+    ("instance_faults", "instance_uuid"),
+    ("migrations", "instance_uuid"),
+    ("instance_id_mappings", "uuid"),
+    ("tags", "resource_id"),
+)
+_MIGRATION: Final = (
+    "SELECT status, dest_compute, dest_compute_id, cross_cell_move FROM migrations WHERE instance_uuid = ?"
+    " ORDER BY id DESC LIMIT 1"
+)
+_HAS: Final = 'SELECT 1 FROM "{}" WHERE {} = ?'
 _HELD: Final = (
     "SELECT consumer_id, resource_class_id, used, name FROM allocations"
     " JOIN resource_providers ON resource_providers.id = allocations.resource_provider_id"
@@ -279,6 +307,44 @@ def _data(descriptor: int, size: int) -> Iterator[int]:
         offset = start // _PIECE * _PIECE
         yield offset
         offset += _PIECE
+
+
+def _cell(root: Path, server: str) -> str:
+    """The cell that the server is mapped to; that of a server without a mapping, which has only one."""
+    with _open(root / "api.sqlite") as api:
+        found = _value(api, _MAPPED_TO, server)
+    return str(found or min((root / "cells").glob("*.sqlite")).stem)
+
+
+def _nodes(root: Path) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for cell in sorted((root / "cells").glob("*.sqlite")):
+        with _open(cell) as rows:
+            found |= dict(rows.execute("SELECT host, id FROM compute_nodes WHERE deleted = 0"))
+    return found
+
+
+def _copies(root: Path, home: Path, server: str) -> dict[str, dict[str, Any]]:
+    found = {}
+    for cell in sorted((root / "cells").glob("*.sqlite")):
+        if cell == home:
+            continue
+        with _open(cell) as rows:
+            row = rows.execute("SELECT * FROM instances WHERE uuid = ?", (server,)).fetchone()
+            children = [table for table, column in _CHILDREN if _value(rows, _HAS.format(table, column), server)]
+            flavors, context = _extra(rows, server)
+            migration = rows.execute(_MIGRATION, (server,)).fetchone()
+            opened = [each[0] for each in rows.execute(_OPEN, (server,))]
+        if row is not None:
+            found[cell.stem] = {name: row[name] for name in (*_COLUMNS, "hidden", "deleted")} | {
+                "flavors": flavors,
+                "context": context,
+                "migration": dict(migration or {}),
+                "open_events": opened,
+            }
+        elif children:
+            found[cell.stem] = {"rows": children}
+    return found
 
 
 def _row(rows: sqlite3.Connection, server: str) -> dict[str, Any]:

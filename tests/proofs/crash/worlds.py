@@ -12,7 +12,7 @@ import select
 import signal
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,6 +27,7 @@ from droveway.errors import DrovewayError
 from droveway.persistence.journal.states import State
 
 OFF_SECONDS: Final = 10.0
+RENAMED: Final = "renamed"
 
 
 @dataclass(frozen=True)
@@ -114,6 +115,29 @@ def _stale_request(root: Path, seen: Seen) -> None:
         api.execute("UPDATE request_specs SET spec = ? WHERE instance_uuid = ?", (json.dumps(spec), seen.server))
 
 
+def _renamed_late(root: Path, seen: Seen) -> None:
+    """A request that read the mapping before the switch writes the copy that is not mapped any more.
+
+    The move rests behind the step that comes.
+    """
+    (other,) = crash_seen.look(root, seen.server).copies
+    _write(root / "cells" / f"{other}.sqlite", "UPDATE instances SET display_name = ?", RENAMED)
+    _held(root, seen)
+
+
+def _attached_otherwise(root: Path, seen: Seen) -> None:
+    """The server's rows name attachments that nobody has."""
+    for cell in (root / "cells").glob("*.sqlite"):
+        if cell.stem not in crash_seen.look(root, seen.server).copies:
+            _write(cell, "UPDATE block_device_mapping SET attachment_id = uuid WHERE volume_id IS NOT NULL")
+
+
+def _hidden_elsewhere(root: Path, seen: Seen) -> None:
+    """The hidden copy names a host that the move never had."""
+    for other in seen.copies:
+        _write(root / "cells" / f"{other}.sqlite", "UPDATE instances SET host = 'elsewhere'")
+
+
 def _held(root: Path, seen: Seen) -> None:
     _write(root / "journal.sqlite", "UPDATE moves SET hold = 1 WHERE active_server = ?", seen.server)
 
@@ -121,6 +145,22 @@ def _held(root: Path, seen: Seen) -> None:
 def _write(database: Path, statement: str, *values: Any) -> None:
     with contextlib.closing(sqlite3.connect(database)) as connection, connection:
         connection.execute(statement, values)
+
+
+def _named_again(case: Case) -> Iterator[str]:
+    """The rows name the attachments again by which the server has its volumes."""
+    yield from crash_purposes.differ(
+        "the attachments of its rows", dict.fromkeys(case.after.recorded, True), case.after.recorded
+    )
+
+
+def _renamed(case: Case) -> Iterator[str]:
+    """What was written to the other copy stands in the one that the server is mapped to."""
+    yield from crash_purposes.differ("its name", RENAMED, case.after.row["display_name"])
+
+
+def _has_volumes(seen: Seen) -> bool:
+    return bool(seen.attachments)
 
 
 def _is_apart(seen: Seen) -> bool:
@@ -135,7 +175,7 @@ def _has_root(seen: Seen) -> bool:
     return any(ROOT in folder for host in seen.hosts.values() for folder in host.folders.values())
 
 
-WORLDS: Final = {
+_WORLDS: Final = {
     "no-host": World(
         _no_host,
         {"resize:choose_destinations": State.FAILED, "migrate:choose_destinations": State.FAILED},
@@ -175,8 +215,48 @@ WORLDS: Final = {
         {"resize:save_request_spec": State.VERIFYING, "migrate:save_request_spec": State.VERIFYING},
         crash_purposes.waits,
     ),
+    "renamed-late": World(
+        _renamed_late,
+        {
+            "cross_cell_resize:carry_late_writes": State.RUNNING,
+            "cross_cell_migrate:carry_late_writes": State.RUNNING,
+            "cross_cell_revert:carry_late_writes": State.REVERTING,
+        },
+        _renamed,
+        late=True,
+    ),
+    "attached-otherwise": World(
+        _attached_otherwise,
+        {
+            "cross_cell_resize:hand_over_source": State.FAILED,
+            "cross_cell_migrate:hand_over_source": State.FAILED,
+            "cross_cell_revert:hand_over_target": State.VERIFYING,
+        },
+        _named_again,
+        _has_volumes,
+        late=True,
+    ),
+    "hidden-elsewhere": World(
+        _hidden_elsewhere,
+        {
+            "cross_cell_confirm:check_source_records": State.VERIFYING,
+            "cross_cell_revert:check_source_records": State.VERIFYING,
+        },
+        untouched,
+    ),
     "held": World(_held, {"delete:disconnect_guest": State.DELETING}, _let_go, late=True),
 }
+
+
+def _between_too(world: World) -> World:
+    """The same world for the flows between cells, which share the steps."""
+    ends = {
+        f"cross_cell_{place}": end for place, end in world.ends.items() if not place.startswith(("cross", "delete"))
+    }
+    return replace(world, ends={**ends, **world.ends})
+
+
+WORLDS: Final = {name: _between_too(world) for name, world in _WORLDS.items()}
 """By the name that a point has for its phase."""
 
 

@@ -27,6 +27,7 @@ from proofs.matrix import full as matrix_full
 
 from droveway.errors import DrovewayError
 from droveway.flows import registry
+from droveway.persistence.journal import kinds
 
 LAST: Final = "crash matrix: {} points, {} converged, {} leaks"
 MET: Final = "{} met a state from which an earlier point went on to its end: --whole runs them to theirs"
@@ -51,7 +52,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options, *choices = _parse(list(sys.argv[1:] if arguments is None else arguments))
     if options.full:
         choice = matrix_full.Choice(options.seed, options.sample, whole=options.whole)
-        return matrix_full.run(options.jobs, choice, options.page, options.reports)
+        clouds = matrix_clouds.BETWEEN if options.between else matrix_clouds.CLOUDS
+        page = options.page or (matrix_full.BETWEEN_PAGE if options.between else matrix_full.PAGE)
+        return matrix_full.run(options.jobs, choice, page, options.reports, clouds)
     folder = Path(tempfile.mkdtemp(prefix="droveway-matrix-", dir=scratch.place()))
     try:
         bench = Bench(
@@ -90,14 +93,15 @@ def _parse(given: list[str]) -> list[argparse.Namespace]:
     if first.full and (first.cover or first.each is not None):
         _parser().error("--full runs every point, or --sample of each part: leave --cover and --each out")
     choices = argparse.ArgumentParser(prog=f"tools/matrix ... {AND}", parents=[_choice()])
-    return [first, *(choices.parse_args(group, argparse.Namespace(confirm=first.confirm)) for group in groups[1:])]
+    shared = {"confirm": first.confirm, "cloud": first.cloud}
+    return [first, *(choices.parse_args(group, argparse.Namespace(**shared)) for group in groups[1:])]
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="tools/matrix", description=__doc__, epilog=f"more points of the same cloud: {AND}", parents=[_choice()]
     )
-    parser.add_argument("--cloud", default="three-hosts", choices=matrix_clouds.CLOUDS, help="the hosts and the server")
+    parser.add_argument("--cloud", default="three-hosts", choices=matrix_clouds.ALL, help="the hosts and the server")
     parser.add_argument(
         "--confirm", default="asked", choices=HOWS, help="kill confirms that are brought about like this"
     )
@@ -110,7 +114,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--whole", action="store_true", help="run each point to its end, whatever states it meets")
     parser.add_argument("--report", type=Path, help="write what became of each point to this file, one JSON line each")
     parser.add_argument("--full", action="store_true", help="every point of every cloud, written to --page")
-    parser.add_argument("--page", type=Path, default=matrix_full.PAGE, help="of --full: where to write it")
+    parser.add_argument("--between", action="store_true", help="of --full: of the clouds of two cells")
+    parser.add_argument("--page", type=Path, help="of --full: where to write it")
     parser.add_argument(
         "--reports", type=Path, help="of --full: what has run is noted in this directory, and is not run again"
     )
@@ -198,7 +203,7 @@ def _prepare(bench: Bench, wanted: Sequence[Point]) -> None:
 
 
 def _points(bench: Bench, options: argparse.Namespace) -> Iterator[Point]:
-    for kind in options.kind or registry.kinds():
+    for kind in options.kind or matrix_clouds.kinds_in(options.cloud):
         graph = registry.latest(kind)
         if options.pairs:
             yield from crash_points.pairs(graph)
@@ -221,7 +226,8 @@ def _is_wanted(point: Point, options: argparse.Namespace) -> bool:
 
 def _is_plain_confirm(point: Point) -> bool:
     """Whether it is a point that any confirm has, whoever asks for it: what fails comes back in its own time."""
-    return (point.kind, point.path) == ("confirm", "execute") and point.first.effect in ("kill", "worker", "twice")
+    of_confirm = kinds.of(point.kind).ends == kinds.Way.CONFIRM and point.path == "execute"
+    return of_confirm and point.first.effect in ("kill", "worker", "twice")
 
 
 def _run(bench: Bench, options: argparse.Namespace, point: Point) -> Outcome:

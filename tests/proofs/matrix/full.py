@@ -9,7 +9,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -20,9 +20,11 @@ from proofs.matrix.table import ReportedPoint
 
 from droveway.errors import DrovewayError
 from droveway.flows import registry
+from droveway.persistence.journal import kinds
 
 TESTS: Final = Path(__file__).resolve().parents[2]
 PAGE: Final = TESTS.parent / "docs" / "crash-matrix.rst"
+BETWEEN_PAGE: Final = TESTS.parent / "docs" / "crash-matrix-cells.rst"
 
 _GOING: Final = ".going"
 """Ends the name of a report whose part is being run, or was when its run ended."""
@@ -51,8 +53,14 @@ class Choice:
         return f"seed-{self.seed}-sample-{self.sample or 'all'}{'-whole' if self.whole else ''}"
 
 
-def run(jobs: int, choice: Choice, page: Path, reports: Path | None = None) -> int:
-    """Run it, or what is chosen of it, and write the page; 0 when every point converged.
+def run(
+    jobs: int,
+    choice: Choice,
+    page: Path,
+    reports: Path | None = None,
+    clouds: Sequence[str] = matrix_clouds.CLOUDS,
+) -> int:
+    """Run it, or what is chosen of it, in these clouds and write the page; 0 when every point converged.
 
     Parts that ``reports`` has from an earlier run of the same ``jobs`` and ``choice`` are not run again; that the code
     is the same, whoever names it has to know.
@@ -60,16 +68,19 @@ def run(jobs: int, choice: Choice, page: Path, reports: Path | None = None) -> i
     with contextlib.ExitStack() as stack:
         folder = reports or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="droveway-matrix-")))
         # Of another division or choice of the points no part may be taken for one of these.
-        kept = folder / f"jobs-{jobs}-{choice}"
+        kept = folder / f"{clouds[0]}-jobs-{jobs}-{choice}"
         kept.mkdir(parents=True, exist_ok=True)
-        for number, cloud in enumerate(matrix_clouds.CLOUDS):
+        for number, cloud in enumerate(clouds):
             chosen = ["--sample", str(PAIRS // jobs), "--seed", str(choice.seed)] if number else []
-            lots = [_kinds(once=number > 0), [*_kinds(once=True), "--pairs", *chosen]]
-            lots += [["--kind", "confirm", "--confirm", how] for how in HOWS[1:]]
+            lots = [_kinds(cloud, once=number > 0), [*_kinds(cloud, once=True), "--pairs", *chosen]]
+            confirms = [kind for kind in matrix_clouds.kinds_in(cloud) if kinds.of(kind).ends == kinds.Way.CONFIRM]
+            lots += [["--kind", *confirms, "--confirm", how] for how in HOWS[1:]]
             for lot, words in enumerate(lots):
                 _together(kept / f"{cloud}-{lot}", jobs, ["--cloud", cloud, *words, *choice.words()])
         told, states = _read(kept)
-    matrix_table.write(page, matrix_table.page(told, states=states, seed=choice.seed))
+    matrix_table.write(
+        page, matrix_table.page(told, states=states, seed=choice.seed, clouds=clouds, sample=choice.sample)
+    )
     bad = sum(not each.converged for each in told)
     sys.stdout.write(f"seed {choice.seed}; {states} distinct end states were used\n")
     sys.stdout.write(f"crash matrix: {len(told)} points, {len(told) - bad} converged, {bad} leaks\n")
@@ -94,12 +105,13 @@ def _together(name: Path, jobs: int, words: list[str]) -> None:
         report.with_name(f"{report.name}{_GOING}").rename(report)
 
 
-def _kinds(*, once: bool) -> list[str]:
-    """The options that name the kinds; ``once``: of those that share their steps only the first."""
+def _kinds(cloud: str, *, once: bool) -> list[str]:
+    """The options that name the cloud's kinds; ``once``: of those that share their steps only the first."""
     first: dict[tuple[str, ...], str] = {}
-    for kind in registry.kinds():
+    every = matrix_clouds.kinds_in(cloud)
+    for kind in every:
         first.setdefault(tuple(registry.latest(kind).names()), kind)
-    return [word for kind in (first.values() if once else registry.kinds()) for word in ("--kind", kind)]
+    return [word for kind in (first.values() if once else every) for word in ("--kind", kind)]
 
 
 def _read(reports: Path) -> tuple[list[ReportedPoint], int]:

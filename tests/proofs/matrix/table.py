@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -56,8 +56,18 @@ class ReportedPoint(NamedTuple):
     """Whether it met a state from which an earlier point went on to its end."""
 
 
-def page(told: Iterable[ReportedPoint], *, states: int, seed: int) -> str:
-    """The page in reStructuredText; its points are counted by cloud, kind and what happened."""
+def page(
+    told: Iterable[ReportedPoint],
+    *,
+    states: int,
+    seed: int,
+    clouds: Sequence[str] = matrix_clouds.CLOUDS,
+    sample: int | None = None,
+) -> str:
+    """The page in reStructuredText; its points are counted by cloud, kind and what happened.
+
+    ``sample``: so many points of each part ran; None for all of them.
+    """
     counted: dict[tuple[str, str, str], list[int]] = collections.defaultdict(lambda: [0, 0])
     met = 0
     for each in told:
@@ -68,33 +78,35 @@ def page(told: Iterable[ReportedPoint], *, states: int, seed: int) -> str:
         cell[1] += each.converged
     points = sum(cell[0] for cell in counted.values())
     converged = sum(cell[1] for cell in counted.values())
-    lines = [*_HEAD, "", f"``crash matrix: {points} points, {converged} converged, {points - converged} leaks``", ""]
+    head = _HEAD if clouds[0] in matrix_clouds.CLOUDS else _HEAD_BETWEEN
+    lines = [*head, "", f"``crash matrix: {points} points, {converged} converged, {points - converged} leaks``", ""]
     lines += [
         f"{met} of them met a state from which an earlier point went on to its end. {states} distinct end states were",
         f"used; the double faults that were chosen follow from seed {seed}.",
         "",
     ]
     lines += [
+        *(() if sample is None else (f"It is no whole matrix but a sample: {sample} points of each of its parts.", "")),
         "The graphs that it ran, each with what tells it from any other:",
         "",
-        *(f"- {each}" for each in graphs()),
+        *(f"- {each}" for each in graphs(clouds)),
         "",
     ]
     lines += [f"- *{name}*: {what}" for name, what in COLUMNS.items()]
     lines += ["", ".. list-table::", "   :header-rows: 1", ""]
     lines += _row(["cloud", "flow", *COLUMNS])
-    for cloud in matrix_clouds.CLOUDS:
-        for flow in _flows():
+    for cloud in clouds:
+        for flow in _flows(cloud):
             cells = [counted.get((cloud, flow, name)) for name in COLUMNS]
             if any(cells):
                 lines += _row([cloud, flow, *(f"{cell[1]}/{cell[0]}" if cell else "" for cell in cells)])
     return "\n".join(lines) + "\n"
 
 
-def graphs() -> list[str]:
-    """The newest graph of each kind, with the beginning of its digest."""
-    latest = [registry.latest(kind) for kind in registry.kinds()]
-    return [named(graph) for graph in latest]
+def graphs(clouds: Sequence[str] = matrix_clouds.ALL) -> list[str]:
+    """The newest graph of each kind that runs in these clouds, with the beginning of its digest."""
+    wanted = {kind for cloud in clouds for kind in matrix_clouds.kinds_in(cloud)}
+    return [named(registry.latest(kind)) for kind in registry.kinds() if kind in wanted]
 
 
 def named(graph: Graph) -> str:
@@ -117,8 +129,26 @@ def write(path: Path, text: str) -> None:
     path.write_text(text, encoding="utf-8")
 
 
-def _flows() -> list[str]:
-    return [_flow(kind, how) for kind in registry.kinds() for how in (HOWS if kind == kinds.CONFIRM.name else HOWS[:1])]
+def _flows(cloud: str) -> list[str]:
+    confirms = kinds.names_of(kinds.Way.CONFIRM)
+    return [
+        _flow(kind, how) for kind in matrix_clouds.kinds_in(cloud) for how in (HOWS if kind in confirms else HOWS[:1])
+    ]
+
+
+_HEAD_BETWEEN: Final = [
+    ".. Written by tools/matrix --full --between.",
+    "",
+    "==============================",
+    "The crash matrix between cells",
+    "==============================",
+    "",
+    "Every step of every flow that leads into another cell, or ends such a move, as :doc:`crash-matrix` has it of",
+    "the others: killed, failing, repeated and met by requests. Besides what that page tells each end is judged by the",
+    "rows of both cells: the copy that the mapping does not name is hidden and names no host of its cell, and none is",
+    "left of a move that ended. Resize and migrate are one graph: migrate runs in the first cloud only. The page is",
+    "written by ``tools/matrix --full --between``.",
+]
 
 
 def _flow(kind: str, how: str) -> str:
