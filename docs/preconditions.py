@@ -13,6 +13,8 @@ from droveway.persistence.nova.server_features import Features
 from droveway.scheduler.facts import EndFacts, Facts
 from droveway.scheduler.preconditions import (
     CONFIRM,
+    CROSS_CELL_MIGRATE,
+    CROSS_CELL_RESIZE,
     END_NOT_HERE,
     END_RULES,
     MIGRATE,
@@ -123,6 +125,13 @@ EXAMPLES: Final[Mapping[str, Facts]] = {
     "source_is_up": _migration(up=frozenset({"host2"})),
     "target_is_another_host": _migration(target=HOST1),
     "target_is_in_its_cell": _migration(target=dataclasses.replace(HOST2, name="host9", cell="cell2")),
+    "target_cell_takes_servers": _migration(target=None, to_cell="cell2", may_leave_cell=True, cell_disabled=True),
+    "crosses_whole": _migration(
+        target=None,
+        to_cell="cell2",
+        may_leave_cell=True,
+        bound_to_cell="server web has a share, which exists only in its own cell: it cannot cross to another one",
+    ),
     "target_takes_servers": _migration(target=dataclasses.replace(HOST2, enabled=False)),
     "may_be_used": _resize(may_use=False),
     "asks_for_no_accelerator": _new(extra_specs={"accel:device_profile": "fpga"}),
@@ -158,7 +167,13 @@ END_EXAMPLES: Final[Mapping[str, EndFacts]] = {
 
 def move_rows() -> Rows:
     """The rules of a resize or a migration, and those of Nova's that there is no rule for, by Nova's numbers."""
-    kinds = {(RESIZE, MIGRATE): "both", (RESIZE,): RESIZE, (MIGRATE,): MIGRATE}
+    cells = (CROSS_CELL_RESIZE, CROSS_CELL_MIGRATE)
+    kinds = {
+        (RESIZE, MIGRATE, *cells): "both",
+        (RESIZE, CROSS_CELL_RESIZE): RESIZE,
+        (MIGRATE, CROSS_CELL_MIGRATE): MIGRATE,
+        cells: "both, into another cell",
+    }
     return _rows(RULES, NOT_HERE, kinds, EXAMPLES)
 
 
