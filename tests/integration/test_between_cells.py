@@ -14,6 +14,9 @@ from typing import Any
 import pytest
 from support.labs.operations import Stage, stage
 
+from droveway.flows.steps.records import other_copy
+from droveway.persistence.nova import copy_removal
+
 CLOUD = """
 options: {cross_cell: CROSS}
 cells:
@@ -153,6 +156,33 @@ def test_a_revert_leaves_the_server_as_it_was_and_nothing_in_the_other_cell(lab:
             if other.execute(f'SELECT 1 FROM "{table}" WHERE {column} = ?', (lab.id_of("web"),)).fetchone()
         }
     assert left == set()
+    lab.assert_balanced()
+
+
+def test_a_removal_that_breaks_off_takes_nothing_from_the_copy_that_stays(
+    lab: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a half removed copy lacks no user has removed."""
+    server, remove, calls = lab.id_of("web"), copy_removal.remove, list[int]()
+
+    def broken(session: Any, of: str, *, at_most: int) -> bool:
+        calls.append(at_most)
+        if len(calls) in (20, 21):
+            raise RuntimeError("the database went away")
+        return remove(session, of, at_most=1)
+
+    for name in ("first", "second"):
+        write(lab, "cell1", "INSERT INTO tags (resource_id, tag) VALUES (?, ?)", server, name)
+        row = "INSERT INTO instance_metadata (instance_uuid, key, value, deleted) VALUES (?, ?, 'kept', 0)"
+        write(lab, "cell1", row, server, name)
+    monkeypatch.setattr(other_copy.copy_removal, "remove", broken)
+    lab.cli("server", "migrate", "web", "--to-cell", "cell2")
+    lab.cli("server", "confirm", "web")
+    assert len(calls) > 25
+    assert rows(lab, "cell1", "web") == {}
+    left = rows(lab, "cell2", "web")
+    assert sorted(row["tag"] for row in left["tags"]) == ["first", "second"]
+    assert sorted(row["key"] for row in left["instance_metadata"] if row["value"] == "kept") == ["first", "second"]
     lab.assert_balanced()
 
 

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
     from droveway.flows.run import Context
 
+_GOING: Final = " goes"
+"""Ends the mark of a copy whose removal has begun."""
+
 ROWS: Final = 500
 """So many rows one transaction removes at most."""
 
@@ -49,10 +52,12 @@ class Standing(NamedTuple):
     hidden: bool
     deleted: bool
     epoch: str | None
-    move: str | None
-    """The move that made the copy, as long as a flow of it runs."""
+    move: str
+    """The move that made the copy, as long as a flow of it runs; else empty."""
     known: bool
     """Whether the copy has the migration of the move that asks."""
+    going: bool
+    """Whether its removal has begun, so that what is missing in it was not removed by a user."""
 
 
 def find(session: orm.Session, server: str, move: str) -> Standing | None:
@@ -61,8 +66,15 @@ def find(session: orm.Session, server: str, move: str) -> Standing | None:
     if row is None:
         return None
     marks = {row.key: row.value for row in session.execute(_MARKS, {"server": server})}
-    known = servers.migration(session, move) is not None
-    return Standing(bool(row.hidden), bool(row.deleted), marks.get(FENCE_KEY), marks.get(MOVE_KEY), known)
+    known, made_by = servers.migration(session, move) is not None, str(marks.get(MOVE_KEY) or "")
+    return Standing(
+        bool(row.hidden),
+        bool(row.deleted),
+        marks.get(FENCE_KEY),
+        made_by.removesuffix(_GOING),
+        known,
+        going=made_by.endswith(_GOING),
+    )
 
 
 def is_own(ctx: Context, found: Standing) -> bool:
@@ -141,10 +153,7 @@ def remove(ctx: Context, cell: str, other: str, *, undo: bool = False) -> None:
     reserved = reserved_on(ctx)
     if undo and not _made_by(ctx, cell):
         return
-    with ctx.run.cells.database(other).read() as session:
-        lives = not servers.is_gone(session, move.server)
-    if lives:
-        carry(ctx, cell, other)
+    _carry_last(ctx, cell, other)
     left = True
     while left:
         _require_other(ctx, cell, other)
@@ -169,6 +178,27 @@ def pass_deletion_on(ctx: Context, rows: Rows, other: str) -> None:
 def forget_consoles(rows: Rows) -> None:
     """Remove the rights to open the server's console: they name a host that the guest leaves."""
     rows.session.execute(_TOKENS, {"server": rows.instance.uuid})
+
+
+def _carry_last(ctx: Context, cell: str, other: str) -> None:
+    """Bring over what users wrote late in a copy that is about to go, and mark that it goes.
+
+    A copy of which a part is gone says of what it lacks no more whether a user removed it.
+    """
+    server = ctx.move.server
+    with ctx.run.cells.database(cell).write() as session:
+        found = find(session, server, ctx.move.id)
+    if found is None or found.going:
+        return
+    with ctx.run.cells.database(other).read() as session:
+        lives = not servers.is_gone(session, server)
+    if lives:
+        carry(ctx, cell, other)
+    with holding_claim(ctx, ctx.run.cells.database(cell).write()) as session:
+        found = find(session, server, ctx.move.id)
+        if found is not None:
+            require_own(ctx, found, cell)
+            servers.set_system_metadata(session, server, MOVE_KEY, f"{ctx.move.id}{_GOING}")
 
 
 def _made_by(ctx: Context, cell: str) -> bool:
