@@ -6,6 +6,7 @@ The phases within a step are known only once it has run: here every step has the
 from __future__ import annotations
 
 import collections
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -97,7 +98,8 @@ class Parts:
         options, *others = matrix._parse(words[3:])
         assert not others
         self.ran += [(options.cloud, options.confirm, point) for point in matrix._wanted(bench(options.cloud), options)]
-        options.report.write_text("", encoding="utf-8")
+        told = json.dumps([options.cloud, options.confirm, "resize:execute:accept:kill:after", True, False, 0])
+        options.report.write_text(told + "\n", encoding="utf-8")
         return self
 
     def wait(self) -> int:

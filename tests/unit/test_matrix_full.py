@@ -35,6 +35,17 @@ class Parts:
         return self._code if len(self.begun) > self._broken else 0
 
 
+def test_a_part_that_runs_no_point_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Empty(Parts):
+        def __call__(self, words: list[str], **_options: object) -> Parts:
+            Path(words[words.index("--report") + 1]).write_text("")
+            return self
+
+    monkeypatch.setattr(matrix_full.subprocess, "Popen", Empty(code=1))
+    with pytest.raises(DrovewayError, match="ran no point"):
+        matrix_full.run(2, Choice(0), tmp_path / "page.rst", tmp_path / "reports")
+
+
 def test_what_has_run_is_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reports, page = tmp_path / "reports", tmp_path / "page.rst"
     cut = Parts(broken=7, code=-9)

@@ -102,6 +102,9 @@ def _together(name: Path, jobs: int, words: list[str]) -> None:
     if any(code not in (0, 1) for code in codes):
         raise DrovewayError(f"a part of the matrix ended with {codes}")
     for report in started:
+        going = report.with_name(f"{report.name}{_GOING}")
+        if not going.stat().st_size:
+            raise DrovewayError(f"a part of the matrix ran no point: {report.name} ({' '.join(words)})")
         report.with_name(f"{report.name}{_GOING}").rename(report)
 
 
