@@ -37,6 +37,7 @@ from droveway.persistence.journal import daemons, kinds, moves, open_flows, requ
 from droveway.persistence.journal.moves import FlowRef
 from droveway.persistence.journal.policies import HEALTHY, Health, note_wait
 from droveway.persistence.journal.states import State
+from droveway.printable import printable
 
 LOG = logging.getLogger(__name__)
 
@@ -365,7 +366,8 @@ class Keeper:
             case Post(posting):
                 self._board.post_flow(posting)
             case Withdraw(flow):
-                self._board.withdraw(flow)
+                if self._board.withdraw(flow):
+                    LOG.info("Flow %s was taken off the board: nobody is to run it now", printable(flow))
             case EndWait():
                 self._end_wait(action)
             case CheckHealth(move):

@@ -166,7 +166,10 @@ def test_what_others_put_there_changes_nothing(site: Installation) -> None:
         assert len(told(host, name)) == len(set(told(host, name))), "it was met at each look and is told once"
     said = conductor.log.read_text()
     assert [name for name in MALFORMED if said.count(f"registration of host ghost-{name} is refused") != 1] == []
-    assert [name for name in jobs if said.count(f"The job at {BOARD}/{name} is refused") != 1] == []
+    # Whoever looks first: the conductor refuses a job, the keeper takes a flow off the board that nobody knows.
+    withdrawn = {name for name in jobs if f"Flow {name} was taken off the board" in said}
+    met = {name: said.count(f"The job at {BOARD}/{name} is refused") for name in jobs}
+    assert [name for name, times in met.items() if times != 1 and not (times == 0 and name in withdrawn)] == []
 
 
 def test_daemons_start_and_a_journal_is_adopted_beside_registrations_that_none_can_read(site: Installation) -> None:

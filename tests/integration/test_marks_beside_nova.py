@@ -190,7 +190,7 @@ def fail() -> None:
 def test_a_port_that_is_attached_before_the_mark_is_not_left_behind(lab: Stage) -> None:
     network = lab.lab.cloud.network
     known = {port.id for port in network.ports(lab.id_of("web"))}
-    ports = type(network).ports
+    ports = type(network).listed_ports
 
     class Late:
         seen = False
@@ -206,7 +206,7 @@ def test_a_port_that_is_attached_before_the_mark_is_not_left_behind(lab: Stage) 
 
     watch.then["accept", "execute", "before"] = attach
     with pytest.MonkeyPatch.context() as patched, lab.running(probe=watch):
-        patched.setattr(type(network), "ports", later)
+        patched.setattr(type(network), "listed_ports", later)
         lab.cli("server", "migrate", "web", code=3)
         Late.seen = False
     assert (lab.move("web").state, lab.move("web").error_code) == ("failed", "changed")

@@ -13,8 +13,10 @@ from support.labs import snapshot
 from support.labs.small_lab import assert_balanced, file_flow, history, in_child, is_released, read_move, until
 from support.servers.zookeeper_server import Ensemble, running_ensemble
 
+from droveway.clients.zookeeper import worker_path
 from droveway.engines.operations.submit import MoveSpec, submit
 from droveway.lab import build, cloud
+from droveway.persistence.journal import moves, requests
 from droveway.persistence.journal.states import State
 
 LOOPS = (
@@ -99,7 +101,15 @@ def test_no_daemon_takes_a_session_that_only_reads_for_a_healthy_one(site: Insta
     assert {loop: said.count(f"{loop}: ") for loop in LOOPS} == dict.fromkeys(LOOPS, 1), said
     assert "Traceback" not in said
 
+    # A move that begins before its only destination is back would find no host.
+    with site.lab.journal.write() as session:
+        requests.pause(session, moves.get(session, second, lock=True))
     ensemble.start(*others)
+    until(lambda: is_released(site.lab, first), "the end of the first move", 2 * LONG)
+    up = [worker_path(host) for host in ("host1", "host2")]
+    until(lambda: all(site.session.get(path) is not None for path in up), "that the workers are back", LONG)
+    with site.lab.journal.write() as session:
+        requests.resume(session, moves.get(session, second, lock=True))
     for move in (first, second):
         until(lambda moved=move: is_released(site.lab, moved), "the end of the move", 2 * LONG)
         assert read_move(site.lab, move).state == State.VERIFYING, conductor.text()

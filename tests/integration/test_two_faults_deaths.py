@@ -14,6 +14,7 @@ from support.two_faults.death_worlds import DESTINATION, HOSTS, SOURCE, Death
 
 from droveway.flows import registry
 from droveway.flows.steps.hosts import kept_copies
+from droveway.persistence.journal import kinds
 from droveway.persistence.journal.tables import Move
 
 COUNT = 42
@@ -58,7 +59,8 @@ def test_every_step_of_every_flow_has_points() -> None:
     met = {
         (death_flows.OPERATIONS[each.operation], each.at.split(".")[1]) for each in every if each.operation != "rest"
     }
-    for kind in registry.kinds():
+    # Of moves between cells `docs/limits.rst` says that two faults at once were not tried yet.
+    for kind in (each for each in registry.kinds() if not kinds.of(each).crosses_cells):
         assert {step.step_name() for step in registry.latest(kind).walk()} <= {step for of, step in met if of == kind}
     assert {(each.dead, each.back) for each in every} == {
         (dead, back) for dead in (*HOSTS, *death_worlds.BOTH) for back in death_worlds.BACK

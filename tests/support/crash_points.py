@@ -16,6 +16,8 @@ from droveway.flows.graph import Graph
 KINDS: Final = ("resize", "confirm", "revert", "delete")
 """Every kind of flow; resize and migrate are one graph, so that one of them will do."""
 
+EVERY: Final = tuple(word for kind in KINDS for word in ("--kind", kind))
+
 KINDS_BETWEEN: Final = ("cross_cell_resize", "cross_cell_confirm", "cross_cell_revert")
 """Likewise every kind that leads from one cell into another, or ends such a move."""
 
@@ -37,7 +39,7 @@ SILENT: Final = {("confirm", "revert"), ("cross_cell_confirm", "revert")}
 def sample(cloud: str) -> tuple[str, ...]:
     """Return the words with which `tools/matrix` runs the cloud's fixed sample."""
     kinds, seed = (KINDS_BETWEEN, 4) if cloud == BETWEEN else (KINDS, SEEDS[cloud])
-    every = tuple(word for kind in kinds for word in ("--kind", kind))
+    every = EVERY if kinds is KINDS else tuple(word for kind in kinds for word in ("--kind", kind))
     return ("--cloud", cloud, *every, "--cover", "--seed", str(seed))
 
 
