@@ -140,7 +140,7 @@ class MoveRow:
 
     @property
     def between_cells(self) -> bool:
-        """Whether it leads from one cell into another, so that each may have rows of its server."""
+        """Tell whether it leads from one cell into another, so that each may have rows of its server."""
         return self.dest_cell not in (None, self.source_cell)
 
     @property

@@ -178,7 +178,7 @@ class Snapshot:
 
     @functools.cached_property
     def migration_of(self) -> dict[str, MigrationRow]:
-        """The migration row of each move, by the uuid that they share; of two copies that of the mapped cell."""
+        """Find the migration row of each move by the uuid that they share; of two copies, the mapped cell's."""
         cells = {mapping.server: mapping.cell for mapping in self.mappings}
         rows = sorted(self.migrations, key=lambda row: row.cell == cells.get(row.server))
         return {row.uuid: row for row in rows}

@@ -21,7 +21,7 @@ CROSS_CELL_CONFIRM: Final = Graph(
         confirming.DiscardSource,
         keeping.KeepCopy,
         allocations.ReleaseSourceAllocation,
-        # Behind the disks: a nova-compute that finds no row of a server removes what it has of it.
+        # Behind the disks: as long as something of the server lies there, these rows tell whose it is.
         crossing_back.RemoveSourceRecords,
         confirm.SettleRecords,
     ),

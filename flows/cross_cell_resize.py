@@ -1,4 +1,4 @@
-"""Resize and cold migrate into another cell: within the cell's own graph the rows go there as a hidden copy first."""
+"""Resize and cold migrate into another cell: a hidden copy of the rows takes over once the disks have arrived."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ _EXPECTED_OF_COPY: Final = {
     State.CONFIRMING: _ARRIVED,
     State.REVERTING: _ARRIVED | {MigrationStatus.REVERTING},
 }
-"""The same of the hidden copy that a move between cells keeps where the server is not mapped."""
+"""Says the same of the hidden copy that a move between cells keeps where the server is not mapped."""
 
 
 def check(snapshot: Snapshot) -> Iterator[Finding]:

@@ -186,6 +186,57 @@ def test_a_removal_that_breaks_off_takes_nothing_from_the_copy_that_stays(
     lab.assert_balanced()
 
 
+def test_the_rights_to_a_console_of_the_host_that_was_left_go(lab: Stage) -> None:
+    row = (
+        "INSERT INTO console_auth_tokens (token_hash, console_type, host, port, instance_uuid, expires)"
+        " VALUES ('h', 'novnc', 'host1', 5900, ?, 4000000000)"
+    )
+    write(lab, "cell1", row, lab.id_of("idle"))
+    lab.cli("server", "migrate", "idle", "--to-cell", "cell2")
+    for cell in ("cell1", "cell2"):
+        with contextlib.closing(sqlite3.connect(lab.root / "cells" / f"{cell}.sqlite")) as of_cell:
+            assert of_cell.execute("SELECT count(*) FROM console_auth_tokens").fetchone() == (0,)
+
+
+def test_a_copy_that_is_missing_tells_of_no_delete(lab: Stage) -> None:
+    """As after a copy of before the move was put back: the server that runs in the other cell stays."""
+    lab.cli("server", "migrate", "web", "--to-cell", "cell2")
+    there = lab.standing("web")
+    for table, column in OF_SERVER.items():
+        if table != "instance_actions":
+            write(lab, "cell1", f'DELETE FROM "{table}" WHERE {column} = ?', lab.id_of("web"))
+    lab.cli("server", "revert", "web", code=3)
+    move = lab.move("web")
+    assert (move.state, move.delete_requested) == ("verifying", False)
+    error = next(run.error for run in reversed(lab.history(move.id)) if run.error is not None)
+    assert "cell cell1 has no copy of server" in error["message"]
+    assert lab.standing("web") == there
+
+
+def test_a_copy_that_the_mapping_names_is_not_removed(lab: Stage) -> None:
+    """Somebody mapped the server back by hand, in the middle of a confirm."""
+    with lab.lab.layout.configuration.open("a") as file:
+        file.write("[conductor]\nretry_for = 0.2\n")
+
+    def map_back() -> None:
+        with contextlib.closing(sqlite3.connect(lab.root / "api.sqlite")) as api, api:
+            api.execute(
+                "UPDATE instance_mappings SET cell_id = (SELECT id FROM cell_mappings WHERE name = 'cell1')"
+                " WHERE instance_uuid = ?",
+                (server,),
+            )
+
+    server = lab.id_of("web")
+    lab.cli("server", "migrate", "web", "--to-cell", "cell2")
+    with lab.running(probe=once("remove_source_records", "before", map_back)):
+        lab.cli("server", "confirm", "web", code=4)
+    move = lab.move("web")
+    assert (move.state, move.error_code) == ("needs-operator", "last-copy")
+    assert rows(lab, "cell1", "web")["instances"][0]["hidden"] == 1
+    assert "block_device_mapping" in rows(lab, "cell1", "web")
+    assert not [row for row in rows(lab, "cell1", "web")["instance_system_metadata"] if row["key"] == "droveway_move"]
+
+
 def test_a_stopped_server_stays_off(lab: Stage) -> None:
     lab.cli("server", "migrate", "idle", "--to-cell", "cell2", "--confirm", "auto")
     server = lab.server("idle")

@@ -6,7 +6,7 @@ names one of them at every instant.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar, Final
 
 from droveway.flows.before import before
 from droveway.flows.run import Context
@@ -35,7 +35,7 @@ from droveway.persistence.nova import actions, copies, late_writes, mappings, us
 from droveway.persistence.nova.cells import FENCE_KEY, MOVE_KEY
 from droveway.persistence.nova.vm_states import MigrationStatus, PowerState, TaskState
 
-SHOWN = (False, None)
+SHOWN: Final = (False, None)
 """What `instances.hidden` says of a visible copy."""
 
 
@@ -172,6 +172,8 @@ class ShowTarget(Step):
 class SwitchMapping(Step):
     """From here on the server lives in the other cell."""
 
+    back: ClassVar[bool] = False
+    """Whether it leads back into the source's cell: a server that is being deleted goes that way too."""
     does = "map the server to the other cell"
     undoes = "map it to its own cell again"
     leaves = Leaves(
@@ -192,31 +194,33 @@ class SwitchMapping(Step):
     )
 
     def perform(self, ctx: Context) -> dict[str, Any]:
-        """One row of the API database."""
+        """Write one row of the API database."""
         with api_rows(ctx) as session:
-            mappings.switch(session, ctx.move.server, ctx.move.source_cell, ctx.destination.cell)
+            mappings.switch(session, ctx.move.server, *_from_to(ctx, back=self.back), deleting=self.back)
         return {}
 
     def undo(self, ctx: Context) -> None:
-        """The same row back."""
+        """Write the same row back."""
         with api_rows(ctx) as session:
-            mappings.switch(session, ctx.move.server, ctx.destination.cell, ctx.move.source_cell, deleting=True)
+            mappings.switch(session, ctx.move.server, *_from_to(ctx, back=not self.back), deleting=True)
 
 
 class CarryLateWrites(Step):
     """A request that read the mapping before the switch may have written the source's rows after they were read."""
 
+    back: ClassVar[bool] = False
+    """Whether the server goes back into the source's cell."""
     does = "bring what users wrote late in the source's cell over to the target's"
     undoes = "bring what they wrote in the target's back"
     leaves = NOTHING
 
     def perform(self, ctx: Context) -> dict[str, Any]:
-        """From the source's copy to the target's."""
-        return other_copy.carry(ctx, ctx.move.source_cell, ctx.destination.cell)
+        """Carry what is in the copy that was left alone over to the one that took over."""
+        return other_copy.carry(ctx, *_from_to(ctx, back=self.back))
 
     def undo(self, ctx: Context) -> None:
-        """From the target's copy to the source's."""
-        other_copy.carry(ctx, ctx.destination.cell, ctx.move.source_cell)
+        """Carry it the other way."""
+        other_copy.carry(ctx, *_from_to(ctx, back=not self.back))
 
 
 class HideSource(Step):
@@ -239,12 +243,11 @@ class HideSource(Step):
 
     def undo(self, ctx: Context) -> None:
         """Visible, on the source."""
-        record = before(ctx.move)
         reserved = reserved_on(ctx)
         with claimed_rows(ctx, ctx.move.source_cell) as rows:
             show_source(ctx, rows)
             changed_flavors(rows, old=None)
-            usage.recompute(rows.session, ctx.move.source_host, record.node, reserved=reserved)
+            usage.recompute(rows.session, ctx.move.source_host, reserved=reserved)
 
 
 class FinishSourceRecords(Step):
@@ -260,6 +263,12 @@ class FinishSourceRecords(Step):
         with cell_rows(ctx, ctx.move.source_cell) as rows:
             actions.close_event(rows.session, rows.action, forward.FINISH_EVENT)
         return carried
+
+
+def _from_to(ctx: Context, *, back: bool) -> tuple[str, str]:
+    """Name the cell that the server leaves and the one that it goes to."""
+    cells = (ctx.move.source_cell, ctx.destination.cell)
+    return cells[::-1] if back else cells
 
 
 def require_at_source(ctx: Context, rows: Rows) -> None:

@@ -11,9 +11,9 @@ from droveway.flows.step import Step
 from droveway.flows.steps import attached
 from droveway.flows.steps.records import crossing, other_copy
 from droveway.flows.steps.records.revert import REVERT_EVENTS
-from droveway.flows.steps.rows import Rows, api_rows, cell_rows, claimed_rows, failure, reserved_on, task
+from droveway.flows.steps.rows import Rows, cell_rows, claimed_rows, failure, reserved_on, task
 from droveway.persistence.compare_and_swap import OneOf
-from droveway.persistence.nova import actions, copies, mappings, usage
+from droveway.persistence.nova import actions, copies, usage
 from droveway.persistence.nova.vm_states import MigrationStatus, PowerState, TaskState, VmState
 
 _REVERTED_OR_DELETED: Final = OneOf((TaskState.RESIZE_REVERTING, TaskState.DELETING))
@@ -113,9 +113,10 @@ class ShowSource(Step):
             usage.recompute(rows.session, move.source_host, reserved=reserved)
 
 
-class SwitchMapping(Step):
+class SwitchMapping(crossing.SwitchMapping):
     """From here on the server lives in its own cell again."""
 
+    back = True
     does = "map the server to its own cell again"
     undoes = "map it to the other cell"
     leaves = Leaves(
@@ -123,32 +124,13 @@ class SwitchMapping(Step):
         {"side": Side.DESTINATION, "cur": Flavor.NEW},
     )
 
-    def perform(self, ctx: Context) -> dict[str, Any]:
-        """One row of the API database."""
-        with api_rows(ctx) as session:
-            mappings.switch(session, ctx.move.server, ctx.destination.cell, ctx.move.source_cell, deleting=True)
-        return {}
 
-    def undo(self, ctx: Context) -> None:
-        """The same row back."""
-        with api_rows(ctx) as session:
-            mappings.switch(session, ctx.move.server, ctx.move.source_cell, ctx.destination.cell, deleting=True)
-
-
-class CarryLateWrites(Step):
+class CarryLateWrites(crossing.CarryLateWrites):
     """A request that read the mapping before the switch may have written the target's rows after they were read."""
 
+    back = True
     does = "bring what users wrote late in the target's cell over to the source's"
     undoes = "bring what they wrote in the source's back"
-    leaves = NOTHING
-
-    def perform(self, ctx: Context) -> dict[str, Any]:
-        """From the target's copy to the source's."""
-        return other_copy.carry(ctx, ctx.destination.cell, ctx.move.source_cell)
-
-    def undo(self, ctx: Context) -> None:
-        """From the source's copy to the target's."""
-        other_copy.carry(ctx, ctx.move.source_cell, ctx.destination.cell)
 
 
 class HideTarget(Step):
@@ -160,7 +142,7 @@ class HideTarget(Step):
 
     def perform(self, ctx: Context) -> dict[str, Any]:
         """Hidden, with the source's name."""
-        record, chosen = before(ctx.move), ctx.destination
+        chosen = ctx.destination
         reserved = reserved_on(ctx, chosen.host)
         with claimed_rows(ctx, chosen.cell) as rows:
             other_copy.pass_deletion_on(ctx, rows, ctx.move.source_cell)
@@ -174,7 +156,7 @@ class HideTarget(Step):
                 hidden=(OneOf((True, *crossing.SHOWN)), True),
             )
             other_copy.forget_consoles(rows)
-            usage.recompute(rows.session, chosen.host, record.node, reserved=reserved)
+            usage.recompute(rows.session, chosen.host, reserved=reserved)
         return {}
 
     def undo(self, ctx: Context) -> None:

@@ -153,6 +153,8 @@ def remove(ctx: Context, cell: str, other: str, *, undo: bool = False) -> None:
     reserved = reserved_on(ctx)
     if undo and not _made_by(ctx, cell):
         return
+    # Before anything is written: a copy that may be the only one is not marked as going either.
+    _require_other(ctx, cell, other)
     _carry_last(ctx, cell, other)
     left = True
     while left:
