@@ -164,6 +164,8 @@ def _write_port(session: orm.Session, server: str, change: Change) -> None:
     if found is None:
         return
     ports = _ports({"network_info": found.network_info})
+    if ports.get(change.name) == change.new:
+        return
     ports.pop(change.name, None)
     if change.new is not None:
         ports[change.name] = change.new
