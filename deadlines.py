@@ -28,9 +28,19 @@ class Deadline:
         return time.monotonic() >= self.ends
 
 
+class _Call:
+    """One request and the moment at which it counts as lost."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self.renew()
+
+    def renew(self) -> None:
+        self.ends = time.monotonic() + self._seconds
+
+
 _STEP: Final[contextvars.ContextVar[Deadline | None]] = contextvars.ContextVar("step", default=None)
-_CALL: Final[contextvars.ContextVar[float | None]] = contextvars.ContextVar("call", default=None)
-"""When the request that is under way counts as lost, by the monotonic clock."""
+_CALL: Final[contextvars.ContextVar[_Call | None]] = contextvars.ContextVar("call", default=None)
 
 
 @contextlib.contextmanager
@@ -57,17 +67,24 @@ def paused() -> Iterator[None]:
 @contextlib.contextmanager
 def within(seconds: float | None) -> Iterator[None]:
     """One request, which counts as lost after so many seconds; None for as long as its step may take."""
-    token = _CALL.set(None if seconds is None else time.monotonic() + seconds)
+    token = _CALL.set(None if seconds is None else _Call(seconds))
     try:
         yield
     finally:
         _CALL.reset(token)
 
 
+def renew() -> None:
+    """The request that is under way got on, as a long upload does: it has all its seconds again from now on."""
+    call = _CALL.get()
+    if call is not None:
+        call.renew()
+
+
 def left() -> float | None:
     """Seconds that may still be waited for a server here, 0 or less when none are left; None without a bound."""
     deadline, call = _STEP.get(), _CALL.get()
-    ends = [each for each in (deadline.ends if deadline is not None else None, call) if each is not None]
+    ends = [each.ends for each in (deadline, call) if each is not None]
     return min(ends) - time.monotonic() if ends else None
 
 

@@ -24,4 +24,4 @@ class Cloud:
     volumes: Volumes
     """Cinder: the servers' volumes and their attachments."""
     images: Images | None = None
-    """Glance; None in an installation, where nobody says how it is reached."""
+    """Glance; None in an installation that does not say how it is reached."""

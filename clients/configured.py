@@ -8,20 +8,22 @@ from typing import TYPE_CHECKING, Final
 
 from droveway.clients import sessions
 from droveway.clients.cloud import Cloud
+from droveway.clients.image import Images
 from droveway.clients.network import Network
 from droveway.clients.placement import Placement
 from droveway.clients.volume import Volumes
+from droveway.conf.services import is_named
 from droveway.errors import Refused, StepError
 
 if TYPE_CHECKING:
     from oslo_config import cfg
 
 _NOBODY: Final = "00000000-0000-0000-0000-000000000000"
-"""No server has this uuid."""
+"""No server and no image has this uuid."""
 
 
 class Services:
-    """Makes each client when it is first used: a host is told of Cinder alone, and the doctor looks at one by one.
+    """Makes each client when it is first used: a host is told of some alone, and the doctor looks at one by one.
 
     Raises `droveway.errors.Refused` naming what is missing of a service; nothing is sent before the first request.
     """
@@ -45,16 +47,25 @@ class Services:
         """Cinder."""
         return Volumes(sessions.Proxy(self._conf, "cinder", version="3"))
 
+    @functools.cached_property
+    def images(self) -> Images | None:
+        """Glance; None where nobody says how it is reached."""
+        return Images(sessions.Proxy(self._conf, "glance", version="2")) if is_named(self._conf, "glance") else None
+
     def cloud(self) -> Cloud:
         """Return all that moves ask."""
-        return Cloud(placement=self.placement, network=self.network, volumes=self.volumes)
+        return Cloud(placement=self.placement, network=self.network, volumes=self.volumes, images=self.images)
 
     def ask(self, group: str) -> None:
-        """Ask the service of this group what a move asks of it, and change nothing; raises StepError."""
+        """Ask the service of this group what a move asks of it, and change nothing; raises StepError.
+
+        One that moves can do without, and of which nobody says how it is reached, is not asked.
+        """
         questions: dict[str, Callable[[], object]] = {
             "placement": lambda: self.placement.allocations(_NOBODY),
             "neutron": lambda: self.network.ports(_NOBODY),
             "cinder": lambda: self.volumes.for_server(_NOBODY),
+            "glance": lambda: self.images.find(_NOBODY) if self.images is not None else None,
         }
         questions[group]()
 

@@ -10,8 +10,11 @@ from oslo_config import cfg
 
 from droveway.errors import Refused
 
-GROUPS: Final = {"placement": "placement", "neutron": "network", "cinder": "block-storage"}
+GROUPS: Final = {"placement": "placement", "neutron": "network", "cinder": "block-storage", "glance": "image"}
 """The group of each service, and its type in the catalog."""
+
+OPTIONAL: Final = frozenset({"glance"})
+"""Those that most moves do without: nobody has to say how they are reached."""
 
 ANSWERS_WITHIN: Final = 60
 """Seconds after which a request counts as lost, its answer whole or not, unless the group's ``timeout`` says others."""
@@ -36,6 +39,11 @@ def register(conf: cfg.ConfigOpts) -> None:
                 raise Refused(
                     f"[{group}] auth_type names {kind}, which keystoneauth does not know: use v3password"
                 ) from None
+
+
+def is_named(conf: cfg.ConfigOpts, group: str) -> bool:
+    """Whether the configuration says how the service of this group is reached, or has to say it."""
+    return group not in OPTIONAL or bool(conf[group].auth_type or conf[group].auth_section)
 
 
 def list_opts() -> list[tuple[str, Sequence[cfg.Opt]]]:

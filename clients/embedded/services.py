@@ -5,10 +5,12 @@ from __future__ import annotations
 import functools
 import json
 import re
+import types
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO, Final, TypeVar
 
 from sqlalchemy import (
     JSON,
@@ -108,6 +110,9 @@ class ImageRow(Base):
 _Row = TypeVar("_Row", bound=Base)
 
 
+NO_HEADERS: Final[Mapping[str, str]] = types.MappingProxyType({})
+
+
 class RefusalError(Exception):
     """The service answers with this status and changes nothing."""
 
@@ -119,13 +124,34 @@ class RefusalError(Exception):
 class Answer:
     """A response, with as much of requests.Response as our clients look at."""
 
-    def __init__(self, status_code: int, body: Any = None) -> None:
+    def __init__(
+        self,
+        status_code: int,
+        body: Any = None,
+        *,
+        headers: Mapping[str, str] = NO_HEADERS,
+        file: BinaryIO | None = None,
+    ) -> None:
+        """``file``: the body instead, from where it stands on."""
         self.status_code = status_code
         self.text = "" if body is None else json.dumps(body)
+        self.headers = headers
+        self.file = file
 
     def json(self) -> Any:
         """The body."""
         return json.loads(self.text)
+
+    def iter_content(self, chunk_size: int) -> Iterator[bytes]:
+        """The file's bytes, part by part."""
+        assert self.file is not None  # noqa: S101 - nobody streams what is no file
+        while data := self.file.read(chunk_size):
+            yield data
+
+    def close(self) -> None:
+        """Close the file."""
+        if self.file is not None:
+            self.file.close()
 
 
 class Request:
@@ -137,7 +163,6 @@ class Request:
         self.body: dict[str, Any] = options.get("json") or {}
         self.params: dict[str, str] = options.get("params") or {}
         self.headers: dict[str, str] = options.get("headers") or {}
-        self.data: BinaryIO | None = options.get("data")
 
     def find(self, kind: type[_Row], key: Any) -> _Row:
         """The row, or the refusal 404."""
@@ -150,6 +175,24 @@ class Request:
         return row
 
 
+class Transfer:
+    """What a handler of a file's bytes is given: it opens transactions of its own, and none while bytes come or go."""
+
+    def __init__(self, engine: Engine, names: dict[str, str], options: dict[str, Any]) -> None:
+        self._engine = engine
+        self._options = options
+        self.names = names
+        self.headers: dict[str, str] = options.get("headers") or {}
+        self.data: Any = options.get("data")
+        """A file, or what iterates over bytes; None for neither."""
+
+    @contextmanager
+    def transaction(self) -> Iterator[Request]:
+        """A transaction, which is committed unless something is raised."""
+        with _transaction(self._engine) as session:
+            yield Request(session, self.names, self._options)
+
+
 @functools.cache
 def _by_key(kind: type[_Row]) -> Select[_Row]:
     """Made once for each table: a session's own `get` makes it anew, which takes longer than to carry it out."""
@@ -159,14 +202,19 @@ def _by_key(kind: type[_Row]) -> Select[_Row]:
 
 
 Handler = Callable[[Request], Answer]
+TransferHandler = Callable[[Transfer], Answer]
+
+_Routes = dict[tuple[str, str], Handler]
+_Transfers = dict[tuple[str, str], TransferHandler]
 
 
 class LocalService:
-    """A small service: each request is one transaction. Stands where an adapter of keystoneauth does."""
+    """A small service: each request but a transfer is one transaction. Stands where an adapter of keystoneauth does."""
 
-    def __init__(self, engine: Engine, routes: dict[tuple[str, str], Handler]) -> None:
+    def __init__(self, engine: Engine, routes: _Routes, *, transfers: _Transfers | None = None) -> None:
         self._engine = engine
-        self._routes = [(method, _pattern(path), handler) for (method, path), handler in routes.items()]
+        handlers = {where: _in_transaction(handler) for where, handler in routes.items()} | (transfers or {})
+        self._routes = [(method, _pattern(path), handler) for (method, path), handler in handlers.items()]
 
     def request(self, url: str, method: str, **options: Any) -> Answer:
         """Answer one request; a refusal leaves everything as it was."""
@@ -174,9 +222,7 @@ class LocalService:
             match = pattern.fullmatch(url)
             if expected == method and match:
                 try:
-                    with Session(self._engine) as session, session.begin():
-                        _begin(session.connection())
-                        return handler(Request(session, match.groupdict(), options))
+                    return handler(Transfer(self._engine, match.groupdict(), options))
                 except RefusalError as refusal:
                     return Answer(refusal.status, {"message": str(refusal)})
                 except (OSError, SQLAlchemyError) as error:
@@ -187,6 +233,21 @@ class LocalService:
     def close(self) -> None:
         """Give back every connection; the next request opens one again."""
         self._engine.dispose()
+
+
+def _in_transaction(handler: Handler) -> TransferHandler:
+    def handle(transfer: Transfer) -> Answer:
+        with transfer.transaction() as request:
+            return handler(request)
+
+    return handle
+
+
+@contextmanager
+def _transaction(engine: Engine) -> Iterator[Session]:
+    with Session(engine) as session, session.begin():
+        _begin(session.connection())
+        yield session
 
 
 def new_id() -> str:
