@@ -188,7 +188,10 @@ class Discarded(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CheckDestination(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Find out whether this guest can run here; write the storage probe ``probe`` (a file name without a path)."""
+    """Find out whether this guest can run here; write the storage probe ``probe`` (a file name without a path).
+
+    An empty definition, here and in `DefineGuest`, asks for a new one: only workers from level 6 on are told that.
+    """
 
     definition: str
     vcpus: int
@@ -274,12 +277,61 @@ CopiedDisks = Annotated[list[CopiedDisk], msgspec.Meta(max_length=MOST_DISKS)]
 
 
 class Copied(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to `copy_disks`; ``bytes`` is what crossed the wire."""
+    """The answer to `copy_disks` and `download_disks`; ``bytes`` is what crossed the wire."""
 
     variant: Text
     disks: CopiedDisks
     bases: CopiedDisks
     bytes: Number
+
+
+class ImageOfDisk(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A disk of the server, and the image that it becomes."""
+
+    disk: Name
+    image: Name
+
+
+class UploadDisks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Give each image, which waits for its data, the bytes of a disk; revert removes what was made for that."""
+
+    disks: Annotated[list[ImageOfDisk], msgspec.Meta(max_length=MOST_DISKS)]
+
+
+class UploadedDisk(msgspec.Struct, frozen=True, kw_only=True):
+    """A disk that is an image now; ``size`` in bytes and ``checksum`` are the image's, and were compared."""
+
+    disk: Name
+    image: Name
+    size: Number
+    checksum: Text
+    format: Text
+    """raw or qcow2, as the image says too."""
+
+
+class Uploaded(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to `upload_disks`."""
+
+    disks: Annotated[list[UploadedDisk], msgspec.Meta(max_length=MOST_DISKS)]
+
+
+class DownloadedDisk(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A disk that is made of an image, and what was recorded of that."""
+
+    disk: Name
+    image: Name
+    size: Number
+    checksum: Text
+    """Of the image's bytes by ``algorithm``; empty where the image service tells none: then only the size is held."""
+    algorithm: Text
+    format: Text
+
+
+class DownloadDisks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Make this host's own copy of a server's disks from images; answered and undone as `CopyDisks` is."""
+
+    disks: Annotated[list[DownloadedDisk], msgspec.Meta(max_length=MOST_DISKS)]
+    probe: str
 
 
 class FitDisks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -440,6 +492,8 @@ ACTIONS: Final[Mapping[str, Schema]] = {
     "set_aside": Schema(NoDetails, SetAside, since=1),
     "offer_disks": Schema(OfferDisks, Offered, since=1),
     "copy_disks": Schema(CopyDisks, Copied, since=1),
+    "upload_disks": Schema(UploadDisks, Uploaded, since=6),
+    "download_disks": Schema(DownloadDisks, Copied, since=6),
     "fit_disks": Schema(FitDisks, Fitted, since=1),
     "define_guest": Schema(DefineGuest, Defined, since=1),
     "prepare_start": Schema(NoDetails, Ready, since=4, ages=True),

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import threading
 import time
-from collections.abc import Callable
-from typing import Any, Final, Protocol
+from collections.abc import Callable, Generator
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from droveway.certificates import Identity
 from droveway.clients.zookeeper import Coordination
@@ -20,6 +20,9 @@ from droveway.workers.journal import WorkerJournal
 from droveway.workers.permission import Permissions
 from droveway.workers.transfer.limits import Limits
 
+if TYPE_CHECKING:
+    from droveway.clients.references import Data, ImageRecord
+
 Probe = Callable[[str, Direction, str, str], None]
 """Fault injection: called with step, direction, ``during`` and the name of the effect that comes next."""
 
@@ -31,6 +34,15 @@ class References(Protocol):
 
     def connection_info(self, attachment_id: str) -> dict[str, Any]:
         """The connection info of a volume attachment."""
+
+    def image(self, image: str) -> ImageRecord:
+        """An image as it is now; raises StepError ``image-gone`` or ``no-image-service``, as the others do."""
+
+    def upload_image(self, image: str, data: Data) -> None:
+        """Give an image these bytes, unless it has its data or somebody is about to give it."""
+
+    def download_image(self, image: str, offset: int) -> Generator[bytes, None, None]:
+        """An image's bytes from ``offset`` on, part by part."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -19,6 +19,7 @@ from droveway.wire.commands import (
 )
 from droveway.wire.values import SWAP, harmless
 from droveway.workers.actions import backing_files
+from droveway.workers.actions.definitions import new_definition
 from droveway.workers.actions.ownership import (
     base_of,
     discard_parts,
@@ -61,7 +62,10 @@ def describe_guest(ctx: Context, _: NoDetails) -> dict[str, Any]:
 @action(of_destination=True, fills_disk=True)
 def check_destination(ctx: Context, details: CheckDestination) -> dict[str, Any]:
     """Could the guest run here?  Writes the storage probe; the value has connector and free space in bytes."""
-    ctx.hypervisor.check(details.definition, vcpus=details.vcpus, memory_mb=details.memory_mb)
+    definition = details.definition or new_definition(
+        ctx, vcpus=details.vcpus, memory_mb=details.memory_mb, disks=[], volumes=details.volumes
+    )
+    ctx.hypervisor.check(definition, vcpus=details.vcpus, memory_mb=details.memory_mb)
     guest = ctx.hypervisor.guest(ctx.server)
     if guest is not None:
         refuse_foreign(ctx, guest)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -53,6 +53,11 @@ SIDE_BY_SIDE: Final = 4
 """So many disks of a server are copied at once."""
 
 EPHEMERAL: Final = "disk.eph0"
+
+Copies = tuple[list[CopiedDisk], list[CopiedDisk]]
+"""The disks, and the bases that had to be fetched for them."""
+
+_Disk = TypeVar("_Disk")
 
 
 @action()
@@ -112,32 +117,46 @@ def copy_disks(ctx: Context, details: CopyDisks) -> dict[str, Any]:
 
     The value lists the disks with bytes and checksums of both ends; ``bytes`` is what crossed the wire in all.
     """
+
+    def copied(own: Directory) -> Copies:
+        return _copy_local(ctx, own) if details.variant == "local" else _pull(ctx, details, own)
+
+    return make_copy(ctx, copied, variant=details.variant, probe=details.probe)
+
+
+@undo
+def undo_copy_disks(ctx: Context, _: CopyDisks) -> dict[str, Any]:
+    """Delete this move's copy."""
+    return remove_copy(ctx)
+
+
+def make_copy(ctx: Context, copied: Callable[[Directory], Copies], *, variant: str, probe: str) -> dict[str, Any]:
+    """Have the disks ``copied`` into this move's own directory, give that the server's name and remove the probe."""
     hold_storage(ctx)
     if ctx.directories.exists(ctx.server):
         _clear_the_way(ctx)
     if not ctx.directories.exists(ctx.server):
         part = part_name(ctx)
         if ctx.directories.marker(part) is None:
-            _fill(ctx, details, part)
+            _fill(ctx, copied, part)
         ctx.effect("rename")
         ctx.fence()
         ctx.directories.rename(part, ctx.server)
     ctx.effect("renamed")
-    ctx.directories.remove_probe(details.probe)
+    ctx.directories.remove_probe(probe)
     marker = ctx.directories.marker(ctx.server)
     disks = marker.disks if marker is not None else []
     fetched = marker.bases if marker is not None else []
     return {
-        "variant": details.variant,
+        "variant": variant,
         "disks": [msgspec.to_builtins(disk) for disk in disks],
         "bases": [msgspec.to_builtins(base) for base in fetched],
-        "bytes": sum(disk.sent for disk in [*disks, *fetched]) if details.variant == "pull" else 0,
+        "bytes": sum(disk.sent for disk in [*disks, *fetched]) if variant != "local" else 0,
     }
 
 
-@undo
-def undo_copy_disks(ctx: Context, _: CopyDisks) -> dict[str, Any]:
-    """Delete this move's copy."""
+def remove_copy(ctx: Context) -> dict[str, Any]:
+    """Delete what `make_copy` made, whole or not: the undo of each action that calls it."""
     require_storage(ctx)
     discard_copy(ctx)
     discard_renamed_copy(ctx)
@@ -206,23 +225,23 @@ def _clear_the_way(ctx: Context) -> None:
         discard_copy(ctx, of_any_host=True)
 
 
-def _fill(ctx: Context, details: CopyDisks, part: str) -> None:
+def _fill(ctx: Context, copied: Callable[[Directory], Copies], part: str) -> None:
     """Make the copies in the move's own directory; its marker comes last and says that they were proved."""
     ctx.directories.create(part)
     with ctx.directories.opened(part) as own:
-        copied, fetched = _copy_local(ctx, own) if details.variant == "local" else _pull(ctx, details, own)
-        formats = {disk.name: disk.format for disk in copied}
-        for disk in copied:
+        disks, fetched = copied(own)
+        formats = {disk.name: disk.format for disk in disks}
+        for disk in disks:
             found = ctx.hypervisor.disk_info(own.path(disk.name), disk.format)
             if bool(found.backing) != bool(disk.backing):
                 raise ctx.failed(
                     f"{disk.name} of server {ctx.server} rests on {found.backing or 'nothing'}, which is not what was "
-                    "set aside",
+                    "recorded",
                     code="backing-file",
                 )
         ctx.effect("disk_info")
         own.write(DISK_INFO, ctx.directories.format_record(ctx.server, formats))
-        for disk in copied:
+        for disk in disks:
             own.unlink(log_name(disk.name))
         ctx.effect("marker")
         own.write_record(
@@ -231,13 +250,13 @@ def _fill(ctx: Context, details: CopyDisks, part: str) -> None:
                 epoch=ctx.epoch,
                 server=ctx.server,
                 host=ctx.host.name,
-                disks=copied,
+                disks=disks,
                 bases=fetched,
             )
         )
 
 
-def _copy_local(ctx: Context, own: Directory) -> tuple[list[CopiedDisk], list[CopiedDisk]]:
+def _copy_local(ctx: Context, own: Directory) -> Copies:
     manifest = own_manifest(ctx)
     refuse_running(ctx, "its disks are copied")
 
@@ -247,7 +266,7 @@ def _copy_local(ctx: Context, own: Directory) -> tuple[list[CopiedDisk], list[Co
     return _copy(ctx, own, manifest.disks, manifest.bases, source)
 
 
-def _pull(ctx: Context, details: CopyDisks, own: Directory) -> tuple[list[CopiedDisk], list[CopiedDisk]]:
+def _pull(ctx: Context, details: CopyDisks, own: Directory) -> Copies:
     limits = ctx.host.limits.of_transfer()
 
     def source() -> RemoteSource:
@@ -263,8 +282,7 @@ def _pull(ctx: Context, details: CopyDisks, own: Directory) -> tuple[list[Copied
 
 def _copy(
     ctx: Context, own: Directory, disks: list[SetAsideDisk], wanted: list[BaseFile], source: Callable[[], Source]
-) -> tuple[list[CopiedDisk], list[CopiedDisk]]:
-    """The disks, and the bases that had to be fetched for them."""
+) -> Copies:
     for digest in {*(base.digest for base in wanted), *(disk.backing for disk in disks if disk.backing)}:
         if not is_digest(digest):
             raise ctx.failed(f"the source offers {digest!r}, which is no digest of a base", code="protocol")
@@ -277,17 +295,17 @@ def _copy(
         with readers(source) as sources:
             return copy_disk(ctx, sources, directory, disk, tally)
 
-    return _side_by_side(ctx, own, disks, copy), fetched
+    return side_by_side(ctx, own, {disk.name: disk for disk in disks}, copy), fetched
 
 
-def _side_by_side(
-    ctx: Context, own: Directory, disks: list[SetAsideDisk], copy: Callable[[SetAsideDisk, int], CopiedDisk]
+def side_by_side(
+    ctx: Context, own: Directory, disks: Mapping[str, _Disk], copy: Callable[[_Disk, int], CopiedDisk]
 ) -> list[CopiedDisk]:
-    """Copy several disks at once; the first error ends them all once each has stopped."""
-    wanted = [disk for disk in disks if disk.name != SWAP]
-    for disk in wanted:
-        if not is_disk(disk.name):
-            raise ctx.failed(f"the source offers {disk.name!r}, which is no disk's name", code="protocol")
+    """Copy several disks at once, each by its name; the first error ends them all once each has stopped."""
+    wanted = [disk for name, disk in disks.items() if name != SWAP]
+    for name in disks:
+        if name != SWAP and not is_disk(name):
+            raise ctx.failed(f"the source offers {name!r}, which is no disk's name", code="protocol")
     if len(wanted) <= 1:
         copied = [copy(disk, own.file) for disk in wanted]
     else:

@@ -9,13 +9,13 @@ from typing import Any, Final
 from droveway.errors import CoordinationLost, DestinationFault, DrovewayError, Fenced, Parked, StepError
 from droveway.printable import printable
 from droveway.wire import commands
-from droveway.workers.actions import checks, connections, copies, disks, guests, keeping, removal
+from droveway.workers.actions import checks, connections, copies, disks, guests, images, keeping, removal
 from droveway.workers.actions.table import ACTIONS
 from droveway.workers.context import Context
 
 LOG = logging.getLogger(__name__)
 
-MODULES: Final = (checks, connections, copies, disks, guests, keeping, removal)
+MODULES: Final = (checks, connections, copies, disks, guests, images, keeping, removal)
 """Those with actions."""
 
 DISK_FULL: Final = "disk-full"

@@ -10,6 +10,7 @@ from droveway.errors import CoordinationLost, DestinationFault, DrovewayError, F
 from droveway.wire.commands import DefineGuest, NoDetails, PrepareSourceGuest, Ready, StartGuest, StopGuest
 from droveway.wire.values import PERMISSION_VOID
 from droveway.workers.actions.connections import as_ports, connect_all, disconnect_all
+from droveway.workers.actions.definitions import new_definition
 from droveway.workers.actions.ownership import (
     deleted_name,
     forget_manifest,
@@ -76,13 +77,17 @@ def define_guest(ctx: Context, details: DefineGuest) -> dict[str, Any]:
     own_copy(ctx)
     volumes = ctx.volumes(details.volumes)
     formats = ctx.directories.formats(ctx.server)
+    disks = in_use(ctx, formats)
+    definition = details.definition or new_definition(
+        ctx, vcpus=details.vcpus, memory_mb=details.memory_mb, disks=disks, volumes=details.volumes
+    )
     ctx.effect("define")
     ctx.hypervisor.define(
         ctx.server,
-        details.definition,
+        definition,
         vcpus=details.vcpus,
         memory_mb=details.memory_mb,
-        disks=in_use(ctx, formats),
+        disks=disks,
         formats=formats,
         volumes=volumes,
         ports=as_ports(details.ports),

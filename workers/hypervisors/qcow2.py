@@ -12,7 +12,7 @@ import os
 import re
 import stat
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,6 +23,9 @@ from droveway.wire.commands import DiskInfo
 from droveway.workers.hypervisors import durable, headers
 
 SECONDS = 600.0
+
+BEAT: Final = 0.2
+"""Seconds after which it is asked again whether a long run may go on."""
 
 LIMITS: Final = ("prlimit", "--as=1073741824", "--cpu=30", "--")
 """What a look at a disk may take, whose header may be hostile: 1 GiB of memory and 30 s of a processor, as Nova's."""
@@ -70,11 +73,14 @@ def create(path: Path, size: int, *, kind: str) -> None:
     _put(temporary, path)
 
 
-def convert(source: Path, source_format: str, path: Path) -> None:
-    """A qcow2 disk with what another one holds and no backing file, durable."""
+def convert(source: Path, source_format: str, path: Path, *, beat: Callable[[], None] | None = None) -> None:
+    """A qcow2 disk with what another one holds and no backing file, durable.
+
+    It may take as long as ``beat`` lets it, which is called now and then and raises to end it.
+    """
     temporary = path.with_name(f"{path.name}.part")
     _make(temporary)
-    _run("convert", "-f", source_format, "-O", "qcow2", str(source), str(temporary))
+    _run("convert", "-f", source_format, "-O", "qcow2", str(source), str(temporary), beat=beat)
     _put(temporary, path)
 
 
@@ -157,12 +163,13 @@ def _put(temporary: Path, path: Path) -> None:
     durable.sync_directory(path.parent)
 
 
-def _run(*arguments: str, under: Sequence[str] = ()) -> bytes:
+def _run(*arguments: str, under: Sequence[str] = (), beat: Callable[[], None] | None = None) -> bytes:
     passed = [int(found[1]) for found in map(_OPEN.match, arguments) if found is not None]
+    words = [*under, "qemu-img", *arguments]
     try:
-        return subprocess.run(
-            [*under, "qemu-img", *arguments], check=True, capture_output=True, timeout=SECONDS, pass_fds=passed
-        ).stdout
+        if beat is not None:
+            return _watched(words, passed, beat)
+        return subprocess.run(words, check=True, capture_output=True, timeout=SECONDS, pass_fds=passed).stdout
     except FileNotFoundError as error:
         package = "util-linux" if under and error.filename == under[0] else "qemu-utils"
         raise StepError(f"{error.filename} is missing: install the Debian package {package}") from None
@@ -174,3 +181,19 @@ def _run(*arguments: str, under: Sequence[str] = ()) -> bytes:
             through = Path(f"/proc/self/fd/{file}")
             text = text.replace(str(through), str(through.readlink()))
         raise StepError(f"qemu-img {arguments[0]} has failed: {text}") from None
+
+
+def _watched(words: list[str], passed: list[int], beat: Callable[[], None]) -> bytes:
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, pass_fds=passed) as process:
+        try:
+            while True:
+                beat()
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    output, complaint = process.communicate(timeout=BEAT)
+                    break
+        except BaseException:
+            process.kill()
+            raise
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, words, output, complaint)
+    return output

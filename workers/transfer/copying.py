@@ -70,7 +70,7 @@ def copy_disk(ctx: Context, sources: Sequence[Source], directory: int, disk: Set
     where = source.disk_map(disk.name)
     data = sum(length for _, length in where.extents)
     if not isinstance(source, LocalSource):
-        _require_room(ctx, directory, disk.name, data)
+        require_room(ctx, directory, disk.name, data)
     tally.expect(data)
     with (
         _copy_file(directory, disk.name, where.identity) as (file, log),
@@ -104,7 +104,7 @@ def copy_disk(ctx: Context, sources: Sequence[Source], directory: int, disk: Set
     )
 
 
-def _require_room(ctx: Context, directory: int, disk: str, data: int) -> None:
+def require_room(ctx: Context, directory: int, disk: str, data: int) -> None:
     """Raise DestinationFault (``disk-full``) for more than there is room for, whatever the other host says of it.
 
     What an earlier run has written of the disk counts as room.

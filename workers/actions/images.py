@@ -1,0 +1,448 @@
+"""Actions that send a server's disks through the image service: away from their host, and onto another."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from droveway.clients.references import ACTIVE, GONE, QUEUED, SAVING, ImageRecord
+from droveway.errors import StepError
+from droveway.wire.commands import DiskInfo, DownloadDisks, DownloadedDisk, ImageOfDisk, UploadDisks, UploadedDisk
+from droveway.workers.actions import backing_files
+from droveway.workers.actions.copies import make_copy, remove_copy, side_by_side
+from droveway.workers.actions.ownership import (
+    discard_parts,
+    hold_storage,
+    part_name,
+    refuse_running,
+    require_storage,
+)
+from droveway.workers.actions.table import action, undo
+from droveway.workers.context import Context
+from droveway.workers.directories import CopiedDisk, Directory, open_file
+from droveway.workers.hypervisors import headers, qcow2
+from droveway.workers.transfer import copying, extents
+from droveway.workers.transfer.copying import Tally
+from droveway.workers.transfer.limits import Bucket
+
+LOG = logging.getLogger(__name__)
+
+POLL: Final = 1.0
+"""Seconds after which an image is looked at again that another upload fills."""
+
+PATIENCE: Final = 30.0
+"""Seconds for which an image service that does not answer is asked again: it may be starting anew."""
+
+SHA512: Final = "sha512"
+
+_COMING: Final = frozenset({SAVING, "uploading", "importing"})
+_AWAY: Final = "image-unavailable"
+_CHECKSUM: Final = "checksum"
+
+_Answer = TypeVar("_Answer")
+
+
+@action()
+def upload_disks(ctx: Context, details: UploadDisks) -> dict[str, Any]:
+    """Make each disk an image, compared with what the image service says of it; the guest is off and stays off.
+
+    A disk that rests on another file is flattened first, into this move's own directory. It stays there until the undo
+    or the server's removal, so that a repeated run sends the same bytes.
+    """
+    refuse_running(ctx, "its disks are uploaded")
+    hold_storage(ctx)
+    tally = Tally(ctx)
+    with ctx.directories.opened(ctx.server) as own:
+        formats = own.formats()
+        uploaded = [_upload(ctx, own, formats, wanted, tally) for wanted in details.disks]
+    ctx.effect("uploaded")
+    refuse_running(ctx, "what was uploaded is taken for all that its disks hold")
+    return {"disks": [msgspec.to_builtins(each) for each in uploaded]}
+
+
+@undo
+def undo_upload_disks(ctx: Context, _: UploadDisks) -> dict[str, Any]:
+    """Remove the flattened disks; the conductor deletes the images."""
+    require_storage(ctx)
+    discard_parts(ctx)
+    ctx.journal.forget(ctx.step_key)
+    return {}
+
+
+@action(of_destination=True, fills_disk=True)
+def download_disks(ctx: Context, details: DownloadDisks) -> dict[str, Any]:
+    """Make this move's copy from images, prove it, give it its name and remove the storage probe.
+
+    The value is that of `copy_disks`.
+    """
+    for disk in details.disks:
+        headers.require_format(disk.format, f"the image of {disk.disk} of server {ctx.server}")
+
+    def copied(own: Directory) -> tuple[list[CopiedDisk], list[CopiedDisk]]:
+        tally = Tally(ctx)
+        limits = ctx.host.limits.of_transfer()
+
+        def download(disk: DownloadedDisk, directory: int) -> CopiedDisk:
+            return _download(ctx, directory, disk, tally, limits)
+
+        return side_by_side(ctx, own, {disk.disk: disk for disk in details.disks}, download), []
+
+    return make_copy(ctx, copied, variant="image", probe=details.probe)
+
+
+@undo
+def undo_download_disks(ctx: Context, _: DownloadDisks) -> dict[str, Any]:
+    """Delete this move's copy; the images stay."""
+    return remove_copy(ctx)
+
+
+def _upload(ctx: Context, own: Directory, formats: dict[str, str], wanted: ImageOfDisk, tally: Tally) -> UploadedDisk:
+    disk = wanted.disk
+    if disk not in formats:
+        raise ctx.failed(f"server {ctx.server} has no {disk} on {ctx.host.name} to upload", code="missing")
+    info = ctx.hypervisor.disk_info(own.path(disk), formats[disk])
+    before = _identity(own, disk)
+    with _self_contained(ctx, own, info) as (directory, disk_format):
+        data = _Data(ctx, directory, disk, tally)
+        image = _filled(ctx, wanted.image, data, disk_format)
+        ctx.effect("compare")
+        checksum = data.checksum(image.algorithm) if _is_known(image.algorithm) else ""
+        _require_unchanged(ctx, own, disk, before)
+        if not image.checksum or (image.size, image.checksum) != (len(data), checksum):
+            told = image.checksum or "no checksum"
+            raise ctx.failed(
+                f"image {image.id} is to hold {disk} of server {ctx.server}, {len(data)} bytes, and the image service "
+                f"says {image.size} bytes and {image.algorithm or 'no algorithm'} {told[:200]}: that is not what "
+                f"{ctx.host.name} reads",
+                code=_CHECKSUM,
+            )
+    return UploadedDisk(disk=disk, image=image.id, size=len(data), checksum=image.checksum, format=disk_format)
+
+
+@contextlib.contextmanager
+def _self_contained(ctx: Context, own: Directory, info: DiskInfo) -> Iterator[tuple[Directory, str]]:
+    """The directory in which the disk lies that can be sent, and its format: the server's own, or a flattened one."""
+    if not info.backing:
+        yield own, info.format
+        return
+    backing_files.require(ctx, info)
+    part = part_name(ctx)
+    ctx.directories.create(part)
+    with ctx.directories.opened(part) as flat:
+        _flatten(ctx, own, info, flat)
+        yield flat, headers.QCOW2
+
+
+def _flatten(ctx: Context, own: Directory, info: DiskInfo, flat: Directory) -> None:
+    """Flatten the disk, unless that was done and it has not changed since; the note of what it was comes last."""
+    note, before = f"{info.name}-flattened", _identity(own, info.name)
+    if flat.read(note) == before and info.name in flat.entries():
+        return
+    flat.unlink(note)
+    needed = info.allocated + ctx.hypervisor.disk_info(Path(info.backing), info.backing_format).allocated
+    free = ctx.directories.free_bytes()
+    if free < needed:
+        raise ctx.failed(
+            f"{info.name} of server {ctx.server} needs {needed} bytes to be flattened, and {ctx.host.name} has {free} "
+            "free: make room",
+            code="disk-full",
+        )
+    ctx.replacing("flatten")
+    qcow2.convert(own.path(info.name), info.format, flat.path(info.name), beat=ctx.check)
+    _require_unchanged(ctx, own, info.name, before)
+    ctx.effect("flattened")
+    flat.write(note, before)
+
+
+def _filled(ctx: Context, image: str, data: _Data, disk_format: str) -> ImageRecord:
+    """The image once it has its data, by this upload or by one that was under way."""
+    references, patience = ctx.host.references, _Patience(ctx)
+    while True:
+        found = patience.ask(lambda: references.image(image))
+        if found.status == QUEUED:
+            _require_same_format(ctx, found, data.disk, disk_format)
+            ctx.replacing("upload")
+            patience.ask(lambda: references.upload_image(image, data))
+            found = patience.ask(lambda: references.image(image))
+        if found.status == ACTIVE:
+            _require_same_format(ctx, found, data.disk, disk_format)
+            return found
+        if found.status not in {QUEUED, *_COMING}:
+            raise ctx.failed(
+                f"image {image}, which is to hold {data.disk} of server {ctx.server}, is {found.status[:40]}", code=GONE
+            )
+        ctx.pause(POLL)
+
+
+def _require_same_format(ctx: Context, image: ImageRecord, disk: str, disk_format: str) -> None:
+    """Raise StepError (``disk-format``) for an image that would be read otherwise than it was written."""
+    if image.disk_format != disk_format:
+        raise ctx.failed(
+            f"image {image.id} says that it is {image.disk_format[:40]!r}, and {disk} of server {ctx.server} becomes a "
+            f"{disk_format} image",
+            code=headers.CODE,
+        )
+
+
+def _download(
+    ctx: Context, directory: int, wanted: DownloadedDisk, tally: Tally, limits: tuple[Bucket, ...]
+) -> CopiedDisk:
+    """Get one disk and prove what its medium holds; what an interrupted run had of it counts once that proof does."""
+    disk = wanted.disk
+    if wanted.checksum and not _is_known(wanted.algorithm):
+        raise ctx.failed(
+            f"the checksum of image {wanted.image} is a {wanted.algorithm[:40]!r}, which nobody can make here",
+            code=_CHECKSUM,
+        )
+    patience = _Patience(ctx)
+    _require_recorded(ctx, patience.ask(lambda: ctx.host.references.image(wanted.image)), wanted)
+    copying.require_room(ctx, directory, disk, wanted.size)
+    tally.expect(wanted.size)
+    file = open_file(directory, disk, os.O_RDWR | os.O_CREAT)
+    try:
+        kept = os.fstat(file).st_size if wanted.checksum else 0
+        if kept > wanted.size:
+            kept = 0
+        os.ftruncate(file, kept)
+        os.fsync(directory)
+        tally.add(kept, kept=True)
+        _receive(ctx, wanted, file, tally, limits)
+        found = _proved(ctx, directory, wanted)
+        if kept and found != wanted.checksum:
+            LOG.info("What was left of %s of server %s is not its image's: it is fetched anew", disk, ctx.server)
+            kept = 0
+            os.ftruncate(file, 0)
+            tally.expect(wanted.size)
+            _receive(ctx, wanted, file, tally, limits)
+            found = _proved(ctx, directory, wanted)
+        if wanted.checksum and found != wanted.checksum:
+            os.ftruncate(file, 0)
+            raise ctx.fault(
+                f"{disk} of server {ctx.server}: {ctx.host.name} gives back other data than image {wanted.image} has; "
+                "look at its disks, at the network and at the image service",
+                code=_CHECKSUM,
+            )
+        if not wanted.checksum:
+            LOG.info("Image %s has no checksum: %s of server %s has its size", wanted.image, disk, ctx.server)
+        _require_format(ctx, file, wanted)
+        allocated = os.fstat(file).st_blocks * 512
+    finally:
+        os.close(file)
+    return CopiedDisk(
+        name=disk,
+        format=wanted.format,
+        size=wanted.size,
+        allocated=allocated,
+        sent=wanted.size - kept,
+        checksum=found,
+        source_checksum=wanted.checksum,
+    )
+
+
+def _require_recorded(ctx: Context, image: ImageRecord, wanted: DownloadedDisk) -> None:
+    whose = f"image {image.id} of {wanted.disk} of server {ctx.server}"
+    if image.status != ACTIVE:
+        raise ctx.failed(f"{whose} is {image.status[:40]}: it has no data", code=GONE)
+    if image.size != wanted.size or (wanted.checksum and image.checksum != wanted.checksum):
+        raise ctx.failed(
+            f"{whose} has {image.size} bytes and the checksum {image.checksum[:200] or 'none'}, which is not what was "
+            f"recorded: {wanted.size} bytes and {wanted.checksum or 'none'}",
+            code=_CHECKSUM,
+        )
+
+
+def _receive(ctx: Context, wanted: DownloadedDisk, file: int, tally: Tally, limits: tuple[Bucket, ...]) -> None:
+    """Write what lacks behind the file's end, synced now and then; zeros become holes."""
+    patience = _Patience(ctx)
+    done = unsynced = 0
+
+    def stream() -> None:
+        nonlocal done, unsynced
+        done = os.fstat(file).st_size
+        with contextlib.closing(ctx.host.references.download_image(wanted.image, done)) as chunks:
+            for chunk in chunks:
+                if done + len(chunk) > wanted.size:
+                    raise _other_size(ctx, wanted, f"more than {done}")
+                _take(ctx, limits, len(chunk))
+                _write(file, chunk, done)
+                done += len(chunk)
+                unsynced += len(chunk)
+                tally.add(len(chunk))
+                patience.renew()
+                if unsynced >= copying.SYNC_BYTES:
+                    ctx.effect("chunk")
+                    os.fdatasync(file)
+                    unsynced = 0
+
+    if os.fstat(file).st_size < wanted.size:
+        ctx.effect("download")
+        patience.ask(stream)
+        if done < wanted.size:
+            raise _other_size(ctx, wanted, f"{done}")
+    ctx.effect("received")
+    os.fsync(file)
+
+
+def _other_size(ctx: Context, wanted: DownloadedDisk, found: str) -> StepError:
+    return ctx.failed(
+        f"the image service gives {found} bytes of image {wanted.image}, which has {wanted.size}", code=_CHECKSUM
+    )
+
+
+def _write(file: int, data: bytes, offset: int) -> None:
+    """Write, or leave a hole where there is nothing but zeros; the file ends behind it either way."""
+    left = memoryview(data)
+    if extents.is_zero(left):
+        os.ftruncate(file, offset + len(left))
+        return
+    while left:
+        written = os.pwrite(file, left, offset)
+        left, offset = left[written:], offset + written
+
+
+def _proved(ctx: Context, directory: int, wanted: DownloadedDisk) -> str:
+    """The checksum of what the medium holds."""
+    ctx.effect("verify")
+    return _digest(ctx, directory, wanted.disk, wanted.algorithm if wanted.checksum else SHA512)
+
+
+def _require_format(ctx: Context, file: int, wanted: DownloadedDisk) -> None:
+    """Raise StepError for a disk that is no qcow2 but is to be one, or that rests on other files."""
+    if wanted.format == headers.RAW:
+        return
+    whose = f"image {wanted.image} of {wanted.disk} of server {ctx.server}"
+    header = headers.read(file, whose)
+    if header is None:
+        raise ctx.failed(f"{whose} is said to be {wanted.format}, and has no such header", code=headers.CODE)
+    headers.require_self_contained(header, whose)
+    if header.backing:
+        raise ctx.failed(f"{whose} rests on {header.backing[:200]!r}: an image rests on nothing", code="backing-file")
+
+
+class _Data:
+    """A disk's bytes, as they are sent: read past the cache, and hashed on the way."""
+
+    def __init__(self, ctx: Context, directory: Directory, disk: str, tally: Tally) -> None:
+        self.disk = disk
+        self._ctx = ctx
+        self._directory = directory
+        self._tally = tally
+        self._told = 0
+        self._sent = ""
+        with extents.Medium(directory.file, disk) as medium:
+            self._size = medium.size
+        tally.expect(self._size)
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __iter__(self) -> Iterator[memoryview]:
+        self._tally.add(-self._told)
+        self._told = 0
+        whole = hashlib.sha512()
+        for data in _read(self._ctx, self._directory.file, self.disk, self._size):
+            _take(self._ctx, (self._ctx.host.limits.sending,), len(data))
+            whole.update(data)
+            yield data
+            self._told += len(data)
+            self._tally.add(len(data))
+        self._sent = whole.hexdigest()
+
+    def checksum(self, algorithm: str) -> str:
+        """Of all its bytes, as they were sent, or read again."""
+        if self._sent and algorithm == SHA512:
+            return self._sent
+        return _digest(self._ctx, self._directory.file, self.disk, algorithm)
+
+
+class _Patience:
+    """Asks again, for a while, where the image service does not answer."""
+
+    def __init__(self, ctx: Context) -> None:
+        self._ctx = ctx
+        self.renew()
+
+    def renew(self) -> None:
+        """It has answered."""
+        self._ends = time.monotonic() + PATIENCE
+
+    def ask(self, call: Callable[[], _Answer]) -> _Answer:
+        """What ``call`` answers, which may be repeated."""
+        while True:
+            try:
+                answer = call()
+            except StepError as error:
+                if error.error_code != _AWAY or time.monotonic() >= self._ends:
+                    raise
+                self._ctx.pause(POLL)
+            else:
+                self.renew()
+                return answer
+
+
+def _read(ctx: Context, directory: int, disk: str, size: int) -> Iterator[memoryview]:
+    """The disk's bytes from its medium, part by part, each valid until the next one."""
+    with extents.Medium(directory, disk) as medium:
+        for offset in range(0, size, extents.CHUNK):
+            ctx.check()
+            length = min(extents.CHUNK, size - offset)
+            try:
+                data = medium.read(offset, length)
+            except OSError as error:
+                # The client of the image service would take it for a connection that broke.
+                raise ctx.failed(f"{disk} of server {ctx.server} cannot be read: {error}", code="io") from None
+            if len(data) < length:
+                raise _changed(ctx, disk)
+            yield data
+
+
+def _digest(ctx: Context, directory: int, disk: str, algorithm: str) -> str:
+    whole = hashlib.new(algorithm)
+    with extents.Medium(directory, disk) as medium:
+        size = medium.size
+    for data in _read(ctx, directory, disk, size):
+        whole.update(data)
+    return whole.hexdigest()
+
+
+def _is_known(algorithm: str) -> bool:
+    """Whether checksums of this kind can be made here; those of variable length are none."""
+    return algorithm in hashlib.algorithms_guaranteed and not algorithm.startswith("shake")
+
+
+def _take(ctx: Context, limits: tuple[Bucket, ...], count: int) -> None:
+    """Wait until so many bytes may go or come."""
+    ctx.check()
+    for limit in limits:
+        while seconds := limit.take(count):
+            ctx.pause(seconds)
+
+
+def _identity(directory: Directory, disk: str) -> bytes:
+    """What changes when the disk is written to or replaced."""
+    file = open_file(directory.file, disk)
+    try:
+        os.fsync(file)
+        status = os.fstat(file)
+    finally:
+        os.close(file)
+    return f"{status.st_size} {status.st_mtime_ns} {status.st_ino}".encode()
+
+
+def _require_unchanged(ctx: Context, directory: Directory, disk: str, before: bytes) -> None:
+    if _identity(directory, disk) != before:
+        raise _changed(ctx, disk)
+
+
+def _changed(ctx: Context, disk: str) -> StepError:
+    return ctx.failed(
+        f"{disk} of server {ctx.server} was changed on {ctx.host.name} while it was uploaded", code="source-changed"
+    )
