@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from droveway.clients.rest import CONFLICT, Adapter, Rest, TryAgainError, detail_of
+from droveway.clients.rest import CONFLICT, NOT_FOUND, Adapter, Rest, TryAgainError, detail_of
 from droveway.errors import DestinationFault, StepError
 
 ACTIVE: Final = "ACTIVE"
@@ -19,7 +19,14 @@ COMPUTE_OWNER: Final = "compute:"
 NORMAL: Final = "normal"
 """The vnic type of a port that any host can plug into its switch."""
 
+DEVICE_KEYS: Final = frozenset({
+    "allocation", "arq_uuid", "card_serial_number", "device_mac_address", "pci_slot", "pci_vendor_info",
+    "pf_mac_address", "physical_network", "vf_num",
+})  # fmt: skip
+"""What a binding's profile says of the host's device: Nova takes these out of a port that it unbinds."""
+
 _STALE: Final = 412
+_FAILED: Final = "binding_failed"
 _BINDING_REFUSED: Final = 500
 
 
@@ -119,6 +126,22 @@ class Network:
         """Remove the host's binding; done when it, or the port, is gone. Without its active one a port is unbound."""
         self._delete(f"/ports/{port}/bindings/{host}")
 
+    def bind(self, port: str, host: str, *, profile: Mapping[str, Any], device_owner: str) -> None:
+        """Bind an unbound port to the host; done when it is bound there with this profile and owner.
+
+        Raises `droveway.errors.DestinationFault` ``binding-refused`` when Neutron cannot bind ports on that host.
+        """
+        wanted = {"binding:host_id": host, "binding:profile": dict(profile), "device_owner": device_owner}
+        row = self._put(port, wanted)
+        if row.get("binding:vif_type") == _FAILED:
+            raise DestinationFault(
+                f"Neutron could not bind the port {port} on {host}", code="binding-refused", host=host
+            )
+
+    def unbind(self, port: str, *, profile: Mapping[str, Any]) -> None:
+        """Bind the port to no host; it stays its server's, with this profile. Done when it is so, or gone."""
+        self._put(port, {"binding:host_id": "", "binding:profile": dict(profile)}, may_be_gone=True)
+
     def create_port(
         self, server: str, *, mac: str, network_id: str, host: str, device_owner: str = "compute:nova"
     ) -> str:
@@ -137,29 +160,37 @@ class Network:
         """Remove the port; done when it is gone."""
         self._delete(f"/ports/{port}")
 
+    def _put(self, port: str, wanted: Mapping[str, Any], *, may_be_gone: bool = False) -> dict[str, Any]:
+        """Let the port have these values, all in one request; the port as Neutron shows it then."""
+        return self._rest.repeat(lambda: self._put_once(port, wanted, may_be_gone=may_be_gone))
+
+    def _put_once(self, port: str, wanted: Mapping[str, Any], *, may_be_gone: bool = False) -> dict[str, Any]:
+        path = f"/ports/{port}"
+        found = self._rest.send("GET", path)
+        if may_be_gone and found.status_code == NOT_FOUND:
+            return {}
+        row: dict[str, Any] = self._rest.done("GET", path, found).json()["port"]
+        if all((row.get(name) or "") == (value or "") for name, value in wanted.items()):
+            return row
+        revision = {"If-Match": f"revision_number={row['revision_number']}"}
+        response = self._rest.send("PUT", path, json={"port": dict(wanted)}, headers=revision)
+        if response.status_code == _STALE:
+            raise TryAgainError(detail_of(response))
+        changed: dict[str, Any] = self._rest.done("PUT", path, response).json()["port"]
+        return changed
+
     def _delete(self, path: str) -> None:
         response = self._rest.repeat(lambda: self._rest.send("DELETE", path))
-        if response.status_code != 404:  # noqa: PLR2004
+        if response.status_code != NOT_FOUND:
             self._rest.done("DELETE", path, response)
 
     def _bindings(self, port: str) -> dict[str, str]:
         rows = self._rest.get(f"/ports/{port}/bindings")["bindings"]
-        return {row["host"]: row["status"] for row in rows}
+        # That of an unbound port is on no host.
+        return {row["host"]: row["status"] for row in rows if row["host"]}
 
     def _own(self, port: str, device_owner: str) -> None:
-        path = f"/ports/{port}"
-        row = self._rest.get(path)["port"]
-        if row["device_owner"] == device_owner:
-            return
-        response = self._rest.send(
-            "PUT",
-            path,
-            json={"port": {"device_owner": device_owner}},
-            headers={"If-Match": f"revision_number={row['revision_number']}"},
-        )
-        if response.status_code == _STALE:
-            raise TryAgainError(detail_of(response))
-        self._rest.done("PUT", path, response)
+        self._put_once(port, {"device_owner": device_owner})
 
     def _rows(self, server: str) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = self._rest.get("/ports", params={"device_id": server})["ports"]

@@ -188,12 +188,17 @@ class Placement:
             )
 
     def rewrite(
-        self, consumers: Mapping[str, tuple[Allocations, Mapping[str, Any], str]], *, project_id: str, user_id: str
+        self,
+        consumers: Mapping[str, tuple[Allocations, Mapping[str, Any], str]],
+        *,
+        project_id: str,
+        user_id: str,
+        full: type[StepError] = StepError,
     ) -> None:
         """Let consumers hold what their allocation requests say, all in one POST.
 
         For each what `allocations` found, its request, in which no allocations empty it, and its type. Who changed one
-        since it was found is not overwritten; raises `droveway.errors.StepError` ``no-capacity`` if it is too much.
+        since it was found is not overwritten; raises ``full`` with the code ``no-capacity`` if it is too much.
         """
         body = {
             consumer: {
@@ -209,7 +214,7 @@ class Placement:
                 for consumer, (_, wanted, _) in consumers.items()
             )
 
-        self._write(body, stands)
+        self._write(body, stands, full)
 
     def release(self, consumer: str) -> None:
         """Empty the consumer; done when it holds nothing."""

@@ -84,7 +84,10 @@ def _put_port(request: Request) -> Answer:
     wanted = request.headers.get("If-Match", "").removeprefix("revision_number=")
     if wanted and int(wanted) != port.revision:
         raise RefusalError(412, f"the port {port.id} is at revision {port.revision}")
-    for name, value in request.body["port"].items():
+    body = dict(request.body["port"])
+    if "binding:host_id" in body:
+        _bind_anew(request, port, body.pop("binding:host_id") or "", body.pop("binding:profile"))
+    for name, value in body.items():
         setattr(port, _WRITABLE[name], value)
     port.revision += 1
     return Answer(200, {"port": _port_view(request, port)})
@@ -97,7 +100,7 @@ def _delete_port(request: Request) -> Answer:
 
 def _bindings(request: Request) -> Answer:
     port = _port(request)
-    return Answer(200, {"bindings": [_binding_view(binding) for binding in _bindings_of(request, port)]})
+    return Answer(200, {"bindings": [_binding_view(request, binding) for binding in _bindings_of(request, port)]})
 
 
 def _post_binding(request: Request) -> Answer:
@@ -105,7 +108,7 @@ def _post_binding(request: Request) -> Answer:
     body = request.body["binding"]
     binding = _bind(request, port, body["host"], body.get("profile") or {})
     port.revision += 1
-    return Answer(201, {"binding": _binding_view(binding)})
+    return Answer(201, {"binding": _binding_view(request, binding)})
 
 
 def _activate(request: Request) -> Answer:
@@ -116,7 +119,7 @@ def _activate(request: Request) -> Answer:
     for other in _bindings_of(request, port):
         other.status = ACTIVE if other.host == binding.host else INACTIVE
     port.revision += 1
-    return Answer(200, {"binding": _binding_view(binding)})
+    return Answer(200, {"binding": _binding_view(request, binding)})
 
 
 def _delete_binding(request: Request) -> Answer:
@@ -150,6 +153,20 @@ def _bind(request: Request, port: Port, host: str, profile: dict[str, Any]) -> B
     return binding
 
 
+def _bind_anew(request: Request, port: Port, host: str, profile: dict[str, Any]) -> None:
+    """Bind the port to this host alone, or to none; a host without an agent fails in what the port shows."""
+    for binding in _bindings_of(request, port):
+        request.session.delete(binding)
+    request.session.flush()
+    request.session.add(Binding(port=port.id, host=host, status=ACTIVE, profile=profile))
+
+
+def _vif_type(request: Request, binding: Binding | None) -> str:
+    if binding is None or not binding.host or binding.status != ACTIVE:
+        return "unbound"
+    return "ovs" if request.session.get(NetworkHost, binding.host) is not None else "binding_failed"
+
+
 def _port_view(request: Request, port: Port) -> dict[str, Any]:
     request.session.flush()
     active = [binding for binding in _bindings_of(request, port) if binding.status == ACTIVE]
@@ -162,16 +179,16 @@ def _port_view(request: Request, port: Port) -> dict[str, Any]:
         "revision_number": port.revision,
         "binding:host_id": active[0].host if active else "",
         "binding:profile": active[0].profile if active else {},
-        "binding:vif_type": "ovs" if active else "unbound",
+        "binding:vif_type": _vif_type(request, active[0] if active else None),
         "binding:vnic_type": "normal",
     }
 
 
-def _binding_view(binding: Binding) -> dict[str, Any]:
+def _binding_view(request: Request, binding: Binding) -> dict[str, Any]:
     return {
         "host": binding.host,
         "status": binding.status,
         "profile": binding.profile,
-        "vif_type": "ovs" if binding.status == ACTIVE else "unbound",
+        "vif_type": _vif_type(request, binding),
         "vnic_type": "normal",
     }
