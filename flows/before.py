@@ -36,6 +36,16 @@ class PortBefore(msgspec.Struct, frozen=True, kw_only=True):
     device_owner: str
 
 
+class ImageBefore(msgspec.Struct, frozen=True, kw_only=True):
+    """The image of a shelved server; ``size`` in bytes."""
+
+    image: str
+    size: int
+    checksum: str
+    algorithm: str
+    format: str
+
+
 class Before(msgspec.Struct, frozen=True, kw_only=True):
     """A server as `record_before` found it; flavors are Nova's Flavor objects."""
 
@@ -57,6 +67,11 @@ class Before(msgspec.Struct, frozen=True, kw_only=True):
     guest: GuestState
     stopped: bool = False
     """Whether its user stopped it since, in the middle of the move: the record then says so of its state too."""
+
+    last_migration: int = 0
+    """The newest migration that the server had: a later evacuation is one that came during the move."""
+    image: ImageBefore | None = None
+    """What a shelved server is made from again; None for one that has volumes alone, and for all others."""
 
     @property
     def powered_on(self) -> bool:

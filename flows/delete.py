@@ -6,6 +6,7 @@ the last flow of a move whose server was deleted meanwhile: the server is at res
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Final
 
 from droveway.flows.graph import Graph
@@ -14,7 +15,7 @@ from droveway.persistence.journal import kinds
 
 DELETE: Final = Graph(
     kind_record=kinds.DELETE,
-    version=1,
+    version=2,
     steps=(
         delete.MarkDeleting,
         delete.StopGuest,
@@ -23,6 +24,7 @@ DELETE: Final = Graph(
         # What the host holds is held in the services' books for as long as it does.
         delete.DeletePorts,
         delete.DeleteAttachments,
+        delete.DeleteImages,
         delete.ReleaseAllocation,
         delete.SettleRecords,
         delete.ForgetRequest,
@@ -30,5 +32,10 @@ DELETE: Final = Graph(
     no_return=delete.MarkDeleting,
 )
 
-GRAPHS: Final = (DELETE,)
+DELETE_1: Final = dataclasses.replace(
+    DELETE, version=1, steps=tuple(step for step in DELETE.steps if step is not delete.DeleteImages)
+)
+"""As it was before servers could be shelved; flows that began with it go on with it."""
+
+GRAPHS: Final = (DELETE_1, DELETE)
 """Every version that flows may run by."""

@@ -10,12 +10,17 @@ from typing import TYPE_CHECKING, Final
 
 import sqlalchemy as sa
 
+from droveway.flows.before import before
+from droveway.persistence.journal import kinds
+from droveway.persistence.journal.kinds import Evacuation
 from droveway.persistence.nova import servers
 from droveway.persistence.nova.cell import Instance
 from droveway.persistence.nova.evacuations import has_taken
 
 if TYPE_CHECKING:
     from typing import Any
+
+    from sqlalchemy import orm
 
     from droveway.flows.run import Context
 
@@ -32,20 +37,35 @@ def sentence(name: str, host: str | None, task: str | None, so: str) -> str:
     )
 
 
+def has_come(ctx: Context, session: orm.Session, task: str | None) -> bool:
+    """Tell whether Nova evacuates the server, in this ``task``, or has done so during its move.
+
+    A move that Nova keeps no migration of recorded which was the server's newest; before that nothing of it is begun.
+    """
+    move, kind = ctx.move, kinds.of(ctx.run.kind)
+    if kind.evacuation is Evacuation.IGNORED:
+        return False
+    if kind.has_migration:
+        migration = servers.migration(session, move.id)
+        since = None if migration is None else migration.id
+    else:
+        since = None if move.before is None else before(move).last_migration
+    return since is not None and has_taken(session, move.server, task, since)
+
+
 def why(ctx: Context) -> str:
     """Read the rows now and say what the move ends with if Nova has evacuated its server; empty if it has not."""
     with ctx.run.cells.database(ctx.cell).read() as session:
-        migration = servers.migration(session, ctx.move.id)
-        if migration is None:
-            return ""
         row: Any = session.execute(_ROW, {"server": ctx.move.server}).first()
-        if row is None or not has_taken(session, ctx.move.server, row.task_state, migration.id):
+        if row is None or not has_come(ctx, session, row.task_state):
             return ""
     return _of_move(ctx, row.host, row.task_state)
 
 
 def why_at_first(ctx: Context) -> str:
     """Say the same by the rows that the step read when it began."""
+    if not kinds.of(ctx.run.kind).has_migration:
+        return why(ctx)
     found = ctx.observed
     if found is None or found.migration is None or not found.evacuated:
         return ""

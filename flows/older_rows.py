@@ -133,11 +133,13 @@ def require_own(ctx: Context) -> None:
     """Park the move (``cell-put-back``) where the cell's rows stand as another step of this move had left them.
 
     A flow whose journal was adopted is led by the rows, and is not compared.  A server that is gone, being deleted or
-    evacuated is not either, nor is one between two cells: its steps compare what they left in each.
+    evacuated is not either.  Neither is one between two cells, or one that is shelved or unshelved: their steps compare
+    what they left.
     """
     move, run = ctx.move, ctx.run
     record = kinds.of(run.kind)
-    if record.deletes or record.crosses_cells or move.before is None or overtaken.was_adopted(run):
+    knows = record.has_migration and not (record.deletes or record.crosses_cells)
+    if not knows or move.before is None or overtaken.was_adopted(run):
         return
     row = ctx.observed
     if row is None or row.task_state == TaskState.DELETING or row.evacuated:

@@ -5,17 +5,31 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from droveway.errors import NotFound
-from droveway.flows import confirm, cross_cell_confirm, cross_cell_resize, cross_cell_revert, delete, resize, revert
+from droveway.flows import (
+    confirm,
+    cross_cell_confirm,
+    cross_cell_resize,
+    cross_cell_revert,
+    delete,
+    resize,
+    revert,
+    shelve,
+    unshelve,
+)
 from droveway.flows.graph import Graph
 from droveway.persistence.journal.moves import FlowRef
 
 if TYPE_CHECKING:
     from droveway.flows.step import Step
 
+_OPERATIONS: Final = (
+    *(resize, confirm, revert, delete),
+    *(cross_cell_resize, cross_cell_confirm, cross_cell_revert),
+    *(shelve, unshelve),
+)
+
 GRAPHS: Final[dict[tuple[str, int], Graph]] = {
-    (graph.kind, graph.version): graph
-    for operation in (resize, confirm, revert, delete, cross_cell_resize, cross_cell_confirm, cross_cell_revert)
-    for graph in operation.GRAPHS
+    (graph.kind, graph.version): graph for operation in _OPERATIONS for graph in operation.GRAPHS
 }
 
 

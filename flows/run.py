@@ -286,5 +286,7 @@ class Context:
 
     @property
     def same_host(self) -> bool:
-        """Whether source and destination are one host."""
+        """Whether source and destination are one host; never where the move leads to no host."""
+        if self.attempt is None and kinds.of(self.run.kind).carries is kinds.Carries.NOWHERE:
+            return False
         return self.destination.host == self.move.source_host and self.destination.cell == self.move.source_cell

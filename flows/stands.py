@@ -11,10 +11,11 @@ from droveway.persistence.nova.vm_states import MigrationStatus
 
 
 class Side(enum.StrEnum):
-    """One of the move's two hosts."""
+    """One of the move's two hosts, or none for a shelved server."""
 
     SOURCE = "source"
     DESTINATION = "destination"
+    NOWHERE = "no host"
 
 
 class Vm(enum.StrEnum):
@@ -24,6 +25,9 @@ class Vm(enum.StrEnum):
     RESIZED = "resized"
     FOUND = "active or stopped, as the host found the guest"
     DELETED = "deleted"
+    SHELVED = "shelved"
+    OFFLOADED = "shelved_offloaded"
+    ACTIVE = "active"
 
 
 class Power(enum.StrEnum):

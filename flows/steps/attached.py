@@ -6,10 +6,11 @@ between any two steps.  What was recorded before the move tells how things were;
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Iterable, Iterator
 
 from droveway.clients.network import ACTIVE
-from droveway.errors import Conflict
+from droveway.errors import Conflict, StepError
 from droveway.flows.before import PortBefore, VolumeBefore, before
 from droveway.flows.run import Context
 from droveway.flows.steps.rows import availability_zone
@@ -88,6 +89,17 @@ def require_on(ctx: Context, host: str) -> None:
 def is_attached(ctx: Context, port: str) -> bool:
     """Whether Neutron still has the port, as one of the server's."""
     return any(found.id == port for found in ctx.run.cloud.network.listed_ports(ctx.move.server))
+
+
+@contextlib.contextmanager
+def writing_port(ctx: Context, call: str, port: str) -> Iterator[None]:
+    """Enclose a write on one port, with its intent: what fails since somebody deleted the port meanwhile is done."""
+    with ctx.run.intent("network", call):
+        try:
+            yield
+        except StepError:
+            if is_attached(ctx, port):
+                raise
 
 
 def volume_refs(ctx: Context) -> list[VolumeRef]:

@@ -92,7 +92,7 @@ def went_on(run: Run, step: str) -> bool:
     )
 
 
-def _stands(row: Instance, migration: Migration, states: Collection[tuple[str | None, str]]) -> bool:
+def _stands(row: Instance, migration: Migration, states: Collection[tuple[str | None, str | None]]) -> bool:
     """Whether the rows show one of these task_states with its migration's status; a delete writes over the former."""
     return any(migration.status == status and row.task_state in (task, TaskState.DELETING) for task, status in states)
 

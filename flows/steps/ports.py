@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any, ClassVar
 
 from droveway.clients.network import ACTIVE
-from droveway.errors import Evacuated, StepError
+from droveway.errors import Evacuated
 from droveway.flows.before import PortBefore
 from droveway.flows.run import Context
 from droveway.flows.stands import NOTHING
@@ -45,12 +45,8 @@ class PortStep(Step):
     @contextlib.contextmanager
     def writing(self, ctx: Context, call: str, port: PortBefore) -> Iterator[None]:
         """A write on one port: what fails since somebody deleted the port meanwhile is done."""
-        with ctx.run.intent("network", f"{call.format(port=port.port)}"):
-            try:
-                yield
-            except StepError:
-                if attached.is_attached(ctx, port.port):
-                    raise
+        with attached.writing_port(ctx, call.format(port=port.port), port.port):
+            yield
 
 
 class ReservePorts(PortStep):

@@ -89,13 +89,15 @@ def cell_rows(ctx: Context, cell: str = "") -> Iterator[Rows]:
     with ctx.run.cells.transaction(cell or ctx.cell, move.server, ctx.run.epoch, other=other) as session:
         action = actions.ActionRef(move.server, request_id(ctx))
         instance = servers.live_columns(session, move.server, deleting=deleting)
-        migration = None
-        if ctx.direction == "execute":
+        migration, evacuated = None, False
+        if not kinds.of(ctx.run.kind).has_migration:
+            evacuated = ctx.direction == "execute" and evacuation.has_come(ctx, session, instance.task_state)
+        elif ctx.direction == "execute":
             migration, evacuated = evacuations.of_move(session, move.id, instance.task_state)
-            if evacuated:
-                raise Evacuated(
-                    evacuation.sentence(move.server_name, instance.host, instance.task_state, "so its rows stay")
-                )
+        if evacuated:
+            raise Evacuated(
+                evacuation.sentence(move.server_name, instance.host, instance.task_state, "so its rows stay")
+            )
         yield Rows(session, instance, action, move.id, migration)
 
 

@@ -74,13 +74,13 @@ class MoveVolumes(Step):
         volumes, reserved, connector = _volumes(ctx), ctx.inputs["reserved"], self.new_connector(ctx)
         for volume in volumes:
             ids = reserved.get(volume.volume)
-            if ids is None and _is_on(_held(ctx, volume), volume, connector):
+            if ids is None and _is_on(held(ctx, volume), volume, connector):
                 continue
             with ctx.run.intent("volume", f"attach {volume.volume} anew"):
                 new = ids["new"] if ids else _another(ctx, volume, but={volume.attachment})
                 for old in {ids["old"] if ids else volume.attachment, volume.attachment} - {new}:
                     ctx.run.cloud.volumes.delete_attachment(old)
-                _connect(ctx, volume, new, connector)
+                connect(ctx, volume, new, connector)
         for volume in sorted(reserved.keys() - {each.volume for each in volumes}):
             with ctx.run.intent("volume", f"free {volume}"):
                 ctx.run.cloud.volumes.delete_attachment(reserved[volume]["new"])
@@ -97,7 +97,7 @@ class MoveVolumes(Step):
         connector = self.old_connector(ctx)
         for volume in _volumes(ctx):
             ids = ctx.inputs["reserved"].get(volume.volume)
-            present = _held(ctx, volume)
+            present = held(ctx, volume)
             # What was reserved again, after an adoption, has for the old one what this step had made before.
             old = present.get(ids["old"]) if ids is not None else None
             if (old is not None and old.host in (None, connector.get("host"))) or _is_on(present, volume, connector):
@@ -107,14 +107,14 @@ class MoveVolumes(Step):
                 again = _another(ctx, volume, but=gone)
                 for attachment in sorted(gone):
                     ctx.run.cloud.volumes.delete_attachment(attachment)
-                _connect(ctx, volume, again, connector)
+                connect(ctx, volume, again, connector)
 
 
 def _volumes(ctx: Context) -> list[VolumeBefore]:
     return [] if ctx.same_host else attached.volumes(ctx)
 
 
-def _held(ctx: Context, volume: VolumeBefore) -> dict[str, Attachment]:
+def held(ctx: Context, volume: VolumeBefore) -> dict[str, Attachment]:
     """The server's attachments of the volume, by id."""
     found = ctx.run.cloud.volumes.attachments(volume.volume)
     return {each.id: each for each in found if each.server == ctx.move.server}
@@ -131,13 +131,13 @@ def _another(ctx: Context, volume: VolumeBefore, *, but: set[str]) -> str:
 
     Raises `droveway.errors.Evacuated` where it may be one that Nova made.
     """
-    others = sorted(_held(ctx, volume).keys() - but)
+    others = sorted(held(ctx, volume).keys() - but)
     # Behind the look at the attachments: Nova's evacuation has its own row before it makes any.
     starting.require_not_evacuated(ctx)
     return others[0] if others else ctx.run.cloud.volumes.create_attachment(volume.volume, ctx.move.server, known=but)
 
 
-def _connect(ctx: Context, volume: VolumeBefore, attachment: str, connector: dict[str, Any]) -> None:
+def connect(ctx: Context, volume: VolumeBefore, attachment: str, connector: dict[str, Any]) -> None:
     """Export, complete and record one attachment; each call finds out whether it was done already.
 
     A volume that was detached meanwhile needs none.
@@ -150,25 +150,32 @@ def _connect(ctx: Context, volume: VolumeBefore, attachment: str, connector: dic
     except Evacuated:
         # Nova has one of its own by now; while it has none, this one keeps the volume the server's.
         named = {each.attachment for each in _volumes(ctx) if each.volume == volume.volume}
-        if attachment not in named and named & _held(ctx, volume).keys():
+        if attachment not in named and named & held(ctx, volume).keys():
             ctx.run.cloud.volumes.delete_attachment(attachment)
         raise
     if not found:
         ctx.run.cloud.volumes.delete_attachment(attachment)
 
 
-def _record(ctx: Context, volume: VolumeBefore, attachment: str, shown: dict[str, Any]) -> bool:
+def name_attachment(ctx: Context, volume: VolumeBefore, attachment: str) -> None:
+    """Let the volume's row name an empty attachment, and keep what it says of the connection."""
+    if not _record(ctx, volume, attachment, None):
+        ctx.run.cloud.volumes.delete_attachment(attachment)
+
+
+def _record(ctx: Context, volume: VolumeBefore, attachment: str, shown: dict[str, Any] | None) -> bool:
     """Let the volume's row name the attachment; False when there is none any more."""
     with cell_rows(ctx) as rows:
         starting.refuse_evacuated(ctx, rows, "so its volumes stay")
         found = servers.volumes(rows.session, ctx.move.server)
         row = next((row for row in found if row.volume_id == volume.volume), None)
         if row is not None:
-            info = devices.connection_info(shown, previous=objects.decode(row.connection_info or "{}"))
+            present = row.connection_info
+            info = None if shown is None else devices.connection_info(shown, previous=objects.decode(present or "{}"))
             compare_and_swap(
                 rows.session,
                 row,
                 attachment_id=(OneOf((row.attachment_id,)), attachment),
-                connection_info=(OneOf((row.connection_info,)), objects.encode(info)),
+                connection_info=(OneOf((present,)), present if info is None else objects.encode(info)),
             )
         return row is not None

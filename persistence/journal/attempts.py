@@ -61,9 +61,9 @@ def tried(session: orm.Session, move_id: str) -> list[MoveAttempt]:
 
 
 def hosts(session: orm.Session, move: Move) -> list[str]:
-    """Every host that a command of this move may have gone to."""
+    """Every host that a command of this move may have gone to; the source of an unshelve is none."""
     tried = session.scalars(_HOSTS, {"move": move.id})
-    return sorted({move.source_host, *tried})
+    return sorted({move.source_host, *tried} - {""})
 
 
 def undoing(session: orm.Session, move_id: str, state: State) -> None:

@@ -91,6 +91,8 @@ class Kind:
     """Whether its move leads from one cell into another, each of which has a copy of the server's rows meanwhile."""
     changes_flavor: bool = False
     """Whether the move asks for another flavor."""
+    begins_offloaded: bool = False
+    """Whether its server is on no host when it begins."""
     begins_with_accept: bool = False
     """Whether nothing is written in the cell before its step ``accept``."""
     leaves_known_rows: bool = False
@@ -105,6 +107,8 @@ class Kind:
     evacuation: Evacuation = Evacuation.IGNORED
     migration_type: str = ""
     """What Nova calls the migration of a move that began with this kind."""
+    has_migration: bool = True
+    """Whether Nova keeps a migration of such a move; without one its rows alone say how far it is."""
     tasks: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """Status of the move's migration → the task_state with which the flow marks the server meanwhile."""
     begun_status: str = ""
@@ -120,6 +124,12 @@ class Kind:
     def leads_to_wait(self) -> bool:
         """Whether the move waits for confirm or revert once the flow is done."""
         return self.done.state is State.VERIFYING
+
+    @property
+    def stays_there(self) -> bool:
+        """Whether the server stays at its move's destination, with nothing to wait for, once the flow is done."""
+        moved = self.carries is Carries.TO_DESTINATION and not self.leads_to_wait
+        return moved or self.ends is Way.CONFIRM
 
     @property
     def ends_wait(self) -> bool:
@@ -211,9 +221,34 @@ DELETE: Final = Kind(
     releases_gone_server=True,
 )
 
+
+def _shelving(name: str, past: str, *, carries: Carries, begins_offloaded: bool = False) -> Kind:
+    return Kind(
+        name=name,
+        past=past,
+        command=f"server {name}",
+        running=State.RUNNING,
+        done=Ending(State.DONE, to_be_deleted=State.DELETING),
+        undone=Ending(State.FAILED, to_be_deleted=State.DELETING, cancelled=State.CANCELLED),
+        cancellable=True,
+        urgent=False,
+        limited=True,
+        carries=carries,
+        needs_live_server=True,
+        # Nova evacuates no server that is on no host.
+        evacuation=Evacuation.IGNORED if begins_offloaded else Evacuation.UNDONE,
+        has_migration=False,
+        begins_offloaded=begins_offloaded,
+    )
+
+
+SHELVE: Final = _shelving("shelve", "shelved", carries=Carries.NOWHERE)
+UNSHELVE: Final = _shelving("unshelve", "unshelved", carries=Carries.TO_DESTINATION, begins_offloaded=True)
+
 KINDS: Final = (
     *(RESIZE, MIGRATE, CONFIRM, REVERT, DELETE),
     *(CROSS_CELL_RESIZE, CROSS_CELL_MIGRATE, CROSS_CELL_CONFIRM, CROSS_CELL_REVERT),
+    *(SHELVE, UNSHELVE),
 )
 
 _BY_NAME: Final = {kind.name: kind for kind in KINDS}

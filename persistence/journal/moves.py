@@ -52,6 +52,8 @@ LEFT: Final = "left"
 """The key of such a result under which a sentence names what could not be cleared."""
 
 _CONFIRMS: Final = kinds.names_of(kinds.Way.CONFIRM)
+_STAYS: Final = [kind.name for kind in kinds.KINDS if kind.stays_there]
+"""Kinds of flow behind which a server stays at its move's destination."""
 _DELETED: Final = {"code": ServerDeleted.code, "message": "the server was deleted"}
 
 
@@ -73,6 +75,7 @@ class Request:
     server_name: str
     cell: str
     host: str
+    """Empty for a server that is on none."""
     old_flavor: str
     new_flavor: str
     target_host: str | None = None
@@ -244,8 +247,8 @@ def begin_deletion(session: orm.Session, move_id: str, flow: FlowRef) -> None:
 
 
 def home(session: orm.Session, move: Move) -> str:
-    """The host that a server is on whose move is deleting it: its destination once that was confirmed."""
-    return move.dest_host if move.dest_host and _was_confirmed(session, move) else move.source_host
+    """The host that a server is on whose move is deleting it: its destination once that was confirmed, or unshelved."""
+    return move.dest_host if move.dest_host and _is_done(session, move, _STAYS) else move.source_host
 
 
 def beside(
@@ -385,11 +388,11 @@ def _state_after(session: orm.Session, kind: str, move: Move, error: dict[str, A
     return ending.state
 
 
-def _was_confirmed(session: orm.Session, move: Move) -> bool:
-    confirmed = sa.select(MoveFlow.uuid).where(
-        MoveFlow.move_id == move.id, MoveFlow.kind.in_(_CONFIRMS), MoveFlow.outcome == "done"
+def _is_done(session: orm.Session, move: Move, kinds_of_flow: list[str]) -> bool:
+    done = sa.select(MoveFlow.uuid).where(
+        MoveFlow.move_id == move.id, MoveFlow.kind.in_(kinds_of_flow), MoveFlow.outcome == "done"
     )
-    return session.scalar(confirmed.limit(1)) is not None
+    return session.scalar(done.limit(1)) is not None
 
 
 def _was_kept(session: orm.Session, move: Move) -> bool:
@@ -397,7 +400,7 @@ def _was_kept(session: orm.Session, move: Move) -> bool:
     results = session.scalars(
         sa.select(MoveStep.result).where(MoveStep.move_id == move.id, MoveStep.result.is_not(None))
     )
-    return _was_confirmed(session, move) and GONE not in list(results)
+    return _is_done(session, move, _CONFIRMS) and GONE not in list(results)
 
 
 def _confirm_after(move: Move, kind: str, *, done: bool) -> int | None:

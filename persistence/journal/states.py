@@ -56,7 +56,9 @@ ADVICE: Final[dict[State, str]] = {
 
 _NEXT: Final[dict[State, frozenset[State]]] = {
     State.QUEUED: frozenset({State.RUNNING, State.CANCELLED, State.DELETING}),
-    State.RUNNING: frozenset({State.VERIFYING, State.UNDOING, State.FAILED, State.CANCELLED, State.DELETING}),
+    State.RUNNING: frozenset(
+        {State.VERIFYING, State.DONE, State.UNDOING, State.FAILED, State.CANCELLED, State.DELETING}
+    ),
     State.VERIFYING: frozenset({State.CONFIRMING, State.REVERTING, State.CANCELLED, State.DELETING}),
     State.CONFIRMING: frozenset({State.DONE, State.VERIFYING, State.CANCELLED, State.DELETING}),
     State.REVERTING: frozenset({State.REVERTED, State.VERIFYING, State.CANCELLED, State.DELETING}),

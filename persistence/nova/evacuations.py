@@ -53,8 +53,16 @@ def is_under_way(task: str | None) -> bool:
     return (task or "").startswith(_REBUILDING)
 
 
+_LAST: Final = sa.select(sa.func.max(Migration.id)).where(Migration.instance_uuid == sa.bindparam("server"))
+
+
+def last_migration(session: orm.Session, server: str) -> int:
+    """Number the newest migration of the server; 0 where it has none."""
+    return session.scalar(_LAST, {"server": server}) or 0
+
+
 def has_taken(session: orm.Session, server: str, task: str | None, migration: int) -> bool:
-    """Whether Nova evacuates the server, or has done so since the move's migration was made."""
+    """Whether Nova evacuates the server, or has done so since the migration with this id was made."""
     if is_under_way(task):
         return True
     return bool(session.scalar(_EVACUATED, {"server": server, "after": migration}))

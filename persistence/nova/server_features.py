@@ -10,9 +10,10 @@ import sqlalchemy as sa
 from sqlalchemy import orm
 
 from droveway.persistence.nova import objects, servers
-from droveway.persistence.nova.cell import InstanceExtra, InstanceSystemMetadata, PciDevice, ShareMapping
+from droveway.persistence.nova.cell import Instance, InstanceExtra, InstanceSystemMetadata, PciDevice, ShareMapping
 
 _IMAGE: Final = "image_"
+_MANDATORY: Final = "image_img_config_drive", "mandatory"
 
 _SERVER: Final[sa.BindParameter[str]] = sa.bindparam("server")
 _EXTRA: Final = sa.select(
@@ -22,6 +23,7 @@ _DEVICES: Final = (
     sa.select(sa.func.count()).select_from(PciDevice).where(PciDevice.instance_uuid == _SERVER, PciDevice.deleted == 0)
 )
 _SHARES: Final = sa.select(sa.func.count()).select_from(ShareMapping).where(ShareMapping.instance_uuid == _SERVER)
+_CONFIG_DRIVE: Final = sa.select(Instance.config_drive).where(Instance.uuid == _SERVER, Instance.deleted == 0)
 _METADATA: Final = sa.select(InstanceSystemMetadata.key, InstanceSystemMetadata.value).where(
     InstanceSystemMetadata.instance_uuid == _SERVER, InstanceSystemMetadata.deleted == 0
 )
@@ -39,6 +41,10 @@ class Features:
     """Whether it has, or asks for, PCI devices."""
     resources: bool = False
     """Whether single resources of its host are its own, such as persistent memory."""
+    config_drive: bool = False
+    """Whether it has a disk with what it was told when it was built."""
+    shelved_image: str | None = None
+    """The image in which a shelved server's root disk is; None where no image is named."""
     min_ram_mb: int = 0
     min_disk_gb: int = 0
     image_bytes: int = 0
@@ -55,6 +61,8 @@ def features(api: orm.Session, cell: orm.Session, server: str) -> Features:
         numa=extra is not None and _says_something(extra.numa_topology),
         pci=bool(cell.scalar(_DEVICES, mine)) or (extra is not None and _says_something(extra.pci_requests)),
         resources=extra is not None and any(map(_says_something, (extra.resources, extra.vpmems))),
+        config_drive=bool(cell.scalar(_CONFIG_DRIVE, mine)) or _MANDATORY in metadata.items(),
+        shelved_image=metadata.get("shelved_image_id") or None,
         min_ram_mb=_number(metadata.get("image_min_ram")),
         min_disk_gb=_number(metadata.get("image_min_disk")),
         image_bytes=_image_bytes(api, server),

@@ -43,6 +43,7 @@ class ServerColumns(Columns):
     power_state: int | None
     progress: int | None
     launched_at: dt.datetime | None
+    launched_on: str | None
     availability_zone: str | None
     instance_type_id: int | None
     memory_mb: int | None
@@ -131,6 +132,9 @@ _METADATA: Final = (
 )
 _METADATA_ROW: Final = sa.select(InstanceSystemMetadata.id, InstanceSystemMetadata.value).where(
     *_METADATA, InstanceSystemMetadata.deleted == 0
+)
+_ALL_METADATA: Final = sa.select(InstanceSystemMetadata.key, InstanceSystemMetadata.value).where(
+    InstanceSystemMetadata.instance_uuid == _SERVER, InstanceSystemMetadata.deleted == 0
 )
 _ADD_METADATA: Final = sa.insert(InstanceSystemMetadata)
 _CHANGE_METADATA: Final = (
@@ -278,6 +282,12 @@ def swap_disk(session: orm.Session, server: str) -> BlockDeviceMapping | None:
             BlockDeviceMapping.deleted == 0,
         )
     )
+
+
+def system_metadata(session: orm.Session, server: str) -> dict[str, str]:
+    """Read all of the server's system metadata."""
+    found = session.connection().execute(_ALL_METADATA, {"server": server})
+    return {row.key: row.value or "" for row in found}
 
 
 def set_system_metadata(session: orm.Session, server: str, key: str, value: str | None) -> None:

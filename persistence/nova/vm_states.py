@@ -34,6 +34,9 @@ class TaskState:
     RESIZE_FINISH: Final = "resize_finish"
     RESIZE_REVERTING: Final = "resize_reverting"
     DELETING: Final = "deleting"
+    SHELVING: Final = "shelving"
+    SHELVING_OFFLOADING: Final = "shelving_offloading"
+    UNSHELVING: Final = "unshelving"
 
 
 class PowerState:

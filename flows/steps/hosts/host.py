@@ -116,7 +116,7 @@ class StopGuest(HostStep):
         def send(permission: str) -> dict[str, Any]:
             return self.command(ctx, msgspec.structs.replace(details, permission=permission))
 
-        sent = starting.permitted(ctx, self.host(ctx), self.states, lambda: self._prove_off(ctx), send)
+        sent = starting.permitted(ctx, self.host(ctx), self.states, lambda: self.prove_off(ctx), send)
         if sent is None:
             self._leave_off(ctx)
 
@@ -140,7 +140,7 @@ class StopGuest(HostStep):
         """Define the guest, which is off, with what is attached by now."""
         redefining.on_source(ctx, self.host(ctx))
 
-    def _prove_off(self, ctx: Context) -> None:
+    def prove_off(self, ctx: Context) -> None:
         """The other host says that it is off, or a person does, or it is away and nobody ever asked it for a start."""
         never = never_started(ctx)
         if never and self.other(ctx) not in ctx.run.workers():
@@ -295,12 +295,16 @@ class StartGuest(HostStep):
                 ctx,
                 host,
                 self.states,
-                lambda: starting.prove_off(ctx, host, self.other(ctx)),
+                lambda: self.prove_off(ctx),
                 lambda permission: self._send(ctx, msgspec.structs.replace(details, permission=permission)),
             )
         except ServerDeleted:
             sent = None
         return self._send(ctx, off) if sent is None else sent
+
+    def prove_off(self, ctx: Context) -> None:
+        """The other host says that the guest is off there, or a person does."""
+        starting.prove_off(ctx, self.host(ctx), self.other(ctx))
 
     def other(self, ctx: Context) -> str:
         """The host that must be proved off before the guest is started."""

@@ -16,8 +16,8 @@ from droveway.errors import Evacuated, ServerDeleted, StepError
 from droveway.flows import evacuation
 from droveway.flows.steps.hosts.command import describe, query_host
 from droveway.flows.steps.rows import Rows, cell_rows
+from droveway.persistence.journal import kinds
 from droveway.persistence.journal.tables import MoveStep
-from droveway.persistence.nova import evacuations
 from droveway.persistence.nova.cell import Instance
 from droveway.persistence.nova.cell_hosts import Service
 from droveway.persistence.nova.vm_states import MigrationStatus, TaskState
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from droveway.flows.run import Context
 
-States = frozenset[tuple[str | None, str]]
+States = frozenset[tuple[str | None, str | None]]
 
 _FORCED_DOWN: Final = sa.select(Service.forced_down).where(
     Service.host == sa.bindparam("host"), Service.binary == "nova-compute", Service.deleted == 0
@@ -61,6 +61,14 @@ REVERT_UNDO: Final[States] = frozenset(
 )
 """When a revert that is undone brings the destination's guest back."""
 
+SHELVE_UNDO: Final[States] = frozenset({(TaskState.SHELVING, None), (None, None)})
+"""When a shelve that is undone brings the guest back; it has no migration.
+
+The second where a person has reset the state: the server was on no other host, so that none can run it.
+"""
+UNSHELVE: Final[States] = frozenset({(TaskState.UNSHELVING, None)})
+"""When an unshelve starts the guest."""
+
 
 def may_start(ctx: Context, host: str, states: States) -> bool:
     """Whether the guest is to be started on the host: not when its server is deleted, or is being deleted.
@@ -69,16 +77,17 @@ def may_start(ctx: Context, host: str, states: States) -> bool:
     or a state that this move did not leave.
     """
     with cell_rows(ctx) as rows:
-        row, migration = rows.instance, rows.migration
+        row = rows.instance
+        status = rows.migration.status if kinds.of(ctx.run.kind).has_migration else None
         refuse_evacuated(ctx, rows, f"so its guest is not started on {host}")
         deleting = row.task_state == TaskState.DELETING
         if ctx.crosses_cells and not deleting:
             _require_hidden(ctx)
-        if row.host != host or not (deleting or (row.task_state, migration.status) in states):
+        if row.host != host or not (deleting or (row.task_state, status) in states):
             raise StepError(
                 f"the rows of server {ctx.move.server_name} are not as this move left them, so its guest is not "
-                f"started on {host}: they name {row.host or 'no host'} in task {row.task_state or 'none'}, and the "
-                f"move's migration is {migration.status}",
+                f"started on {host}: they name {row.host or 'no host'} in task {row.task_state or 'none'}"
+                + (f", and the move's migration is {status}" if status else ""),
                 code="not-this-moves",
             )
         return not deleting
@@ -187,5 +196,5 @@ def _require_hidden(ctx: Context) -> None:
 def refuse_evacuated(ctx: Context, rows: Rows, so: str) -> None:
     """Raise StepError (``evacuated``) when Nova has taken the server, in the transaction that writes its rows."""
     row, name = rows.instance, ctx.move.server_name
-    if rows.read is None and evacuations.has_taken(rows.session, row.uuid, row.task_state, rows.migration.id):
+    if rows.read is None and evacuation.has_come(ctx, rows.session, row.task_state):
         raise Evacuated(evacuation.sentence(name, row.host, row.task_state, so))

@@ -165,6 +165,25 @@ class DeleteAttachments(Step):
         return {"attachments": held, "deleted_volumes": going}
 
 
+class DeleteImages(Step):
+    """The image of a shelved server goes with it."""
+
+    does = "delete the shelved server's image"
+    no_undo = _FORWARD_ONLY
+    leaves = NOTHING
+
+    def perform(self, ctx: Context) -> dict[str, Any]:
+        """The one that the rows name, as in Nova's delete; in an installation without an image service it stays."""
+        _follow(ctx)
+        with ctx.run.cells.database(ctx.cell).read() as session:
+            image = servers.system_metadata(session, ctx.move.server).get("shelved_image_id")
+        if not image or ctx.run.cloud.images is None:
+            return {"kept": image} if image else {}
+        with ctx.run.intent("image", f"delete {image}"):
+            ctx.run.cloud.images.delete(image)
+        return {"image": image}
+
+
 class ReleaseAllocation(Step):
     """Nothing of the server is left on its host, so nothing is held there."""
 

@@ -9,7 +9,7 @@ import msgspec
 import sqlalchemy as sa
 
 from droveway.errors import StepError
-from droveway.flows.before import Before, PortBefore, VolumeBefore, as_json, before
+from droveway.flows.before import Before, ImageBefore, PortBefore, VolumeBefore, as_json, before
 from droveway.flows.run import Context
 from droveway.flows.stands import NOTHING, Flavor, Leaves, Power, Side, Vm
 from droveway.flows.step import Step
@@ -40,7 +40,7 @@ from droveway.flows.steps.scheduling import check_group
 from droveway.persistence.compare_and_swap import OneOf, compare_and_swap
 from droveway.persistence.journal import kinds, moves
 from droveway.persistence.journal.tables import MoveAttempt
-from droveway.persistence.nova import actions, objects, servers, usage
+from droveway.persistence.nova import actions, evacuations, objects, servers, usage
 from droveway.persistence.nova.cell_hosts import ComputeNode
 from droveway.persistence.nova.vm_states import MigrationStatus, PowerState, TaskState, VmState
 from droveway.persistence.times import to_json, utcnow
@@ -76,8 +76,8 @@ class RecordBefore(Step):
 
     def _read(self, ctx: Context) -> Before:
         move, run = ctx.move, ctx.run
-        found = ctx.command(move.source_host, "describe_guest", NoDetails(), deadline=self.deadline)
-        guest = msgspec.convert(found, type=GuestState)
+        image = self.image(ctx)
+        guest = self.guest(ctx, image)
         with run.api.read() as session:
             spec = servers.request_spec(session, move.server).spec or ""
             wanted = servers.flavor(session, move.new_flavor) if kinds.of(move.kind).changes_flavor else None
@@ -109,7 +109,18 @@ class RecordBefore(Step):
                 volumes=volumes,
                 ports=ports,
                 guest=guest,
+                last_migration=evacuations.last_migration(session, move.server),
+                image=image,
             )
+
+    def guest(self, ctx: Context, image: ImageBefore | None) -> GuestState:  # noqa: ARG002 - others have it from there
+        """The guest as its host has it."""
+        found = ctx.command(ctx.move.source_host, "describe_guest", NoDetails(), deadline=self.deadline)
+        return msgspec.convert(found, type=GuestState)
+
+    def image(self, ctx: Context) -> ImageBefore | None:  # noqa: ARG002 - only a shelved server has one
+        """The image that holds the server's data; None for one that is on a host."""
+        return None
 
 
 class Accept(Step):
@@ -131,7 +142,7 @@ class Accept(Step):
             if rows.read is not None:
                 # It comes after the mark: a journal that was put back has lost that this was done, and more besides.
                 return {}
-            _require_recorded(rows, record)
+            require_recorded(rows, record)
             rows.change(
                 host=(ctx.move.source_host, ctx.move.source_host),
                 vm_state=(record.vm_state, record.vm_state),
@@ -142,10 +153,7 @@ class Accept(Step):
                 servers.set_system_metadata(rows.session, ctx.move.server, "image_base_image_ref", record.image_ref)
             begin_action(rows, record, ctx.move.kind)
             actions.turn(rows.session, rows.action, begun=CONDUCTOR_EVENTS, host=platform.node())
-        known = {port.port for port in record.ports}
-        for port in ctx.run.cloud.network.listed_ports(ctx.move.server):
-            if port.id not in known:
-                raise _changed(ctx.move.server, f"port {port.id} was attached")
+        require_ports(ctx, record)
         return {}
 
     def undo(self, ctx: Context) -> None:
@@ -161,7 +169,18 @@ class Accept(Step):
         leaving.close_rows(run.cells, ctx.cell, run.cloud.placement, ctx.move, run.flow_uuid, run.epoch)
 
 
-def _require_recorded(rows: Rows, record: Before) -> None:
+def require_ports(ctx: Context, record: Before) -> None:
+    """Raise StepError (``changed``) when the server has a port that `record_before` did not find.
+
+    Looked at behind the mark, with which nobody attaches one any more.
+    """
+    known = {port.port for port in record.ports}
+    for port in ctx.run.cloud.network.listed_ports(ctx.move.server):
+        if port.id not in known:
+            raise _changed(ctx.move.server, f"port {port.id} was attached")
+
+
+def require_recorded(rows: Rows, record: Before) -> None:
     """Raise StepError (``changed``) unless the server's volumes are those that `record_before` found."""
     attached = servers.attached(rows.session.connection(), rows.instance.uuid) or ()
     found = {(each.volume, each.attachment) for each in attached}

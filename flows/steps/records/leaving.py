@@ -28,7 +28,10 @@ _OVER: Final = frozenset(
     {MigrationStatus.CONFIRMED, MigrationStatus.REVERTED, MigrationStatus.ERROR, MigrationStatus.FAILED}
 )
 _OURS: Final = frozenset(
-    {TaskState.RESIZE_PREP, TaskState.RESIZE_MIGRATED, TaskState.RESIZE_FINISH, TaskState.RESIZE_REVERTING}
+    {
+        *(TaskState.RESIZE_PREP, TaskState.RESIZE_MIGRATED, TaskState.RESIZE_FINISH, TaskState.RESIZE_REVERTING),
+        *(TaskState.SHELVING, TaskState.SHELVING_OFFLOADING, TaskState.UNSHELVING),
+    }
 )
 """The task_states that the steps of a move write."""
 

@@ -1,0 +1,159 @@
+"""Steps on the image of a shelved server: it holds the root disk until the server runs again.
+
+Its id follows from the move's, so that whoever makes it twice makes one, and whoever looks for it needs no note.
+"""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING, Any, Final
+
+from droveway.errors import StepError
+from droveway.flows.before import before, shows_disks
+from droveway.flows.run import DECLARED_DOWN, Context
+from droveway.flows.stands import NOTHING
+from droveway.flows.step import Step
+from droveway.flows.steps.hosts.command import describe
+from droveway.persistence.nova import servers
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from droveway.clients.image import ImageRecord, Images
+
+ROOT: Final = "disk"
+"""The name of the root disk, the one that an image holds."""
+
+_OF_IMAGE: Final = "image_"
+"""Begins what the system metadata say of the image that a server was made from."""
+_OWN_FIELDS: Final = frozenset({"min_ram", "min_disk", "disk_format", "container_format"})
+_NOT_INHERITED: Final = frozenset({
+    "bittorrent", "cache_in_nova", "img_signature", "img_signature_certificate_uuid", "img_signature_hash_method",
+    "img_signature_key_type",
+})  # fmt: skip
+"""Nova's `non_inheritable_image_properties`, as they are by default and the signature's."""
+
+
+def image_of(move: str) -> str:
+    """The id of the image that a shelve of this move's id makes."""
+    return str(uuid.uuid5(uuid.UUID(move), ROOT))
+
+
+def service(ctx: Context) -> Images:
+    """Return the image service; raises StepError (``no-image-service``) in an installation without one."""
+    images = ctx.run.cloud.images
+    if images is None:
+        raise StepError(
+            f"no image service is configured for server {ctx.move.server_name}: fill in [glance] on this conductor's "
+            "machine",
+            code="no-image-service",
+        )
+    return images
+
+
+def find(ctx: Context, image: str) -> ImageRecord:
+    """Return the image with its data whole; raises StepError (``image-gone``) for one that is not there or is not."""
+    found = service(ctx).find(image)
+    if found is None or found.status != "active":
+        state = "is gone" if found is None else f"is {found.status} and not active"
+        raise StepError(f"image {image} of server {ctx.move.server_name} {state}", code="image-gone")
+    return found
+
+
+def require_whole(ctx: Context, image: str, *, size: int, checksum: str) -> None:
+    """Raise StepError (``image-gone``) unless the image holds, now, what was put into it."""
+    found = find(ctx, image)
+    if (found.size, found.checksum) != (size, checksum):
+        raise StepError(
+            f"image {image} of server {ctx.move.server_name} is not what was put into it: it has {found.size} bytes "
+            f"with the checksum {found.checksum or 'none'}",
+            code="image-gone",
+        )
+
+
+class CreateImages(Step):
+    """An image without data waits for the root disk; a server on a volume needs none."""
+
+    does = "make an image for the root disk, still empty"
+    undoes = "delete the image"
+    leaves = NOTHING
+
+    def perform(self, ctx: Context) -> dict[str, Any]:
+        """With what Nova gives a snapshot: name, owner, and the properties of the image that the server was made of."""
+        record, move = before(ctx.move), ctx.move
+        if record.boot_from_volume:
+            return {}
+        with ctx.run.cells.database(ctx.cell).read() as session:
+            metadata = servers.system_metadata(session, move.server)
+        image = image_of(move.id)
+        root = next((disk.format for disk in record.guest.disks if disk.name == ROOT), "raw")
+        with ctx.run.intent("image", f"create {image}"):
+            service(ctx).create(
+                image,
+                name=f"{move.server_name}-shelved",
+                min_disk_gb=int(metadata.get(f"{_OF_IMAGE}min_disk") or 0),
+                properties=_properties(metadata, record.user_id, record.project_id, move.server, move.id),
+                disk_format=root,
+                owner=record.project_id,
+                visibility="private",
+            )
+        return {"image": image}
+
+    def undo(self, ctx: Context) -> None:
+        """Delete it, whole or not."""
+        if not before(ctx.move).boot_from_volume:
+            with ctx.run.intent("image", f"delete {image_of(ctx.move.id)}"):
+                service(ctx).delete(image_of(ctx.move.id))
+
+    def undo_evacuated(self, ctx: Context) -> None:
+        """Delete it too: Nova builds the server anew from the image that it was made of."""
+        self.undo(ctx)
+
+
+class DeleteImages(Step):
+    """The server runs on disks of its own, so that nobody needs its image any more."""
+
+    does = "delete the shelved server's image"
+    no_undo = "past the point of no return"
+    leaves = NOTHING
+
+    def perform(self, ctx: Context) -> dict[str, Any]:
+        """The host shows the disks first; the image of a server whose host is declared down stays."""
+        image = before(ctx.move).image
+        if image is None:
+            return {}
+        host = ctx.destination.host
+        try:
+            guest = describe(ctx, host, part="disks")
+        except StepError as error:
+            if error.error_code != DECLARED_DOWN:
+                raise
+            return {"kept": image.image}
+        if not shows_disks(guest, before(ctx.move)):
+            raise StepError(
+                f"host {host} does not hold the disks of server {ctx.move.server_name} whole, so its image is not "
+                "deleted: it may be all that there is",
+                code="last-copy",
+                host=host,
+            )
+        with ctx.run.intent("image", f"delete {image.image}"):
+            service(ctx).delete(image.image)
+        return {"image": image.image}
+
+
+def _properties(metadata: Mapping[str, str], user: str, project: str, server: str, move: str) -> dict[str, str]:
+    inherited = {
+        name: value
+        for key, value in metadata.items()
+        if key.startswith(_OF_IMAGE) and (name := key.removeprefix(_OF_IMAGE)) not in _OWN_FIELDS | _NOT_INHERITED
+    }
+    return {
+        **inherited,
+        "image_type": "snapshot",
+        "image_location": "snapshot",
+        "image_state": "available",
+        "instance_uuid": server,
+        "owner_id": project,
+        "user_id": user,
+        "droveway_move": move,
+    }

@@ -1,0 +1,91 @@
+"""Steps on the volumes of a server that goes from its host to none, or comes from none to one.
+
+A server on no host keeps each volume by an empty attachment, which its row names.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from droveway.clients.volume import Attachment
+from droveway.flows.before import before
+from droveway.flows.run import Context
+from droveway.flows.stands import Leaves, Side
+from droveway.flows.step import Step
+from droveway.flows.steps import attached
+from droveway.flows.steps.hosts import starting
+from droveway.flows.steps.rows import is_deleted
+from droveway.flows.steps.volumes import connect, held, name_attachment
+
+
+class FreeVolumes(Step):
+    """Shelve: the host's attachments go, and the rows name the empty ones."""
+
+    does = "free the volumes from the host, keep them reserved"
+    undoes = "attach them to the host again"
+    needs = ("reserved",)
+    leaves = Leaves({"attachments": Side.NOWHERE}, {"attachments": Side.SOURCE})
+
+    def perform(self, ctx: Context) -> dict[str, Any]:
+        """The old attachment goes, then the row names the empty one; its connection_info stays, as in Nova."""
+        starting.require_not_evacuated(ctx)
+        volumes, reserved = attached.volumes(ctx), ctx.inputs["reserved"]
+        for volume in volumes:
+            ids = reserved.get(volume.volume)
+            if ids is None or volume.attachment == ids["new"]:
+                continue
+            with ctx.run.intent("volume", f"free {volume.volume}"):
+                ctx.run.cloud.volumes.delete_attachment(ids["old"])
+                name_attachment(ctx, volume, ids["new"])
+        return {"volumes": len(volumes)}
+
+    def undo(self, ctx: Context) -> None:
+        """The empty attachment is exported to the host; nothing where the old one still stands."""
+        if is_deleted(ctx):
+            return
+        starting.require_not_evacuated(ctx)
+        connector, reserved = before(ctx.move).guest.connector, ctx.inputs["reserved"]
+        for volume in attached.volumes(ctx):
+            found = held(ctx, volume)
+            if _is_on(found.get(volume.attachment), str(connector.get("host"))):
+                continue
+            new = reserved.get(volume.volume, {}).get("new", volume.attachment)
+            if new not in found:
+                new = ctx.run.cloud.volumes.create_attachment(volume.volume, ctx.move.server)
+            with ctx.run.intent("volume", f"attach {volume.volume} as before"):
+                connect(ctx, volume, new, connector)
+
+
+class AttachVolumes(Step):
+    """Unshelve: the attachment that each row names is exported to the destination."""
+
+    does = "attach the volumes to the destination"
+    undoes = "free them from it, keep them reserved"
+    needs = ("destination_check",)
+    leaves = Leaves({"attachments": Side.DESTINATION}, {"attachments": Side.NOWHERE})
+
+    def perform(self, ctx: Context) -> dict[str, Any]:
+        """Export, complete and record each one."""
+        volumes, connector = attached.volumes(ctx), ctx.inputs["destination_check"]["connector"]
+        for volume in volumes:
+            with ctx.run.intent("volume", f"attach {volume.volume}"):
+                connect(ctx, volume, volume.attachment, connector)
+        return {"volumes": len(volumes)}
+
+    def undo(self, ctx: Context) -> None:
+        """An empty attachment keeps the volume the server's before the exported one goes; then the row names it."""
+        if is_deleted(ctx):
+            return
+        for volume in attached.volumes(ctx):
+            found = held(ctx, volume).get(volume.attachment)
+            if found is not None and not found.connected:
+                continue
+            with ctx.run.intent("volume", f"free {volume.volume}"):
+                empty = ctx.run.cloud.volumes.create_attachment(volume.volume, ctx.move.server)
+                ctx.run.cloud.volumes.delete_attachment(volume.attachment)
+                name_attachment(ctx, volume, empty)
+
+
+def _is_on(found: Attachment | None, host: str) -> bool:
+    """Whether the attachment is exported to the host; Cinder does not name the host of one that is not complete."""
+    return found is not None and found.host == host

@@ -1,0 +1,72 @@
+"""Steps on the ports of a server that goes from its host to none, or comes from none to one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from droveway.clients.network import DEVICE_KEYS
+from droveway.flows.before import PortBefore
+from droveway.flows.run import Context
+from droveway.flows.stands import NOTHING
+from droveway.flows.step import Step
+from droveway.flows.steps import attached
+from droveway.flows.steps.hosts import starting
+from droveway.flows.steps.rows import availability_zone, is_deleted
+
+
+class UnbindPorts(Step):
+    """Shelve: the ports stay the server's, and are bound to no host."""
+
+    does = "unbind the ports from the host"
+    undoes = "bind them to it again"
+    leaves = NOTHING
+
+    def perform(self, ctx: Context) -> dict[str, Any]:
+        """The profile loses what it says of the host's devices, as in Nova; owner and server stay."""
+        starting.require_not_evacuated(ctx)
+        ports = attached.ports(ctx)
+        for port in ports:
+            _unbind(ctx, port)
+        return {"ports": len(ports)}
+
+    def undo(self, ctx: Context) -> None:
+        """Host and profile as they were; nothing for a deleted server, whose ports are about to go."""
+        if is_deleted(ctx):
+            return
+        starting.require_not_evacuated(ctx)
+        for port in attached.ports(ctx):
+            _bind(ctx, port, ctx.move.source_host, port.device_owner)
+
+
+class BindPorts(Step):
+    """Unshelve: the ports are bound to the destination."""
+
+    does = "bind the ports to the destination"
+    undoes = "unbind them again"
+    leaves = NOTHING
+
+    def perform(self, ctx: Context) -> dict[str, Any]:
+        """Host and profile in one request; that Neutron cannot bind there is the destination's fault."""
+        ports, host = attached.ports(ctx), ctx.destination.host
+        owner = f"compute:{availability_zone(ctx, host)}"
+        for port in ports:
+            _bind(ctx, port, host, owner)
+        return {"ports": len(ports)}
+
+    def undo(self, ctx: Context) -> None:
+        """Bound to no host; nothing for a deleted server, whose ports are about to go."""
+        if is_deleted(ctx):
+            return
+        for port in attached.ports(ctx):
+            _unbind(ctx, port)
+
+
+def _bind(ctx: Context, port: PortBefore, host: str, owner: str) -> None:
+    with attached.writing_port(ctx, f"bind {port.port} to {host}", port.port):
+        ctx.run.cloud.network.bind(port.port, host, profile=port.profile, device_owner=owner)
+
+
+def _unbind(ctx: Context, port: PortBefore) -> None:
+    profile = {name: value for name, value in port.profile.items() if name not in DEVICE_KEYS}
+    with attached.writing_port(ctx, f"unbind {port.port}", port.port):
+        ctx.run.cloud.network.unbind(port.port, profile=profile)
