@@ -90,14 +90,19 @@ def uncheckable(connection: Executor, hosts: Collection[str]) -> dict[str, str]:
 def needed(pinned: int | None = None, own: Graph | None = None) -> frozenset[str]:
     """``action@version`` of every action that flows, or the policies of moves, ask a host for at the ``pinned`` level.
 
-    ``own``: the graph of the move's first flow, so that only those are counted that may come after it; None: of all.
+    ``own``: the graph of the move's first flow, so that only those are counted that may come after it; None: of all
+    that move a server from one host to another.
     """
-    followed = [kind for kind in registry.kinds() if own is None or _may_follow(kinds.of(kind), own.kind_record)]
+    record = own.kind_record if own is not None else None
+    followed = [kind for kind in registry.kinds() if _may_follow(kinds.of(kind), record)]
     graphs = [chosen(kind, pinned) for kind in followed] + ([own] if own is not None else [])
     return frozenset(f"{action}@{ACTION_VERSION}" for graph in graphs for action in (*graph.asked, QUESTION))
 
 
-def _may_follow(kind: Kind, own: Kind) -> bool:
+def _may_follow(kind: Kind, own: Kind | None) -> bool:
+    """Whether a flow of the kind may come after one of the ``own`` kind; None: after a move to another host."""
+    if own is None:
+        return kind.has_migration
     return kind.deletes or (kind.ends_wait and kind.crosses_cells == own.crosses_cells)
 
 

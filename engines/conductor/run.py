@@ -304,7 +304,7 @@ class MoveRun:
             left = leaving.close_rows(self.cells, ctx.cell, self.cloud.placement, move, self.flow_uuid, self.epoch)
             leaving.close_allocations(self.cloud.placement, move, left)
         attached.free_reserved(ctx)
-        for host in sorted({move.source_host, move.dest_host or move.source_host} - {left.host}):
+        for host in sorted({move.source_host, move.dest_host or move.source_host} - {left.host, ""}):
             attached.unbind_idle(ctx, host)
             self.owe(
                 ctx.step,
