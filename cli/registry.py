@@ -24,6 +24,8 @@ COMMANDS: Final = {
     "server show": ("server:Show", "one server"),
     "server resize": ("server:Resize", "move a server to another flavor"),
     "server migrate": ("server:Migrate", "move a server to another host"),
+    "server shelve": ("shelve:Shelve", "turn a server into an image and free its host"),
+    "server unshelve": ("shelve:Unshelve", "start a shelved server again, from its image"),
     "server confirm": ("server:Confirm", "confirm the server's move"),
     "server revert": ("server:Revert", "revert the server's move"),
     "host list": ("host:List", "the hosts"),

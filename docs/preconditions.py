@@ -22,6 +22,8 @@ from droveway.scheduler.preconditions import (
     RESIZE,
     REVERT,
     RULES,
+    SHELVE,
+    UNSHELVE,
     Rule,
 )
 
@@ -40,6 +42,11 @@ BEFORE_AN_END: Final = (
     "Of a confirm or a revert, whether somebody asks for it or a policy does. A person is refused; a policy waits, "
     "says for what in ``waits_for``, and goes on once that is mended. The confirm before a delete waits for the "
     "source's worker alone: whoever deletes a server asked for its disks to go."
+)
+BEFORE_A_SHELVE: Final = (
+    "Of a shelve or an unshelve, in this order. A shelve keeps what one image of the root disk holds, and nothing else "
+    "that lies on the host: what such an image cannot hold is refused, or has to be given up by name. Where a shelved "
+    "server goes is decided as for a migration, within the zone that its owner asked for."
 )
 WHILE_VERIFYING: Final = (
     "While a move waits for its confirm or revert, another resize or migration of the server is refused by the first "
@@ -67,6 +74,10 @@ PORT: Final = PortRecord(
     id="7c1d", mac="fa:16:3e:00:00:01", host="host1", bindings={"host1": "ACTIVE"}, profile={},
     device_owner="compute:az1", server=WEB.id,
 )  # fmt: skip
+OFFLOADED: Final = dataclasses.replace(
+    WEB, status="SHELVED_OFFLOADED", vm_state="shelved_offloaded", power_state="SHUTDOWN", host=None,
+    availability_zone=None,
+)  # fmt: skip
 RESIZED: Final = dataclasses.replace(WEB, status="VERIFY_RESIZE", vm_state="resized", host="host2", flavor="large")
 
 
@@ -83,6 +94,13 @@ MIGRATION: Final = Facts(
 """A migration to a named host that no rule forbids."""
 RESIZE_TO_LARGE: Final = dataclasses.replace(MIGRATION, target=None, new=LARGE, quota_usages=ROOM)
 """A resize that no rule forbids."""
+TO_BE_SHELVED: Final = dataclasses.replace(MIGRATION, asked=SHELVE, target=None, discards_ephemeral=True)
+"""A shelve that no rule forbids."""
+TO_BE_UNSHELVED: Final = dataclasses.replace(
+    MIGRATION, asked=UNSHELVE, server=OFFLOADED, source=None, holds_allocation=False, holds_anything=False,
+    features=Features(shelved_image="9a1c"), image_status="active",
+)  # fmt: skip
+"""An unshelve on a named host that no rule forbids."""
 END: Final = EndFacts(
     move="9f3ac21e", server=RESIZED, migration="finished", deleting=False, source="host1", destination=RESIZED.host,
     source_up=True, old=SMALL, current=LARGE, quota_usages=ROOM,
@@ -108,6 +126,14 @@ def _port(**broken: Any) -> Facts:
 
 def _new(**broken: Any) -> Facts:
     return _resize(new=dataclasses.replace(LARGE, **broken))
+
+
+def _shelve(**broken: Any) -> Facts:
+    return dataclasses.replace(TO_BE_SHELVED, **broken)
+
+
+def _unshelve(**broken: Any) -> Facts:
+    return dataclasses.replace(TO_BE_UNSHELVED, **broken)
 
 
 EXAMPLES: Final[Mapping[str, Facts]] = {
@@ -148,6 +174,14 @@ EXAMPLES: Final[Mapping[str, Facts]] = {
     ),
     "binds_no_devices": _new(extra_specs={"hw:cpu_policy": "dedicated"}),
     "holds_its_allocation": _migration(holds_allocation=False),
+    "can_be_shelved": _shelve(server=dataclasses.replace(WEB, status="PAUSED", vm_state="paused")),
+    "gives_up_its_ephemeral_disk": _shelve(discards_ephemeral=False),
+    "has_no_config_drive": _shelve(features=Features(config_drive=True)),
+    "image_can_be_kept": _shelve(has_image_service=False),
+    "is_offloaded": _unshelve(server=WEB),
+    "comes_back_in_its_cell": _unshelve(target=dataclasses.replace(HOST2, name="host9", cell="cell2")),
+    "its_image_is_whole": _unshelve(image_status=None),
+    "holds_nothing": _unshelve(holds_anything=True),
 }
 """A move for each rule that breaks this one only."""
 END_EXAMPLES: Final[Mapping[str, EndFacts]] = {
@@ -174,7 +208,20 @@ def move_rows() -> Rows:
         (MIGRATE, CROSS_CELL_MIGRATE): MIGRATE,
         cells: "both, into another cell",
     }
-    return _rows(RULES, NOT_HERE, kinds, EXAMPLES)
+    return _rows(_of(RULES, (RESIZE, MIGRATE, *cells)), NOT_HERE, kinds, EXAMPLES)
+
+
+def shelve_rows() -> Rows:
+    """The rules of a shelve or an unshelve; Nova's numbers, which are those of a resize, are left out."""
+    kinds = {(SHELVE, UNSHELVE): "both", (SHELVE,): SHELVE, (UNSHELVE,): UNSHELVE}
+    rules = [dataclasses.replace(rule, numbers=()) for rule in _of(RULES, (SHELVE, UNSHELVE))]
+    return _rows(rules, {}, kinds, EXAMPLES)
+
+
+def _of(rules: Iterable[Rule[Any]], kinds: Sequence[str]) -> list[Rule[Any]]:
+    """Those of the rules that hold for any of the kinds, as if they held for no other."""
+    held = [(rule, tuple(kind for kind in rule.kinds if kind in kinds)) for rule in rules]
+    return [dataclasses.replace(rule, kinds=each) for rule, each in held if each]
 
 
 def end_rows() -> Rows:

@@ -15,6 +15,8 @@ RESIZE: Final = kinds.RESIZE.name
 MIGRATE: Final = kinds.MIGRATE.name
 CROSS_CELL_RESIZE: Final = kinds.CROSS_CELL_RESIZE.name
 CROSS_CELL_MIGRATE: Final = kinds.CROSS_CELL_MIGRATE.name
+SHELVE: Final = kinds.SHELVE.name
+UNSHELVE: Final = kinds.UNSHELVE.name
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -22,6 +24,8 @@ class Facts:
     """What the databases, the services and the workers say about a request to move a server."""
 
     server: Server
+    asked: str | None = None
+    """The kind that was asked for by its name; None where flavor, host and cell say which one it is."""
     current: Flavor
     """The flavor that the server has, as its own record keeps it."""
     new: Flavor | None = None
@@ -54,6 +58,15 @@ class Facts:
     bound_to_cell: str = ""
     """Why the server cannot leave its cell; empty when it can."""
 
+    discards_ephemeral: bool = False
+    """Whether whoever asks for a shelve gives up what the server's ephemeral disk holds."""
+    holds_anything: bool = True
+    """Whether the server holds anything of any provider in Placement."""
+    has_image_service: bool = True
+    """Whether anybody says how Glance is reached."""
+    image_status: str | None = None
+    """The status of the image that holds a shelved server's root disk; None where it does not exist."""
+
     @property
     def cell(self) -> str:
         """The cell that the server goes to."""
@@ -67,6 +80,8 @@ class Facts:
     @property
     def kind(self) -> str:
         """The kind of flow."""
+        if self.asked is not None:
+            return self.asked
         if self.leaves_cell:
             return CROSS_CELL_MIGRATE if self.new is None else CROSS_CELL_RESIZE
         return MIGRATE if self.new is None else RESIZE

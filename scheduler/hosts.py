@@ -163,8 +163,9 @@ def _members(session: orm.Session, groups: Mapping[str, str]) -> tuple[_Places, 
     if not groups:
         return {}, {}
     servers = {"servers": list(groups)}
-    living = [(str(host), str(server)) for server, host in session.execute(_HOMES, servers)]
-    moving = [(str(host), str(server)) for server, *ends in session.execute(_MOVES, servers) for host in ends]
+    # A shelved server is on no host, and a migration may have no destination yet.
+    living = [(host, str(server)) for server, host in session.execute(_HOMES, servers) if host]
+    moving = [(host, str(server)) for server, *ends in session.execute(_MOVES, servers) for host in ends if host]
     return _places(living, groups), _places(moving, groups)
 
 

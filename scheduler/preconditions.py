@@ -14,7 +14,17 @@ from droveway.errors import Refused
 from droveway.persistence.journal import kinds
 from droveway.scheduler import flavor_rules as flavor
 from droveway.scheduler import server_rules as server
-from droveway.scheduler.facts import CROSS_CELL_MIGRATE, CROSS_CELL_RESIZE, MIGRATE, RESIZE, EndFacts, Facts
+from droveway.scheduler import shelve_rules as shelve
+from droveway.scheduler.facts import (
+    CROSS_CELL_MIGRATE,
+    CROSS_CELL_RESIZE,
+    MIGRATE,
+    RESIZE,
+    SHELVE,
+    UNSHELVE,
+    EndFacts,
+    Facts,
+)
 
 F = TypeVar("F", Facts, EndFacts)
 
@@ -45,24 +55,32 @@ _CROSSING: Final = (CROSS_CELL_RESIZE, CROSS_CELL_MIGRATE)
 _BOTH: Final = (RESIZE, MIGRATE, *_CROSSING)
 _MIGRATE: Final = (MIGRATE, CROSS_CELL_MIGRATE)
 _RESIZE: Final = (RESIZE, CROSS_CELL_RESIZE)
+_SHELVE: Final = (SHELVE,)
+_UNSHELVE: Final = (UNSHELVE,)
+_SHELVING: Final = (SHELVE, UNSHELVE)
+_ON_A_HOST: Final = (*_BOTH, SHELVE)
+_ALL: Final = (*_BOTH, *_SHELVING)
 
 RULES: Final[tuple[Rule[Facts], ...]] = (
-    Rule((), server.no_open_move, _BOTH),
-    Rule((2,), server.no_shares, _BOTH),
-    Rule((3,), server.no_port_resources, _BOTH),
-    Rule((4,), server.no_accelerated_port, _BOTH),
-    Rule((5,), server.no_accelerator, _BOTH),
-    Rule((), server.only_normal_ports, _BOTH),
-    Rule((), server.no_bound_devices, _BOTH),
+    Rule((), server.no_open_move, _ALL),
+    Rule((2,), server.no_shares, _ALL),
+    Rule((3,), server.no_port_resources, _ALL),
+    Rule((4,), server.no_accelerated_port, _ALL),
+    Rule((5,), server.no_accelerator, _ALL),
+    Rule((), server.only_normal_ports, _ALL),
+    Rule((), server.no_bound_devices, _ALL),
     Rule((7,), server.in_a_movable_state, _BOTH),
-    Rule((8,), server.without_a_task, _BOTH),
-    Rule((9,), server.was_launched, _BOTH),
-    Rule((10,), server.is_on_a_host, _BOTH),
-    Rule((11,), server.source_is_up, _BOTH),
+    Rule((), shelve.can_be_shelved, _SHELVE),
+    Rule((), shelve.is_offloaded, _UNSHELVE),
+    Rule((8,), server.without_a_task, _ALL),
+    Rule((9,), server.was_launched, _ON_A_HOST),
+    Rule((10,), server.is_on_a_host, _ON_A_HOST),
+    Rule((11,), server.source_is_up, _ON_A_HOST),
     Rule((12,), server.target_is_another_host, _MIGRATE),
     Rule((13,), server.target_is_in_its_cell, _BOTH),
     Rule((), server.target_cell_takes_servers, _CROSSING),
-    Rule((), server.target_takes_servers, _MIGRATE),
+    Rule((), shelve.comes_back_in_its_cell, _UNSHELVE),
+    Rule((), server.target_takes_servers, (*_MIGRATE, UNSHELVE)),
     Rule((), server.crosses_whole, _CROSSING),
     Rule((15,), flavor.may_be_used, _RESIZE),
     Rule((16,), flavor.asks_for_no_accelerator, _RESIZE),
@@ -75,7 +93,12 @@ RULES: Final[tuple[Rule[Facts], ...]] = (
     Rule((21,), flavor.has_the_images_disk, _RESIZE),
     Rule((21,), flavor.agrees_with_the_image, _RESIZE),
     Rule((21, 22, 23, 24), flavor.binds_no_devices, _RESIZE),
-    Rule((), server.holds_its_allocation, _BOTH),
+    Rule((), shelve.gives_up_its_ephemeral_disk, _SHELVE),
+    Rule((), shelve.has_no_config_drive, _SHELVING),
+    Rule((), shelve.image_can_be_kept, _SHELVING),
+    Rule((), shelve.its_image_is_whole, _UNSHELVE),
+    Rule((), server.holds_its_allocation, _ON_A_HOST),
+    Rule((), shelve.holds_nothing, _UNSHELVE),
 )
 """In the order in which they are looked at, which is Nova's."""
 

@@ -66,6 +66,7 @@ class MoveRequest:
     target_cell: str
     """The cell that it goes to; mostly its own."""
     source_host: str
+    """Empty for a server that is on no host."""
     boot_from_volume: bool
     target_host: str | None = None
     allow_same_host: bool = False

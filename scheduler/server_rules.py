@@ -107,24 +107,24 @@ def no_bound_devices(facts: Facts) -> str | None:
 
 def in_a_movable_state(facts: Facts) -> str | None:
     """The server is active or stopped."""
-    if facts.server.vm_state in MOVABLE:
-        return None
-    return _not_movable(facts)
-
-
-def without_a_task(facts: Facts) -> str | None:
-    """Nothing else is being done to the server."""
-    if facts.server.task_state is None:
-        return None
-    return _not_movable(facts)
-
-
-def _not_movable(facts: Facts) -> str:
     server = facts.server
+    if server.vm_state in MOVABLE:
+        return None
     task = f", task {server.task_state}" if server.task_state else ""
     return (
         f"server {server.name} is {server.status} (state {server.vm_state}{task}), and only one that is ACTIVE or "
         "SHUTOFF without a task can be moved: wait for its task or end what it is in, then try again"
+    )
+
+
+def without_a_task(facts: Facts) -> str | None:
+    """Nothing else is being done to the server."""
+    server = facts.server
+    if server.task_state is None:
+        return None
+    return (
+        f"server {server.name} is {server.status} (state {server.vm_state}, task {server.task_state}), and only one "
+        "without a task can be moved: wait for its task or end it, then try again"
     )
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from droveway.cli.base import Command, Lister, ShowOne, Subject
 from droveway.cli.view import choice, marks
-from droveway.cli.view.columns import Blank, Facts, Joined, Short, Time
+from droveway.cli.view.columns import Blank, Dashed, Facts, Joined, Short, Time
 from droveway.cli.view.explanations import EXPLANATIONS
 from droveway.cli.view.spans import seconds
 from droveway.errors import NotFound, Refused
@@ -193,7 +193,7 @@ def facts(move: Move | View) -> dict[str, Any]:
         "step_number": move.step_number,
         "step_count": move.step_count,
         "attempt": move.attempt,
-        "source": move.source_host,
+        "source": move.source_host or None,
         "destination": move.dest_host,
         "old_flavor": move.old_flavor,
         "new_flavor": move.new_flavor,
@@ -333,6 +333,8 @@ def _cell(found: dict[str, Any], name: str) -> Any:
         return Time(value)
     if name == "id":
         return Short(value)
+    if name == "source":
+        return Dashed(value)
     if isinstance(value, list):
         return Joined(value)
     return Blank(value) if value is None else value

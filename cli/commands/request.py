@@ -190,7 +190,7 @@ TIMED_OUT: Final = 124
 
 
 def add_policy(parser: argparse.ArgumentParser) -> None:
-    """The options that every submitting command has."""
+    """The options of every command that asks for a move which waits for its confirm or revert."""
     parser.add_argument(
         "--confirm",
         choices=("deadline", "auto", "healthy", "manual"),
@@ -211,6 +211,11 @@ def add_policy(parser: argparse.ArgumentParser) -> None:
         type=seconds_or_none,
         help="keep the source's disks for this time after confirm, as 12h or 7d; 0: delete them; default as configured",
     )
+    add_asking(parser)
+
+
+def add_asking(parser: argparse.ArgumentParser) -> None:
+    """The options of every command that asks for a move, whether it waits for a confirm or not."""
     parser.add_argument("--reason", metavar="TEXT", help="why; kept with the move")
     parser.add_argument("--wait", action="store_true", help="end with the move; a lab's commands always do")
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from droveway.cli.base import Lister, OfServer, ShowOne
 from droveway.cli.commands import request
-from droveway.cli.view.columns import Blank, Joined, Short, Time
+from droveway.cli.view.columns import NONE, Blank, Dashed, Joined, Short, Time
 
 if TYPE_CHECKING:
     from droveway.persistence.nova.catalog import Server
@@ -52,8 +52,10 @@ class Show(ShowOne, OfServer):
 
         site = self.site(parsed_args)
         server = catalog.find_server(site.api, site.cell_databases, parsed_args.server)
-        ports = [f"{port.id} {port.mac} {port.host}" for port in site.cloud.network.ports(server.id)]
-        volumes = [f"{each.volume} {each.status} {each.host}" for each in site.cloud.volumes.for_server(server.id)]
+        ports = [f"{port.id} {port.mac} {port.host or NONE}" for port in site.cloud.network.ports(server.id)]
+        volumes = [
+            f"{each.volume} {each.status} {each.host or NONE}" for each in site.cloud.volumes.for_server(server.id)
+        ]
         return self.dict2columns(
             _cells(server)
             | {
@@ -130,7 +132,7 @@ def _cells(server: Server) -> dict[str, Any]:
         "vm_state": Blank(server.vm_state),
         "task_state": Blank(server.task_state),
         "power_state": server.power_state,
-        "host": Blank(server.host),
+        "host": Dashed(server.host),
         "flavor": server.flavor,
         "cell": server.cell,
     }

@@ -10,6 +10,9 @@ from cliff import columns
 
 from droveway.printable import SHORT, printable
 
+NONE: Final = "-"
+"""What stands where a server is on no host."""
+
 _UNITS: Final = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 _WIDEST: Final = 60
 _STEP: Final = 1024
@@ -42,6 +45,14 @@ class Blank(columns.FormattableColumn[Any]):
     def human_readable(self) -> str:
         """The value as text."""
         return "" if self._value is None else printable(str(self._value))
+
+
+class Dashed(Blank):
+    """The name of what may be none: null for programs, a dash for people."""
+
+    def human_readable(self) -> str:
+        """The name, or the dash."""
+        return super().human_readable() or NONE
 
 
 class Joined(columns.FormattableColumn[Any]):

@@ -361,11 +361,21 @@ EXPLANATIONS: Final[dict[str, Explanation]] = {
         _UNDONE,
         "Flatten the disk while the server is stopped (qemu-img rebase), then ask again.",
     ),
+    "no-image-service": Explanation(
+        "A server's disks go through the image service, and nobody says how Glance is reached.",
+        _UNDONE,
+        "Fill the group [glance] of the configuration on the conductors and on the host, as [cinder] is filled.",
+    ),
+    "image-gone": Explanation(
+        "The image that holds a server's disk, or is to hold it, is not in the image service any more.",
+        _UNDONE,
+        f"See who deleted it, in the log of Glance. {_RETRY}",
+    ),
     # Copying disks.
     "checksum": Explanation(
-        "A disk's copy gave back other data than its source had sent.",
+        "A disk's copy, or its image, gave back other data than its source had sent.",
         f"The copy was thrown away; the source's disk was left as it is. {_ALTERNATE}",
-        "Check the medium of the host that the message names, and the memory of both.",
+        "Check the medium of the host that the message names, and the memory of both; and Glance's, of an image.",
     ),
     "source-changed": Explanation(
         "A disk that was set aside on the source was written to, cut or replaced, or its rights changed in mid-copy.",

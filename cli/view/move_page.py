@@ -9,6 +9,7 @@ from typing import Any
 from droveway.cli.view import choice, marks
 from droveway.cli.view.columns import part, relative, size, span
 from droveway.cli.view.way import way
+from droveway.persistence.journal import kinds
 from droveway.printable import SHORT, printable
 
 
@@ -65,7 +66,7 @@ def _rest(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "host", line
     if facts["storage"]:
         yield "storage", facts["storage"]
-    if not facts["ended"]:
+    if not facts["ended"] and kinds.of(facts["kind"]).leads_to_wait:
         when = f", {relative(facts['deadline'])}" if facts["deadline"] else ""
         keeps = f", then the source is kept for {span(facts['keep_source'])}" if facts["keep_source"] else ""
         yield "confirm", f"{facts['policy']}{when}{keeps}"

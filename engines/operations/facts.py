@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -14,7 +15,7 @@ from droveway.persistence.journal.tables import Move
 from droveway.persistence.nova import catalog, copies, objects, quotas, server_features, servers
 from droveway.persistence.nova.cell import InstanceExtra
 from droveway.printable import SHORT
-from droveway.scheduler.facts import EndFacts, Facts
+from droveway.scheduler.facts import SHELVE, UNSHELVE, EndFacts, Facts
 
 
 def of_move(site: Site, name: str, *, flavor: str | None, host: str | None, to_cell: str | None = None) -> Facts:
@@ -49,6 +50,30 @@ def of_move(site: Site, name: str, *, flavor: str | None, host: str | None, to_c
         may_leave_cell=site.conf.cross_cell.allowed,
         cell_disabled=goes_to in disabled,
         bound_to_cell=bound_to_cell,
+    )
+
+
+def of_shelve(site: Site, name: str, *, discard_ephemeral: bool) -> Facts:
+    """The facts of a shelve; raises `droveway.errors.NotFound` for a name that is unknown."""
+    return dataclasses.replace(
+        of_move(site, name, flavor=None, host=None),
+        asked=SHELVE,
+        discards_ephemeral=discard_ephemeral,
+        has_image_service=site.cloud.images is not None,
+    )
+
+
+def of_unshelve(site: Site, name: str, *, host: str | None, to_cell: str | None) -> Facts:
+    """The facts of an unshelve; raises `droveway.errors.NotFound` for a name that is unknown."""
+    facts = of_move(site, name, flavor=None, host=host, to_cell=to_cell)
+    images, image = site.cloud.images, facts.features.shelved_image
+    found = images.find(image) if images is not None and image is not None else None
+    return dataclasses.replace(
+        facts,
+        asked=UNSHELVE,
+        holds_anything=bool(site.cloud.placement.allocations(facts.server.id).allocations),
+        has_image_service=images is not None,
+        image_status=found.status if found is not None else None,
     )
 
 

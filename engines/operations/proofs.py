@@ -21,6 +21,7 @@ from droveway.engines.conductor.host_channel import HostChannel, Overdue, Unreac
 from droveway.engines.site.site import Site
 from droveway.errors import Refused, StepError
 from droveway.flows.before import Before, shows_disks
+from droveway.flows.steps import images
 from droveway.persistence.journal.kinds import KINDS, Carries
 from droveway.persistence.journal.tables import Move, MoveFlow
 from droveway.persistence.nova import mappings, objects, servers
@@ -96,6 +97,15 @@ class HostChecks:
             raise self.refused(f"host {host} does not show its copy whole ({error})") from None
         if value is None:
             raise self.refused(f"host {host} is declared down and cannot show its copy")
+
+    def show_image(self, image: str) -> None:
+        """Raise Refused unless the image is there with its data; nobody needs that of a deleted server."""
+        if self.deleted or self.move.delete_requested:
+            return
+        service = self._site.cloud.images
+        found = None if service is None else service.find(image)
+        if found is None or found.status != "active":
+            raise self.refused(f"image {image} is not there with its data")
 
     def refused(self, why: str) -> Refused:
         """The sentence, with the mend."""
@@ -174,6 +184,18 @@ def _copy_discarded(checks: HostChecks) -> None:
     _off(checks, checks.destination, empty=False)
 
 
+def _shelved(checks: HostChecks) -> None:
+    if not checks.record.boot_from_volume:
+        checks.show_image(images.image_of(checks.move.id))
+    _off(checks, checks.move.source_host, empty=True)
+
+
+def _download_discarded(checks: HostChecks) -> None:
+    if checks.record.image is not None:
+        checks.show_image(checks.record.image.image)
+    _off(checks, checks.destination, empty=False)
+
+
 def _source_off(checks: HostChecks) -> None:
     _off(checks, checks.move.source_host, empty=False)
 
@@ -198,7 +220,7 @@ _FORWARD: Final[dict[tuple[str, str], Proof]] = {
     ("define_guest", "revert"): _destination_off,
     ("start_guest", "revert"): _destination_off,
 }
-_THERE: Final = [kind.name for kind in KINDS if kind.carries is Carries.TO_DESTINATION]
+_THERE: Final = [kind.name for kind in KINDS if kind.carries is Carries.TO_DESTINATION and kind.has_migration]
 PROOFS: Final[Mapping[tuple[str, str, str], Proof]] = MappingProxyType(
     {
         **{(kind, *at): proof for kind in _THERE for at, proof in _FORWARD.items()},
@@ -206,6 +228,11 @@ PROOFS: Final[Mapping[tuple[str, str, str], Proof]] = MappingProxyType(
         ("revert", "stop_guest", "execute"): _destination_off,
         ("revert", "start_guest", "revert"): _source_off,
         ("revert", "discard_destination", "execute"): _destination_discarded,
+        ("shelve", "stop_guest", "execute"): _source_off,
+        ("shelve", "discard_source", "execute"): _shelved,
+        ("unshelve", "copy_disks", "revert"): _download_discarded,
+        ("unshelve", "define_guest", "revert"): _destination_off,
+        ("unshelve", "start_guest", "revert"): _destination_off,
         ("delete", "stop_guest", "execute"): _deleted_off,
         ("delete", "remove_guest", "execute"): _removed,
     }

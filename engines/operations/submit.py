@@ -63,12 +63,16 @@ def examine(site: Site, spec: MoveSpec) -> Feasibility:
     facts = lab_facts.of_move(site, spec.server, flavor=spec.flavor, host=spec.host, to_cell=spec.to_cell)
     preconditions.check(facts)
     graph = eligibility.chosen(facts.kind, site.conf.upgrade_levels.worker)
-    wanted = _require_able(site, str(facts.server.host), graph)
+    return Feasibility(facts, choose(site, facts, graph), graph)
+
+
+def choose(site: Site, facts: Facts, graph: Graph) -> Selection:
+    """The destinations that could take the server now; raises `droveway.errors.Refused` where there is none."""
+    wanted = require_able(site, facts.server.host, graph)
     try:
-        selection = candidates.schedule(site.cloud.placement, _states(site, facts, wanted), _request(site, facts))
+        return candidates.schedule(site.cloud.placement, _states(site, facts, wanted), _request(site, facts))
     except StepError as error:
         raise Refused(str(error)) from None
-    return Feasibility(facts, selection, graph)
 
 
 def submit(site: Site, spec: MoveSpec) -> Move:
@@ -188,17 +192,17 @@ def _planned(site: Site, spec: MoveSpec) -> MoveSpec:
     return same
 
 
-def _require_able(site: Site, source: str, graph: Graph) -> frozenset[str]:
+def require_able(site: Site, source: str | None, graph: Graph) -> frozenset[str]:
     """What workers have to know for a move by the graph.
 
-    Raises Refused when the source's worker is too old for it, or may not be asked for it.
+    Raises Refused when the source's worker, if there is a source, is too old for it, or may not be asked for it.
     """
     pinned = site.conf.upgrade_levels.worker
     wanted = eligibility.needed(pinned, graph)
     if why := eligibility.pinned_below(pinned, graph):
         raise Refused(f"no move can be made now: {why}")
     with site.journal.read() as session:
-        worker = daemons.known_workers(session).workers.get(source)
+        worker = daemons.known_workers(session).workers.get(source or "")
     why = eligibility.lacking(worker, wanted) if worker is not None else ""
     if why:
         raise Refused(f"the server's host {source} cannot take part in a move: {why}")
@@ -230,7 +234,7 @@ def _request(site: Site, facts: Facts) -> MoveRequest:
         request_spec=objects.decode(spec),
         source_cell=facts.server.cell,
         target_cell=facts.cell,
-        source_host=str(facts.server.host),
+        source_host=facts.server.host or "",
         boot_from_volume=facts.server.boots_from_volume,
         target_host=facts.target.name if facts.target else None,
         allow_same_host=allowed,
