@@ -17,6 +17,8 @@ from droveway.persistence.nova.objects import MIB_PER_GIB
 AMOUNTS: Final = {"VCPU": "vcpus", "MEMORY_MB": "memory_mb", "DISK_GB": "disk_gb"}
 """Placement's resource classes and the keys of a host that give their totals."""
 
+OFFLOADED: Final = "shelved_offloaded"
+
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _TRAIT = re.compile(r"[A-Z][A-Z0-9_]*")
 _RATIOS = {"VCPU": 4.0, "MEMORY_MB": 1.0, "DISK_GB": 1.0}
@@ -116,14 +118,15 @@ class Volume(Record, frozen=True):
 
 
 class Server(Record, frozen=True):
-    """A server and the host that it is born on."""
+    """A server and the host that it is born on, or the cell of one that is shelved and so on no host."""
 
     flavor: str
-    host: str
+    host: str | None = None
+    cell: str | None = None
     image: str | None = None
     ports: tuple[Port, ...] = ()
     volumes: tuple[Volume, ...] = ()
-    state: Literal["active", "stopped"] = "active"
+    state: Literal["active", "stopped", "shelved_offloaded"] = "active"
     group: str | None = None
     az: str | None = None
     """The zone that was asked for: the server never leaves it."""
@@ -132,6 +135,11 @@ class Server(Record, frozen=True):
     def boots_from_volume(self) -> bool:
         """Whether a volume is its root disk."""
         return any(volume.boot for volume in self.volumes)
+
+    @property
+    def offloaded(self) -> bool:
+        """Whether it is shelved."""
+        return self.state == OFFLOADED
 
 
 class Quota(Record, frozen=True):
@@ -392,11 +400,41 @@ def _check_images_and_flavors(cloud: Cloud) -> None:
 
 def _check_server(cloud: Cloud, name: str, server: Server) -> None:
     flavor = _look_up(server.flavor, cloud.flavors, f"server {name} has the flavor")
-    hosts = {host_name: host for _, host_name, host in cloud.hosts()}
-    host = _look_up(server.host, hosts, f"server {name} is on the host")
     if server.group is not None:
         _look_up(server.group, cloud.groups, f"server {name} is in the group")
     _check_root(cloud, name, server, flavor)
+    if server.offloaded:
+        _check_cell(cloud, name, server)
+    else:
+        _check_host(cloud, name, server)
+
+
+def _check_cell(cloud: Cloud, name: str, server: Server) -> None:
+    if server.host is not None:
+        raise _WrongError(
+            f"server {name} is {OFFLOADED} and has the host {server.host}; it is on none, so name its cell instead"
+        )
+    if server.cell is None:
+        raise _WrongError(f"server {name} is {OFFLOADED} and has no cell; name the one that its rows are in")
+    cell = _look_up(server.cell, cloud.cells, f"server {name} is in the cell")
+    zones = {host.az for host in cell.hosts.values()}
+    if server.az is not None and server.az not in zones:
+        raise _WrongError(
+            f"server {name} asks for the zone {server.az}, in which no host of cell {server.cell} is; change one of "
+            "the two"
+        )
+
+
+def _check_host(cloud: Cloud, name: str, server: Server) -> None:
+    if server.host is None:
+        raise _WrongError(f"server {name} has no host; name the one that it is on")
+    if server.cell is not None:
+        raise _WrongError(
+            f"server {name} has the host {server.host} and the cell {server.cell}; only one that is {OFFLOADED} has a "
+            "cell, so leave it out"
+        )
+    hosts = {host_name: host for _, host_name, host in cloud.hosts()}
+    host = _look_up(server.host, hosts, f"server {name} is on the host")
     if server.az is not None and server.az != host.az:
         raise _WrongError(
             f"server {name} asks for the zone {server.az} and is on host {server.host}, which is in "
@@ -448,7 +486,11 @@ def _check_capacity(cloud: Cloud) -> None:
 
 def _check_groups(cloud: Cloud) -> None:
     for group_name, group in cloud.groups.items():
-        members = [(name, server.host) for name, server in cloud.servers.items() if server.group == group_name]
+        members = [
+            (name, server.host)
+            for name, server in cloud.servers.items()
+            if server.group == group_name and server.host is not None
+        ]
         hosts = [host for _, host in members]
         if group.policy == "affinity" and len(set(hosts)) > 1:
             raise _WrongError(

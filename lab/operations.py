@@ -43,13 +43,15 @@ def create_server(lab: Lab, name: str, spec: cloud.Server) -> str:
     """Build one more server and return its uuid; raises `droveway.errors.Refused` for what the lab cannot build."""
     if any(server.name == name for server in catalog.servers(lab.api, lab.cell_databases)):
         raise Refused(f"there is a server {name} already: choose another name")
-    catalog.find_host(lab.api, lab.cell_databases, spec.host)
+    if spec.host is not None:
+        catalog.find_host(lab.api, lab.cell_databases, spec.host)
     flavor = catalog.find_flavor(lab.api, spec.flavor)
     _check_image(lab, spec, flavor)
     try:
         return servers.create(lab, name, spec)
     except StepError as error:
-        raise Refused(f"server {name} cannot be built on host {spec.host}: {error}") from None
+        where = f"on host {spec.host}" if spec.host is not None else f"in cell {spec.cell}"
+        raise Refused(f"server {name} cannot be built {where}: {error}") from None
 
 
 def start_server(lab: Lab, name: str) -> bool:
@@ -114,7 +116,7 @@ def _deletion(lab: Lab, found: catalog.Server) -> moves.Request:
         server=found.id,
         server_name=found.name,
         cell=found.cell,
-        host=str(found.host),
+        host=found.host or "",
         old_flavor=flavor,
         new_flavor=flavor,
         asked_by=getpass.getuser(),

@@ -185,7 +185,7 @@ def start_worker(lab: Parts, host: str, coordination: Coordination, *, probe: Wo
         host,
         lab.layout.host(host),
         lab.hypervisor(host),
-        References(lab.cloud.volumes),
+        References(lab.cloud.volumes, lab.cloud.images),
         coordination,
         endpoint=UnixEndpoint(f"{lab.identity.sockets}/{host}.sock"),
         probe=probe or faults.worker_probe(lab.layout, host),

@@ -21,6 +21,8 @@ from droveway.persistence.nova.vm_states import PowerState, VmState
 from droveway.persistence.times import to_json, utcnow
 
 _BUILD_EVENT = "compute__do_build_and_run_instance"
+_SHELVE_EVENT = "compute_shelve_instance"
+_OFFLOAD_EVENT = "compute_shelve_offload_instance"
 
 
 @dataclass(frozen=True)
@@ -39,8 +41,10 @@ class ServerVolume:
     """An attached volume of a server; `size_gb` in GiB."""
 
     volume: str
+    attachment: str
+    """The one that the server's row names."""
     shown: Mapping[str, Any]
-    """The attachment as Cinder shows it."""
+    """The attachment by which the volume was connected, as Cinder shows it."""
     connection: Mapping[str, Any]
     """How the host reaches the volume, in the shape that os-brick takes."""
     device: str
@@ -60,6 +64,7 @@ class NewServer:
     """Nova's Flavor object."""
     image: ServerImage | None
     host: str
+    """The one that it is on; of a shelved server the one that it was on."""
     zone: str
     """The zone of its host."""
     requested_zone: str | None
@@ -67,6 +72,10 @@ class NewServer:
     ports: Sequence[devices.Port]
     volumes: Sequence[ServerVolume]
     active: bool
+    offloaded: bool = False
+    """Whether it is shelved."""
+    shelved_image: str | None = None
+    """The image with its root disk, of a shelved server whose root disk is no volume."""
 
     @property
     def fields(self) -> dict[str, Any]:
@@ -152,8 +161,34 @@ def add_to_cell(session: orm.Session, server: NewServer, placement: Placement) -
     actions.begin(session, request, "create", user_id=server.owner.user, project_id=server.owner.project)
     actions.open_event(session, request, _BUILD_EVENT, server.host)
     actions.close_event(session, request, _BUILD_EVENT)
+    if server.offloaded:
+        _offload(session, server, now)
+        return
     reserved = usage.reserved_of(placement.provider_inventories(str(node.uuid)))
     usage.recompute(session, server.host, reserved={server.host: reserved})
+
+
+def _offload(session: orm.Session, server: NewServer, now: datetime) -> None:
+    """Turn the rows of a built server into those that Nova leaves of one that it has shelved and offloaded."""
+    session.execute(
+        sa.update(cell.Instance)
+        .where(cell.Instance.uuid == server.uuid)
+        .values(
+            **dict.fromkeys(("host", "node", "compute_id", "launched_on", "availability_zone")),
+            power_state=PowerState.SHUTDOWN,
+            vm_state=VmState.SHELVED_OFFLOADED,
+        )
+    )
+    if server.shelved_image is not None:
+        names = {"shelved_at": now.isoformat(), "shelved_image_id": server.shelved_image, "shelved_host": server.host}
+        session.add_all(
+            cell.InstanceSystemMetadata(instance_uuid=server.uuid, key=key, value=value) for key, value in names.items()
+        )
+    event = _SHELVE_EVENT if server.shelved_image is not None else _OFFLOAD_EVENT
+    request = actions.ActionRef(server.uuid, f"req-{uuid.uuid4()}")
+    actions.begin(session, request, "shelve", user_id=server.owner.user, project_id=server.owner.project)
+    actions.open_event(session, request, event, server.host)
+    actions.close_event(session, request, event)
 
 
 def _instance(server: NewServer, node: cell.ComputeNode, now: datetime) -> cell.Instance:
@@ -237,7 +272,7 @@ def _block_devices(server: NewServer) -> Iterator[cell.BlockDeviceMapping]:
             delete_on_termination=volume.delete_on_termination,
             volume_id=volume.volume,
             volume_size=volume.size_gb,
-            attachment_id=volume.shown["id"],
+            attachment_id=volume.attachment,
             connection_info=objects.encode(devices.connection_info(volume.shown)),
             boot_index=0 if volume.boot else None,
             device_type="disk" if volume.boot else None,

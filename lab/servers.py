@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import secrets
+import tempfile
 import uuid
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import sqlalchemy as sa
 from sqlalchemy import orm
@@ -34,11 +37,15 @@ def create(lab: Lab, name: str, spec: cloud.Server) -> str:
     Raises `droveway.errors.Refused` when the lab has not what the server asks for, or a server of that name.
     """
     server = str(uuid.uuid4())
-    cell_name = lab.host(spec.host).cell
+    host = spec.host or _first_host(lab, str(spec.cell))
+    cell_name = lab.host(host).cell
     with contextlib.ExitStack() as undo:
-        new = _acquire(lab, server, name, spec, undo)
-        _claim(lab, new, undo)
-        _build_guest(lab, new, undo)
+        new = _acquire(lab, server, name, spec, host, undo)
+        if spec.offloaded:
+            new = _offload(lab, new, undo)
+        else:
+            _claim(lab, new, undo)
+            _build_guest(lab, new, undo)
         with lab.cells.database(cell_name).write() as session:
             server_rows.add_to_cell(session, new, lab.cloud.placement)
         with lab.api.write() as session:
@@ -77,18 +84,59 @@ def _power(lab: Lab, found: catalog.Server, before: str, after: str) -> bool:
     return True
 
 
-def _acquire(lab: Lab, server: str, name: str, spec: cloud.Server, undo: contextlib.ExitStack) -> NewServer:
+def _first_host(lab: Lab, cell_name: str) -> str:
+    """The host that a shelved server of the cell was on."""
+    return min(name for name, host in lab.identity.hosts.items() if host.cell == cell_name)
+
+
+def _offload(lab: Lab, new: NewServer, undo: contextlib.ExitStack) -> NewServer:
+    """Turn what the services have of the server into what a shelve leaves of it; the server with its image."""
+    for port in new.ports:
+        lab.cloud.network.delete_binding(port.id, new.host)
+    volumes = []
+    for volume in new.volumes:
+        reserved = lab.cloud.volumes.create_attachment(volume.volume, new.uuid)
+        undo.callback(lab.cloud.volumes.delete_attachment, reserved)
+        lab.cloud.volumes.delete_attachment(volume.attachment)
+        volumes.append(dataclasses.replace(volume, attachment=reserved))
+    image = _shelve(lab, new, undo) if new.image is not None and not new.boots_from_volume else None
+    return dataclasses.replace(new, volumes=volumes, shelved_image=image)
+
+
+def _shelve(lab: Lab, new: NewServer, undo: contextlib.ExitStack) -> str:
+    """Make the image of the server's root disk; its id."""
+    image, base = str(uuid.uuid4()), new.image
+    if base is None:
+        raise ValueError(f"server {new.name} was made from no image")
+    traits = {f"trait:{trait}": "required" for trait in base.traits}
+    lab.cloud.images.create(
+        image,
+        name=f"{new.name}-shelved",
+        min_disk_gb=max(base.min_disk, new.fields["root_gb"]),
+        properties={**traits, "instance_uuid": new.uuid, "image_type": "snapshot", "base_image_ref": base.id},
+        owner=new.owner.project,
+        visibility="private",
+    )
+    undo.callback(lab.cloud.images.delete, image)
+    with tempfile.TemporaryDirectory(dir=lab.layout.images) as folder:
+        path = Path(folder, "disk")
+        disks.make_snapshot(path, base=lab.layout.images / base.id, name=new.name)
+        lab.cloud.images.upload(image, path)
+    return image
+
+
+def _acquire(lab: Lab, server: str, name: str, spec: cloud.Server, host: str, undo: contextlib.ExitStack) -> NewServer:
     """Get all that the server needs of the services; `undo` learns how each thing is given back."""
     with lab.api.read() as session:
         flavor = servers.flavor(session, spec.flavor)
-        zone = zone_of(session, spec.host)
+        zone = zone_of(session, host)
         if spec.group is not None:
             _require_group(session, spec.group)
     fields = objects.flavor_data(flavor)
     names = server_rows.device_names(fields, volumes=len(spec.volumes), boots_from_volume=spec.boots_from_volume)
     free = iter(names["volumes"])
     volumes = [
-        _attach(lab, server, f"{name}-{number}", wanted, names["root"][0] if wanted.boot else next(free), spec, undo)
+        _attach(lab, server, f"{name}-{number}", wanted, names["root"][0] if wanted.boot else next(free), host, undo)
         for number, wanted in enumerate(spec.volumes, 1)
     ]
     return NewServer(
@@ -97,13 +145,14 @@ def _acquire(lab: Lab, server: str, name: str, spec: cloud.Server, undo: context
         owner=Owner(lab.identity.project, lab.identity.user),
         flavor=flavor,
         image=_image(lab, spec.image) if spec.image else None,
-        host=spec.host,
+        host=host,
         zone=zone,
         requested_zone=spec.az,
         group=spec.group,
-        ports=[_bind(lab, server, spec.host, zone, undo) for _ in spec.ports],
+        ports=[_bind(lab, server, host, zone, undo) for _ in spec.ports],
         volumes=volumes,
         active=spec.state == "active",
+        offloaded=spec.offloaded,
     )
 
 
@@ -113,7 +162,7 @@ def _attach(
     name: str,
     wanted: cloud.Volume,
     device: str,
-    spec: cloud.Server,
+    host: str,
     undo: contextlib.ExitStack,
 ) -> ServerVolume:
     volume = lab.cloud.volumes.create_volume(name=name, size_gb=wanted.size_gb, bootable=wanted.boot)
@@ -122,10 +171,11 @@ def _attach(
         disks.make_bootable(lab.identity.hypervisor, lab.layout.volumes / volume)
     attachment = lab.cloud.volumes.create_attachment(volume, server)
     undo.callback(lab.cloud.volumes.delete_attachment, attachment)
-    lab.cloud.volumes.connect(attachment, lab.hypervisor(spec.host).connector(), device)
+    lab.cloud.volumes.connect(attachment, lab.hypervisor(host).connector(), device)
     lab.cloud.volumes.complete(attachment)
     return ServerVolume(
         volume=volume,
+        attachment=attachment,
         shown=lab.cloud.volumes.shown(attachment),
         connection=lab.cloud.volumes.connection_info(attachment),
         device=device,
