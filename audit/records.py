@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Final
 
+from droveway.clients.image import ACTIVE
 from droveway.persistence.journal.states import ENDED, State
 from droveway.printable import SHORT
 from droveway.wire.queries import Guest
@@ -58,6 +59,8 @@ class ServerRow:
     user: str = ""
     zone: str | None = None
     """The availability zone of its host."""
+    shelved_image: str | None = None
+    """The image with its root disk that its system metadata names while it is shelved."""
 
     @property
     def from_volume(self) -> bool:
@@ -236,11 +239,15 @@ class AttachmentView:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ImageView:
-    """An image that a move made; ``move`` is empty when Nova's own move made it."""
+    """An image that a move or a shelve made, or that a server names as its root disk."""
 
     id: str
     name: str
     move: str
+    """Empty when Nova made it."""
+    server: str = ""
+    """Whose root disk a shelve put into it; empty for what no shelve made."""
+    status: str = ACTIVE
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -28,6 +28,7 @@ from droveway.audit.records import (
     Store,
     Unseen,
 )
+from droveway.clients.image import ACTIVE
 from droveway.persistence.journal import kinds
 from droveway.persistence.journal.states import State
 from droveway.persistence.nova.vm_states import TaskState, VmState
@@ -71,6 +72,11 @@ class Standing:
         return self.row.host if self.row is not None else None
 
     @property
+    def cell(self) -> str:
+        """The cell that has its row; empty when it has none."""
+        return self.row.cell if self.row is not None else ""
+
+    @property
     def hosts(self) -> frozenset[str]:
         """Every host that may hold something of it."""
         found = {self.host}
@@ -94,7 +100,24 @@ class Standing:
     @property
     def placed(self) -> bool:
         """Whether it lives on a host: neither being built nor shelved away nor lost before it got one."""
-        return self.row is not None and bool(self.row.host) and self.row.vm_state != VmState.BUILDING
+        row = self.row
+        return row is not None and bool(row.host) and row.vm_state != VmState.BUILDING and not self.offloaded
+
+    @property
+    def offloaded(self) -> bool:
+        """Whether it is shelved and on no host, and nobody, Nova included, is bringing it back."""
+        row = self.row
+        return (
+            row is not None
+            and row.vm_state == VmState.SHELVED_OFFLOADED
+            and row.task_state is None
+            and self.phase is Phase.REST
+        )
+
+    @property
+    def shelving(self) -> bool:
+        """Whether its move leads to or from no host, so that at some points of it no host has anything of it."""
+        return self.move is not None and kinds.of(self.move.kind) in (kinds.SHELVE, kinds.UNSHELVE)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -122,7 +145,8 @@ class Snapshot:
     """Consumer → provider → amounts, of all consumers that hold something."""
     ports: tuple[PortView, ...]
     attachments: tuple[AttachmentView, ...]
-    images: tuple[ImageView, ...]
+    images: tuple[ImageView, ...] | None
+    """None where nobody says how the image service is reached, so that nothing is known of any."""
     hosts: tuple[HostView, ...]
     stores: tuple[Store, ...]
     overlaps: tuple[Overlap, ...]
@@ -225,6 +249,13 @@ class Snapshot:
         """Whether the host uses this instances directory, for all that could be seen."""
         return host in store.hosts or self.unread(host)
 
+    def has_image(self, standing: Standing) -> bool:
+        """Whether the image that a shelved server's rows name is whole, for all that was seen; a volume needs none."""
+        row = standing.row
+        if row is None or row.from_volume or self.images is None:
+            return True
+        return any(image.id == row.shelved_image and image.status == ACTIVE for image in self.images)
+
     def counted(self) -> dict[str, int]:
         """How many of each were compared."""
         return {
@@ -235,7 +266,7 @@ class Snapshot:
             "allocations": len(self.allocations),
             "ports": len(self.ports),
             "attachments": len(self.attachments),
-            "images": len(self.images),
+            "images": len(self.images or ()),
             "guests": sum(len(view.guests) for view in self.hosts),
             "directories": sum(entry.is_directory for _, entry in self.entries()),
         }

@@ -88,7 +88,11 @@ def take(sources: Sources) -> Snapshot:
         ),
         ports=read_services.ports(cloud.network, {row.uuid for row in servers}),
         attachments=read_services.attachments(cloud.volumes),
-        images=() if cloud.images is None else read_services.images(cloud.images),
+        images=None
+        if cloud.images is None
+        else read_services.images(
+            cloud.images, {row.shelved_image for row in servers if row.shelved_image is not None}
+        ),
         hosts=seen.hosts,
         stores=seen.stores,
         overlaps=tuple(guests_log.overlaps(log)) if log is not None else (),

@@ -116,10 +116,16 @@ def _explained(standing: Standing, move: MoveRow) -> Iterator[tuple[Held, Held]]
     row = standing.row
     if standing.going:
         yield {}, {}
-    if row is None or row.flavors.get("cur") is None:
+    current = row.flavors.get("cur") if row is not None else None
+    if row is None or current is None:
+        return
+    if standing.shelving:
+        # A shelve gives its host's share up and an unshelve takes it; neither has a consumer of its own.
+        yield {}, {}
+        yield from ((_on(host, current, from_volume=row.from_volume), {}) for host in sorted(standing.hosts))
         return
     # The claim precedes the row that names the new flavor, and the last step clears both: then the journal knows.
-    old = row.flavors.get("old") or move.old_flavor or row.flavors["cur"]
+    old = row.flavors.get("old") or move.old_flavor or current
     new = row.flavors.get("new") or move.new_flavor
     source = {move.source_host: amounts_of(old or {}, from_volume=row.from_volume)}
     destination = _on(move.dest_host, new, from_volume=row.from_volume)

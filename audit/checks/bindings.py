@@ -27,6 +27,9 @@ def check(snapshot: Snapshot) -> Iterator[Finding]:
             )
         elif standing.phase is Phase.MOVING:
             yield from _moving(port, standing)
+        elif standing.offloaded:
+            for host in sorted(port.bindings):
+                yield _left(port, standing, host, f"{standing.name} is shelved and on no host")
         elif standing.placed:
             yield from _at_rest(port, standing)
 
@@ -86,7 +89,7 @@ def _moving(port: PortView, standing: Standing) -> Iterator[Finding]:
     if standing.going:
         return
     active = sorted(host for host, status in port.bindings.items() if status == ACTIVE)
-    if len(active) != 1:
+    if len(active) > 1 or (not active and not standing.shelving):
         yield _finding(
             port,
             standing,

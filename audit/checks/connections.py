@@ -69,11 +69,13 @@ def _objection(standing: Standing | None, host: str, name: str, wanted: frozense
 
 def _finding(snapshot: Snapshot, view: HostView, sort: _Sort, server: str, name: str, detail: str) -> Finding:
     standing = snapshot.standings.get(server)
+    reboot = f"openstack server reboot --hard {server}"
+    by_hand = f"droveway host show {view.host}, then take the {sort.noun} {name} off that host by hand"
     return Finding(
         sort.kind,
         name,
         detail,
-        f"openstack server reboot --hard {server}",
+        by_hand if standing is not None and standing.offloaded else reboot,
         view.host,
         server,
         standing.move_id if standing is not None else "",

@@ -38,7 +38,7 @@ def check(snapshot: Snapshot) -> Iterator[Finding]:
             else:
                 yield from _unfinished(snapshot, store, entry, of_server[1])
     for standing in snapshot.standings.values():
-        yield from _missing(snapshot, standing)
+        yield from missing(snapshot, standing)
 
 
 def _probe(snapshot: Snapshot, store: Store, entry: Directory, move_id: str) -> Iterator[Finding]:
@@ -139,8 +139,10 @@ def _removal(snapshot: Snapshot, store: Store, entry: Directory, standing: Stand
         return f"droveway debt show {owed.id}"
     if standing is not None:
         needed = entry.name == standing.server + SET_ASIDE and standing.phase is Phase.VERIFYING
-        if needed or any(True for _ in _missing(snapshot, standing)):
+        if needed or any(True for _ in missing(snapshot, standing)):
             return f"droveway server show {standing.server}, then put its disks where it lives and remove the rest"
+        if standing.offloaded and not snapshot.has_image(standing):
+            return f"droveway server show {standing.server}, then make its image of what is here, and remove that"
     return f"rm -r {_path(store, entry.name)}"
 
 
@@ -163,7 +165,8 @@ def _unfinished(snapshot: Snapshot, store: Store, entry: Directory, server: str)
             )
 
 
-def _missing(snapshot: Snapshot, standing: Standing) -> Iterator[Finding]:
+def missing(snapshot: Snapshot, standing: Standing) -> Iterator[Finding]:
+    """Disks of the server that should be on a host and are not there."""
     row = standing.row
     if row is None or not standing.placed or standing.going:
         return
@@ -205,6 +208,8 @@ def _lacking(
 def _nowhere(snapshot: Snapshot, standing: Standing) -> Iterator[Finding]:
     """In the middle of a move the root disk is whole under one name or another, on one of the move's hosts."""
     if standing.row is None or standing.row.from_volume or not standing.hosts <= snapshot.seen_hosts:
+        return
+    if standing.shelving and snapshot.has_image(standing):
         return
     names = (standing.server, standing.server + SET_ASIDE)
     if not any("disk" in _files(snapshot, host, name) for host in standing.hosts for name in names):

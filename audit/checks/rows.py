@@ -33,6 +33,8 @@ def check(snapshot: Snapshot) -> Iterator[Finding]:
         yield from _request(snapshot, standing, row)
         if row.vm_state == VmState.ERROR and not standing.going:
             yield _in_error(snapshot, standing, row)
+        if standing.offloaded and row.host:
+            yield _offloaded(snapshot, standing, row)
         if standing.phase is Phase.REST:
             yield from _at_rest(standing, row)
         elif standing.phase is Phase.VERIFYING:
@@ -165,6 +167,18 @@ def _at_rest(standing: Standing, row: ServerRow) -> Iterator[Finding]:
     if row.old_vm_state is not None:
         text = f"{standing.name} still has old_vm_state {row.old_vm_state} of an ended move"
         yield _finding(Kind.FLAVOR, standing, "old_vm_state", text, _delete_metadata(row, "old_vm_state"))
+
+
+def _offloaded(snapshot: Snapshot, standing: Standing, row: ServerRow) -> Finding:
+    """A shelved server on a host: the row is wrong, unless something of the server is really there."""
+    text = f"{standing.name} is shelved and on no host, but its row names {row.host}"
+    columns = ("host", "node", "compute_id", "launched_on", "availability_zone")
+    mend = update("instances", {"uuid": row.uuid}, dict.fromkeys(columns))
+    guests = {(view.host, guest.server) for view in snapshot.hosts for guest in view.guests}
+    entries = {(host, entry.name) for store, entry in snapshot.entries() for host in store.hosts}
+    if (row.host, row.uuid) in guests | entries or row.host not in snapshot.seen_hosts:
+        mend = f"droveway server show {row.uuid}, then look on {row.host} for what it has of the server"
+    return _finding(Kind.ROW, standing, "instances.host", text, mend)
 
 
 def _in_error(snapshot: Snapshot, standing: Standing, row: ServerRow) -> Finding:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from droveway.audit.findings import Finding, Kind
+from droveway.audit.findings import Finding, Kind, update
 from droveway.audit.records import AttachmentView, BlockDevice
 from droveway.audit.snapshot import Phase, Snapshot, Standing
-from droveway.clients.volume import ATTACHED
+from droveway.clients.volume import ATTACHED, RESERVED
+from droveway.persistence.nova.vm_states import VmState
 
 
 def check(snapshot: Snapshot) -> Iterator[Finding]:
@@ -24,7 +25,11 @@ def check(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def _at_rest(standing: Standing, attachments: list[AttachmentView]) -> Iterator[Finding]:
-    devices = standing.row.volumes if standing.row is not None else ()
+    row = standing.row
+    if row is not None and row.vm_state == VmState.SHELVED_OFFLOADED and not standing.offloaded:
+        # Nova is bringing it back and is somewhere between an empty attachment and an exported one.
+        return
+    devices = row.volumes if row is not None else ()
     found = {attachment.id: attachment for attachment in attachments}
     for device in devices:
         if device.attachment is None:
@@ -33,6 +38,10 @@ def _at_rest(standing: Standing, attachments: list[AttachmentView]) -> Iterator[
         attachment = found.get(device.attachment)
         if attachment is None:
             yield _missing(standing, device)
+        elif standing.offloaded:
+            if (attachment.status, attachment.host) != (RESERVED, None):
+                where = f" on {attachment.host}" if attachment.host is not None else ""
+                yield _wrong(standing, attachment, f"is {attachment.status}{where}, but the server is on no host")
         elif attachment.status != ATTACHED:
             yield _wrong(standing, attachment, f"is {attachment.status}, not attached")
         elif attachment.host not in (None, standing.host):
@@ -66,7 +75,7 @@ def _missing(standing: Standing, device: BlockDevice) -> Finding:
         device.volume,
         f"the server {standing.name} names attachment {device.attachment} of volume {device.volume}, which does not "
         f"exist",
-        _refresh(standing, device.volume),
+        _renewal(standing, device.volume),
         standing.host or "",
         standing.server,
         standing.move_id,
@@ -78,14 +87,21 @@ def _wrong(standing: Standing, attachment: AttachmentView, what: str) -> Finding
         Kind.ATTACHMENT,
         attachment.id,
         f"attachment {attachment.id} of volume {attachment.volume} to {standing.name} {what}",
-        _refresh(standing, attachment.volume),
+        _renewal(standing, attachment.volume, attachment.id),
         attachment.host or standing.host or "",
         standing.server,
         standing.move_id,
     )
 
 
-def _refresh(standing: Standing, volume: str) -> str:
+def _renewal(standing: Standing, volume: str, left: str = "") -> str:
+    """The command that has the server's row name a right attachment of the volume again; ``left`` is a wrong one."""
+    if standing.offloaded:
+        rows: dict[str, str | int] = {"instance_uuid": standing.server, "volume_id": volume, "deleted": 0}
+        named = update("block_device_mapping", rows, {"attachment_id": "ID-OF-THE-NEW-ONE"})
+        gone = f", then openstack volume attachment delete {left}" if left else ""
+        made = f"openstack volume attachment create --no-connect {volume} {standing.server}"
+        return f"{made}, then {named.removesuffix(';')} in cell {standing.cell}{gone}"
     return f"nova-manage volume_attachment refresh {standing.server} {volume} connector-of-{standing.host}.json"
 
 

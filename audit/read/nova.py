@@ -14,6 +14,7 @@ from droveway.persistence.nova.cells import FENCE_KEY
 from droveway.persistence.nova.usage import USAGE_COLUMNS
 
 OLD_VM_STATE: Final = "old_vm_state"
+SHELVED_IMAGE: Final = "shelved_image_id"
 
 _INSTANCE = cell.Instance
 _EXTRA = cell.InstanceExtra
@@ -141,6 +142,7 @@ def _server(
         project=row.project_id or "",
         user=row.user_id or "",
         zone=row.availability_zone,
+        shelved_image=metadata.get((row.uuid, SHELVED_IMAGE)) or None,
     )
 
 
@@ -149,7 +151,7 @@ def _metadata(session: orm.Session) -> dict[tuple[str, str], str]:
     model = cell.InstanceSystemMetadata
     rows = session.execute(
         sa.select(model.instance_uuid, model.key, model.value).where(
-            model.deleted == 0, model.key.in_((OLD_VM_STATE, FENCE_KEY))
+            model.deleted == 0, model.key.in_((OLD_VM_STATE, FENCE_KEY, SHELVED_IMAGE))
         )
     )
     return {(server, key): value or "" for server, key, value in rows}

@@ -6,7 +6,7 @@ from collections.abc import Container, Iterable
 from typing import Final
 
 from droveway.audit.records import AttachmentView, Consumer, ImageView, PortView
-from droveway.clients.image import Images
+from droveway.clients.image import ImageRecord, Images
 from droveway.clients.network import COMPUTE_OWNER, Network
 from droveway.clients.placement import Placement
 from droveway.clients.volume import Volumes
@@ -14,6 +14,8 @@ from droveway.clients.volume import Volumes
 MOVE_PROPERTY: Final = "droveway_move"
 """The property of an image by which it says what move made it."""
 _SNAPSHOT_SUFFIX: Final = "-resize-temp"
+_SHELVED_SUFFIX: Final = "-shelved"
+_SERVER_PROPERTY: Final = "instance_uuid"
 
 
 def placement(client: Placement) -> tuple[dict[str, str | None], dict[str, dict[str, dict[str, int]]]]:
@@ -69,10 +71,28 @@ def attachments(client: Volumes) -> tuple[AttachmentView, ...]:
     )
 
 
-def images(client: Images) -> tuple[ImageView, ...]:
-    """The images that moves made: they say so, or are named as Nova names its own."""
+def images(client: Images, named: Container[str]) -> tuple[ImageView, ...]:
+    """The images that moves and shelves made, and those that servers name as their root disks.
+
+    Those of moves say so, or are named as Nova names its own; those of shelves are named so too, and say whose they
+    are.
+    """
     return tuple(
-        ImageView(id=image.id, name=image.name, move=image.properties.get(MOVE_PROPERTY, ""))
+        ImageView(
+            id=image.id,
+            name=image.name,
+            move=image.properties.get(MOVE_PROPERTY, ""),
+            server=_shelved(image),
+            status=image.status,
+        )
         for image in client.images()
-        if MOVE_PROPERTY in image.properties or image.name.endswith(_SNAPSHOT_SUFFIX)
+        if MOVE_PROPERTY in image.properties
+        or image.name.endswith(_SNAPSHOT_SUFFIX)
+        or _shelved(image)
+        or image.id in named
     )
+
+
+def _shelved(image: ImageRecord) -> str:
+    """The server whose root disk a shelve put into the image; empty for any other image."""
+    return image.properties.get(_SERVER_PROPERTY, "") if image.name.endswith(_SHELVED_SUFFIX) else ""
