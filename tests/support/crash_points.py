@@ -21,11 +21,17 @@ EVERY: Final = tuple(word for kind in KINDS for word in ("--kind", kind))
 KINDS_BETWEEN: Final = ("cross_cell_resize", "cross_cell_confirm", "cross_cell_revert")
 """Likewise every kind that leads from one cell into another, or ends such a move."""
 
+KINDS_OF_SHELVING: Final = ("delete", "shelve", "unshelve")
+"""Those that bring a server from its host to none, and back, or delete it there."""
+
 SEEDS: Final = {"three-hosts": 1, "volume-backed": 2, "one-host": 3}
 """Cloud → what its fixed sample of single faults is chosen by; `tools/matrix --full` runs every one of them."""
 
 BETWEEN: Final = "two-cells"
 """The cloud of two cells of which there is a fixed sample."""
+
+SHELVED: Final = "shelved"
+"""The cloud of shelving of which there is a fixed sample."""
 
 END: Final = "end_of_flow"
 """What a kill is called that comes once the last result was stored."""
@@ -38,7 +44,8 @@ SILENT: Final = {("confirm", "revert"), ("cross_cell_confirm", "revert")}
 
 def sample(cloud: str) -> tuple[str, ...]:
     """Return the words with which `tools/matrix` runs the cloud's fixed sample."""
-    kinds, seed = (KINDS_BETWEEN, 4) if cloud == BETWEEN else (KINDS, SEEDS[cloud])
+    others = {BETWEEN: (KINDS_BETWEEN, 4), SHELVED: (KINDS_OF_SHELVING, 6)}
+    kinds, seed = others[cloud] if cloud in others else (KINDS, SEEDS[cloud])
     every = EVERY if kinds is KINDS else tuple(word for kind in kinds for word in ("--kind", kind))
     return ("--cloud", cloud, *every, "--cover", "--seed", str(seed))
 

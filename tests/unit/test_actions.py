@@ -33,6 +33,7 @@ CLOSED: Final = {
     3: {"list_directories", "list_guests"},
     4: {"check_guest", "digest_disks", "keep_copy", "prepare_start"},
     5: {"rename_copy"},
+    6: {"download_disks", "upload_disks"},
 }  # fmt: skip
 """What came with the levels that are spoken already: nothing may join them or leave them."""
 

@@ -17,7 +17,8 @@ from droveway.errors import Refused
 
 CLIENTS: Final = tuple(field.name for field in dataclasses.fields(Cloud))
 OPTIONAL: Final = {field.name for field in dataclasses.fields(Cloud) if field.default is None}
-"""What an installation does not ask."""
+"""What an installation can do without."""
+WAY_IN: Final = "auth_type = none\nendpoint_override = http://127.0.0.1:9/\n"
 
 
 @pytest.fixture(name="lab")
@@ -43,13 +44,21 @@ def test_an_operator_is_told_what_the_errors_of_every_service_mean(client: str, 
 
 
 def test_an_installation_says_of_every_service_that_moves_ask_how_it_is_reached(tmp_path: Path) -> None:
-    asked = set(CLIENTS) - OPTIONAL
-    assert len(services.GROUPS) == len(asked), f"{sorted(asked)} and the groups of conf/services.py do not agree"
+    assert len(services.GROUPS) == len(CLIENTS), f"{CLIENTS} and the groups of conf/services.py do not agree"
     path = tmp_path / "droveway.conf"
-    way_in = "auth_type = none\nendpoint_override = http://127.0.0.1:9/\n"
-    path.write_text("".join(f"[{group}]\n{way_in}" for group in services.GROUPS))
+    path.write_text("".join(f"[{group}]\n{WAY_IN}" for group in services.GROUPS))
     made = Services(settings.load_deployment(path)).cloud()
-    assert [name for name in asked if getattr(made, name) is None] == [], "make it in clients/configured.py"
+    assert [name for name in CLIENTS if getattr(made, name) is None] == [], "make it in clients/configured.py"
+
+
+def test_an_installation_may_leave_out_what_most_moves_do_without(tmp_path: Path) -> None:
+    path = tmp_path / "droveway.conf"
+    asked = services.GROUPS.keys() - services.OPTIONAL
+    path.write_text("".join(f"[{group}]\n{WAY_IN}" for group in asked))
+    made = Services(settings.load_deployment(path))
+    assert {name for name in CLIENTS if getattr(made.cloud(), name) is None} == OPTIONAL
+    for group in services.OPTIONAL:
+        made.require_answer(group)
 
 
 @pytest.mark.parametrize("group", services.GROUPS)

@@ -48,6 +48,22 @@ def test_defaults_are_those_of_the_contract() -> None:
     assert read.servers["s"].ports == ()
 
 
+def test_a_shelved_server_has_a_cell_and_takes_no_room() -> None:
+    """Also in a full host's cell, and beside the other servers of its group."""
+    read = parse(
+        "{a: {flavor: big, host: host3, image: base, group: g},"
+        " b: {flavor: big, cell: cell2, image: base, state: shelved_offloaded, group: g},"
+        " c: {flavor: f, host: host1, image: base, group: together},"
+        " d: {flavor: f, cell: cell1, image: base, state: shelved_offloaded, group: together, az: az1}}"
+    )
+    assert [(read.servers[name].cell, read.servers[name].offloaded) for name in "abcd"] == [
+        (None, False),
+        ("cell2", True),
+        (None, False),
+        ("cell1", True),
+    ]
+
+
 def test_quotas_are_of_the_lab_or_of_everybody() -> None:
     read = cloud.parse_cloud(f"{SMALL}quotas: {{default: {{cores: 4}}, lab: {{ram_mb: 1024}}}}\n", "x.yaml")
     assert read.quotas.default == cloud.Quota(cores=4)
@@ -136,6 +152,23 @@ def test_a_malformed_file_is_refused_in_one_sentence(text: str, named: str) -> N
         ("s: {flavor: f, host: host2, image: base, az: az1}", "asks for the zone az1 and is on host host2"),
         ("s: {flavor: f, host: host1, image: large}", "too small for the image large"),
         ("s: {flavor: f, host: host1, image: base, state: paused}", "state"),
+        ("s: {flavor: f, image: base}", "server s has no host; name the one that it is on"),
+        ("s: {flavor: f, cell: cell1, image: base}", "server s has no host"),
+        ("s: {flavor: f, host: host1, cell: cell1, image: base}", "has the host host1 and the cell cell1; only one"),
+        (
+            "s: {flavor: f, host: host1, cell: cell1, image: base, state: shelved_offloaded}",
+            "is shelved_offloaded and has the host host1; it is on none, so name its cell instead",
+        ),
+        ("s: {flavor: f, image: base, state: shelved_offloaded}", "is shelved_offloaded and has no cell"),
+        (
+            "s: {flavor: f, cell: cell3, image: base, state: shelved_offloaded}",
+            "in the cell cell3, which the file does",
+        ),
+        (
+            "s: {flavor: f, cell: cell2, image: base, state: shelved_offloaded, az: az1}",
+            "the zone az1, in which no host of cell cell2 is",
+        ),
+        ("s: {flavor: f, cell: cell1, state: shelved_offloaded}", "neither an image nor a boot volume"),
         ("off: {flavor: f, host: host1, image: base}", "server False is no text as YAML reads it; put it in quotes"),
         (
             "{a: {flavor: big, host: host3, image: base}, b: {flavor: f, host: host3, image: base}}",

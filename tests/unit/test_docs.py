@@ -31,7 +31,7 @@ WRITTEN = sorted(path for path in DOCS.rglob("*.rst") if "reference" not in path
 SCREEN = 60
 LIFE = {
     State.QUEUED: {State.RUNNING, State.CANCELLED, State.DELETING},
-    State.RUNNING: {State.VERIFYING, State.UNDOING, State.FAILED, State.CANCELLED, State.DELETING},
+    State.RUNNING: {State.VERIFYING, State.DONE, State.UNDOING, State.FAILED, State.CANCELLED, State.DELETING},
     State.VERIFYING: {State.CONFIRMING, State.REVERTING, State.CANCELLED, State.DELETING},
     State.CONFIRMING: {State.DONE, State.VERIFYING, State.CANCELLED, State.DELETING},
     State.REVERTING: {State.REVERTED, State.VERIFYING, State.CANCELLED, State.DELETING},

@@ -16,6 +16,7 @@ from droveway.cli.commands import worker
 from droveway.cli.registry import COMMANDS
 from droveway.conf import services, settings
 from droveway.doctor import certificate, configuration, host, run
+from droveway.doctor import services as look
 from droveway.doctor.findings import FINE, MEANINGS, Around, Finding, Level
 from droveway.engines.site.installation import Installation
 
@@ -93,6 +94,16 @@ def test_all_that_does_not_answer_is_named_once(conf: cfg.ConfigOpts) -> None:
     }
     assert SECRET not in repr(found)
     assert all("\n" not in each.detail for each in found)
+
+
+def test_a_service_that_moves_can_do_without_is_looked_for_where_it_is_named(
+    conf: cfg.ConfigOpts, tmp_path: Path
+) -> None:
+    path = tmp_path / "without.conf"
+    path.write_text("[zookeeper]\nhosts = 127.0.0.1:9\n")
+    few = settings.load_deployment(path)
+    for said, looked in ((conf, {*services.GROUPS}), (few, {*services.GROUPS} - {"glance"})):
+        assert {each.subject for each in look.check(around(said))} == looked
 
 
 @pytest.mark.parametrize(

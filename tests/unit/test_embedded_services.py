@@ -329,7 +329,7 @@ def test_a_volume_that_no_host_reaches_is_the_destinations_fault(cloud: Cloud, v
 
 
 def test_a_worker_learns_how_to_reach_a_connected_volume(cloud: Cloud, volume: str, server: str) -> None:
-    references = References(cloud.volumes)
+    references = References(cloud.volumes, cloud.images)
     attachment = cloud.volumes.create_attachment(volume, server)
     with pytest.raises(StepError) as caught:
         references.connection_info(attachment)
@@ -353,6 +353,37 @@ def test_an_attached_volume_cannot_be_removed(cloud: Cloud, volume: str, server:
         cloud.volumes.delete_volume(volume)
     with pytest.raises(StepError, match="404"):
         cloud.volumes.status(volume)
+
+
+# Ports of a server that goes to no host.
+
+
+def test_a_port_is_unbound_and_bound_again_with_its_profile_and_owner(cloud: Cloud) -> None:
+    port = cloud.network.create_port("server", mac="fa:16:3e:00:00:09", network_id="net", host="host1")
+    kept = {"os_vif_delegation": "True"}
+    for _ in range(2):
+        cloud.network.unbind(port, profile=kept)
+    (found,) = cloud.network.ports("server")
+    assert (found.host, found.bindings, found.profile, found.device_owner) == ("", {}, kept, "compute:nova")
+    profile = {"pci_slot": "0000:0a:00.1", **kept}
+    for _ in range(2):
+        cloud.network.bind(port, "host2", profile=profile, device_owner="compute:az2")
+    (found,) = cloud.network.ports("server")
+    assert (found.host, found.bindings, found.device_owner) == ("host2", {"host2": "ACTIVE"}, "compute:az2")
+    assert found.profile == profile
+    cloud.network.delete_port(port)
+    cloud.network.unbind(port, profile={})
+
+
+def test_a_host_that_cannot_bind_a_port_is_at_fault(cloud: Cloud) -> None:
+    port = cloud.network.create_port("server", mac="fa:16:3e:00:00:09", network_id="net", host="host1")
+    cloud.network.unbind(port, profile={})
+    with pytest.raises(DestinationFault, match="could not bind the port") as caught:
+        cloud.network.bind(port, "host9", profile={}, device_owner="compute:nova")
+    assert (caught.value.error_code, caught.value.host) == ("binding-refused", "host9")
+    cloud.network.unbind(port, profile={})
+    (found,) = cloud.network.ports("server")
+    assert found.bindings == {}
 
 
 # Images.

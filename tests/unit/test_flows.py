@@ -75,4 +75,4 @@ def test_a_picture_names_every_step(graph: Graph) -> None:
 
 def test_an_unknown_kind_is_refused() -> None:
     with pytest.raises(NotFound, match="the kinds are resize, migrate"):
-        registry.latest("shelve")
+        registry.latest("rebuild")

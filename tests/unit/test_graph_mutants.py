@@ -42,7 +42,7 @@ def test_what_only_breaks_proves_nothing() -> None:
 def test_the_page_has_each_step_of_each_graph() -> None:
     """Its absence was noticed in the graphs that there are."""
     page = Path(matrix_effects.PAGE).read_text(encoding="utf-8")
-    rows = re.findall(r"^   \* - (\S+)\n     - (\S+)\n     - ``(\S+)`` \(\S+\): ``.+``$", page, re.MULTILINE)
+    rows = re.findall(r"^   \* - (\S+):(\S+)\n     - ``(\S+)`` \(\S+\): ``.+``$", page, re.MULTILINE)
     how = (
         "tools/mutate --graph writes docs/graph-mutants.rst anew. With --only KIND:STEP it tries one step and writes "
         "nothing. A step that only looks first needs a world in tests/proofs/crash/worlds.py in which it refuses"

@@ -215,7 +215,7 @@ def test_a_write_that_is_repeated_touches_no_row(pair: list[Database]) -> None:
         # A row that is written again would get the time of that write.
         for table in CellBase.metadata.tables.values():
             if "updated_at" in table.columns:
-                session.execute(sa.update(table).values(updated_at=dt.datetime(2001, 2, 3)))
+                session.execute(sa.update(table).values(updated_at=dt.datetime.fromisoformat("2001-02-03")))
     seen = []
     for _ in range(2):
         with pair[1].reading() as connection:

@@ -15,6 +15,7 @@ from rich.console import Console
 from droveway.cli.commands.move import facts, owner
 from droveway.cli.commands.request import sentence
 from droveway.cli.view import live, marks, move_page, timeline, watching
+from droveway.cli.view.columns import Dashed
 from droveway.cli.view.picture import Picture, ahead
 from droveway.persistence.journal.tables import Move, MoveFlow, MoveStep
 
@@ -248,6 +249,10 @@ WAYS = [
     ({"dest_host": None}, "host1 → ?"),
     *(({"dest_host": None, "state": state}, "host1") for state in ("failed", "cancelled", "done")),
     ({"dest_host": None, "state": "deleting", "kind": "delete"}, "host1"),
+    ({"dest_host": None, "state": "running", "kind": "shelve"}, "host1"),
+    ({"dest_host": None, "state": "running", "kind": "unshelve", "source_host": ""}, "- → ?"),
+    ({"dest_host": "host2", "state": "done", "kind": "unshelve", "source_host": ""}, "- → host2"),
+    ({"dest_host": None, "state": "failed", "kind": "unshelve", "source_host": ""}, "-"),
 ]
 
 
@@ -274,6 +279,20 @@ def test_the_page_tells_how_fast_the_bytes_come_and_when_all_are_there() -> None
         shown(proved)["progress"]
         == "16.0 of 16.0 GiB (100 %), resumed at 2.0 GiB, all there, being proved, told 0 s ago"
     )
+
+
+@pytest.mark.parametrize(
+    ("kind", "says"), [("resize", True), ("shelve", False), ("unshelve", False), ("delete", False)]
+)
+def test_the_page_names_a_policy_only_where_a_move_waits_for_one(kind: str, *, says: bool) -> None:
+    assert ("confirm" in shown(move(kind=kind))) == says
+
+
+def test_a_move_from_no_host_has_none_for_programs_and_a_dash_for_people() -> None:
+    found = facts(move(kind="unshelve", source_host=""))
+    assert found["source"] is None
+    assert (Dashed(None).human_readable(), Dashed(None).machine_readable()) == ("-", None)
+    assert Dashed("host1").human_readable() == "host1"
 
 
 def test_the_page_of_an_ended_move_has_no_owner_and_no_progress() -> None:

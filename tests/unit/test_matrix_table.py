@@ -42,6 +42,7 @@ def test_the_page_counts_each_point_in_its_cell() -> None:
     [
         (matrix_full.PAGE, matrix_clouds.CLOUDS[0], "tools/matrix --full"),
         (matrix_full.BETWEEN_PAGE, matrix_clouds.BETWEEN[0], "tools/matrix --full --between"),
+        (matrix_full.SHELVING_PAGE, matrix_clouds.SHELVING[0], "tools/matrix --full --shelving"),
     ],
 )
 def test_the_page_is_of_the_graphs_that_there_are(path: Path, cloud: str, command: str) -> None:

@@ -97,9 +97,10 @@ def test_a_move_may_not_go(old: str, new: str) -> None:
         check_transition(state(old), state(new))
 
 
-def test_only_settling_and_finishing_change_the_vm_state() -> None:
+def test_only_settling_finishing_and_shelving_change_the_vm_state() -> None:
     changing = {(row.step, row.undo) for row in TRANSITIONS if row.old.vm_state != row.new.vm_state}
-    assert changing == {("finish_records", False), ("settle_records", False), ("delete", False)}
+    shelving = {("record_shelved", False), ("record_shelved", True)}
+    assert changing == {("finish_records", False), ("settle_records", False), ("delete", False), *shelving}
 
 
 def test_every_state_leads_to_an_end() -> None:

@@ -22,7 +22,11 @@ from droveway.persistence.journal.kinds import Carries
 from droveway.persistence.nova.cell import Migration
 from droveway.wire.values import Direction
 
-FORWARD = [graph for graph in registry.GRAPHS.values() if graph.kind_record.carries is Carries.TO_DESTINATION]
+FORWARD = [
+    graph
+    for graph in registry.GRAPHS.values()
+    if graph.kind_record.carries is Carries.TO_DESTINATION and graph.kind_record.has_migration
+]
 BACK = [graph for graph in registry.GRAPHS.values() if graph.kind_record.carries is Carries.BACK]
 
 

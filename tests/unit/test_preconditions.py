@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import importlib.util
 import itertools
 import json
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from support.rigs.checked_first import page, refusal
 
 from droveway.clients.network import Network
-from droveway.errors import Refused
 from droveway.lab import cloud, topology
 from droveway.persistence.database import Database, sqlite_url
 from droveway.persistence.nova import api, catalog, cell, quotas, server_features
@@ -26,31 +24,7 @@ from droveway.scheduler import preconditions
 from droveway.scheduler.facts import Facts
 from droveway.scheduler.features import unhandled
 
-PAGE = Path(__file__).parents[2] / "docs" / "preconditions.py"
 PROJECT, OTHER, USER = "p-1", "p-2", "u-1"
-
-
-def load() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("preconditions_page", PAGE)
-    assert spec is not None
-    assert spec.loader is not None
-    found = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(found)
-    return found
-
-
-page = load()
-
-
-def refusal(facts: Any, kind: str | None = None) -> str | None:
-    try:
-        if isinstance(facts, Facts):
-            preconditions.check(facts)
-        else:
-            preconditions.check_end(str(kind), facts)
-    except Refused as refused:
-        return str(refused)
-    return None
 
 
 # Each rule.
@@ -401,6 +375,35 @@ def test_shares_and_the_image_are_read_from_rows_of_their_own(
         found = server_features.features(one, other, server)
     assert (found.shares, found.min_ram_mb, found.min_disk_gb) == (1, 64, 3)
     assert found.image_properties == {"min_ram": "64", "min_disk": "3", "hw_tpm_model": "tis"}
+
+
+@pytest.mark.parametrize(
+    ("column", "metadata", "seen"),
+    [
+        ("", {}, (False, None)),
+        (None, {"shelved_image_id": ""}, (False, None)),
+        ("True", {"shelved_image_id": "9a1c"}, (True, "9a1c")),
+        ("", {"image_img_config_drive": "mandatory"}, (True, None)),
+        ("", {"image_img_config_drive": "optional"}, (False, None)),
+    ],
+)
+def test_a_config_drive_and_the_shelved_image_are_seen(
+    databases: tuple[Database, list[Database]],
+    column: str | None,
+    metadata: dict[str, str],
+    seen: tuple[bool, str | None],
+) -> None:
+    server = str(uuid.uuid4())
+    features(databases, server)
+    with databases[1][0].write() as session:
+        session.execute(sa.update(cell.Instance).where(cell.Instance.uuid == server).values(config_drive=column))
+        session.add_all(
+            cell.InstanceSystemMetadata(instance_uuid=server, key=key, value=value, deleted=0)
+            for key, value in metadata.items()
+        )
+    with databases[0].read() as one, databases[1][0].read() as other:
+        found = server_features.features(one, other, server)
+    assert (found.config_drive, found.shelved_image) == seen
 
 
 @pytest.mark.parametrize(("deleted", "seen"), [(0, True), (1, False)])

@@ -29,9 +29,11 @@ MOVE = {
     "keep_seconds": 0,
 }
 ROW = {
+    "display_name": "web",
     "host": "host1",
     "node": "host1",
     "compute_id": 1,
+    "launched_on": "host1",
     "availability_zone": "nova",
     "vm_state": "active",
     "task_state": None,
@@ -78,6 +80,8 @@ BEFORE = Seen(
     recorded={"v": True},
     bindings={"p": {"host1": "ACTIVE"}},
     contents={"v": Disk(GIB, BYTES)},
+    images={},
+    shelved=[],
     allocations={"server": {"host1 0": 1}, "moves": {}},
     actions=["create"],
     open_events=[],
@@ -146,6 +150,27 @@ DELETED = _changed(
 )
 
 
+NO_HOST = dict.fromkeys(("host", "node", "compute_id", "launched_on", "availability_zone"))
+SHELVED = _changed(
+    BEFORE,
+    hosts=DELETED.hosts,
+    row=ROW | NO_HOST | {"vm_state": "shelved_offloaded", "power_state": 4},
+    attachments={"v": [(None, "reserved")]},
+    bindings={"p": {}},
+    allocations={"server": {}, "moves": {}},
+    images={"web-shelved": OLD_DISKS["disk"]},
+    shelved=["shelved_at", "shelved_host", "shelved_image_id"],
+)
+ANEW = {name: disk if name == "disk" else Disk(disk.size, BLANK) for name, disk in NEW_DISKS.items()}
+UNSHELVED = _changed(
+    BEFORE,
+    hosts=DELETED.hosts | {"host2": msgspec.structs.replace(NEW_HOME, folders={"": ANEW})},
+    row=NEW_ROW | {"vm_state": "active", "launched_on": "host2"},
+    attachments={"v": [("host2", "attached")]},
+    bindings={"p": {"host2": "ACTIVE"}},
+)
+
+
 def _wrong(check: crash_purposes.Check, after: Seen) -> list[str]:
     return list(check(Case(BEFORE, after, MOVE, NEW)))
 
@@ -161,6 +186,8 @@ def _with_disk(name: str, disk: Disk) -> Seen:
         (crash_purposes.settled, CONFIRMED),
         (crash_purposes.as_before, _changed(BEFORE, starts={"host1": 3}, migrations={"m": "error"})),
         (crash_purposes.gone, DELETED),
+        (crash_purposes.offloaded, SHELVED),
+        (crash_purposes.unshelved, UNSHELVED),
     ],
 )
 def test_what_a_flow_is_for_holds(check: crash_purposes.Check, after: Seen) -> None:
@@ -200,6 +227,22 @@ def test_a_resize_that_is_not_what_it_is_for_is_told(after: Seen, named: str) ->
         (crash_purposes.as_before, WAITING, "hosts host1 running"),
         (crash_purposes.gone, _changed(DELETED, bindings={"p": {}}), "its ports p is there"),
         (crash_purposes.gone, _changed(DELETED, actions=["create"]), "its last action"),
+        (crash_purposes.offloaded, _on(SHELVED, host1=OLD_HOME), "its guest runs on host1"),
+        (
+            crash_purposes.offloaded,
+            _changed(SHELVED, images={"web-shelved": Disk(GIB, BLANK)}),
+            "its images web-shelved",
+        ),
+        (crash_purposes.offloaded, _changed(SHELVED, images={}), "its images web-shelved is missing"),
+        (crash_purposes.offloaded, _changed(SHELVED, shelved=["shelved_at"]), "what its rows say of the shelving"),
+        (crash_purposes.offloaded, _changed(SHELVED, bindings=BEFORE.bindings), "its ports p host1 is there"),
+        (crash_purposes.offloaded, _changed(SHELVED, attachments=BEFORE.attachments), "its volumes v"),
+        (crash_purposes.offloaded, _changed(SHELVED, allocations=BEFORE.allocations), "what Placement holds"),
+        (crash_purposes.offloaded, _changed(SHELVED, row=SHELVED.row | {"node": "host1"}), "its row node"),
+        (crash_purposes.unshelved, _on(UNSHELVED, host2=NEW_HOME), "its disks on host2 disk.eph0 content"),
+        (crash_purposes.unshelved, _changed(UNSHELVED, images=SHELVED.images), "its images web-shelved is there"),
+        (crash_purposes.unshelved, _changed(UNSHELVED, shelved=["shelved_at"]), "what its rows say of the shelving"),
+        (crash_purposes.unshelved, _on(UNSHELVED, host3=NEW_HOME), "its guest runs on host3"),
         (crash_worlds.untouched, _changed(BEFORE, starts={"host1": 2}), "its starts host1 is 2, not 1"),
     ],
 )

@@ -18,8 +18,11 @@ from droveway.persistence.journal.kinds import Carries
 
 GRAPHS = list(registry.GRAPHS.values())
 MOVES = [graph for graph in GRAPHS if graph.kind != "delete"]
+SHELVED = Stands(*(None, Vm.OFFLOADED, Power.OFF), side=Side.NOWHERE, zone=Side.NOWHERE, attachments=Side.NOWHERE)
+"""What a shelve leaves, by hand."""
 FORWARD = [Ran("resize", step.step_name(), attempt=1) for step in registry.latest("resize").walk()]
 VM = {Vm.BEFORE: "active", Vm.RESIZED: "resized", Vm.FOUND: "active", Vm.DELETED: "deleted"}
+VM |= {Vm.SHELVED: "shelved", Vm.OFFLOADED: "shelved_offloaded", Vm.ACTIVE: "active"}
 
 
 def name(graph: Graph) -> str:
@@ -31,7 +34,9 @@ def runs(graph: Graph) -> list[Ran]:
 
 
 def begun(graph: Graph) -> Stands:
-    begins = graph.kind_record.carries is Carries.TO_DESTINATION
+    if graph.kind == "unshelve":
+        return SHELVED
+    begins = graph.kind == "shelve" or graph.kind_record.carries is Carries.TO_DESTINATION
     return START if begins else dataclasses.replace(WAITS, attempt=1)
 
 
@@ -110,7 +115,7 @@ def test_all_undos_lead_back(graph: Graph) -> None:
         if state(became) != state(found):
             check_transition(state(found), state(became))
         found = became
-    if graph.kind_record.carries is Carries.TO_DESTINATION:
+    if graph.kind_record.carries is Carries.TO_DESTINATION and graph.kind_record.has_migration:
         # The migration stays as evidence.
         assert found == dataclasses.replace(START, status="error", attempt=1)
     else:
@@ -119,6 +124,10 @@ def test_all_undos_lead_back(graph: Graph) -> None:
 
 def test_a_move_that_went_through_waits() -> None:
     assert put_back.left(FORWARD) == dataclasses.replace(WAITS, attempt=1)
+
+
+def test_a_shelve_leaves_what_an_unshelve_takes_up() -> None:
+    assert put_back.left(runs(registry.latest("shelve"))) == SHELVED
 
 
 def test_a_move_that_was_confirmed_stays_on_its_destination() -> None:

@@ -441,6 +441,34 @@ def test_group_members_are_counted_where_they_live_and_where_they_go(api_session
     assert first.moving == second.moving == {GROUP: {"going", "returning", "verifying"}}
 
 
+def test_a_member_on_no_host_counts_nowhere(api_session: orm.Session) -> None:
+    """Also where a host has the name that a missing one would be written as."""
+    api_session.add(api.InstanceGroup(id=1, uuid=GROUP, name="g1"))
+    api_session.flush()
+    cell_id = api_session.scalars(sa.select(api.CellMapping.id).where(api.CellMapping.name == "cell1")).one()
+    api_session.add(api.HostMapping(cell_id=cell_id, host="None"))
+    session = cell_session("host1", "None")
+    for server in ("shelved", "choosing"):
+        api_session.add(api.InstanceGroupMember(instance_uuid=server, group_id=1))
+        session.add(cell.Instance(uuid=server, host=None if server == "shelved" else "host1"))
+    session.add(
+        cell.Migration(uuid="m1", instance_uuid="choosing", source_compute="host1", dest_compute=None, status="x")
+    )
+    api_session.flush()
+    session.flush()
+    nowhere, first = host_states(api_session, {"cell1": session}, set())
+    assert (first.members, first.moving) == ({GROUP: {"choosing"}}, {GROUP: {"choosing"}})
+    assert (nowhere.members, nowhere.moving) == ({}, {})
+
+
+def test_a_server_on_no_host_may_go_to_any() -> None:
+    found = select(
+        request(source_host="", kind="unshelve"), [offer("host1"), offer("host2")], [state("host1"), state("host2")]
+    )
+    assert names(found) == ["host1", "host2"]
+    assert found.rejected == {}
+
+
 def test_only_the_groups_that_are_asked_for_are_read(api_session: orm.Session) -> None:
     for number, name in enumerate((GROUP, "another"), 1):
         api_session.add(api.InstanceGroup(id=number, uuid=name, name=name))

@@ -22,7 +22,7 @@ PROJECT = "3f0d"
 
 
 class Cloud(http.server.ThreadingHTTPServer):
-    """Keystone, and a Neutron and a Cinder that have nothing."""
+    """Keystone, and a Neutron, a Cinder and a Glance that have nothing."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
@@ -38,6 +38,7 @@ class Cloud(http.server.ThreadingHTTPServer):
             "catalog": [
                 self._entry("network", "network"),
                 self._entry("block-storage", f"volume/v3/{PROJECT}"),
+                self._entry("image", "image"),
             ],
         }
 
@@ -50,11 +51,15 @@ class Cloud(http.server.ThreadingHTTPServer):
         if path.rstrip("/") == "/network":
             link = {"rel": "self", "href": f"{self.root}/network/v2.0/"}
             return 200, {"versions": [{"id": "v2.0", "status": "CURRENT", "links": [link]}]}
+        if path.rstrip("/") == "/image":
+            link = {"rel": "self", "href": f"{self.root}/image/v2/"}
+            return 300, {"versions": [{"id": "v2.9", "status": "CURRENT", "links": [link]}]}
         if path.startswith("/volume/v3/") and not path.startswith(f"/volume/v3/{PROJECT}"):
             link = {"rel": "self", "href": f"{self.root}/volume/v3/"}
             return 200, {"versions": [{"id": "v3.0", "status": "CURRENT", "version": "3.70", "links": [link]}]}
         return {
             "/network/v2.0/ports": (200, {"ports": []}),
+            "/image/v2/images": (200, {"images": []}),
             f"/volume/v3/{PROJECT}/attachments": (200, {"attachments": []}),
             f"/volume/v3/{PROJECT}/attachments/detail": (200, {"attachments": []}),
         }.get(path, (404, {"message": f"nothing at {path}"}))
@@ -112,7 +117,7 @@ def test_a_service_that_never_answers_is_not_waited_for_without_end(group: str, 
             session.get(options["endpoint_override"])
 
 
-def test_neutron_and_cinder_are_found_in_the_catalog(cloud: Cloud, tmp_path: Path) -> None:
+def test_neutron_cinder_and_glance_are_found_in_the_catalog(cloud: Cloud, tmp_path: Path) -> None:
     path = tmp_path / "droveway.conf"
     way_in = (
         f"auth_type = v3password\nauth_url = {cloud.root}/identity/v3\nusername = droveway\npassword = {PASSWORD}\n"
@@ -122,5 +127,9 @@ def test_neutron_and_cinder_are_found_in_the_catalog(cloud: Cloud, tmp_path: Pat
     conf = settings.load_deployment(path)
     assert Services(conf).network.ports("server") == []
     assert Services(conf).volumes.for_server("server") == []
+    images = Services(conf).images
+    assert images is not None
+    assert images.images() == []
+    assert images.find("no-image") is None
     assert "/network/v2.0/ports" in cloud.asked
     assert any(asked.startswith(f"/volume/v3/{PROJECT}/attachments") for asked in cloud.asked)

@@ -71,14 +71,22 @@ class Bench:
     """One prepared lab with one server, put back before each point."""
 
     def __init__(
-        self, folder: Path, spec: cloud.Cloud, how: How = "asked", *, whole: bool = False, keep: int = 0
+        self,
+        folder: Path,
+        spec: cloud.Cloud,
+        how: How = "asked",
+        *,
+        whole: bool = False,
+        keep: int = 0,
+        shelved: bool = False,
     ) -> None:
         """``folder`` is empty: the lab and what is kept of it are made there; ``how`` tells of its confirms.
 
         ``whole``: every point is run to its end, whatever states it meets.  ``keep``: seconds for which confirms keep
-        the source.
+        the source.  ``shelved``: what deletes a server finds it shelved.
         """
         self._how = how
+        self._deletes_shelved = shelved
         self._whole = whole
         self._ends: dict[str, str] = {}
         """By a state of a flow under way: the end that it went on to from there."""
@@ -194,6 +202,8 @@ class Bench:
         crash_process.apart(lambda: build.destroy(self._root))
 
     def _base(self, kind: str) -> snapshot.Snapshot:
+        if kinds.of(kind).begins_offloaded or (kinds.of(kind).deletes and self._deletes_shelved):
+            return self._shelved
         by_policy = kinds.of(kind).ends == kinds.Way.CONFIRM and self._how in POLICIES
         return self._verifying if kinds.of(kind).ends_wait and not by_policy else self._rest
 
@@ -202,6 +212,12 @@ class Bench:
         self._rest.restore()
         crash_process.apart(lambda: crash_judge.carry(self._lab, None, self._submit(self._named("resize"))))
         return snapshot.take(self._root, self._kept / "verifying")
+
+    @functools.cached_property
+    def _shelved(self) -> snapshot.Snapshot:
+        self._rest.restore()
+        crash_process.apart(lambda: crash_judge.carry(self._lab, None, self._submit("shelve")))
+        return snapshot.take(self._root, self._kept / "shelved")
 
     def _carry_out(self, point: Point) -> dict[str, Any]:
         if self.without is not None and self.without.kind not in self._answers:

@@ -88,6 +88,8 @@ def is_deleted(point: Point) -> bool:
 def use(lab: Lab, server: str) -> None:
     """Bring a waiting move to its end; stop and start the server as it can be; move it again, and audit once more."""
     _confirm_open(lab)
+    if catalog.find_server(lab.api, lab.cell_databases, server).vm_state == VmState.SHELVED_OFFLOADED:
+        carry(lab, None, lambda: submit(lab, "unshelve", server))
     found = catalog.find_server(lab.api, lab.cell_databases, server)
     turns = [servers.stop, servers.start] if found.vm_state == VmState.ACTIVE else [servers.start, servers.stop]
     for turn, state in zip(turns, (str(found.vm_state), _other(str(found.vm_state))), strict=True):

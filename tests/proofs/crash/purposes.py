@@ -133,11 +133,62 @@ def gone(case: Case) -> Iterator[str]:
     left = {volume: found for volume, found in case.after.attachments.items() if found}
     yield from differ("its volumes", {}, left)
     yield from differ("its ports", {}, case.after.bindings)
+    yield from differ("its images", {}, case.after.images)
     yield from differ("its rows", [], case.after.live_rows)
     yield from differ("its other copies", {}, case.after.copies)
     yield from differ("its open events", [], case.after.open_events)
     yield from differ("what Placement holds", {"server": {}, "moves": {}}, case.after.allocations)
     yield from differ("its last action", ["delete"], case.after.actions[-1:])
+
+
+def offloaded(case: Case) -> Iterator[str]:
+    """Shelve: nothing of the server is on any host, and its image holds what its root disk held."""
+    for name, host in case.after.hosts.items():
+        yield from _is_clear(name, host)
+    none = dict.fromkeys(("host", "node", "compute_id", "launched_on", "availability_zone", "task_state"))
+    off = {"vm_state": "shelved_offloaded", "power_state": SHUTDOWN}
+    yield from differ("its row", case.before.row | none | off, case.after.row)
+    yield from differ("its flavors", case.before.flavors, case.after.flavors)
+    root = case.before.hosts[case.source].folders[""].get(ROOT)
+    wanted = {} if root is None else {f"{case.before.row['display_name']}-shelved": root}
+    yield from differ("its images", wanted, case.after.images)
+    keys = [] if root is None else ["shelved_at", "shelved_host", "shelved_image_id"]
+    yield from differ("what its rows say of the shelving", keys, case.after.shelved)
+    kept = {each: [(None, "reserved")] for each in case.before.attachments}
+    yield from differ("its volumes", kept, case.after.attachments)
+    yield from differ("the attachments of its rows", case.before.recorded, case.after.recorded)
+    yield from differ("the bytes of its volumes", case.before.contents, case.after.contents)
+    yield from differ("its ports", {each: {} for each in case.before.bindings}, case.after.bindings)
+    yield from differ("what Placement holds", {"server": {}, "moves": {}}, case.after.allocations)
+    yield from differ("its open events", [], case.after.open_events)
+    yield from differ("its migrations", {}, case.after.migrations)
+
+
+def unshelved(case: Case) -> Iterator[str]:
+    """Unshelve: the server is active on its destination as an ordinary one, with what its image held."""
+    name = case.destination
+    host, was = case.after.hosts[name], case.before.hosts[case.source]
+    active = _row(case, vm_state="active", running=True) | {"launched_on": name}
+    yield from differ("its row", active, case.after.row)
+    yield from differ(f"its guest runs on {name}", True, host.running)
+    disks = _made_anew(case)
+    wanted = None if was.guest is None else msgspec.structs.replace(was.guest, **_sizes(case), disks=sorted(disks))
+    yield from differ(f"its guest on {name}", wanted, host.guest)
+    yield from differ(f"its disks on {name}", disks, host.folders.get(""))
+    yield from differ(f"the volumes connected on {name}", was.volumes, host.volumes)
+    yield from differ(f"the ports plugged on {name}", was.ports, host.ports)
+    volumes, ports = case.before.attachments, case.before.bindings
+    yield from differ("its volumes", {each: [(name, "attached")] for each in volumes}, case.after.attachments)
+    yield from differ("its ports", {each: {name: "ACTIVE"} for each in ports}, case.after.bindings)
+    yield from differ("the attachments of its rows", case.before.recorded, case.after.recorded)
+    yield from differ("the bytes of its volumes", case.before.contents, case.after.contents)
+    yield from differ("its images", {}, case.after.images)
+    yield from differ("what its rows say of the shelving", [], case.after.shelved)
+    yield from differ("its open events", [], case.after.open_events)
+    for other, found in case.after.hosts.items():
+        yield from differ(f"what a move left on {other}", [], found.strays)
+        if other != name:
+            yield from _is_clear(other, found, shares=found.store == host.store)
 
 
 PURPOSES: Final = {
@@ -150,6 +201,8 @@ PURPOSES: Final = {
     "cross_cell_migrate": Purpose(State.VERIFYING, done=waits, undone=as_before),
     "cross_cell_confirm": Purpose(State.DONE, done=settled, undone=waits),
     "cross_cell_revert": Purpose(State.REVERTED, done=as_before, undone=waits),
+    "shelve": Purpose(State.DONE, done=offloaded, undone=as_before),
+    "unshelve": Purpose(State.DONE, done=unshelved, undone=offloaded),
 }
 
 
@@ -224,6 +277,11 @@ def _fitted(case: Case) -> dict[str, Disk]:
     if flavor["swap"]:
         found[SWAP] = Disk(flavor["swap"] * MIB, BLANK)
     return found
+
+
+def _made_anew(case: Case) -> dict[str, Disk]:
+    """The disks of a server that was shelved: an image holds the root disk alone."""
+    return {name: disk if name == ROOT else Disk(disk.size, BLANK) for name, disk in _fitted(case).items()}
 
 
 def _hidden(case: Case) -> dict[str, dict[str, Any]]:

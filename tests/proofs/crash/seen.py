@@ -30,6 +30,7 @@ _COLUMNS: Final = (
     "node",
     "compute_id",
     "availability_zone",
+    "launched_on",
     "vm_state",
     "task_state",
     "power_state",
@@ -101,6 +102,10 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     """By port: the status of its binding on each host."""
     contents: dict[str, Disk]
     """By volume: its bytes."""
+    images: dict[str, Disk]
+    """By name: the bytes of the images that were made of the server."""
+    shelved: list[str]
+    """What its system metadata say of its shelving."""
     allocations: dict[str, dict[str, int]]
     """By consumer, the server or ``moves``: the amount of each class on each host."""
     actions: list[str]
@@ -125,9 +130,11 @@ def flavor(root: Path, name: str) -> dict[str, int]:
 
 
 def move(root: Path) -> dict[str, Any]:
-    """The journal's row of the youngest move."""
+    """The journal's row of the youngest move, and the steps that ran of it."""
     with _open(root / "journal.sqlite") as journal:
-        return dict(journal.execute("SELECT * FROM moves ORDER BY created_at DESC, rowid DESC LIMIT 1").fetchone())
+        found = dict(journal.execute("SELECT * FROM moves ORDER BY created_at DESC, rowid DESC LIMIT 1").fetchone())
+        ran = "SELECT step FROM move_steps WHERE move_id = ? AND direction = 'execute' ORDER BY seq"
+        return found | {"ran": [row[0] for row in journal.execute(ran, (found["id"],))]}
 
 
 def answers(root: Path, kind: str) -> dict[str, dict[str, Any]]:
@@ -181,6 +188,8 @@ def look(root: Path, server: str) -> Seen:
             recorded=_recorded(rows, services, server),
             bindings=_bindings(services, server),
             contents={volume: _disk(root / "volumes" / volume) for volume in volumes},
+            images=_images(root, services, server),
+            shelved=[row[0] for row in rows.execute(_SHELVED, (server,))],
             allocations=_allocations(root, server),
             actions=[row[0] for row in rows.execute(_ACTIONS, (server,))],
             open_events=[row[0] for row in rows.execute(_OPEN, (server,))],
@@ -198,6 +207,10 @@ _SWAP: Final = (
 )
 _OLD_VM_STATE: Final = (
     "SELECT value FROM instance_system_metadata WHERE instance_uuid = ? AND key = 'old_vm_state' AND deleted = 0"
+)
+_SHELVED: Final = (
+    "SELECT key FROM instance_system_metadata WHERE instance_uuid = ? AND key LIKE 'shelved_%' AND deleted = 0"
+    " ORDER BY key"
 )
 _MAPPED_TO: Final = (
     "SELECT name FROM instance_mappings JOIN cell_mappings ON cell_mappings.id = instance_mappings.cell_id"
@@ -389,7 +402,16 @@ def _bindings(services: sqlite3.Connection, server: str) -> dict[str, dict[str, 
     found: dict[str, dict[str, str]] = {}
     for port in services.execute("SELECT id FROM ports WHERE server = ? ORDER BY id", (server,)).fetchall():
         bound = services.execute("SELECT host, status FROM port_bindings WHERE port = ?", (port["id"],))
-        found[port["id"]] = {row["host"]: row["status"] for row in bound}
+        found[port["id"]] = {row["host"]: row["status"] for row in bound if row["host"]}
+    return found
+
+
+def _images(root: Path, services: sqlite3.Connection, server: str) -> dict[str, Disk]:
+    found = {}
+    for row in services.execute("SELECT * FROM images"):
+        if json.loads(row["properties"]).get("instance_uuid") == server:
+            path = root / "images" / row["id"]
+            found[row["name"]] = _disk(path) if path.exists() else Disk(0, "")
     return found
 
 

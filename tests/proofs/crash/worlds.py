@@ -52,6 +52,13 @@ def untouched(case: Case) -> Iterator[str]:
     yield from crash_purposes.differ("its starts", case.before.starts, case.after.starts)
 
 
+def _nothing_fetched(case: Case) -> Iterator[str]:
+    """It was refused before a byte was fetched for it."""
+    yield from untouched(case)
+    ran = [step for step in case.move["ran"] if step in ("copy_disks", "attach_volumes", "define_guest")]
+    yield from crash_purposes.differ("what ran on a host that cannot have it", [], ran)
+
+
 def _off(case: Case) -> Iterator[str]:
     """The server is recorded as its guest is: off."""
     yield from crash_purposes.differ("its vm_state", "stopped", case.after.row["vm_state"])
@@ -61,6 +68,8 @@ def _off(case: Case) -> Iterator[str]:
 def _let_go(case: Case) -> Iterator[str]:
     """The delete is held behind the step: its host has given up what was attached, and nothing is deleted yet."""
     home = case.before.row["host"]
+    if home is None:
+        return  # a shelved server has nothing anywhere that could be let go
     was, found = case.before.hosts[home], case.after.hosts[home]
     yield from crash_purposes.differ(f"the volumes connected on {home}", [], found.volumes)
     yield from crash_purposes.differ(f"the ports plugged on {home}", [], found.ports)
@@ -78,6 +87,17 @@ def _unknown_machine(root: Path, seen: Seen) -> None:
     definition = root / "hosts" / seen.row["host"] / "domains" / f"{seen.server}.json"
     told = json.loads(definition.read_bytes()) | {"machine": "of-another-release"}
     definition.write_text(json.dumps(told, separators=(",", ":")), encoding="utf-8")
+
+
+def _unknown_machine_shelved(root: Path, seen: Seen) -> None:
+    """The shelve kept a definition that no host knows."""
+    with contextlib.closing(sqlite3.connect(root / "journal.sqlite")) as journal, journal:
+        query = "SELECT id, before FROM moves WHERE server = ? AND kind = 'shelve'"
+        for move, before in journal.execute(query, (seen.server,)).fetchall():
+            told = json.loads(before)
+            definition = json.loads(told["guest"]["definition"]) | {"machine": "of-another-release"}
+            told["guest"]["definition"] = json.dumps(definition, separators=(",", ":"))
+            journal.execute("UPDATE moves SET before = ? WHERE id = ?", (json.dumps(told), move))
 
 
 def _unreadable(root: Path, seen: Seen) -> None:
@@ -171,6 +191,10 @@ def _runs(seen: Seen) -> bool:
     return any(host.running for host in seen.hosts.values())
 
 
+def _has_home(seen: Seen) -> bool:
+    return bool(seen.row.get("host"))
+
+
 def _has_root(seen: Seen) -> bool:
     return any(ROOT in folder for host in seen.hosts.values() for folder in host.folders.values())
 
@@ -178,8 +202,15 @@ def _has_root(seen: Seen) -> bool:
 _WORLDS: Final = {
     "no-host": World(
         _no_host,
-        {"resize:choose_destinations": State.FAILED, "migrate:choose_destinations": State.FAILED},
+        {
+            "resize:choose_destinations": State.FAILED,
+            "migrate:choose_destinations": State.FAILED,
+            "unshelve:choose_destinations": State.FAILED,
+        },
         untouched,
+    ),
+    "unknown-machine-shelved": World(
+        _unknown_machine_shelved, {"unshelve:check_destination": State.FAILED}, _nothing_fetched
     ),
     "unknown-machine": World(
         _unknown_machine,
@@ -244,14 +275,22 @@ _WORLDS: Final = {
         },
         untouched,
     ),
-    "held": World(_held, {"delete:disconnect_guest": State.DELETING}, _let_go, late=True),
+    "held": World(
+        _held,
+        {"delete:disconnect_guest": State.DELETING, "shelve:release_source": State.RUNNING},
+        _let_go,
+        _has_home,
+        late=True,
+    ),
 }
 
 
 def _between_too(world: World) -> World:
     """The same world for the flows between cells, which share the steps."""
     ends = {
-        f"cross_cell_{place}": end for place, end in world.ends.items() if not place.startswith(("cross", "delete"))
+        f"cross_cell_{place}": end
+        for place, end in world.ends.items()
+        if not place.startswith(("cross", "delete", "shelve", "unshelve"))
     }
     return replace(world, ends={**ends, **world.ends})
 

@@ -24,6 +24,8 @@ _PARTS: Final = {
     "stopped": (_APART, f"state: stopped, {_IMAGE}"),
     "stopped-on-volume": (_APART, f"state: stopped, {_VOLUME}"),
     "many-disks": (_APART, _MANY),
+    "shelved": (_APART, f"flavor: tiny, {_IMAGE}"),
+    "shelved-on-volume": (_APART, f"flavor: tiny, state: stopped, {_VOLUME}"),
     "two-cells": (_CELLS, _IMAGE),
     "two-cells-stopped": (_CELLS, f"state: stopped, {_MANY}"),
     "two-cells-on-volume": (_CELLS, _VOLUME),
@@ -33,16 +35,20 @@ _PARTS: Final = {
 BETWEEN: Final = ("two-cells", "two-cells-stopped", "two-cells-on-volume")
 """The clouds in which moves lead into another cell: they run the kinds of flow that do, and no others."""
 
-CLOUDS: Final = tuple(name for name in _PARTS if name not in BETWEEN)
-"""The clouds of one cell."""
+SHELVING: Final = ("shelved", "shelved-on-volume")
+"""The clouds of one cell in which servers are shelved, unshelved, and deleted while they are shelved."""
 
-ALL: Final = (*CLOUDS, *BETWEEN)
+CLOUDS: Final = tuple(name for name in _PARTS if name not in (*BETWEEN, *SHELVING))
+"""The clouds of one cell in which servers move from host to host."""
+
+ALL: Final = (*CLOUDS, *SHELVING, *BETWEEN)
 
 _TEXT: Final = """
 hypervisor: sandbox
 options: {allow_resize_to_same_host: SAME_HOST, cross_cell: CROSS}
 cells: CELLS
 flavors:
+  tiny: {vcpus: 1, memory_mb: 512, root_gb: 0, swap_mb: 1}
   small: {vcpus: 1, memory_mb: 512, root_gb: 1}
   wide: {vcpus: 1, memory_mb: 512, root_gb: 1, ephemeral_gb: 1, swap_mb: 1}
   large: {vcpus: 2, memory_mb: 1024, root_gb: 2, ephemeral_gb: 1, swap_mb: 2}
@@ -64,5 +70,7 @@ def spec(name: str) -> cloud.Cloud:
 
 def kinds_in(name: str) -> list[str]:
     """The kinds of flow that are run in this cloud, in the order of the registry."""
-    between = name in BETWEEN
-    return [kind for kind in registry.kinds() if kinds.of(kind).crosses_cells == between]
+    records = list(map(kinds.of, registry.kinds()))
+    if name in SHELVING:
+        return [kind.name for kind in records if kind.deletes or not kind.has_migration]
+    return [kind.name for kind in records if kind.has_migration and kind.crosses_cells == (name in BETWEEN)]

@@ -52,13 +52,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options, *choices = _parse(list(sys.argv[1:] if arguments is None else arguments))
     if options.full:
         choice = matrix_full.Choice(options.seed, options.sample, whole=options.whole)
-        clouds = matrix_clouds.BETWEEN if options.between else matrix_clouds.CLOUDS
-        page = options.page or (matrix_full.BETWEEN_PAGE if options.between else matrix_full.PAGE)
-        return matrix_full.run(options.jobs, choice, page, options.reports, clouds)
+        clouds, page = matrix_clouds.CLOUDS, matrix_full.PAGE
+        if options.between:
+            clouds, page = matrix_clouds.BETWEEN, matrix_full.BETWEEN_PAGE
+        elif options.shelving:
+            clouds, page = matrix_clouds.SHELVING, matrix_full.SHELVING_PAGE
+        return matrix_full.run(options.jobs, choice, options.page or page, options.reports, clouds)
     folder = Path(tempfile.mkdtemp(prefix="droveway-matrix-", dir=scratch.place()))
     try:
         bench = Bench(
-            folder, matrix_clouds.spec(options.cloud), options.confirm, whole=options.whole, keep=options.keep_source
+            folder,
+            matrix_clouds.spec(options.cloud),
+            options.confirm,
+            whole=options.whole,
+            keep=options.keep_source,
+            shelved=options.cloud in matrix_clouds.SHELVING,
         )
         try:
             bench.without = options.without and crash_without.parse(options.without)
@@ -115,6 +123,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--report", type=Path, help="write what became of each point to this file, one JSON line each")
     parser.add_argument("--full", action="store_true", help="every point of every cloud, written to --page")
     parser.add_argument("--between", action="store_true", help="of --full: of the clouds of two cells")
+    parser.add_argument("--shelving", action="store_true", help="of --full: of servers that are shelved and unshelved")
     parser.add_argument("--page", type=Path, help="of --full: where to write it")
     parser.add_argument(
         "--reports", type=Path, help="of --full: what has run is noted in this directory, and is not run again"

@@ -25,6 +25,7 @@ from droveway.persistence.journal import kinds
 TESTS: Final = Path(__file__).resolve().parents[2]
 PAGE: Final = TESTS.parent / "docs" / "crash-matrix.rst"
 BETWEEN_PAGE: Final = TESTS.parent / "docs" / "crash-matrix-cells.rst"
+SHELVING_PAGE: Final = TESTS.parent / "docs" / "crash-matrix-shelving.rst"
 
 _GOING: Final = ".going"
 """Ends the name of a report whose part is being run, or was when its run ended."""
@@ -74,7 +75,7 @@ def run(
             chosen = ["--sample", str(PAIRS // jobs), "--seed", str(choice.seed)] if number else []
             lots = [_kinds(cloud, once=number > 0), [*_kinds(cloud, once=True), "--pairs", *chosen]]
             confirms = [kind for kind in matrix_clouds.kinds_in(cloud) if kinds.of(kind).ends == kinds.Way.CONFIRM]
-            lots += [["--kind", *confirms, "--confirm", how] for how in HOWS[1:]]
+            lots += [["--kind", *confirms, "--confirm", how] for how in HOWS[1:] if confirms]
             for lot, words in enumerate(lots):
                 _together(kept / f"{cloud}-{lot}", jobs, ["--cloud", cloud, *words, *choice.words()])
         told, states = _read(kept)

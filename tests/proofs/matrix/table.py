@@ -78,7 +78,7 @@ def page(
         cell[1] += each.converged
     points = sum(cell[0] for cell in counted.values())
     converged = sum(cell[1] for cell in counted.values())
-    head = _HEAD if clouds[0] in matrix_clouds.CLOUDS else _HEAD_BETWEEN
+    head = _HEADS.get(clouds[0], _HEAD)
     lines = [*head, "", f"``crash matrix: {points} points, {converged} converged, {points - converged} leaks``", ""]
     lines += [
         f"{met} of them met a state from which an earlier point went on to its end. {states} distinct end states were",
@@ -149,6 +149,23 @@ _HEAD_BETWEEN: Final = [
     "left of a move that ended. Resize and migrate are one graph: migrate runs in the first cloud only. The page is",
     "written by ``tools/matrix --full --between``.",
 ]
+
+
+_HEAD_SHELVING: Final = [
+    ".. Written by tools/matrix --full --shelving.",
+    "",
+    "===============================",
+    "The crash matrix of the shelved",
+    "===============================",
+    "",
+    "Every step of a shelve and of an unshelve, as :doc:`crash-matrix` has it of the others: killed, failing, repeated",
+    "and met by requests. A shelve that is done leaves nothing on any host, unbound ports, reserved volumes, and an",
+    "image that holds what the root disk held; an unshelve that is undone leaves the same; one that is done leaves an",
+    "ordinary server with those bytes, and no image. From each distinct end the server is unshelved, stopped, started",
+    "and moved. The page is written by ``tools/matrix --full --shelving``.",
+]
+_HEADS: Final = {matrix_clouds.BETWEEN[0]: _HEAD_BETWEEN, matrix_clouds.SHELVING[0]: _HEAD_SHELVING}
+"""The first cloud of a page → how that begins."""
 
 
 def _flow(kind: str, how: str) -> str:

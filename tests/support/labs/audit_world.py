@@ -1,4 +1,4 @@
-"""A small real lab for the audit's tests: a running server, a stopped one, and one that waits for verification.
+"""A small real lab for the audit's tests: a running server, a stopped one, a shelved one, and one that was moved.
 
 The moved server is brought there by hand, service by service: the audit is tested without the flows that it audits.
 Each test plants on every hypervisor, and says by `plants` which kinds of finding it makes the audit report.
@@ -96,6 +96,14 @@ CLOUD = Cloud(
         "idle": Server(flavor="small", host="host2", image="base", state="stopped"),
         "boot": Server(flavor="small", host="host5", volumes=(Volume(size_gb=1, boot=True),), state="stopped"),
         "moved": Server(flavor="small", host="host1", image="base", ports=(Port(),), volumes=(Volume(size_gb=1),)),
+        "old": Server(
+            flavor="small",
+            cell="cell1",
+            image="base",
+            ports=(Port(),),
+            volumes=(Volume(size_gb=1),),
+            state="shelved_offloaded",
+        ),
     },
 )
 
@@ -282,6 +290,15 @@ class World:
         hypervisor, server = self.lab.hypervisor(host), self.ids[name]
         hypervisor.start(server, _no_fence)
         self.mends.callback(hypervisor.stop, server, grace=0.0, fence=_no_fence)
+
+    def define(self, host: str, server: str, mark: base.Mark | None) -> None:
+        """Define a guest without disks; undefined again after the test."""
+        hypervisor = self.lab.hypervisor(host)
+        definition = hypervisor.create_definition(
+            server=server, name=f"instance-{server[:8]}", vcpus=1, memory_mb=512, disks=[], boot_volume=False
+        )
+        hypervisor.define(server, definition, vcpus=1, memory_mb=512, disks=[], volumes=[], ports=[], mark=mark)
+        self.mends.callback(hypervisor.undefine, server)
 
     def submit(self, name: str) -> str:
         """A new move of a server, which no conductor has claimed yet."""

@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from droveway.clients import zookeeper
+from droveway.clients.references import References
 from droveway.clients.zookeeper import command_path, epoch_path
 from droveway.wire import codec, commands
 from droveway.workers.daemon import Worker
@@ -29,9 +30,9 @@ class Spec(msgspec.Struct):
     kill_at_chunk: int
 
 
-class NoReferences:
-    def connection_info(self, attachment_id: str) -> dict[str, object]:
-        raise NotImplementedError(attachment_id)
+class NoReferences(References):
+    def __init__(self) -> None:
+        """A copy from host to host asks no service."""
 
 
 class KillAtChunk:

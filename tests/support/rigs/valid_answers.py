@@ -48,6 +48,9 @@ EXAMPLES: Final[dict[type[msgspec.Struct], dict[str, Any]]] = {
     commands.SetAside: {"disks": [ASIDE]},
     commands.Offered: {"address": "tcp:host1:1"},
     commands.Copied: {"variant": "pull", "disks": [COPIED], "bases": [COPIED], "bytes": 8192},
+    commands.Uploaded: {
+        "disks": [{"disk": "disk", "image": "i-1", "size": 4096, "checksum": DIGEST, "format": "qcow2"}]
+    },
     commands.Fitted: {"disks": [INFO]},
     commands.Defined: {"starts": 0},
     commands.Ready: {"permission": "p-1"},

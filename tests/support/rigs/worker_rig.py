@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import itertools
 import os
@@ -18,6 +19,10 @@ from support.servers.ports import free_port
 
 from droveway import certificates
 from droveway.clients import zookeeper
+from droveway.clients.embedded.image import image_service
+from droveway.clients.embedded.services import LocalService, services_engine
+from droveway.clients.image import Images
+from droveway.clients.references import References
 from droveway.clients.zookeeper import command_path, epoch_path
 from droveway.wire import codec, commands
 from droveway.wire.values import Direction
@@ -49,11 +54,29 @@ class Killed(BaseException):
     """Stands for SIGKILL inside an action: nothing handles it."""
 
 
-class LocalReferences:
-    """Every attachment stands for the file of its volume."""
+class LocalReferences(References):
+    """Every attachment stands for the file of its volume; the images are those of a lab."""
 
-    def __init__(self, volumes: Path) -> None:
-        self.volumes = volumes
+    def __init__(self, folder: Path) -> None:
+        self.volumes = folder / "volumes"
+        self.folder = folder
+
+    @functools.cached_property
+    def service(self) -> LocalService:
+        """Made when an image is first asked for."""
+        (self.folder / "images").mkdir()
+        return image_service(services_engine(self.folder / "services.sqlite"), self.folder / "images")
+
+    @functools.cached_property
+    def images(self) -> Images:
+        return Images(self.service)
+
+    def close(self) -> None:
+        if "service" in self.__dict__:
+            self.service.close()
+
+    def _glance(self) -> Images:
+        return self.images
 
     def connection_info(self, attachment_id: str) -> dict[str, Any]:
         path = self.volumes / attachment_id.replace("att", "vol")
@@ -86,7 +109,7 @@ class Cloud:
         self.volumes.mkdir(parents=True)
         (self.volumes / "vol1").write_bytes(bytes(MIB))
         self.sockets = Path(tempfile.mkdtemp(prefix="dw"))
-        self.references = LocalReferences(self.volumes)
+        self.references = LocalReferences(folder)
         self.hosts: dict[str, Host] = {}
         self.numbers = itertools.count(1)
         self.servers: dict[str, TransferServer] = {}
@@ -127,6 +150,7 @@ class Cloud:
         for host in self.hosts.values():
             host.hypervisor.stop(SERVER, grace=0, fence=lambda: None)
             host.journal.close()
+        self.references.close()
         self.coordination.close()
         for left in self.sockets.iterdir():
             left.unlink()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -10,6 +10,7 @@ from support.rigs.worker_rig import MIB, MOVE, PORT, PROBE, VOLUME, Cloud, KillA
 
 from droveway.wire import commands
 
+IMAGE = "6f1c6d0e-5d0a-4e0e-9a63-0d9c1d3b7a10"
 CONNECTIONS = commands.Connections(volumes=[VOLUME], ports=[PORT])
 SIZES = commands.FitDisks(root_bytes=6 * MIB, ephemeral_bytes=2 * MIB, swap_bytes=MIB)
 
@@ -111,6 +112,15 @@ def renamed() -> Stage:
     return Stage("beta", "rename_copy", commands.NoDetails(), undone=False)
 
 
+def uploaded() -> Stage:
+    """Of a server whose image of `IMAGE` waits for its data."""
+    return Stage("alpha", "upload_disks", commands.UploadDisks(disks=[commands.ImageOfDisk(disk="disk", image=IMAGE)]))
+
+
+def downloaded(disks: Sequence[commands.DownloadedDisk] = ()) -> Stage:
+    return Stage("beta", "download_disks", commands.DownloadDisks(disks=[*disks], probe=PROBE))
+
+
 def asked() -> list[Stage]:
     """What only looks, whatever the move has come to."""
     return [
@@ -122,10 +132,12 @@ def asked() -> list[Stage]:
 
 
 def every(site: Cloud) -> list[Stage]:
-    """Each list of above: what ``tests/integration/test_worker_actions.py`` kills."""
+    """Each list of above: what ``tests/integration/test_worker_actions.py`` kills, and test_worker_images.py."""
     copy = VARIANTS["copy"]
     text = site.definition()
-    return [*asked(), *forward(site, copy), *backward(site, copy, text), *confirmed(site, copy), *deleted(), renamed()]
+    through_images = [uploaded(), downloaded()]
+    there_and_back = [*forward(site, copy), *backward(site, copy, text), *confirmed(site, copy)]
+    return [*asked(), *there_and_back, *through_images, *deleted(), renamed()]
 
 
 def killed_at(run: Callable[[KillAt], object]) -> Iterator[int]:

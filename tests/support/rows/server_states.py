@@ -58,6 +58,13 @@ _CHANGES: Final[tuple[tuple[str, str, str, bool], ...]] = (
     ("settle_records", "resized - confirming", "a - confirmed", False),
     ("mark_reverting", "resized - finished", "resized resize_reverting reverting", True),
     ("settle_records", "resized resize_reverting reverting", "a - reverted", False),
+    # A shelve and an unshelve have no migration.
+    ("mark_shelving", "a - -", "a shelving -", True),
+    ("record_shelved", "a shelving -", "shelved shelving_offloading -", True),
+    ("settle_records", "shelved shelving_offloading -", "shelved_offloaded - -", False),
+    ("settle_records", "a shelving -", "shelved_offloaded - -", False),
+    ("mark_unshelving", "shelved_offloaded - -", "shelved_offloaded unshelving -", True),
+    ("finish_records", "shelved_offloaded unshelving -", "active - -", False),
     # A delete may come at any time; a forward flow that finds it releases what it holds, or ends first when past its
     # undo, as a confirm or revert does.
     ("delete", "a - -", "a deleting -", False),

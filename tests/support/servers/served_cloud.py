@@ -1,10 +1,9 @@
-"""A lab's Placement, ports and volumes behind HTTP, for daemons that reach their cloud as a real one."""
+"""A lab's Placement, ports, volumes and images behind HTTP, for daemons that reach their cloud as a real one."""
 
 from __future__ import annotations
 
 import contextlib
 import http.server
-import io
 import json
 import sys
 import threading
@@ -12,18 +11,20 @@ import urllib.parse
 from collections.abc import Iterator
 from typing import Any
 
+from droveway.clients.embedded.image import image_service
 from droveway.clients.embedded.network import network_service
 from droveway.clients.embedded.placement import embedded_placement
 from droveway.clients.embedded.services import LocalService, services_engine
 from droveway.clients.embedded.volume import volume_service
+from droveway.clients.image import CHUNK
 from droveway.lab.layout import Layout
 
 _PLACEMENT = "http://placement.invalid"
-_VERSIONS = {"network": "v2.0", "volume": "v3.0"}
+_VERSIONS = {"network": "v2.0", "volume": "v3.0", "image": "v2.9"}
 
 
 class Server(http.server.ThreadingHTTPServer):
-    """Answers on a port of its own: `/placement`, `/network` and `/volume`."""
+    """Answers on a port of its own: `/placement`, `/network`, `/volume` and `/image`."""
 
     def __init__(self, files: Layout) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
@@ -32,6 +33,7 @@ class Server(http.server.ThreadingHTTPServer):
         self.local: dict[str, LocalService] = {
             "network": network_service(engine),
             "volume": volume_service(engine, files.volumes),
+            "image": image_service(engine, files.images),
         }
 
     def handle_error(self, request: Any, client_address: Any) -> None:
@@ -48,6 +50,11 @@ class Server(http.server.ThreadingHTTPServer):
             "cinder": {"auth_type": "none", "endpoint_override": f"{root}/volume"},
         }
 
+    def image_settings(self) -> dict[str, dict[str, str]]:
+        """How it says that the images are reached, which not every installation says."""
+        root = f"http://127.0.0.1:{self.server_port}"
+        return {"glance": {"auth_type": "none", "endpoint_override": f"{root}/image"}}
+
 
 class _Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
@@ -57,10 +64,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         parts = urllib.parse.urlsplit(self.path)
         _, service, path = f"{parts.path}/".split("/", 2)
         path = path.removesuffix("/")
-        length = int(self.headers.get("Content-Length", 0))
-        body = self.rfile.read(length)
-        if len(body) < length:
-            raise ConnectionAbortedError("the client was gone before it had said all")
+        if self.headers.get("Content-Type") == "application/octet-stream":
+            self._local(service, path, {"headers": dict(self.headers), "data": self._received()})
+            return
+        body = b"".join(self._received())
         if service == "placement":
             found = self.server.placement.request(
                 f"/{path}?{parts.query}",
@@ -80,14 +87,37 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             options: dict[str, Any] = {
                 "params": dict(urllib.parse.parse_qsl(parts.query)),
                 "headers": dict(self.headers),
-                "data": io.BytesIO(body),
             }
             if self.headers.get("Content-Type") == "application/json":
                 options["json"] = json.loads(body)
-            answer = self.server.local[service].request(f"/{path}", self.command, **options)
-            self._say(answer.status_code, answer.text.encode(), {"Content-Type": "application/json"})
+            self._local(service, path, options)
 
     do_POST = do_PUT = do_DELETE = do_PATCH = do_GET  # noqa: N815 - the names that the base class calls
+
+    def _received(self) -> Iterator[bytes]:
+        """The request's body, part by part."""
+        left = int(self.headers.get("Content-Length", 0))
+        while left:
+            data = self.rfile.read(min(left, CHUNK))
+            if not data:
+                raise ConnectionAbortedError("the client was gone before it had said all")
+            left -= len(data)
+            yield data
+
+    def _local(self, service: str, path: str, options: dict[str, Any]) -> None:
+        answer = self.server.local[service].request(f"/{path}", self.command, **options)
+        if answer.file is None:
+            # What was not read of the body would be taken for the next request.
+            self.close_connection = self.close_connection or "data" in options
+            self._say(answer.status_code, answer.text.encode(), {"Content-Type": "application/json"})
+            return
+        with contextlib.closing(answer):
+            self.send_response(answer.status_code)
+            for name, value in answer.headers.items():
+                self.send_header(name, value)
+            self.end_headers()
+            for data in answer.iter_content(CHUNK):
+                self.wfile.write(data)
 
     def _say(self, status: int, content: bytes, headers: dict[str, str]) -> None:
         self.send_response(status)

@@ -1,0 +1,19 @@
+"""The crash matrix of a server that is shelved and unshelved: a fixed sample.
+
+`tools/matrix --full --shelving` has all points.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from support.crash_points import KINDS_OF_SHELVING, SHELVED, assert_converged, sample, unmet
+
+
+# No promise of speed, only a guard: one process runs all of them, since it is warmed once then.
+@pytest.mark.timeout(900)
+def test_each_step_of_a_shelve_and_an_unshelve_converges(record_property: Callable[[str, object], None]) -> None:
+    """Each step is killed on each way that a flow can go, and all else happens to each flow, delete and cancel too."""
+    ran = assert_converged(record_property, *sample(SHELVED))
+    assert unmet(ran, kinds=KINDS_OF_SHELVING) == []
