@@ -31,12 +31,17 @@ class FreeVolumes(Step):
         starting.require_not_evacuated(ctx)
         volumes, reserved = attached.volumes(ctx), ctx.inputs["reserved"]
         for volume in volumes:
-            ids = reserved.get(volume.volume)
-            if ids is None or volume.attachment == ids["new"]:
+            known, service = reserved.get(volume.volume, {}), ctx.run.cloud.volumes
+            if volume.attachment == known.get("new"):
                 continue
             with ctx.run.intent("volume", f"free {volume.volume}"):
-                ctx.run.cloud.volumes.delete_attachment(ids["old"])
-                name_attachment(ctx, volume, ids["new"])
+                # One that came since the reservation has none yet.
+                new = known.get("new") or service.create_attachment(
+                    volume.volume, ctx.move.server, known=(volume.attachment,)
+                )
+                for old in sorted({known.get("old", volume.attachment), volume.attachment} - {new}):
+                    service.delete_attachment(old)
+                name_attachment(ctx, volume, new)
         return {"volumes": len(volumes)}
 
     def undo(self, ctx: Context) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -16,20 +17,22 @@ from support.rigs.worker_rig import (
     PROBE,
     SERVER,
     Cloud,
+    KillAt,
     Killed,
     cloud,
 )
 from support.rigs.worker_stages import (
     SIZES,
     VARIANTS,
+    Stage,
     Variant,
     asked,
     backward,
     confirmed,
     deleted,
     forward,
+    killed_at,
     renamed,
-    wear_out,
 )
 
 from droveway.errors import DestinationFault, Fenced, Refused, StepError
@@ -60,6 +63,41 @@ def pair(tmp_path: Path) -> Iterator[Cloud]:
         made.make_server()
         made.serve("alpha")
         yield made
+
+
+def wear_out(site: Cloud, stage: Stage) -> None:
+    """Kill, repeat and undo one stage in every way; it ends done."""
+
+    def execute(probe: KillAt | None = None) -> dict[str, Any]:
+        value = site.run(stage.host, stage.action, stage.details, probe=probe)
+        value.pop("free_bytes", None)  # others use this machine's disk too
+        return value
+
+    def undo(probe: KillAt | None = None) -> None:
+        site.run(stage.host, stage.action, stage.details, direction="revert", probe=probe)
+
+    before = site.snapshot()
+    if stage.undone:
+        undo()
+        assert site.snapshot() == before, "undone before it began"
+        for number in killed_at(execute):
+            for _ in killed_at(undo):
+                pass
+            assert site.snapshot() == before, f"killed at effect {number}, undone"
+            undo()
+            assert site.snapshot() == before, f"killed at effect {number}, undone twice"
+    else:
+        for _ in killed_at(execute):
+            pass
+    value, after = execute(), site.snapshot()
+    assert execute() == value or commands.ages(stage.action)
+    assert site.snapshot() == after, "done twice"
+    if stage.undone:
+        undo()
+        assert site.snapshot() == before, "undone when done"
+        for _ in killed_at(execute):
+            pass
+        assert site.snapshot() == after, "killed at each effect, then done"
 
 
 def test_every_stage_of_a_move_survives_kills_repeats_and_undos(site: Cloud, variant: Variant) -> None:

@@ -28,10 +28,13 @@ class CopyDisks(HostStep):
     def undo(self, ctx: Context) -> None:
         """Delete what was downloaded once the image was seen whole, or nobody needs it any more."""
         image = before(ctx.move).image
-        if image is not None and not is_deleted(ctx) and self._may_be_whole(ctx):
+        if image is not None and not is_deleted(ctx):
             try:
                 images.require_whole(ctx, image.image, size=image.size, checksum=image.checksum)
             except StepError as error:
+                if not self._may_be_whole(ctx):
+                    super().undo(ctx)
+                    return
                 raise StepError(
                     f"{error.message}, so the copy on {self.host(ctx)} is not deleted: it may be all that there is",
                     code="last-copy",
