@@ -62,7 +62,7 @@ def features(api: orm.Session, cell: orm.Session, server: str) -> Features:
         pci=bool(cell.scalar(_DEVICES, mine)) or (extra is not None and _says_something(extra.pci_requests)),
         resources=extra is not None and any(map(_says_something, (extra.resources, extra.vpmems))),
         config_drive=bool(cell.scalar(_CONFIG_DRIVE, mine)) or _MANDATORY in metadata.items(),
-        shelved_image=metadata.get("shelved_image_id") or None,
+        shelved_image=metadata.get(servers.SHELVED_IMAGE) or None,
         min_ram_mb=_number(metadata.get("image_min_ram")),
         min_disk_gb=_number(metadata.get("image_min_disk")),
         image_bytes=_image_bytes(api, server),

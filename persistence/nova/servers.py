@@ -27,6 +27,9 @@ from droveway.persistence.nova.cell import (
 from droveway.persistence.nova.vm_states import TaskState, VmState
 from droveway.persistence.times import utcnow
 
+SHELVED_IMAGE: Final = "shelved_image_id"
+"""The key of the system metadata under which a shelved server names the image that holds its root disk."""
+
 
 @dataclass
 class ServerColumns(Columns):

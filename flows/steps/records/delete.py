@@ -176,7 +176,7 @@ class DeleteImages(Step):
         """The one that the rows name, as in Nova's delete; in an installation without an image service it stays."""
         _follow(ctx)
         with ctx.run.cells.database(ctx.cell).read() as session:
-            image = servers.system_metadata(session, ctx.move.server).get("shelved_image_id")
+            image = servers.system_metadata(session, ctx.move.server).get(servers.SHELVED_IMAGE)
         if not image or ctx.run.cloud.images is None:
             return {"kept": image} if image else {}
         with ctx.run.intent("image", f"delete {image}"):

@@ -18,9 +18,8 @@ from droveway.persistence.nova.vm_states import PowerState, TaskState, VmState
 from droveway.persistence.times import utcnow
 
 AT: Final = "shelved_at"
-IMAGE: Final = "shelved_image_id"
 HOST: Final = "shelved_host"
-"""What the system metadata say of a server that was shelved from an image; of one on a volume they say nothing."""
+"""What the system metadata say beside `servers.SHELVED_IMAGE`; of a server on a volume they say none of it."""
 
 
 def event(record: Before) -> str:
@@ -105,7 +104,7 @@ class RecordShelved(Step):
                 vm_state=(record.vm_state, VmState.SHELVED),
                 task_state=(TaskState.SHELVING, TaskState.SHELVING_OFFLOADING),
             )
-            servers.set_system_metadata(rows.session, move.server, IMAGE, images.image_of(move.id))
+            servers.set_system_metadata(rows.session, move.server, servers.SHELVED_IMAGE, images.image_of(move.id))
             servers.set_system_metadata(rows.session, move.server, HOST, here)
         return {}
 
@@ -121,7 +120,7 @@ class RecordShelved(Step):
                     vm_state=(VmState.SHELVED, record.vm_state),
                     task_state=task(rows, TaskState.SHELVING_OFFLOADING, TaskState.SHELVING),
                 )
-            for key in (AT, IMAGE, HOST):
+            for key in (AT, servers.SHELVED_IMAGE, HOST):
                 servers.set_system_metadata(rows.session, ctx.move.server, key, None)
 
 

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
+from droveway.errors import StepError
 from droveway.flows.before import ImageBefore, before
 from droveway.flows.run import Context
 from droveway.flows.stands import Leaves, Power, Side, Vm
@@ -69,9 +70,15 @@ class RecordBefore(forward.RecordBefore):
         )
 
     def image(self, ctx: Context) -> ImageBefore | None:
-        """The image that the rows name; raises StepError (``image-gone``) when its data is not there."""
+        """The image that the rows name; StepError (``image-gone``) without its data, or where none is named."""
         with ctx.run.cells.database(ctx.cell).read() as session:
-            name = servers.system_metadata(session, ctx.move.server).get(shelving.IMAGE)
+            name = servers.system_metadata(session, ctx.move.server).get(servers.SHELVED_IMAGE)
+            from_volume = any(each.boot for each in servers.attached(session, ctx.move.server) or ())
+        if not name and not from_volume:
+            raise StepError(
+                f"server {ctx.move.server_name} has a root disk of its own, and its rows name no image that holds it",
+                code="image-gone",
+            )
         if not name:
             return None
         found = images.find(ctx, name)
@@ -186,7 +193,7 @@ class FinishRecords(Step):
                     power_state=(OneOf((rows.instance.power_state,)), PowerState.RUNNING),
                     launched_at=(OneOf((rows.instance.launched_at,)), utcnow()),
                 )
-            for key in (shelving.AT, shelving.IMAGE, shelving.HOST):
+            for key in (shelving.AT, servers.SHELVED_IMAGE, shelving.HOST):
                 servers.set_system_metadata(rows.session, ctx.move.server, key, None)
             usage.recompute(rows.session, ctx.destination.host, reserved=reserved)
             actions.close_event(rows.session, rows.action, UNSHELVE_EVENT)
