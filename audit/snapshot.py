@@ -117,7 +117,11 @@ class Standing:
     @property
     def shelving(self) -> bool:
         """Whether its move leads to or from no host, so that at some points of it no host has anything of it."""
-        return self.move is not None and kinds.of(self.move.kind) in (kinds.SHELVE, kinds.UNSHELVE)
+        return (
+            self.move is not None
+            and not kinds.of(self.move.kind).has_migration
+            and not kinds.of(self.move.kind).deletes
+        )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -17,6 +17,7 @@ CROSS_CELL_RESIZE: Final = kinds.CROSS_CELL_RESIZE.name
 CROSS_CELL_MIGRATE: Final = kinds.CROSS_CELL_MIGRATE.name
 SHELVE: Final = kinds.SHELVE.name
 UNSHELVE: Final = kinds.UNSHELVE.name
+CROSS_CELL_UNSHELVE: Final = kinds.CROSS_CELL_UNSHELVE.name
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -80,6 +81,8 @@ class Facts:
     @property
     def kind(self) -> str:
         """The kind of flow."""
+        if self.asked == UNSHELVE and self.leaves_cell:
+            return CROSS_CELL_UNSHELVE
         if self.asked is not None:
             return self.asked
         if self.leaves_cell:

@@ -18,6 +18,7 @@ from droveway.scheduler import shelve_rules as shelve
 from droveway.scheduler.facts import (
     CROSS_CELL_MIGRATE,
     CROSS_CELL_RESIZE,
+    CROSS_CELL_UNSHELVE,
     MIGRATE,
     RESIZE,
     SHELVE,
@@ -56,8 +57,8 @@ _BOTH: Final = (RESIZE, MIGRATE, *_CROSSING)
 _MIGRATE: Final = (MIGRATE, CROSS_CELL_MIGRATE)
 _RESIZE: Final = (RESIZE, CROSS_CELL_RESIZE)
 _SHELVE: Final = (SHELVE,)
-_UNSHELVE: Final = (UNSHELVE,)
-_SHELVING: Final = (SHELVE, UNSHELVE)
+_UNSHELVE: Final = (UNSHELVE, CROSS_CELL_UNSHELVE)
+_SHELVING: Final = (SHELVE, *_UNSHELVE)
 _ON_A_HOST: Final = (*_BOTH, SHELVE)
 _ALL: Final = (*_BOTH, *_SHELVING)
 
@@ -77,11 +78,10 @@ RULES: Final[tuple[Rule[Facts], ...]] = (
     Rule((10,), server.is_on_a_host, _ON_A_HOST),
     Rule((11,), server.source_is_up, _ON_A_HOST),
     Rule((12,), server.target_is_another_host, _MIGRATE),
-    Rule((13,), server.target_is_in_its_cell, _BOTH),
-    Rule((), server.target_cell_takes_servers, _CROSSING),
-    Rule((), shelve.comes_back_in_its_cell, _UNSHELVE),
-    Rule((), server.target_takes_servers, (*_MIGRATE, UNSHELVE)),
-    Rule((), server.crosses_whole, _CROSSING),
+    Rule((13,), server.target_is_in_its_cell, (*_BOTH, *_UNSHELVE)),
+    Rule((), server.target_cell_takes_servers, (*_CROSSING, CROSS_CELL_UNSHELVE)),
+    Rule((), server.target_takes_servers, (*_MIGRATE, *_UNSHELVE)),
+    Rule((), server.crosses_whole, (*_CROSSING, CROSS_CELL_UNSHELVE)),
     Rule((15,), flavor.may_be_used, _RESIZE),
     Rule((16,), flavor.asks_for_no_accelerator, _RESIZE),
     Rule((17,), flavor.keeps_a_root_disk, _RESIZE),

@@ -89,22 +89,6 @@ def is_offloaded(facts: Facts) -> str | None:
     )
 
 
-def comes_back_in_its_cell(facts: Facts) -> str | None:
-    """A host or a cell that is named for an unshelve is in the server's own cell."""
-    server, target = facts.server, facts.target
-    if target is not None and target.cell != server.cell:
-        return (
-            f"host {target.name} is in cell {target.cell} and server {server.name} in cell {server.cell}, and no "
-            f"server is unshelved in another cell yet: name a host of {server.cell}"
-        )
-    if facts.leaves_cell:
-        return (
-            f"server {server.name} is in cell {server.cell}, and no server is unshelved in another cell yet: leave "
-            f"--to-cell {facts.to_cell} out"
-        )
-    return None
-
-
 def holds_nothing(facts: Facts) -> str | None:
     """Placement holds nothing of a server that is on no host."""
     if not facts.holds_anything:

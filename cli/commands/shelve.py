@@ -34,13 +34,13 @@ class Shelve(OfServer):
 
 
 class Unshelve(OfServer):
-    """Start a shelved server again, on a host of its cell."""
+    """Start a shelved server again, on a host of its cell or of another one."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Perhaps the host."""
         parser = super().get_parser(prog_name)
         parser.add_argument("--host", metavar="HOST", help="the host; else the scheduler chooses")
-        parser.add_argument("--to-cell", metavar="CELL", help="only hosts of this cell, the server's own")
+        parser.add_argument("--to-cell", metavar="CELL", help="only hosts of this cell")
         request.add_asking(parser)
         return parser
 

@@ -220,6 +220,12 @@ _FORWARD: Final[dict[tuple[str, str], Proof]] = {
     ("define_guest", "revert"): _destination_off,
     ("start_guest", "revert"): _destination_off,
 }
+_UNSHELVE: Final[dict[tuple[str, str], Proof]] = {
+    ("copy_disks", "revert"): _download_discarded,
+    ("define_guest", "revert"): _destination_off,
+    ("start_guest", "revert"): _destination_off,
+}
+_FROM_IMAGE: Final = [kind.name for kind in KINDS if kind.begins_offloaded]
 _THERE: Final = [kind.name for kind in KINDS if kind.carries is Carries.TO_DESTINATION and kind.has_migration]
 PROOFS: Final[Mapping[tuple[str, str, str], Proof]] = MappingProxyType(
     {
@@ -230,9 +236,7 @@ PROOFS: Final[Mapping[tuple[str, str, str], Proof]] = MappingProxyType(
         ("revert", "discard_destination", "execute"): _destination_discarded,
         ("shelve", "stop_guest", "execute"): _source_off,
         ("shelve", "discard_source", "execute"): _shelved,
-        ("unshelve", "copy_disks", "revert"): _download_discarded,
-        ("unshelve", "define_guest", "revert"): _destination_off,
-        ("unshelve", "start_guest", "revert"): _destination_off,
+        **{(kind, *at): proof for kind in _FROM_IMAGE for at, proof in _UNSHELVE.items()},
         ("delete", "stop_guest", "execute"): _deleted_off,
         ("delete", "remove_guest", "execute"): _removed,
     }

@@ -29,7 +29,7 @@ def shelve(site: Site, server: str, *, discard_ephemeral: bool = False, reason: 
 def unshelve(
     site: Site, server: str, *, host: str | None = None, to_cell: str | None = None, reason: str | None = None
 ) -> Move:
-    """Accept the unshelve, on this host or on one of the scheduler's choice.
+    """Accept the unshelve, on this host or on one of the scheduler's choice, in its own cell or in the one named.
 
     Raises `droveway.errors.Refused` and changes nothing when a rule forbids it, or when no host could take the server
     now.
@@ -56,6 +56,7 @@ def _accept(site: Site, facts: Facts, graph: Graph, reason: str | None) -> Move:
         old_flavor=facts.current.name,
         new_flavor=facts.current.name,
         target_host=facts.target.name if facts.target else None,
+        to_cell=facts.cell if facts.leaves_cell else None,
         reason=reason,
         asked_by=getpass.getuser(),
         project=facts.server.project,

@@ -222,9 +222,11 @@ DELETE: Final = Kind(
 )
 
 
-def _shelving(name: str, past: str, *, carries: Carries, begins_offloaded: bool = False) -> Kind:
+def _shelving(
+    name: str, past: str, *, carries: Carries, begins_offloaded: bool = False, crosses_cells: bool = False
+) -> Kind:
     return Kind(
-        name=name,
+        name=f"cross_cell_{name}" if crosses_cells else name,
         past=past,
         command=f"server {name}",
         running=State.RUNNING,
@@ -234,6 +236,7 @@ def _shelving(name: str, past: str, *, carries: Carries, begins_offloaded: bool 
         urgent=False,
         limited=True,
         carries=carries,
+        crosses_cells=crosses_cells,
         needs_live_server=True,
         # Nova evacuates no server that is on no host.
         evacuation=Evacuation.IGNORED if begins_offloaded else Evacuation.UNDONE,
@@ -244,11 +247,14 @@ def _shelving(name: str, past: str, *, carries: Carries, begins_offloaded: bool 
 
 SHELVE: Final = _shelving("shelve", "shelved", carries=Carries.NOWHERE)
 UNSHELVE: Final = _shelving("unshelve", "unshelved", carries=Carries.TO_DESTINATION, begins_offloaded=True)
+CROSS_CELL_UNSHELVE: Final = _shelving(
+    "unshelve", "unshelved", carries=Carries.TO_DESTINATION, begins_offloaded=True, crosses_cells=True
+)
 
 KINDS: Final = (
     *(RESIZE, MIGRATE, CONFIRM, REVERT, DELETE),
     *(CROSS_CELL_RESIZE, CROSS_CELL_MIGRATE, CROSS_CELL_CONFIRM, CROSS_CELL_REVERT),
-    *(SHELVE, UNSHELVE),
+    *(SHELVE, UNSHELVE, CROSS_CELL_UNSHELVE),
 )
 
 _BY_NAME: Final = {kind.name: kind for kind in KINDS}

@@ -45,6 +45,12 @@ class CopyRecords(Step):
     does = "copy the server's rows into the other cell, hidden"
     undoes = "remove the copy"
     leaves = NOTHING
+    task: ClassVar[str] = TaskState.RESIZE_MIGRATED
+    """The task_state of the hidden copy."""
+
+    def place(self, ctx: Context) -> tuple[str | None, str | None]:
+        """Name the host and node of the hidden copy: the source's, which are names of the other cell."""
+        return ctx.move.source_host, before(ctx.move).node
 
     def perform(self, ctx: Context) -> dict[str, Any]:
         """Insert the copy; one of this move that stands already is taken.
@@ -52,7 +58,6 @@ class CopyRecords(Step):
         Returns digests of what users write: by them a later carry tells which copy was changed since.
         """
         move, cells, target = ctx.move, ctx.run.cells, ctx.destination.cell
-        record = before(move)
         with cells.database(move.source_cell).read() as session:
             copy = copies.read(session, move.server)
         if ctx.cell == move.source_cell:
@@ -61,12 +66,13 @@ class CopyRecords(Step):
                 if found is not None:
                     other_copy.require_own(ctx, found, target)
                 else:
+                    host, node = self.place(ctx)
                     copies.insert(
                         session,
                         copy,
-                        host=move.source_host,
-                        node=record.node,
-                        task_state=TaskState.RESIZE_MIGRATED,
+                        host=host,
+                        node=node,
+                        task_state=self.task,
                         markers={FENCE_KEY: str(ctx.run.epoch), MOVE_KEY: move.id},
                     )
         return {other_copy.DIGESTS: late_writes.values(copy)}

@@ -15,6 +15,7 @@ from droveway.flows.step import Step
 from droveway.flows.steps import images
 from droveway.flows.steps.records import forward, shelving
 from droveway.flows.steps.rows import (
+    Rows,
     availability_zone,
     begin_action,
     cell_rows,
@@ -140,22 +141,10 @@ class SwitchRecords(Step):
 
     def perform(self, ctx: Context) -> dict[str, Any]:
         """host, node, compute_id, launched_on and zone; a nova-compute that restarts leaves `unshelving` alone."""
-        chosen, reserved = ctx.destination, reserved_on(ctx, ctx.destination.host)
-        zone = availability_zone(ctx, chosen.host)
+        reserved = reserved_on(ctx, ctx.destination.host)
         with cell_rows(ctx) as rows:
-            node = compute_node(rows.session, chosen.host)
-            rows.change(
-                vm_state=(VmState.SHELVED_OFFLOADED, VmState.SHELVED_OFFLOADED),
-                task_state=(TaskState.UNSHELVING, TaskState.UNSHELVING),
-                host=(None, chosen.host),
-                node=(None, chosen.node),
-                compute_id=(None, node.id),
-                launched_on=(None, chosen.host),
-                availability_zone=(None, zone),
-            )
-            usage.recompute(rows.session, chosen.host, reserved=reserved)
-            over = [IMAGE_EVENT, SCHEDULE_EVENT]
-            actions.turn(rows.session, rows.action, over=over, begun=[UNSHELVE_EVENT], host=chosen.host)
+            name_destination(ctx, rows)
+            usage.recompute(rows.session, ctx.destination.host, reserved=reserved)
         return {}
 
     def undo(self, ctx: Context) -> None:
@@ -163,16 +152,38 @@ class SwitchRecords(Step):
         chosen, fault = ctx.destination, failure(ctx)
         reserved = reserved_on(ctx, chosen.host)
         with cell_rows(ctx) as rows:
-            row = rows.instance
-            rows.change(
-                host=(chosen.host, None),
-                node=(chosen.node, None),
-                compute_id=(OneOf((row.compute_id,)), None),
-                launched_on=(chosen.host, None),
-                availability_zone=(OneOf((row.availability_zone,)), None),
-            )
+            name_no_host(ctx, rows)
             usage.recompute(rows.session, chosen.host, reserved=reserved)
             fail_event(rows, UNSHELVE_EVENT, fault)
+
+
+def name_destination(ctx: Context, rows: Rows) -> None:
+    """Let the rows name the destination, and Nova's action its event there; raises Conflict for any others."""
+    chosen = ctx.destination
+    node = compute_node(rows.session, chosen.host)
+    rows.change(
+        vm_state=(VmState.SHELVED_OFFLOADED, VmState.SHELVED_OFFLOADED),
+        task_state=(TaskState.UNSHELVING, TaskState.UNSHELVING),
+        host=(None, chosen.host),
+        node=(None, chosen.node),
+        compute_id=(None, node.id),
+        launched_on=(None, chosen.host),
+        availability_zone=(None, availability_zone(ctx, chosen.host)),
+    )
+    over = [IMAGE_EVENT, SCHEDULE_EVENT]
+    actions.turn(rows.session, rows.action, over=over, begun=[UNSHELVE_EVENT], host=chosen.host)
+
+
+def name_no_host(ctx: Context, rows: Rows) -> None:
+    """Let the rows name no host again; raises Conflict where they name another than the destination."""
+    chosen, row = ctx.destination, rows.instance
+    rows.change(
+        host=(chosen.host, None),
+        node=(chosen.node, None),
+        compute_id=(OneOf((row.compute_id,)), None),
+        launched_on=(chosen.host, None),
+        availability_zone=(OneOf((row.availability_zone,)), None),
+    )
 
 
 class FinishRecords(Step):
