@@ -179,7 +179,6 @@ EXAMPLES: Final[Mapping[str, Facts]] = {
     "has_no_config_drive": _shelve(features=Features(config_drive=True)),
     "image_can_be_kept": _shelve(has_image_service=False),
     "is_offloaded": _unshelve(server=WEB),
-    "comes_back_in_its_cell": _unshelve(target=dataclasses.replace(HOST2, name="host9", cell="cell2")),
     "its_image_is_whole": _unshelve(image_status=None),
     "holds_nothing": _unshelve(holds_anything=True),
 }

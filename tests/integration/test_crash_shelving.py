@@ -8,7 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from support.crash_points import KINDS_OF_SHELVING, SHELVED, assert_converged, sample, unmet
+from support.crash_points import (
+    KINDS_OF_SHELVING,
+    KINDS_OF_SHELVING_BETWEEN,
+    SHELVED,
+    SHELVED_BETWEEN,
+    assert_converged,
+    sample,
+    unmet,
+)
 
 
 # No promise of speed, only a guard: one process runs all of them, since it is warmed once then.
@@ -18,3 +26,10 @@ def test_each_step_of_a_shelve_and_an_unshelve_converges(record_property: Callab
     ran = assert_converged(record_property, *sample(SHELVED))
     # A delete of a shelved server asks no host, and test_crash_image_backed.py has all of the others.
     assert unmet(ran, kinds=[kind for kind in KINDS_OF_SHELVING if kind != "delete"]) == []
+
+
+@pytest.mark.timeout(900)
+def test_each_step_of_an_unshelve_in_another_cell_converges(record_property: Callable[[str, object], None]) -> None:
+    """The rows of both cells are judged: one copy is left, the one that the mapping names."""
+    ran = assert_converged(record_property, *sample(SHELVED_BETWEEN))
+    assert unmet(ran, kinds=KINDS_OF_SHELVING_BETWEEN) == []

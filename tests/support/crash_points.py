@@ -24,6 +24,9 @@ KINDS_BETWEEN: Final = ("cross_cell_resize", "cross_cell_confirm", "cross_cell_r
 KINDS_OF_SHELVING: Final = ("delete", "shelve", "unshelve")
 """Those that bring a server from its host to none, and back, or delete it there."""
 
+KINDS_OF_SHELVING_BETWEEN: Final = ("cross_cell_unshelve",)
+"""Those that bring a shelved server into another cell."""
+
 SEEDS: Final = {"three-hosts": 1, "volume-backed": 2, "one-host": 3}
 """Cloud → what its fixed sample of single faults is chosen by; `tools/matrix --full` runs every one of them."""
 
@@ -32,6 +35,9 @@ BETWEEN: Final = "two-cells"
 
 SHELVED: Final = "shelved"
 """The cloud of shelving of which there is a fixed sample."""
+
+SHELVED_BETWEEN: Final = "shelved-two-cells"
+"""The same with two cells."""
 
 END: Final = "end_of_flow"
 """What a kill is called that comes once the last result was stored."""
@@ -44,7 +50,11 @@ SILENT: Final = {("confirm", "revert"), ("cross_cell_confirm", "revert")}
 
 def sample(cloud: str) -> tuple[str, ...]:
     """Return the words with which `tools/matrix` runs the cloud's fixed sample."""
-    others = {BETWEEN: (KINDS_BETWEEN, 4), SHELVED: (KINDS_OF_SHELVING, 6)}
+    others = {
+        BETWEEN: (KINDS_BETWEEN, 4),
+        SHELVED: (KINDS_OF_SHELVING, 6),
+        SHELVED_BETWEEN: (KINDS_OF_SHELVING_BETWEEN, 7),
+    }
     kinds, seed = others[cloud] if cloud in others else (KINDS, SEEDS[cloud])
     every = EVERY if kinds is KINDS else tuple(word for kind in kinds for word in ("--kind", kind))
     return ("--cloud", cloud, *every, "--cover", "--seed", str(seed))

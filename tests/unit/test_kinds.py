@@ -45,7 +45,7 @@ ENDS = {
     "cross_cell_revert": (Ending(State.REVERTED, None, State.DELETING), Ending(State.VERIFYING)),
     **{
         kind: (Ending(State.DONE, None, State.DELETING), Ending(State.FAILED, None, State.DELETING, State.CANCELLED))
-        for kind in ("shelve", "unshelve")
+        for kind in ("shelve", "unshelve", "cross_cell_unshelve")
     },
 }
 RUNNING = {
@@ -60,6 +60,7 @@ RUNNING = {
     "cross_cell_revert": State.REVERTING,
     "shelve": State.RUNNING,
     "unshelve": State.RUNNING,
+    "cross_cell_unshelve": State.RUNNING,
 }
 
 

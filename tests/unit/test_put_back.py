@@ -34,7 +34,7 @@ def runs(graph: Graph) -> list[Ran]:
 
 
 def begun(graph: Graph) -> Stands:
-    if graph.kind == "unshelve":
+    if graph.kind in ("unshelve", "cross_cell_unshelve"):
         return SHELVED
     begins = graph.kind == "shelve" or graph.kind_record.carries is Carries.TO_DESTINATION
     return START if begins else dataclasses.replace(WAITS, attempt=1)

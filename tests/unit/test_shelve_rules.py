@@ -125,16 +125,18 @@ def test_a_server_on_a_volume_has_no_image() -> None:
     assert broken(page.TO_BE_UNSHELVED, features=Features(), image_status=None, boots_from_volume=True) is None
 
 
-def test_another_cell_is_not_there_yet() -> None:
-    """Also where servers may leave theirs; its own cell may be named."""
+def test_another_cell_only_where_servers_may_leave_theirs() -> None:
+    """Named by a host there, or by itself; one that is disabled takes none, and what is bound to its cell stays."""
     other = dataclasses.replace(page.HOST2, name="host9", cell="cell2")
-    for may in (False, True):
-        assert "no server is unshelved in another cell yet" in str(
-            broken(page.TO_BE_UNSHELVED, target=other, may_leave_cell=may)
-        )
-        assert "leave --to-cell cell2 out" in str(
-            broken(page.TO_BE_UNSHELVED, target=None, to_cell="cell2", may_leave_cell=may)
-        )
+    up = frozenset({"host9"})
+    assert "a move stays in its cell" in str(broken(page.TO_BE_UNSHELVED, target=other, up=up))
+    assert "leave --to-cell out" in str(broken(page.TO_BE_UNSHELVED, target=None, to_cell="cell2"))
+    may = dataclasses.replace(page.TO_BE_UNSHELVED, may_leave_cell=True, up=up)
+    assert broken(may, target=other) is None
+    assert broken(may, target=None, to_cell="cell2") is None
+    assert dataclasses.replace(may, target=other).kind == "cross_cell_unshelve"
+    assert "is disabled and takes no new servers" in str(broken(may, target=other, cell_disabled=True))
+    assert "it has shares" in str(broken(may, target=other, bound_to_cell="it has shares"))
 
 
 def test_the_named_host_takes_servers() -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import sqlalchemy as sa
 
-from droveway.errors import Fenced, StepError
+from droveway.errors import Fenced, ServerDeleted, StepError
 from droveway.flows.steps.rows import Rows, cell_rows, claimed_rows, holding_claim, reserved_on
 from droveway.persistence.compare_and_swap import OneOf
 from droveway.persistence.nova import (
@@ -101,12 +102,16 @@ def carry(ctx: Context, source: str, target: str) -> dict[str, Any]:
     """Bring what users wrote in the source cell's copy alone over to the target cell's.
 
     Returns the digests by which the next carry tells which copy was changed, and the keys that were in both.  A cell
-    that has no copy any more has nothing to bring.
+    that has no copy any more has nothing to bring, and an undo brings nothing to one whose copy a user has deleted.
     """
     with ctx.run.cells.database(source).read() as session:
         if servers.is_gone(session, ctx.move.server):
             return {}
         theirs = copies.read(session, ctx.move.server)
+    if ctx.direction == "revert":
+        with ctx.run.cells.database(target).read() as session:
+            if servers.is_gone(session, ctx.move.server):
+                return {}
     with claimed_rows(ctx, target) as rows:
         return _carry_into(ctx, rows, theirs, mapped=target == ctx.cell)
 
@@ -173,7 +178,8 @@ def pass_deletion_on(ctx: Context, rows: Rows, other: str) -> None:
     """Let the copy in the ``other`` cell say that the server is being deleted, where the one to be hidden says so."""
     if rows.instance.task_state != TaskState.DELETING:
         return
-    with cell_rows(ctx, other) as there:
+    # A copy that is gone there was deleted already.
+    with contextlib.suppress(ServerDeleted), cell_rows(ctx, other) as there:
         there.change(task_state=(OneOf((there.instance.task_state,)), TaskState.DELETING))
 
 

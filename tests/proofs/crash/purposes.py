@@ -203,6 +203,7 @@ PURPOSES: Final = {
     "cross_cell_revert": Purpose(State.REVERTED, done=as_before, undone=waits),
     "shelve": Purpose(State.DONE, done=offloaded, undone=as_before),
     "unshelve": Purpose(State.DONE, done=unshelved, undone=offloaded),
+    "cross_cell_unshelve": Purpose(State.DONE, done=unshelved, undone=offloaded),
 }
 
 

@@ -108,6 +108,12 @@ def _unbound(root: Path, seen: Seen) -> None:
     _write(root / "services.sqlite", "DELETE FROM network_hosts WHERE name != ?", seen.row["host"])
 
 
+def _unbound_since(root: Path, seen: Seen) -> None:
+    """Somebody has unbound the server's ports."""
+    ports = "SELECT id FROM ports WHERE server = ?"
+    _write(root / "services.sqlite", f"DELETE FROM port_bindings WHERE port IN ({ports})", seen.server)
+
+
 def _written_to(root: Path, seen: Seen) -> None:
     for path in (root / "hosts").glob(f"*/instances/{seen.server}{SET_ASIDE}/{ROOT}"):
         with path.open("r+b") as disk:
@@ -252,6 +258,7 @@ _WORLDS: Final = {
             "cross_cell_resize:carry_late_writes": State.RUNNING,
             "cross_cell_migrate:carry_late_writes": State.RUNNING,
             "cross_cell_revert:carry_late_writes": State.REVERTING,
+            "cross_cell_unshelve:carry_late_writes": State.RUNNING,
         },
         _renamed,
         late=True,
@@ -275,6 +282,9 @@ _WORLDS: Final = {
         },
         untouched,
     ),
+    "unbound-since": World(
+        _unbound_since, {"cross_cell_unshelve:hand_over_source": State.FAILED}, untouched, late=True
+    ),
     "held": World(
         _held,
         {"delete:disconnect_guest": State.DELETING, "shelve:release_source": State.RUNNING},
@@ -290,7 +300,7 @@ def _between_too(world: World) -> World:
     ends = {
         f"cross_cell_{place}": end
         for place, end in world.ends.items()
-        if not place.startswith(("cross", "delete", "shelve", "unshelve"))
+        if not place.startswith(("cross", "delete", "shelve"))
     }
     return replace(world, ends={**ends, **world.ends})
 

@@ -26,6 +26,8 @@ _PARTS: Final = {
     "many-disks": (_APART, _MANY),
     "shelved": (_APART, f"flavor: tiny, {_IMAGE}"),
     "shelved-on-volume": (_APART, f"flavor: tiny, state: stopped, {_VOLUME}"),
+    "shelved-two-cells": (_CELLS, f"flavor: tiny, {_IMAGE}"),
+    "shelved-on-volume-two-cells": (_CELLS, f"flavor: tiny, state: stopped, {_VOLUME}"),
     "two-cells": (_CELLS, _IMAGE),
     "two-cells-stopped": (_CELLS, f"state: stopped, {_MANY}"),
     "two-cells-on-volume": (_CELLS, _VOLUME),
@@ -35,8 +37,11 @@ _PARTS: Final = {
 BETWEEN: Final = ("two-cells", "two-cells-stopped", "two-cells-on-volume")
 """The clouds in which moves lead into another cell: they run the kinds of flow that do, and no others."""
 
-SHELVING: Final = ("shelved", "shelved-on-volume")
-"""The clouds of one cell in which servers are shelved, unshelved, and deleted while they are shelved."""
+SHELVING: Final = ("shelved", "shelved-on-volume", "shelved-two-cells", "shelved-on-volume-two-cells")
+"""The clouds in which servers are shelved, unshelved, and deleted while they are shelved.
+
+Those of two cells run the kinds of flow that lead a shelved server into another cell, and no others.
+"""
 
 CLOUDS: Final = tuple(name for name in _PARTS if name not in (*BETWEEN, *SHELVING))
 """The clouds of one cell in which servers move from host to host."""
@@ -61,7 +66,7 @@ servers:
 def spec(name: str) -> cloud.Cloud:
     """The cloud of this name."""
     hosts, server = _PARTS[name]
-    between = name in BETWEEN
+    between = hosts is _CELLS
     cells = hosts if between else f"{{cell1: {{hosts: {hosts}}}}}"
     text = _TEXT.replace("CELLS", cells).replace("CROSS", str(between).lower()).replace("SERVER", server)
     text = text.replace("FLAVOR", "" if "flavor:" in server else "flavor: small, ")
@@ -72,5 +77,6 @@ def kinds_in(name: str) -> list[str]:
     """The kinds of flow that are run in this cloud, in the order of the registry."""
     records = list(map(kinds.of, registry.kinds()))
     if name in SHELVING:
-        return [kind.name for kind in records if kind.deletes or not kind.has_migration]
+        shelving = [kind for kind in records if kind.deletes or not kind.has_migration]
+        return [kind.name for kind in shelving if kind.crosses_cells == (_PARTS[name][0] is _CELLS)]
     return [kind.name for kind in records if kind.has_migration and kind.crosses_cells == (name in BETWEEN)]
