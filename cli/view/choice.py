@@ -34,7 +34,8 @@ def outcome(step: View, result: Any) -> FormattableColumn[Any]:
 
 def order(choice: Mapping[str, Any]) -> str:
     """The destination and its alternates."""
-    return ", then ".join(each["host"] for each in choice["chosen"])
+    several = len({each.get("cell") for each in choice["chosen"]}) > 1
+    return ", then ".join(f"{each['cell']}/{each['host']}" if several else each["host"] for each in choice["chosen"])
 
 
 def rejected(choice: Mapping[str, Any]) -> list[dict[str, Any]]:

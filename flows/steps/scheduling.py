@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping
 from typing import Any
 
+import sqlalchemy as sa
 from sqlalchemy import orm
 
 from droveway.errors import DestinationFault
@@ -14,8 +16,9 @@ from droveway.flows.stands import NOTHING
 from droveway.flows.step import Step
 from droveway.flows.steps import overtaken
 from droveway.flows.steps.rows import compute_node
+from droveway.persistence.database import absence
 from droveway.persistence.journal import attempts, kinds
-from droveway.persistence.nova import objects
+from droveway.persistence.nova import copies, objects
 from droveway.scheduler.candidates import schedule
 from droveway.scheduler.filters import rejection
 from droveway.scheduler.hosts import HostState, host_states
@@ -43,7 +46,7 @@ class ChooseDestinations(Step):
                 return self.passed_by(ctx)
             if ctx.run.cloud.placement.allocations(ctx.move.id).allocations:
                 overtaken.require_record(ctx, lost="the destination that it had chosen")
-        request = _request(ctx)
+        request = _request(ctx, _cells(ctx))
         return schedule(ctx.run.cloud.placement, _states(ctx, request), request).as_dict()
 
     def passed_by(self, ctx: Context) -> dict[str, Any]:
@@ -62,12 +65,15 @@ def check_group(ctx: Context, session: orm.Session) -> None:
     ``session`` is the cell transaction that will name the destination in the server's rows: its lock lets moves to one
     host pass one after the other, and behind it is read what the earlier ones have committed.
     """
-    request, host = _request(ctx), ctx.destination.host
+    place = (ctx.destination.cell, host := ctx.destination.host)
+    request = _request(ctx, {ctx.destination.cell: ""})
     if request.group is None:
         return
     compute_node(session, host, lock=True)
     states = _states(ctx, request)
-    why = next((rejection(request, each, states, late=True) for each in states if each.host == host), None)
+    why = next(
+        (rejection(request, each, states, late=True) for each in states if (each.cell, each.host) == place), None
+    )
     if why is not None:
         raise DestinationFault(
             f"host {host} cannot take {ctx.move.server_name} any more: {why.reason} ({why.filter})",
@@ -76,7 +82,7 @@ def check_group(ctx: Context, session: orm.Session) -> None:
         )
 
 
-def _request(ctx: Context) -> MoveRequest:
+def _request(ctx: Context, cells: Mapping[str, str]) -> MoveRequest:
     run, record = ctx.run, before(ctx.move)
     return MoveRequest(
         server=ctx.move.server,
@@ -85,7 +91,7 @@ def _request(ctx: Context) -> MoveRequest:
         flavor=objects.flavor_data(record.new_flavor),
         request_spec=objects.decode(record.request_spec),
         source_cell=ctx.move.source_cell,
-        target_cell=_target_cell(ctx),
+        cells=cells,
         source_host=ctx.move.source_host,
         boot_from_volume=record.boot_from_volume,
         target_host=ctx.move.target_host,
@@ -95,10 +101,29 @@ def _request(ctx: Context) -> MoveRequest:
     )
 
 
-def _target_cell(ctx: Context) -> str:
-    """Name the cell that the move was asked to lead to."""
-    crosses = kinds.of(ctx.move.kind).crosses_cells
-    return (ctx.move.dest_cell if crosses else None) or ctx.move.source_cell
+def _cells(ctx: Context) -> dict[str, str]:
+    """The cells that the move may lead to by its graph, each with why it cannot after all; empty when it can.
+
+    Those are the server's own, or the one that was asked for, or every other one.
+    """
+    cells, source = ctx.run.cells, ctx.move.source_cell
+    if not kinds.of(ctx.move.kind).crosses_cells:
+        return {source: ""}
+    with cells.database(source).read() as session:
+        bound = copies.barred(session, ctx.move.server)
+    named = [ctx.move.dest_cell] if ctx.move.dest_cell else [name for name in cells.names() if name != source]
+    return {name: bound or _standing(ctx, name) for name in named}
+
+
+def _standing(ctx: Context, cell: str) -> str:
+    """What another cell has of the server already; nothing of one that does not answer, whose hosts are left out."""
+    try:
+        with ctx.run.cells.database(cell).read() as session:
+            return copies.standing(session, ctx.move.server)
+    except sa.exc.DBAPIError as error:
+        if absence(error) is None:
+            raise
+        return ""
 
 
 def _allow_same_host(ctx: Context) -> bool:
@@ -115,4 +140,5 @@ def _states(ctx: Context, request: MoveRequest) -> list[HostState]:
     with contextlib.ExitStack() as stack:
         api = stack.enter_context(run.api.read())
         cells = {name: stack.enter_context(run.cells.database(name).read()) for name in run.cells.names()}
-        return host_states(api, cells, set(run.workers()), run.ineligible(), groups)
+        ineligible = dict.fromkeys(cells, run.ineligible())
+        return host_states(api, cells, set(run.workers()), ineligible, groups, home=ctx.move.source_cell)
