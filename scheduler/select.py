@@ -29,10 +29,7 @@ class Destination:
 
 @dataclass(frozen=True)
 class Selection:
-    """The destination and its alternates, best first; and why each other host fell out, by `MoveRequest.place`.
-
-    All are in the server's own cell, or all in others: those take other steps.
-    """
+    """The destination and its alternates, best first; and why each other host fell out, by `MoveRequest.place`."""
 
     chosen: list[Destination]
     rejected: dict[str, Rejection]
@@ -79,7 +76,4 @@ def select(request: MoveRequest, candidates: Sequence[Candidate], hosts: Sequenc
         Destination(host.cell, host.host, host.node, host.provider, candidate.allocation_request)
         for _weight, (host, candidate) in ranked
     ]
-    stays = [each for each in chosen if each.cell == request.source_cell]
-    leaves = [each for each in chosen if each.cell != request.source_cell]
-    by_one_graph = stays if chosen[:1] == stays[:1] else leaves
-    return Selection(by_one_graph[: request.max_attempts], rejected)
+    return Selection(chosen[: request.max_attempts], rejected)

@@ -128,7 +128,7 @@ def submit(site: Site, spec: MoveSpec) -> Move:
         old_flavor=facts.current.name,
         new_flavor=(facts.new or facts.current).name,
         target_host=facts.target.name if facts.target else None,
-        to_cell=facts.named_cell if facts.leaves_cell else None,
+        to_cell=facts.named_cell,
         policy=spec.policy,
         confirm_seconds=seconds,
         keep_seconds=_keep_seconds(site, spec, str(facts.server.host)),

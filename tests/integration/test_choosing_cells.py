@@ -11,6 +11,9 @@ from typing import Any
 import pytest
 from support.labs.operations import Stage, faults_cleared, stage
 
+from droveway.errors import DestinationFault, StepError
+from droveway.persistence.journal import moves, requests
+
 CLOUD = """
 options: {cross_cell: true, cross_cell_weight: WEIGHT}
 cells:
@@ -19,6 +22,7 @@ cells:
   cell3: {hosts: {host5: {az: az2}}}
 flavors:
   small: {vcpus: 1, memory_mb: 256, root_gb: 1}
+  bigger: {vcpus: 2, memory_mb: 512, root_gb: 1}
   new: {vcpus: 2, memory_mb: 512, root_gb: 1, extra_specs: {"trait:CUSTOM_NEW": required}}
 images: {base: {size_mb: 1}}
 groups: {near: {policy: affinity}, apart: {policy: anti-affinity}}
@@ -131,7 +135,7 @@ def away(lab: Stage, cell: str) -> Iterator[None]:
 def test_a_server_stays_in_its_cell_while_there_is_room(lab: Stage) -> None:
     """R1-05: and a plan tells of no other cell's host that it could not go there, since it could."""
     found = plan(lab, "web")
-    assert (found["kind"], *goes_to(found)) == ("migrate", "cell1", ["host2"])
+    assert (found["kind"], *goes_to(found)) == ("migrate", "cell1", ["host2", "cell2/host4", "cell2/host3"])
     assert left_out(found) == {"host1": "the server is on it"}
 
 
@@ -237,7 +241,7 @@ def test_a_disabled_cell_takes_no_servers_and_lets_its_own_go(lab: Stage) -> Non
     with changed(api, *own):
         assert plan(lab, "web")["kind"] == "cross_cell_migrate"
         lab.cli("host", "enable", "host2")
-        assert goes_to(plan(lab, "web")) == ("cell1", ["host2"])
+        assert (plan(lab, "web")["cell"], plan(lab, "web")["destination"]) == ("cell1", "host2")
 
 
 def test_a_cell_that_is_away_is_left_out(lab: Stage) -> None:
@@ -252,7 +256,7 @@ def test_a_cell_that_is_away_is_left_out(lab: Stage) -> None:
         lab.cli("server", "resize", "idle", "--flavor", "new", code=2)
     lab.cli("host", "enable", "host2")
     with away(lab, "cell2"):
-        assert goes_to(plan(lab, "idle")) == ("cell1", ["host2"])
+        assert goes_to(plan(lab, "idle")) == ("cell1", ["host2", "cell3/host5"])
     with near(lab), away(lab, "cell3"):
         said = lab.refused("server", "migrate", "near1")
         assert "host2: its affinity group is on cell3/host5 (ServerGroupAffinityFilter)" in said
@@ -286,7 +290,7 @@ def test_a_plan_holds_for_cell_host_and_kind(lab: Stage) -> None:
     assert made["kind"] == "cross_cell_migrate"
     lab.cli("host", "enable", "host2")
     said = lab.refused("move", "create", "idle", "--from-plan", made["id"])
-    assert "went from host1 to cell2/host4, cell2/host3, cell3/host5 and would now go from host1 to host2" in said
+    assert "went from host1 to cell2/host4, cell2/host3, cell3/host5 and would now go from host1 to host2, " in said
     lab.cli("host", "disable", "host2")
     lab.cli("move", "create", "idle", "--from-plan", made["id"])
     assert (lab.move("idle").kind, lab.move("idle").dest_cell) == ("cross_cell_migrate", "cell2")
@@ -320,3 +324,143 @@ def test_a_move_that_no_cell_takes_is_undone(lab: Stage) -> None:
     assert (lab.move("web").state, lab.move("web").attempt) == ("failed", 2)
     assert lab.standing("web") == before
     assert copies(lab, "web") == {"cell1": 1, "cell2": 0, "cell3": 0}
+
+
+# A host of the other kind of cell is next: the graph changes.
+
+
+def only(lab: Stage, *hosts: str) -> None:
+    for host in {"host2", "host3", "host4", "host5"} - set(hosts):
+        lab.cli("host", "disable", host)
+
+
+def rows_of(lab: Stage, cell: str, table: str, name: str) -> list[dict[str, Any]]:
+    """The server's rows in a table of the cell."""
+    with contextlib.closing(sqlite3.connect(lab.root / "cells" / f"{cell}.sqlite")) as rows:
+        rows.row_factory = sqlite3.Row
+        query = f"SELECT * FROM {table} WHERE instance_uuid = ? ORDER BY id"
+        return [dict(row) for row in rows.execute(query, (lab.id_of(name),))]
+
+
+def flows(lab: Stage, name: str) -> list[tuple[str, str | None]]:
+    """Kind and outcome of the flows of the server's latest move, in order."""
+    with contextlib.closing(sqlite3.connect(lab.root / "journal.sqlite")) as rows:
+        query = "SELECT kind, outcome FROM move_flows WHERE move_id = ? ORDER BY created_at"
+        return [tuple(row) for row in rows.execute(query, (lab.move(name).id,))]
+
+
+STEPS = ["claim", "record_destination", "copy_disks", "define_guest", "start_guest"]
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_the_graph_changes_with_the_next_cell(lab: Stage, step: str) -> None:
+    """One move, one migration, one action: its own cell's host fails, and another cell's takes the server."""
+    only(lab, "host2", "host5")
+    before, earlier = lab.standing("web"), len(rows_of(lab, "cell1", "migrations", "web"))
+    actions = len(rows_of(lab, "cell1", "instance_actions", "web"))
+    lab.arm(step, "fail", phase="before" if step == "start_guest" else "after", fault="destination")
+    lab.cli("server", "migrate", "web")
+    move = lab.move("web")
+    assert (move.state, move.kind, move.attempt) == ("verifying", "cross_cell_migrate", 2)
+    assert (move.dest_cell, move.dest_host, move.error) == ("cell3", "host5", None)
+    assert flows(lab, "web") == [("migrate", "undone"), ("cross_cell_migrate", "done")]
+    assert copies(lab, "web") == {"cell1": 1, "cell2": 0, "cell3": 1}
+    for cell in ("cell1", "cell3"):
+        migrations = rows_of(lab, cell, "migrations", "web")
+        assert len(migrations) == earlier + 1
+        assert (migrations[-1]["uuid"], migrations[-1]["cross_cell_move"]) == (move.id, 1)
+        assert len(rows_of(lab, cell, "instance_actions", "web")) == actions + 1
+    entered = [run.step for run in lab.history(move.id) if (run.flow, run.direction) == ("migrate", "revert")]
+    assert entered[-4:] == ["choose_destinations", "record_migration", "accept", "record_before"]
+    left = lab.json("move", "show", move.id)["left_out"]
+    assert [each["attempt"] for each in left if each["host"] == "host2"] == [1]
+    lab.assert_balanced()
+    lab.cli("server", "revert", "web")
+    assert lab.standing("web") == before
+    assert rows_of(lab, "cell1", "migrations", "web")[-1]["status"] == "reverted"
+
+
+def test_the_graph_changes_back_to_the_own_cell(tmp_path: Path) -> None:
+    """Two hosts of other cells fail, and the server stays in its own after all: `max_attempts` counts over all."""
+    with stage(tmp_path / "lab", CLOUD.replace("WEIGHT", "-1000000.0")) as lab:
+        only(lab, "host2", "host3", "host5")
+        lab.arm("copy_disks", "fail", phase="after", fault="destination", count=2)
+        lab.cli("server", "resize", "web", "--flavor", "bigger", "--confirm", "auto")
+        move = lab.move("web")
+        assert (move.state, move.kind, move.attempt, move.dest_host) == ("done", "resize", 3, "host2")
+        assert flows(lab, "web") == [("cross_cell_resize", "undone"), ("resize", "done"), ("confirm", "done")]
+        assert copies(lab, "web") == {"cell1": 1, "cell2": 0, "cell3": 0}
+        assert rows_of(lab, "cell1", "migrations", "web")[-1]["cross_cell_move"] == 0
+        lab.assert_balanced()
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_when_the_last_graph_fails_too_all_is_undone(lab: Stage, count: int) -> None:
+    """What the first flow began with is undone by the last one; the action ends with Error, once."""
+    only(lab, "host2", "host5")
+    before = lab.standing("web")
+    lab.arm("copy_disks", "fail", phase="after", fault="destination", count=count)
+    lab.cli("server", "migrate", "web", code=3)
+    move = lab.move("web")
+    assert (move.state, move.kind, move.attempt) == ("failed", "cross_cell_migrate", 2)
+    assert lab.standing("web") == before
+    assert copies(lab, "web") == {"cell1": 1, "cell2": 0, "cell3": 0}
+    assert rows_of(lab, "cell1", "migrations", "web")[-1]["status"] == "error"
+    assert rows_of(lab, "cell1", "migrations", "web")[-1]["cross_cell_move"] == 0
+    assert rows_of(lab, "cell1", "instance_actions", "web")[-1]["message"] == "Error"
+
+
+@pytest.mark.parametrize("step", ["record_before", "accept", "record_migration", "choose_destinations"])
+@pytest.mark.parametrize("way", ["cancel", "fail"])
+def test_a_flow_that_goes_on_undoes_what_the_first_one_did(lab: Stage, step: str, way: str) -> None:
+    """It ends at one of its first steps: those that it has not come to yet were done before it."""
+    only(lab, "host2", "host5")
+    before = lab.standing("web")
+    entered: list[str] = []
+
+    def probe(_move: str, at: str, direction: str, phase: str) -> None:
+        if (at, direction, phase) == ("copy_disks", "execute", "after"):
+            raise DestinationFault("it fails")
+        if (at, direction, phase) == (step, "execute", "before"):
+            entered.append(at)
+            if len(entered) == 2 and way == "cancel":
+                lab.cli("move", "cancel", lab.move("web").id)
+            elif len(entered) == 2:
+                raise StepError("it fails", code="step-failed")
+
+    with lab.running(probe=probe):
+        lab.cli("server", "migrate", "web", "--wait", code=3)
+    assert lab.move("web").state == ("cancelled" if way == "cancel" else "failed")
+    assert lab.standing("web") == before
+    assert rows_of(lab, "cell1", "migrations", "web")[-1]["status"] == "error"
+
+
+def test_a_server_that_is_deleted_between_two_graphs_goes(lab: Stage) -> None:
+    """Nothing of it stays, in either cell."""
+    only(lab, "host2", "host5")
+    lab.cli("lab", "server", "create", "gone", "--flavor", "small", "--host", "host1", "--image", "base")
+    server = lab.id_of("gone")
+    asked: list[str] = []
+
+    def probe(move: str, at: str, direction: str, phase: str) -> None:
+        if (at, direction, phase) == ("copy_disks", "execute", "after"):
+            raise DestinationFault("it fails")
+        if (at, direction, phase) == ("accept", "revert", "before") and not asked:
+            asked.append(at)
+            with lab.lab.journal.write() as session:
+                requests.delete(session, moves.get(session, move, lock=True))
+
+    with lab.running(probe=probe):
+        lab.cli("server", "migrate", "gone", "--wait", code=3)
+    assert lab.lab.cloud.placement.allocations(server).allocations == {}
+    assert "gone" not in {row["name"] for row in lab.json("server", "list")}
+    lab.assert_balanced()
+
+
+@pytest.mark.parametrize("words", [("--to-cell", "cell1"), ("--host", "host2")])
+def test_a_cell_that_was_named_is_kept_to(lab: Stage, words: tuple[str, ...]) -> None:
+    """The other hosts are no alternates, whatever fails."""
+    only(lab, "host2", "host5")
+    lab.arm("copy_disks", "fail", phase="after", fault="destination")
+    lab.cli("server", "migrate", "web", *words, code=3)
+    assert flows(lab, "web") == [("migrate", "undone")]

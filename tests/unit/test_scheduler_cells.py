@@ -15,6 +15,8 @@ from sqlalchemy import orm
 from support.rigs.checked_first import page, refusal
 from support.rigs.scheduling import GROUP, group, names, offer, request, state
 
+from droveway.flows.other_graph import across, offered
+from droveway.persistence.journal import kinds
 from droveway.persistence.nova import api, cell, copies
 from droveway.scheduler.filters import rejection
 from droveway.scheduler.hosts import HostState, host_states
@@ -48,8 +50,8 @@ OWN, OTHER, THIRD = state("host2"), state("host5", cell="cell2"), state("host7",
 
 
 def test_a_server_stays_in_its_cell_while_a_host_there_can_take_it() -> None:
-    """R1-05: though the hosts of the others have more room; nobody else is an alternate, who takes other steps."""
-    assert chosen(wanted(), OWN, OTHER, THIRD) == [("cell1", "host2")]
+    """R1-05: though the hosts of the others have more room; those are its alternates."""
+    assert chosen(wanted(), OWN, OTHER, THIRD) == [("cell1", "host2"), ("cell3", "host7"), ("cell2", "host5")]
 
 
 def test_filters_that_leave_only_other_cells_win() -> None:
@@ -62,17 +64,17 @@ def test_filters_that_leave_only_other_cells_win() -> None:
 def test_a_negative_multiplier_prefers_other_cells() -> None:
     """R1-05: and with none the host with the most room is taken, whichever cell it is in."""
     roomy = state("host9")
-    assert chosen(wanted(rules=TURNED), OTHER, roomy) == [("cell2", "host5")]
+    assert chosen(wanted(rules=TURNED), OTHER, roomy)[0] == ("cell2", "host5")
     assert chosen(wanted(rules=TURNED), OTHER, roomy, full=("host5",)) == [("cell1", "host9")]
-    assert chosen(wanted(rules=ALONE), OTHER, roomy) == [("cell1", "host9")]
-    assert chosen(wanted(rules=ALONE), roomy, OTHER) == [("cell2", "host5")]
+    assert chosen(wanted(rules=ALONE), OTHER, roomy)[0] == ("cell1", "host9")
+    assert chosen(wanted(rules=ALONE), roomy, OTHER)[0] == ("cell2", "host5")
 
 
 def test_an_aggregate_has_a_multiplier_of_its_own() -> None:
     """As in Nova the least of a host's aggregates goes before the option, for that host alone."""
     metadata = {"a1": {"cross_cell_move_weight_multiplier": "-5"}, "a2": {"cross_cell_move_weight_multiplier": "7"}}
-    assert chosen(wanted(), state("host2", aggregates=metadata), OTHER) == [("cell2", "host5")]
-    assert chosen(wanted(), state("host2", aggregates={"a2": metadata["a2"]}), OTHER) == [("cell1", "host2")]
+    assert chosen(wanted(), state("host2", aggregates=metadata), OTHER)[0] == ("cell2", "host5")
+    assert chosen(wanted(), state("host2", aggregates={"a2": metadata["a2"]}), OTHER)[0] == ("cell1", "host2")
 
 
 def test_a_cell_that_was_named_is_the_only_one() -> None:
@@ -103,8 +105,8 @@ def test_a_cell_that_is_left_out_is_told_with_the_reason(
 
 def test_a_disabled_cell_keeps_its_own_servers() -> None:
     """They may move within it, and leave it."""
-    assert chosen(wanted(), state("host2", cell_disabled=True), OTHER) == [("cell1", "host2")]
-    assert chosen(wanted(rules=TURNED), state("host2", cell_disabled=True), OTHER) == [("cell2", "host5")]
+    assert chosen(wanted(), state("host2", cell_disabled=True), OTHER)[0] == ("cell1", "host2")
+    assert chosen(wanted(rules=TURNED), state("host2", cell_disabled=True), OTHER)[0] == ("cell2", "host5")
 
 
 def test_a_host_of_the_same_name_in_another_cell_is_another_host() -> None:
@@ -148,10 +150,9 @@ CELLS = st.lists(
 
 
 @given(CELLS, st.sampled_from([-3.0, 0.0, 3.0]), st.integers(1, 4))
-def test_a_choice_takes_one_graph_and_only_hosts_that_pass(
+def test_only_hosts_that_pass_are_chosen_those_of_the_preferred_cell_first(
     found: list[tuple[str, int, bool, bool]], multiplier: float, attempts: int
 ) -> None:
-    """Within what is preferred, and never past a cell that is preferred more."""
     hosts, offers = [], []
     for number, (where, used, up, disabled) in enumerate(found, 2):
         hosts.append(state(f"host{number}", cell=where, up=up, cell_disabled=disabled))
@@ -163,10 +164,44 @@ def test_a_choice_takes_one_graph_and_only_hosts_that_pass(
     stays = [each.cell == "cell1" for each in hosts if each.host in passed]
     took = [each.cell == "cell1" for each in selection.chosen]
     assert {each.host for each in selection.chosen} <= passed
-    assert len(set(took)) == min(1, len(passed))
-    assert len(took) == min(attempts, stays.count(took[0])) if took else not passed
-    if took and multiplier and len(set(stays)) == 2:
-        assert took[0] == (multiplier > 0)
+    assert len(took) == min(attempts, len(passed))
+    if multiplier:
+        assert took == sorted(stays, reverse=multiplier > 0)[: len(took)]
+
+
+# Which graph.
+
+RANKED = [{"cell": cell, "host": host} for cell, host in [("c1", "a"), ("c1", "b"), ("c2", "c"), ("c1", "d")]]
+
+
+@pytest.mark.parametrize(
+    ("first", "crosses", "chosen_now"),
+    [
+        (1, False, "ab"),
+        (1, True, ""),
+        (2, False, "ab"),
+        (3, True, "abc"),
+        (3, False, "ab"),
+        (4, False, "abcd"),
+        (5, True, "abcd"),
+    ],
+)
+def test_alternates_of_the_other_kind_are_left_for_the_next_flow(first: int, *, crosses: bool, chosen_now: str) -> None:
+    """In the scheduler's order, and by their numbers in the whole of it."""
+    found = offered(RANKED, first, own="c1", crosses=crosses)
+    assert "".join(each["host"] for each in found["chosen"]) == chosen_now
+    assert found["chosen"] + found["later"] == RANKED
+    assert found["first"] == first
+
+
+def test_each_kind_that_leads_to_a_wait_has_one_across() -> None:
+    """Of the others none goes on by another graph."""
+    moving = [kind for kind in kinds.KINDS if kind.leads_to_wait]
+    for kind in moving:
+        other = kinds.of(str(across(kind.name)))
+        assert other.crosses_cells != kind.crosses_cells
+        assert (other.changes_flavor, across(other.name)) == (kind.changes_flavor, kind.name)
+    assert {across(kind.name) for kind in kinds.KINDS if kind not in moving} == {None}
 
 
 # What the databases say.
