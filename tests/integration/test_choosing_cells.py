@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import sqlite3
+import subprocess
+import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.labs.operations import Stage, faults_cleared, stage
+from support.two_faults.copies import copy_database
 
-from droveway.errors import DestinationFault, StepError
+from droveway.engines.operations import move_requests
+from droveway.engines.operations.submit import MoveSpec, submit
+from droveway.errors import DestinationFault, Parked, StepError
 from droveway.persistence.journal import moves, requests
 
 CLOUD = """
@@ -464,3 +471,83 @@ def test_a_cell_that_was_named_is_kept_to(lab: Stage, words: tuple[str, ...]) ->
     lab.arm("copy_disks", "fail", phase="after", fault="destination")
     lab.cli("server", "migrate", "web", *words, code=3)
     assert flows(lab, "web") == [("migrate", "undone")]
+
+
+FIRST = ["record_before", "accept", "record_migration", "choose_destinations"]
+INSTANTS = [
+    ("alternates", "execute", "before"),
+    ("alternates", "execute", "after"),
+    *[(step, "revert", phase) for step in FIRST[::-1] for phase in ("before", "stored")],
+    *[(step, "execute", phase) for step in FIRST for phase in ("before", "stored")],
+    ("claim", "execute", "before"),
+]
+"""Where a conductor dies between two graphs: in the flow that ends, at its end, and where the next one begins."""
+
+
+@pytest.mark.parametrize(
+    ("step", "direction", "phase", "fails"),
+    [*((*each, 1) for each in INSTANTS), *((*each, 2) for each in INSTANTS[::4])],
+)
+def test_a_conductor_that_dies_between_two_graphs_changes_nothing(
+    lab: Stage, step: str, direction: str, phase: str, fails: int
+) -> None:
+    """It is killed once before the point, so that what comes is the second graph's, and once there."""
+    only(lab, "host2", "host5")
+    before, actions = lab.standing("web"), len(rows_of(lab, "cell1", "instance_actions", "web"))
+    lab.arm("copy_disks", "fail", phase="after", fault="destination", count=fails)
+    lab.arm("record_destination", "kill", direction="revert", phase="after")
+    killed(lab, "server", "migrate", "web")
+    lab.arm(step, "kill", direction=direction, phase=phase)
+    killed(lab, "move", "resume")
+    lab.cli("move", "resume", code=0 if fails == 1 else 3)
+    move = lab.move("web")
+    assert (move.kind, move.attempt) == ("cross_cell_migrate", 2)
+    assert [outcome for _kind, outcome in flows(lab, "web")] == ["undone", "done" if fails == 1 else "undone"]
+    assert len(rows_of(lab, "cell1", "instance_actions", "web")) == actions + 1
+    lab.assert_balanced()
+    if fails == 1:
+        assert (move.state, mapped(lab, "web")) == ("verifying", "cell3")
+        lab.cli("server", "revert", "web")
+    assert lab.standing("web") == before
+    assert copies(lab, "web") == {"cell1": 1, "cell2": 0, "cell3": 0}
+
+
+@pytest.mark.parametrize("kept_at", ["choose_destinations", "claim", "copy_disks"])
+@pytest.mark.parametrize("left_at", ["copy_records", "copy_disks", "hide_source", "save_request_spec"])
+def test_a_journal_of_the_graph_before_takes_the_next_one(lab: Stage, kept_at: str, left_at: str) -> None:
+    """By the copy the move is on its way within its cell, where all was undone since: it goes on in the other one."""
+    only(lab, "host2", "host5")
+    move = submit(lab.lab, MoveSpec(server="web")).id
+    kept, failed, left = lab.root / "copy.sqlite", threading.Event(), threading.Event()
+    kept.unlink(missing_ok=True)
+
+    def meet(_move: str, step: str, direction: str, phase: str) -> None:
+        if (direction, phase) != ("execute", "before"):
+            return
+        if step == kept_at and not kept.exists():
+            copy_database(lab.lab.layout.journal, kept)
+        if step == "copy_disks" and not failed.is_set():
+            failed.set()
+            raise DestinationFault("the disk is full", code="full")
+        if step == left_at and failed.is_set():
+            left.set()
+            raise Parked("the conductor's process is gone")
+
+    with lab.running(meet):
+        assert left.wait(60)
+    copy_database(kept, lab.lab.layout.journal)
+    lab.lab.adopt()
+    with lab.running():
+        move_requests.file_request(lab.lab, move, requests.retry)
+        move_requests.carry(lab.lab, move)
+    ended = move_requests.read_move(lab.lab, move)
+    assert (ended.state, ended.error, ended.kind) == ("verifying", None, "cross_cell_migrate")
+    assert (ended.attempt, ended.dest_host, mapped(lab, "web")) == (2, "host5", "cell3")
+    assert copies(lab, "web") == {"cell1": 1, "cell2": 0, "cell3": 1}
+    lab.assert_balanced()
+
+
+def killed(lab: Stage, *words: str) -> None:
+    """Run the command in a process of its own, which is killed."""
+    command = [sys.executable, "-m", "droveway.cli.main", "--lab", str(lab.root), *words]
+    assert subprocess.run(command, check=False, capture_output=True).returncode == -signal.SIGKILL
