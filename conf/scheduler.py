@@ -9,13 +9,14 @@ from oslo_config import cfg
 GROUP = cfg.OptGroup("scheduler", "Choice of the destination")
 
 WEIGHED: Final = {
-    "ram": "free memory",
-    "cpu": "free virtual CPUs",
-    "disk": "free disk",
-    "soft_affinity": "the number of servers of the same soft-affinity group",
-    "soft_anti_affinity": "the lack of servers of the same soft-anti-affinity group",
+    "ram": ("free memory", 1.0),
+    "cpu": ("free virtual CPUs", 1.0),
+    "disk": ("free disk", 1.0),
+    "soft_affinity": ("the number of servers of the same soft-affinity group", 1.0),
+    "soft_anti_affinity": ("the lack of servers of the same soft-anti-affinity group", 1.0),
+    "cross_cell_move": ("that a host is in the cell which the server is in already", 1000000.0),
 }
-"""What hosts are weighed by."""
+"""What hosts are weighed by, and how many times each counts unless somebody says otherwise."""
 
 OPTS: Final[tuple[cfg.Opt, ...]] = (
     cfg.IntOpt(
@@ -48,12 +49,12 @@ OPTS: Final[tuple[cfg.Opt, ...]] = (
     *(
         cfg.FloatOpt(
             f"{name}_weight_multiplier",
-            default=1.0,
+            default=times,
             min=-1000000.0,
             max=1000000.0,
             help=f"How many times {what} counts when hosts are weighed; below 0 the other way round. Metadata of the "
             "same name of an aggregate goes before for its hosts. Nova's option of the same name.",
         )
-        for name, what in WEIGHED.items()
+        for name, (what, times) in WEIGHED.items()
     ),
 )

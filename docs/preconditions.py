@@ -152,11 +152,20 @@ EXAMPLES: Final[Mapping[str, Facts]] = {
     "target_is_another_host": _migration(target=HOST1),
     "target_is_in_its_cell": _migration(target=dataclasses.replace(HOST2, name="host9", cell="cell2")),
     "target_cell_takes_servers": _migration(target=None, to_cell="cell2", may_leave_cell=True, cell_disabled=True),
+    "target_cell_answers": _migration(
+        target=None, to_cell="cell2", may_leave_cell=True, cells_away=frozenset({"cell2"})
+    ),
     "crosses_whole": _migration(
         target=None,
         to_cell="cell2",
         may_leave_cell=True,
         bound_to_cell="server web has a share, which exists only in its own cell: it cannot cross to another one",
+    ),
+    "target_cell_has_no_copy": _migration(
+        target=None,
+        to_cell="cell2",
+        may_leave_cell=True,
+        other_cells={"cell2": "it has rows of server 5b0f2f0e already, hidden: droveway audit says what they are"},
     ),
     "target_takes_servers": _migration(target=dataclasses.replace(HOST2, enabled=False)),
     "may_be_used": _resize(may_use=False),

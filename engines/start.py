@@ -69,6 +69,7 @@ def conductor(
         options=MoveOptions(
             max_attempts=conf.scheduler.max_attempts,
             allow_resize_to_same_host=conf.scheduler.allow_resize_to_same_host,
+            cross_cell=conf.cross_cell.allowed,
             shutdown_timeout=conf.worker.shutdown_timeout,
             retry_for=conf.conductor.retry_for,
             retry_pause=conf.conductor.retry_pause,

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn
 
-from droveway.errors import Cancelled, DestinationFault
+from droveway.errors import Cancelled, DestinationFault, StepError
+from droveway.flows.other_graph import across
 from droveway.flows.step import guarded
-from droveway.persistence.journal import attempts
+from droveway.persistence.journal import attempts, moves
 from droveway.persistence.journal.states import State
 
 if TYPE_CHECKING:
     from droveway.flows.run import Run
+
+
+NEXT_GRAPH: Final = "next-graph"
+"""The code of the StepError with which a flow ends, once the next one is named that takes the other alternates."""
 
 
 class Alternates:
@@ -30,12 +35,25 @@ class Alternates:
         number = candidates.get("first", 1) + tried
 
         def record() -> dict[str, Any]:
+            if number > len(candidates["chosen"]):
+                self._name_next_graph(candidates["later"][0])
             chosen = candidates["chosen"][number - 1]
             with self.run_.write() as session:
                 attempts.begin(session, self.run_.move_id, number, chosen)
             return {"attempt": number, "cell": chosen["cell"], "host": chosen["host"]}
 
         return guarded(self.run_, self.title, "execute", record, must_go_on=False)
+
+    def _name_next_graph(self, alternate: dict[str, Any]) -> NoReturn:
+        """Name the graph that takes the alternate, before this flow ends; raises StepError for that end."""
+        kind = str(across(self.run_.kind))
+        graph = self.run_.graph_of(kind).reference
+        with self.run_.write() as session:
+            moves.name_following(session, self.run_.move_id, self.run_.flow_uuid, graph)
+        raise StepError(
+            f"host {alternate['host']} of cell {alternate['cell']} is next, where the move goes on as {kind}",
+            code=NEXT_GRAPH,
+        )
 
     def takes_next(
         self, candidates: dict[str, Any], *, tried: int, failed_by: Callable[[type[Exception]], bool]
@@ -44,7 +62,8 @@ class Alternates:
 
         ``failed_by`` says whether the last alternate failed by such an error.
         """
-        left = candidates.get("first", 1) + tried <= len(candidates["chosen"])
+        known = len(candidates["chosen"]) + len(candidates.get("later", ()))
+        left = candidates.get("first", 1) + tried <= known
         destination = failed_by(DestinationFault) and not failed_by(Cancelled)
         move = self.run_.move()
         ends = move.cancel_requested or move.delete_requested
@@ -55,6 +74,7 @@ class Alternates:
 
         def record() -> None:
             with self.run_.write() as session:
-                attempts.undoing(session, self.run_.move_id, State.UNDOING)
+                if not moves.following(session, self.run_.move_id, self.run_.flow_uuid):
+                    attempts.undoing(session, self.run_.move_id, State.UNDOING)
 
         guarded(self.run_, self.title, "revert", record, must_go_on=True)

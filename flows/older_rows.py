@@ -20,6 +20,7 @@ from droveway.flows.run import Run
 from droveway.flows.stands import START, Flavor, Side, Stands, Vm
 from droveway.flows.steps import overtaken
 from droveway.persistence.journal import attempts, kinds
+from droveway.persistence.journal.moves import PASSED_ON
 from droveway.persistence.nova import objects
 from droveway.persistence.nova.vm_states import MOVABLE, TaskState, VmState
 from droveway.printable import SHORT
@@ -81,7 +82,7 @@ class _Walk:
     def go(self, row: StepRun) -> None:
         """Take one row of the history; of a run that did not end well nobody knows whether it wrote the rows."""
         result = row.result or {}
-        if result.get(_SETTLED, _DONE) != _DONE:
+        if result.get(_SETTLED, _DONE) != _DONE or result == PASSED_ON:
             return
         ran = Ran(row.flow, row.step, "execute" if row.direction == "execute" else "revert", row.attempt)
         done = row.ended_at is not None and row.error is None

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Final, NoReturn, Protocol
+from typing import Any, Final, NamedTuple, NoReturn, Protocol
 
 import msgspec
 from sqlalchemy import orm
@@ -17,6 +17,7 @@ from droveway.flows.observed import Observed, observe
 from droveway.flows.stands import Shown
 from droveway.persistence.database import Database
 from droveway.persistence.journal import kinds
+from droveway.persistence.journal.moves import FlowRef
 from droveway.persistence.journal.step_runs import StepRun
 from droveway.persistence.journal.tables import Move, MoveAttempt
 from droveway.persistence.nova.cells import Cells
@@ -41,6 +42,8 @@ class MoveOptions:
 
     max_attempts: int = 3
     allow_resize_to_same_host: bool = False
+    cross_cell: bool = False
+    """Whether servers may leave their cell."""
     shutdown_timeout: float = 60.0
     retry_for: float = 60.0
     """How long an undo, or a step beyond the point of no return, is tried again before the move is parked."""
@@ -52,6 +55,16 @@ class MoveOptions:
     """The level of what is spoken to workers; None for this release's own."""
     rules: Rules = dataclasses.field(default_factory=Rules)
     """What is configured of the choice of a destination."""
+
+
+class OtherGraph(NamedTuple):
+    """The graph of another kind than a flow's, by which its move may go on."""
+
+    reference: FlowRef
+    lacking: str
+    """Why the move's source cannot take part in it; empty when it can."""
+    ineligible: Mapping[str, str]
+    """The reason against each host that is to take no server by it."""
 
 
 class Run(Protocol):
@@ -182,6 +195,19 @@ class Run(Protocol):
     def ineligible(self) -> Mapping[str, str]:
         """The reason against each host that is to take no server."""
 
+    @property
+    def asked_as(self) -> str:
+        """The flow by whose uuid Nova's action of this one goes: the first, where this one goes on for that."""
+
+    def goes_on(self) -> bool:
+        """Tell whether the flow goes on for one before it, whose first steps were done and not undone."""
+
+    def is_passed_on(self) -> bool:
+        """Tell whether the journal names a flow that goes on for this one: what both begin with stands."""
+
+    def graph_of(self, kind: str) -> OtherGraph:
+        """Look up the graph of another kind."""
+
     def require_thawed(self) -> None:
         """Raise Parked while the move is frozen, before anything is deleted that cannot be brought back."""
 
@@ -260,7 +286,7 @@ class Context:
         """Read the server's rows once, when the step first looks at them; None for a server that is gone."""
         move, run = self.move, self.run
         with run.cells.database(self.cell).reading() as connection:
-            return observe(connection, move.server, move.id, f"req-{run.flow_uuid}")
+            return observe(connection, move.server, move.id, f"req-{run.asked_as}")
 
     @functools.cached_property
     def cell(self) -> str:

@@ -33,7 +33,7 @@ from droveway.flows.run import Context
 from droveway.persistence.database import WriteFailed, absence, without_sql
 from droveway.persistence.journal import kinds
 from droveway.persistence.journal.kinds import Evacuation
-from droveway.persistence.journal.moves import GONE
+from droveway.persistence.journal.moves import GONE, PASSED_ON
 from droveway.printable import SHORT, printable
 
 if TYPE_CHECKING:
@@ -141,12 +141,12 @@ class Step:
         """Run the step; ``inputs``: what it needs of earlier ones.  See `perform`."""
         return self._guarded("execute", lambda: self._onward(self._context("execute", inputs, None))) or {}
 
-    def revert(self, result: Any, **inputs: Any) -> None:
+    def revert(self, result: Any, **inputs: Any) -> dict[str, Any] | None:
         """Undo the step; ``result``: what it returned, or how it failed.  See `undo`."""
         stored = result if isinstance(result, dict) else None
         # Of a flow whose journal was put back a step may be undone that reads what a step before it failed to give.
         given = {name: value if isinstance(value, dict) else {} for name, value in inputs.items()}
-        self._guarded("revert", lambda: self._backward(self._context("revert", given, stored)))
+        return self._guarded("revert", lambda: self._backward(self._context("revert", given, stored)))
 
     def _onward(self, ctx: Context) -> dict[str, Any] | None:
         if self.destroys:
@@ -178,9 +178,11 @@ class Step:
             ctx.run.note_evacuated(why)
             raise Evacuated(why) from None
 
-    def _backward(self, ctx: Context) -> None:
+    def _backward(self, ctx: Context) -> dict[str, Any] | None:
+        if ctx.run.is_passed_on():
+            return dict(PASSED_ON)
         if self.no_undo or outcome.is_reached(ctx) or ctx.run.went_back(ctx.step):
-            return
+            return None
         try:
             if not self._undo_evacuated(ctx, self._evacuated_at_first(ctx)):
                 ctx.run.require_way(ctx)
@@ -193,6 +195,7 @@ class Step:
             # Nova may have taken it in the middle.
             if not self._undo_evacuated(ctx, self._evacuated(ctx)):
                 raise
+        return None
 
     def _undo_evacuated(self, ctx: Context, why: str) -> bool:
         """Undo the step of a server that Nova has evacuated, as ``why`` says; False without a reason."""

@@ -180,6 +180,7 @@ def _write_configuration(lab: Lab, spec: cloud.Cloud) -> None:
         "[scheduler]\n"
         f"max_attempts = {options.max_attempts}\n"
         f"allow_resize_to_same_host = {str(options.allow_resize_to_same_host).lower()}\n"
+        f"cross_cell_move_weight_multiplier = {options.cross_cell_weight}\n"
         f"\n[cross_cell]\nallowed = {str(options.cross_cell).lower()}\n"
         # A lab has one project, which Nova's defaults would hold to a few servers.
         f"\n[quota]\ncores = {quotas.UNLIMITED}\nram = {quotas.UNLIMITED}\n",

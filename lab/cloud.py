@@ -40,6 +40,8 @@ class Options(Record, frozen=True):
     max_attempts: Positive = 3
     cross_cell: bool = False
     """Whether servers may leave their cell."""
+    cross_cell_weight: float = 1000000.0
+    """Nova's `cross_cell_move_weight_multiplier`: positive prefers a server's present cell, negative others."""
 
 
 class Host(Record, frozen=True):

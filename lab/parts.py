@@ -52,6 +52,11 @@ class Parts:
         names = sorted({host.cell for host in self.identity.hosts.values()})
         return {name: _open_database(self.layout.cell(name)) for name in names}
 
+    @property
+    def known_cells(self) -> dict[str, Database]:
+        """The same: its files are there, or it is no lab."""
+        return self.cell_databases
+
     @functools.cached_property
     def cells(self) -> Cells:
         """Access to the cell databases behind the fence."""

@@ -29,10 +29,11 @@ def schedule(placement: Placement, host_states: Sequence[HostState], request: Mo
             "forbids; choose another flavor",
             code="no-valid-host",
         )
-    target = next((state for state in host_states if state.host == request.target_host), None)
+    named = [state for state in host_states if state.host == request.target_host]
+    target = next((state for state in named if state.cell in request.cells), next(iter(named), None))
     if request.target_host is not None and target is None:
         raise StepError(
-            f"the host {request.target_host} is in no enabled cell: droveway host list shows the hosts",
+            f"the host {request.target_host} is in no cell: droveway host list shows the hosts",
             code="no-valid-host",
         )
     zone = {uuid for state in host_states if state.zone == request.zone for uuid in state.zone_aggregates}
@@ -40,7 +41,7 @@ def schedule(placement: Placement, host_states: Sequence[HostState], request: Mo
     found = placement.candidates(
         query(
             request,
-            target_provider=target.provider if target else None,
+            target_provider=(target.provider or None) if target else None,
             zone_aggregates=zone,
             isolated_aggregates=[uuid for uuid, metadata in aggregates.items() if isolating(request, metadata)],
             unknown_traits=request.forbidden_traits - placement.known_traits(request.forbidden_traits),
@@ -59,12 +60,11 @@ def _explained(
 
     There the old and the new size count together, which is said already.
     """
+    places = {request.place(state.cell, state.host): state for state in host_states}
     unoffered = {
-        state.host: state.provider
-        for state in host_states
-        if state.host != request.source_host
-        and state.host in selection.rejected
-        and selection.rejected[state.host].filter == PLACEMENT
+        place: places[place].provider
+        for place, why in selection.rejected.items()
+        if why.filter == PLACEMENT and not request.is_source(places[place].cell, places[place].host)
     }
     if not unoffered:
         return selection

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Final
 
 from droveway.clients.network import PortRecord
@@ -18,6 +19,8 @@ CROSS_CELL_MIGRATE: Final = kinds.CROSS_CELL_MIGRATE.name
 SHELVE: Final = kinds.SHELVE.name
 UNSHELVE: Final = kinds.UNSHELVE.name
 CROSS_CELL_UNSHELVE: Final = kinds.CROSS_CELL_UNSHELVE.name
+
+_BOUND_PORT: Final = "port {} asks for resources of its own, and such a port stays in its cell"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -58,6 +61,12 @@ class Facts:
     """Whether the cell that the server goes to takes no new servers."""
     bound_to_cell: str = ""
     """Why the server cannot leave its cell; empty when it can."""
+    cells_away: frozenset[str] = frozenset()
+    """The cells whose databases do not answer."""
+    other_cells: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Each other cell, with what it has of the server already, so that this one cannot go there; mostly nothing."""
+    chosen_cell: str | None = None
+    """The cell that the scheduler chose, among those that the server may go to."""
 
     discards_ephemeral: bool = False
     """Whether whoever asks for a shelve gives up what the server's ephemeral disk holds."""
@@ -69,9 +78,23 @@ class Facts:
     """The status of the image that holds a shelved server's root disk; None where it does not exist."""
 
     @property
+    def named_cell(self) -> str | None:
+        """The cell that was asked for, by its name or by a host's; None where none was."""
+        return self.to_cell or (self.target.cell if self.target is not None else None)
+
+    @property
     def cell(self) -> str:
         """The cell that the server goes to."""
-        return self.to_cell or (self.target.cell if self.target is not None else self.server.cell)
+        return self.chosen_cell or self.named_cell or self.server.cell
+
+    @property
+    def cells(self) -> dict[str, str]:
+        """The cells that the server may go to, each with why it cannot go there after all; empty when it can."""
+        if self.asked is not None or self.named_cell is not None or not self.may_leave_cell:
+            return {self.cell: ""}
+        ports = (_BOUND_PORT.format(port.id) for port in self.ports if port.needs_resources)
+        bound = self.bound_to_cell or next(ports, "")
+        return {self.server.cell: ""} | {cell: bound or why for cell, why in self.other_cells.items()}
 
     @property
     def leaves_cell(self) -> bool:
@@ -81,11 +104,15 @@ class Facts:
     @property
     def kind(self) -> str:
         """The kind of flow."""
-        if self.asked == UNSHELVE and self.leaves_cell:
+        return self.kind_into(self.cell)
+
+    def kind_into(self, cell: str) -> str:
+        """The kind of flow that leads into a cell."""
+        if self.asked == UNSHELVE and cell != self.server.cell:
             return CROSS_CELL_UNSHELVE
         if self.asked is not None:
             return self.asked
-        if self.leaves_cell:
+        if cell != self.server.cell:
             return CROSS_CELL_MIGRATE if self.new is None else CROSS_CELL_RESIZE
         return MIGRATE if self.new is None else RESIZE
 

@@ -40,14 +40,22 @@ def rejection(
     return None
 
 
-def same_cell(request: MoveRequest, host: HostState, _hosts: Sequence[HostState]) -> str | None:
-    """The server's own cell, as Nova's default policy has it, or the one that was asked for."""
-    return None if host.cell == request.target_cell else f"it is in cell {host.cell}"
+def cell(request: MoveRequest, host: HostState, _hosts: Sequence[HostState]) -> str | None:
+    """A cell that the server may go to, that answers, and that takes new servers unless it is the server's own."""
+    why = request.cells.get(host.cell)
+    if why is None:
+        return f"it is in cell {host.cell}"
+    if why or host.cell == request.source_cell:
+        return why or None
+    if host.cell_disabled:
+        return f"its cell {host.cell} is disabled"
+    return f"the database of its cell {host.cell} does not answer" if host.cell_away else None
 
 
 def ignore_hosts(request: MoveRequest, host: HostState, _hosts: Sequence[HostState]) -> str | None:
     """The server's own host, unless the move may stay on it."""
-    return "the server is on it" if host.host == request.source_host and not request.allow_same_host else None
+    on_it = request.is_source(host.cell, host.host)
+    return "the server is on it" if on_it and not request.allow_same_host else None
 
 
 def compute(_request: MoveRequest, host: HostState, _hosts: Sequence[HostState]) -> str | None:
@@ -127,8 +135,10 @@ def affinity(request: MoveRequest, host: HostState, hosts: Sequence[HostState]) 
     group = request.group
     if group is None or group.policy != AFFINITY:
         return None
-    homes = [each.host for each in hosts if _others(request, each.members)]
-    return None if not homes or host.host in homes else f"its affinity group is on {', '.join(homes)}"
+    homes = [each for each in hosts if _others(request, each.members)]
+    if not homes or any((each.cell, each.host) == (host.cell, host.host) for each in homes):
+        return None
+    return f"its affinity group is on {', '.join(request.place(each.cell, each.host) for each in homes)}"
 
 
 GROUP_FILTERS: Final[dict[str, Rule]] = {
@@ -138,7 +148,7 @@ GROUP_FILTERS: Final[dict[str, Rule]] = {
 """Those that Nova asks again at the destination, once it is claimed."""
 
 FILTERS: Final[dict[str, Rule]] = {
-    "SameCell": same_cell,
+    "Cell": cell,
     "IgnoreHosts": ignore_hosts,
     "ComputeFilter": compute,
     "AvailabilityZoneFilter": availability_zone,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
@@ -11,6 +11,7 @@ from typing import Final
 import sqlalchemy as sa
 from sqlalchemy import orm
 
+from droveway.persistence.database import absence
 from droveway.persistence.nova import api
 from droveway.persistence.nova.cell import ComputeNode, Instance, Migration, Service
 from droveway.persistence.nova.vm_states import ENDED_MIGRATIONS
@@ -19,6 +20,8 @@ DEFAULT_ZONE: Final = "nova"
 """The zone of a host that is in no aggregate with one; Nova's `default_availability_zone`."""
 
 _ZONE: Final = "availability_zone"
+
+_SERVERS: Final[sa.BindParameter[list[str]]] = sa.bindparam("servers", expanding=True)
 
 # Made once: to make a statement takes longer than to carry it out.
 _AGGREGATES: Final = (
@@ -29,10 +32,13 @@ _AGGREGATES: Final = (
 )
 _AGGREGATES_OF: Final = _AGGREGATES.where(api.AggregateHost.host == sa.bindparam("host"))
 
-_OPEN_CELLS: Final = (
-    sa.select(api.CellMapping.name, api.HostMapping.host)
-    .join(api.HostMapping, api.HostMapping.cell_id == api.CellMapping.id)
-    .where(api.CellMapping.disabled.is_not(sa.true()))
+_MAPPED: Final = sa.select(api.CellMapping.name, api.HostMapping.host, api.CellMapping.disabled).join(
+    api.HostMapping, api.HostMapping.cell_id == api.CellMapping.id
+)
+_MAPPED_SERVERS: Final = (
+    sa.select(api.InstanceMapping.instance_uuid)
+    .join(api.CellMapping, api.CellMapping.id == api.InstanceMapping.cell_id)
+    .where(api.CellMapping.name == sa.bindparam("cell"), api.InstanceMapping.instance_uuid.in_(_SERVERS))
 )
 _NODES: Final = (
     sa.select(
@@ -45,7 +51,6 @@ _GROUPS: Final = sa.select(api.InstanceGroupMember.instance_uuid, api.InstanceGr
     api.InstanceGroup, api.InstanceGroup.id == api.InstanceGroupMember.group_id
 )
 _GROUPS_NAMED: Final = _GROUPS.where(api.InstanceGroup.uuid.in_(sa.bindparam("groups", expanding=True)))
-_SERVERS: Final[sa.BindParameter[list[str]]] = sa.bindparam("servers", expanding=True)
 _HOMES: Final = sa.select(Instance.uuid, Instance.host).where(Instance.uuid.in_(_SERVERS), Instance.deleted == 0)
 _MOVES: Final = sa.select(Migration.instance_uuid, Migration.source_compute, Migration.dest_compute).where(
     Migration.instance_uuid.in_(_SERVERS), Migration.deleted == 0, Migration.status.not_in(ENDED_MIGRATIONS)
@@ -67,6 +72,10 @@ class HostState:
     up: bool = True
     """Whether its worker is registered and nobody forced it down."""
     disabled: bool = False
+    cell_disabled: bool = False
+    """Whether its cell takes no new servers."""
+    cell_away: bool = False
+    """Whether its cell's database does not answer: beside its names nothing is known of it then."""
     ineligible: str = ""
     """Why it is to take no servers for what is known of its worker; empty when nothing speaks against it."""
     zone: str = DEFAULT_ZONE
@@ -87,22 +96,33 @@ def host_states(
     api_session: orm.Session,
     cell_sessions: Mapping[str, orm.Session],
     up_hosts: Collection[str],
-    ineligible: Mapping[str, str] = MappingProxyType({}),
+    ineligible: Mapping[str, Mapping[str, str]] = MappingProxyType({}),
     groups: Collection[str] | None = None,
+    home: str = "",
 ) -> list[HostState]:
-    """Every host of every cell that is not disabled, by name.
+    """Every host of every cell, by name and cell.
 
-    ``up_hosts`` are those whose workers are registered, ``ineligible`` has the reason against each that is to take no
-    server; ``groups`` are the server groups whose members are looked for, None all of the cloud.
+    ``up_hosts`` are those whose workers are registered, ``ineligible`` has, by cell, the reason against each that is to
+    take no server; ``groups`` are the server groups whose members are looked for, None all of the cloud.  A database
+    that does not answer is raised only of the ``home`` cell.
     """
     aggregates = _aggregates(api_session)
     members = _group_members(api_session, groups)
-    mapped = {(row.name, row.host) for row in api_session.execute(_OPEN_CELLS)}
-    found = []
+    mapped: dict[str, dict[str, bool]] = defaultdict(dict)
+    for row in api_session.execute(_MAPPED):
+        mapped[row.name][row.host] = bool(row.disabled)
+    found: list[HostState] = []
     for cell, session in sorted(cell_sessions.items()):
-        living, moving = _members(session, members)
-        for node in session.execute(_NODES):
-            if (cell, node.host) not in mapped:
+        try:
+            living, moving = _members(session, members)
+            nodes = session.execute(_NODES).all()
+        except sa.exc.DBAPIError as error:
+            if cell == home or absence(error) is None:
+                raise
+            found += _unreached(api_session, cell, mapped[cell], members)
+            continue
+        for node in nodes:
+            if node.host not in mapped[cell]:
                 continue
             host = str(node.host)
             its = aggregates.get(host, {})
@@ -115,7 +135,8 @@ def host_states(
                     provider=str(node.uuid),
                     up=host in up_hosts and not node.forced_down,
                     disabled=bool(node.disabled),
-                    ineligible=ineligible.get(host, ""),
+                    cell_disabled=mapped[cell][host],
+                    ineligible=ineligible.get(cell, {}).get(host, ""),
                     zone=zone,
                     zone_aggregates=frozenset(uuid for uuid, metadata in its.items() if metadata.get(_ZONE) == zone),
                     aggregates=its,
@@ -123,7 +144,29 @@ def host_states(
                     moving=moving.get(host, {}),
                 )
             )
-    return sorted(found, key=lambda state: state.host)
+    return sorted(found, key=lambda state: (state.host, state.cell))
+
+
+def _unreached(
+    session: orm.Session, cell: str, hosts: Mapping[str, bool], groups: Mapping[str, str]
+) -> Iterator[HostState]:
+    """The hosts of a cell that does not answer.
+
+    Which of them has a server that is mapped there nobody knows, so that each counts as a home of its group.
+    """
+    mapped = session.scalars(_MAPPED_SERVERS, {"cell": cell, "servers": list(groups)}) if groups else ()
+    members = _places([("", str(server)) for server in mapped], groups).get("", {})
+    for host, disabled in hosts.items():
+        yield HostState(
+            host=host,
+            cell=cell,
+            node="",
+            provider="",
+            up=False,
+            cell_disabled=disabled,
+            cell_away=True,
+            members=members,
+        )
 
 
 def zone_of(session: orm.Session, host: str) -> str:

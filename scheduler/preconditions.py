@@ -59,6 +59,7 @@ _RESIZE: Final = (RESIZE, CROSS_CELL_RESIZE)
 _SHELVE: Final = (SHELVE,)
 _UNSHELVE: Final = (UNSHELVE, CROSS_CELL_UNSHELVE)
 _SHELVING: Final = (SHELVE, *_UNSHELVE)
+_LEAVING: Final = (*_CROSSING, CROSS_CELL_UNSHELVE)
 _ON_A_HOST: Final = (*_BOTH, SHELVE)
 _ALL: Final = (*_BOTH, *_SHELVING)
 
@@ -79,9 +80,11 @@ RULES: Final[tuple[Rule[Facts], ...]] = (
     Rule((11,), server.source_is_up, _ON_A_HOST),
     Rule((12,), server.target_is_another_host, _MIGRATE),
     Rule((13,), server.target_is_in_its_cell, (*_BOTH, *_UNSHELVE)),
-    Rule((), server.target_cell_takes_servers, (*_CROSSING, CROSS_CELL_UNSHELVE)),
+    Rule((), server.target_cell_takes_servers, _LEAVING),
+    Rule((), server.target_cell_answers, _LEAVING),
     Rule((), server.target_takes_servers, (*_MIGRATE, *_UNSHELVE)),
-    Rule((), server.crosses_whole, (*_CROSSING, CROSS_CELL_UNSHELVE)),
+    Rule((), server.crosses_whole, _LEAVING),
+    Rule((), server.target_cell_has_no_copy, _LEAVING),
     Rule((15,), flavor.may_be_used, _RESIZE),
     Rule((16,), flavor.asks_for_no_accelerator, _RESIZE),
     Rule((17,), flavor.keeps_a_root_disk, _RESIZE),

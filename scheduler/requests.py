@@ -63,8 +63,8 @@ class MoveRequest:
     flavor: Mapping[str, Any]
     request_spec: Mapping[str, Any]
     source_cell: str
-    target_cell: str
-    """The cell that it goes to; mostly its own."""
+    cells: Mapping[str, str]
+    """The cells that it may go to, each with why it cannot go there after all; empty when it can."""
     source_host: str
     """Empty for a server that is on no host."""
     boot_from_volume: bool
@@ -72,6 +72,14 @@ class MoveRequest:
     allow_same_host: bool = False
     max_attempts: int = 3
     rules: Rules = field(default_factory=Rules)
+
+    def place(self, cell: str, host: str) -> str:
+        """Name a host to people, see `place`."""
+        return place(self.source_cell, cell, host)
+
+    def is_source(self, cell: str, host: str) -> bool:
+        """Tell whether that is the host that the server is on."""
+        return (cell, host) == (self.source_cell, self.source_host)
 
     @property
     def zone(self) -> str | None:
@@ -113,6 +121,11 @@ class MoveRequest:
     @property
     def _spec(self) -> Mapping[str, Any]:
         return _data(self.request_spec)
+
+
+def place(own: str, cell: str, host: str) -> str:
+    """Name a host to people: one of another cell than the server's ``own`` with it, since names may stand in two."""
+    return host if cell == own else f"{cell}/{host}"
 
 
 def amounts(flavor: Mapping[str, Any], *, boot_from_volume: bool) -> dict[str, int]:

@@ -29,7 +29,7 @@ class Destination:
 
 @dataclass(frozen=True)
 class Selection:
-    """The destination and its alternates, best first, all of one cell; and why each other host fell out."""
+    """The destination and its alternates, best first; and why each other host fell out, by `MoveRequest.place`."""
 
     chosen: list[Destination]
     rejected: dict[str, Rejection]
@@ -45,7 +45,7 @@ class Selection:
 
 
 def _no_offer(request: MoveRequest, host: HostState) -> str:
-    if host.host != request.source_host:
+    if not request.is_source(host.cell, host.host):
         return "it has no room, or lacks what the flavor or image requires"
     # As in Nova (LP#1790204) the old allocation stands beside the new one, though the new one alone might fit.
     return (
@@ -61,7 +61,7 @@ def select(request: MoveRequest, candidates: Sequence[Candidate], hosts: Sequenc
     for candidate in candidates:
         offers.setdefault(candidate.provider, candidate)
     passed, rejected = [], {}
-    for host in sorted(hosts, key=lambda state: state.host):
+    for host in sorted(hosts, key=lambda state: (state.host, state.cell)):
         if request.target_host not in (None, host.host):
             continue
         why = rejection(request, host, hosts)
@@ -70,7 +70,7 @@ def select(request: MoveRequest, candidates: Sequence[Candidate], hosts: Sequenc
         if why is None:
             passed.append((host, offers[host.provider]))
         else:
-            rejected[host.host] = why
+            rejected[request.place(host.cell, host.host)] = why
     ranked = sorted(zip(weights(request, passed), passed, strict=True), key=lambda item: (-item[0], item[1][0].host))
     chosen = [
         Destination(host.cell, host.host, host.node, host.provider, candidate.allocation_request)

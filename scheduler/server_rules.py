@@ -205,9 +205,25 @@ def target_cell_takes_servers(facts: Facts) -> str | None:
     )
 
 
+def target_cell_answers(facts: Facts) -> str | None:
+    """The database of a cell that the server goes to answers."""
+    if facts.cell not in facts.cells_away:
+        return None
+    return (
+        f"server {facts.server.name} cannot go to cell {facts.cell}, whose database does not answer: start it, or name "
+        "another cell"
+    )
+
+
 def crosses_whole(facts: Facts) -> str | None:
     """Nothing of a server that goes to another cell exists in its own cell alone."""
     return facts.bound_to_cell or None
+
+
+def target_cell_has_no_copy(facts: Facts) -> str | None:
+    """A cell that the server goes to has no rows of it yet."""
+    why = facts.other_cells.get(facts.cell) if facts.leaves_cell else None
+    return f"server {facts.server.name} cannot go to cell {facts.cell}: {why}" if why else None
 
 
 def target_takes_servers(facts: Facts) -> str | None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from droveway.clients.placement import Candidate
+from droveway.conf.scheduler import WEIGHED
 from droveway.scheduler.hosts import HostState
 from droveway.scheduler.requests import MoveRequest
 
@@ -34,7 +35,7 @@ def _multiplier(request: MoveRequest, name: str, host: HostState) -> float:
     for metadata in host.aggregates.values():
         with contextlib.suppress(ValueError):
             found += [float(metadata[option])] if option in metadata else []
-    return min(found, default=request.rules.multipliers.get(option, 1.0))
+    return min(found, default=request.rules.multipliers.get(option, WEIGHED[name][1]))
 
 
 def ram(_request: MoveRequest, option: Option) -> float:
@@ -62,12 +63,18 @@ def soft_anti_affinity(request: MoveRequest, option: Option) -> float:
     return -_members(request, option, SOFT_ANTI_AFFINITY)
 
 
+def cross_cell_move(request: MoveRequest, option: Option) -> float:
+    """Whether the host is in the server's own cell, so that a move stays in it unless a filter leaves only others."""
+    return 1.0 if option[0].cell == request.source_cell else -1.0
+
+
 WEIGHERS: Final[dict[str, Weigher]] = {
     "ram": ram,
     "cpu": cpu,
     "disk": disk,
     "soft_affinity": soft_affinity,
     "soft_anti_affinity": soft_anti_affinity,
+    "cross_cell_move": cross_cell_move,
 }
 """By their names in `droveway.conf.scheduler`."""
 

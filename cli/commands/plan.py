@@ -48,11 +48,12 @@ def page(plan: Mapping[str, Any]) -> str:
     kind = kinds.of(plan["kind"])
     change = f", {plan['old_flavor']} → {plan['new_flavor']}" if kind.changes_flavor else ""
     then = f", then {', '.join(plan['alternates'])}" if plan["alternates"] else ", no alternates"
+    cell = f" in cell {plan['cell']}" if kind.crosses_cells else ""
     wire = "" if plan["bytes"] is None else f", {size(plan['bytes'])} over the wire"
     lines = [
         f"{plan['kind']} {plan['server']} from {plan['source']}{change}",
         "",
-        f"  destination  {plan['destination']}{then}",
+        f"  destination  {plan['destination']}{cell}{then}",
         f"  storage      {plan['storage']}{wire}: {plan['storage_reason']}",
         "  checks       " + "\n               ".join(_check(check) for check in plan["checks"]),
         "",

@@ -29,12 +29,14 @@ class Choice(FormattableColumn[Any]):
 
 def outcome(step: View, result: Any) -> FormattableColumn[Any]:
     """How a step's result is shown."""
-    return Choice(result) if step.step == CHOOSE and result else Facts(result)
+    return Choice(result) if step.step == CHOOSE and "chosen" in (result or {}) else Facts(result)
 
 
 def order(choice: Mapping[str, Any]) -> str:
     """The destination and its alternates."""
-    return ", then ".join(each["host"] for each in choice["chosen"])
+    ranked = [*choice["chosen"], *choice.get("later", ())]
+    several = len({each.get("cell") for each in ranked}) > 1
+    return ", then ".join(f"{each['cell']}/{each['host']}" if several else each["host"] for each in ranked)
 
 
 def rejected(choice: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -52,8 +54,10 @@ def left_out(steps: Iterable[View]) -> list[dict[str, Any]]:
     chosen: list[dict[str, Any]] = []
     flow = ""
     for step in steps:
-        if step.step == CHOOSE and step.result:
-            flow, chosen, found = step.flow, step.result["chosen"], rejected(step.result)
+        if step.step == CHOOSE and "chosen" in (step.result or {}):
+            flow, chosen = step.flow, step.result["chosen"]
+            if step.result.get("first", 1) == 1:
+                found = rejected(step.result)
         elif step.flow == flow and step.direction == "execute" and (step.error or {}).get("fault") == "destination":
             found.append(
                 {

@@ -169,6 +169,11 @@ EXPLANATIONS: Final[dict[str, Explanation]] = {
         "At submit nothing was changed. Later the move was undone and ended as failed; the server is as it was.",
         "Free or enable a host, start its worker, or choose another flavor: droveway move plan SERVER shows the rest.",
     ),
+    "next-graph": Explanation(
+        "The next alternate is in a cell of the other kind, the server's own or another one, and takes other steps.",
+        "The flow ended, and the move went on there by the next flow: its server, its migration and its history stay.",
+        "Nothing: droveway move show MOVE tells the steps of both flows.",
+    ),
     "no-capacity": Explanation(
         "Placement refused the claim: the destination has no room for the flavor any more. Somebody was quicker.",
         _ALTERNATE,

@@ -197,7 +197,7 @@ def _row(bar: Bar, lanes: Sequence[str]) -> str:
     step = bar.step
     if step.error:
         outcome = f"{step.error.get('code', '')}: {step.error.get('message', '')}"
-    elif step.step == choice.CHOOSE and step.result:
+    elif step.step == choice.CHOOSE and "chosen" in (step.result or {}):
         outcome = "; ".join([choice.order(step.result), *choice.named(choice.rejected(step.result))])
     else:
         outcome = ", ".join(f"{key}={value}" for key, value in (step.result or {}).items())

@@ -248,7 +248,7 @@ class MoveConductor(JobConductor):
             atoms.build(graph, run),
             backend.load(),
             backend,
-            may_be_done=lambda failed: overtaken.may_be_done(run, failed, graph),
+            may_be_done=lambda failed: [*run.begun_before(failed), *overtaken.may_be_done(run, failed, graph)],
         )
         try:
             engine.take_up_failed_undos()

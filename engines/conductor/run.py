@@ -25,11 +25,12 @@ from droveway.engines.conductor.step_marks import StepMark
 from droveway.engines.conductor.taskflow.backend import FlowBackend
 from droveway.errors import Cancelled, CoordinationLost, Fenced, Parked, StepError
 from droveway.flows import evacuation, older_rows
-from droveway.flows.run import MoveOptions
+from droveway.flows.other_graph import across
+from droveway.flows.run import MoveOptions, OtherGraph
 from droveway.flows.steps import attached, overtaken
 from droveway.flows.steps.records import homes, leaving
 from droveway.persistence.database import Database
-from droveway.persistence.journal import attempts, debts, freezes, kinds, moves, requests
+from droveway.persistence.journal import attempts, daemons, debts, freezes, kinds, moves, requests
 from droveway.persistence.journal.states import State
 from droveway.persistence.journal.step_runs import StepRun
 from droveway.persistence.journal.tables import Move, MoveAttempt
@@ -301,7 +302,7 @@ class MoveRun:
         """Close the books, let the hosts owe that their guests are off, and end flow and move; raises Parked."""
         move = self.move()
         with self.intent("placement", "release the migration"):
-            left = leaving.close_rows(self.cells, ctx.cell, self.cloud.placement, move, self.flow_uuid, self.epoch)
+            left = leaving.close_rows(self.cells, ctx.cell, self.cloud.placement, move, self.asked_as, self.epoch)
             leaving.close_allocations(self.cloud.placement, move, left)
         attached.free_reserved(ctx)
         for host in sorted({move.source_host, move.dest_host or move.source_host} - {left.host, ""}):
@@ -397,6 +398,38 @@ class MoveRun:
         """The reason against each host that is to take no server."""
         with self.journal.read() as session:
             return eligibility.ineligible(session, eligibility.needed(self.options.level, self.graph))
+
+    @property
+    def asked_as(self) -> str:
+        """The flow by whose uuid Nova's action of this one goes: the first, where this one goes on for that."""
+        return self.history.runs()[0].flow_uuid if self.goes_on() else self.flow_uuid
+
+    def goes_on(self) -> bool:
+        """Tell whether the flow goes on for one before it, whose first steps were done and not undone."""
+        runs = self.history.runs()
+        return across(self.kind) is not None and bool(runs) and runs[0].flow_uuid != self.flow_uuid
+
+    def begun_before(self, failed: str) -> list[str]:
+        """Name the steps behind the one that failed that were done by the flow for which this one goes on."""
+        names = [step.step_name() for step in self.graph.steps]
+        return names[names.index(failed) + 1 :] if failed in names and self.goes_on() else []
+
+    def is_passed_on(self) -> bool:
+        """Tell whether the journal names a flow that goes on for this one: what both begin with stands."""
+        if across(self.kind) is None:
+            return False
+        with self.journal.reading() as connection:
+            return moves.following(connection, self.move_id, self.flow_uuid)
+
+    def graph_of(self, kind: str) -> OtherGraph:
+        """Look up the graph of another kind."""
+        graph = eligibility.chosen(kind, self.options.level)
+        wanted = eligibility.needed(self.options.level, graph)
+        with self.journal.read() as session:
+            worker = daemons.known_workers(session).workers.get(self.row.source_host)
+            lacking = eligibility.lacking(worker, wanted) if worker is not None else ""
+            ineligible = eligibility.ineligible(session, wanted)
+        return OtherGraph(graph.reference(), eligibility.pinned_below(self.options.level, graph) or lacking, ineligible)
 
     def require_thawed(self) -> None:
         """Raise Parked while the move is frozen."""

@@ -15,9 +15,10 @@ from droveway.engines.conductor.recorded import Recorded
 from droveway.engines.conductor.taskflow import resting
 from droveway.flows import registry
 from droveway.flows.alternates import Alternates
+from droveway.flows.other_graph import across
 from droveway.flows.steps.hosts.command import ADOPTED
 from droveway.persistence.database import Database, database_time
-from droveway.persistence.journal import moves
+from droveway.persistence.journal import kinds, moves
 from droveway.persistence.journal.states import State
 from droveway.persistence.journal.tables import Claim, Counter, Move, MoveFlow, MoveStep
 from droveway.persistence.restored import EPOCH, INCARNATION, Mark, Restored, new_incarnation
@@ -99,6 +100,8 @@ def adopt(memory: Memory) -> list[Move]:
         parked = moves.open_moves(session)
         for number, move in enumerate(parked, step):
             elsewhere = move.id in memory.recorded and recorded.take_back(session, move, memory.recorded[move.id])
+            if elsewhere:
+                _take_its_graph(session, move)
             _park(session, move, number, memory)
             _begin_again(session, move, anew=elsewhere)
             epoch += 1
@@ -169,6 +172,14 @@ def _park(session: orm.Session, move: Move, number: int, memory: Memory) -> None
         move.error, move.error_code = why, Restored.code
     else:
         moves.park(session, move.id, Restored.code, why)
+
+
+def _take_its_graph(session: orm.Session, move: Move) -> None:
+    """Let the move go on by the graph that its last destination takes, as it did since the copy was made."""
+    kind = across(moves.flow_of(session, move.flow_uuid).kind) if move.flow_uuid else None
+    crosses = move.dest_cell != move.source_cell
+    if kind is not None and kinds.of(kind).crosses_cells == crosses:
+        moves.take_other_graph(session, move, registry.reference(kind))
 
 
 def _begin_again(session: orm.Session, move: Move, *, anew: bool) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import sqlalchemy as sa
 
 from droveway.engines.site.site import Parts, Site
+from droveway.errors import NotFound
+from droveway.persistence.database import Database
 from droveway.persistence.journal.tables import Move
 from droveway.persistence.nova import catalog, copies, objects, quotas, server_features, servers
 from droveway.persistence.nova.cell import InstanceExtra
@@ -20,18 +22,22 @@ from droveway.scheduler.facts import SHELVE, UNSHELVE, EndFacts, Facts
 
 def of_move(site: Site, name: str, *, flavor: str | None, host: str | None, to_cell: str | None = None) -> Facts:
     """The facts of a resize or a cold migration; raises `droveway.errors.NotFound` for a name that is unknown."""
-    server = catalog.find_server(site.api, site.cell_databases, name)
+    cells = catalog.answering(site.known_cells)
+    away = frozenset(site.known_cells) - cells.keys()
+    with _looked_in_others(away):
+        server = catalog.find_server(site.api, cells, name)
     with site.journal.read() as session:
         open_move = session.scalar(sa.select(Move.id).where(Move.active_server == server.id))
     new = catalog.find_flavor(site.api, flavor) if flavor else None
-    target = catalog.find_host(site.api, site.cell_databases, host) if host else None
-    source = catalog.find_host(site.api, site.cell_databases, server.host) if server.host else None
     cell_name = catalog.find_cell(site.api, to_cell).name if to_cell else None
+    with _looked_in_others(away):
+        target = catalog.find_host(site.api, cells, host, cell=cell_name or server.cell) if host else None
+    source = catalog.find_host(site.api, cells, server.host, cell=server.cell) if server.host else None
     goes_to = cell_name or (target.cell if target else server.cell)
     disabled = {cell.name for cell in catalog.cells_of(site.api) if cell.disabled}
-    with site.api.read() as api, site.cell_databases[server.cell].read() as cell:
+    with site.api.read() as api, cells[server.cell].read() as cell:
         features = server_features.features(api, cell, server.id)
-        bound_to_cell = copies.barred(cell, server.id) if goes_to != server.cell else ""
+        bound_to_cell = copies.barred(cell, server.id)
     return Facts(
         server=server,
         current=_flavors(site, server)["cur"],
@@ -39,18 +45,44 @@ def of_move(site: Site, name: str, *, flavor: str | None, host: str | None, to_c
         may_use=new is None or catalog.may_use(site.api, new, server.project),
         source=source,
         target=target,
-        up=frozenset(host.name for host in catalog.hosts(site.api, site.cell_databases)) - site.away(),
+        up=frozenset(host.name for host in catalog.hosts(site.api, cells)) - site.away(),
         open_move=open_move[:SHORT] if open_move else None,
         holds_allocation=source is not None and source.node in site.cloud.placement.allocations(server.id).allocations,
         same_host_cold_migrate=bool(server.host) and site.stays_in_place(str(server.host)),
         features=features,
         ports=tuple(site.cloud.network.ports(server.id)),
-        quota_usages=_quota_usages(site, server) if new is not None else (),
+        quota_usages=_quota_usages(site, server, cells) if new is not None else (),
         to_cell=cell_name,
         may_leave_cell=site.conf.cross_cell.allowed,
         cell_disabled=goes_to in disabled,
         bound_to_cell=bound_to_cell,
+        cells_away=away,
+        other_cells=_standing(site, server, cells) if site.conf.cross_cell.allowed else {},
     )
+
+
+@contextlib.contextmanager
+def _looked_in_others(away: Collection[str]) -> Iterator[None]:
+    """Let a name that is unknown be told with the cells that nobody could look in."""
+    try:
+        yield
+    except NotFound as error:
+        if not away:
+            raise
+        raise NotFound(f"{error} (nobody could look in {_named(away)}, whose database does not answer)") from None
+
+
+def _named(cells: Collection[str]) -> str:
+    return ", ".join(f"cell {cell}" for cell in sorted(cells))
+
+
+def _standing(site: Site, server: catalog.Server, answering: Mapping[str, Database]) -> dict[str, str]:
+    """Each cell that the server does not live in, with what it has of it already."""
+    found = dict.fromkeys(site.known_cells.keys() - {server.cell}, "")
+    for name in found.keys() & answering.keys():
+        with answering[name].read() as session:
+            found[name] = copies.standing(session, server.id)
+    return found
 
 
 def of_shelve(site: Site, name: str, *, discard_ephemeral: bool) -> Facts:
@@ -97,7 +129,7 @@ def of_end(site: Parts, move: Move) -> EndFacts:
         destination_gone=destination in away and _is_declared_down(site, destination),
         old=kept.get("old", kept["cur"]),
         current=kept["cur"],
-        quota_usages=_quota_usages(site, server),
+        quota_usages=_quota_usages(site, server, site.cell_databases),
     )
 
 
@@ -105,17 +137,18 @@ def _is_declared_down(site: Parts, host: str) -> bool:
     return catalog.find_host(site.api, site.cell_databases, host).forced_down
 
 
-def _quota_usages(site: Parts, server: catalog.Server) -> tuple[quotas.QuotaUsage, ...]:
+def _quota_usages(site: Parts, server: catalog.Server, cells: Mapping[str, Database]) -> tuple[quotas.QuotaUsage, ...]:
+    """What counts against the server's quotas; as in Nova, only in those cells that answer."""
     defaults = {quotas.CORES: site.conf.quota.cores, quotas.RAM: site.conf.quota.ram}
     with contextlib.ExitStack() as stack:
         api = stack.enter_context(site.api.read())
-        cells = [stack.enter_context(database.read()) for database in site.cell_databases.values()]
-        return tuple(quotas.quota_usages(api, cells, project=server.project, user=server.user, defaults=defaults))
+        sessions = [stack.enter_context(database.read()) for database in cells.values()]
+        return tuple(quotas.quota_usages(api, sessions, project=server.project, user=server.user, defaults=defaults))
 
 
 def _flavors(site: Parts, server: catalog.Server) -> dict[str, catalog.Flavor]:
     """The server's own copies of its flavors, those that there are of ``cur``, ``old`` and ``new``."""
-    with site.cell_databases[server.cell].read() as session:
+    with site.known_cells[server.cell].read() as session:
         text = session.scalar(
             sa.select(InstanceExtra.flavor).where(InstanceExtra.instance_uuid == server.id, InstanceExtra.deleted == 0)
         )

@@ -21,7 +21,7 @@ from droveway.flows.put_back import left as walked
 from droveway.flows.stands import START, WAITS, Power, Side, Stands, Vm
 from droveway.flows.steps.hosts.command import ADOPTED
 from droveway.persistence.journal import attempts, kinds
-from droveway.persistence.journal.moves import GONE
+from droveway.persistence.journal.moves import GONE, PASSED_ON
 from droveway.persistence.journal.states import UNDONE, State
 from droveway.persistence.journal.tables import Move, MoveAttempt, MoveStep
 from droveway.persistence.nova import cell, evacuations, servers
@@ -196,9 +196,9 @@ def _done(rows: Iterable[MoveStep]) -> Iterator[MoveStep]:
         result, run = row.result or {}, (row.flow_uuid, row.step, row.direction)
         if row.step == ADOPTED:
             again = set(known)
-        if row.ended_at is None or row.error is not None or result == GONE or result.get("settled", "done") != "done":
+        if row.ended_at is None or row.error is not None or result.get("settled", "done") != "done":
             continue
-        if run in again:
+        if result in (GONE, PASSED_ON) or run in again:
             continue
         again = set()
         known.add(run)

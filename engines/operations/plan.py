@@ -17,15 +17,16 @@ def plan(site: Site, spec: MoveSpec) -> dict[str, Any]:
     Raises `droveway.errors.Refused` with the rule that forbids the move.
     """
     feasibility = examine(site, spec)
-    facts, chosen = feasibility.facts, feasibility.selection.chosen
-    destination = chosen[0].host
+    facts = feasibility.facts
+    destination = feasibility.selection.chosen[0].host
     storage, reason, moved = site.storage(facts.server.id, str(facts.server.host), destination)
     body: dict[str, Any] = {
         "server": facts.server.name,
         "kind": facts.kind,
         "source": facts.server.host,
+        "cell": facts.cell,
         "destination": destination,
-        "alternates": [each.host for each in chosen[1:]],
+        "alternates": feasibility.places[1:],
         "old_flavor": facts.current.name,
         "new_flavor": (facts.new or facts.current).name,
         "checks": _checks(site, feasibility, destination),

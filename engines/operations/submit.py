@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import getpass
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,8 +25,8 @@ from droveway.persistence.nova import catalog, objects, servers
 from droveway.printable import SHORT
 from droveway.scheduler import candidates, preconditions
 from droveway.scheduler.facts import Facts
-from droveway.scheduler.hosts import host_states
-from droveway.scheduler.requests import MoveRequest, rules
+from droveway.scheduler.hosts import HostState, host_states
+from droveway.scheduler.requests import MoveRequest, place, rules
 from droveway.scheduler.select import Selection
 
 
@@ -53,6 +55,12 @@ class Feasibility:
     graph: Graph
     """By which its move would go."""
 
+    @property
+    def places(self) -> list[str]:
+        """The destination and its alternates, each of another cell with that cell's name."""
+        own = self.facts.server.cell
+        return [place(own, chosen.cell, chosen.host) for chosen in self.selection.chosen]
+
 
 def examine(site: Site, spec: MoveSpec) -> Feasibility:
     """Whether the wish can be met now; raises `droveway.errors.Refused` with the rule that it breaks."""
@@ -62,15 +70,44 @@ def examine(site: Site, spec: MoveSpec) -> Feasibility:
         )
     facts = lab_facts.of_move(site, spec.server, flavor=spec.flavor, host=spec.host, to_cell=spec.to_cell)
     preconditions.check(facts)
-    graph = eligibility.chosen(facts.kind, site.conf.upgrade_levels.worker)
-    return Feasibility(facts, choose(site, facts, graph), graph)
+    graphs, barred = _graphs(site, facts)
+    selection = _schedule(site, facts, graphs, barred)
+    cell = selection.chosen[0].cell
+    return Feasibility(dataclasses.replace(facts, chosen_cell=cell), selection, graphs[cell])
 
 
 def choose(site: Site, facts: Facts, graph: Graph) -> Selection:
-    """The destinations that could take the server now; raises `droveway.errors.Refused` where there is none."""
-    wanted = require_able(site, facts.server.host, graph)
+    """The destinations that could take the server by this graph now; raises `droveway.errors.Refused` for none."""
+    require_able(site, facts.server.host, graph)
+    return _schedule(site, facts, {facts.cell: graph}, {})
+
+
+def _graphs(site: Site, facts: Facts) -> tuple[dict[str, Graph], dict[str, str]]:
+    """The graph that leads into each cell that the server may go to, and why it may not go to the others.
+
+    Raises Refused where the server's host cannot take part in a move within its cell, or into the one that was named.
+    """
+    graphs, barred = {}, {}
+    for cell, why in facts.cells.items():
+        if why:
+            barred[cell] = why
+            continue
+        graph = eligibility.chosen(facts.kind_into(cell), site.conf.upgrade_levels.worker)
+        try:
+            require_able(site, facts.server.host, graph)
+        except Refused as error:
+            if cell in (facts.server.cell, facts.named_cell):
+                raise
+            barred[cell] = str(error)
+        else:
+            graphs[cell] = graph
+    return graphs, barred
+
+
+def _schedule(site: Site, facts: Facts, graphs: Mapping[str, Graph], barred: Mapping[str, str]) -> Selection:
+    cells = {**dict.fromkeys(graphs, ""), **barred}
     try:
-        return candidates.schedule(site.cloud.placement, _states(site, facts, wanted), _request(site, facts))
+        return candidates.schedule(site.cloud.placement, _states(site, facts, graphs), _request(site, facts, cells))
     except StepError as error:
         raise Refused(str(error)) from None
 
@@ -91,7 +128,7 @@ def submit(site: Site, spec: MoveSpec) -> Move:
         old_flavor=facts.current.name,
         new_flavor=(facts.new or facts.current).name,
         target_host=facts.target.name if facts.target else None,
-        to_cell=facts.cell if facts.leaves_cell else None,
+        to_cell=facts.named_cell,
         policy=spec.policy,
         confirm_seconds=seconds,
         keep_seconds=_keep_seconds(site, spec, str(facts.server.host)),
@@ -145,9 +182,9 @@ def store_plan(site: Site, feasibility: Feasibility, body: dict[str, Any]) -> st
     inputs = {
         "flavor": facts.new.id if facts.new else None,
         "host": facts.target.name if facts.target else None,
-        "to_cell": facts.cell if facts.leaves_cell else None,
+        "to_cell": facts.named_cell,
         "source": facts.server.host,
-        "destinations": [chosen.host for chosen in feasibility.selection.chosen],
+        "destinations": feasibility.places,
     }
     with site.journal.write() as session:
         session.add(
@@ -168,7 +205,7 @@ def _planned(site: Site, spec: MoveSpec) -> MoveSpec:
         )
     plan = found[0]
     inputs = plan.body["inputs"]
-    server = catalog.find_server(site.api, site.cell_databases, spec.server)
+    server = catalog.find_server(site.api, catalog.answering(site.known_cells), spec.server)
     same = MoveSpec(
         server=server.id,
         flavor=inputs["flavor"],
@@ -183,11 +220,12 @@ def _planned(site: Site, spec: MoveSpec) -> MoveSpec:
     elsewhere = spec.to_cell not in (None, inputs.get("to_cell"))
     if plan.server != server.id or elsewhere or given not in ((None, None), (inputs["flavor"], inputs["host"])):
         raise Refused(f"plan {plan.id[:SHORT]} was made for another request: make a plan for this one")
-    now = [chosen.host for chosen in examine(site, same).selection.chosen]
-    if server.host != inputs["source"] or now != inputs["destinations"]:
+    now = examine(site, same)
+    if (server.host, now.facts.kind, now.places) != (inputs["source"], plan.body["kind"], inputs["destinations"]):
         raise Refused(
             f"plan {plan.id[:SHORT]} no longer holds: it went from {inputs['source']} to "
-            f"{', '.join(inputs['destinations'])} and would now go from {server.host} to {', '.join(now)}; plan it anew"
+            f"{', '.join(inputs['destinations'])} and would now go from {server.host} to {', '.join(now.places)}; plan "
+            "it anew"
         )
     return same
 
@@ -209,17 +247,22 @@ def require_able(site: Site, source: str | None, graph: Graph) -> frozenset[str]
     return wanted
 
 
-def _states(site: Site, facts: Facts, wanted: frozenset[str]) -> list[Any]:
+def _states(site: Site, facts: Facts, graphs: Mapping[str, Graph]) -> list[HostState]:
+    pinned = site.conf.upgrade_levels.worker
     with site.journal.read() as session:
-        ineligible = eligibility.ineligible(session, wanted)
+        # One answer a kind: most of what is asked for is asked of any host.
+        of_kind = {
+            graph.kind: eligibility.ineligible(session, eligibility.needed(pinned, graph)) for graph in graphs.values()
+        }
     with contextlib.ExitStack() as stack:
         api = stack.enter_context(site.api.read())
-        cells = {name: stack.enter_context(database.read()) for name, database in site.cell_databases.items()}
-        return host_states(api, cells, facts.up, ineligible)
+        cells = {name: stack.enter_context(database.read()) for name, database in site.known_cells.items()}
+        ineligible = {cell: of_kind[graph.kind] for cell, graph in graphs.items()}
+        return host_states(api, cells, facts.up, ineligible, home=facts.server.cell)
 
 
-def _request(site: Site, facts: Facts) -> MoveRequest:
-    with site.api.read() as api, site.cell_databases[facts.server.cell].read() as cell:
+def _request(site: Site, facts: Facts, cells: Mapping[str, str]) -> MoveRequest:
+    with site.api.read() as api, site.known_cells[facts.server.cell].read() as cell:
         spec = servers.request_spec(api, facts.server.id).spec
         # A migration keeps the server's own flavor, which may be on offer no more.
         own = servers.flavors(servers.extra_row(cell, facts.server.id))["cur"]
@@ -233,7 +276,7 @@ def _request(site: Site, facts: Facts) -> MoveRequest:
         flavor=flavor,
         request_spec=objects.decode(spec),
         source_cell=facts.server.cell,
-        target_cell=facts.cell,
+        cells=cells,
         source_host=facts.server.host or "",
         boot_from_volume=facts.server.boots_from_volume,
         target_host=facts.target.name if facts.target else None,

@@ -53,17 +53,21 @@ class Installation:
         return self._database("api_database")
 
     @functools.cached_property
-    def cell_databases(self) -> dict[str, Database]:
-        """Nova's cell databases that hosts belong to, by the cells' names."""
+    def known_cells(self) -> dict[str, Database]:
+        """Nova's cell databases that hosts belong to, by the cells' names, whether they answer or not."""
         columns = CellMapping.uuid, CellMapping.name, CellMapping.database_connection
         with self.api.read() as session:
             mappings = session.execute(sa.select(*columns).where(CellMapping.uuid != CELL0)).all()
         default = self.conf.database.connection
         urls = {mapping.name or mapping.uuid: str(mapping.database_connection) for mapping in mappings}
-        found = {name: Database(cell_url(url, default, name)) for name, url in urls.items()}
-        for name, database in found.items():
+        return {name: Database(cell_url(url, default, name)) for name, url in urls.items()}
+
+    @functools.cached_property
+    def cell_databases(self) -> dict[str, Database]:
+        """The same; raises `droveway.persistence.database.DatabaseUnusable` where one does not answer."""
+        for name, database in self.known_cells.items():
             database.require(f"of cell {name}")
-        return found
+        return self.known_cells
 
     @functools.cached_property
     def cells(self) -> Cells:
@@ -81,7 +85,7 @@ class Installation:
 
     def away(self) -> frozenset[str]:
         """Those without a worker as conductors last saw them; none while no conductor is up to see it."""
-        hosts = [host.name for host in catalog.hosts(self.api, self.cell_databases)]
+        hosts = [host.name for host in catalog.hosts(self.api, catalog.answering(self.known_cells))]
         with self.journal.read() as session:
             return daemons.known_workers(session).away(hosts)
 
@@ -112,7 +116,7 @@ class Installation:
 
     def stays_in_place(self, host: str) -> bool:
         """Whether the host's provider has the trait of that."""
-        node = catalog.find_host(self.api, self.cell_databases, host).node
+        node = catalog.find_host(self.api, catalog.answering(self.known_cells), host).node
         return SAME_HOST_TRAIT in self.cloud.placement.provider_traits(node)
 
     def wait_until(self, at_rest: Callable[[], bool]) -> bool:
@@ -136,7 +140,8 @@ class Installation:
     def close(self) -> None:
         """Give back every connection."""
         opened = [self.__dict__.pop(name, None) for name in ("journal", "api")]
-        opened += self.__dict__.pop("cell_databases", {}).values()
+        opened += self.__dict__.pop("known_cells", {}).values()
+        self.__dict__.pop("cell_databases", None)
         for database in opened:
             if database is not None:
                 database.close()

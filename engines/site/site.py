@@ -37,6 +37,10 @@ class Parts(Protocol):
         """Nova's cell databases, by the cells' names."""
 
     @property
+    def known_cells(self) -> Mapping[str, Database]:
+        """The same, whether they answer or not; asking for ``cell_databases`` may raise where one does not."""
+
+    @property
     def cells(self) -> Cells:
         """Access to the cell databases behind the fence."""
 

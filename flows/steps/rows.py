@@ -156,8 +156,8 @@ def lives_on(ctx: Context, host: str) -> bool:
 
 
 def request_id(ctx: Context) -> str:
-    """The request that the flow's action row carries: one for each flow, as each was asked for on its own."""
-    return f"req-{ctx.run.flow_uuid}"
+    """The request that the flow's action row carries: one for each flow that was asked for on its own."""
+    return f"req-{ctx.run.asked_as}"
 
 
 def begin_action(rows: Rows, record: Before, name: str) -> None:

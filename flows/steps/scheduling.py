@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping
 from typing import Any
 
+import sqlalchemy as sa
 from sqlalchemy import orm
 
 from droveway.errors import DestinationFault
 from droveway.flows.before import before
-from droveway.flows.run import Context
+from droveway.flows.other_graph import across, offered
+from droveway.flows.run import Context, OtherGraph
 from droveway.flows.stands import NOTHING
 from droveway.flows.step import Step
 from droveway.flows.steps import overtaken
 from droveway.flows.steps.rows import compute_node
+from droveway.persistence.database import absence
 from droveway.persistence.journal import attempts, kinds
-from droveway.persistence.nova import objects
+from droveway.persistence.nova import copies, objects
 from droveway.scheduler.candidates import schedule
 from droveway.scheduler.filters import rejection
 from droveway.scheduler.hosts import HostState, host_states
@@ -43,8 +47,24 @@ class ChooseDestinations(Step):
                 return self.passed_by(ctx)
             if ctx.run.cloud.placement.allocations(ctx.move.id).allocations:
                 overtaken.require_record(ctx, lost="the destination that it had chosen")
-        request = _request(ctx)
-        return schedule(ctx.run.cloud.placement, _states(ctx, request), request).as_dict()
+        if (left := self._left(ctx)) is not None:
+            return left
+        others = _other_graph(ctx)
+        request = _request(ctx, _cells(ctx, others))
+        found = schedule(ctx.run.cloud.placement, _states(ctx, request, others), request).as_dict()
+        return found | _offered(ctx, found["chosen"], first=1)
+
+    def _left(self, ctx: Context) -> dict[str, Any] | None:
+        """What the flow for which this one goes on has left of its choice; None for the move's first flow."""
+        made = (
+            run.result
+            for run in reversed(ctx.run.step_runs())
+            if (run.step, run.direction) == (ctx.step, ctx.direction) and run.flow_uuid != ctx.run.flow_uuid
+        )
+        found = next((result for result in made if result), None)
+        if found is None:
+            return None
+        return found | _offered(ctx, [*found["chosen"], *found.get("later", ())], first=ctx.move.attempt + 1)
 
     def passed_by(self, ctx: Context) -> dict[str, Any]:
         """Name the destinations that were tried, of which the last is the ``first`` to be tried now."""
@@ -56,18 +76,26 @@ class ChooseDestinations(Step):
         return {**Selection(tried, {}).as_dict(), "first": ctx.move.attempt}
 
 
+def _offered(ctx: Context, ranked: list[dict[str, Any]], *, first: int) -> dict[str, Any]:
+    crosses = kinds.of(ctx.run.kind).crosses_cells
+    return offered(ranked, first, own=ctx.move.source_cell, crosses=crosses)
+
+
 def check_group(ctx: Context, session: orm.Session) -> None:
     """Raise DestinationFault when by now the server's group forbids the destination.
 
     ``session`` is the cell transaction that will name the destination in the server's rows: its lock lets moves to one
     host pass one after the other, and behind it is read what the earlier ones have committed.
     """
-    request, host = _request(ctx), ctx.destination.host
+    place = (ctx.destination.cell, host := ctx.destination.host)
+    request = _request(ctx, {ctx.destination.cell: ""})
     if request.group is None:
         return
     compute_node(session, host, lock=True)
     states = _states(ctx, request)
-    why = next((rejection(request, each, states, late=True) for each in states if each.host == host), None)
+    why = next(
+        (rejection(request, each, states, late=True) for each in states if (each.cell, each.host) == place), None
+    )
     if why is not None:
         raise DestinationFault(
             f"host {host} cannot take {ctx.move.server_name} any more: {why.reason} ({why.filter})",
@@ -76,7 +104,7 @@ def check_group(ctx: Context, session: orm.Session) -> None:
         )
 
 
-def _request(ctx: Context) -> MoveRequest:
+def _request(ctx: Context, cells: Mapping[str, str]) -> MoveRequest:
     run, record = ctx.run, before(ctx.move)
     return MoveRequest(
         server=ctx.move.server,
@@ -85,7 +113,7 @@ def _request(ctx: Context) -> MoveRequest:
         flavor=objects.flavor_data(record.new_flavor),
         request_spec=objects.decode(record.request_spec),
         source_cell=ctx.move.source_cell,
-        target_cell=_target_cell(ctx),
+        cells=cells,
         source_host=ctx.move.source_host,
         boot_from_volume=record.boot_from_volume,
         target_host=ctx.move.target_host,
@@ -95,10 +123,45 @@ def _request(ctx: Context) -> MoveRequest:
     )
 
 
-def _target_cell(ctx: Context) -> str:
-    """Name the cell that the move was asked to lead to."""
-    crosses = kinds.of(ctx.move.kind).crosses_cells
-    return (ctx.move.dest_cell if crosses else None) or ctx.move.source_cell
+def _other_graph(ctx: Context) -> OtherGraph | None:
+    """The graph that takes the alternates which this one cannot; None where the move keeps to this one.
+
+    It does where somebody named a cell or a host, or servers may not leave their cell.
+    """
+    kind = across(ctx.run.kind)
+    if kind is None or not ctx.run.options.cross_cell or ctx.move.dest_cell or ctx.move.target_host:
+        return None
+    return ctx.run.graph_of(kind)
+
+
+def _cells(ctx: Context, others: OtherGraph | None) -> dict[str, str]:
+    """The cells that the move may lead to, each with why it cannot after all; empty when it can.
+
+    Those are all, or those of its own graph: the server's, or the one that was asked for, or every other one.
+    """
+    cells, source = ctx.run.cells, ctx.move.source_cell
+    crosses = kinds.of(ctx.run.kind).crosses_cells
+    found = {source: others.lacking if others is not None and crosses else ""}
+    if not crosses and others is None:
+        return found
+    with cells.database(source).read() as session:
+        bound = copies.barred(session, ctx.move.server)
+    if not crosses and others is not None:
+        bound = others.lacking or bound
+    named = [ctx.move.dest_cell] if ctx.move.dest_cell else [name for name in cells.names() if name != source]
+    away = {name: bound or _standing(ctx, name) for name in named}
+    return found | away if others is not None else away
+
+
+def _standing(ctx: Context, cell: str) -> str:
+    """What another cell has of the server already; nothing of one that does not answer, whose hosts are left out."""
+    try:
+        with ctx.run.cells.database(cell).read() as session:
+            return copies.standing(session, ctx.move.server)
+    except sa.exc.DBAPIError as error:
+        if absence(error) is None:
+            raise
+        return ""
 
 
 def _allow_same_host(ctx: Context) -> bool:
@@ -109,10 +172,14 @@ def _allow_same_host(ctx: Context) -> bool:
     return worker is not None and worker.same_host_cold_migrate
 
 
-def _states(ctx: Context, request: MoveRequest) -> list[HostState]:
+def _states(ctx: Context, request: MoveRequest, others: OtherGraph | None = None) -> list[HostState]:
     """What the databases say of the hosts by now, and of the server's own group on them: there may be thousands."""
     run, groups = ctx.run, [request.group.uuid] if request.group is not None else []
     with contextlib.ExitStack() as stack:
         api = stack.enter_context(run.api.read())
         cells = {name: stack.enter_context(run.cells.database(name).read()) for name in run.cells.names()}
-        return host_states(api, cells, set(run.workers()), run.ineligible(), groups)
+        ineligible = dict.fromkeys(cells, run.ineligible())
+        if others is not None:
+            crosses = kinds.of(run.kind).crosses_cells
+            ineligible |= {name: others.ineligible for name in cells if (name == ctx.move.source_cell) == crosses}
+        return host_states(api, cells, set(run.workers()), ineligible, groups, home=ctx.move.source_cell)

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy import exc, orm
 
 from droveway.errors import Conflict, Evacuated, NotFound, Refused, ServerDeleted
-from droveway.persistence.database import database_time
+from droveway.persistence.database import Executor, database_time
 from droveway.persistence.journal import debts, kinds
 from droveway.persistence.journal.policies import AUTO, DEADLINE, MANUAL
 from droveway.persistence.journal.states import ENDED, State, check_transition
@@ -38,12 +38,18 @@ NEWEST_FLOW: Final = (
 """The flow of a ``move`` that was filed last."""
 
 _FLOW: Final = sa.select(MoveFlow).where(MoveFlow.uuid == sa.bindparam("flow"))
+_FOLLOWING: Final = sa.select(MoveFlow).where(
+    MoveFlow.move_id == sa.bindparam("move"), MoveFlow.uuid != sa.bindparam("flow"), MoveFlow.ended_at.is_(None)
+)
 _ENDED_FLOWS: Final = sa.select(MoveFlow.uuid).where(
     MoveFlow.move_id == sa.bindparam("move"), MoveFlow.ended_at.is_not(None)
 )
 OPEN: Final = (
     sa.select(Move).where(Move.state.not_in([state.value for state in ENDED])).order_by(Move.created_at, Move.id)
 )
+
+PASSED_ON: Final = {"graph": "passed on"}
+"""The result of an undo that did nothing, since another flow goes on with what its step did."""
 
 BY_NOVA: Final = {"outcome": "nova"}
 """The same of a step that found its flow's end in the rows already, since Nova or a user had brought it there."""
@@ -80,7 +86,7 @@ class Request:
     new_flavor: str
     target_host: str | None = None
     to_cell: str | None = None
-    """The cell that it leads into, of a move that leaves its own."""
+    """The cell that was asked for, by its name or by a host's; its own too."""
     policy: str = DEADLINE
     confirm_seconds: int = 86400
     keep_seconds: int = 0
@@ -271,10 +277,45 @@ def beside(
     )
 
 
+def following(connection: Executor, move_id: str, flow_uuid: str) -> bool:
+    """Tell whether the journal names a flow that goes on for this one, once this has ended."""
+    return connection.execute(_FOLLOWING, {"move": move_id, "flow": flow_uuid}).first() is not None
+
+
+def name_following(session: orm.Session, move_id: str, flow_uuid: str, graph: FlowRef) -> None:
+    """Name the graph by which the move goes on once this flow has ended; repeated: the same."""
+    move = get(session, move_id, lock=True)
+    if not following(session, move_id, flow_uuid):
+        _file_flow(session, move, graph, database_time(session))
+
+
+def take_other_graph(session: orm.Session, move: Move, graph: FlowRef) -> None:
+    """Let the move of an open flow go on by this graph, as `name_following` and `end_flow` do together."""
+    flow = flow_of(session, move.flow_uuid or "")
+    name_following(session, move.id, flow.uuid, graph)
+    flow.ended_at, flow.outcome = database_time(session), "undone"
+    _pass_on(session, move, flow)
+
+
+def _pass_on(session: orm.Session, move: Move, ended: MoveFlow) -> bool:
+    """Let the flow that goes on for one that ended be the move's, if there is one; whether there is.
+
+    Its server, its migration and its history stay what they are.
+    """
+    flow = session.scalar(_FOLLOWING, {"move": move.id, "flow": ended.uuid})
+    if flow is None:
+        return False
+    move.kind, move.flow_uuid = flow.kind, flow.uuid
+    move.step, move.step_number, move.updated_at = None, 0, database_time(session)
+    session.flush()
+    return True
+
+
 def end_flow(session: orm.Session, move_id: str, flow_uuid: str, *, done: bool) -> None:
     """The flow ended (``done``) or was wholly undone: set the move's next state in the caller's transaction.
 
-    Repeated for a flow that has ended: nothing.  The reason of an undone flow is its first failed step's error.
+    Repeated for a flow that has ended: nothing.  The reason of an undone flow is its first failed step's error.  Where
+    the journal names a flow that goes on for this one, that is the move's from now on, and its state stays.
     """
     flow = flow_of(session, flow_uuid)
     if flow.ended_at is not None:
@@ -284,6 +325,8 @@ def end_flow(session: orm.Session, move_id: str, flow_uuid: str, *, done: bool) 
     flow.ended_at = now
     flow.outcome = "done" if done else "undone"
     session.flush()
+    if _pass_on(session, move, flow):
+        return
     failed = None if done else failure(session, flow_uuid)
     error = failed.error if failed is not None else None
     state = _state_after(session, flow.kind, move, error, done=done)
@@ -359,6 +402,12 @@ def leave(session: orm.Session, move_id: str, code: str, message: str) -> None:
 
 
 def _add_flow(session: orm.Session, move: Move, flow: FlowRef, now: dt.datetime) -> str:
+    move.flow_uuid = _file_flow(session, move, flow, now)
+    session.flush()
+    return move.flow_uuid
+
+
+def _file_flow(session: orm.Session, move: Move, flow: FlowRef, now: dt.datetime) -> str:
     flow_uuid = str(uuid.uuid4())
     session.add(
         MoveFlow(
@@ -370,7 +419,6 @@ def _add_flow(session: orm.Session, move: Move, flow: FlowRef, now: dt.datetime)
             created_at=now,
         )
     )
-    move.flow_uuid = flow_uuid
     session.flush()
     return flow_uuid
 

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 import sqlalchemy as sa
 
 from droveway.errors import NotFound, Refused
-from droveway.persistence.database import Database
+from droveway.persistence.database import Database, absence
 from droveway.persistence.nova.vm_states import api_status
 from droveway.printable import SHORT
 
@@ -118,6 +118,7 @@ _ALL_MAPPINGS: Final = sa.text(_MAPPINGS.format(which=""))
 _MAPPINGS_OF: Final = sa.text(_MAPPINGS.format(which=" WHERE m.instance_uuid IN :servers")).bindparams(
     sa.bindparam("servers", expanding=True)
 )
+_ASK: Final = sa.text("SELECT 1 FROM instances WHERE id = 0")
 _HOSTS: Final = sa.text(
     "SELECT n.host, n.uuid, n.vcpus, n.vcpus_used, n.memory_mb, n.memory_mb_used, n.local_gb, n.local_gb_used,"
     " n.running_vms, n.hypervisor_type, s.disabled, s.disabled_reason, s.forced_down"
@@ -143,6 +144,21 @@ _ACCESS: Final = sa.text(
     " AS given FROM flavors f WHERE f.flavorid = :flavor"
 )
 _EXTRA_SPECS: Final = sa.text("SELECT e.flavor_id, e.key, e.value FROM flavor_extra_specs e ORDER BY e.key")
+
+
+def answering(cells: Mapping[str, Database]) -> dict[str, Database]:
+    """Those of the cells whose databases answer now."""
+    found = {}
+    for name, database in cells.items():
+        try:
+            with database.reading() as connection:
+                connection.execute(_ASK)
+        except sa.exc.DBAPIError as error:
+            if absence(error) is None:
+                raise
+        else:
+            found[name] = database
+    return found
 
 
 def servers(api: Database, cells: Mapping[str, Database]) -> list[Server]:
@@ -187,11 +203,11 @@ def racks(api: Database, key: str) -> dict[str, frozenset[str]]:
     return found
 
 
-def find_host(api: Database, cells: Mapping[str, Database], name: str) -> Host:
-    """The host by its name; raises NotFound."""
-    for host in hosts(api, cells):
-        if host.name == name:
-            return host
+def find_host(api: Database, cells: Mapping[str, Database], name: str, *, cell: str | None = None) -> Host:
+    """The host by its name, the one in the ``cell`` where two cells have one; raises NotFound."""
+    named = [host for host in hosts(api, cells) if host.name == name]
+    if named:
+        return next((host for host in named if host.cell == cell), named[0])
     raise NotFound(f"host {name} is unknown: droveway host list shows the hosts")
 
 

@@ -104,6 +104,10 @@ _ATTACH: Final = (
     .values(attachment_id=sa.bindparam("attachment"), connection_info=sa.bindparam("connection"))
 )
 
+_STANDING: Final = sa.select(_INSTANCES.c.hidden, _INSTANCES.c.deleted, _INSTANCES.c.created_at).where(
+    of_server(_INSTANCES)
+)
+
 _BARRING: Final = tuple(_TABLES[entry.table] for entry in copied_tables.MUST_BE_EMPTY)
 _HAS: Final = {
     "pci_devices": "PCI devices of its host",
@@ -219,6 +223,17 @@ def barred(session: orm.Session, server: str) -> str:
     if not has:
         return ""
     return f"server {server} has {' and '.join(has)}, which exist only in its own cell: it cannot cross to another one"
+
+
+def standing(session: orm.Session, server: str) -> str:
+    """What a cell that the server is not mapped to has of it, in words; empty for nothing."""
+    _flush(session)
+    row = session.connection().execute(_STANDING, {"server": server}).first()
+    if row is None:
+        return ""
+    what = "soft-deleted" if row.deleted else "hidden" if row.hidden else "visible"
+    since = f" since {row.created_at:%Y-%m-%d %H:%M}" if row.created_at is not None else ""
+    return f"it has rows of server {server}{since} already, {what}: droveway audit says what they are and how they go"
 
 
 def _flush(session: orm.Session) -> None:

@@ -308,19 +308,19 @@ def test_a_delete_while_it_waits_leaves_nothing_in_either_cell(lab: Stage) -> No
 
 
 def test_rows_of_another_copy_in_the_way_are_told_and_left_alone(lab: Stage) -> None:
-    before = lab.standing("idle")
-    write(
-        lab,
-        "cell2",
-        "INSERT INTO instances (uuid, display_name, hidden, deleted) VALUES (?, 'strange', 0, 0)",
-        lab.id_of("idle"),
-    )
-    lab.cli("server", "migrate", "idle", "--to-cell", "cell2", code=3)
+    def insert() -> None:
+        strange = "INSERT INTO instances (uuid, display_name, hidden, deleted) VALUES (?, 'strange', 0, 0)"
+        write(lab, "cell2", strange, server)
+
+    before, server = lab.standing("idle"), lab.id_of("idle")
+    with lab.running(probe=once("claim", "after", insert)):
+        lab.cli("server", "migrate", "idle", "--to-cell", "cell2", "--wait", code=3)
     move = lab.move("idle")
     assert (move.state, move.error_code) == ("failed", "second-copy")
     assert "cell cell2 has rows of server idle already, visible" in str(move.error)
     assert lab.standing("idle") == before
     assert [row["display_name"] for row in rows(lab, "cell2", "idle")["instances"]] == ["strange"]
+    assert "rows of server" in lab.refused("server", "migrate", "idle", "--to-cell", "cell2")
 
 
 @pytest.mark.parametrize(

@@ -99,8 +99,12 @@ def test_the_server_lives_in_the_other_cell_alone(lab: Stage, server: str) -> No
     assert {name for name in after if after[name] != before[name]} <= CHANGED
     told = {name: after[name] for name in ("vm_state", "task_state", "power_state", "host", "launched_on", "hidden")}
     assert told == {
-        "vm_state": "active", "task_state": None, "power_state": 1,
-        "host": "host2", "launched_on": "host2", "hidden": 0,
+        "vm_state": "active",
+        "task_state": None,
+        "power_state": 1,
+        "host": "host2",
+        "launched_on": "host2",
+        "hidden": 0,
     }
     # Neither the move's marks nor what told that it was shelved.
     assert metadata(lab, "cell2", server) == {key: known[key] for key in known if key not in SHELVED_KEYS}

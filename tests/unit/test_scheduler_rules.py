@@ -11,6 +11,7 @@ from support.rigs.scheduling import GROUP, group, names, offer, packed, request,
 from droveway.clients.embedded.placement import embedded_placement
 from droveway.clients.placement import Placement
 from droveway.conf import settings
+from droveway.conf.scheduler import WEIGHED
 from droveway.errors import StepError
 from droveway.scheduler.candidates import schedule
 from droveway.scheduler.filters import Rejection, rejection
@@ -158,7 +159,10 @@ def test_the_rules_are_those_of_the_configuration(tmp_path: Path) -> None:
     path.write_text("[scheduler]\ncpu_weight_multiplier = -2.5\nenable_isolated_aggregate_filtering = true\n")
     found = rules(settings.load(path).scheduler)
     assert found.isolated_aggregates
-    assert found.multipliers == {f"{name}_weight_multiplier": -2.5 if name == "cpu" else 1.0 for name in WEIGHERS}
+    assert found.multipliers == {
+        f"{name}_weight_multiplier": -2.5 if name == "cpu" else WEIGHED[name][1] for name in WEIGHERS
+    }
+    assert found.multipliers["cross_cell_move_weight_multiplier"] == 1000000.0
 
 
 # What Placement did not offer.

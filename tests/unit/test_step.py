@@ -51,6 +51,9 @@ class FakeRun:
     def evacuated(self, ctx: Any) -> str:
         return ""
 
+    def is_passed_on(self) -> bool:
+        return False
+
     def went_back(self, step: str) -> bool:
         return False
 

@@ -47,9 +47,14 @@ class StepTask(task.Task):
         """TaskFlow's entry."""
         return self._step.execute(**inputs)
 
-    def revert(self, result: Any, flow_failures: Any, **inputs: Any) -> None:  # noqa: ARG002 - TaskFlow's signature
+    def revert(
+        self,
+        result: Any,
+        flow_failures: Any,  # noqa: ARG002 - TaskFlow's signature
+        **inputs: Any,
+    ) -> dict[str, Any] | None:
         """TaskFlow's entry."""
-        self._step.revert(result, **inputs)
+        return self._step.revert(result, **inputs)
 
 
 class AlternateRetry(retry.Retry):

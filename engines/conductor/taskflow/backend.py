@@ -298,6 +298,8 @@ class FlowBackend:
         rows = (self._stored | self._waiting).values()
         if any(row["intention"] == states.RETRY for row in rows):
             return {}
+        if moves.following(connection, self._history.move_id, self._history.flow_uuid):
+            return {}
         with orm.Session(connection) as session:
             move = session.get_one(Move, self._history.move_id)
             moves.change_state(session, move, State.UNDOING)
@@ -321,7 +323,6 @@ def _outcome(atom_detail: Any) -> dict[str, Any]:
         return {"error": details.error_of(atom_detail.failure)}
     if atom_detail.state == states.REVERT_FAILURE:
         return {"error": details.error_of(atom_detail.revert_failure)}
-    if atom_detail.state == states.REVERTED:
-        return {}
-    result = atom_detail.last_results
+    undone = atom_detail.state == states.REVERTED
+    result = atom_detail.revert_results if undone else atom_detail.last_results
     return {"result": result if isinstance(result, dict) else None}

@@ -166,7 +166,7 @@ class Accept(Step):
     def undo_evacuated(self, ctx: Context) -> None:
         """The rows are Nova's; the move's own migration and traces are not, and its action ends with Error."""
         run = ctx.run
-        leaving.close_rows(run.cells, ctx.cell, run.cloud.placement, ctx.move, run.flow_uuid, run.epoch)
+        leaving.close_rows(run.cells, ctx.cell, run.cloud.placement, ctx.move, run.asked_as, run.epoch)
 
 
 def require_ports(ctx: Context, record: Before) -> None:
@@ -283,7 +283,7 @@ class RecordDestination(Step):
 def name_destination(ctx: Context, rows: Rows, named: Named) -> None:
     """Write the dest columns, flavor.new, old_vm_state and the migration context."""
     record, chosen = before(ctx.move), ctx.destination
-    migration, earlier = rows.migration, _earlier(ctx)
+    migration, earlier = rows.migration, _earlier(ctx, rows)
     compare_and_swap(
         rows.session,
         migration,
@@ -305,12 +305,11 @@ def name_destination(ctx: Context, rows: Rows, named: Named) -> None:
     servers.set_system_metadata(rows.session, ctx.move.server, "old_vm_state", record.vm_state)
 
 
-def _earlier(ctx: Context) -> dict[str, OneOf]:
-    """What the dest columns may hold: nothing, or an alternate that was tried before."""
+def _earlier(ctx: Context, rows: Rows) -> dict[str, OneOf]:
+    """What the dest columns may hold: nothing, or an alternate that was tried before, with its number in this cell."""
     with ctx.run.journal.read() as session:
         tried = session.execute(_TRIED, {"move": ctx.move.id}).all()
-    with ctx.run.cells.database(ctx.destination.cell).read() as session:
-        known = tuple(session.scalars(_NODES, {"hosts": [row.host for row in tried]}))
+    known = tuple(rows.session.scalars(_NODES, {"hosts": [row.host for row in tried]}))
     return {
         "host": OneOf((None, *(row.host for row in tried))),
         "node": OneOf((None, *(row.node for row in tried))),

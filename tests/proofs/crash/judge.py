@@ -147,6 +147,7 @@ def _confirm_open(lab: Lab) -> None:
 def _request(lab: Lab, kind: str, server: str) -> moves.Request:
     """The move of the only server: a resize to the lab's largest flavor, or a cold migrate."""
     cell, instance = _find(lab, server)
+    others = [name for name in lab.cells.names() if name != cell]
     with lab.cells.database(cell).read() as session:
         flavor = objects.flavor_data(rows.flavors(rows.extra_row(session, instance.uuid))["cur"])["name"]
     with lab.api.read() as session:
@@ -158,7 +159,8 @@ def _request(lab: Lab, kind: str, server: str) -> moves.Request:
         cell=cell,
         host=instance.host or "",
         old_flavor=flavor,
-        to_cell=next(name for name in lab.cells.names() if name != cell) if kinds.of(kind).crosses_cells else None,
+        # Among several the scheduler chooses.
+        to_cell=others[0] if kinds.of(kind).crosses_cells and len(others) == 1 else None,
         new_flavor=largest.name if kinds.of(kind).changes_flavor else flavor,
         keep_seconds=lab.conf.confirm.keep_source,
     )

@@ -11,6 +11,7 @@ from droveway.persistence.journal import kinds
 _APART: Final = "{host1: {}, host2: {}, host3: {}}"
 _ONE: Final = "{host1: {same_host_cold_migrate: true}}"
 _CELLS: Final = "{cell1: {hosts: {host1: {}, host4: {}}}, cell2: {hosts: {host2: {}, host3: {}}}}"
+_THREE: Final = "{cell1: {hosts: {host1: {}}}, cell2: {hosts: {host2: {}}}, cell3: {hosts: {host3: {}}}}"
 _SHARED: Final = "{host1: {shared: nfs1}, host2: {shared: nfs1}, host3: {shared: nfs1}}"
 _IMAGE: Final = "image: base, ports: [{}], volumes: [{size_gb: 1}]"
 _VOLUME: Final = "ports: [{}], volumes: [{size_gb: 1, boot: true}, {size_gb: 1}]"
@@ -31,11 +32,15 @@ _PARTS: Final = {
     "two-cells": (_CELLS, _IMAGE),
     "two-cells-stopped": (_CELLS, f"state: stopped, {_MANY}"),
     "two-cells-on-volume": (_CELLS, _VOLUME),
+    "three-cells": (_THREE, _IMAGE),
 }
 """The hosts, and the server; on the one host every move stays where its server is."""
 
 BETWEEN: Final = ("two-cells", "two-cells-stopped", "two-cells-on-volume")
 """The clouds in which moves lead into another cell: they run the kinds of flow that do, and no others."""
+
+SAMPLED: Final = ("three-cells",)
+"""The clouds in which a move's alternates are in several other cells: they are sampled, and on no page."""
 
 SHELVING: Final = ("shelved", "shelved-on-volume", "shelved-two-cells", "shelved-on-volume-two-cells")
 """The clouds in which servers are shelved, unshelved, and deleted while they are shelved.
@@ -43,10 +48,10 @@ SHELVING: Final = ("shelved", "shelved-on-volume", "shelved-two-cells", "shelved
 Those of two cells run the kinds of flow that lead a shelved server into another cell, and no others.
 """
 
-CLOUDS: Final = tuple(name for name in _PARTS if name not in (*BETWEEN, *SHELVING))
+CLOUDS: Final = tuple(name for name in _PARTS if name not in (*BETWEEN, *SAMPLED, *SHELVING))
 """The clouds of one cell in which servers move from host to host."""
 
-ALL: Final = (*CLOUDS, *SHELVING, *BETWEEN)
+ALL: Final = (*CLOUDS, *SHELVING, *BETWEEN, *SAMPLED)
 
 _TEXT: Final = """
 hypervisor: sandbox
@@ -66,7 +71,7 @@ servers:
 def spec(name: str) -> cloud.Cloud:
     """The cloud of this name."""
     hosts, server = _PARTS[name]
-    between = hosts is _CELLS
+    between = hosts in (_CELLS, _THREE)
     cells = hosts if between else f"{{cell1: {{hosts: {hosts}}}}}"
     text = _TEXT.replace("CELLS", cells).replace("CROSS", str(between).lower()).replace("SERVER", server)
     text = text.replace("FLAVOR", "" if "flavor:" in server else "flavor: small, ")
@@ -79,4 +84,6 @@ def kinds_in(name: str) -> list[str]:
     if name in SHELVING:
         shelving = [kind for kind in records if kind.deletes or not kind.has_migration]
         return [kind.name for kind in shelving if kind.crosses_cells == (_PARTS[name][0] is _CELLS)]
-    return [kind.name for kind in records if kind.has_migration and kind.crosses_cells == (name in BETWEEN)]
+    return [
+        kind.name for kind in records if kind.has_migration and kind.crosses_cells == (name in (*BETWEEN, *SAMPLED))
+    ]

@@ -37,7 +37,7 @@ def request(
         "name": "web",
         "kind": "migrate",
         "source_cell": "cell1",
-        "target_cell": "cell1",
+        "cells": {"cell1": ""},
         "source_host": "host1",
         "boot_from_volume": False,
     }

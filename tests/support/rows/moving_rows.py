@@ -86,6 +86,7 @@ class Moving:
 
     def __init__(self, folder: Path, kind: str = "migrate") -> None:
         self.kind, self.move_id, self.flow_uuid, self.epoch = kind, MOVE, FLOW, EPOCH
+        self.asked_as = self.flow_uuid
         self.version: int | None = None
         """The version of the flow's graph; None for the newest."""
         self.journal = _made(folder, "journal", journal.JournalBase.metadata)
