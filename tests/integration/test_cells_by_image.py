@@ -15,8 +15,10 @@ from typing import Any
 import pytest
 from support.labs.operations import Stage, stage
 
+from droveway.clients.embedded import image as embedded
 from droveway.clients.image import Images
 from droveway.errors import StepError
+from droveway.flows.steps import moved_images
 from droveway.lab import operations
 
 CLOUD = """
@@ -45,12 +47,16 @@ def fixture_lab(tmp_path: Path) -> Iterator[Stage]:
         yield made
 
 
-def images(lab: Stage, name: str) -> list[str]:
+def left_of(lab: Stage, server: str) -> list[str]:
     """The ids of the images that were made of the server; no file is there of an image that is not."""
     with contextlib.closing(sqlite3.connect(lab.root / "services.sqlite")) as connection:
         rows = dict(connection.execute("SELECT id, properties FROM images"))
     assert {path.name for path in (lab.root / "images").iterdir()} <= rows.keys()
-    return [image for image, properties in rows.items() if lab.id_of(name) in properties]
+    return [image for image, properties in rows.items() if server in properties]
+
+
+def images(lab: Stage, name: str) -> list[str]:
+    return left_of(lab, lab.id_of(name))
 
 
 def result(lab: Stage, step: str, name: str, direction: str = "execute") -> dict[str, Any]:
@@ -121,12 +127,19 @@ def test_images_are_kept_until_the_end_of_the_move(lab: Stage, name: str, end: s
     if end == "delete":
         server = lab.id_of(name)
         lab.cli("lab", "server", "delete", name)
-        with contextlib.closing(sqlite3.connect(lab.root / "services.sqlite")) as connection:
-            assert not connection.execute("SELECT id FROM images WHERE properties LIKE ?", (f"%{server}%",)).fetchall()
+        assert left_of(lab, server) == []
     else:
         lab.cli("server", end, name)
         assert images(lab, name) == []
     lab.assert_balanced()
+
+
+def test_a_delete_finds_what_no_confirm_has_deleted(lab: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = lab.id_of("idle")
+    lab.cli(*AWAY, "--keep-image")
+    monkeypatch.setattr(moved_images.DeleteKeptImages, "perform", lambda *_: {})
+    lab.cli("lab", "server", "delete", "idle")
+    assert left_of(lab, server) == []
 
 
 def test_a_server_on_a_volume_needs_no_image(lab: Stage) -> None:
@@ -203,10 +216,7 @@ def test_an_image_service_that_refuses_undoes_the_move(lab: Stage, monkeypatch: 
 def test_a_stream_that_is_cut_is_gone_on_with(lab: Stage, cut: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A service that is started anew in the middle: an upload begins anew, a download goes on where it was."""
     was = disks(lab, "host1", "idle")
-    real_write, real_stream, cuts, offsets = None, Images._stream, [], []
-    from droveway.clients.embedded import image as embedded
-
-    real_write = embedded._write
+    real_write, real_stream, cuts, offsets = embedded._write, Images._stream, [], []
 
     def write(part: int, data: Any) -> tuple[int, str]:
         if not cuts:
@@ -236,26 +246,55 @@ def test_a_stream_that_is_cut_is_gone_on_with(lab: Stage, cut: str, monkeypatch:
     lab.assert_balanced()
 
 
-@pytest.mark.parametrize("way", ["cancel", "delete"])
+@pytest.mark.parametrize("way", ["fail", "delete"])
 @pytest.mark.parametrize("step", ["create_images", "upload_disks", "copy_disks", "delete_images", "define_guest"])
-def test_a_request_in_the_middle_leaves_no_image(lab: Stage, step: str, way: str) -> None:
-    before, was = lab.standing("idle"), disks(lab, "host1", "idle")
-    server = lab.id_of("idle")
-
-    def ask() -> None:
-        if way == "delete":
-            operations.request_delete(lab.lab, "idle")
-        else:
-            lab.cli("move", "cancel", lab.move("idle").id, code=3)
-
-    if way == "cancel":
+def test_a_move_that_ends_in_the_middle_leaves_no_image(lab: Stage, step: str, way: str) -> None:
+    before, was, server = lab.standing("idle"), disks(lab, "host1", "idle"), lab.id_of("idle")
+    if way == "fail":
         lab.arm(step, "fail", phase="after")
         lab.cli(*AWAY, code=3)
         assert lab.standing("idle") == before
         assert disks(lab, "host1", "idle") == was
     else:
-        with lab.running(probe=once(step, "after", ask)):
+        with lab.running(probe=once(step, "after", lambda: operations.request_delete(lab.lab, "idle"))):
             lab.cli(*AWAY, code=3)
-    with contextlib.closing(sqlite3.connect(lab.root / "services.sqlite")) as connection:
-        assert not connection.execute("SELECT id FROM images WHERE properties LIKE ?", (f"%{server}%",)).fetchall()
+    assert left_of(lab, server) == []
+    lab.assert_balanced()
+
+
+@pytest.mark.parametrize("where", ["_resize", ""], ids=["source", "destination"])
+def test_no_copy_goes_that_may_be_the_only_one(lab: Stage, where: str) -> None:
+    """Rule 16: the undo of a download asks the source, which has lost its disk here, or has it still."""
+    was = disks(lab, "host1", "idle")
+
+    def lose() -> None:
+        if where:
+            (lab.directory("host1", "idle", where) / "disk").unlink()
+        raise StepError("a fault of this test")
+
+    with lab.running(probe=once("delete_images", "after", lose)):
+        lab.cli(*AWAY, code=4 if where else 3)
+    move = lab.move("idle")
+    if where:
+        assert (move.state, move.error_code) == ("needs-operator", "last-copy")
+        assert disks(lab, str(move.dest_host), "idle") == was
+    else:
+        assert disks(lab, "host1", "idle") == was
+        lab.assert_balanced()
+
+
+@pytest.mark.parametrize("disk", ["disk", "disk.eph0"])
+def test_an_image_that_changed_on_the_way_is_no_disk(lab: Stage, disk: str) -> None:
+    before = lab.standing("idle")
+
+    def spoil() -> None:
+        image = dict(result(lab, "create_images", "idle")["images"])[disk]
+        path = lab.root / "images" / image
+        path.write_bytes(b"?" + path.read_bytes()[1:])
+
+    with lab.running(probe=once("upload_disks", "after", spoil)):
+        lab.cli("server", "migrate", "idle", "--host", "host3", "--to-cell", "cell2", code=3)
+    assert lab.move("idle").error_code == "checksum"
+    assert lab.standing("idle") == before
+    assert images(lab, "idle") == []
     lab.assert_balanced()

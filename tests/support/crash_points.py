@@ -30,6 +30,9 @@ SEEDS: Final = {"three-hosts": 1, "volume-backed": 2, "one-host": 3}
 BETWEEN: Final = "two-cells"
 """The cloud of two cells of which there is a fixed sample."""
 
+BY_IMAGE: Final = "two-cells-by-image"
+"""That of two cells which do not reach each other's disks, of which there is another."""
+
 SHELVED: Final = "shelved"
 """The cloud of shelving of which there is a fixed sample."""
 
@@ -44,7 +47,7 @@ SILENT: Final = {("confirm", "revert"), ("cross_cell_confirm", "revert")}
 
 def sample(cloud: str) -> tuple[str, ...]:
     """Return the words with which `tools/matrix` runs the cloud's fixed sample."""
-    others = {BETWEEN: (KINDS_BETWEEN, 4), SHELVED: (KINDS_OF_SHELVING, 6)}
+    others = {BETWEEN: (KINDS_BETWEEN, 4), BY_IMAGE: (KINDS_BETWEEN, 9), SHELVED: (KINDS_OF_SHELVING, 6)}
     kinds, seed = others[cloud] if cloud in others else (KINDS, SEEDS[cloud])
     every = EVERY if kinds is KINDS else tuple(word for kind in kinds for word in ("--kind", kind))
     return ("--cloud", cloud, *every, "--cover", "--seed", str(seed))

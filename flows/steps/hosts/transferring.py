@@ -104,6 +104,12 @@ class CopyDisks(copying.CopyDisks):
             self._remove_flattened(ctx)
         return copied
 
+    def undo(self, ctx: Context) -> None:
+        """The same of what the source has, as it withdraws an offer; `upload_disks` does it where no copy was begun."""
+        super().undo(ctx)
+        if is_uploaded(ctx):
+            self._remove_flattened(ctx)
+
     def pulls(self, ctx: Context) -> bool:
         """Not what comes from images, and not nothing."""
         return has_disks(ctx) and not goes_by_image(ctx) and super().pulls(ctx)
