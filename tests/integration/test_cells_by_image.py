@@ -83,7 +83,7 @@ def once(
 
 
 def test_a_resize_out_of_an_isolated_cell_goes_by_image(lab: Stage) -> None:
-    """R1-13: the way that was found, with its reason; no image outlives the copy; confirm as after any move."""
+    """R1-10: the way that was found, with its reason; no image outlives the copy; confirm as after any move."""
     before = lab.standing("web")
     lab.cli("server", "resize", "web", "--flavor", "large", "--to-cell", "cell2")
     shown = lab.json("move", "show", lab.move("web").id)
@@ -143,6 +143,7 @@ def test_a_delete_finds_what_no_confirm_has_deleted(lab: Stage, monkeypatch: pyt
 
 
 def test_a_server_on_a_volume_needs_no_image(lab: Stage) -> None:
+    """R1-09: nor does anybody have to reach its source."""
     lab.cli("server", "migrate", "booted", "--to-cell", "cell2", "--keep-image")
     assert (lab.move("booted").state, lab.move("booted").transfer) == ("verifying", None)
     assert images(lab, "booted") == []
@@ -192,7 +193,7 @@ def test_what_needs_an_image_service_or_another_cell_is_refused(
 
 
 def test_an_image_service_that_refuses_undoes_the_move(lab: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is left of it anywhere, also of what was uploaded before."""
+    """R1-10: nothing is left of it anywhere, also of what was uploaded before."""
     before, was = lab.standing("idle"), disks(lab, "host1", "idle")
     real, sent = Images.upload, []
 
@@ -266,6 +267,8 @@ def test_a_move_that_ends_in_the_middle_leaves_no_image(lab: Stage, step: str, w
 def test_no_copy_goes_that_may_be_the_only_one(lab: Stage, where: str) -> None:
     """Rule 16: the undo of a download asks the source, which has lost its disk here, or has it still."""
     was = disks(lab, "host1", "idle")
+    with lab.lab.layout.configuration.open("a", encoding="utf-8") as options:
+        options.write("[conductor]\nretry_for = 0.2\n")
 
     def lose() -> None:
         if where:
