@@ -135,6 +135,8 @@ class MoveRow:
     """Whether it has marked its server as being moved, so that it has written in the cell."""
     recorded: bool = False
     """Whether it has inserted its migration."""
+    keep_image: bool = False
+    """Whether it keeps an image of each disk until its end."""
 
     @property
     def ended(self) -> bool:

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from typing import Final
 
-from droveway.flows.graph import Graph
-from droveway.flows.steps import allocations, ports, scheduling, volumes
-from droveway.flows.steps.hosts import copying, host
+from droveway.flows.graph import Graph, older
+from droveway.flows.steps import allocations, moved_images, ports, scheduling, volumes
+from droveway.flows.steps.hosts import copying, host, transferring
 from droveway.flows.steps.records import crossing, forward
 from droveway.persistence.journal import kinds
-from droveway.persistence.journal.kinds import Kind
 
 
-def _forward(kind: Kind) -> Graph:
+def _forward(kind: kinds.Kind) -> Graph:
     return Graph(
         kind_record=kind,
-        version=1,
+        version=2,
         steps=(forward.RecordBefore, forward.Accept, forward.RecordMigration, scheduling.ChooseDestinations),
         tried=(
             allocations.Claim,
@@ -24,14 +23,17 @@ def _forward(kind: Kind) -> Graph:
             crossing.RecordDestination,
             crossing.RecordDestinationCopy,
             host.CheckDestination,
-            host.FindStorage,
+            transferring.FindStorage,
             ports.ReservePorts,
             volumes.ReserveVolumes,
             forward.MarkMigrating,
             host.StopGuest,
             host.ReleaseSource,
             host.SetAside,
-            copying.CopyDisks,
+            moved_images.CreateImages,
+            transferring.UploadDisks,
+            transferring.CopyDisks,
+            moved_images.DeleteImages,
             host.FitDisks,
             volumes.MoveVolumes,
             ports.MovePorts,
@@ -51,5 +53,8 @@ def _forward(kind: Kind) -> Graph:
     )
 
 
-GRAPHS: Final = (_forward(kinds.CROSS_CELL_RESIZE), _forward(kinds.CROSS_CELL_MIGRATE))
-"""Every version that flows may run by."""
+_LATEST: Final = (_forward(kinds.CROSS_CELL_RESIZE), _forward(kinds.CROSS_CELL_MIGRATE))
+_ADDED: Final = (moved_images.CreateImages, transferring.UploadDisks, moved_images.DeleteImages)
+_OLDER: Final = {transferring.FindStorage: host.FindStorage, transferring.CopyDisks: copying.CopyDisks}
+GRAPHS: Final = (*_LATEST, *(older(graph, *_ADDED, instead=_OLDER) for graph in _LATEST))
+"""Every version that flows may run by; the first ones know no way through the image service."""

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Final
 
-from droveway.flows.graph import Graph
-from droveway.flows.steps import allocations, reverting, volumes
+from droveway.flows.graph import Graph, older
+from droveway.flows.steps import allocations, moved_images, reverting, volumes
 from droveway.flows.steps.hosts import host, restoring
 from droveway.flows.steps.records import crossing_back, revert
 from droveway.persistence.journal import kinds
 
 CROSS_CELL_REVERT: Final = Graph(
     kind_record=kinds.CROSS_CELL_REVERT,
-    version=1,
+    version=2,
     steps=(
         revert.MarkReverting,
         crossing_back.CheckSourceRecords,
@@ -36,10 +36,11 @@ CROSS_CELL_REVERT: Final = Graph(
         allocations.ReturnAllocation,
         revert.RestoreRequestSpec,
         crossing_back.RemoveTargetRecords,
+        moved_images.DeleteKeptImages,
         revert.SettleRecords,
     ),
     no_return=reverting.StartGuest,
 )
 
-GRAPHS: Final = (CROSS_CELL_REVERT,)
-"""Every version that flows may run by."""
+GRAPHS: Final = (CROSS_CELL_REVERT, older(CROSS_CELL_REVERT, moved_images.DeleteKeptImages))
+"""Every version that flows may run by; the first one is of moves that keep no images."""

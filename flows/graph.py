@@ -126,6 +126,17 @@ class Graph:
         return hashlib.sha256(text.encode()).hexdigest()
 
 
+def older(graph: Graph, *without: type[Step], instead: Mapping[Any, type[Step]] | None = None) -> Graph:
+    """Make the version before the graph's: ``without`` these steps, and with others ``instead`` of some."""
+    others = instead or {}
+
+    def part(steps: tuple[type[Step], ...]) -> tuple[type[Step], ...]:
+        return tuple(others.get(step, step) for step in steps if step not in without)
+
+    steps, tried, after = map(part, (graph.steps, graph.tried, graph.after))
+    return dataclasses.replace(graph, version=graph.version - 1, steps=steps, tried=tried, after=after)
+
+
 def _check(step: type[Step]) -> None:
     """An undo takes back all of what the step leaves in the rows; without one it takes back nothing."""
     name = step.step_name()

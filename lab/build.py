@@ -132,6 +132,7 @@ def _begin(files: Layout, spec: cloud.Cloud) -> Lab:
             memory_mb=host.memory_mb,
             shared=host.shared,
             same_host_cold_migrate=host.same_host_cold_migrate,
+            isolated=spec.cells[cell].isolated,
         )
         for cell, name, host in spec.hosts()
     }
@@ -181,7 +182,7 @@ def _write_configuration(lab: Lab, spec: cloud.Cloud) -> None:
         f"max_attempts = {options.max_attempts}\n"
         f"allow_resize_to_same_host = {str(options.allow_resize_to_same_host).lower()}\n"
         f"cross_cell_move_weight_multiplier = {options.cross_cell_weight}\n"
-        f"\n[cross_cell]\nallowed = {str(options.cross_cell).lower()}\n"
+        f"\n[cross_cell]\nallowed = {str(options.cross_cell).lower()}\ntransfer = {options.transfer}\n"
         # A lab has one project, which Nova's defaults would hold to a few servers.
         f"\n[quota]\ncores = {quotas.UNLIMITED}\nram = {quotas.UNLIMITED}\n",
         encoding="utf-8",

@@ -42,6 +42,8 @@ class Options(Record, frozen=True):
     """Whether servers may leave their cell."""
     cross_cell_weight: float = 1000000.0
     """Nova's `cross_cell_move_weight_multiplier`: positive prefers a server's present cell, negative others."""
+    transfer: Literal["auto", "direct", "image"] = "auto"
+    """How disks go into another cell."""
 
 
 class Host(Record, frozen=True):
@@ -72,6 +74,8 @@ class Cell(Record, frozen=True):
     """A cell: its hosts by name."""
 
     hosts: dict[str, Host]
+    isolated: bool = False
+    """Whether no worker outside the cell reaches the transfer ports of its hosts."""
 
 
 class Flavor(Record, frozen=True):
@@ -282,7 +286,8 @@ def _cell(name: str, data: Any) -> Cell:
     _known(cell, Cell, f"cell {name}")
     if not cell.get("hosts"):
         raise _WrongError(f"cell {name} has no hosts; name at least one")
-    return Cell(hosts=_records(cell["hosts"], "host", Host))
+    own = _convert({key: value for key, value in cell.items() if key != "hosts"} | {"hosts": {}}, Cell, f"cell {name}")
+    return msgspec.structs.replace(own, hosts=_records(cell["hosts"], "host", Host))
 
 
 def _server(name: str, data: Any) -> Server:

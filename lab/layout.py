@@ -32,6 +32,8 @@ class LabHost(msgspec.Struct, frozen=True, kw_only=True):
     memory_mb: int
     shared: str | None = None
     same_host_cold_migrate: bool = False
+    isolated: bool = False
+    """Whether only workers of its own cell reach its transfer port."""
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):

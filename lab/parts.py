@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Self
 
 from droveway.errors import NotFound, Refused
 from droveway.lab import packages
+from droveway.lab.isolated import isolation
 from droveway.lab.layout import Identity, LabHost, Layout, read_identity
 from droveway.persistence.database import Database, DatabaseUnusable, sqlite_url
 from droveway.persistence.journal import migrate
@@ -120,6 +121,11 @@ class Parts:
     def stays_in_place(self, host: str) -> bool:
         """Whether the host's hypervisor can cold migrate a server to the host that it is on."""
         return self.host(host).same_host_cold_migrate
+
+    def unreachable(self, source: str, destination: str) -> str:
+        """Why the destination's worker does not reach the source's transfer port; empty where it does."""
+        here, there = self.host(source), self.host(destination)
+        return isolation(here.cell, destination) if here.isolated and here.cell != there.cell else ""
 
     def host(self, name: str) -> LabHost:
         """What the lab knows of a host; raises `droveway.errors.NotFound`."""

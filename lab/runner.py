@@ -25,6 +25,7 @@ from droveway.errors import DrovewayError, Refused
 from droveway.flows import registry
 from droveway.flows.step import Where
 from droveway.lab import faults, lock, marks
+from droveway.lab.isolated import IsolatedEndpoint
 from droveway.lab.parts import Parts
 from droveway.lab.records import InFolder
 from droveway.lab.stopped import stopped_workers
@@ -187,11 +188,19 @@ def start_worker(lab: Parts, host: str, coordination: Coordination, *, probe: Wo
         lab.hypervisor(host),
         References(lab.cloud.volumes, lab.cloud.images),
         coordination,
-        endpoint=UnixEndpoint(f"{lab.identity.sockets}/{host}.sock"),
+        endpoint=_endpoint(lab, host),
         probe=probe or faults.worker_probe(lab.layout, host),
     )
     worker.start()
     return worker
+
+
+def _endpoint(lab: Parts, host: str) -> UnixEndpoint:
+    path, facts = f"{lab.identity.sockets}/{host}.sock", lab.host(host)
+    if not facts.isolated:
+        return UnixEndpoint(path)
+    inside = frozenset(name for name, each in lab.identity.hosts.items() if each.cell == facts.cell)
+    return IsolatedEndpoint(path, facts.cell, inside)
 
 
 def start_conductor(lab: Parts, coordination: Coordination, *, probe: Probe | None = None) -> Conductor:

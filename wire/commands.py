@@ -257,6 +257,20 @@ class Offered(msgspec.Struct, frozen=True, kw_only=True):
     address: Text
 
 
+class ProbeTransfer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Find out whether this host reaches the transfer port of ``source`` at its address."""
+
+    source: str
+    address: str
+
+
+class Reached(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to `probe_transfer`; ``why`` says why not."""
+
+    reached: bool
+    why: Text = ""
+
+
 class CopyDisks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Make this host's own copy of the disks that were set aside: by ``pull`` from the source, or ``local``."""
 
@@ -292,10 +306,12 @@ class ImageOfDisk(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     image: Name
 
 
-class UploadDisks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class UploadDisks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """Give each image, which waits for its data, the bytes of a disk; revert removes what was made for that."""
 
     disks: Annotated[list[ImageOfDisk], msgspec.Meta(max_length=MOST_DISKS)]
+    aside: bool = False
+    """Of what this move has set aside, all of it: each disk but swap has to be named."""
 
 
 class UploadedDisk(msgspec.Struct, frozen=True, kw_only=True):
@@ -491,6 +507,7 @@ ACTIONS: Final[Mapping[str, Schema]] = {
     "connect": Schema(Connections, Nothing, since=1),
     "set_aside": Schema(NoDetails, SetAside, since=1),
     "offer_disks": Schema(OfferDisks, Offered, since=1),
+    "probe_transfer": Schema(ProbeTransfer, Reached, since=7, ages=True),
     "copy_disks": Schema(CopyDisks, Copied, since=1),
     "upload_disks": Schema(UploadDisks, Uploaded, since=6),
     "download_disks": Schema(DownloadDisks, Copied, since=6),

@@ -38,8 +38,10 @@ def check(snapshot: Snapshot) -> Iterator[Finding]:
 def _of_a_move(snapshot: Snapshot, image: ImageView) -> Iterator[Finding]:
     move = snapshot.move_by_id.get(image.move)
     standing = snapshot.standings.get(move.server) if move is not None else None
-    if standing is not None and standing.move is move and standing.phase is Phase.MOVING:
-        return
+    if standing is not None and move is not None and standing.move is move:
+        kept = move.keep_image and standing.phase is Phase.VERIFYING
+        if kept or standing.phase is Phase.MOVING:
+            return
     made = f"the move {image.move[:SHORT]}" if image.move else "a move"
     yield Finding(
         Kind.IMAGE,

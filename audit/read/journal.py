@@ -10,6 +10,7 @@ from sqlalchemy import orm
 
 from droveway.audit.records import DebtRow, FlowRow, IntentRow, MoveRow, StepRow
 from droveway.persistence.database import database_time
+from droveway.persistence.journal import transfers
 from droveway.persistence.journal.debts import PURGE, WRITTEN_OFF
 from droveway.persistence.journal.states import ENDED, State
 from droveway.persistence.journal.tables import Claim, Debt, Intent, Move, MoveFlow, MoveStep
@@ -20,7 +21,7 @@ OVERDUE: Final = dt.timedelta(hours=1)
 
 _COPIED: Final = (
     *("id", "kind", "server", "server_name", "source_cell", "source_host", "dest_cell", "dest_host"),
-    *("flow_uuid", "delete_requested"),
+    *("flow_uuid", "delete_requested", "keep_image"),
 )
 """Columns of a move that the audit reads as they are."""
 _TRANSLATED: Final = ("state", "parked_from", "old_flavor", "new_flavor", "error_code")
@@ -109,7 +110,8 @@ def intents(session: orm.Session) -> tuple[IntentRow, ...]:
 def checksums(session: orm.Session) -> dict[tuple[str, str], str]:
     """(Move, disk) → the digest of the disk that was set aside, by the last copy that was made of it.
 
-    Of moves that are open, or whose source is still kept.
+    Of moves that are open, or whose source is still kept.  Empty after a copy that came from an image: its checksum is
+    the image's, whose bytes are not the file's where that was flattened.
     """
     kept = sa.select(Debt.move_id).where(Debt.action == PURGE, Debt.settled_at.is_(None))
     ended = [state.value for state in ENDED]
@@ -127,8 +129,9 @@ def checksums(session: orm.Session) -> dict[tuple[str, str], str]:
     )
     found: dict[tuple[str, str], str] = {}
     for move, result in rows:
+        by_image = (result or {}).get("variant") == transfers.IMAGE
         for disk in (result or {}).get("disks") or []:
-            found[move, str(disk["name"])] = str(disk.get("source_checksum") or "")
+            found[move, str(disk["name"])] = "" if by_image else str(disk.get("source_checksum") or "")
     return found
 
 

@@ -12,6 +12,7 @@ from droveway.cli.view.columns import Blank, Dashed, Facts, Joined, Short, Time
 from droveway.cli.view.explanations import EXPLANATIONS
 from droveway.cli.view.spans import seconds
 from droveway.errors import NotFound, Refused
+from droveway.persistence.journal import transfers
 from droveway.persistence.journal.stuck import BOUND
 from droveway.printable import SHORT
 
@@ -195,9 +196,12 @@ def facts(move: Move | View) -> dict[str, Any]:
         "attempt": move.attempt,
         "source": move.source_host or None,
         "destination": move.dest_host,
+        "source_cell": move.source_cell,
+        "target_cell": move.dest_cell or move.source_cell,
         "old_flavor": move.old_flavor,
         "new_flavor": move.new_flavor,
         "storage": move.storage,
+        "transfer": move.transfer or (transfers.DIRECT if move.storage == "copy" else ""),
         "policy": move.policy,
         "deadline": move.deadline,
         "keep_source": move.keep_seconds,

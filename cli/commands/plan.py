@@ -55,6 +55,7 @@ def page(plan: Mapping[str, Any]) -> str:
         "",
         f"  destination  {plan['destination']}{cell}{then}",
         f"  storage      {plan['storage']}{wire}: {plan['storage_reason']}",
+        *_transfer(plan),
         "  checks       " + "\n               ".join(_check(check) for check in plan["checks"]),
         "",
     ]
@@ -67,6 +68,12 @@ def page(plan: Mapping[str, Any]) -> str:
     option = f" --flavor {plan['new_flavor']}" if kind.changes_flavor else ""
     lines += ["", "Nothing has been changed. Run it:", ""]
     return "\n".join(lines) + f"  droveway move create {plan['server']}{option} --from-plan {plan['id']}\n"
+
+
+def _transfer(plan: Mapping[str, Any]) -> list[str]:
+    kept = ["  images       kept until the move is confirmed or reverted"] if plan["keep_image"] else []
+    sent = [f"  transfer     {plan['transfer']}: {plan['transfer_reason']}"] if plan["transfer"] else []
+    return sent + kept
 
 
 def _check(check: Mapping[str, Any]) -> str:

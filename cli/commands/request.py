@@ -11,6 +11,7 @@ from droveway.cli.base import Command, OfServer
 from droveway.cli.commands.move import OfMove, nobody, unattended
 from droveway.cli.view.spans import seconds, seconds_or_none
 from droveway.cli.view.way import way
+from droveway.persistence.journal import transfers
 from droveway.printable import SHORT, printable
 
 if TYPE_CHECKING:
@@ -211,6 +212,18 @@ def add_policy(parser: argparse.ArgumentParser) -> None:
         type=seconds_or_none,
         help="keep the source's disks for this time after confirm, as 12h or 7d; 0: delete them; default as configured",
     )
+    parser.add_argument(
+        "--transfer",
+        choices=transfers.ALL,
+        help="how the disks go into another cell: from worker to worker, through the image service, or (auto) directly "
+        "where the workers reach each other; default as configured",
+    )
+    parser.add_argument(
+        "--keep-image",
+        action="store_true",
+        help="of a move into another cell: upload each disk, and keep the images until the move is confirmed or "
+        "reverted",
+    )
     add_asking(parser)
 
 
@@ -261,6 +274,8 @@ def move_spec(parsed_args: argparse.Namespace, *, flavor: str | None, host: str 
         policy=parsed_args.confirm,
         confirm_seconds=parsed_args.deadline,
         keep_seconds=parsed_args.keep_source,
+        transfer=parsed_args.transfer,
+        keep_image=parsed_args.keep_image,
         reason=parsed_args.reason,
         plan=getattr(parsed_args, "plan", None),
     )

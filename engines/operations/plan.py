@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from droveway.engines.operations import sending
 from droveway.engines.operations.submit import Feasibility, MoveSpec, examine, store_plan
 from droveway.engines.site.site import Site
 from droveway.flows.graph import NO_RETURN, Graph
@@ -20,6 +21,9 @@ def plan(site: Site, spec: MoveSpec) -> dict[str, Any]:
     facts = feasibility.facts
     destination = feasibility.selection.chosen[0].host
     storage, reason, moved = site.storage(facts.server.id, str(facts.server.host), destination)
+    wanted = sending.asked(site, spec.transfer)
+    graph = feasibility.graph
+    transfer, why = sending.way(site, graph, storage, str(facts.server.host), destination, wanted=wanted)
     body: dict[str, Any] = {
         "server": facts.server.name,
         "kind": facts.kind,
@@ -32,8 +36,12 @@ def plan(site: Site, spec: MoveSpec) -> dict[str, Any]:
         "checks": _checks(site, feasibility, destination),
         "storage": storage,
         "storage_reason": reason,
+        "transfer": transfer,
+        "transfer_asked": wanted if graph.kind_record.crosses_cells else None,
+        "transfer_reason": why,
+        "keep_image": spec.keep_image,
         "bytes": moved,
-        "steps": _steps(feasibility.graph, str(facts.server.host), destination),
+        "steps": _steps(graph, str(facts.server.host), destination),
     }
     return {"id": store_plan(site, feasibility, body)[:SHORT]} | body
 

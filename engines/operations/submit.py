@@ -14,6 +14,7 @@ import sqlalchemy as sa
 
 from droveway.engines.conductor import eligibility
 from droveway.engines.operations import facts as lab_facts
+from droveway.engines.operations import sending
 from droveway.engines.site.site import Site
 from droveway.errors import Refused, StepError
 from droveway.flows.graph import Graph
@@ -42,6 +43,10 @@ class MoveSpec:
     confirm_seconds: int | None = None
     keep_seconds: int | None = None
     """For how long the source's disks are kept after confirm; None: as configured."""
+    transfer: str | None = None
+    """How the disks go into another cell; None: as configured."""
+    keep_image: bool = False
+    """Whether each disk is uploaded, and its image kept until the move's end."""
     reason: str | None = None
     plan: str | None = None
 
@@ -73,6 +78,7 @@ def examine(site: Site, spec: MoveSpec) -> Feasibility:
     graphs, barred = _graphs(site, facts)
     selection = _schedule(site, facts, graphs, barred)
     cell = selection.chosen[0].cell
+    sending.check(site, graphs[cell], transfer=spec.transfer, keep_image=spec.keep_image)
     return Feasibility(dataclasses.replace(facts, chosen_cell=cell), selection, graphs[cell])
 
 
@@ -132,6 +138,8 @@ def submit(site: Site, spec: MoveSpec) -> Move:
         policy=spec.policy,
         confirm_seconds=seconds,
         keep_seconds=_keep_seconds(site, spec, str(facts.server.host)),
+        transfer=sending.asked(site, spec.transfer),
+        keep_image=spec.keep_image,
         reason=spec.reason,
         asked_by=getpass.getuser(),
         project=facts.server.project,
@@ -183,6 +191,8 @@ def store_plan(site: Site, feasibility: Feasibility, body: dict[str, Any]) -> st
         "flavor": facts.new.id if facts.new else None,
         "host": facts.target.name if facts.target else None,
         "to_cell": facts.named_cell,
+        "transfer": body["transfer_asked"],
+        "keep_image": body["keep_image"],
         "source": facts.server.host,
         "destinations": feasibility.places,
     }
@@ -214,10 +224,14 @@ def _planned(site: Site, spec: MoveSpec) -> MoveSpec:
         policy=spec.policy,
         confirm_seconds=spec.confirm_seconds,
         keep_seconds=spec.keep_seconds,
+        transfer=inputs.get("transfer"),
+        keep_image=inputs.get("keep_image", False),
         reason=spec.reason,
     )
     given = (spec.flavor and catalog.find_flavor(site.api, spec.flavor).id, spec.host)
     elsewhere = spec.to_cell not in (None, inputs.get("to_cell"))
+    otherwise = spec.transfer not in (None, same.transfer) or (spec.keep_image and not same.keep_image)
+    elsewhere = elsewhere or otherwise
     if plan.server != server.id or elsewhere or given not in ((None, None), (inputs["flavor"], inputs["host"])):
         raise Refused(f"plan {plan.id[:SHORT]} was made for another request: make a plan for this one")
     now = examine(site, same)

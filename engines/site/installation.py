@@ -104,6 +104,10 @@ class Installation:
                 f"session of one that died has ended (droveway worker show {host})"
             )
 
+    def unreachable(self, source: str, destination: str) -> str | None:  # noqa: ARG002 - only its host can try
+        """Unknown: the destination tries it when the move runs."""
+        return None
+
     def storage(self, server: str, source: str, destination: str) -> tuple[str, str, int | None]:  # noqa: ARG002 - only hosts know their disks
         """Unknown, but for a server that stays where it is: the hosts look at their disks when the move runs."""
         if destination == source:

@@ -63,6 +63,9 @@ class Parts(Protocol):
     def stays_in_place(self, host: str) -> bool:
         """Whether the host's hypervisor can cold migrate a server to the host that it is on."""
 
+    def unreachable(self, source: str, destination: str) -> str | None:
+        """Why the destination's worker does not reach the source's transfer port; None where only they can tell."""
+
 
 class Site(Parts, Protocol):
     """A lab, or an installation that daemons run."""

@@ -60,8 +60,8 @@ def find(ctx: Context, image: str) -> ImageRecord:
     return found
 
 
-def require_whole(ctx: Context, image: str, *, size: int, checksum: str) -> None:
-    """Raise StepError (``image-gone``) unless the image holds, now, what was put into it."""
+def require_whole(ctx: Context, image: str, *, size: int, checksum: str) -> ImageRecord:
+    """Return the image; raises StepError (``image-gone``) unless it holds, now, what was put into it."""
     found = find(ctx, image)
     if (found.size, found.checksum) != (size, checksum):
         raise StepError(
@@ -69,6 +69,7 @@ def require_whole(ctx: Context, image: str, *, size: int, checksum: str) -> None
             f"with the checksum {found.checksum or 'none'}",
             code="image-gone",
         )
+    return found
 
 
 class CreateImages(Step):

@@ -31,7 +31,7 @@ _MOVES: Final = sa.table(
         for name in (
             *("id", "kind", "server", "server_name", "state", "parked_from", "step", "source_cell", "source_host"),
             *("dest_cell", "dest_host", "target_host", "old_flavor", "new_flavor", "storage", "policy", "reason"),
-            *("asked_by", "error", "error_code", "health", "health_reason", "waits_for"),
+            *("transfer", "asked_by", "error", "error_code", "health", "health_reason", "waits_for"),
         )
     ),
 )

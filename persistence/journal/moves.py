@@ -13,7 +13,7 @@ from sqlalchemy import exc, orm
 
 from droveway.errors import Conflict, Evacuated, NotFound, Refused, ServerDeleted
 from droveway.persistence.database import Executor, database_time
-from droveway.persistence.journal import debts, kinds
+from droveway.persistence.journal import debts, kinds, transfers
 from droveway.persistence.journal.policies import AUTO, DEADLINE, MANUAL
 from droveway.persistence.journal.states import ENDED, State, check_transition
 from droveway.persistence.journal.tables import COLLECTOR, OPERATOR, Claim, Debt, Move, MoveFlow, MoveStep
@@ -90,6 +90,8 @@ class Request:
     policy: str = DEADLINE
     confirm_seconds: int = 86400
     keep_seconds: int = 0
+    transfer: str = transfers.AUTO
+    keep_image: bool = False
     reason: str | None = None
     asked_by: str = ""
     project: str = ""
@@ -115,6 +117,8 @@ def submit(session: orm.Session, request: Request, flow: FlowRef) -> Move:
         policy=request.policy,
         confirm_seconds=request.confirm_seconds,
         keep_seconds=request.keep_seconds,
+        transfer_asked=request.transfer,
+        keep_image=request.keep_image,
         reason=request.reason,
         asked_by=request.asked_by,
         project=request.project,

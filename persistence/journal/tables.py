@@ -80,6 +80,12 @@ class Move(JournalBase):
     error: orm.Mapped[str | None] = orm.mapped_column(sa.Text)
     storage: orm.Mapped[str | None] = orm.mapped_column(sa.String(32))
     """The variant found: copy, shared, same-host or volume."""
+    transfer_asked: orm.Mapped[str] = orm.mapped_column(sa.String(16), default="auto")
+    """By which way the disks are to go into another cell: see `droveway.persistence.journal.transfers`."""
+    transfer: orm.Mapped[str | None] = orm.mapped_column(sa.String(16))
+    """The way that was found for them, direct or image; NULL where none go, and within a cell."""
+    keep_image: orm.Mapped[bool] = orm.mapped_column(default=False)
+    """Whether each disk is uploaded, and its image kept until the end of the move."""
     before: orm.Mapped[dict[str, Any] | None] = orm.mapped_column(Json, deferred=True)
     """What revert needs, written by `record_before`; large, so that it is read only where it is looked at."""
     progress_done: orm.Mapped[int | None] = orm.mapped_column(sa.BigInteger)

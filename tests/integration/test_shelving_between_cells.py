@@ -150,15 +150,13 @@ def test_what_a_user_writes_meanwhile_is_kept(lab: Stage, step: str) -> None:
 
 
 def test_a_copy_of_unknown_reason_stays_and_bars_the_way(lab: Stage) -> None:
-    """The move is undone before a host is asked, and the sentence says what stands there."""
+    """One that stands there is told when the move is asked for, one that comes later undoes it."""
     server = lab.id_of("web")
-    with contextlib.closing(sqlite3.connect(lab.root / "cells" / "cell2.sqlite")) as connection, connection:
-        connection.execute(
-            "INSERT INTO instances (uuid, display_name, vm_state, hidden, deleted) VALUES (?, 'other', 'active', 0, 0)",
-            (server,),
-        )
-    lab.cli("server", "unshelve", "web", "--to-cell", "cell2", code=3)
+    query = "INSERT INTO instances (uuid, display_name, vm_state, hidden, deleted) VALUES (?, 'other', 'active', 0, 0)"
+    with lab.running(probe=once("copy_records", lambda: write(lab, "cell2", query, server))):
+        lab.cli("server", "unshelve", "web", "--to-cell", "cell2", code=3)
     assert "has rows of server web already, visible" in str(lab.move("web").error)
+    assert "it has rows of server" in lab.refused("server", "unshelve", "web", "--to-cell", "cell2")
     assert [each["display_name"] for each in rows(lab, "cell2", "web")] == ["other"]
     (row,) = rows(lab, "cell1", "web")
     assert (row["vm_state"], row["task_state"], row["host"]) == ("shelved_offloaded", None, None)

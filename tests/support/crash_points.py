@@ -33,6 +33,9 @@ SEEDS: Final = {"three-hosts": 1, "volume-backed": 2, "one-host": 3}
 BETWEEN: Final = "two-cells"
 """The cloud of two cells of which there is a fixed sample."""
 
+BY_IMAGE: Final = "two-cells-by-image"
+"""That of two cells which do not reach each other's disks, of which there is another."""
+
 SHELVED: Final = "shelved"
 """The cloud of shelving of which there is a fixed sample."""
 
@@ -52,6 +55,7 @@ def sample(cloud: str) -> tuple[str, ...]:
     """Return the words with which `tools/matrix` runs the cloud's fixed sample."""
     others = {
         BETWEEN: (KINDS_BETWEEN, 4),
+        BY_IMAGE: (KINDS_BETWEEN, 9),
         SHELVED: (KINDS_OF_SHELVING, 6),
         SHELVED_BETWEEN: (KINDS_OF_SHELVING_BETWEEN, 7),
     }

@@ -34,6 +34,7 @@ CLOSED: Final = {
     4: {"check_guest", "digest_disks", "keep_copy", "prepare_start"},
     5: {"rename_copy"},
     6: {"download_disks", "upload_disks"},
+    7: {"probe_transfer"},
 }  # fmt: skip
 """What came with the levels that are spoken already: nothing may join them or leave them."""
 

@@ -12,8 +12,8 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from droveway.errors import Fenced, StepError
-from droveway.wire.commands import CopyDisks, FitDisks, OfferDisks
-from droveway.wire.values import SWAP
+from droveway.wire.commands import CopyDisks, FitDisks, OfferDisks, ProbeTransfer
+from droveway.wire.values import SWAP, harmless
 from droveway.workers.actions import backing_files
 from droveway.workers.actions.ownership import (
     base_of,
@@ -53,6 +53,14 @@ SIDE_BY_SIDE: Final = 4
 """So many disks of a server are copied at once."""
 
 EPHEMERAL: Final = "disk.eph0"
+
+PROBE_PATIENCE: Final = 5.0
+"""Seconds for which a transfer port is asked whether it can be reached."""
+
+_ANSWERS: Final = frozenset({"not-offered", "guest-runs"})
+"""Codes with which a source speaks to a peer that it has found to be another host's worker."""
+_NO_WAY: Final = frozenset({"source-unreachable", "certificate", "address", "protocol"})
+"""Codes that say that no disk would come from there."""
 
 Copies = tuple[list[CopiedDisk], list[CopiedDisk]]
 """The disks, and the bases that had to be fetched for them."""
@@ -109,6 +117,30 @@ def admit(host: Host, hello: frames.Hello) -> LocalSource:
             host=host.name,
         )
     return LocalSource(host.name, host.directories, name, manifest)
+
+
+@action(of_destination=True, thrifty=True)
+def probe_transfer(ctx: Context, details: ProbeTransfer) -> dict[str, Any]:
+    """Does the source's transfer port answer this host?  It is asked as for a copy, and says that it offers nothing."""
+    hello = frames.Hello(peer=ctx.host.name, server=ctx.server, move=ctx.move, epoch=ctx.epoch)
+    source = RemoteSource(
+        details.source,
+        details.address,
+        hello,
+        pause=ctx.pause,
+        patience=PROBE_PATIENCE,
+        identity=ctx.host.identity,
+    )
+    ctx.effect("probe")
+    try:
+        with contextlib.closing(source):
+            source.offered()
+    except StepError as error:
+        if error.error_code in _NO_WAY:
+            return {"reached": False, "why": harmless(error.message)}
+        if error.error_code not in _ANSWERS:
+            raise
+    return {"reached": True, "why": ""}
 
 
 @action(of_destination=True, fills_disk=True)

@@ -16,22 +16,26 @@ import msgspec
 from droveway.clients.references import ACTIVE, GONE, QUEUED, SAVING, ImageRecord
 from droveway.errors import StepError
 from droveway.wire.commands import DiskInfo, DownloadDisks, DownloadedDisk, ImageOfDisk, UploadDisks, UploadedDisk
+from droveway.wire.values import SWAP
 from droveway.workers.actions import backing_files
 from droveway.workers.actions.copies import make_copy, remove_copy, side_by_side
 from droveway.workers.actions.ownership import (
     discard_parts,
     hold_storage,
+    own_manifest,
     part_name,
     refuse_running,
     require_storage,
+    set_aside_name,
 )
 from droveway.workers.actions.table import action, undo
 from droveway.workers.context import Context
-from droveway.workers.directories import CopiedDisk, Directory, open_file
+from droveway.workers.directories import CopiedDisk, Directory, Manifest, open_file
 from droveway.workers.hypervisors import headers, qcow2
 from droveway.workers.transfer import copying, extents
 from droveway.workers.transfer.copying import Tally
 from droveway.workers.transfer.limits import Bucket
+from droveway.workers.transfer.sources import LocalSource, base_name
 
 LOG = logging.getLogger(__name__)
 
@@ -60,9 +64,15 @@ def upload_disks(ctx: Context, details: UploadDisks) -> dict[str, Any]:
     refuse_running(ctx, "its disks are uploaded")
     hold_storage(ctx)
     tally = Tally(ctx)
-    with ctx.directories.opened(ctx.server) as own:
+    manifest = own_manifest(ctx) if details.aside else None
+    with ctx.directories.opened(set_aside_name(ctx.server) if details.aside else ctx.server) as own:
+        if manifest is not None:
+            _require_all(ctx, manifest, details)
+            _require_set_aside(ctx, manifest)
         formats = own.formats()
         uploaded = [_upload(ctx, own, formats, wanted, tally) for wanted in details.disks]
+    if manifest is not None:
+        _require_set_aside(ctx, manifest)
     ctx.effect("uploaded")
     refuse_running(ctx, "what was uploaded is taken for all that its disks hold")
     return {"disks": [msgspec.to_builtins(each) for each in uploaded]}
@@ -102,6 +112,28 @@ def download_disks(ctx: Context, details: DownloadDisks) -> dict[str, Any]:
 def undo_download_disks(ctx: Context, _: DownloadDisks) -> dict[str, Any]:
     """Delete this move's copy; the images stay."""
     return remove_copy(ctx)
+
+
+def _require_all(ctx: Context, manifest: Manifest, details: UploadDisks) -> None:
+    """Raise StepError (``missing``) unless the images are those of all disks that were set aside, but for swap."""
+    there = {disk.name for disk in manifest.disks if disk.name != SWAP}
+    asked = {wanted.disk for wanted in details.disks}
+    if there != asked:
+        raise ctx.failed(
+            f"of server {ctx.server} {', '.join(sorted(there)) or 'nothing'} was set aside on {ctx.host.name}, and "
+            f"{', '.join(sorted(asked)) or 'nothing'} is to be uploaded",
+            code="missing",
+        )
+
+
+def _require_set_aside(ctx: Context, manifest: Manifest) -> None:
+    """Raise StepError for a disk, or a base, that is not as it was when the disks were set aside."""
+    source = LocalSource(ctx.host.name, ctx.directories, set_aside_name(ctx.server), manifest)
+    with contextlib.closing(source):
+        for disk in manifest.disks:
+            source.disk_map(disk.name)
+        for base in manifest.bases:
+            source.disk_map(base_name(base.digest))
 
 
 def _upload(ctx: Context, own: Directory, formats: dict[str, str], wanted: ImageOfDisk, tally: Tally) -> UploadedDisk:

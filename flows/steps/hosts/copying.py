@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import msgspec
 
@@ -29,13 +29,13 @@ class CopyDisks(HostStep):
     deadline = DEADLINE
     does = "copy the disks, verify them"
     undoes = "delete the copy"
-    needs = ("storage",)
-    extra_actions = (RENAME,)
+    needs: ClassVar[tuple[str, ...]] = ("storage",)
+    extra_actions: ClassVar[tuple[str, ...]] = (RENAME,)
 
     def perform(self, ctx: Context) -> dict[str, Any] | None:
         """The source offers its disks to exactly this destination while the copy lasts."""
         details = self.details(ctx)
-        pull = details.variant == "pull"
+        pull = self.pulls(ctx)
         if pull:
             # Where to fetch them the source says itself: its registration may be away for a moment.  One that is
             # declared down says nothing: the copy is whole by then, or fails.
@@ -63,7 +63,7 @@ class CopyDisks(HostStep):
                     self.owe(ctx, self.undo_details(ctx), after=ctx.move.source_host)
                     return
         super().undo(ctx)
-        if self.details(ctx).variant == "pull":
+        if self.pulls(ctx):
             self._offer(ctx, "revert")
 
     def undo_evacuated(self, ctx: Context) -> None:
@@ -100,6 +100,10 @@ class CopyDisks(HostStep):
             address="",
             probe=probe_name(ctx),
         )
+
+    def pulls(self, ctx: Context) -> bool:
+        """Whether the source offers its disks to the destination."""
+        return self.details(ctx).variant == "pull"
 
     def _require_source(self, ctx: Context) -> None:
         """Raise StepError (``last-copy``) unless the source shows, now, what it set aside for this move, whole."""

@@ -11,6 +11,7 @@ from droveway.errors import StepError
 from droveway.flows.run import DECLARED_DOWN, UNREACHABLE, Context
 from droveway.flows.stands import NOTHING, Leaves, Power, Vm
 from droveway.flows.step import Step, Where
+from droveway.flows.steps import moved_images
 from droveway.flows.steps.attached import volume_refs
 from droveway.flows.steps.hosts.command import OWED, HostStep
 from droveway.flows.steps.records import homes
@@ -166,15 +167,17 @@ class DeleteAttachments(Step):
 
 
 class DeleteImages(Step):
-    """The image of a shelved server goes with it."""
+    """The image of a shelved server goes with it, and those that its move has kept."""
 
-    does = "delete the shelved server's image"
+    does = "delete the shelved server's image, and those that its move kept"
     no_undo = _FORWARD_ONLY
     leaves = NOTHING
 
     def perform(self, ctx: Context) -> dict[str, Any]:
         """The one that the rows name, as in Nova's delete; in an installation without an image service it stays."""
         _follow(ctx)
+        kept = moved_images.kept(ctx.move) if ctx.run.cloud.images is not None else []
+        moved_images.delete(ctx, kept)
         with ctx.run.cells.database(ctx.cell).read() as session:
             image = servers.system_metadata(session, ctx.move.server).get(servers.SHELVED_IMAGE)
         if not image or ctx.run.cloud.images is None:

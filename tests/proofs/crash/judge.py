@@ -15,7 +15,7 @@ from droveway.flows import registry
 from droveway.lab import books, operations, runner, servers
 from droveway.lab.runner import Probes
 from droveway.lab.session import Lab
-from droveway.persistence.journal import kinds, moves, requests
+from droveway.persistence.journal import kinds, moves, requests, transfers
 from droveway.persistence.journal.states import ENDED, State
 from droveway.persistence.journal.tables import Move
 from droveway.persistence.nova import api, catalog, objects
@@ -163,6 +163,9 @@ def _request(lab: Lab, kind: str, server: str) -> moves.Request:
         to_cell=others[0] if kinds.of(kind).crosses_cells and len(others) == 1 else None,
         new_flavor=largest.name if kinds.of(kind).changes_flavor else flavor,
         keep_seconds=lab.conf.confirm.keep_source,
+        transfer=lab.conf.cross_cell.transfer,
+        # Clouds ask for the direct way only to have images kept beside it.
+        keep_image=lab.conf.cross_cell.transfer == transfers.DIRECT,
     )
 
 

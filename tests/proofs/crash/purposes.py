@@ -92,6 +92,8 @@ def waits(case: Case) -> Iterator[str]:
     yield from differ("its other copies", _hidden(case), case.after.copies)
     source = case.after.hosts[case.source]
     kept = source.folders.get(SET_ASIDE, {})
+    images = [disk for name, disk in _disks(kept).items() if name != SWAP] if case.move["keep_image"] else []
+    yield from differ("its images", sorted(map(str, images)), sorted(map(str, case.after.images.values())))
     yield from differ(f"what {case.source} set aside", _disks(case.before.hosts[case.source].folders[""]), _disks(kept))
     if case.destination != case.source:
         yield from _gives_up(case.source, source)
@@ -108,6 +110,7 @@ def settled(case: Case) -> Iterator[str]:
     yield from differ("its old_vm_state", None, case.after.old_vm_state)
     yield from differ("its migration", "confirmed", case.after.migrations.get(case.move["id"]))
     yield from differ("its other copies", {}, case.after.copies)
+    yield from differ("its images", {}, case.after.images)
     source = case.after.hosts[case.source]
     kept = {name: folder for name, folder in source.folders.items() if name.startswith(KEPT)}
     if case.move["keep_seconds"] and ROOT in case.before.hosts[case.source].folders[""]:

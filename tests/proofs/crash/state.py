@@ -72,6 +72,9 @@ _OF_A_FLOW: Final = _OF_A_MOVE | {
     "cancel_requested",
     "delete_requested",
     "storage",
+    "transfer",
+    "transfer_asked",
+    "keep_image",
     "before",
 }
 """The columns of a move that its flow goes by."""

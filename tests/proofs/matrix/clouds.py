@@ -12,6 +12,7 @@ _APART: Final = "{host1: {}, host2: {}, host3: {}}"
 _ONE: Final = "{host1: {same_host_cold_migrate: true}}"
 _CELLS: Final = "{cell1: {hosts: {host1: {}, host4: {}}}, cell2: {hosts: {host2: {}, host3: {}}}}"
 _THREE: Final = "{cell1: {hosts: {host1: {}}}, cell2: {hosts: {host2: {}}}, cell3: {hosts: {host3: {}}}}"
+_ISOLATED: Final = _CELLS.replace("{hosts", "{isolated: true, hosts")
 _SHARED: Final = "{host1: {shared: nfs1}, host2: {shared: nfs1}, host3: {shared: nfs1}}"
 _IMAGE: Final = "image: base, ports: [{}], volumes: [{size_gb: 1}]"
 _VOLUME: Final = "ports: [{}], volumes: [{size_gb: 1, boot: true}, {size_gb: 1}]"
@@ -33,11 +34,16 @@ _PARTS: Final = {
     "two-cells-stopped": (_CELLS, f"state: stopped, {_MANY}"),
     "two-cells-on-volume": (_CELLS, _VOLUME),
     "three-cells": (_THREE, _IMAGE),
+    "two-cells-by-image": (_ISOLATED, _MANY),
+    "two-cells-kept": (_CELLS, _IMAGE),
 }
 """The hosts, and the server; on the one host every move stays where its server is."""
 
-BETWEEN: Final = ("two-cells", "two-cells-stopped", "two-cells-on-volume")
-"""The clouds in which moves lead into another cell: they run the kinds of flow that do, and no others."""
+BETWEEN: Final = ("two-cells", "two-cells-stopped", "two-cells-on-volume", "two-cells-by-image", "two-cells-kept")
+"""The clouds in which moves lead into another cell: they run the kinds of flow that do, and no others.
+
+In the last but one no cell reaches the other's disks. The last asks for the direct way, and its moves keep images.
+"""
 
 SAMPLED: Final = ("three-cells",)
 """The clouds in which a move's alternates are in several other cells: they are sampled, and on no page."""
@@ -55,7 +61,7 @@ ALL: Final = (*CLOUDS, *SHELVING, *BETWEEN, *SAMPLED)
 
 _TEXT: Final = """
 hypervisor: sandbox
-options: {allow_resize_to_same_host: SAME_HOST, cross_cell: CROSS}
+options: {allow_resize_to_same_host: SAME_HOST, cross_cell: CROSS, transfer: TRANSFER}
 cells: CELLS
 flavors:
   tiny: {vcpus: 1, memory_mb: 512, root_gb: 0, swap_mb: 1}
@@ -71,10 +77,11 @@ servers:
 def spec(name: str) -> cloud.Cloud:
     """The cloud of this name."""
     hosts, server = _PARTS[name]
-    between = hosts in (_CELLS, _THREE)
+    between = "cell2" in hosts
     cells = hosts if between else f"{{cell1: {{hosts: {hosts}}}}}"
     text = _TEXT.replace("CELLS", cells).replace("CROSS", str(between).lower()).replace("SERVER", server)
     text = text.replace("FLAVOR", "" if "flavor:" in server else "flavor: small, ")
+    text = text.replace("TRANSFER", "direct" if name == "two-cells-kept" else "auto")
     return cloud.parse_cloud(text.replace("SAME_HOST", str(name == "one-host").lower()), "the matrix's cloud")
 
 

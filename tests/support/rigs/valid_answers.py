@@ -47,6 +47,7 @@ EXAMPLES: Final[dict[type[msgspec.Struct], dict[str, Any]]] = {
     commands.Stopped: {"ran": True},
     commands.SetAside: {"disks": [ASIDE]},
     commands.Offered: {"address": "tcp:host1:1"},
+    commands.Reached: {"reached": False, "why": "nobody answers there"},
     commands.Copied: {"variant": "pull", "disks": [COPIED], "bases": [COPIED], "bytes": 8192},
     commands.Uploaded: {
         "disks": [{"disk": "disk", "image": "i-1", "size": 4096, "checksum": DIGEST, "format": "qcow2"}]

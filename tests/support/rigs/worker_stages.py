@@ -124,6 +124,7 @@ def downloaded(disks: Sequence[commands.DownloadedDisk] = ()) -> Stage:
 def asked() -> list[Stage]:
     """What only looks, whatever the move has come to."""
     return [
+        Stage("beta", "probe_transfer", commands.ProbeTransfer(source="alpha", address="unix:/nowhere")),
         Stage("alpha", "describe_guest", commands.NoDetails()),
         Stage("alpha", "check_guest", commands.CheckGuest(probe_seconds=1.0)),
         Stage("alpha", "check_health", commands.CheckGuest(probe_seconds=1.0)),

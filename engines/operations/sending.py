@@ -1,0 +1,55 @@
+"""How the disks of a move into another cell are to be sent: what may be asked for, and what is known before it runs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from droveway.errors import Refused
+from droveway.flows.steps.hosts.transferring import UPLOAD
+from droveway.persistence.journal import transfers
+
+if TYPE_CHECKING:
+    from droveway.engines.site.site import Parts
+    from droveway.flows.graph import Graph
+
+
+def asked(site: Parts, transfer: str | None) -> str:
+    """The way that is asked for, as an option or by the configuration."""
+    return transfer or str(site.conf.cross_cell.transfer)
+
+
+def check(site: Parts, graph: Graph, *, transfer: str | None, keep_image: bool) -> None:
+    """Raise `droveway.errors.Refused` for what needs an image service, and for what a move by this graph cannot do."""
+    crosses = graph.kind_record.crosses_cells
+    wanted = asked(site, transfer) if crosses else transfer
+    if wanted != transfers.IMAGE and not keep_image:
+        return
+    option = "--keep-image" if keep_image else "--transfer image"
+    if not crosses:
+        raise Refused(f"{option} is for a move into another cell, and this one stays within its own: leave it out")
+    if site.cloud.images is None:
+        raise Refused(
+            f"no image service is configured, which {option} needs: fill in [glance], or move the server with "
+            "--transfer direct"
+        )
+    if UPLOAD not in graph.asked:
+        raise Refused(
+            f"{option} came with a later level of what is spoken to workers than [upgrade_levels] worker allows: take "
+            "the pin out once every worker is upgraded"
+        )
+
+
+def way(site: Parts, graph: Graph, storage: str, source: str, destination: str, *, wanted: str) -> tuple[str, str]:
+    """By which way the disks would go, as far as that is known, and why; empty within a cell and where none go."""
+    if not graph.kind_record.crosses_cells or storage not in ("copy", "unknown"):
+        return "", "no disk goes from cell to cell"
+    if wanted == transfers.IMAGE:
+        return wanted, "it was asked for"
+    barred = site.unreachable(source, destination)
+    if barred is None:
+        return wanted, f"{destination} finds out whether it reaches {source} before the guest is stopped"
+    if not barred:
+        return transfers.DIRECT, f"{destination} reaches the transfer port of {source}"
+    if wanted == transfers.DIRECT:
+        raise Refused(f"the disks cannot go directly: {barred}; ask for --transfer image, or auto")
+    return transfers.IMAGE, barred
