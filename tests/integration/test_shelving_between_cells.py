@@ -87,7 +87,7 @@ def write(lab: Stage, cell: str, query: str, *values: Any) -> None:
 
 @pytest.mark.parametrize("server", ["web", "booted"])
 def test_the_server_lives_in_the_other_cell_alone(lab: Stage, server: str) -> None:
-    """Its rows are as an unshelve leaves them, and the cell that it left has none of it."""
+    """RC-09: its rows are as an unshelve leaves them, and the cell that it left has none of it."""
     (before,) = rows(lab, "cell1", server)
     known = metadata(lab, "cell1", server)
     assert {"instances", "instance_extra", "instance_info_caches"} <= set(left_in(lab, "cell1", server))
@@ -171,3 +171,27 @@ def test_a_cell_without_permission_or_room_changes_nothing(tmp_path: Path) -> No
             "server", "unshelve", "web", "--host", "host2", "--to-cell", "cell1"
         )
         assert changes(before, photograph(lab.root)) == []
+
+
+DELETES = {
+    "marked": "UPDATE instances SET task_state = 'deleting' WHERE uuid = ?",
+    "gone": "UPDATE instances SET task_state = 'deleting', vm_state = 'deleted', deleted = id WHERE uuid = ?",
+}
+
+
+@pytest.mark.parametrize("late", DELETES)
+@pytest.mark.parametrize("step", ["switch_mapping", "hide_source", "start_guest", "remove_source_records"])
+def test_a_delete_of_a_late_request_is_carried_out(lab: Stage, step: str, late: str) -> None:
+    """Rule 23: it read the mapping before the switch, and wrote in the cell that the server has left.
+
+    No copy lives on in either cell, and nothing of the server stays.
+    """
+    server = lab.id_of("web")
+    with lab.running(probe=once(step, lambda: write(lab, "cell1", DELETES[late], server))):
+        lab.cli("server", "unshelve", "web", "--to-cell", "cell2", code=code)
+    lab.cli("move", "resume")
+    live = "SELECT count(*) AS live FROM instances WHERE uuid = ? AND deleted = 0"
+    assert [ask(lab, f"cells/{cell}.sqlite", live, server) for cell in ("cell1", "cell2")] == [[{"live": 0}]] * 2
+    assert ask(lab, "services.sqlite", "SELECT id FROM ports WHERE server = ?", server) == []
+    assert lab.held(server) == {}
+    lab.cli("audit")

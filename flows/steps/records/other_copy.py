@@ -39,11 +39,16 @@ DIGESTS: Final = "digests"
 
 _SERVER: Final[sa.BindParameter[str]] = sa.bindparam("server")
 _ROW: Final = sa.select(Instance).where(Instance.uuid == _SERVER).with_for_update()
-_MARKS: Final = sa.select(InstanceSystemMetadata.key, InstanceSystemMetadata.value).where(
-    InstanceSystemMetadata.instance_uuid == _SERVER,
-    InstanceSystemMetadata.key.in_((FENCE_KEY, MOVE_KEY)),
-    InstanceSystemMetadata.deleted == 0,
+_MARKS: Final = (
+    sa.select(InstanceSystemMetadata.key, InstanceSystemMetadata.value)
+    .where(
+        InstanceSystemMetadata.instance_uuid == _SERVER,
+        InstanceSystemMetadata.key.in_((FENCE_KEY, MOVE_KEY)),
+    )
+    # A late delete may have taken the marks with the row; one that lives comes last.
+    .order_by(InstanceSystemMetadata.deleted.desc())
 )
+_LATE: Final = sa.select(Instance.deleted, Instance.task_state).where(Instance.uuid == _SERVER)
 _TOKENS: Final = sa.delete(ConsoleAuthToken).where(ConsoleAuthToken.instance_uuid == _SERVER)
 
 
@@ -79,13 +84,16 @@ def find(session: orm.Session, server: str, move: str) -> Standing | None:
 
 
 def is_own(ctx: Context, found: Standing) -> bool:
-    """Tell whether that is the hidden copy of this move."""
-    return found.hidden and not found.deleted and (found.move == ctx.move.id or found.known)
+    """Tell whether that is the hidden copy of this move, whether or not a late request has deleted it."""
+    return found.hidden and (found.move == ctx.move.id or found.known)
 
 
-def require_own(ctx: Context, found: Standing, cell: str) -> None:
-    """Raise StepError (``second-copy``) unless that is the hidden copy of this move, under this claim's fence."""
-    if is_own(ctx, found):
+def require_own(ctx: Context, found: Standing, cell: str, *, goes: bool = False) -> None:
+    """Raise StepError (``second-copy``) unless that is the hidden copy of this move, under this claim's fence.
+
+    One that ``goes`` may have been deleted by a user's late request.
+    """
+    if is_own(ctx, found) and (goes or not found.deleted):
         if found.epoch != str(ctx.run.epoch):
             raise Fenced(f"epoch {ctx.run.epoch} no longer stands for server {ctx.move.server} in cell {cell}")
         return
@@ -158,6 +166,8 @@ def remove(ctx: Context, cell: str, other: str, *, undo: bool = False) -> None:
     reserved = reserved_on(ctx)
     if undo and not _made_by(ctx, cell):
         return
+    if not undo:
+        _heed_late_delete(ctx, cell, other)
     # Before anything is written: a copy that may be the only one is not marked as going either.
     _require_other(ctx, cell, other)
     _carry_last(ctx, cell, other)
@@ -168,7 +178,7 @@ def remove(ctx: Context, cell: str, other: str, *, undo: bool = False) -> None:
             found = find(session, move.server, move.id)
             if found is None:
                 return
-            require_own(ctx, found, cell)
+            require_own(ctx, found, cell, goes=True)
             left = copy_removal.remove(session, move.server, at_most=ROWS)
             if not left:
                 usage.recompute(session, move.source_host, ctx.destination.host, reserved=reserved)
@@ -181,6 +191,20 @@ def pass_deletion_on(ctx: Context, rows: Rows, other: str) -> None:
     # A copy that is gone there was deleted already.
     with contextlib.suppress(ServerDeleted), cell_rows(ctx, other) as there:
         there.change(task_state=(OneOf((there.instance.task_state,)), TaskState.DELETING))
+
+
+def _heed_late_delete(ctx: Context, cell: str, other: str) -> None:
+    """Let a delete count that a request which read the mapping before the switch has left in the copy that goes.
+
+    The mapped copy says so then, and the server is deleted there once the flow has ended.
+    """
+    with ctx.run.cells.database(cell).read() as session:
+        row = session.execute(_LATE, {"server": ctx.move.server}).first()
+    if row is None or not (row.deleted or row.task_state == TaskState.DELETING):
+        return
+    with contextlib.suppress(ServerDeleted), cell_rows(ctx, other) as there:
+        there.change(task_state=(OneOf((there.instance.task_state,)), TaskState.DELETING))
+    ctx.run.note_deleted()
 
 
 def forget_consoles(rows: Rows) -> None:
@@ -205,7 +229,7 @@ def _carry_last(ctx: Context, cell: str, other: str) -> None:
     with holding_claim(ctx, ctx.run.cells.database(cell).write()) as session:
         found = find(session, server, ctx.move.id)
         if found is not None:
-            require_own(ctx, found, cell)
+            require_own(ctx, found, cell, goes=True)
             servers.set_system_metadata(session, server, MOVE_KEY, f"{ctx.move.id}{_GOING}")
 
 
