@@ -390,7 +390,8 @@ EXPLANATIONS: Final[dict[str, Explanation]] = {
     "source-unreachable": Explanation(
         "The destination cannot fetch disks from the source's worker.",
         _UNDONE,
-        f"See that the source's worker is up and that the hosts reach each other. {_RETRY}",
+        "See that the source's worker is up and that the hosts reach each other, or ask, between cells, for --transfer "
+        f"image. {_RETRY}",
     ),
     "not-offered": Explanation(
         "A host asked for disks that the other host does not offer to it for this move.",

@@ -301,3 +301,27 @@ def test_an_image_that_changed_on_the_way_is_no_disk(lab: Stage, disk: str) -> N
     assert lab.standing("idle") == before
     assert images(lab, "idle") == []
     lab.assert_balanced()
+
+
+def test_hosts_that_are_not_upgraded_yet_move_servers_by_the_older_graph(lab: Stage) -> None:
+    with lab.lab.layout.configuration.open("a", encoding="utf-8") as options:
+        options.write("[upgrade_levels]\nworker = 6\n")
+    for option in (("--keep-image",), ("--transfer", "image")):
+        assert "take the pin out" in lab.refused(*AWAY, *option)
+    lab.cli("server", "migrate", "near", "--to-cell", "cell1")
+    move = lab.move("near")
+    assert (move.state, move.transfer) == ("verifying", None)
+    assert "delete_images" not in [row.step for row in lab.history(move.id)]
+    assert lab.json("move", "show", move.id)["transfer"] == "direct"
+    lab.cli("server", "revert", "near")
+    lab.assert_balanced()
+
+
+def test_the_configured_way_holds_for_moves_that_ask_for_none(lab: Stage) -> None:
+    file = lab.lab.layout.configuration
+    file.write_text(file.read_text(encoding="utf-8").replace("transfer = auto", "transfer = image"), encoding="utf-8")
+    lab.cli("server", "migrate", "near", "--to-cell", "cell1")
+    assert (lab.move("near").transfer, result(lab, "find_storage", "near")["why"]) == ("image", "it was asked for")
+    lab.cli("server", "resize", "web", "--flavor", "large")
+    assert lab.move("web").state == "verifying", "within a cell it holds for nothing"
+    lab.assert_balanced()

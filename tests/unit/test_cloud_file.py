@@ -209,3 +209,23 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     binary.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(Refused, match="not UTF-8"):
         cloud.read_cloud(binary)
+
+
+def test_the_way_of_disks_and_an_isolated_cell_are_read() -> None:
+    text = SMALL.replace("cell2: {", "cell2: {isolated: true, ") + "options: {transfer: image}\n"
+    read = cloud.parse_cloud(text, "x.yaml")
+    assert (read.options.transfer, parse("{}").options.transfer) == ("image", "auto")
+    assert {name: cell.isolated for name, cell in read.cells.items()} == {"cell1": False, "cell2": True}
+    assert len(read.cells["cell2"].hosts) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("options: {transfer: maybe}\n" + SMALL, "options: transfer: invalid enum value 'maybe'"),
+        (SMALL.replace("cell2: {", "cell2: {isolated: 7, "), "cell cell2: isolated: expected `bool`, got `int`"),
+    ],
+    ids=["transfer", "isolated"],
+)
+def test_a_wrong_way_is_named(text: str, why: str) -> None:
+    assert why in refusal(text)

@@ -57,8 +57,6 @@ EPHEMERAL: Final = "disk.eph0"
 PROBE_PATIENCE: Final = 5.0
 """Seconds for which a transfer port is asked whether it can be reached."""
 
-_ANSWERS: Final = frozenset({"not-offered", "guest-runs"})
-"""Codes with which a source speaks to a peer that it has found to be another host's worker."""
 _NO_WAY: Final = frozenset({"source-unreachable", "certificate", "address", "protocol"})
 """Codes that say that no disk would come from there."""
 
@@ -121,8 +119,8 @@ def admit(host: Host, hello: frames.Hello) -> LocalSource:
 
 @action(of_destination=True, thrifty=True)
 def probe_transfer(ctx: Context, details: ProbeTransfer) -> dict[str, Any]:
-    """Does the source's transfer port answer this host?  It is asked as for a copy, and says that it offers nothing."""
-    hello = frames.Hello(peer=ctx.host.name, server=ctx.server, move=ctx.move, epoch=ctx.epoch)
+    """Does the source's transfer port answer this host, as it would for a copy?  The value says why not."""
+    hello = frames.Hello(peer=ctx.host.name, server=ctx.server, move=ctx.move, epoch=ctx.epoch, probe=True)
     source = RemoteSource(
         details.source,
         details.address,
@@ -136,10 +134,9 @@ def probe_transfer(ctx: Context, details: ProbeTransfer) -> dict[str, Any]:
         with contextlib.closing(source):
             source.offered()
     except StepError as error:
-        if error.error_code in _NO_WAY:
-            return {"reached": False, "why": harmless(error.message)}
-        if error.error_code not in _ANSWERS:
+        if error.error_code not in _NO_WAY:
             raise
+        return {"reached": False, "why": harmless(error.message)}
     return {"reached": True, "why": ""}
 
 

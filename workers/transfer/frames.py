@@ -27,12 +27,16 @@ LONGEST_QUESTION: Final = 64 * units.Ki
 
 
 class Hello(msgspec.Struct, frozen=True, kw_only=True, tag="hello"):
-    """The first frame of the host that fetches: who it is, and for which server, move and epoch."""
+    """The first frame of the host that fetches: who it is, and for which server, move and epoch.
+
+    With ``probe`` it only wants to know whether it may come: it is made welcome to no disk at all.
+    """
 
     peer: str
     server: str
     move: str
     epoch: int
+    probe: bool = False
 
 
 class Welcome(msgspec.Struct, frozen=True, kw_only=True, tag="welcome"):

@@ -159,7 +159,11 @@ class TransferServer:
     def _answer(self, connection: frames.FrameSocket, hello: frames.Frame, who: str) -> None:
         """Serve one peer until it hangs up, or until something is refused."""
         try:
-            with contextlib.closing(self._admitted(connection, hello)) as source:
+            asked = self._vouched(connection, hello)
+            if asked.probe:
+                connection.send(frames.Welcome(disks=[]))
+                return
+            with contextlib.closing(self._admitted(connection, asked)) as source:
                 connection.send(frames.Welcome(disks=source.manifest.disks, bases=source.manifest.bases))
                 memory = extents.memory()
                 while True:
@@ -175,7 +179,8 @@ class TransferServer:
         self._turned_away.log_once(error["code"], f"{who}: {error['message']}")
         connection.send(frames.Refusal(error=error))
 
-    def _admitted(self, connection: frames.FrameSocket, hello: frames.Frame) -> LocalSource:
+    def _vouched(self, connection: frames.FrameSocket, hello: frames.Frame) -> frames.Hello:
+        """The hello of a peer that has proved to be the worker that it names; raises StepError for any other."""
         if not isinstance(hello, frames.Hello):
             raise StepError("a transfer begins with a hello", code="protocol", host=self.host)
         if not self._endpoint.vouches(connection.stream, hello.peer):
@@ -184,6 +189,9 @@ class TransferServer:
                 code="certificate",
                 host=self.host,
             )
+        return hello
+
+    def _admitted(self, connection: frames.FrameSocket, hello: frames.Hello) -> LocalSource:
         source = self._admit(hello)
         with self._lock:
             if connection in self._open:
