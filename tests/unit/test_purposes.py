@@ -24,6 +24,7 @@ MOVE = {
     "kind": "resize",
     "dest_host": "host2",
     "storage": "copy",
+    "keep_image": False,
     "old_flavor": "small",
     "new_flavor": "large",
     "keep_seconds": 0,
