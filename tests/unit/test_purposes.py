@@ -28,6 +28,7 @@ MOVE = {
     "old_flavor": "small",
     "new_flavor": "large",
     "keep_seconds": 0,
+    "keep_image": False,
 }
 ROW = {
     "display_name": "web",
@@ -211,6 +212,7 @@ def test_what_a_flow_is_for_holds(check: crash_purposes.Check, after: Seen) -> N
         (_on(WAITING, host2=msgspec.structs.replace(NEW_HOME, strays=["probe"])), "what a move left on host2"),
         (_changed(WAITING, row=NEW_ROW | {"power_state": 4}), "its row power_state"),
         (_changed(WAITING, swap_mb=1), "its swap in the rows"),
+        (_changed(WAITING, images={"web-disk-moved-m": Disk(GIB, BYTES)}), "its images"),
         (_changed(WAITING, recorded={"v": False}), "the attachments of its rows v"),
         (_changed(WAITING, contents={"v": Disk(GIB, BLANK)}), "the bytes of its volumes v content"),
         (_changed(WAITING, open_events=["compute_finish_resize"]), "its open events"),
@@ -225,6 +227,7 @@ def test_a_resize_that_is_not_what_it_is_for_is_told(after: Seen, named: str) ->
     [
         (crash_purposes.settled, WAITING, "its row vm_state is resized, not active"),
         (crash_purposes.settled, _on(CONFIRMED, host1=WAITING.hosts["host1"]), "what host1 set aside"),
+        (crash_purposes.settled, _changed(CONFIRMED, images={"kept": Disk(GIB, BYTES)}), "its images kept is there"),
         (crash_purposes.as_before, WAITING, "hosts host1 running"),
         (crash_purposes.gone, _changed(DELETED, bindings={"p": {}}), "its ports p is there"),
         (crash_purposes.gone, _changed(DELETED, actions=["create"]), "its last action"),
