@@ -188,7 +188,7 @@ def test_a_delete_of_a_late_request_is_carried_out(lab: Stage, step: str, late: 
     """
     server = lab.id_of("web")
     with lab.running(probe=once(step, lambda: write(lab, "cell1", DELETES[late], server))):
-        lab.cli("server", "unshelve", "web", "--to-cell", "cell2", code=code)
+        lab.cli("server", "unshelve", "web", "--to-cell", "cell2", code=3)
     lab.cli("move", "resume")
     live = "SELECT count(*) AS live FROM instances WHERE uuid = ? AND deleted = 0"
     assert [ask(lab, f"cells/{cell}.sqlite", live, server) for cell in ("cell1", "cell2")] == [[{"live": 0}]] * 2

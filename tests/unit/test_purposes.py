@@ -24,7 +24,6 @@ MOVE = {
     "kind": "resize",
     "dest_host": "host2",
     "storage": "copy",
-    "keep_image": False,
     "old_flavor": "small",
     "new_flavor": "large",
     "keep_seconds": 0,
