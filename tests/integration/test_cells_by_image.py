@@ -19,6 +19,7 @@ from droveway.clients.embedded import image as embedded
 from droveway.clients.image import Images
 from droveway.errors import StepError
 from droveway.flows.steps import moved_images
+from droveway.flows.steps.hosts import transferring
 from droveway.lab import operations
 
 CLOUD = """
@@ -284,6 +285,15 @@ def test_no_copy_goes_that_may_be_the_only_one(lab: Stage, where: str) -> None:
     else:
         assert disks(lab, "host1", "idle") == was
         lab.assert_balanced()
+
+
+def test_no_copy_is_made_of_fewer_disks_than_there_are(lab: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever becomes of the journal: the source's disks are all that there is until the copy is whole."""
+    monkeypatch.setattr(transferring.UploadDisks, "perform", lambda *_: {})
+    was = disks(lab, "host1", "idle")
+    lab.cli(*AWAY, code=3)
+    assert lab.move("idle").error_code == "image-gone"
+    assert disks(lab, "host1", "idle") == was
 
 
 @pytest.mark.parametrize("disk", ["disk", "disk.eph0"])

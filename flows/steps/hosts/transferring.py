@@ -115,9 +115,14 @@ class CopyDisks(copying.CopyDisks):
         return has_disks(ctx) and not goes_by_image(ctx) and super().pulls(ctx)
 
     def _download(self, ctx: Context) -> dict[str, Any]:
-        """From images that hold, now, what the source put into them."""
-        wanted = []
-        for disk in ctx.inputs["uploaded"].get("disks") or []:
+        """From images that hold, now, what the source put into them, and of all disks: an empty copy is soon made."""
+        uploaded, wanted = ctx.inputs["uploaded"].get("disks") or [], []
+        if {disk["disk"] for disk in uploaded} != moved_images.of_disks(ctx.move, ctx.destination.attempt).keys():
+            raise StepError(
+                f"nobody knows of all disks of server {ctx.move.server_name} what was uploaded: the move is undone",
+                code="image-gone",
+            )
+        for disk in uploaded:
             image = images.require_whole(ctx, disk["image"], size=disk["size"], checksum=disk["checksum"])
             wanted.append(
                 commands.DownloadedDisk(
