@@ -343,13 +343,15 @@ def _on_server(lab: Lab, server: Server, reached: Callable[[str], str]) -> dict[
 
 def _copy(source: Database, target: Database, metadata: sa.MetaData) -> None:
     metadata.create_all(target.engine)
-    # A lab of an earlier release may lack tables of Nova's that nothing needed then.
-    there = set(sa.inspect(source.engine).get_table_names())
+    # A lab of an earlier release may lack tables of Nova's that nothing needed then, and columns of the journal.
+    shape = sa.inspect(source.engine)
+    there = set(shape.get_table_names())
     with source.read() as reading, target.begin() as writing:
         for table in metadata.sorted_tables:
             if table.name not in there:
                 continue
-            rows = [dict(row) for row in reading.execute(sa.select(table)).mappings()]
+            columns = [table.c[column["name"]] for column in shape.get_columns(table.name) if column["name"] in table.c]
+            rows = [dict(row) for row in reading.execute(sa.select(*columns)).mappings()]
             if rows:
                 writing.execute(sa.insert(table), rows)
                 key = table.autoincrement_column
