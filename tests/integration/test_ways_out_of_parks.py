@@ -30,7 +30,7 @@ CODES = sorted(code for code, files in codes.raised().items() if any(file.starts
 
 UNPLANTED: dict[str, str] = {
     "it ends a move, a claim or a command, and no step rests with it": "cancelled coordination-lost deleted evacuated "
-    "fenced illegal-transition left-as-is parked refused settled",
+    "fenced illegal-transition left-as-is next-graph parked refused settled",
     "a lab comes to it before the point of no return alone, where the move is undone and ends": "address "
     "allocation-conflict backing-file binding-missing binding-refused certificate changed checksum connect-refused "
     "declared-down definition destination-fault disk-format group-policy missing no-allocation no-capacity "
