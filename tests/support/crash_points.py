@@ -33,9 +33,6 @@ SEEDS: Final = {"three-hosts": 1, "volume-backed": 2, "one-host": 3}
 BETWEEN: Final = "two-cells"
 """The cloud of two cells of which there is a fixed sample."""
 
-KINDS_BY_IMAGE: Final = ("cross_cell_resize",)
-"""Of those the ones by which disks cross: the others are the same whichever way these went."""
-
 BY_IMAGE: Final = "two-cells-by-image"
 """That of two cells which do not reach each other's disks, of which there is another."""
 
@@ -58,7 +55,7 @@ def sample(cloud: str) -> tuple[str, ...]:
     """Return the words with which `tools/matrix` runs the cloud's fixed sample."""
     others = {
         BETWEEN: (KINDS_BETWEEN, 4),
-        BY_IMAGE: (KINDS_BY_IMAGE, 9),
+        BY_IMAGE: (KINDS_BETWEEN, 9),
         SHELVED: (KINDS_OF_SHELVING, 6),
         SHELVED_BETWEEN: (KINDS_OF_SHELVING_BETWEEN, 7),
     }
