@@ -34,15 +34,19 @@ _PARTS: Final = {
     "two-cells-stopped": (_CELLS, f"state: stopped, {_MANY}"),
     "two-cells-on-volume": (_CELLS, _VOLUME),
     "three-cells": (_THREE, _IMAGE),
-    "two-cells-by-image": (_ISOLATED, _MANY),
+    "two-cells-by-image": (_ISOLATED, f"flavor: tiny, {_IMAGE}"),
+    "two-cells-many-by-image": (_ISOLATED, _MANY),
     "two-cells-kept": (_CELLS, _IMAGE),
 }
 """The hosts, and the server; on the one host every move stays where its server is."""
 
-BETWEEN: Final = ("two-cells", "two-cells-stopped", "two-cells-on-volume", "two-cells-by-image", "two-cells-kept")
+BETWEEN: Final = (
+    *("two-cells", "two-cells-stopped", "two-cells-on-volume"),
+    *("two-cells-by-image", "two-cells-many-by-image", "two-cells-kept"),
+)
 """The clouds in which moves lead into another cell: they run the kinds of flow that do, and no others.
 
-In the last but one no cell reaches the other's disks. The last asks for the direct way, and its moves keep images.
+In those by image no cell reaches the other's disks. The last asks for the direct way, and its moves keep images.
 """
 
 SAMPLED: Final = ("three-cells",)
