@@ -16,7 +16,7 @@ WEIGHED: Final = {
     "soft_anti_affinity": ("the lack of servers of the same soft-anti-affinity group", 1.0),
     "cross_cell_move": ("that a host is in the cell which the server is in already", 1000000.0),
 }
-"""What hosts are weighed by, and how many times each counts unless somebody says otherwise."""
+"""Names what hosts are weighed by, and how many times each counts unless somebody says otherwise."""
 
 OPTS: Final[tuple[cfg.Opt, ...]] = (
     cfg.IntOpt(

@@ -197,7 +197,7 @@ class Run(Protocol):
 
     @property
     def asked_as(self) -> str:
-        """The flow by whose uuid Nova's action of this one goes: the first, where this one goes on for that."""
+        """Name the flow whose uuid Nova's action carries: the move's first, where this one goes on for that."""
 
     def goes_on(self) -> bool:
         """Tell whether the flow goes on for one before it, whose first steps were done and not undone."""

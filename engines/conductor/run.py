@@ -401,7 +401,7 @@ class MoveRun:
 
     @property
     def asked_as(self) -> str:
-        """The flow by whose uuid Nova's action of this one goes: the first, where this one goes on for that."""
+        """Name the flow whose uuid Nova's action carries: the move's first, where this one goes on for that."""
         return self.history.runs()[0].flow_uuid if self.goes_on() else self.flow_uuid
 
     def goes_on(self) -> bool:

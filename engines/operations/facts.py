@@ -138,7 +138,7 @@ def _is_declared_down(site: Parts, host: str) -> bool:
 
 
 def _quota_usages(site: Parts, server: catalog.Server, cells: Mapping[str, Database]) -> tuple[quotas.QuotaUsage, ...]:
-    """What counts against the server's quotas; as in Nova, only in those cells that answer."""
+    """Read what counts against the server's quotas; as in Nova, only in those cells that answer."""
     defaults = {quotas.CORES: site.conf.quota.cores, quotas.RAM: site.conf.quota.ram}
     with contextlib.ExitStack() as stack:
         api = stack.enter_context(site.api.read())

@@ -1,4 +1,4 @@
-"""How the disks of a move into another cell are to be sent: what may be asked for, and what is known before it runs."""
+"""Checks how the disks of a move into another cell may be sent, and tells what is known of that before it runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def asked(site: Parts, transfer: str | None) -> str:
-    """The way that is asked for, as an option or by the configuration."""
+    """Tell which way is asked for, by an option or by the configuration."""
     return transfer or str(site.conf.cross_cell.transfer)
 
 

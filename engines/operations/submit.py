@@ -62,7 +62,7 @@ class Feasibility:
 
     @property
     def places(self) -> list[str]:
-        """The destination and its alternates, each of another cell with that cell's name."""
+        """Name the destination and its alternates, each of another cell with that cell's name."""
         own = self.facts.server.cell
         return [place(own, chosen.cell, chosen.host) for chosen in self.selection.chosen]
 
@@ -83,13 +83,13 @@ def examine(site: Site, spec: MoveSpec) -> Feasibility:
 
 
 def choose(site: Site, facts: Facts, graph: Graph) -> Selection:
-    """The destinations that could take the server by this graph now; raises `droveway.errors.Refused` for none."""
+    """Find the destinations that could take the server by this graph now; raises `droveway.errors.Refused` for none."""
     require_able(site, facts.server.host, graph)
     return _schedule(site, facts, {facts.cell: graph}, {})
 
 
 def _graphs(site: Site, facts: Facts) -> tuple[dict[str, Graph], dict[str, str]]:
-    """The graph that leads into each cell that the server may go to, and why it may not go to the others.
+    """Find the graph that leads into each cell that the server may go to, and why it may not go to the others.
 
     Raises Refused where the server's host cannot take part in a move within its cell, or into the one that was named.
     """

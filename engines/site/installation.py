@@ -64,7 +64,7 @@ class Installation:
 
     @functools.cached_property
     def cell_databases(self) -> dict[str, Database]:
-        """The same; raises `droveway.persistence.database.DatabaseUnusable` where one does not answer."""
+        """Return the same; raises `droveway.persistence.database.DatabaseUnusable` where one does not answer."""
         for name, database in self.known_cells.items():
             database.require(f"of cell {name}")
         return self.known_cells
