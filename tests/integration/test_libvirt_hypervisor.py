@@ -11,6 +11,7 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypervisor_contract import GROWN, Server, kill, open_fence, wait_for
@@ -21,6 +22,7 @@ from support.daemons.libvirt_daemons import kill_daemon
 from droveway.errors import DestinationFault, StepError
 from droveway.lab.libvirt_hosts import CAPABILITIES, LibvirtHost
 from droveway.workers.hypervisors.libvirt import connection as libvirt_connection
+from droveway.workers.hypervisors.libvirt import hypervisor as libvirt_hypervisor
 from droveway.workers.hypervisors.libvirt.connection import Connection
 
 STARTER = """
@@ -101,6 +103,40 @@ def test_a_stop_outlives_the_death_of_its_daemon(rig: LibvirtRig, server: Server
     rig.host.stop(server.id, grace=20, fence=killing_fence)
     assert not server.running
     assert server.starts == 1
+
+
+def test_a_late_press_of_the_power_button_meets_no_guest_that_was_started_again(
+    rig: LibvirtRig, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a busy host the press may wait for its connection for longer than the guest has to shut down."""
+    server.start()
+    assert server.probe()["boots"] == 1
+    monkeypatch.setattr(libvirt_hypervisor, "DESTROY_SECONDS", 0.2)
+    free, pressed = threading.Event(), threading.Event()
+    connect = Connection.get
+
+    def slowly(connection: Connection) -> Any:
+        if threading.current_thread().name != libvirt_hypervisor.PRESS:
+            return connect(connection)
+        assert free.wait(60)
+        try:
+            return connect(connection)
+        finally:
+            pressed.set()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Connection, "get", slowly)
+        for _ in range(2):
+            with pytest.raises(StepError, match=f"has not answered each call to stop the guest of server {server.id}"):
+                rig.host.stop(server.id, grace=0.05, fence=open_fence)
+            assert not server.running
+        free.set()
+        assert pressed.wait(60)
+        monkeypatch.setattr(libvirt_hypervisor, "DESTROY_SECONDS", 30.0)
+        rig.host.stop(server.id, grace=0.05, fence=open_fence)
+    server.start()
+    assert server.probe()["boots"] == 2
+    assert server.running
 
 
 def test_definitions_and_undefinitions_find_the_new_daemon(rig: LibvirtRig, server: Server) -> None:

@@ -23,8 +23,16 @@ _loop_lock = threading.Lock()
 _loop_process = 0
 
 
+class Overdue(TimeoutError):
+    """A call that goes on behind its caller's back, in ``thread``."""
+
+    def __init__(self, thread: threading.Thread) -> None:
+        super().__init__()
+        self.thread = thread
+
+
 def within(seconds: float, call: Callable[[], T]) -> T:
-    """Make a call that has no time limit of its own; raises TimeoutError, and the call goes on behind our back."""
+    """Make a call that has no time limit of its own; raises Overdue when it has not ended in time."""
     outcome: list[tuple[T | None, BaseException | None]] = []
 
     def run() -> None:
@@ -37,7 +45,7 @@ def within(seconds: float, call: Callable[[], T]) -> T:
     thread.start()
     thread.join(seconds)
     if not outcome:
-        raise TimeoutError
+        raise Overdue(thread)
     value, error = outcome[0]
     if error is not None:
         raise error

@@ -27,7 +27,7 @@ from droveway.workers.hypervisors.libvirt import agent as libvirt_agent
 from droveway.workers.hypervisors.libvirt import files as libvirt_files
 from droveway.workers.hypervisors.libvirt import lines as libvirt_lines
 from droveway.workers.hypervisors.libvirt import xml as libvirt_xml
-from droveway.workers.hypervisors.libvirt.connection import Connection, library, within
+from droveway.workers.hypervisors.libvirt.connection import Connection, Overdue, library, within
 from droveway.workers.hypervisors.libvirt.errors import Code, is_code, is_lost, text_of
 from droveway.workers.hypervisors.libvirt.starts import Power, Starts
 from droveway.workers.hypervisors.libvirt.xml import NAMESPACE, PREFIX, Domain
@@ -38,6 +38,8 @@ START_SECONDS = 60.0
 DESTROY_SECONDS = 30.0
 PRESS_AGAIN_SECONDS = 1.0
 POLL_SECONDS = 0.02
+PRESS = "power-button"
+"""Name of the thread in which a guest's power button is pressed."""
 # virDomainUndefineFlags: managed save, snapshots' metadata, NVRAM, checkpoints' metadata.
 UNDEFINE_ALL = 1 | 2 | 4 | 16
 INACTIVE = 2
@@ -77,6 +79,7 @@ class Libvirt(AttachingHypervisor):
         self.memory_mb = memory_mb
         self._kind = kind
         self._connection = Connection(uri, host)
+        self._calls: dict[str, list[threading.Thread]] = {}
         self._owner = pwd.getpwnam(qemu_user) if os.geteuid() == 0 and "/session" in uri else None
 
     def guests(self) -> Iterator[GuestRecord]:
@@ -255,18 +258,26 @@ class Libvirt(AttachingHypervisor):
                     )
 
     def stop(self, server: str, *, grace: float, fence: Fence) -> None:
-        """Press the power button for ``grace`` seconds, then pull the plug; returns when the guest is off."""
+        """Press the power button for ``grace`` seconds, then pull the plug; returns when the guest is off.
+
+        Raises StepError when the guest still runs after that, and when libvirt still has a call of this one to answer.
+        """
+        self._require_answers(server)
         if not self._running(server):
             return
         fence()
+        calls = self._calls[server] = []
         if grace > 0:
             # shutdown() blocks for as long as the guest's QEMU hangs, so that no deadline depends on its answer.
-            off = threading.Event()
-            threading.Thread(target=self._press, args=(server, off), daemon=True).start()
-            deadline = time.monotonic() + grace
-            while self._running(server) and time.monotonic() < deadline:
-                time.sleep(POLL_SECONDS)
-            off.set()
+            enough = threading.Event()
+            calls.append(threading.Thread(target=self._press, args=(server, enough), name=PRESS, daemon=True))
+            calls[0].start()
+            try:
+                deadline = time.monotonic() + grace
+                while self._running(server) and time.monotonic() < deadline:
+                    time.sleep(POLL_SECONDS)
+            finally:
+                enough.set()
         refusal = None
         deadline = time.monotonic() + DESTROY_SECONDS
         while self._running(server):
@@ -276,8 +287,9 @@ class Libvirt(AttachingHypervisor):
             fence()
             try:
                 refusal = within(DESTROY_SECONDS, lambda: self._act(lambda domain: domain.destroy(), server))
-            except TimeoutError:
-                continue
+            except Overdue as overdue:
+                calls.append(overdue.thread)
+        self._require_answers(server)
 
     def disk_info(self, path: Path, disk_format: str) -> DiskInfo:
         """Size, allocation and backing file of one disk."""
@@ -326,12 +338,30 @@ class Libvirt(AttachingHypervisor):
         """Give back the connection; guests go on."""
         self._connection.close()
 
-    def _press(self, server: str, off: threading.Event) -> None:
+    def _press(self, server: str, enough: threading.Event) -> None:
         """Press the power button until the guest obeys: it does not hear the first one while it boots."""
-        # When the daemon stays away, `stop` itself meets it while it looks at the guest.
-        with contextlib.suppress(StepError):
-            while not off.is_set() and self._act(lambda domain: domain.shutdown(), server) is None:
-                off.wait(PRESS_AGAIN_SECONDS)
+        # What is wrong with the daemon or the guest, `stop` itself meets while it looks at the guest.
+        with contextlib.suppress(StepError, library().libvirtError):
+            while not enough.is_set():
+                domain = self._connection.get().lookupByUUIDString(server)
+                # Until the connection stands, a busy host may take longer than the guest has to shut down.
+                if not enough.is_set():
+                    domain.shutdown()
+                enough.wait(PRESS_AGAIN_SECONDS)
+
+    def _require_answers(self, server: str) -> None:
+        """Raise StepError unless all calls to stop the guest ended: a late one would stop it once it runs again."""
+        deadline = time.monotonic() + DESTROY_SECONDS
+        for call in self._calls.get(server, []):
+            call.join(max(0.0, deadline - time.monotonic()))
+            if call.is_alive():
+                raise StepError(
+                    f"the libvirt daemon of {self.host} has not answered each call to stop the guest of server "
+                    f"{server}: look after the daemon",
+                    code="hypervisor-away",
+                    host=self.host,
+                )
+        self._calls.pop(server, None)
 
     def _act(self, call: Callable[[Any], object], server: str) -> Any:
         """Do something to the domain once; the libvirtError, or None when it was done."""
