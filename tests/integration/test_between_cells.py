@@ -75,6 +75,11 @@ def write(lab: Stage, cell: str, statement: str, *values: Any) -> None:
         connection.execute(statement, values)
 
 
+def write_api(lab: Stage, statement: str, *values: Any) -> None:
+    with contextlib.closing(sqlite3.connect(lab.root / "api.sqlite")) as connection, connection:
+        connection.execute(statement, values)
+
+
 def mapped(lab: Stage, server: str) -> str:
     with contextlib.closing(sqlite3.connect(lab.root / "api.sqlite")) as api:
         query = (
@@ -266,20 +271,60 @@ def test_what_a_user_writes_meanwhile_goes_along_there_and_back(lab: Stage) -> N
 
 
 def test_there_and_back_ten_times(lab: Stage) -> None:
-    """Soft-deleted children and finished migrations of earlier crossings are in nobody's way."""
-    before = lab.standing("web")
-    soft = "UPDATE instance_system_metadata SET deleted = id WHERE instance_uuid = ? AND key = 'boot_roles'"
+    """Soft-deleted and archived children, and finished migrations of earlier crossings, are in nobody's way."""
+    before, server = lab.standing("web"), lab.id_of("web")
+    left, taken = {"cell1": 0, "cell2": 0}, 0
     for turn in range(10):
-        cell = "cell2" if turn % 2 == 0 else "cell1"
-        write(lab, mapped(lab, "web"), soft, lab.id_of("web"))
-        host = "host3" if cell == "cell2" else "host1"
-        lab.cli("server", "migrate", "web", "--host", host)
+        home, other = ("cell1", "cell2") if turn % 2 == 0 else ("cell2", "cell1")
+        write(lab, home, "INSERT INTO instance_metadata (instance_uuid, key, deleted) VALUES (?, 'gone', 7)", server)
+        write(lab, home, "INSERT INTO instance_faults (instance_uuid, code, deleted) VALUES (?, 500, 7)", server)
+        if turn % 3:
+            taken += archive(lab, home)
+            left[home] += 2
+        lab.cli("server", "migrate", "web", "--host", "host3" if other == "cell2" else "host1")
+        if turn == 4:
+            lab.cli("server", "revert", "web")
+            assert rows(lab, other, "web") == {}
+            lab.cli("server", "migrate", "web", "--host", "host3")
         lab.cli("server", "confirm", "web")
-        assert mapped(lab, "web") == cell
-        assert rows(lab, "cell1" if cell == "cell2" else "cell2", "web") == {}
+        # A soft-deleted row of an instance would have the archiver take its mapping.
+        taken += archive(lab, home) + archive(lab, other)
+        assert (mapped(lab, "web"), rows(lab, home, "web")) == (other, {})
+        assert archived(lab, server) == left
     assert lab.standing("web") == before
-    assert len(rows(lab, "cell1", "web")["migrations"]) == 10
+    assert taken == sum(left.values())
+    assert len(rows(lab, "cell1", "web")["migrations"]) == 11
     lab.assert_balanced()
+
+
+def archive(lab: Stage, cell: str) -> int:
+    """Do what ``nova-manage db archive_deleted_rows`` does in a cell and to the mapping; how many rows it took."""
+    with contextlib.closing(sqlite3.connect(lab.root / "cells" / f"{cell}.sqlite")) as connection, connection:
+        for (gone,) in connection.execute("SELECT uuid FROM instances WHERE deleted != 0").fetchall():
+            write_api(lab, "DELETE FROM instance_mappings WHERE instance_uuid = ?", gone)
+        taken = 0
+        for table in OF_SERVER.keys() - {"tags"}:
+            connection.execute(f'CREATE TABLE IF NOT EXISTS "shadow_{table}" AS SELECT * FROM "{table}" WHERE 0')
+            connection.execute(f'INSERT INTO "shadow_{table}" SELECT * FROM "{table}" WHERE deleted != 0')
+            taken += connection.execute(f'DELETE FROM "{table}" WHERE deleted != 0').rowcount
+    return taken
+
+
+def archived(lab: Stage, server: str) -> dict[str, int]:
+    """How many rows of the server each cell's archive has."""
+    found = {}
+    for cell in ("cell1", "cell2"):
+        with contextlib.closing(sqlite3.connect(lab.root / "cells" / f"{cell}.sqlite")) as connection:
+            tables = [
+                name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE name LIKE 'shadow_%'")
+            ]
+            found[cell] = sum(
+                connection.execute(
+                    f'SELECT count(*) FROM "{table}" WHERE {OF_SERVER[table[7:]]} = ?', (server,)
+                ).fetchone()[0]
+                for table in tables
+            )
+    return found
 
 
 @pytest.mark.parametrize("step", ["copy_records", "copy_disks", "show_target", "switch_mapping", "hide_source"])
