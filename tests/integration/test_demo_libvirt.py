@@ -80,8 +80,8 @@ def printed(home: Path, folder: Path) -> str:
 def test_it_ends_with_its_moves_and_kills(printed: str) -> None:
     last = LAST.fullmatch(printed.splitlines()[-1])
     assert last is not None, printed[-500:]
-    assert int(last[1]) >= 15
-    assert int(last[2]) >= 10
+    assert int(last[1]) >= 20
+    assert int(last[2]) >= 15
 
 
 def test_guests_are_asked_after_every_round(printed: str) -> None:
@@ -89,7 +89,8 @@ def test_guests_are_asked_after_every_round(printed: str) -> None:
     # All but the heading of the lab itself and of what became of it.
     assert len(asked) == len(re.findall("^== ", printed, re.MULTILINE)) - 1
     assert asked[-1] == 10
-    assert set(asked[:-1]) == {8}
+    # Two servers are stopped, and one is shelved for a round.
+    assert (set(asked[:-1]), asked[:-1].count(7)) == ({7, 8}, 1)
 
 
 def test_a_guest_keeps_its_data_through_all_its_moves(printed: str) -> None:

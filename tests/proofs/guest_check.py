@@ -28,6 +28,9 @@ FIRST_SECTOR: Final = 4096
 SECTORS: Final = 256
 """Where the data lie, in sectors of 512 bytes: behind the guest's program."""
 
+IMAGE: Final = "image service"
+"""Where the root disk of a shelved server lies."""
+
 _FILLED: Final = re.compile(rb"SMV1 (ok)\r\n")
 _SUM: Final = re.compile(rb"SMV1 sum ([0-9a-f]{8})\r\n")
 _WORDS: Final = 128
@@ -136,7 +139,11 @@ def _expected_boots(lab: Lab, server: catalog.Server) -> int:
         for move in journal_moves.listing(session, server=server.id):
             steps = moves.history(session, move.id)
             for step in _done(steps):
-                if (step.step, step.direction) == ("copy_disks", "execute"):
+                if (step.step, step.direction) == ("upload_disks", "execute"):
+                    boots[None if server.boots_from_volume else IMAGE] = boots[disk(step.host)]
+                elif (step.step, step.direction) == ("copy_disks", "execute") and not move.source_host:
+                    boots[disk(step.host)] = boots[None if server.boots_from_volume else IMAGE]
+                elif (step.step, step.direction) == ("copy_disks", "execute"):
                     boots[disk(step.host)] = boots[disk(move.source_host)]
                 elif _starts(step, steps):
                     boots[disk(step.host)] += 1

@@ -27,8 +27,8 @@ from droveway.lab.layout import Layout
 from droveway.persistence.journal.states import ENDED, State
 from droveway.printable import SHORT
 
-LEAST_MOVES: Final = 15
-LEAST_KILLS: Final = 10
+LEAST_MOVES: Final = 20
+LEAST_KILLS: Final = 15
 LEAST_UNDOS: Final = 3
 """Fewer would show too little: more rounds are added until there are as many."""
 
@@ -57,6 +57,7 @@ WARM: Final = (
     "droveway.cli.commands.lab",
     "droveway.cli.commands.request",
     "droveway.cli.commands.server",
+    "droveway.cli.commands.shelve",
     "droveway.clients.embedded.cloud",
     "droveway.clients.embedded.placement",
     "droveway.conf.settings",
@@ -107,8 +108,17 @@ class Demo:
         """Make the lab."""
         self._heading("A lab")
         self.show("lab", "create", str(self._files.root), "--cloud", str(self._cloud))
+        self._let_servers_leave_their_cells()
         self.show("server", "list")
         self._guests.begin(self)
+
+    def _let_servers_leave_their_cells(self) -> None:
+        written = self._files.configuration.read_text(encoding="utf-8")
+        allowed = written.replace("\nallowed = false\n", "\nallowed = true\n", 1)
+        if allowed == written:
+            raise Failed(f"{self._files.configuration} has no [cross_cell] allowed = false")
+        self._files.configuration.write_text(allowed, encoding="utf-8")
+        self.say(f"servers may leave their cells: [cross_cell] allowed = true in {self._files.configuration}")
 
     def carry_out(self, each: Round) -> None:
         """Give the round's commands, kill and resume until all its moves rest."""

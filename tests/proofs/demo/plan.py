@@ -38,6 +38,15 @@ FORWARD: Final = (3, 20)
 ENDING: Final = (2, 4)
 """The same for a confirm or revert."""
 
+CROSSING: Final = (6, 28)
+"""The same for a move into another cell, which has more steps."""
+
+CROSSING_BACK: Final = (2, 15)
+"""The same for its revert."""
+
+SHELVING: Final = (2, 10)
+"""The same for a shelve and an unshelve."""
+
 LONGEST_DELAY: Final = 0.02
 """Seconds: a kill inside a step comes at most so long after the step began."""
 
@@ -102,12 +111,19 @@ class Planner:
         largest = max(cloud.cells.values(), key=lambda cell: len(cell.hosts))
         # In a cell of many hosts there are alternates for every server that no zone confines.
         self._free = [name for name, each in cloud.servers.items() if each.host in largest.hosts and each.az is None]
+        self._cells = {host: name for name, cell in cloud.cells.items() for host in cell.hosts}
+        # A shelve takes no ephemeral disk along, and an unshelve starts a server that was off.
+        self._crossing = {
+            name: str(self._cells[str(each.host)])
+            for name, each in cloud.servers.items()
+            if each.az is None and each.state == "active" and not cloud.flavors[each.flavor].ephemeral_gb
+        }
 
     def rounds(self) -> Iterator[Round]:
         """The whole demonstration; each server is at rest, without a move, when the last has been carried out."""
         order = self._shuffled(list(self._flavors))
         servers = iter([*order, *self._shuffled(order)])
-        drills = iter((self._undone(), self._next_alternate(), self._undone_revert()))
+        drills = iter((self._undone(), self._next_alternate(), self._undone_revert(), self._into_another_cell()))
         for batch in BATCHES:
             yield from self._batch(batch, [next(servers) for _ in range(batch.servers)])
             yield from next(drills, ())
@@ -153,6 +169,20 @@ class Planner:
         yield Round("its revert fails and is undone", (command,), (aim,), Fault("switch_records"))
         yield Round("it is reverted again", (command,))
 
+    def _into_another_cell(self) -> Iterator[Round]:
+        """A server goes into another cell and back, goes there again and stays, and comes home by a shelve."""
+        server = self._random.choice(list(self._crossing))
+        home = self._crossing[server]
+        there = self._random.choice(sorted({*self._cells.values()} - {home}))
+        moves = ("server", "migrate", server, "--to-cell", there)
+        yield Round(f"a move into {there}", (moves,), (self._aim(server, CROSSING),))
+        yield Round(f"back into {home}", (("server", "revert", server),), (self._aim(server, CROSSING_BACK),))
+        yield Round(f"into {there} once more", (moves,), (self._aim(server, CROSSING),))
+        yield Round("it stays there", (("server", "confirm", server),))
+        yield Round("it is shelved", (("server", "shelve", server),), (self._aim(server, SHELVING),))
+        unshelve = ("server", "unshelve", server, "--to-cell", home)
+        yield Round(f"and unshelved in {home}", (unshelve,), (self._aim(server, SHELVING),))
+
     def _move(self, server: str) -> tuple[tuple[str, ...], str]:
         """The command that moves the server, and its flavor once that is confirmed."""
         flavor = self._flavors[server]
@@ -183,7 +213,9 @@ def count(rounds: list[Round]) -> Mapping[str, int]:
     """How many moves, kills and kills during an undo the rounds are to bring."""
     aims = [aim for each in rounds for aim in each.aims]
     return {
-        "moves": sum(command[1] in ("resize", "migrate") for each in rounds for command in each.commands),
+        "moves": sum(
+            command[1] in ("resize", "migrate", "shelve", "unshelve") for each in rounds for command in each.commands
+        ),
         "kills": len(aims),
         "undos": sum(aim.direction == "revert" for aim in aims),
     }
