@@ -72,6 +72,33 @@ def test_a_move_that_waited_ends(model: Model, state: str, left: dict[str, objec
     assert model.allocations() == {"id": left}
 
 
+SHELVE = ReportedMove("m1", "id", "shelve", "done", "", "small")
+
+
+def test_a_shelved_server_holds_nothing_until_it_is_unshelved(model: Model) -> None:
+    model.servers["id"].active = False
+    model.tell([SHELVE])
+    assert model.allocations() == {}
+    model.tell([ReportedMove("m2", "id", "cross_cell_unshelve", "cancelled", "b", "small")])
+    assert model.allocations() == {}
+    model.tell([ReportedMove("m3", "id", "cross_cell_unshelve", "done", "b", "small")])
+    assert model.allocations() == {"id": {"b": SMALL}}
+    assert model.servers["id"].active
+
+
+@pytest.mark.parametrize(
+    "moves",
+    [
+        [SHELVE, dataclasses.replace(SHELVE, id="m2")],
+        [dataclasses.replace(SHELVE, kind="unshelve", destination="b")],
+        [ended("needs-operator", SHELVE)],
+    ],
+)
+def test_a_shelve_that_cannot_be_is_refused(model: Model, moves: list[ReportedMove]) -> None:
+    with pytest.raises(ModelBroken):
+        model.tell(moves)
+
+
 def test_a_deleted_server_leaves_nothing(model: Model) -> None:
     model.tell([RESIZE])
     model.deleted("id")
@@ -128,10 +155,13 @@ def test_a_seed_decides_the_plan(change: Callable[[Model], None]) -> None:
 def test_every_kind_of_operation_is_planned() -> None:
     planner, model = Planner(1), filled()
     model.tell([dataclasses.replace(RESIZE, server="1", flavor="medium", destination="twice")])
+    model.tell([dataclasses.replace(SHELVE, id="m2", server="2")])
     episodes = [planner.episode(model) for _ in range(300)]
     operations = [each for episode in episodes for each in episode.operations]
     verbs = {each.words[:3] if each.words[0] == "lab" else each.words[:2] for each in operations}
-    assert {("server", verb) for verb in ("resize", "migrate", "confirm", "revert")} <= verbs
+    assert {("server", verb) for verb in ("resize", "migrate", "confirm", "revert", "shelve", "unshelve")} <= verbs
+    into_cells = {each.words[1] for each in operations if "--to-cell" in each.words}
+    assert into_cells == {"resize", "migrate", "unshelve"}
     assert {("move", verb) for verb in ("cancel", "pause", "resume", "retry")} <= verbs
     assert {("host", "enable"), ("host", "disable"), ("lab", "server", "delete"), ("lab", "fault", "arm")} <= verbs
     actions = {each.words[each.words.index("--action") + 1] for each in operations if "--action" in each.words}

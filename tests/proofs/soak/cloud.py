@@ -87,7 +87,7 @@ def text() -> str:
     """The cloud file; its servers are built by commands, so that the model hears of each."""
     flavors = "".join(f"  {name}: {_mapping(dataclasses.asdict(size))}\n" for name, size in FLAVORS.items())
     return (
-        "hypervisor: sandbox\noptions: {allow_resize_to_same_host: true, max_attempts: 3}\n"
+        "hypervisor: sandbox\noptions: {allow_resize_to_same_host: true, max_attempts: 3, cross_cell: true}\n"
         f"{_HOSTS}flavors:\n{flavors}images: {{base: {{size_mb: 8}}}}\n"
         f"groups: {{{GROUP}: {{policy: anti-affinity, max_server_per_host: 1}}}}\n"
     )

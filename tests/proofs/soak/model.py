@@ -13,6 +13,7 @@ Books = dict[str, dict[str, Amounts]]
 """By consumer and host what is held; a consumer is a server's id or a move's."""
 
 ENDED: Final = ("done", "reverted", "failed", "cancelled")
+SHELVING: Final = ("shelve", "unshelve", "cross_cell_unshelve")
 _UNCHANGED: Final = ("failed", "cancelled")
 
 
@@ -55,6 +56,7 @@ class Server:
     id: str
     name: str
     host: str
+    """Empty while it is shelved."""
     flavor: str
     from_volume: bool
     active: bool
@@ -114,7 +116,8 @@ class Model:
         """What every consumer must hold."""
         books: Books = {}
         for server in self.servers.values():
-            books[server.id] = {server.host: self._amounts(server, server.flavor)}
+            if server.host:
+                books[server.id] = {server.host: self._amounts(server, server.flavor)}
             if server.before is not None:
                 books[server.before.move] = {server.before.host: self._amounts(server, server.before.flavor)}
         return books
@@ -128,6 +131,9 @@ class Model:
             raise ModelBroken(f"{server.name} waits for its move {server.before.move} and has another, {move.id}")
         if move.kind == "delete":
             raise ModelBroken(f"{server.name} was deleted by {move.id}, which is {move.state}, and is still there")
+        if move.kind in SHELVING:
+            _tell_shelving(server, move)
+            return
         if move.state in _UNCHANGED and waits:
             raise ModelBroken(f"move {move.id} of {server.name} was complete and is {move.state}")
         if move.state in ("verifying", "done") and not waits:
@@ -139,6 +145,18 @@ class Model:
             server.before = None
         elif move.state != "verifying":
             raise ModelBroken(f"move {move.id} of {server.name} rests as {move.state}")
+
+
+def _tell_shelving(server: Server, move: ReportedMove) -> None:
+    """A shelve or an unshelve: it ends done, or the server is as it was."""
+    if move.state not in ("done", *_UNCHANGED):
+        raise ModelBroken(f"move {move.id} of {server.name} rests as {move.state}")
+    if move.state == "done":
+        if bool(server.host) != (move.kind == "shelve"):
+            raise ModelBroken(f"{server.name} is on {server.host or 'no host'}, and {move.kind} {move.id} is done")
+        server.host = move.destination
+        # As in Nova, an unshelve starts the server, whatever it was before.
+        server.active = move.kind != "shelve"
 
 
 def usages(books: Books) -> dict[str, Amounts]:

@@ -28,6 +28,7 @@ _EITHER: Final = frozenset({0, 2})
 Foreseen = tuple[tuple[str, ...], frozenset[int]]
 """A command and how it may end."""
 
+CELLS: Final = sorted({*HOSTS.values()})
 _COPIES: Final = "copy_disks"
 _OF_COPIES: Final = ("enospc", "corrupt")
 _NO_RETURN: Final = frozenset(registry.latest(kind).no_return.step_name() for kind in registry.kinds())
@@ -91,7 +92,10 @@ class Planner:
         yield from self._hosts()
 
     def _foreseen(self, server: Server) -> Operation:
-        known = self._of_resting(server) if server.before is None else self._of_waiting(server.name)
+        if not server.host:
+            known = self._of_shelved(server.name)
+        else:
+            known = self._of_resting(server) if server.before is None else self._of_waiting(server.name)
         words, codes = self._random.choice(known)
         return self._operation(words, codes=codes)
 
@@ -107,6 +111,15 @@ class Planner:
             (("lab", "server", "stop", name), _REFUSED),
         ]
 
+    def _of_shelved(self, name: str) -> list[Foreseen]:
+        """Commands on a server that is on no host."""
+        return [
+            (("server", "shelve", name), _REFUSED),
+            (("server", "migrate", name), _REFUSED),
+            (("lab", "server", "stop", name), _REFUSED),
+            *[(self._unshelve(name), _EITHER)] * 4,
+        ]
+
     def _of_resting(self, server: Server) -> list[Foreseen]:
         """Commands on a server without a move under way."""
         name = server.name
@@ -117,7 +130,9 @@ class Planner:
             (("server", "confirm", name), _REFUSED),
             (("move", "cancel", f"@{name}"), _REFUSED),
             (("lab", "server", "stop" if server.active else "start", name), _DONE),
-            *[forward] * 3,
+            # An image of the root disk cannot hold an ephemeral one.
+            (("server", "shelve", name), _REFUSED if FLAVORS[server.flavor].ephemeral_gb else _DONE),
+            *[forward] * 4,
         ]
 
     def _wild(self, model: Model) -> Episode:
@@ -128,10 +143,11 @@ class Planner:
         asked = {server.name: self._next(server) for server in servers}
         met = servers[0] if count > 1 and self._chance(0.5) else None
         if met is not None:
-            processes[0].append(self._stall(asked[met.name]))
+            processes[0].append(self._stall(_kind(met, asked[met.name])))
             processes[1].append(self._operation(self._upset(met, asked[met.name]), meets_stall=True))
         elif self._chance(0.8):
-            processes[0] += self._faults(_kind(self._random.choice(list(asked.values()))))
+            chosen = self._random.choice(servers)
+            processes[0] += self._faults(_kind(chosen, asked[chosen.name]))
         for number, server in enumerate(servers):
             process = processes[number % count]
             process.append(self._operation(asked[server.name], delay=self._random.choice((0.0, 0.0, 0.1, 0.3))))
@@ -155,7 +171,7 @@ class Planner:
     def _next(self, server: Server) -> tuple[str, ...]:
         """What one asks of a server at rest."""
         if server.before is None:
-            return ("lab", "server", "delete", server.name) if self._chance(0.08) else self._forward(server)
+            return ("lab", "server", "delete", server.name) if self._chance(0.08) else self._onward(server)
         asked = self._random.choice(("confirm", "confirm", "revert", "revert", "delete"))
         return (*(("lab",) if asked == "delete" else ()), "server", asked, server.name)
 
@@ -171,22 +187,33 @@ class Planner:
             ("lab", "server", "delete", name),
             ("server", "confirm", name),
             ("server", "revert", name),
-            self._forward(server),
+            self._onward(server),
         ]
-        if kinds.of(_kind(asked)).cancellable:
+        if kinds.of(_kind(server, asked)).cancellable:
             words += [("move", "cancel", latest)] * 5
         return self._random.choice(words)
+
+    def _onward(self, server: Server) -> tuple[str, ...]:
+        if not server.host:
+            return self._unshelve(server.name)
+        return ("server", "shelve", server.name) if self._chance(0.15) else self._forward(server)
+
+    def _unshelve(self, name: str) -> tuple[str, ...]:
+        to_cell = ("--to-cell", self._random.choice(CELLS)) if self._chance(0.5) else ()
+        return ("server", "unshelve", name, *to_cell)
 
     def _forward(self, server: Server) -> tuple[str, ...]:
         policy = self._random.choice(
             ((), (), (), ("--confirm", "auto"), ("--confirm", "healthy", "--deadline", "2min"))
         )
+        if self._chance(0.3):
+            policy = (*policy, "--to-cell", self._random.choice(CELLS))
         larger = [name for name, size in FLAVORS.items() if self._grows(server.flavor, name)]
         if larger and self._chance(0.5):
             return ("server", "resize", server.name, "--flavor", self._random.choice(larger), *policy)
         if self._chance(0.6):
             return ("server", "migrate", server.name, *policy)
-        near = [host for host, cell in HOSTS.items() if cell == HOSTS[server.host] and host != server.host]
+        near = [host for host, cell in HOSTS.items() if cell == HOSTS.get(server.host) and host != server.host]
         host = self._random.choice(list(HOSTS) if self._chance(0.1) else near)
         return ("server", "migrate", server.name, "--host", host, *policy)
 
@@ -208,9 +235,9 @@ class Planner:
             self._disabled.add(host)
             yield self._operation(("host", "disable", host, "--reason", "soak"), codes=_DONE)
 
-    def _stall(self, asked: tuple[str, ...]) -> Operation:
-        """A step of what is asked stands still."""
-        return self._fault("stall", "execute", self._random.choice(registry.latest(_kind(asked)).names()))
+    def _stall(self, kind: str) -> Operation:
+        """A step of such a flow stands still."""
+        return self._fault("stall", "execute", self._random.choice(registry.latest(kind).names()))
 
     def _faults(self, kind: str) -> Iterator[Operation]:
         """One thing that goes wrong in such a flow; in an undo, with the failure that brings it about."""
@@ -260,6 +287,12 @@ class Planner:
         return Operation(self._number, words, delay, meets_stall, follows, codes)
 
 
-def _kind(words: tuple[str, ...]) -> str:
-    """The kind of flow that the command on a server asks for."""
-    return "delete" if "delete" in words else words[1]
+def _kind(server: Server, words: tuple[str, ...]) -> str:
+    """The kind of flow that the command on the server asks for, as far as it is known before."""
+    if "delete" in words:
+        return "delete"
+    here = HOSTS.get(server.host)
+    cells = {HOSTS[server.before.host] if server.before else here, here}
+    if "--to-cell" in words and here:
+        cells.add(words[words.index("--to-cell") + 1])
+    return f"cross_cell_{words[1]}" if len(cells) > 1 else words[1]

@@ -36,6 +36,7 @@ class Seen(msgspec.Struct, frozen=True):
     id: str
     name: str
     host: str
+    """Empty for a server on no host."""
     flavor: str
     status: str
     runs: list[str]
@@ -149,7 +150,7 @@ def _servers(lab: Lab) -> list[Seen]:
         Seen(
             id=server.id,
             name=server.name,
-            host=str(server.host),
+            host=server.host or "",
             flavor=server.flavor,
             status=server.status,
             runs=running.pop(server.id, []),
@@ -160,9 +161,11 @@ def _servers(lab: Lab) -> list[Seen]:
 
 
 def _disks(lab: Lab, server: catalog.Server) -> list[Path]:
-    """Every disk whose bytes a move must carry over: a swap disk is made anew."""
-    local = lab.hypervisor(str(server.host)).instances / server.id
+    """Every disk whose bytes a move must carry over: a swap disk is made anew.  A shelved server's lie in its image."""
     volumes = [lab.layout.volumes / each.volume for each in lab.cloud.volumes.for_server(server.id)]
+    if server.host is None:
+        return volumes
+    local = lab.hypervisor(server.host).instances / server.id
     return [path for name in ("disk", EPHEMERAL) if (path := local / name).exists()] + volumes
 
 

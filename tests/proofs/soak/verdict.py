@@ -11,7 +11,14 @@ from proofs.soak.rest import EPHEMERAL, Facts
 
 from droveway.printable import SHORT
 
-_PROMISED: Final = {"confirm": "done", "revert": "reverted", "cancel": "cancelled"}
+_PROMISED: Final = {
+    "confirm": "done",
+    "revert": "reverted",
+    "cancel": "cancelled",
+    "shelve": "done",
+    "unshelve": "done",
+}
+_BETWEEN_CELLS: Final = "cross_cell_"
 _DELETE: Final = ("lab", "server", "delete")
 
 
@@ -34,7 +41,9 @@ def unasked(given: Iterable[Operation], facts: Facts, before: Mapping[str, Serve
     return [
         f"nobody asked for {move.kind} of {before[move.server].name}, move {move.id}"
         for move in facts.moves
-        if move.server in before and move.id not in known and (move.kind, before[move.server].name) not in wanted
+        if move.server in before
+        and move.id not in known
+        and (move.kind.removeprefix(_BETWEEN_CELLS), before[move.server].name) not in wanted
     ]
 
 
@@ -64,6 +73,8 @@ def _wanted(model: Model) -> dict[str, str]:
     found = {}
     for server in model.servers.values():
         status = "VERIFY_RESIZE" if server.before else "ACTIVE" if server.active else "SHUTOFF"
+        if not server.host:
+            status = "SHELVED_OFFLOADED"
         found[server.name] = _sentence(server.host, server.flavor, status, [server.host] if server.active else [], [])
     return found
 
