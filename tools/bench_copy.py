@@ -23,6 +23,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final
 
 import bench_figures as figures
@@ -142,8 +143,9 @@ def droveway(site: Site, identity: Identity | None = None) -> Iterator[Copy]:
         mtime_ns=status.st_mtime_ns,
         inode=status.st_ino,
     )
-    nothing: dict[str, Any] = dict.fromkeys(("hypervisor", "directories", "references", "coordination", "journal"))
-    host = Host(name="target", transfer_address="", **nothing)
+    nothing: dict[str, Any] = dict.fromkeys(("hypervisor", "directories", "references", "journal", "permissions"))
+    coordination: Any = SimpleNamespace(session=None)
+    host = Host(name="target", transfer_address="", coordination=coordination, **nothing)
     command = commands.Command(
         key="flow.copy_disks.execute.1",
         host="target",

@@ -133,6 +133,10 @@ class NoRows:
     def first(self) -> None:
         """No row."""
 
+    def all(self) -> list[Any]:
+        """No rows."""
+        return []
+
     def scalar(self, *_query: Any) -> None:
         """No row."""
 

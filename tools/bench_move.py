@@ -1,4 +1,4 @@
-"""`tools/bench move`: a whole sandbox move, a resize and its confirmation, and where its time goes.
+"""`tools/bench move`: a whole sandbox move, a resize and its confirmation, within a cell and into another one.
 
 The move is asked for and carried to verification, confirmed and carried to its end, as two commands of a lab do it:
 each starts conductor, keeper and workers and stops them again.  What it waits for is timed from outside, by clocks
@@ -43,9 +43,13 @@ from droveway.workers.journal import WorkerJournal
 
 ROUNDS: Final = 6
 BUDGET_MS: Final = 250.0
+MOST_TIMES: Final = 1.6
+"""So often a move within a cell, at most, the own part of one into another cell may take."""
+
 DISK_MB: Final = 16
 CLOUD: Final = f"""
-cells: {{cell1: {{hosts: {{host1: {{}}, host2: {{}}}}}}}}
+options: {{cross_cell: true}}
+cells: {{cell1: {{hosts: {{host1: {{}}, host2: {{}}}}}}, cell2: {{hosts: {{host3: {{}}, host4: {{}}}}}}}}
 flavors: {{small: {{vcpus: 1, memory_mb: 256, root_gb: 1}}, large: {{vcpus: 2, memory_mb: 512, root_gb: 1}}}}
 images: {{base: {{size_mb: {DISK_MB}}}}}
 servers: {{web: {{flavor: small, host: host1, image: base, ports: [{{}}], volumes: [{{size_gb: 1}}]}}}}
@@ -148,13 +152,16 @@ def main() -> int:
         build.create(root, cloud.parse_cloud(CLOUD, "bench")).close()
         lab = Lab.open(root)
         try:
-            flavors = itertools.islice(itertools.cycle(("large", "small")), wanted.rounds)
-            moves = [moved(lab, clock, flavor) for flavor in flavors]
+            # In turns: within a cell, then out of it.
+            turns = itertools.cycle((("large", "cell1"), ("small", "cell2"), ("large", "cell2"), ("small", "cell1")))
+            moves = [moved(lab, clock, *turn) for turn in itertools.islice(turns, 2 * wanted.rounds)]
         finally:
             lab.close()
             build.destroy(root)
     start = min(command_start() for _ in range(wanted.rounds))
-    return figures.report(move_bench(min(moves[1:], key=lambda spent: spent.own), start), write=wanted.write)
+    # Of the first of each not everything is in memory yet.
+    within, between = (min(moves[first::2], key=lambda spent: spent.own) for first in (2, 3))
+    return figures.report(move_bench(within, between, start), write=wanted.write)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -175,12 +182,12 @@ class Spent:
         return sum(took for kind, took in self.kinds.items() if kind not in NOT_OURS)
 
 
-def moved(lab: Lab, clock: Clock, flavor: str) -> Spent:
-    """Carry one move to its end."""
+def moved(lab: Lab, clock: Clock, flavor: str, cell: str) -> Spent:
+    """Carry one move to its end, in the cell."""
     clock.spent.clear()
     began, processor = time.perf_counter(), time.process_time()
     with clock.timed(ASKING):
-        move = submit.submit(lab, submit.MoveSpec(server="web", flavor=flavor)).id
+        move = submit.submit(lab, submit.MoveSpec(server="web", flavor=flavor, to_cell=cell)).id
     require(move_requests.carry(lab, move), State.VERIFYING)
     with clock.timed(ASKING):
         move_requests.file_request(lab, move, move_requests.confirm)
@@ -201,7 +208,7 @@ def require(move: Move, state: State) -> None:
 
 def command_start() -> float:
     """Milliseconds until a command of a lab has started and imported what a move needs."""
-    ours = ("cli.main", "cli.server", "engines.operations.submit", "lab.runner")
+    ours = ("cli.main", "cli.commands.server", "engines.operations.submit", "lab.runner")
     modules = ", ".join((*(f"droveway.{name}" for name in ours), "placement.handler"))
     began = time.perf_counter()
     subprocess.run(
@@ -210,15 +217,18 @@ def command_start() -> float:
     return (time.perf_counter() - began) * 1000
 
 
-def move_bench(spent: Spent, start: float) -> figures.Bench:
-    """The figures of the shortest move with what they are held against."""
-    order = sorted(spent.kinds.items(), key=lambda item: -item[1])
+def move_bench(within: Spent, between: Spent, start: float) -> figures.Bench:
+    """The figures of the shortest move within a cell and into another one, with what they are held against."""
+    order = sorted(within.kinds.items(), key=lambda item: -item[1])
     sums = [
-        ("the whole move", spent.whole),
-        ("its own part", spent.own),
-        ("the whole move, of the processor", spent.processor),
+        ("the whole move", within.whole, between.whole),
+        ("its own part", within.own, between.own),
+        ("the whole move, of the processor", within.processor, between.processor),
     ]
-    rows = [[kind, f"{took:.0f}", f"{100 * took / spent.whole:.0f} %"] for kind, took in [*order, *sums]]
+    rows = [
+        [what, f"{one:.0f}", f"{100 * one / within.whole:.0f} %", f"{other:.0f}", f"{other / one:.2f}"]
+        for what, one, other in [*((kind, took, between.kinds[kind]) for kind, took in order), *sums]
+    ]
     return figures.Bench(
         name="move",
         title="A whole move",
@@ -226,11 +236,15 @@ def move_bench(spent: Spent, start: float) -> figures.Bench:
             f"A resize between two sandbox hosts and its confirmation: a server with a disk of {DISK_MB} MB, a port "
             "and a volume, everything synced to the medium, Placement itself in the same process. Its own part is "
             f"all that is neither Placement's answers nor disk data. A command that carries a move first starts Python "
-            f"and imports all of it, which takes {start:.0f} ms and is no part of the move."
+            f"and imports all of it, which takes {start:.0f} ms and is no part of the move. Beside it stands a resize "
+            "of the same server into another cell, in turns with it; its disk goes from worker to worker."
         ),
-        head=["what for", "ms", "share"],
+        head=["what for", "ms", "share", "ms into another cell", "ratio"],
         rows=rows,
-        goals=[figures.at_most("a move's own part, ms", spent.own, BUDGET_MS)],
+        goals=[
+            figures.at_most("a move's own part, ms", within.own, BUDGET_MS),
+            figures.at_most("own part into another cell, times that within one", between.own / within.own, MOST_TIMES),
+        ],
         bars=order,
         unit="ms of one move",
     )
