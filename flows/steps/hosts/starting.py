@@ -172,7 +172,11 @@ def is_given_up(ctx: Context, host: str) -> bool:
 
 def _is_declared_down(ctx: Context, host: str) -> bool:
     """Whether a person said that the host is off (``host down``, or Nova's forced_down)."""
-    with cell_rows(ctx, ctx.cell_of(host)) as rows:
+    cell = ctx.cell_of(host)
+    if cell != ctx.cell:
+        # An undo asks this too when no copy of the server's rows stands there any more, or none yet.
+        return ctx.run.cells.is_declared_down(cell, host)
+    with cell_rows(ctx) as rows:
         return bool(rows.session.scalar(_FORCED_DOWN, {"host": host}))
 
 

@@ -25,7 +25,11 @@ from droveway.flows.step import Where
 from droveway.lab.layout import Layout
 
 UNDONE: Final = "-undone"
+FORWARD_KINDS: Final = ("resize", "migrate")
 OPERATIONS: Final = tuple(f"{kind}{end}" for kind in ("resize", "migrate", "confirm", "revert") for end in ("", UNDONE))
+BETWEEN: Final = "cross_cell_"
+BETWEEN_CELLS: Final = tuple(f"{BETWEEN}{operation}" for operation in OPERATIONS)
+"""The same into another cell and back, in the storage `CELLS`."""
 
 REST: Final = "rest"
 """The boundary before a confirm or revert was asked for."""
@@ -44,6 +48,9 @@ HOSTS: Final = ("host1", "host2")
 AWAY: Final = ("up", *HOSTS)
 CHOICES: Final = ("confirm", "revert")
 
+CELLS: Final = "cells"
+"""The storage of hosts that are in a cell each."""
+
 VOLUME: Final = "volume"
 """The storage of a server that has no disk of its own."""
 
@@ -52,6 +59,7 @@ _WEB: Final = {
     "": "{flavor: small, host: host1, image: base, ports: [{}], volumes: [{size_gb: 1}]}",
 }
 _CLOUD: Final = """
+options: {cross_cell: true}
 cells: {cell1: {hosts: {host1: {SHARED}, host2: {SHARED}}}}
 flavors:
   small: {vcpus: 1, memory_mb: 256, root_gb: 1}
@@ -95,6 +103,12 @@ class Point:
 def cloud(storage: str) -> str:
     """The cloud in which the operations of a storage run."""
     web = _WEB.get(storage, _WEB[""])
+    if storage == CELLS:
+        return (
+            _CLOUD.replace(", host2: {SHARED}}}}", "}}, cell2: {hosts: {host2: {}}}}")
+            .replace("SHARED", "")
+            .replace("WEB", web)
+        )
     return _CLOUD.replace("SHARED", "shared: nfs1" if storage == "shared" else "").replace("WEB", web)
 
 
@@ -153,16 +167,18 @@ class Recording:
     def _record(self) -> None:
         lab = self.lab
         (self._folder / "databases").mkdir()
-        forward = self._kind in ("resize", "migrate")
+        verb = self._kind.removeprefix(BETWEEN)
+        forward = verb in FORWARD_KINDS
+        to_cell = ["--to-cell", "cell2"] if verb != self._kind else []
         if not forward:
             with lab.running(self._on_resize):
-                lab.cli("server", "resize", "web", "--flavor", "large")
+                lab.cli("server", "resize", "web", "--flavor", "large", *to_cell)
             self._keep_databases(REST)
         hosts = {host: functools.partial(self._on_worker, host) for host in sorted(lab.lab.identity.hosts)}
         with lab.running(self._on_conductor, hosts):
-            words = ["--flavor", "large"] if self._kind == "resize" else []
+            words = [*(["--flavor", "large"] if verb == "resize" else []), *(to_cell if forward else [])]
             code = 3 if self._undone else 0
-            said = ways_out.say(lab, "server", self._kind, "web", *words)
+            said = ways_out.say(lab, "server", verb, "web", *words)
             assert "Traceback" not in said.error, (said, code)
         self.move = lab.move("web").id
         self._worlds["end"] = copies.keep(lab.root, self._folder / "worlds" / "end")
@@ -203,8 +219,9 @@ def pairs(operation: str) -> Iterator[tuple[str, str]]:
     kind = operation.removesuffix(UNDONE)
     graph = registry.latest(kind)
     at_host = {step.step_name() for step in graph.walk() if step.where is not Where.CONDUCTOR}
-    resize = [f"{FORWARD}{step.step_name()}" for step in registry.latest("resize").walk()]
-    boundaries = [BEGIN] if kind in ("resize", "migrate") else [*resize, REST, BEGIN]
+    before = f"{BETWEEN}resize" if kind.startswith(BETWEEN) else "resize"
+    resize = [f"{FORWARD}{step.step_name()}" for step in registry.latest(before).walk()]
+    boundaries = [BEGIN] if kind.removeprefix(BETWEEN) in FORWARD_KINDS else [*resize, REST, BEGIN]
     for direction, step in _passed(operation):
         for phase in ("before", "early", "late", "after") if step in at_host else ("before", "after"):
             yield from ((f"{direction}.{step}.{phase}", of) for of in boundaries)

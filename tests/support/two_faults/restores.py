@@ -19,7 +19,9 @@ from support.labs.operations import stage
 from support.two_faults import databases, ways_out
 from support.two_faults.recording import (
     AWAY,
+    BETWEEN_CELLS,
     CELL,
+    CELLS,
     CHOICES,
     HOSTS,
     LOST,
@@ -37,7 +39,11 @@ KIND: Final = "restores"
 HOWS: Final = tuple(itertools.product(("retried", "left"), AWAY, CHOICES))
 """What is done once it was adopted, whose worker is away meanwhile, and how the move is ended where it waits."""
 
-STORAGES: Final = ("apart", "shared")
+WORLDS: Final = (
+    *itertools.product(("apart", "shared"), OPERATIONS),
+    *itertools.product((CELLS,), BETWEEN_CELLS),
+)
+"""Storage and operation."""
 
 COVER: Final = 4000
 """About so many points are a full run's: all of them would take days."""
@@ -78,8 +84,7 @@ def put_back() -> list[str]:
     turns = itertools.cycle(HOWS)
     return [
         str(Point(storage, operation, at, of, next(turns)))
-        for storage in STORAGES
-        for operation in OPERATIONS
+        for storage, operation in WORLDS
         for at, of in pairs(operation)
     ]
 
@@ -88,8 +93,7 @@ def moved_away() -> list[str]:
     """Every effect of every operation with each host's worker's journal moved away, each in one of `HOWS` in turn."""
     every = [
         (storage, operation, at)
-        for storage in STORAGES
-        for operation in OPERATIONS
+        for storage, operation in WORLDS
         for at in dict.fromkeys(at for at, _ in pairs(operation))
     ]
     # One turn for both hosts: else each would be tried in every second of them only.
