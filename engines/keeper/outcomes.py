@@ -14,8 +14,8 @@ import dataclasses
 import itertools
 import logging
 import threading
-from collections.abc import Callable, Collection, Mapping
-from typing import Final
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy import orm
@@ -51,7 +51,7 @@ _CHUNK: Final = 200
 
 _HOME: Final = sa.func.coalesce(Move.dest_cell, Move.source_cell)
 """The cell of a server that waits for confirm or revert."""
-_WAITING: Final = sa.select(Move.id, Move.server, _HOME.label("cell")).where(
+_WAITING: Final = sa.select(Move.id, Move.server, _HOME.label("cell"), Move.source_cell).where(
     Move.state == State.VERIFYING.value, Move.hold.is_(False), Move.delete_requested.is_(False)
 )
 _ENDED: Final = (
@@ -86,6 +86,11 @@ _EVACUATED: Final = (
 _PRESENT: Final = sa.select(Instance.uuid).where(
     Instance.uuid.in_(sa.bindparam("servers", expanding=True)), Instance.deleted == 0
 )
+_SHOWN: Final = sa.select(Instance.uuid).where(
+    Instance.uuid == sa.bindparam("server"),
+    Instance.deleted == 0,
+    sa.or_(Instance.hidden.is_(False), Instance.hidden.is_(None)),
+)
 _MAPPED: Final = sa.select(InstanceMapping.instance_uuid).where(
     InstanceMapping.instance_uuid.in_(sa.bindparam("servers", expanding=True)),
     sa.or_(InstanceMapping.queued_for_delete.is_(False), InstanceMapping.queued_for_delete.is_(None)),
@@ -106,7 +111,7 @@ def of_move(cells: Mapping[str, Database], move: Move, *, final: bool = False) -
     With ``final`` a Nova that lets the server wait still is at it, and nothing is decided.
     """
     found = sa.select(Migration.status, Instance.vm_state).join(Instance, Instance.uuid == Migration.instance_uuid)
-    with cells[move.dest_cell or move.source_cell].read() as session:
+    with cells[_home(cells, move)].read() as session:
         row = session.execute(found.where(Migration.uuid == move.id, Migration.deleted == 0)).first()
         status, vm_state = row if row is not None else (None, None)
         if status not in _WAYS and session.scalar(_EVACUATED, {"moves": [move.id]}) is not None:
@@ -125,9 +130,20 @@ def begun_before(journal: Database, cells: Mapping[str, Database], move: Move) -
         last = session.scalar(ours.order_by(MoveStep.seq.desc()).limit(1))
     if last != ADOPTED:
         return None
-    with cells[move.dest_cell or move.source_cell].read() as session:
+    with cells[_home(cells, move)].read() as session:
         status = session.scalar(sa.select(Migration.status).where(Migration.uuid == move.id, Migration.deleted == 0))
     return _BEGUN.get(status or "")
+
+
+def _home(cells: Mapping[str, Database], move: Move) -> str:
+    """The cell that shows the server: its destination's, unless the rows of that one went with a revert."""
+    home = move.dest_cell or move.source_cell
+    if home != move.source_cell:
+        for cell in (home, move.source_cell):
+            with cells[cell].read() as session:
+                if session.scalar(_SHOWN, {"server": move.server}) is not None:
+                    return cell
+    return home
 
 
 class Outcomes:
@@ -174,7 +190,7 @@ class Outcomes:
                 left = list(rows)
                 while chunk := left[:_CHUNK]:
                     left = left[_CHUNK:]
-                    filed |= self._file(self._found(cell, {row.id: row.server for row in chunk}))
+                    filed |= self._file(self._found(cell, chunk))
                 outage.over()
         return filed
 
@@ -188,8 +204,9 @@ class Outcomes:
                     self._wake()
                 outage.over()
 
-    def _found(self, cell: str, waiting: Mapping[str, str]) -> dict[str, str]:
+    def _found(self, cell: str, rows: Sequence[sa.Row[Any]]) -> dict[str, str]:
         """What is to be filed, by move: confirm or revert for an end that the rows show, delete for no server."""
+        waiting = {str(row.id): str(row.server) for row in rows}
         with self._nova.cells[cell].read() as session:
             ends = {str(move): CONFIRM for move in session.scalars(_EVACUATED, {"moves": [*waiting]})}
             ends |= {row.uuid: _WAYS[row.status] for row in session.execute(_ENDED, {"moves": [*waiting]})}
@@ -197,7 +214,17 @@ class Outcomes:
         lost = set(waiting.values()) - standing
         # A row that is not there may have been lost with its database: who deletes a server says so in its mapping too.
         gone = lost - self._mapped(lost) if lost else set()
+        for row in rows:
+            if row.server in lost - gone and row.source_cell != cell:
+                ends |= self._gone_back(row)
         return ends | {move: DELETE for move, server in waiting.items() if server in gone}
+
+    def _gone_back(self, row: sa.Row[Any]) -> dict[str, str]:
+        """The end that the source's cell shows, where the rows of the other one went with a revert."""
+        with self._nova.cells[row.source_cell].read() as session:
+            if session.scalar(_SHOWN, {"server": row.server}) is None:
+                return {}
+            return {row.uuid: _WAYS[row.status] for row in session.execute(_ENDED, {"moves": [row.id]})}
 
     def _mapped(self, servers: Collection[str]) -> set[str]:
         if self._nova.api is None:

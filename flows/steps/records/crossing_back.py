@@ -29,15 +29,25 @@ class CheckSourceRecords(Step):
     def perform(self, ctx: Context) -> dict[str, Any]:
         """Raises Conflict where somebody has changed what the move left there."""
         with cell_rows(ctx, ctx.move.source_cell) as rows:
-            host = ctx.destination.host
-            rows.change(
-                host=(host, host),
-                hidden=(True, True),
-                task_state=(TaskState.RESIZE_MIGRATED, TaskState.RESIZE_MIGRATED),
-                power_state=(PowerState.SHUTDOWN, PowerState.SHUTDOWN),
-            )
-            rows.change_status(MigrationStatus.POST_MIGRATING, MigrationStatus.POST_MIGRATING)
+            if not (ctx.run.is_behind() and _was_shown(ctx, rows)):
+                _require_hidden(ctx, rows)
         return other_copy.carry(ctx, ctx.move.source_cell, ctx.destination.cell)
+
+
+def _require_hidden(ctx: Context, rows: Rows) -> None:
+    host = ctx.destination.host
+    rows.change(
+        host=(host, host),
+        hidden=(True, True),
+        task_state=(TaskState.RESIZE_MIGRATED, TaskState.RESIZE_MIGRATED),
+        power_state=(PowerState.SHUTDOWN, PowerState.SHUTDOWN),
+    )
+    rows.change_status(MigrationStatus.POST_MIGRATING, MigrationStatus.POST_MIGRATING)
+
+
+def _was_shown(ctx: Context, rows: Rows) -> bool:
+    """Whether a revert that the journal no longer knows has shown the copy: nothing else writes that status here."""
+    return rows.migration.status == MigrationStatus.REVERTING
 
 
 class RemoveSourceRecords(Step):
