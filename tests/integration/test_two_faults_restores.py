@@ -22,6 +22,7 @@ servers:
 GROUPS = (
     *("apart:resize:", "apart:resize-undone:", "shared:resize-undone:"),
     *("shared:revert:", "apart:confirm:", "apart:revert:"),
+    *("cells:cross_cell_resize:", "cells:cross_cell_confirm:", "cells:cross_cell_revert:"),
 )
 """The operations of the sample: each has to be recorded first."""
 EACH = 4
@@ -62,6 +63,14 @@ MET = [
     "apart:confirm:execute.keep_copy.after:forward.set_aside:left:host1:revert",
     "apart:revert:execute.stop_guest.after:forward.accept:retried:host2:confirm",
     "shared:revert:end:forward.move_ports:retried:up:revert",
+    # The destination is away, and the rows in its cell were removed by the undo.
+    "cells:cross_cell_resize:execute.upload_disks.late:execute.choose_destinations:retried:host2:confirm",
+    # The revert was over, or had come past the point where it shows the source's rows, or removes the target's.
+    "cells:cross_cell_revert:execute.settle_records.after:forward.copy_records:retried:host1:confirm",
+    "cells:cross_cell_revert:execute.show_source.after:forward.reserve_ports:left:host1:revert",
+    "cells:cross_cell_revert:execute.remove_target_records.after:execute.start_guest:retried:up:revert",
+    # The confirm had removed the source's rows.
+    "cells:cross_cell_confirm:execute.remove_source_records.after:execute.check_source_records:retried:host1:confirm",
     # The copy's mark has ended.
     "apart:confirm:execute.release_source_allocation.before:execute.mark_confirming:retried:up:revert",
 ]
@@ -74,7 +83,8 @@ def test_a_restored_or_lost_journal_starts_no_second_guest_and_its_move_ends(
     tmp_path: Path, record_property: Callable[[str, object], None], group: str
 ) -> None:
     chosen = [each for each in MET if each.startswith(group)]
-    for every, count in ((restores.put_back(), EACH), (restores.moved_away(), EACH_LOST)):
+    each, lost = (1, 1) if group.startswith("cells:") else (EACH, EACH_LOST)
+    for every, count in ((restores.put_back(), each), (restores.moved_away(), lost)):
         chosen += command.sample([each for each in every if each.startswith(group)], count, SEED)
     verdicts = list(restores.run(tmp_path, chosen))
     bad = [f"{each.point}: {each.trouble}" for each in verdicts if each.trouble]

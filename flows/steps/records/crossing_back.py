@@ -13,6 +13,7 @@ from droveway.flows.steps.records import crossing, other_copy
 from droveway.flows.steps.records.revert import REVERT_EVENTS
 from droveway.flows.steps.rows import Rows, cell_rows, claimed_rows, failure, reserved_on, task
 from droveway.persistence.compare_and_swap import OneOf
+from droveway.persistence.journal import kinds
 from droveway.persistence.nova import actions, copies, usage
 from droveway.persistence.nova.vm_states import MigrationStatus, PowerState, TaskState, VmState
 
@@ -28,10 +29,15 @@ class CheckSourceRecords(Step):
 
     def perform(self, ctx: Context) -> dict[str, Any]:
         """Raises Conflict where somebody has changed what the move left there."""
-        with cell_rows(ctx, ctx.move.source_cell) as rows:
-            if not (ctx.run.is_behind() and _was_shown(ctx, rows)):
+        source, target = ctx.move.source_cell, ctx.destination.cell
+        confirms = kinds.of(ctx.run.kind).ends is kinds.Way.CONFIRM
+        if confirms and not other_copy.stands(ctx, source, target):
+            # A confirm that the journal, put back since, no longer knows has removed it: that is all a confirm is for.
+            return {}
+        with cell_rows(ctx, source) as rows:
+            if not (ctx.run.is_behind() and _was_shown(rows)):
                 _require_hidden(ctx, rows)
-        return other_copy.carry(ctx, ctx.move.source_cell, ctx.destination.cell)
+        return other_copy.carry(ctx, source, target)
 
 
 def _require_hidden(ctx: Context, rows: Rows) -> None:
@@ -45,7 +51,7 @@ def _require_hidden(ctx: Context, rows: Rows) -> None:
     rows.change_status(MigrationStatus.POST_MIGRATING, MigrationStatus.POST_MIGRATING)
 
 
-def _was_shown(ctx: Context, rows: Rows) -> bool:
+def _was_shown(rows: Rows) -> bool:
     """Whether a revert that the journal no longer knows has shown the copy: nothing else writes that status here."""
     return rows.migration.status == MigrationStatus.REVERTING
 
@@ -151,8 +157,10 @@ class HideTarget(Step):
     leaves = NOTHING
 
     def perform(self, ctx: Context) -> dict[str, Any]:
-        """Hidden, with the source's name."""
+        """Hidden, with the source's name; a journal that was put back may not know that they are removed already."""
         chosen = ctx.destination
+        if ctx.run.is_behind() and not other_copy.stands(ctx, chosen.cell, ctx.move.source_cell):
+            return {}
         reserved = reserved_on(ctx, chosen.host)
         with claimed_rows(ctx, chosen.cell) as rows:
             other_copy.pass_deletion_on(ctx, rows, ctx.move.source_cell)

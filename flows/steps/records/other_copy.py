@@ -83,6 +83,13 @@ def find(session: orm.Session, server: str, move: str) -> Standing | None:
     )
 
 
+def stands(ctx: Context, cell: str, other: str) -> bool:
+    """Whether the cell has a copy; the mapping has to name the ``other`` one, else raises Conflict."""
+    _require_other(ctx, cell, other)
+    with ctx.run.cells.database(cell).read() as session:
+        return find(session, ctx.move.server, ctx.move.id) is not None
+
+
 def is_own(ctx: Context, found: Standing) -> bool:
     """Tell whether that is the hidden copy of this move, whether or not a late request has deleted it."""
     return found.hidden and (found.move == ctx.move.id or found.known)
