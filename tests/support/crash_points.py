@@ -128,7 +128,7 @@ def _happens(graph: Graph, way: str) -> Iterator[tuple[str, str]]:
         yield from ((effect, "within") for effect in ("kill", "worker", "fail"))
     if graph.kind != "delete":
         yield "delete", "before"
-    if graph.tried:
+    if graph.kind_record.cancellable:
         yield "cancel", "before"
-        if way == "execute":
-            yield "refuse", "before"
+    if graph.tried and way == "execute":
+        yield "refuse", "before"
