@@ -146,16 +146,20 @@ def is_gone(site: Parts, host: str, away: Collection[str]) -> bool:
 def _why_not_elsewhere(site: Parts, move: Move, away: Collection[str]) -> str | None:
     """Why no other host of its source's cell can take the move's server back; None where one may.
 
-    It needs the server's disks, if there are any: those on the source nobody reaches, so that images have to be kept.
+    It needs the server's disks, if there are any: from images that were kept, or in a directory that it shares with the
+    source.  Where only hosts know what they share, they say so when the revert runs, before the guest is stopped.
     """
     if not kinds.of(move.kind).crosses_cells:
         return "a revert within a cell needs its source"
-    others = {host.name for host in catalog.hosts(site.api, site.cell_databases) if host.cell == move.source_cell}
-    if not others - {move.source_host} - set(away):
+    known = catalog.hosts(site.api, site.cell_databases)
+    others = {host.name for host in known if host.cell == move.source_cell} - {move.source_host} - set(away)
+    if not others:
         return f"no other host of cell {move.source_cell} is up"
     with site.journal.read() as session:
         record = before(moves.get(session, move.id, with_before=True))
     if move.keep_image or all(disk.name == SWAP for disk in record.guest.disks):
+        return None
+    if any(site.shares_storage(move.source_host, host) is not False for host in others):
         return None
     return "it was moved without --keep-image, so that its disks are on the source alone"
 

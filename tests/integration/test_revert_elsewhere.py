@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support.labs.operations import Stage, Standing, stage
+import sqlalchemy as sa
+from proofs import leftovers
+from support.labs.operations import Stage, Standing, Workers, stage
 from support.labs.small_lab import until
 
-from droveway.lab import stopped
+from droveway.engines.operations import move_requests
+from droveway.errors import DestinationFault
+from droveway.flows.run import Context
+from droveway.flows.steps.hosts import elsewhere as steps
+from droveway.lab import operations, stopped
+from droveway.persistence.journal import attempts
+from droveway.persistence.journal.tables import Move
+from droveway.persistence.nova.cell import Instance
+from droveway.persistence.nova.cell_hosts import Service
 
 CLOUD = """
 options: {cross_cell: true}
 cells:
-  cell1: {hosts: {host1: {}, host2: {}, host3: {}}}
+  cell1: {hosts: {host1: {}, host2: {az: az-host2}, host3: {az: az-host3}}}
   cell2: {hosts: {host4: {}}}
 flavors:
   small: {vcpus: 1, memory_mb: 256, root_gb: 0, swap_mb: 1}
@@ -25,15 +36,23 @@ images: {base: {size_mb: 1}}
 servers:
   web: {flavor: small, host: host1, image: base, ports: [{}], volumes: [{size_gb: 1}]}
   idle: {flavor: small, host: host1, image: base, state: stopped}
+  booted: {flavor: small, host: host1, ports: [{}], volumes: [{size_gb: 1, boot: true}]}
 """
 SURE = ("--i-made-sure", "power is off, ticket 1")
 
 
-@pytest.fixture(name="lab")
-def fixture_lab(tmp_path: Path) -> Iterator[Stage]:
-    with stage(tmp_path / "lab", CLOUD) as made:
+@contextlib.contextmanager
+def quick(folder: Path, cloud: str) -> Iterator[Stage]:
+    """A lab in which nobody waits long for a host."""
+    with stage(folder / "lab", cloud) as made:
         with made.lab.layout.configuration.open("a") as file:
             file.write("[conductor]\nhost_away = 0.2\nretry_for = 0.5\n")
+        yield made
+
+
+@pytest.fixture(name="lab")
+def fixture_lab(tmp_path: Path) -> Iterator[Stage]:
+    with quick(tmp_path, CLOUD) as made:
         yield made
 
 
@@ -59,7 +78,7 @@ def elsewhere(lab: Stage, before: Standing, name: str, host: str) -> Standing:
         moved,
         status=before.status,
         defined=sorted({before.host, host}),
-        directories=sorted([f"{before.host}/ID_resize", *moved.directories]),
+        directories=sorted([f"{before.places[before.host]}/ID_resize", *moved.directories]),
     )
 
 
@@ -106,3 +125,197 @@ def test_a_source_that_is_back_takes_its_server_back_itself(lab: Stage) -> None:
     lab.cli("server", "revert", "idle")
     assert lab.standing("idle") == before
     lab.assert_balanced()
+
+
+SHARED = CLOUD.replace("host1: {}, host2: {", "host1: {shared: nfs1}, host2: {shared: nfs1, ")
+
+
+@pytest.fixture(name="sharing")
+def fixture_sharing(tmp_path: Path) -> Iterator[Stage]:
+    """The source shares its directory with one host of its cell."""
+    with quick(tmp_path, SHARED) as made:
+        yield made
+
+
+@pytest.mark.parametrize("name", ["idle", "web"])
+def test_a_host_that_shares_the_sources_directory_copies_from_there(sharing: Stage, name: str) -> None:
+    """Only that host: the other one is tried in vain, and the guest runs until then."""
+    before, disk = sharing.standing(name), root_disk(sharing, "host1", name)
+    away(sharing, name)
+    sharing.cli("server", "revert", name)
+    copied = [row.result for row in sharing.history(sharing.move(name).id) if row.step == "copy_disks"][-1]
+    assert copied is not None
+    assert copied["variant"] == "local"
+    assert sharing.standing(name) == elsewhere(sharing, before, name, "host2")
+    assert name == "web" or root_disk(sharing, "host2", name) == disk
+    sharing.assert_balanced()
+    come_back(sharing, "host1")
+    assert sharing.standing(name) == before.confirmed("host2", before.flavor, before.held["host1"])
+    sharing.assert_balanced()
+
+
+def test_a_server_on_a_volume_goes_to_any_host(lab: Stage) -> None:
+    before = lab.standing("booted")
+    away(lab, "booted")
+    lab.cli("server", "revert", "booted")
+    there = str(lab.server("booted").host)
+    assert lab.standing("booted") == elsewhere(lab, before, "booted", there)
+    come_back(lab, "host1")
+    assert lab.standing("booted") == before.confirmed(there, before.flavor, before.held["host1"])
+    lab.assert_balanced()
+
+
+@contextlib.contextmanager
+def meeting(lab: Stage, step: str, then: Callable[[Workers], object], way: str = "execute") -> Iterator[Workers]:
+    """Run the lab without the source, and do that once before the step."""
+    todo = [then]
+
+    def probe(_move: str, at: str, direction: str, when: str) -> None:
+        if (at, direction, when) == (step, way, "before") and todo:
+            todo.pop()(workers)
+
+    with lab.running(probe) as workers:
+        workers.stop("host1")
+        yield workers
+    assert not todo
+
+
+def revert(lab: Stage, name: str) -> Move:
+    return move_requests.carry(lab.lab, move_requests.end(lab.lab, lab.move(name).id, "revert").id)
+
+
+def tried(lab: Stage, name: str) -> list[tuple[int, str]]:
+    """The hosts in the source's place that its reverts tried, in order, with the numbers of their rows."""
+    with lab.lab.journal.read() as session:
+        return [(row.attempt, row.host) for row in attempts.returns(session, lab.move(name).id)]
+
+
+def burn(lab: Stage, workers: Workers, host: str) -> None:
+    """The host is off, and a person says so."""
+    workers.stop(host)
+    stopped.stop(lab.lab.layout, host)
+    service = sa.update(Service).where(Service.host == host, Service.binary == "nova-compute")
+    for database in lab.lab.cell_databases.values():
+        with database.write() as session:
+            session.execute(service.values(disabled=True, forced_down=True))
+
+
+@pytest.mark.parametrize(
+    ("step", "declared"),
+    # One that is away at the start may have started the guest: the move parks there, as any does.
+    [("check_source", False), ("copy_disks", False), ("prepare_source_guest", True), ("start_guest", True)],
+)
+def test_the_next_host_takes_the_place_of_one_that_fails(lab: Stage, step: str, *, declared: bool) -> None:
+    """What the first one was asked for is undone, or owed; the guest never ran twice."""
+    before = lab.standing("web")
+    away(lab, "web", "--keep-image")
+
+    def fail(workers: Workers) -> None:
+        host = tried(lab, "web")[-1][1]
+        if declared:
+            burn(lab, workers, host)
+        else:
+            workers.stop(host)
+            stopped.stop(lab.lab.layout, host)
+
+    with meeting(lab, step, fail):
+        move = revert(lab, "web")
+    assert move.state == "reverted", (move.error_code, move.error)
+    (first, second), there = tried(lab, "web"), str(lab.server("web").host)
+    assert ([first[0], second[0]], {first[1], second[1]}, second[1]) == ([-1, -2], {"host2", "host3"}, there)
+    for host in ("host1", first[1]):
+        come_back(lab, host)
+    assert lab.standing("web") == before.confirmed(there, before.flavor, before.held["host1"])
+    lab.assert_balanced()
+
+
+def test_where_every_host_fails_the_server_waits_where_it_was(lab: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Undone, and asked for again once there is a host: the numbers of what was tried go on."""
+    before = lab.standing("web")
+    away(lab, "web", "--keep-image")
+    waits = lab.standing("web")
+
+    def fail(_self: object, ctx: Context) -> None:
+        raise DestinationFault("it cannot", code="disk-full", host=ctx.return_host)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(steps.FitDisks, "perform", fail)
+        lab.cli("server", "revert", "web", code=3)
+    assert (lab.move("web").state, lab.move("web").error_code) == ("verifying", "disk-full")
+    assert lab.standing("web") == waits
+    lab.assert_balanced()
+    lab.cli("server", "revert", "web")
+    assert [number for number, _ in tried(lab, "web")] == [-1, -2, -3]
+    there = str(lab.server("web").host)
+    assert lab.standing("web") == elsewhere(lab, before, "web", there)
+    lab.assert_balanced()
+
+
+def test_what_a_user_wrote_meanwhile_goes_along(lab: Stage) -> None:
+    away(lab, "idle", "--keep-image")
+    server = lab.id_of("idle")
+    with lab.lab.cell_databases["cell2"].write() as session:
+        session.execute(sa.update(Instance).where(Instance.uuid == server).values(display_description="new"))
+    lab.cli("server", "revert", "idle")
+    with lab.lab.cell_databases["cell1"].read() as session:
+        row = session.scalars(sa.select(Instance).where(Instance.uuid == server)).one()
+        assert (row.display_description, row.availability_zone, bool(row.hidden)) == ("new", f"az-{row.host}", False)
+    lab.assert_balanced()
+
+
+@pytest.mark.parametrize("step", ["copy_disks", "return_allocation"])
+def test_a_server_that_is_deleted_meanwhile_is_gone_everywhere(lab: Stage, step: str) -> None:
+    away(lab, "web", "--keep-image")
+    server = lab.id_of("web")
+    with meeting(lab, step, lambda _workers: operations.request_delete(lab.lab, "web")):
+        move = revert(lab, "web")
+        until(lambda: move_requests.read_move(lab.lab, move.id).ended_at is not None, "the end of the move")
+    come_back(lab, "host1")
+    assert leftovers.of(lab.lab, server) == []
+    lab.assert_balanced()
+
+
+def test_a_source_that_comes_back_in_the_middle_does_what_it_owes(lab: Stage) -> None:
+    before = lab.standing("web")
+    away(lab, "web", "--keep-image")
+    with meeting(lab, "copy_disks", lambda workers: workers.start("host1")):
+        assert revert(lab, "web").state == "reverted"
+        until(lambda: not lab.json("debt", "list"), "the end of what is owed")
+    stopped.start(lab.lab.layout, "host1")
+    lab.cli("host", "enable", "host1")
+    there = str(lab.server("web").host)
+    assert there != "host1"
+    assert lab.standing("web") == before.confirmed(there, before.flavor, before.held["host1"])
+    lab.assert_balanced()
+
+
+def test_a_destination_that_is_dead_too_needs_the_images_alone(lab: Stage) -> None:
+    """Both copies of the disks lie on dead hosts, and both owe what they have."""
+    before, disk = lab.standing("idle"), root_disk(lab, "host1", "idle")
+    away(lab, "idle", "--keep-image")
+    stopped.stop(lab.lab.layout, "host4")
+    lab.cli("host", "down", "host4", *SURE)
+    lab.cli("server", "revert", "idle")
+    there = str(lab.server("idle").host)
+    assert (lab.move("idle").state, root_disk(lab, there, "idle")) == ("reverted", disk)
+    for host in ("host1", "host4"):
+        come_back(lab, host)
+    assert lab.standing("idle") == before.confirmed(there, before.flavor, before.held["host1"])
+    lab.assert_balanced()
+
+
+def test_a_host_that_shares_the_destinations_directory_is_left_out(tmp_path: Path) -> None:
+    """Its copy would lie where the one is that the server runs from."""
+    cloud = CLOUD.replace("host2: {", "host2: {shared: nfs1, ").replace("host4: {}", "host4: {shared: nfs1}")
+    with quick(tmp_path, cloud) as lab:
+        before = lab.standing("idle")
+        away(lab, "idle", "--keep-image")
+        stopped.stop(lab.lab.layout, "host3")
+        waits = lab.standing("idle")
+        lab.cli("server", "revert", "idle", code=3)
+        assert (lab.move("idle").state, lab.move("idle").error_code) == ("verifying", "in-the-way")
+        assert lab.standing("idle") == waits
+        stopped.start(lab.lab.layout, "host3")
+        lab.cli("server", "revert", "idle")
+        assert lab.standing("idle") == elsewhere(lab, before, "idle", "host3")
+        lab.assert_balanced()

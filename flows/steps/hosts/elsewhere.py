@@ -1,15 +1,16 @@
-"""The host steps of a revert whose source is dead: another host of the source's cell gets the server's disks and guest.
+"""The host steps of a revert whose source is dead: another host of its cell gets the server's disks and guest.
 
-The disks come from the images that the move has kept, so that the source's own copy is left where it is, and owed.
+The disks come from what the source has set aside, where that host keeps its servers in the same directory, else from
+the images that the move has kept.  What the source has set aside is left where it is, and owed.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from oslo_utils import units
 
-from droveway.errors import StepError
+from droveway.errors import DestinationFault, StepError
 from droveway.flows.before import before
 from droveway.flows.run import DECLARED_DOWN, Context
 from droveway.flows.step import Where
@@ -20,15 +21,22 @@ from droveway.flows.steps.hosts.command import (
     HostStep,
     describe,
     forget_probe,
+    has_disks,
     new_flavor,
     old_flavor,
     probe_name,
     query_host,
 )
 from droveway.flows.steps.rows import is_deleted
+from droveway.persistence.journal import transfers
 from droveway.persistence.journal.debts import RENAME
 from droveway.persistence.journal.moves import GONE
 from droveway.wire import commands
+
+LOCAL: Final = "local"
+"""The disks come from what was set aside in the host's own directory; else they come from images."""
+
+_COPY: Final = copying.CopyDisks.action_name()
 
 
 class CheckSource(HostStep):
@@ -36,17 +44,41 @@ class CheckSource(HostStep):
 
     action = "check_destination"
     where = Where.RETURN
-    does = "check CPU, machine type, space and the images of the disks; look at the guest on the destination"
+    extra_actions = ("check_set_aside", "find_storage")
+    does = "check CPU, machine type, space and how the disks are reached; look at the guest on the destination"
     undoes = "remove what the host was asked to leave behind"
     gives = "source_check"
     finds = True
 
     def perform(self, ctx: Context) -> dict[str, Any] | None:
-        """The connector of that host, and what the undo has to know of the destination's guest."""
+        """The connector of that host, how it gets the disks, and what the undo has to know of the destination's guest.
+
+        Raises DestinationFault for a host that does not reach the disks, or whose copy would lie where the other is.
+        """
         if is_deleted(ctx):
             return {**GONE, **reverting.stopped_on_destination(ctx)}
-        transferring.downloaded(ctx, uploaded(ctx))
-        return {**self.command(ctx, self.details(ctx)), **reverting.on_destination(ctx)}
+        found = {"variant": _way(ctx, self.host(ctx)), **self.command(ctx, self.details(ctx))}
+        self._require_apart(ctx)
+        return {**found, **reverting.on_destination(ctx)}
+
+    def _require_apart(self, ctx: Context) -> None:
+        """Raise DestinationFault unless the host keeps its servers in another directory than the destination."""
+        here, there = self.host(ctx), ctx.destination.host
+        shared = bool(describe(ctx, here, part="room").disks)
+        try:
+            details = commands.FindStorage(probe=probe_name(ctx))
+            shared = shared or query_host(ctx, there, "find_storage", part="shared", details=details)["shared"]
+        except StepError as error:
+            # What it has left there would have been seen.
+            if error.error_code != DECLARED_DOWN:
+                raise
+        if shared:
+            raise DestinationFault(
+                f"host {here} keeps its servers in one directory with {there}, where the copy is that server "
+                f"{ctx.move.server_name} uses",
+                code="in-the-way",
+                host=here,
+            )
 
     def passed_by(self, ctx: Context) -> dict[str, Any]:
         """What the undo would read, of a guest that the revert has stopped by now."""
@@ -60,7 +92,7 @@ class CheckSource(HostStep):
             definition=before(ctx.move).guest.definition,
             vcpus=flavor["vcpus"],
             memory_mb=flavor["memory_mb"],
-            disk_bytes=sum(disk["size"] for disk in uploaded(ctx)),
+            disk_bytes=sum(disk.allocated for disk in before(ctx.move).guest.disks),
             probe=probe_name(ctx),
         )
 
@@ -80,9 +112,17 @@ class CopyDisks(HostStep):
     action = transferring.DOWNLOAD
     where = Where.RETURN
     deadline = copying.DEADLINE
-    does = "download the disks, verify them"
-    undoes = "delete the copy; the images stay"
-    extra_actions = ("check_copy", RENAME)
+    needs = ("source_check",)
+    does = "copy the disks, from what was set aside or from their images; verify them"
+    undoes = "delete the copy; what it was made of stays"
+    extra_actions = (_COPY, "check_copy", RENAME)
+
+    def perform(self, ctx: Context) -> dict[str, Any] | None:
+        """From what the source has set aside where this host reaches it, as its check found."""
+        if ctx.inputs["source_check"].get("variant") == LOCAL:
+            details = commands.CopyDisks(variant=LOCAL, source=ctx.move.source_host, address="", probe=probe_name(ctx))
+            return ctx.command(self.host(ctx), _COPY, details, deadline=self.deadline)
+        return super().perform(ctx)
 
     def details(self, ctx: Context) -> commands.DownloadDisks:
         """What the move has uploaded."""
@@ -218,6 +258,27 @@ class KeepCopy(keeping.KeepCopy):
     """The mark of the move ends on the host in the source's place: the server is its own."""
 
     where = Where.RETURN
+
+
+def _way(ctx: Context, host: str) -> str:
+    """How the host gets the disks, where it does; nothing of what was set aside is taken that is not whole."""
+    if describe(ctx, host, part="reach").set_aside:
+        try:
+            query_host(ctx, host, "check_set_aside", part="reach-whole")
+        except StepError as error:
+            if error.error_code not in copying.NOT_WHOLE:
+                raise
+        else:
+            return LOCAL
+    if ctx.move.keep_image or not has_disks(ctx):
+        transferring.downloaded(ctx, uploaded(ctx))
+        return transfers.IMAGE
+    raise DestinationFault(
+        f"host {host} reaches the disks of server {ctx.move.server_name} neither in the directory of "
+        f"{ctx.move.source_host}, which is declared down, nor as images, since the move kept none",
+        code="disks-unreachable",
+        host=host,
+    )
 
 
 def uploaded(ctx: Context) -> list[dict[str, Any]]:

@@ -130,13 +130,15 @@ def as_before(case: Case) -> Iterator[str]:
 
 
 def back_elsewhere(case: Case) -> Iterator[str]:
-    """Revert without its source: everything is as it was, but on another host; the source keeps what it set aside."""
+    """Revert without its source: all is as it was but on another host, and the source has nothing once it is back."""
     name, source = str(case.after.row["host"]), case.source
     yield from (f"it is on {name}" for _ in range(name in (source, case.destination)))
     was, found = (_plain(msgspec.to_builtins(each)) for each in (case.before, case.after))
     there, left = was["hosts"].pop(source), case.after.hosts[source]
     found["hosts"].pop(source)
     was["hosts"][name] = there | {"store": was["hosts"][name]["store"]}
+    if SWAP in there["folders"][""]:
+        there["folders"][""][SWAP]["content"] = BLANK
     was["row"] |= {"host": name, "node": name, "compute_id": case.before.nodes[name]}
     was["attachments"] = {volume: [(name, "attached")] for volume in was["attachments"]}
     was["bindings"] = {port: {name: "ACTIVE"} for port in was["bindings"]}
@@ -145,9 +147,7 @@ def back_elsewhere(case: Case) -> Iterator[str]:
         for consumer, held in was["allocations"].items()
     }
     yield from differ("", was, found)
-    yield from _gives_up(source, left)
-    kept = {SET_ASIDE: _disks(case.before.hosts[source].folders[""])}
-    yield from differ(f"what {source} set aside", kept, {each: _disks(left.folders[each]) for each in left.folders})
+    yield from _is_clear(source, left)
 
 
 def gone(case: Case) -> Iterator[str]:
