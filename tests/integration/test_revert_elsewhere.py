@@ -319,3 +319,18 @@ def test_a_host_that_shares_the_destinations_directory_is_left_out(tmp_path: Pat
         lab.cli("server", "revert", "idle")
         assert lab.standing("idle") == elsewhere(lab, before, "idle", "host3")
         lab.assert_balanced()
+
+
+def test_the_copy_stays_where_the_destination_has_lost_its_own(lab: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    away(lab, "idle", "--keep-image")
+
+    def fail(_self: object, ctx: Context) -> None:
+        (lab.directory("host4", "idle") / "disk").unlink(missing_ok=True)
+        raise DestinationFault("it cannot", code="disk-full", host=ctx.return_host)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(steps.FitDisks, "perform", fail)
+        lab.cli("server", "revert", "idle", code=4)
+    assert (lab.move("idle").state, lab.move("idle").error_code) == ("needs-operator", "last-copy")
+    ((_, host),) = tried(lab, "idle")
+    assert (lab.directory(host, "idle") / "disk").exists()
