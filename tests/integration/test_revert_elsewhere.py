@@ -19,7 +19,7 @@ from droveway.errors import DestinationFault
 from droveway.flows.run import Context
 from droveway.flows.steps.hosts import elsewhere as steps
 from droveway.lab import operations, stopped
-from droveway.persistence.journal import attempts
+from droveway.persistence.journal import attempts, requests
 from droveway.persistence.journal.tables import Move
 from droveway.persistence.nova.cell import Instance
 from droveway.persistence.nova.cell_hosts import Service
@@ -251,6 +251,18 @@ def test_where_every_host_fails_the_server_waits_where_it_was(lab: Stage, monkey
     lab.assert_balanced()
 
 
+@pytest.mark.parametrize("step", ["hand_over_target", "switch_mapping", "return_allocation"])
+def test_the_audit_knows_the_host_that_a_revert_under_way_brings_its_server_to(lab: Stage, step: str) -> None:
+    away(lab, "web", "--keep-image")
+    move = lab.move("web").id
+    with meeting(lab, step, lambda _workers: move_requests.file_request(lab.lab, move, requests.pause)):
+        assert revert(lab, "web").state == "reverting"
+    lab.assert_balanced()
+    lab.cli("move", "resume", move)
+    assert lab.move("web").state == "reverted"
+    lab.assert_balanced()
+
+
 def test_what_a_user_wrote_meanwhile_goes_along(lab: Stage) -> None:
     away(lab, "idle", "--keep-image")
     server = lab.id_of("idle")
@@ -334,3 +346,5 @@ def test_the_copy_stays_where_the_destination_has_lost_its_own(lab: Stage, monke
     assert (lab.move("idle").state, lab.move("idle").error_code) == ("needs-operator", "last-copy")
     ((_, host),) = tried(lab, "idle")
     assert (lab.directory(host, "idle") / "disk").exists()
+    said = lab.refused("move", "settle", lab.move("idle").id, "copy_disks", "--as", "done", "--reason", "I looked")
+    assert "host host4 does not show its copy whole" in said
