@@ -501,7 +501,7 @@ class MoveRun:
             try:
                 why = self._mark.note(step, direction, self.history.sequence(step, direction))
                 if not why:
-                    self._mirror.note(self.row)
+                    self._mirror.note(self.row, returned=0 if self._returning is None else self._returning.attempt)
             except CoordinationLost:
                 self.wait(SESSION_POLL)
                 self._check_interrupts()

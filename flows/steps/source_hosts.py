@@ -12,10 +12,12 @@ from droveway.flows.stands import NOTHING
 from droveway.flows.step import Step
 from droveway.flows.steps import scheduling
 from droveway.flows.steps.hosts import starting
+from droveway.flows.steps.rows import compute_node
 from droveway.persistence.journal import attempts
 from droveway.persistence.nova import objects
 from droveway.scheduler.candidates import schedule
-from droveway.scheduler.requests import MoveRequest
+from droveway.scheduler.requests import MoveRequest, amounts
+from droveway.scheduler.select import Destination, Selection
 
 
 class ChooseSourceHost(Step):
@@ -32,12 +34,28 @@ class ChooseSourceHost(Step):
         The result has, besides, how many hosts earlier reverts of the move tried (``before``), and what the migration
         holds on the source (``held``), which an undo gives back.
         """
+        if ctx.run.is_behind() and ctx.returning is not None:
+            return self.passed_by(ctx)
         request = _request(ctx)
         found = schedule(ctx.run.cloud.placement, scheduling.states(ctx, request), request).as_dict()
         held = ctx.run.cloud.placement.allocations(ctx.move.id).allocations
         with ctx.run.journal.read() as session:
             tried = len(attempts.returns(session, ctx.move.id))
         return {**found, "first": 1, "before": tried, "held": {each: dict(held[each]) for each in held}}
+
+    def passed_by(self, ctx: Context) -> dict[str, Any]:
+        """Keep to the host that the flow was on before its journal was put back."""
+        chosen, record = ctx.returning, before(ctx.move)
+        if chosen is None:
+            return {}
+        kept = Destination(chosen.cell, chosen.host, chosen.node, chosen.provider, chosen.request)
+        held: Any = ctx.run.cloud.placement.allocations(ctx.move.id).allocations
+        if held == resources_of(chosen.request):
+            with ctx.run.cells.database(ctx.move.source_cell).read() as session:
+                source = str(compute_node(session, ctx.move.source_host).uuid)
+            held = {source: amounts(objects.flavor_data(record.old_flavor), boot_from_volume=record.boot_from_volume)}
+        number = {"first": 1, "before": -chosen.attempt - 1, "held": {each: dict(held[each]) for each in held}}
+        return {**Selection([kept], {}).as_dict(), **number}
 
 
 def _request(ctx: Context) -> MoveRequest:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,9 +14,10 @@ import sqlalchemy as sa
 from proofs import leftovers
 from support.labs.operations import Stage, Standing, Workers, stage
 from support.labs.small_lab import until
+from support.two_faults.copies import copy_database
 
 from droveway.engines.operations import move_requests
-from droveway.errors import DestinationFault
+from droveway.errors import DestinationFault, Parked
 from droveway.flows.run import Context
 from droveway.flows.steps.hosts import elsewhere as steps
 from droveway.lab import operations, stopped
@@ -348,3 +350,49 @@ def test_the_copy_stays_where_the_destination_has_lost_its_own(lab: Stage, monke
     assert (lab.directory(host, "idle") / "disk").exists()
     said = lab.refused("move", "settle", lab.move("idle").id, "copy_disks", "--as", "done", "--reason", "I looked")
     assert "host host4 does not show its copy whole" in said
+
+
+@pytest.mark.parametrize(
+    ("kept_at", "left_at", "fails"),
+    [
+        ("mark_reverting", "hand_over_target", ""),
+        ("copy_disks", "return_allocation", ""),
+        ("mark_reverting", "hide_target", "fit_disks"),
+        ("copy_disks", "hand_over_target", "fit_disks"),
+    ],
+)
+def test_a_revert_whose_journal_was_put_back_goes_on_to_the_host_that_it_was_on(
+    lab: Stage, kept_at: str, left_at: str, fails: str
+) -> None:
+    """By the copy it has chosen none yet, or is on its way to the first one, on which all was undone since."""
+    before = lab.standing("web")
+    away(lab, "web", "--keep-image")
+    move, kept, left, failed = lab.move("web").id, lab.root / "copy.sqlite", threading.Event(), [""][: not fails]
+
+    def meet(_move: str, step: str, direction: str, phase: str) -> None:
+        if (direction, phase) != ("execute", "before"):
+            return
+        if step == kept_at and not kept.exists():
+            copy_database(lab.lab.layout.journal, kept)
+        if step == fails and not failed:
+            failed.append(step)
+            raise DestinationFault("the disk is full", code="full")
+        if step == left_at and failed:
+            left.set()
+            raise Parked("the conductor's process is gone")
+
+    with lab.running(meet) as workers:
+        workers.stop("host1")
+        move_requests.end(lab.lab, move, "revert")
+        assert left.wait(60)
+    there = tried(lab, "web")[-1]
+    copy_database(kept, lab.lab.layout.journal)
+    lab.lab.adopt()
+    with lab.running() as workers:
+        workers.stop("host1")
+        move_requests.file_request(lab.lab, move, requests.retry)
+        ended = move_requests.carry(lab.lab, lab.move("web").id)
+    assert (ended.state, ended.error, tried(lab, "web")[-1]) == ("reverted", None, there)
+    come_back(lab, "host1")
+    assert lab.standing("web") == before.confirmed(there[1], before.flavor, before.held["host1"])
+    lab.assert_balanced()

@@ -64,14 +64,14 @@ class CheckSource(HostStep):
     def _require_apart(self, ctx: Context) -> None:
         """Raise DestinationFault unless the host keeps its servers in another directory than the destination."""
         here, there = self.host(ctx), ctx.destination.host
-        shared = bool(describe(ctx, here, part="room").disks)
         try:
             details = commands.FindStorage(probe=probe_name(ctx))
-            shared = shared or query_host(ctx, there, "find_storage", part="shared", details=details)["shared"]
+            shared = query_host(ctx, there, "find_storage", part="shared", details=details)["shared"]
         except StepError as error:
-            # What it has left there would have been seen.
             if error.error_code != DECLARED_DOWN:
                 raise
+            # It tells nothing, but what it has left would be seen here; so would this host's own copy by then.
+            shared = not ctx.run.is_behind() and bool(describe(ctx, here, part="room").disks)
         if shared:
             raise DestinationFault(
                 f"host {here} keeps its servers in one directory with {there}, where the copy is that server "
