@@ -137,6 +137,8 @@ class MoveRow:
     """Whether it has inserted its migration."""
     keep_image: bool = False
     """Whether it keeps an image of each disk until its end."""
+    return_host: str = ""
+    """The host that a revert under way brings its server to in the place of its dead source; empty in any other."""
 
     @property
     def ended(self) -> bool:

@@ -81,7 +81,7 @@ class Standing:
         """Every host that may hold something of it."""
         found = {self.host}
         if self.move is not None and self.phase is not Phase.REST:
-            found |= {self.move.source_host, self.move.dest_host}
+            found |= {self.move.source_host, self.move.dest_host, self.move.return_host}
         return frozenset(host for host in found if host)
 
     @property

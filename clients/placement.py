@@ -220,6 +220,10 @@ class Placement:
         """Empty the consumer; done when it holds nothing."""
         self._empty({consumer: self.allocations(consumer)})
 
+    def has_provider(self, uuid: str) -> bool:
+        """Tell whether there is such a provider."""
+        return bool(self._rest.get("/resource_providers", params={"uuid": uuid})["resource_providers"])
+
     # What a lab and the audit need.
 
     def providers(self) -> list[Provider]:

@@ -199,7 +199,9 @@ END_EXAMPLES: Final[Mapping[str, EndFacts]] = {
     "has_a_finished_migration": dataclasses.replace(END, migration="error"),
     "source_can_clean_up": dataclasses.replace(END, source_up=False),
     "destination_shows_its_copy": dataclasses.replace(END, destination_up=False, destination_gone=True),
-    "source_can_take_back": dataclasses.replace(END, source_up=False, source_gone=True),
+    "source_can_take_back": dataclasses.replace(
+        END, source_up=False, source_gone=True, elsewhere="no other host of cell cell1 is up"
+    ),
     "destination_can_let_go": dataclasses.replace(END, destination_up=False),
     "revert_keeps_the_quotas": dataclasses.replace(
         END, old=LARGE, current=SMALL, quota_usages=(quota_usage(RAM, 51000, 51200), *ROOM)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn
 from droveway.errors import Cancelled, DestinationFault, StepError
 from droveway.flows.other_graph import across
 from droveway.flows.step import guarded
-from droveway.persistence.journal import attempts, moves
+from droveway.persistence.journal import attempts, kinds, moves
 from droveway.persistence.journal.states import State
 
 if TYPE_CHECKING:
@@ -38,8 +38,11 @@ class Alternates:
             if number > len(candidates["chosen"]):
                 self._name_next_graph(candidates["later"][0])
             chosen = candidates["chosen"][number - 1]
-            with self.run_.write() as session:
-                attempts.begin(session, self.run_.move_id, number, chosen)
+            if kinds.of(self.run_.kind).elsewhere:
+                self.run_.begin_return(candidates["before"] + number, chosen)
+            else:
+                with self.run_.write() as session:
+                    attempts.begin(session, self.run_.move_id, number, chosen)
             return {"attempt": number, "cell": chosen["cell"], "host": chosen["host"]}
 
         return guarded(self.run_, self.title, "execute", record, must_go_on=False)

@@ -90,7 +90,7 @@ def _mark_lost(
     """The vm_state and the task that the move left, when they were reset since and nothing else was changed."""
     if status is None or ctx.move.before is None or task_state is not None or vm_state not in _RESET:
         return None
-    place, there = ctx.move.source_host, ctx.attempt.host if ctx.attempt is not None else None
+    place, there = ctx.return_host, ctx.attempt.host if ctx.attempt is not None else None
     task = kinds.of(ctx.run.kind).tasks.get(status)
     if task == TaskState.RESIZE_REVERTING:
         return (VmState.RESIZED, task) if host in (place, there) else None

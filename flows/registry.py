@@ -10,6 +10,7 @@ from droveway.flows import (
     cross_cell_confirm,
     cross_cell_resize,
     cross_cell_revert,
+    cross_cell_revert_elsewhere,
     cross_cell_unshelve,
     delete,
     resize,
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 _OPERATIONS: Final = (
     *(resize, confirm, revert, delete),
-    *(cross_cell_resize, cross_cell_confirm, cross_cell_revert),
+    *(cross_cell_resize, cross_cell_confirm, cross_cell_revert, cross_cell_revert_elsewhere),
     *(shelve, unshelve, cross_cell_unshelve),
 )
 

@@ -90,6 +90,12 @@ class Run(Protocol):
     def attempt(self, move: Move) -> MoveAttempt | None:
         """The alternate that the move is on, or None before the first."""
 
+    def returning(self) -> MoveAttempt | None:
+        """The host that a revert tries now in the place of a dead source; None in any other flow, and before that."""
+
+    def begin_return(self, number: int, chosen: dict[str, Any]) -> None:
+        """Record that it tries this host now, as its ``number``-th."""
+
     def home_cell(self) -> str:
         """Name the cell that the server lives in now: a move between cells reads its mapping."""
 
@@ -302,6 +308,16 @@ class Context:
     def crosses_cells(self) -> bool:
         """Whether the flow is one of a move between cells."""
         return kinds.of(self.run.kind).crosses_cells
+
+    @functools.cached_property
+    def returning(self) -> MoveAttempt | None:
+        """Return the host that a revert tries now in the place of a dead source; None in any other flow."""
+        return self.run.returning() if kinds.of(self.run.kind).elsewhere else None
+
+    @property
+    def return_host(self) -> str:
+        """Name the host that a revert brings the server back to: its source, or the one in the place of that."""
+        return self.move.source_host if self.returning is None else self.returning.host
 
     @property
     def destination(self) -> MoveAttempt:

@@ -60,6 +60,8 @@ class Where(enum.StrEnum):
     CONDUCTOR = "conductor"
     SOURCE = "source"
     DESTINATION = "destination"
+    RETURN = "return"
+    """The host of the source's cell that a revert brings the server to, in the place of its dead source."""
     HOME = "home"
     """The host that the server is on, whichever that is by now."""
 

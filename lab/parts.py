@@ -127,6 +127,11 @@ class Parts:
         here, there = self.host(source), self.host(destination)
         return isolation(here.cell, destination) if here.isolated and here.cell != there.cell else ""
 
+    def shares_storage(self, one: str, other: str) -> bool:
+        """Whether both hosts keep their servers in one directory."""
+        here, there = self.host(one), self.host(other)
+        return here.shared is not None and here.shared == there.shared
+
     def host(self, name: str) -> LabHost:
         """What the lab knows of a host; raises `droveway.errors.NotFound`."""
         if name not in self.identity.hosts:

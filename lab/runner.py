@@ -30,7 +30,7 @@ from droveway.lab.parts import Parts
 from droveway.lab.records import InFolder
 from droveway.lab.stopped import stopped_workers
 from droveway.persistence.database import database_time
-from droveway.persistence.journal import debts, moves, open_flows
+from droveway.persistence.journal import attempts, debts, moves, open_flows
 from droveway.workers.context import Probe as WorkerProbe
 from droveway.workers.daemon import Worker
 from droveway.workers.transfer.endpoints import UnixEndpoint
@@ -220,8 +220,11 @@ def _host_of(lab: Parts, move_id: str, step: str) -> str | None:
         move = moves.get(session, move_id)
         flow = moves.flow_of(session, move.flow_uuid) if move.flow_uuid else None
         at_home = moves.home(session, move)
+        returns = attempts.returns(session, move.id)
     graph = registry.latest(move.kind) if flow is None else registry.graph(flow.kind, flow.version)
     hosts = {Where.SOURCE: move.source_host, Where.DESTINATION: move.dest_host, Where.HOME: at_home}
+    if returns:
+        hosts[Where.RETURN] = returns[-1].host
     return hosts.get(graph.by_name[step].where) if step in graph.by_name else None
 
 

@@ -133,6 +133,8 @@ class EndFacts:
     source_up: bool
     source_gone: bool = False
     """Whether a person declared it down, and its worker is away."""
+    elsewhere: str | None = None
+    """Why no other host of its cell can take the server back in the place of the source; None where one may."""
     destination_up: bool = True
     destination_gone: bool = False
     """The same of the destination."""

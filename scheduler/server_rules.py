@@ -319,18 +319,20 @@ def destination_shows_its_copy(facts: EndFacts) -> str | None:
 
 
 def source_can_take_back(facts: EndFacts) -> str | None:
-    """The source, which has the disks to go back to, is not declared down."""
-    if not facts.source_gone:
+    """The source, which has the disks to go back to, is not declared down, or another host can get them."""
+    if not facts.source_gone or facts.elsewhere is None:
         return None
     if facts.destination_gone:
         return (
-            f"host {facts.source}, the source of move {facts.move}, is declared down, and so is {facts.destination}: "
+            f"host {facts.source}, the source of move {facts.move}, is declared down, and so is {facts.destination}, "
+            f"and no other host can get the server's disks ({facts.elsewhere}): "
             "start the worker of one that comes back, then droveway host enable that host and ask again; "
             f"droveway move confirm {facts.move} leaves the server where it is, and each copy until both are back"
         )
     return (
         f"host {facts.source}, the source of move {facts.move}, is declared down, so nothing can be brought back "
-        f"there: droveway move confirm {facts.move} keeps the server where it is"
+        f"there, nor to another host ({facts.elsewhere}): droveway move confirm {facts.move} keeps the server where "
+        "it is"
     )
 
 

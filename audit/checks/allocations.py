@@ -127,14 +127,15 @@ def _explained(standing: Standing, move: MoveRow) -> Iterator[tuple[Held, Held]]
     # The claim precedes the row that names the new flavor, and the last step clears both: then the journal knows.
     old = row.flavors.get("old") or move.old_flavor or current
     new = row.flavors.get("new") or move.new_flavor
-    source = {move.source_host: amounts_of(old or {}, from_volume=row.from_volume)}
     destination = _on(move.dest_host, new, from_volume=row.from_volume)
-    if standing.phase is not Phase.VERIFYING and move.stage is not State.CONFIRMING:
-        yield source, {}
-    if destination:
-        yield destination, source
-        if move.stage is State.CONFIRMING:
-            yield destination, {}
+    for host in filter(None, (move.source_host, move.return_host)):
+        source = {host: amounts_of(old or {}, from_volume=row.from_volume)}
+        if standing.phase is not Phase.VERIFYING and move.stage is not State.CONFIRMING:
+            yield source, {}
+        if destination:
+            yield destination, source
+    if destination and move.stage is State.CONFIRMING:
+        yield destination, {}
 
 
 def _on(host: str | None, flavor: Mapping[str, Any] | None, *, from_volume: bool) -> Held:
@@ -144,6 +145,9 @@ def _on(host: str | None, flavor: Mapping[str, Any] | None, *, from_volume: bool
 def _not_covered(snapshot: Snapshot, standing: Standing, move: MoveRow) -> Iterator[Finding]:
     """Hosts on which more of the server lies than Placement knows of: another server may be sent there."""
     covered = {*snapshot.held(standing.server), *snapshot.held(move.id)}
+    if move.return_host:
+        # It is dead, and deletes what it has before it takes anything once it is back.
+        covered.add(move.source_host)
     for host in sorted(_really_on(snapshot, standing.server) - covered):
         if standing.going:
             continue

@@ -12,8 +12,9 @@ from droveway.audit.records import DebtRow, FlowRow, IntentRow, MoveRow, StepRow
 from droveway.persistence.database import database_time
 from droveway.persistence.journal import transfers
 from droveway.persistence.journal.debts import PURGE, WRITTEN_OFF
+from droveway.persistence.journal.kinds import KINDS
 from droveway.persistence.journal.states import ENDED, State
-from droveway.persistence.journal.tables import Claim, Debt, Intent, Move, MoveFlow, MoveStep
+from droveway.persistence.journal.tables import Claim, Debt, Intent, Move, MoveAttempt, MoveFlow, MoveStep
 from droveway.persistence.nova import objects
 
 OVERDUE: Final = dt.timedelta(hours=1)
@@ -26,6 +27,7 @@ _COPIED: Final = (
 """Columns of a move that the audit reads as they are."""
 _TRANSLATED: Final = ("state", "parked_from", "old_flavor", "new_flavor", "error_code")
 
+_ELSEWHERE: Final = [kind.name for kind in KINDS if kind.elsewhere]
 _MARKS: Final = "accept"
 _INSERTS: Final = "record_migration"
 
@@ -37,7 +39,7 @@ def moves(session: orm.Session) -> tuple[MoveRow, ...]:
         sa.select(Move.id, Move.before).where(Move.state.not_in(ended), Move.before.is_not(None))
     )
     recorded = {row.id: row.before for row in open_ones}
-    wrote = _wrote(session)
+    wrote, returning = _wrote(session), _returning(session)
     columns = [getattr(Move, name) for name in (*_COPIED, *_TRANSLATED)]
     rows = session.execute(sa.select(*columns).order_by(Move.created_at, Move.id))
     return tuple(
@@ -53,9 +55,22 @@ def moves(session: orm.Session) -> tuple[MoveRow, ...]:
             error_code=row.error_code or "",
             marked=(row.id, _MARKS) in wrote,
             recorded=(row.id, _INSERTS) in wrote,
+            return_host=returning.get(row.id, ""),
         )
         for row in rows
     )
+
+
+def _returning(session: orm.Session) -> dict[str, str]:
+    """Move → the host that its revert, which has not ended, tries now in the place of its source."""
+    tried = (
+        sa.select(MoveAttempt.move_id, MoveAttempt.host)
+        .join(Move, Move.id == MoveAttempt.move_id)
+        .join(MoveFlow, MoveFlow.uuid == Move.flow_uuid)
+        .where(MoveAttempt.attempt < 0, MoveFlow.ended_at.is_(None), MoveFlow.kind.in_(_ELSEWHERE))
+        .order_by(MoveAttempt.attempt.desc())
+    )
+    return {row.move_id: row.host for row in session.execute(tried)}
 
 
 def _wrote(session: orm.Session) -> set[tuple[str, str]]:

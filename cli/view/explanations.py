@@ -393,6 +393,12 @@ EXPLANATIONS: Final[dict[str, Explanation]] = {
         "See that the source's worker is up and that the hosts reach each other, or ask, between cells, for --transfer "
         f"image. {_RETRY}",
     ),
+    "disks-unreachable": Explanation(
+        "A revert finds its source dead, and another host of its cell can get the server's disks neither from a "
+        "directory that both share nor from images.",
+        _UNDONE,
+        "Bring the source back and revert again, or keep the server where it is with droveway move confirm.",
+    ),
     "not-offered": Explanation(
         "A host asked for disks that the other host does not offer to it for this move.",
         f"Nothing was served. {_UNDONE}",

@@ -56,6 +56,8 @@ class History:
         self._places = dict(places)
         self._home = home
         self._runs: list[StepRun] = []
+        self.return_host = ""
+        """The host that steps of `Where.RETURN` run on, as far as one was chosen."""
         self._open: dict[Run, int] = {}
         self._left: dict[Run, int] = {}
         self._again: set[Run] = set()
@@ -153,4 +155,6 @@ class History:
             return standing.source_host
         if place is Where.HOME:
             return self._home
+        if place is Where.RETURN:
+            return self.return_host or None
         return standing.dest_host if place is Where.DESTINATION else None

@@ -15,7 +15,7 @@ from sqlalchemy import orm
 
 from droveway.clients.zookeeper import MOVES, Coordination, record_path
 from droveway.persistence.database import Database, database_time
-from droveway.persistence.journal import attempts, moves
+from droveway.persistence.journal import attempts, kinds, moves
 from droveway.persistence.journal.tables import Move, MoveAttempt
 
 
@@ -38,7 +38,7 @@ class Recorded(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     storage: str | None = None
     """The variant that `find_storage` found on the last destination."""
     tried: Sequence[Tried] = ()
-    """In the order of their numbers."""
+    """In the order of their numbers; those of hosts that reverts tried are below 0, and come last."""
 
 
 class Store(Protocol):
@@ -84,11 +84,14 @@ class RecordMirror:
     def __init__(self, store: Store, journal: Database) -> None:
         self._store = store
         self._journal = journal
-        self._mirrored: tuple[bool, bool, str | None, int] = (False, False, None, 0)
+        self._mirrored: tuple[bool, bool, str | None, int, int] = (False, False, None, 0, 0)
 
-    def note(self, move: Move) -> None:
-        """Mirror what the journal has recorded, once the move's row tells of more; raises what the store raises."""
-        facts = (move.before is not None, _was_stopped(move.before), move.storage, move.attempt)
+    def note(self, move: Move, *, returned: int = 0) -> None:
+        """Mirror what the journal has recorded, once the move tells of more; raises what the store raises.
+
+        ``returned``: the number of the host that its revert tries now in the place of a dead source; 0: none.
+        """
+        facts = (move.before is not None, _was_stopped(move.before), move.storage, move.attempt, returned)
         if facts == self._mirrored:
             return
         while not self._is_written(move.id):
@@ -116,7 +119,7 @@ def of_journal(session: orm.Session, move: Move) -> Recorded:
             provider=row.provider,
             request=row.request,
         )
-        for row in (attempts.tried(session, move.id) if move.attempt else ())
+        for row in ([*attempts.tried(session, move.id), *attempts.returns(session, move.id)] if move.attempt else ())
     ]
     return Recorded(before=move.before, storage=move.storage, tried=tried)
 
@@ -132,7 +135,7 @@ def mirrored(store: Store) -> Mapping[str, Recorded]:
 
 
 def take_back(session: orm.Session, move: Move, recorded: Recorded) -> bool:
-    """Give the move's row what it lacks of ``recorded``; whether another destination was tried since.
+    """Give the move's row what it lacks of ``recorded``; whether its flow has tried another host since.
 
     What the row has stands: the mirror may be older than the journal.  That a server was stopped in the middle of its
     move is taken from either.
@@ -140,15 +143,24 @@ def take_back(session: orm.Session, move: Move, recorded: Recorded) -> bool:
     if move.before is None or _was_stopped(recorded.before):
         move.before = recorded.before
     lost = [each for each in recorded.tried if each.attempt > move.attempt]
-    for each in lost:
-        if session.get(MoveAttempt, (move.id, each.attempt)) is None:
+    returns = [each for each in recorded.tried if each.attempt < 0 and _is_lost(session, move, each)]
+    for each in [*lost, *returns]:
+        if _is_lost(session, move, each):
             columns = msgspec.structs.asdict(each)
             session.add(MoveAttempt(move_id=move.id, created_at=database_time(session), **columns))
     if lost:
         move.attempt, move.dest_cell, move.dest_host = lost[-1].attempt, lost[-1].cell, lost[-1].host
     if lost or move.storage is None:
         move.storage = recorded.storage
-    return bool(lost)
+    return bool(lost) or (bool(returns) and _goes_elsewhere(session, move))
+
+
+def _is_lost(session: orm.Session, move: Move, tried: Tried) -> bool:
+    return session.get(MoveAttempt, (move.id, tried.attempt)) is None
+
+
+def _goes_elsewhere(session: orm.Session, move: Move) -> bool:
+    return move.flow_uuid is not None and kinds.of(moves.flow_of(session, move.flow_uuid).kind).elsewhere
 
 
 def _was_stopped(record: dict[str, Any] | None) -> bool:

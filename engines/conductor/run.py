@@ -149,6 +149,7 @@ class MoveRun:
         self._cancellable = True
         self._past_no_return = False
         self._attempts: dict[int, MoveAttempt] = {}
+        self._returning: MoveAttempt | None = None
         self.row = move
         # It is large and no column of the row that comes with each boundary: `_learn` reads it once.
         orm.attributes.set_committed_value(move, "before", None)
@@ -159,6 +160,7 @@ class MoveRun:
         """Join the run with its persistence, which calls back into it."""
         self.backend = backend
         self.history = history
+        self._read_return()
 
     def move(self) -> Move:
         """The move's row as it is now."""
@@ -173,6 +175,23 @@ class MoveRun:
             if found is not None:
                 self._attempts[move.attempt] = found
         return self._attempts.get(move.attempt)
+
+    def returning(self) -> MoveAttempt | None:
+        """The host that a revert tries now in the place of a dead source; None in any other flow, and before that."""
+        return self._returning
+
+    def begin_return(self, number: int, chosen: dict[str, Any]) -> None:
+        """Record that it tries this host now, as its ``number``-th."""
+        with self.write() as session:
+            attempts.begin_return(session, self.move_id, number, chosen)
+        self._read_return()
+
+    def alternate_host(self) -> str:
+        """Name the host whose fault has the flow try another one; empty where none is tried."""
+        if kinds.of(self.kind).elsewhere:
+            return "" if self._returning is None else self._returning.host
+        move = self.move()
+        return move.dest_host if move.dest_host and move.dest_host != move.source_host else ""
 
     def home_cell(self) -> str:
         """Name the cell that the server lives in now: a move between cells reads its mapping."""
@@ -460,6 +479,14 @@ class MoveRun:
             hosts |= homes.commanded_hosts(self.cells, self.row)
         self._channel.remove_flow_nodes(sorted(hosts), ended)
 
+    def _read_return(self) -> None:
+        if not kinds.of(self.kind).elsewhere:
+            return
+        with self.journal.read() as session:
+            tried = attempts.returns(session, self.move_id)
+        self._returning = tried[-1] if tried else None
+        self.history.return_host = "" if self._returning is None else self._returning.host
+
     def _is_declared_down(self, host: str) -> bool:
         there = host == self.row.dest_host and self.row.dest_cell
         return self.cells.is_declared_down(there or self.row.source_cell, host)
@@ -474,7 +501,7 @@ class MoveRun:
             try:
                 why = self._mark.note(step, direction, self.history.sequence(step, direction))
                 if not why:
-                    self._mirror.note(self.row)
+                    self._mirror.note(self.row, returned=0 if self._returning is None else self._returning.attempt)
             except CoordinationLost:
                 self.wait(SESSION_POLL)
                 self._check_interrupts()

@@ -64,8 +64,8 @@ class ClaimedRun(Protocol):
     row: Move
     history: History
 
-    def move(self) -> Move:
-        """Return the move's row as it is now."""
+    def alternate_host(self) -> str:
+        """Name the host whose fault has the flow try another one; empty where none is tried."""
 
     def write(self) -> AbstractContextManager[orm.Session]:
         """Begin a journal transaction that holds the claim."""
@@ -207,6 +207,5 @@ class StepCommands:
 
         Nothing is proved by silence, so at the point of no return no alternate is tried.
         """
-        move = self._run.move()
-        destination = host == move.dest_host and host != move.source_host and not past_no_return
+        destination = host == self._run.alternate_host() and not past_no_return
         return (DestinationFault if destination else StepError)(message, code=code, host=host)

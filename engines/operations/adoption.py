@@ -195,6 +195,7 @@ def _begin_again(session: orm.Session, move: Move, *, anew: bool) -> None:
     graph = registry.graph(flow.kind, flow.version)
     again = [name for name in graph.by_name if name not in graph.shown.finding]
     if anew and graph.tried:
+        again = list(dict.fromkeys([*again, *(step.step_name() for step in graph.tried)]))
         again += [graph.steps[-1].step_name(), Alternates.title]
     elif resting.turned_back(session, flow.uuid):
         return

@@ -12,12 +12,15 @@ import sqlalchemy as sa
 
 from droveway.engines.site.site import Parts, Site
 from droveway.errors import NotFound
+from droveway.flows.before import before
 from droveway.persistence.database import Database
+from droveway.persistence.journal import kinds, moves
 from droveway.persistence.journal.tables import Move
 from droveway.persistence.nova import catalog, copies, objects, quotas, server_features, servers
 from droveway.persistence.nova.cell import InstanceExtra
 from droveway.printable import SHORT
 from droveway.scheduler.facts import SHELVE, UNSHELVE, EndFacts, Facts
+from droveway.wire.values import SWAP
 
 
 def of_move(site: Site, name: str, *, flavor: str | None, host: str | None, to_cell: str | None = None) -> Facts:
@@ -116,6 +119,7 @@ def of_end(site: Parts, move: Move) -> EndFacts:
         migration = servers.migration(session, move.id)
     kept = _flavors(site, server)
     away, destination = site.away(), move.dest_host or move.source_host
+    source_gone = is_gone(site, move.source_host, away)
     return EndFacts(
         move=move.id[:SHORT],
         server=server,
@@ -124,17 +128,40 @@ def of_end(site: Parts, move: Move) -> EndFacts:
         destination=move.dest_host,
         source=move.source_host,
         source_up=move.source_host not in away,
-        source_gone=move.source_host in away and _is_declared_down(site, move.source_host),
+        source_gone=source_gone,
+        elsewhere=_why_not_elsewhere(site, move, away) if source_gone else None,
         destination_up=destination not in away,
-        destination_gone=destination in away and _is_declared_down(site, destination),
+        destination_gone=is_gone(site, destination, away),
         old=kept.get("old", kept["cur"]),
         current=kept["cur"],
         quota_usages=_quota_usages(site, server, site.cell_databases),
     )
 
 
-def _is_declared_down(site: Parts, host: str) -> bool:
-    return catalog.find_host(site.api, site.cell_databases, host).forced_down
+def is_gone(site: Parts, host: str, away: Collection[str]) -> bool:
+    """Whether a person declared the host down, and its worker is among those that are ``away``."""
+    return host in away and catalog.find_host(site.api, site.cell_databases, host).forced_down
+
+
+def _why_not_elsewhere(site: Parts, move: Move, away: Collection[str]) -> str | None:
+    """Why no other host of its source's cell can take the move's server back; None where one may.
+
+    It needs the server's disks, if there are any: from images that were kept, or in a directory that it shares with the
+    source.  Where only hosts know what they share, they say so when the revert runs, before the guest is stopped.
+    """
+    if not kinds.of(move.kind).crosses_cells:
+        return "a revert within a cell needs its source"
+    known = catalog.hosts(site.api, site.cell_databases)
+    others = {host.name for host in known if host.cell == move.source_cell} - {move.source_host} - set(away)
+    if not others:
+        return f"no other host of cell {move.source_cell} is up"
+    with site.journal.read() as session:
+        record = before(moves.get(session, move.id, with_before=True))
+    if move.keep_image or all(disk.name == SWAP for disk in record.guest.disks):
+        return None
+    if any(site.shares_storage(move.source_host, host) is not False for host in others):
+        return None
+    return "it was moved without --keep-image, so that its disks are on the source alone"
 
 
 def _quota_usages(site: Parts, server: catalog.Server, cells: Mapping[str, Database]) -> tuple[quotas.QuotaUsage, ...]:

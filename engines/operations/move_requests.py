@@ -151,7 +151,8 @@ def _filing(site: Parts, waiting: Move, way: str, *, going_on: bool, shown: bool
 
     With ``shown`` a server that is to be deleted is reverted too: the rows show that it was, or that this had begun.
     """
-    kind = kinds.ending(waiting.kind, way).name
+    elsewhere = way == preconditions.REVERT and _goes_elsewhere(site, waiting)
+    kind = kinds.ending(waiting.kind, way, elsewhere=elsewhere).name
     flow = eligibility.chosen(kind, site.conf.upgrade_levels.worker).reference()
 
     def filed(session: orm.Session, move: Move) -> None:
@@ -160,6 +161,11 @@ def _filing(site: Parts, waiting: Move, way: str, *, going_on: bool, shown: bool
             adoption.note(session, move, result={"begun": move.state})
 
     return filed
+
+
+def _goes_elsewhere(site: Parts, move: Move) -> bool:
+    """Whether a revert brings the server to another host of its source's cell, as its source is declared down."""
+    return kinds.of(move.kind).crosses_cells and facts.is_gone(site, move.source_host, site.away())
 
 
 def require_end(site: Parts, move: Move, kind: str) -> bool:

@@ -22,6 +22,7 @@ from droveway.engines.site.site import Site
 from droveway.errors import Refused, StepError
 from droveway.flows.before import Before, shows_disks
 from droveway.flows.steps import images
+from droveway.persistence.journal import attempts, kinds
 from droveway.persistence.journal.kinds import KINDS, Carries
 from droveway.persistence.journal.tables import Move, MoveFlow
 from droveway.persistence.nova import mappings, objects, servers
@@ -78,8 +79,19 @@ class HostChecks:
         return self.move.dest_host or self.move.source_host
 
     @property
+    def return_host(self) -> str:
+        """Return the host that a revert brings the server to: the source, or the one in the place of a dead one."""
+        if not kinds.of(self.rests.flow.kind).elsewhere:
+            return self.move.source_host
+        with self._site.journal.read() as session:
+            tried = attempts.returns(session, self.move.id)
+        return tried[-1].host if tried else self.move.source_host
+
+    @property
     def shares(self) -> bool:
-        """Tell whether both hosts keep their servers in one directory."""
+        """Tell whether both hosts keep their servers in one directory; that in a dead source's place has its own."""
+        if kinds.of(self.rests.flow.kind).elsewhere:
+            return False
         return self.move.storage in ("shared", "same-host") or self.destination == self.move.source_host
 
     def state(self, host: str) -> GuestState | None:
@@ -171,7 +183,7 @@ def _source_discarded(checks: HostChecks) -> None:
 
 
 def _destination_discarded(checks: HostChecks) -> None:
-    source = checks.move.source_host
+    source = checks.return_host
     if not (checks.deleted or checks.move.delete_requested):
         state = checks.state(source)
         if state is None or not shows_disks(state, checks.record):
@@ -182,6 +194,16 @@ def _destination_discarded(checks: HostChecks) -> None:
 def _copy_discarded(checks: HostChecks) -> None:
     checks.show(checks.move.source_host, "check_set_aside", NoDetails())
     _off(checks, checks.destination, empty=False)
+
+
+def _return_copy_discarded(checks: HostChecks) -> None:
+    flavor = objects.flavor_data(checks.record.new_flavor)
+    checks.show(checks.destination, "check_copy", CheckCopy(vcpus=flavor["vcpus"], memory_mb=flavor["memory_mb"]))
+    _off(checks, checks.return_host, empty=False)
+
+
+def _return_off(checks: HostChecks) -> None:
+    _off(checks, checks.return_host, empty=False)
 
 
 def _shelved(checks: HostChecks) -> None:
@@ -225,6 +247,13 @@ _UNSHELVE: Final[dict[tuple[str, str], Proof]] = {
     ("define_guest", "revert"): _destination_off,
     ("start_guest", "revert"): _destination_off,
 }
+_ELSEWHERE: Final[dict[tuple[str, str], Proof]] = {
+    ("stop_guest", "execute"): _destination_off,
+    ("copy_disks", "revert"): _return_copy_discarded,
+    ("prepare_source_guest", "revert"): _return_off,
+    ("start_guest", "revert"): _return_off,
+    ("discard_destination", "execute"): _destination_discarded,
+}
 _FROM_IMAGE: Final = [kind.name for kind in KINDS if kind.begins_offloaded]
 _THERE: Final = [kind.name for kind in KINDS if kind.carries is Carries.TO_DESTINATION and kind.has_migration]
 PROOFS: Final[Mapping[tuple[str, str, str], Proof]] = MappingProxyType(
@@ -234,6 +263,7 @@ PROOFS: Final[Mapping[tuple[str, str, str], Proof]] = MappingProxyType(
         ("revert", "stop_guest", "execute"): _destination_off,
         ("revert", "start_guest", "revert"): _source_off,
         ("revert", "discard_destination", "execute"): _destination_discarded,
+        **{(kind.name, *at): proof for kind in KINDS if kind.elsewhere for at, proof in _ELSEWHERE.items()},
         ("shelve", "stop_guest", "execute"): _source_off,
         ("shelve", "discard_source", "execute"): _shelved,
         **{(kind, *at): proof for kind in _FROM_IMAGE for at, proof in _UNSHELVE.items()},

@@ -108,6 +108,9 @@ class Installation:
         """Unknown: the destination tries it when the move runs."""
         return None
 
+    def shares_storage(self, one: str, other: str) -> None:
+        """Unknown: the hosts find it out when the move runs."""
+
     def storage(self, server: str, source: str, destination: str) -> tuple[str, str, int | None]:  # noqa: ARG002 - only hosts know their disks
         """Unknown, but for a server that stays where it is: the hosts look at their disks when the move runs."""
         if destination == source:

@@ -66,6 +66,9 @@ class Parts(Protocol):
     def unreachable(self, source: str, destination: str) -> str | None:
         """Why the destination's worker does not reach the source's transfer port; None where only they can tell."""
 
+    def shares_storage(self, one: str, other: str) -> bool | None:
+        """Whether both hosts keep their servers in one directory; None where only they can tell."""
+
 
 class Site(Parts, Protocol):
     """A lab, or an installation that daemons run."""

@@ -78,7 +78,7 @@ def went_on(run: Run, step: str) -> bool:
     if attempt.host == move.source_host:
         return False
     if carries is Carries.BACK:
-        if row is None or migration is None or row.host != move.source_host:
+        if row is None or migration is None or row.host != _return_host(run):
             return False
         shown = run.shown
         return step not in shown.switched - {shown.switch} and _stands(row, migration, {_REVERTING})
@@ -90,6 +90,11 @@ def went_on(run: Run, step: str) -> bool:
     return _stands(row, migration, starting.FORWARD) and step not in (
         shown.started if migration.status == MigrationStatus.FINISHED else shown.switched
     )
+
+
+def _return_host(run: Run) -> str:
+    returning = run.returning() if kinds.of(run.kind).elsewhere else None
+    return run.row.source_host if returning is None else returning.host
 
 
 def _stands(row: Instance, migration: Migration, states: Collection[tuple[str | None, str | None]]) -> bool:

@@ -26,7 +26,7 @@ class PortStep(Step):
 
     def new_host(self, ctx: Context) -> str:
         """The host that the server goes to."""
-        return ctx.move.source_host if self.to_source else ctx.destination.host
+        return ctx.return_host if self.to_source else ctx.destination.host
 
     def old_host(self, ctx: Context) -> str:
         """The host that it leaves."""

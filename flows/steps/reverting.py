@@ -38,22 +38,31 @@ class CheckSource(confirming.CheckSource):
 
     def perform(self, ctx: Context) -> dict[str, Any] | None:
         """The source's connector, and whether the destination's guest runs: one that is declared down has none."""
-        found = super().perform(ctx) or {}
-        try:
-            guest = msgspec.to_builtins(describe(ctx, ctx.destination.host, part="destination"))
-        except StepError as error:
-            if ctx.same_host or error.error_code != DECLARED_DOWN:
-                raise
-            guest = {"running": before(ctx.move).powered_on, "definition": ""}
-        if overtaken.was_adopted(ctx.run):
-            # The revert may have stopped it before the journal was put back.
-            guest["running"] = before(ctx.move).powered_on
-        return {**found, "destination": guest, "attached": names(ctx)}
+        return {**(super().perform(ctx) or {}), **on_destination(ctx)}
 
     def passed_by(self, ctx: Context) -> dict[str, Any]:
         """What the undo would read, of a guest that the revert has stopped by now."""
+        return stopped_on_destination(ctx)
+
+
+def on_destination(ctx: Context) -> dict[str, Any]:
+    """What a revert's undo has to know of the destination's guest; one that is declared down tells nothing of it."""
+    try:
+        guest = msgspec.to_builtins(describe(ctx, ctx.destination.host, part="destination"))
+    except StepError as error:
+        if ctx.same_host or error.error_code != DECLARED_DOWN:
+            raise
         guest = {"running": before(ctx.move).powered_on, "definition": ""}
-        return {"destination": guest, "attached": names(ctx)}
+    if overtaken.was_adopted(ctx.run):
+        # The revert may have stopped it before the journal was put back.
+        guest["running"] = before(ctx.move).powered_on
+    return {"destination": guest, "attached": names(ctx)}
+
+
+def stopped_on_destination(ctx: Context) -> dict[str, Any]:
+    """The same of a guest that the revert has stopped by now."""
+    guest = {"running": before(ctx.move).powered_on, "definition": ""}
+    return {"destination": guest, "attached": names(ctx)}
 
 
 class ReservePorts(ports.ReservePorts):
@@ -73,8 +82,8 @@ class StopGuest(host.StopGuest):
     owed_when_down = True
 
     def other(self, ctx: Context) -> str:
-        """The source."""
-        return ctx.move.source_host
+        """The source, or the host in its place."""
+        return ctx.return_host
 
     def ran(self, ctx: Context) -> bool:
         """Whether it ran when the revert began, and nobody has stopped it since."""

@@ -51,7 +51,7 @@ class ChooseDestinations(Step):
             return left
         others = _other_graph(ctx)
         request = _request(ctx, _cells(ctx, others))
-        found = schedule(ctx.run.cloud.placement, _states(ctx, request, others), request).as_dict()
+        found = schedule(ctx.run.cloud.placement, states(ctx, request, others), request).as_dict()
         return found | _offered(ctx, found["chosen"], first=1)
 
     def _left(self, ctx: Context) -> dict[str, Any] | None:
@@ -92,10 +92,8 @@ def check_group(ctx: Context, session: orm.Session) -> None:
     if request.group is None:
         return
     compute_node(session, host, lock=True)
-    states = _states(ctx, request)
-    why = next(
-        (rejection(request, each, states, late=True) for each in states if (each.cell, each.host) == place), None
-    )
+    hosts = states(ctx, request)
+    why = next((rejection(request, each, hosts, late=True) for each in hosts if (each.cell, each.host) == place), None)
     if why is not None:
         raise DestinationFault(
             f"host {host} cannot take {ctx.move.server_name} any more: {why.reason} ({why.filter})",
@@ -172,7 +170,7 @@ def _allow_same_host(ctx: Context) -> bool:
     return worker is not None and worker.same_host_cold_migrate
 
 
-def _states(ctx: Context, request: MoveRequest, others: OtherGraph | None = None) -> list[HostState]:
+def states(ctx: Context, request: MoveRequest, others: OtherGraph | None = None) -> list[HostState]:
     """What the databases say of the hosts by now, and of the server's own group on them: there may be thousands."""
     run, groups = ctx.run, [request.group.uuid] if request.group is not None else []
     with contextlib.ExitStack() as stack:

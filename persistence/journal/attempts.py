@@ -25,12 +25,29 @@ _STANDS_AT: Final = (
         updated_at=sa.func.utc_now(),
     )
 )
-_TRIED: Final = sa.select(MoveAttempt).where(MoveAttempt.move_id == sa.bindparam("move")).order_by(MoveAttempt.attempt)
+_OF_MOVE: Final = sa.select(MoveAttempt).where(MoveAttempt.move_id == sa.bindparam("move"))
+_TRIED: Final = _OF_MOVE.where(MoveAttempt.attempt > 0).order_by(MoveAttempt.attempt)
+_RETURNS: Final = _OF_MOVE.where(MoveAttempt.attempt < 0).order_by(MoveAttempt.attempt.desc())
 _HOSTS: Final = sa.select(MoveAttempt.host).where(MoveAttempt.move_id == sa.bindparam("move"))
 
 
 def begin(session: orm.Session, move_id: str, number: int, chosen: dict[str, Any]) -> None:
     """Record that alternate ``number`` (a `scheduler` destination as a dict) is tried now; repeated: the same."""
+    _record(session, move_id, number, chosen)
+    session.connection().execute(
+        _STANDS_AT, {"move": move_id, "number": number, "in_cell": chosen["cell"], "on_host": chosen["host"]}
+    )
+
+
+def begin_return(session: orm.Session, move_id: str, number: int, chosen: dict[str, Any]) -> None:
+    """Record that a revert tries this host of the source's cell now, as its ``number``-th; repeated: the same.
+
+    The move's own alternate stays the one that the server is on.  So its number is below 0, where no alternate's is.
+    """
+    _record(session, move_id, -number, chosen)
+
+
+def _record(session: orm.Session, move_id: str, number: int, chosen: dict[str, Any]) -> None:
     if session.scalar(_ATTEMPT, {"move": move_id, "number": number}) is None:
         session.add(
             MoveAttempt(
@@ -45,9 +62,11 @@ def begin(session: orm.Session, move_id: str, number: int, chosen: dict[str, Any
             )
         )
     session.flush()
-    session.connection().execute(
-        _STANDS_AT, {"move": move_id, "number": number, "in_cell": chosen["cell"], "on_host": chosen["host"]}
-    )
+
+
+def returns(session: orm.Session, move_id: str) -> list[MoveAttempt]:
+    """Read every host of the source's cell that reverts have tried in the source's place, first to last."""
+    return list(session.scalars(_RETURNS, {"move": move_id}))
 
 
 def current(session: orm.Session, move: Move) -> MoveAttempt | None:

@@ -89,6 +89,8 @@ class Kind:
     carries: Carries = Carries.NOWHERE
     crosses_cells: bool = False
     """Whether its move leads from one cell into another, each of which has a copy of the server's rows meanwhile."""
+    elsewhere: bool = False
+    """Whether it brings the server to another host of its source's cell, as its source is dead."""
     changes_flavor: bool = False
     """Whether the move asks for another flavor."""
     begins_offloaded: bool = False
@@ -188,7 +190,7 @@ def _confirm(name: str, *, crosses_cells: bool = False) -> Kind:
     )
 
 
-def _revert(name: str, *, crosses_cells: bool = False) -> Kind:
+def _revert(name: str, *, crosses_cells: bool = False, elsewhere: bool = False) -> Kind:
     return Kind(
         name=name,
         past="reverted",
@@ -199,6 +201,7 @@ def _revert(name: str, *, crosses_cells: bool = False) -> Kind:
         ends=Way.REVERT,
         carries=Carries.BACK,
         crosses_cells=crosses_cells,
+        elsewhere=elsewhere,
         evacuation=Evacuation.LEFT,
         tasks={"reverting": "resize_reverting"},
         begun_status="reverting",
@@ -210,6 +213,7 @@ CONFIRM: Final = _confirm("confirm")
 REVERT: Final = _revert("revert")
 CROSS_CELL_CONFIRM: Final = _confirm("cross_cell_confirm", crosses_cells=True)
 CROSS_CELL_REVERT: Final = _revert("cross_cell_revert", crosses_cells=True)
+CROSS_CELL_REVERT_ELSEWHERE: Final = _revert("cross_cell_revert_elsewhere", crosses_cells=True, elsewhere=True)
 
 DELETE: Final = Kind(
     name="delete",
@@ -253,7 +257,7 @@ CROSS_CELL_UNSHELVE: Final = _shelving(
 
 KINDS: Final = (
     *(RESIZE, MIGRATE, CONFIRM, REVERT, DELETE),
-    *(CROSS_CELL_RESIZE, CROSS_CELL_MIGRATE, CROSS_CELL_CONFIRM, CROSS_CELL_REVERT),
+    *(CROSS_CELL_RESIZE, CROSS_CELL_MIGRATE, CROSS_CELL_CONFIRM, CROSS_CELL_REVERT, CROSS_CELL_REVERT_ELSEWHERE),
     *(SHELVE, UNSHELVE, CROSS_CELL_UNSHELVE),
 )
 
@@ -269,10 +273,10 @@ def of(name: str) -> Kind:
     return _BY_NAME.get(name, _OF_ANOTHER_RELEASE)
 
 
-def ending(of_move: str, way: str) -> Kind:
-    """Find the kind that ends the wait of a move ``of_move`` kind in this way, `Way`."""
-    crosses = of(of_move).crosses_cells
-    return next(kind for kind in KINDS if kind.ends == way and kind.crosses_cells == crosses)
+def ending(of_move: str, way: str, *, elsewhere: bool = False) -> Kind:
+    """Find the kind that ends the wait of a move ``of_move`` kind in this way, `Way`; ``elsewhere`` as in `Kind`."""
+    wanted = (way, of(of_move).crosses_cells, elsewhere)
+    return next(kind for kind in KINDS if (kind.ends, kind.crosses_cells, kind.elsewhere) == wanted)
 
 
 def names_of(way: Way) -> list[str]:

@@ -149,6 +149,7 @@ class MoveAttempt(JournalBase):
 
     move_id: orm.Mapped[str] = orm.mapped_column(sa.ForeignKey("moves.id"), primary_key=True)
     attempt: orm.Mapped[int] = orm.mapped_column(primary_key=True, autoincrement=False)
+    """Below 0: one of the hosts that reverts have tried in the place of a dead source."""
     cell: orm.Mapped[str] = orm.mapped_column(sa.String(255))
     host: orm.Mapped[str] = orm.mapped_column(sa.String(255))
     node: orm.Mapped[str] = orm.mapped_column(sa.String(255))

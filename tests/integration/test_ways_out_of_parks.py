@@ -33,8 +33,8 @@ UNPLANTED: dict[str, str] = {
     "fenced illegal-transition left-as-is next-graph parked refused settled",
     "a lab comes to it before the point of no return alone, where the move is undone and ends": "address "
     "allocation-conflict backing-file binding-missing binding-refused certificate changed checksum connect-refused "
-    "declared-down definition destination-fault disk-format group-policy missing no-allocation no-capacity "
-    "image-gone no-compute-node no-image-service not-begun not-offered overtaken permission-void protocol "
+    "declared-down definition destination-fault disk-format disks-unreachable group-policy missing no-allocation "
+    "no-capacity image-gone no-compute-node no-image-service not-begun not-offered overtaken permission-void protocol "
     "second-copy source-changed source-unreachable start-failed volume-connected-elsewhere volume-unconnected",
     "only a defect makes it, a stranger, or a failure that has no code of its own": "bad-answer flow-stopped internal "
     "step-failed",

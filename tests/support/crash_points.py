@@ -42,6 +42,12 @@ SHELVED: Final = "shelved"
 SHELVED_BETWEEN: Final = "shelved-two-cells"
 """The same with two cells."""
 
+SOURCE_LOST: Final = "source-lost"
+"""The cloud of two cells in which the source of the move is dead: so many points of it are its fixed sample."""
+
+KIND_OF_SOURCE_LOST: Final = "cross_cell_revert_elsewhere"
+_FEW: Final = 9
+
 END: Final = "end_of_flow"
 """What a kill is called that comes once the last result was stored."""
 
@@ -53,6 +59,8 @@ SILENT: Final = {("confirm", "revert"), ("cross_cell_confirm", "revert")}
 
 def sample(cloud: str) -> tuple[str, ...]:
     """Return the words with which `tools/matrix` runs the cloud's fixed sample."""
+    if cloud == SOURCE_LOST:
+        return ("--cloud", cloud, "--kind", KIND_OF_SOURCE_LOST, "--sample", str(_FEW), "--seed", "10")
     others = {
         BETWEEN: (KINDS_BETWEEN, 4),
         BY_IMAGE: (KINDS_BETWEEN, 9),
@@ -128,7 +136,7 @@ def _happens(graph: Graph, way: str) -> Iterator[tuple[str, str]]:
         yield from ((effect, "within") for effect in ("kill", "worker", "fail"))
     if graph.kind != "delete":
         yield "delete", "before"
-    if graph.tried:
+    if graph.kind_record.cancellable:
         yield "cancel", "before"
-        if way == "execute":
-            yield "refuse", "before"
+    if graph.tried and way == "execute":
+        yield "refuse", "before"

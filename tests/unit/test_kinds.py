@@ -43,6 +43,7 @@ ENDS = {
     "cross_cell_migrate": (Ending(State.VERIFYING), Ending(State.FAILED, None, State.DELETING, State.CANCELLED)),
     "cross_cell_confirm": (Ending(State.DONE, None, State.DELETING), Ending(State.VERIFYING)),
     "cross_cell_revert": (Ending(State.REVERTED, None, State.DELETING), Ending(State.VERIFYING)),
+    "cross_cell_revert_elsewhere": (Ending(State.REVERTED, None, State.DELETING), Ending(State.VERIFYING)),
     **{
         kind: (Ending(State.DONE, None, State.DELETING), Ending(State.FAILED, None, State.DELETING, State.CANCELLED))
         for kind in ("shelve", "unshelve", "cross_cell_unshelve")
@@ -58,6 +59,7 @@ RUNNING = {
     "cross_cell_migrate": State.RUNNING,
     "cross_cell_confirm": State.CONFIRMING,
     "cross_cell_revert": State.REVERTING,
+    "cross_cell_revert_elsewhere": State.REVERTING,
     "shelve": State.RUNNING,
     "unshelve": State.RUNNING,
     "cross_cell_unshelve": State.RUNNING,

@@ -15,6 +15,7 @@ from droveway.flows import registry
 from droveway.flows.graph import Graph
 from droveway.flows.step import Step
 from droveway.flows.steps import overtaken, reverting
+from droveway.flows.steps.hosts import elsewhere
 from droveway.flows.steps.hosts.command import ADOPTED, HostStep
 from droveway.flows.steps.records import crossing, crossing_back, revert
 from droveway.flows.steps.records import forward as forward_records
@@ -65,6 +66,7 @@ SWITCHES = {
     "cross_cell_resize": crossing.SwitchMapping,
     "cross_cell_migrate": crossing.SwitchMapping,
     "cross_cell_revert": crossing_back.SwitchMapping,
+    "cross_cell_revert_elsewhere": crossing_back.SwitchMapping,
 }
 # The migration is finished by the last step, and these come between the start and that.
 BETWEEN = ("save_request_spec", "finish_source_records")
@@ -82,7 +84,8 @@ def finding(graph: Graph) -> set[str]:
     A revert is to know what it found on both hosts.
     """
     if graph.kind_record.carries is Carries.BACK:
-        return set(until(graph, reverting.CheckSource))
+        checks = elsewhere.CheckSource if graph.kind_record.elsewhere else reverting.CheckSource
+        return set(graph.names()[: graph.names().index(checks.step_name()) + 1])
     return {name for name in graph.names() if name not in since(graph, graph.tried[0])}
 
 

@@ -80,17 +80,17 @@ def discard_left_copy(ctx: Context) -> dict[str, Any]:
     record = before(ctx.move)
     undefine = commands.DefineGuest(definition="", vcpus=0, memory_mb=0, volumes=[], ports=[])
     found = _clear(ctx, host, "define_guest", undefine, part="guest")
-    source = _guest_state(ctx, ctx.move.source_host)
+    source = _guest_state(ctx, ctx.return_host)
     if record.guest.disks and (source is None or not source.disks):
-        if ctx.run.declared_down(ctx.move.source_host):
+        if ctx.run.declared_down(ctx.return_host):
             return _keep_copy(ctx, host)
         return outcome.noted(
             **{
-                LEFT: f"what host {host} may have copied was left, since host {ctx.move.source_host} could not show "
+                LEFT: f"what host {host} may have copied was left, since host {ctx.return_host} could not show "
                 "the server's disks: droveway audit tells what is there"
             }
         )
-    variant = commands.CopyDisks(variant="pull", source=ctx.move.source_host, address="", probe="")
+    variant = commands.CopyDisks(variant="pull", source=ctx.return_host, address="", probe="")
     return found | _clear(ctx, host, "copy_disks", variant)
 
 
@@ -103,7 +103,7 @@ def _keep_copy(ctx: Context, host: str) -> dict[str, Any]:
     except StepError as error:
         return _left(host, error)
     details = commands.DiscardDestination(same_directory=same_directory(ctx))
-    return _owe(ctx, host, "discard_destination", details, "execute", after=ctx.move.source_host)
+    return _owe(ctx, host, "discard_destination", details, "execute", after=ctx.return_host)
 
 
 def _is_left(ctx: Context, guest: GuestState) -> bool:

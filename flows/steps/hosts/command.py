@@ -50,6 +50,8 @@ class HostStep(Step):
 
     def host(self, ctx: Context) -> str:
         """The host whose worker is asked."""
+        if self.where is Where.RETURN:
+            return ctx.return_host
         return ctx.move.source_host if self.where is Where.SOURCE else ctx.destination.host
 
     def perform(self, ctx: Context) -> dict[str, Any] | None:
@@ -75,7 +77,8 @@ class HostStep(Step):
         """
         details, host = self.undo_details(ctx), self.host(ctx)
         owed = self.owed_when_down and ctx.run.void(ctx.step, host=host)
-        may_owe = self.where is Where.DESTINATION and never_started(ctx)
+        tried = Where.RETURN if kinds.of(ctx.run.kind).elsewhere else Where.DESTINATION
+        may_owe = self.where is tried and never_started(ctx)
         try:
             if not (may_owe and ctx.run.owes(host)):
                 self.command(ctx, details)
@@ -126,17 +129,15 @@ def has_disks(ctx: Context) -> bool:
 
 
 def never_started(ctx: Context) -> bool:
-    """Whether the forward flow never came to starting the guest on this alternate: so nobody can have started it.
+    """Whether the flow never came to starting the guest on this alternate: so nobody can have started it.
 
     In a journal that was adopted as it is, what is not there proves nothing of the moves that were under way.
     """
-    if kinds.of(ctx.run.kind).carries is not Carries.TO_DESTINATION or ctx.same_host:
+    record = kinds.of(ctx.run.kind)
+    if not (record.carries is Carries.TO_DESTINATION or record.elsewhere) or ctx.same_host:
         return False
-    asked = sa.and_(
-        MoveStep.flow_uuid == ctx.run.flow_uuid,
-        MoveStep.step == "start_guest",
-        MoveStep.attempt == ctx.move.attempt,
-    )
+    there = MoveStep.host == ctx.return_host if record.elsewhere else MoveStep.attempt == ctx.move.attempt
+    asked = sa.and_(MoveStep.flow_uuid == ctx.run.flow_uuid, MoveStep.step == "start_guest", there)
     adopted = sa.and_(MoveStep.move_id == ctx.move.id, MoveStep.step == ADOPTED)
     with ctx.run.journal.read() as session:
         return session.scalar(sa.select(MoveStep.seq).where(sa.or_(asked, adopted)).limit(1)) is None
@@ -166,6 +167,12 @@ def forget_probe(ctx: Context, host: str) -> None:
     ctx.command(host, "check_destination", check, direction="revert", part="probe")
 
 
+def old_flavor(ctx: Context) -> dict[str, Any]:
+    """The fields of the flavor that the server had before its move."""
+    fields: dict[str, Any] = objects.flavor_data(before(ctx.move).old_flavor)
+    return fields
+
+
 def new_flavor(ctx: Context) -> dict[str, Any]:
     """The fields of the flavor that the server gets."""
     fields: dict[str, Any] = objects.flavor_data(before(ctx.move).new_flavor)
@@ -173,5 +180,10 @@ def new_flavor(ctx: Context) -> dict[str, Any]:
 
 
 def same_directory(ctx: Context) -> bool:
-    """Whether both hosts keep their servers in one directory, as the forward flow found out."""
+    """Whether both hosts keep their servers in one directory, as the forward flow found out.
+
+    The host in the place of a dead source has its copy from images, in a directory of its own.
+    """
+    if kinds.of(ctx.run.kind).elsewhere:
+        return False
     return ctx.move.storage in ("shared", "same-host") or ctx.same_host

@@ -329,7 +329,8 @@ class StartGuest(HostStep):
         host = self.host(ctx)
         if ctx.run.may_have_begun(ctx.step):
             return {"declared_down": host}
-        kind = DestinationFault if self.where is Where.DESTINATION and not ctx.same_host else StepError
+        tries = self.where is Where.RETURN or (self.where is Where.DESTINATION and not ctx.same_host)
+        kind = DestinationFault if tries else StepError
         raise kind(f"host {host} is declared down, so no guest is started there", code="not-begun", host=host)
 
     def may_have_begun(self, ctx: Context) -> bool:
@@ -384,14 +385,14 @@ class DiscardDestination(HostStep):
 
     destroys = True
     where = Where.DESTINATION
-    extra_actions = (RENAME,)
+    extra_actions: ClassVar[tuple[str, ...]] = (RENAME,)
     owed_when_down = True
     does = "undefine the guest and delete its disks on the destination"
     no_undo = "past the point of no return"
 
     def perform(self, ctx: Context) -> dict[str, Any] | None:
         """The source shows the server's disks first, each time.  One that is declared down cannot, so they are kept."""
-        source = ctx.move.source_host
+        source = ctx.return_host
         if not (ctx.same_host or is_deleted(ctx)):
             try:
                 self._require_source(ctx)
@@ -404,7 +405,7 @@ class DiscardDestination(HostStep):
         return super().perform(ctx)
 
     def _require_source(self, ctx: Context) -> None:
-        source = ctx.move.source_host
+        source = ctx.return_host
         if not shows_disks(describe(ctx, source, part="source"), before(ctx.move)):
             raise StepError(
                 f"host {source} does not hold the disks of server {ctx.move.server_name} whole, so the copy on "

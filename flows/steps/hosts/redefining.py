@@ -34,6 +34,11 @@ def on_destination(ctx: Context, host: str, definition: str) -> None:
         volumes=volume_refs(ctx),
         ports=port_refs(ctx),
     )
+    anew(ctx, host, details)
+
+
+def anew(ctx: Context, host: str, details: commands.DefineGuest) -> None:
+    """Have the host define the guest again."""
     ctx.command(host, "define_guest", details, direction="execute", part="define_guest")
 
 

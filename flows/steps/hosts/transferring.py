@@ -115,26 +115,7 @@ class CopyDisks(copying.CopyDisks):
         return has_disks(ctx) and not goes_by_image(ctx) and super().pulls(ctx)
 
     def _download(self, ctx: Context) -> dict[str, Any]:
-        """From images that hold, now, what the source put into them, and of all disks: an empty copy is soon made."""
-        uploaded, wanted = ctx.inputs["uploaded"].get("disks") or [], []
-        if {disk["disk"] for disk in uploaded} != moved_images.of_disks(ctx.move, ctx.destination.attempt).keys():
-            raise StepError(
-                f"nobody knows of all disks of server {ctx.move.server_name} what was uploaded: the move is undone",
-                code="image-gone",
-            )
-        for disk in uploaded:
-            image = images.require_whole(ctx, disk["image"], size=disk["size"], checksum=disk["checksum"])
-            wanted.append(
-                commands.DownloadedDisk(
-                    disk=disk["disk"],
-                    image=disk["image"],
-                    size=disk["size"],
-                    checksum=disk["checksum"],
-                    algorithm=image.algorithm,
-                    format=disk["format"],
-                )
-            )
-        details = commands.DownloadDisks(disks=wanted, probe=probe_name(ctx))
+        details = downloaded(ctx, ctx.inputs["uploaded"].get("disks") or [])
         return ctx.command(self.host(ctx), DOWNLOAD, details, deadline=self.deadline)
 
     def _remove_flattened(self, ctx: Context) -> None:
@@ -145,6 +126,33 @@ class CopyDisks(copying.CopyDisks):
             if error.error_code != DECLARED_DOWN:
                 raise
             ctx.owe(source, UPLOAD, _FLATTENED, deadline=self.deadline, direction="revert")
+
+
+def downloaded(ctx: Context, uploaded: list[dict[str, Any]]) -> commands.DownloadDisks:
+    """What a host is told to fetch of the disks that were ``uploaded``, as `UploadDisks` returned it.
+
+    Raises StepError (``image-gone``) unless the images hold, now, what the source put into them, and hold all disks: an
+    empty copy is soon made.
+    """
+    if {disk["disk"] for disk in uploaded} != moved_images.of_disks(ctx.move, ctx.destination.attempt).keys():
+        raise StepError(
+            f"nobody knows of all disks of server {ctx.move.server_name} what was uploaded: the move is undone",
+            code="image-gone",
+        )
+    wanted = []
+    for disk in uploaded:
+        image = images.require_whole(ctx, disk["image"], size=disk["size"], checksum=disk["checksum"])
+        wanted.append(
+            commands.DownloadedDisk(
+                disk=disk["disk"],
+                image=disk["image"],
+                size=disk["size"],
+                checksum=disk["checksum"],
+                algorithm=image.algorithm,
+                format=disk["format"],
+            )
+        )
+    return commands.DownloadDisks(disks=wanted, probe=probe_name(ctx))
 
 
 def _way(ctx: Context, variant: str) -> tuple[str, str]:

@@ -27,6 +27,7 @@ from droveway.flows.steps.rows import (
     failure,
     holding_claim,
     reserved_on,
+    source_place,
     switch,
 )
 from droveway.flows.steps.scheduling import check_group
@@ -289,11 +290,12 @@ def require_at_source(ctx: Context, rows: Rows) -> None:
 
 def hide_source(ctx: Context, rows: Rows) -> None:
     """Let the source's rows be hidden, with the names of the destination, which are names of the other cell."""
-    record, chosen = before(ctx.move), ctx.destination
+    place, chosen = own_place(ctx, rows), ctx.destination
     rows.change(
-        host=(ctx.move.source_host, chosen.host),
-        node=(record.node, chosen.node),
-        compute_id=(record.compute_id, None),
+        host=(place.host, chosen.host),
+        node=(place.node, chosen.node),
+        compute_id=(place.compute_id, None),
+        availability_zone=(OneOf((rows.instance.availability_zone,)), before(ctx.move).availability_zone),
         task_state=(TaskState.RESIZE_MIGRATED, TaskState.RESIZE_MIGRATED),
         power_state=(PowerState.SHUTDOWN, PowerState.SHUTDOWN),
         hidden=(OneOf((True, *SHOWN)), True),
@@ -301,20 +303,30 @@ def hide_source(ctx: Context, rows: Rows) -> None:
 
 
 def show_source(ctx: Context, rows: Rows) -> None:
-    """Let the source's rows be visible again, on the source."""
-    record, chosen = before(ctx.move), ctx.destination
+    """Let the source's rows be visible again, on the source or on the host in its place."""
+    place, chosen = own_place(ctx, rows), ctx.destination
     rows.change(
-        host=(chosen.host, ctx.move.source_host),
-        node=(chosen.node, record.node),
-        compute_id=(None, record.compute_id),
+        host=(chosen.host, place.host),
+        node=(chosen.node, place.node),
+        compute_id=(None, place.compute_id),
+        availability_zone=(OneOf((rows.instance.availability_zone,)), place.zone),
         hidden=(OneOf((True, *SHOWN)), False),
     )
 
 
+def own_place(ctx: Context, rows: Rows) -> Place:
+    """Where the server is in its own cell: on its source, or on the host that a revert brings it to instead."""
+    if ctx.returning is None:
+        return source_place(ctx, before(ctx.move))
+    host, node = ctx.returning.host, ctx.returning.node
+    return Place(host, node, compute_node(rows.session, host).id, availability_zone(ctx, host))
+
+
 def hidden_place(ctx: Context) -> Place:
-    """Where the hidden copy in the target cell says that the server is: on its source, without a number."""
+    """Where the hidden copy in the target cell says that the server is: where it is in its own, without a number."""
     record = before(ctx.move)
-    return Place(ctx.move.source_host, record.node, None, record.availability_zone)
+    node = record.node if ctx.returning is None else ctx.returning.node
+    return Place(ctx.return_host, node, None, record.availability_zone)
 
 
 def target_place(ctx: Context, rows: Rows) -> Place:

@@ -78,7 +78,7 @@ class HandOverTarget(Step):
 
     def perform(self, ctx: Context) -> dict[str, Any]:
         """Raises Conflict where somebody has changed what the revert left."""
-        attached.require_on(ctx, ctx.move.source_host)
+        attached.require_on(ctx, ctx.return_host)
         with cell_rows(ctx, ctx.destination.cell) as rows:
             _require_at_target(ctx, rows)
         return {}
@@ -94,7 +94,7 @@ class ShowSource(Step):
     def perform(self, ctx: Context) -> dict[str, Any]:
         """Host of the source, `resized` in task `resize_reverting`, so that users see REVERT_RESIZE."""
         record, move = before(ctx.move), ctx.move
-        reserved = reserved_on(ctx)
+        reserved = reserved_on(ctx, ctx.return_host)
         with ctx.run.cells.database(ctx.destination.cell).read() as session:
             target = copies.read(session, move.server)
         with claimed_rows(ctx, move.source_cell) as rows:
@@ -106,9 +106,9 @@ class ShowSource(Step):
                 power_state=(PowerState.SHUTDOWN, PowerState.SHUTDOWN),
             )
             rows.change_status(MigrationStatus.POST_MIGRATING, MigrationStatus.REVERTING)
-            usage.recompute(rows.session, move.source_host, reserved=reserved)
+            usage.recompute(rows.session, *sorted({move.source_host, ctx.return_host}), reserved=reserved)
             actions.close_event(rows.session, rows.action, REVERT_EVENTS[0])
-            actions.open_event(rows.session, rows.action, REVERT_EVENTS[1], move.source_host)
+            actions.open_event(rows.session, rows.action, REVERT_EVENTS[1], ctx.return_host)
         return carried
 
     def undo(self, ctx: Context) -> None:
@@ -116,7 +116,7 @@ class ShowSource(Step):
         record, move = before(ctx.move), ctx.move
         fault = failure(ctx)
         other_copy.carry(ctx, move.source_cell, ctx.destination.cell)
-        reserved = reserved_on(ctx)
+        reserved = reserved_on(ctx, ctx.return_host)
         with claimed_rows(ctx, move.source_cell) as rows:
             other_copy.pass_deletion_on(ctx, rows, ctx.destination.cell)
             rows.change(
@@ -126,7 +126,7 @@ class ShowSource(Step):
             crossing.hide_source(ctx, rows)
             rows.change_status(MigrationStatus.REVERTING, MigrationStatus.POST_MIGRATING)
             actions.fail(rows.session, rows.action, fault.message if fault else None)
-            usage.recompute(rows.session, move.source_host, reserved=reserved)
+            usage.recompute(rows.session, *sorted({move.source_host, ctx.return_host}), reserved=reserved)
 
 
 class SwitchMapping(crossing.SwitchMapping):

@@ -176,7 +176,7 @@ class SettleRecords(Step):
     def perform(self, ctx: Context) -> dict[str, Any]:
         """Status `reverted`, the old vm_state, the move's traces gone."""
         record = before(ctx.move)
-        reserved = reserved_on(ctx, ctx.destination.host)
+        reserved = reserved_on(ctx, ctx.destination.host, ctx.return_host)
         with cell_rows(ctx) as rows:
             rows.change_status(MigrationStatus.REVERTING, MigrationStatus.REVERTED)
             clear_traces(rows, ctx)
@@ -187,7 +187,8 @@ class SettleRecords(Step):
                     power_state=(OneOf((rows.instance.power_state,)), power_state(record)),
                     launched_at=(OneOf((rows.instance.launched_at,)), utcnow()),
                 )
-            usage.recompute(rows.session, ctx.move.source_host, ctx.destination.host, reserved=reserved)
+            hosts = sorted({ctx.move.source_host, ctx.return_host, ctx.destination.host})
+            usage.recompute(rows.session, *hosts, reserved=reserved)
             for event in REVERT_EVENTS:
                 actions.close_event(rows.session, rows.action, event)
         return {}

@@ -204,6 +204,8 @@ class Bench:
     def _base(self, kind: str) -> snapshot.Snapshot:
         if kinds.of(kind).begins_offloaded or (kinds.of(kind).deletes and self._deletes_shelved):
             return self._shelved
+        if kinds.of(kind).elsewhere:
+            return self._source_lost
         by_policy = kinds.of(kind).ends == kinds.Way.CONFIRM and self._how in POLICIES
         return self._verifying if kinds.of(kind).ends_wait and not by_policy else self._rest
 
@@ -212,6 +214,12 @@ class Bench:
         self._rest.restore()
         crash_process.apart(lambda: crash_judge.carry(self._lab, None, self._submit(self._named("resize"))))
         return snapshot.take(self._root, self._kept / "verifying")
+
+    @functools.cached_property
+    def _source_lost(self) -> snapshot.Snapshot:
+        self._verifying.restore()
+        crash_process.apart(lambda: crash_judge.lose_source(self._lab))
+        return snapshot.take(self._root, self._kept / "source-lost")
 
     @functools.cached_property
     def _shelved(self) -> snapshot.Snapshot:
@@ -329,8 +337,10 @@ class Bench:
                 crash_judge.carry(lab, probes, _nothing)
             if deleted and State(crash_judge.latest(lab).state) is State.VERIFYING:
                 crash_judge.carry(lab, probes, self._submit("delete"))
-        crash_warm.rest(lab)
         self._script = None
+        if kinds.of(point.kind).elsewhere:
+            crash_judge.carry(lab, None, functools.partial(crash_judge.bring_source_back, lab))
+        crash_warm.rest(lab)
         told = {"end": "", "digest": "", "passed": passed, "met": False}
         if world is not None:
             end = crash_judge.rests(self._books, {world.ends[crash_worlds.place(point)]})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
+import sqlalchemy as sa
 from proofs import leftovers
 from proofs.crash.points import Point, expected_end
 from support.rows import journal_moves
@@ -12,7 +13,7 @@ from support.rows import journal_moves
 from droveway.engines.operations import move_requests
 from droveway.errors import DrovewayError, Refused
 from droveway.flows import registry
-from droveway.lab import books, operations, runner, servers
+from droveway.lab import books, operations, runner, servers, stopped
 from droveway.lab.runner import Probes
 from droveway.lab.session import Lab
 from droveway.persistence.journal import kinds, moves, requests, transfers
@@ -21,6 +22,7 @@ from droveway.persistence.journal.tables import Move
 from droveway.persistence.nova import api, catalog, objects
 from droveway.persistence.nova import servers as rows
 from droveway.persistence.nova.cell import Instance
+from droveway.persistence.nova.cell_hosts import Service
 from droveway.persistence.nova.vm_states import VmState
 
 
@@ -45,6 +47,24 @@ def submit(lab: Lab, kind: str, server: str, policy: str = "deadline") -> None:
         request = dataclasses.replace(_request(lab, kind, server), policy=policy)
         with lab.journal.write() as session:
             moves.submit(session, request, registry.reference(kind))
+
+
+def lose_source(lab: Lab) -> None:
+    """The source of the youngest move has died, and a person says so."""
+    _say_of_source(lab, down=True)
+
+
+def bring_source_back(lab: Lab) -> None:
+    """It is back, and pays what it owes as soon as the lab runs."""
+    _say_of_source(lab, down=False)
+
+
+def _say_of_source(lab: Lab, *, down: bool) -> None:
+    move = latest(lab)
+    (stopped.stop if down else stopped.start)(lab.layout, move.source_host)
+    service = sa.update(Service).where(Service.host == move.source_host, Service.binary == "nova-compute")
+    with lab.cells.database(move.source_cell).write() as session:
+        session.execute(service.values(disabled=down, forced_down=down))
 
 
 def latest(lab: Lab) -> Move:

@@ -129,6 +129,27 @@ def as_before(case: Case) -> Iterator[str]:
     yield from differ("", *(_plain(each) for each in (was, found)))
 
 
+def back_elsewhere(case: Case) -> Iterator[str]:
+    """Revert without its source: all is as it was but on another host, and the source has nothing once it is back."""
+    name, source = str(case.after.row["host"]), case.source
+    yield from (f"it is on {name}" for _ in range(name in (source, case.destination)))
+    was, found = (_plain(msgspec.to_builtins(each)) for each in (case.before, case.after))
+    there, left = was["hosts"].pop(source), case.after.hosts[source]
+    found["hosts"].pop(source)
+    was["hosts"][name] = there | {"store": was["hosts"][name]["store"]}
+    if SWAP in there["folders"][""]:
+        there["folders"][""][SWAP]["content"] = BLANK
+    was["row"] |= {"host": name, "node": name, "compute_id": case.before.nodes[name]}
+    was["attachments"] = {volume: [(name, "attached")] for volume in was["attachments"]}
+    was["bindings"] = {port: {name: "ACTIVE"} for port in was["bindings"]}
+    was["allocations"] = {
+        consumer: {what.replace(source, name): amount for what, amount in held.items()}
+        for consumer, held in was["allocations"].items()
+    }
+    yield from differ("", was, found)
+    yield from _is_clear(source, left)
+
+
 def gone(case: Case) -> Iterator[str]:
     """Delete: nothing of the server is anywhere; its volumes hold what they held."""
     for name, host in case.after.hosts.items():
@@ -204,6 +225,7 @@ PURPOSES: Final = {
     "cross_cell_migrate": Purpose(State.VERIFYING, done=waits, undone=as_before),
     "cross_cell_confirm": Purpose(State.DONE, done=settled, undone=waits),
     "cross_cell_revert": Purpose(State.REVERTED, done=as_before, undone=waits),
+    "cross_cell_revert_elsewhere": Purpose(State.REVERTED, done=back_elsewhere, undone=waits),
     "shelve": Purpose(State.DONE, done=offloaded, undone=as_before),
     "unshelve": Purpose(State.DONE, done=unshelved, undone=offloaded),
     "cross_cell_unshelve": Purpose(State.DONE, done=unshelved, undone=offloaded),

@@ -91,13 +91,22 @@ def _unknown_machine(root: Path, seen: Seen) -> None:
 
 def _unknown_machine_shelved(root: Path, seen: Seen) -> None:
     """The shelve kept a definition that no host knows."""
+    _change_recorded(root, seen.server, "shelve")
+
+
+def _change_recorded(root: Path, server: str, kind: str) -> None:
     with contextlib.closing(sqlite3.connect(root / "journal.sqlite")) as journal, journal:
-        query = "SELECT id, before FROM moves WHERE server = ? AND kind = 'shelve'"
-        for move, before in journal.execute(query, (seen.server,)).fetchall():
+        query = "SELECT id, before FROM moves WHERE server = ? AND kind LIKE ?"
+        for move, before in journal.execute(query, (server, kind)).fetchall():
             told = json.loads(before)
             definition = json.loads(told["guest"]["definition"]) | {"machine": "of-another-release"}
             told["guest"]["definition"] = json.dumps(definition, separators=(",", ":"))
             journal.execute("UPDATE moves SET before = ? WHERE id = ?", (json.dumps(told), move))
+
+
+def _unknown_machine_recorded(root: Path, seen: Seen) -> None:
+    """The move recorded a definition of before that no host knows by now."""
+    _change_recorded(root, seen.server, "%")
 
 
 def _unreadable(root: Path, seen: Seen) -> None:
@@ -212,11 +221,15 @@ _WORLDS: Final = {
             "resize:choose_destinations": State.FAILED,
             "migrate:choose_destinations": State.FAILED,
             "unshelve:choose_destinations": State.FAILED,
+            "cross_cell_revert_elsewhere:choose_source_host": State.VERIFYING,
         },
         untouched,
     ),
     "unknown-machine-shelved": World(
         _unknown_machine_shelved, {"unshelve:check_destination": State.FAILED}, _nothing_fetched
+    ),
+    "unknown-machine-recorded": World(
+        _unknown_machine_recorded, {"cross_cell_revert_elsewhere:check_source": State.VERIFYING}, untouched
     ),
     "unknown-machine": World(
         _unknown_machine,
@@ -236,6 +249,7 @@ _WORLDS: Final = {
             "resize:reserve_ports": State.FAILED,
             "migrate:reserve_ports": State.FAILED,
             "revert:reserve_ports": State.VERIFYING,
+            "cross_cell_revert_elsewhere:reserve_ports": State.VERIFYING,
         },
         untouched,
         _is_apart,
@@ -258,6 +272,7 @@ _WORLDS: Final = {
             "cross_cell_resize:carry_late_writes": State.RUNNING,
             "cross_cell_migrate:carry_late_writes": State.RUNNING,
             "cross_cell_revert:carry_late_writes": State.REVERTING,
+            "cross_cell_revert_elsewhere:carry_late_writes": State.REVERTING,
             "cross_cell_unshelve:carry_late_writes": State.RUNNING,
         },
         _renamed,
@@ -269,6 +284,7 @@ _WORLDS: Final = {
             "cross_cell_resize:hand_over_source": State.FAILED,
             "cross_cell_migrate:hand_over_source": State.FAILED,
             "cross_cell_revert:hand_over_target": State.VERIFYING,
+            "cross_cell_revert_elsewhere:hand_over_target": State.VERIFYING,
         },
         _named_again,
         _has_volumes,
@@ -279,6 +295,7 @@ _WORLDS: Final = {
         {
             "cross_cell_confirm:check_source_records": State.VERIFYING,
             "cross_cell_revert:check_source_records": State.VERIFYING,
+            "cross_cell_revert_elsewhere:check_source_records": State.VERIFYING,
         },
         untouched,
     ),

@@ -11,6 +11,7 @@ from droveway.persistence.journal import kinds
 _APART: Final = "{host1: {}, host2: {}, host3: {}}"
 _ONE: Final = "{host1: {same_host_cold_migrate: true}}"
 _CELLS: Final = "{cell1: {hosts: {host1: {}, host4: {}}}, cell2: {hosts: {host2: {}, host3: {}}}}"
+_LOST: Final = "{cell1: {hosts: {host1: {}, host4: {}, host5: {}}}, cell2: {hosts: {host2: {}, host3: {}}}}"
 _THREE: Final = "{cell1: {hosts: {host1: {}}}, cell2: {hosts: {host2: {}}}, cell3: {hosts: {host3: {}}}}"
 _ISOLATED: Final = _CELLS.replace("{hosts", "{isolated: true, hosts")
 _SHARED: Final = "{host1: {shared: nfs1}, host2: {shared: nfs1}, host3: {shared: nfs1}}"
@@ -37,17 +38,22 @@ _PARTS: Final = {
     "two-cells-by-image": (_ISOLATED, f"flavor: tiny, {_IMAGE}"),
     "two-cells-many-by-image": (_ISOLATED, _MANY),
     "two-cells-kept": (_CELLS, _IMAGE),
+    "source-lost": (_LOST, f"flavor: tiny, {_IMAGE}"),
 }
 """The hosts, and the server; on the one host every move stays where its server is."""
 
 BETWEEN: Final = (
     *("two-cells", "two-cells-stopped", "two-cells-on-volume"),
     *("two-cells-by-image", "two-cells-many-by-image", "two-cells-kept"),
+    "source-lost",
 )
 """The clouds in which moves lead into another cell: they run the kinds of flow that do, and no others.
 
-In those by image no cell reaches the other's disks. The last asks for the direct way, and its moves keep images.
+In those by image no cell reaches the other's disks. The last two ask for the direct way, and their moves keep images.
 """
+
+LOST: Final = ("source-lost",)
+"""Those of them in which the source has died, and a person has said so, when a flow begins that ends the move."""
 
 SAMPLED: Final = ("three-cells",)
 """The clouds in which a move's alternates are in several other cells: they are sampled, and on no page."""
@@ -62,6 +68,9 @@ CLOUDS: Final = tuple(name for name in _PARTS if name not in (*BETWEEN, *SAMPLED
 """The clouds of one cell in which servers move from host to host."""
 
 ALL: Final = (*CLOUDS, *SHELVING, *BETWEEN, *SAMPLED)
+
+KEPT: Final = ("two-cells-kept", *LOST)
+"""The clouds whose moves keep images."""
 
 _TEXT: Final = """
 hypervisor: sandbox
@@ -85,7 +94,7 @@ def spec(name: str) -> cloud.Cloud:
     cells = hosts if between else f"{{cell1: {{hosts: {hosts}}}}}"
     text = _TEXT.replace("CELLS", cells).replace("CROSS", str(between).lower()).replace("SERVER", server)
     text = text.replace("FLAVOR", "" if "flavor:" in server else "flavor: small, ")
-    text = text.replace("TRANSFER", "direct" if name == "two-cells-kept" else "auto")
+    text = text.replace("TRANSFER", "direct" if name in KEPT else "auto")
     return cloud.parse_cloud(text.replace("SAME_HOST", str(name == "one-host").lower()), "the matrix's cloud")
 
 
@@ -95,6 +104,5 @@ def kinds_in(name: str) -> list[str]:
     if name in SHELVING:
         shelving = [kind for kind in records if kind.deletes or not kind.has_migration]
         return [kind.name for kind in shelving if kind.crosses_cells == (_PARTS[name][0] is _CELLS)]
-    return [
-        kind.name for kind in records if kind.has_migration and kind.crosses_cells == (name in (*BETWEEN, *SAMPLED))
-    ]
+    moving = [kind for kind in records if kind.has_migration and kind.elsewhere == (name in LOST)]
+    return [kind.name for kind in moving if kind.crosses_cells == (name in (*BETWEEN, *SAMPLED))]

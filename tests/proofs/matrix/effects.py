@@ -35,7 +35,7 @@ CLOUDS: Final = (
     *("many-disks", "shared", "volume-backed", "stopped", "one-host", "stopped-on-volume", "three-hosts"),
     *("shelved", "shelved-on-volume", "shelved-two-cells", "shelved-on-volume-two-cells"),
     *("two-cells-stopped", "two-cells", "two-cells-on-volume"),
-    *("two-cells-by-image", "two-cells-many-by-image", "two-cells-kept"),
+    *("two-cells-by-image", "two-cells-many-by-image", "two-cells-kept", "source-lost"),
 )
 """The clouds in the order in which they are tried: the server of the first has most that can be missing."""
 

@@ -150,6 +150,10 @@ class Moving:
         graph = registry.latest(self.kind) if self.version is None else registry.graph(self.kind, self.version)
         return graph.shown
 
+    def returning(self) -> MoveAttempt | None:
+        """Name no other host than the source."""
+        return None
+
     def home_cell(self) -> str:
         """Name the one cell."""
         return CELL

@@ -1,0 +1,132 @@
+"""The steps by which another host takes the place of a dead source: it is chosen, and holds what the source held."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from droveway.clients.placement import MIGRATION, resources_of
+from droveway.errors import DestinationFault, StepError
+from droveway.flows.before import before
+from droveway.flows.run import Context
+from droveway.flows.stands import NOTHING
+from droveway.flows.step import Step
+from droveway.flows.steps import scheduling
+from droveway.flows.steps.hosts import starting
+from droveway.flows.steps.rows import compute_node
+from droveway.persistence.journal import attempts
+from droveway.persistence.nova import objects
+from droveway.scheduler.candidates import schedule
+from droveway.scheduler.requests import MoveRequest, amounts
+from droveway.scheduler.select import Destination, Selection
+
+
+class ChooseSourceHost(Step):
+    """A host of the source's cell and its alternates, best first, at most `max_attempts`; never the source."""
+
+    does = "choose the host that takes the source's place, and its alternates"
+    no_undo = "it only reads"
+    gives = "candidates"
+    leaves = NOTHING
+
+    def perform(self, ctx: Context) -> dict[str, Any]:
+        """Candidates for the flavor of before; raises StepError `no-valid-host`.
+
+        The result has, besides, how many hosts earlier reverts of the move tried (``before``), and what the migration
+        holds on the source (``held``), which an undo gives back.
+        """
+        if ctx.run.is_behind() and ctx.returning is not None:
+            return self.passed_by(ctx)
+        request = _request(ctx)
+        found = schedule(ctx.run.cloud.placement, scheduling.states(ctx, request), request).as_dict()
+        held = ctx.run.cloud.placement.allocations(ctx.move.id).allocations
+        with ctx.run.journal.read() as session:
+            tried = len(attempts.returns(session, ctx.move.id))
+        return {**found, "first": 1, "before": tried, "held": {each: dict(held[each]) for each in held}}
+
+    def passed_by(self, ctx: Context) -> dict[str, Any]:
+        """Keep to the host that the flow was on before its journal was put back."""
+        chosen, record = ctx.returning, before(ctx.move)
+        if chosen is None:
+            return {}
+        kept = Destination(chosen.cell, chosen.host, chosen.node, chosen.provider, chosen.request)
+        held: Any = ctx.run.cloud.placement.allocations(ctx.move.id).allocations
+        if held == resources_of(chosen.request):
+            with ctx.run.cells.database(ctx.move.source_cell).read() as session:
+                source = str(compute_node(session, ctx.move.source_host).uuid)
+            held = {source: amounts(objects.flavor_data(record.old_flavor), boot_from_volume=record.boot_from_volume)}
+        number = {"first": 1, "before": -chosen.attempt - 1, "held": {each: dict(held[each]) for each in held}}
+        return {**Selection([kept], {}).as_dict(), **number}
+
+
+def _request(ctx: Context) -> MoveRequest:
+    move, record = ctx.move, before(ctx.move)
+    return MoveRequest(
+        server=move.server,
+        name=move.server_name,
+        kind=move.kind,
+        flavor=objects.flavor_data(record.old_flavor),
+        request_spec=objects.decode(record.request_spec),
+        source_cell=move.source_cell,
+        cells={move.source_cell: ""},
+        source_host=move.source_host,
+        boot_from_volume=record.boot_from_volume,
+        max_attempts=ctx.run.options.max_attempts,
+        rules=ctx.run.options.rules,
+    )
+
+
+class Claim(Step):
+    """The migration holds the host that takes the source's place, and never both; the server the destination."""
+
+    does = "move what the migration holds from the source to that host, in one Placement call"
+    undoes = "move it back to the source, in one Placement call"
+    needs = ("candidates",)
+    leaves = NOTHING
+
+    def perform(self, ctx: Context) -> dict[str, Any]:
+        """One allocations POST; a full host is a fault of that host."""
+        if ctx.returning is None:
+            raise StepError(f"step {ctx.step} needs a host that was chosen", code="internal")
+        try:
+            self._shift(ctx, ctx.inputs["candidates"]["held"], ctx.returning.request, full=DestinationFault)
+        except DestinationFault as error:
+            host = ctx.returning.host
+            raise DestinationFault(
+                f"host {host} has no room for {ctx.move.server_name}: {error}", code=error.error_code, host=host
+            ) from None
+        return {}
+
+    def undo(self, ctx: Context) -> None:
+        """One POST back, of what this step left there; emptied where the source is no provider any more."""
+        if ctx.returning is None:
+            return
+        held = {
+            provider: resources
+            for provider, resources in ctx.inputs["candidates"]["held"].items()
+            if ctx.run.cloud.placement.has_provider(provider)
+        }
+        request = {"allocations": {provider: {"resources": amounts} for provider, amounts in held.items()}}
+        self._shift(ctx, resources_of(ctx.returning.request), request, full=StepError)
+
+    def _shift(self, ctx: Context, old: Any, wanted: Any, *, full: type[StepError]) -> None:
+        """Let the migration hold what is ``wanted`` in place of ``old``; done where it does."""
+        placement, record = ctx.run.cloud.placement, before(ctx.move)
+        found = placement.allocations(ctx.move.id)
+        starting.require_not_evacuated(ctx)
+        becomes = resources_of(wanted)
+        if found.allocations == becomes or (ctx.direction == "revert" and found.allocations != old):
+            return
+        if found.allocations != old:
+            raise StepError(
+                f"the migration {ctx.move.id} of {ctx.move.server_name} no longer holds what it held on "
+                f"{ctx.move.source_host}: run droveway audit",
+                code="allocation-conflict",
+            )
+        host = ctx.return_host if ctx.direction == "execute" else ctx.move.source_host
+        with ctx.run.intent("placement", f"hold {host}"):
+            placement.rewrite(
+                {ctx.move.id: (found, wanted, MIGRATION)},
+                project_id=found.project_id or record.project_id,
+                user_id=found.user_id or record.user_id,
+                full=full,
+            )
