@@ -96,7 +96,7 @@ def keeper(site: Parts, coordination: Coordination) -> Keeper:
         lambda kind: eligibility.chosen(kind, site.conf.upgrade_levels.worker).reference(),
         limits=admission.limits(site.conf),
         racks=_racks(site),
-        nova=Nova(site.api, site.cell_databases),
+        nova=Nova(site.api, site.known_cells),
         every=KEEPER_ROUND,
         probe=KEEPER_PROBE,
         standard=Standard(healthy_after=conf.healthy_after, probe_timeout=conf.probe_timeout),
@@ -112,7 +112,7 @@ def keeper(site: Parts, coordination: Coordination) -> Keeper:
 def _declared(site: Parts) -> frozenset[str]:
     """The hosts of all cells that a person declared down; a cell that is away has none."""
     found: frozenset[str] = frozenset()
-    for database in site.cell_databases.values():
+    for database in site.known_cells.values():
         try:
             with database.read() as session:
                 found |= declared.down(session)

@@ -126,6 +126,12 @@ class Run(Protocol):
     def park(self, step: str, direction: Direction, error: StepError) -> NoReturn:
         """Rest as needs-operator with this error; raises Parked."""
 
+    def heed_outage(self, step: str, direction: Direction) -> tuple[StepError, bool] | None:
+        """What a step comes to that lost a database: its failure, and whether the move parks with it.
+
+        None where it is to be entered again: a cell is not away for too long yet, or no cell is.
+        """
+
     def leave(self, why: str) -> NoReturn:
         """Leave the step without a result, for the next claim to enter again; raises Parked."""
 

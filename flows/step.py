@@ -89,6 +89,9 @@ class Step:
 
     Up to it a flow whose journal was put back does not turn back, and what it found there is not found anew.
     """
+    cell_debt: ClassVar[str] = ""
+    """What the cell of the copy that the server is not mapped to owes where it is away: of the undo, or of the step
+    itself where that has none."""
     starts: ClassVar[str] = ""
     """The direction in which it starts a guest."""
     needs: ClassVar[tuple[str, ...]] = ()
@@ -271,8 +274,11 @@ def guarded(
         except Exception as error:  # noqa: BLE001 - TaskFlow must never meet an error that it cannot save
             if _is_outage(error):
                 # Neither the move's fault nor its host's: another claim goes on from here.
-                _leave(run, name, error)
-            failure = _failure(name, error)
+                failure, parks = _heed_outage(run, name, direction) or _leave(run, name, error)
+                if parks:
+                    _park(run, name, direction, failure)
+            else:
+                failure = _failure(name, error)
             if failure.message != said:
                 said = failure.message
                 _log_failure(run, name, direction, failure, error)
@@ -303,6 +309,15 @@ def _log_failure(run: Run, name: str, direction: Direction, failure: StepError, 
         printable(failure.message),
         exc_info=error if inside else None,
     )
+
+
+def _heed_outage(run: Run, name: str, direction: Direction) -> tuple[StepError, bool] | None:
+    try:
+        return run.heed_outage(name, direction)
+    except (Parked, Fenced):
+        raise
+    except Exception as error:  # noqa: BLE001 - the journal is away too
+        _leave(run, name, error)
 
 
 def _park(run: Run, name: str, direction: Direction, failure: StepError) -> NoReturn:

@@ -29,7 +29,7 @@ from droveway.flows.steps import overtaken
 from droveway.flows.steps.records import homes
 from droveway.outages import Outage
 from droveway.persistence.database import absence, without_sql
-from droveway.persistence.journal import attempts, debts, freezes, kinds, moves
+from droveway.persistence.journal import attempts, cell_waits, debts, freezes, kinds, moves
 from droveway.persistence.journal.states import BEGUN, ENDED, State
 from droveway.persistence.journal.tables import Move, MoveFlow
 from droveway.persistence.restored import Restored
@@ -217,8 +217,8 @@ class MoveConductor(JobConductor):
             self._write_tombstone(move, epoch)
             fencing.release(journal, posting.move, epoch)
             return True
-        self._raise_fences(move, epoch)
-        run = self._make_run(posting, graph, move, epoch, channel, fence)
+        unfenced = self._raise_fences(move, epoch)
+        run = self._make_run(posting, graph, move, epoch, channel, fence, unfenced)
         history = _history(graph, posting, epoch, home)
         backend = FlowBackend(journal, history, on_stored=lambda step, direction: run.probe(step, direction, "stored"))
         run.bind(backend, history)
@@ -293,8 +293,16 @@ class MoveConductor(JobConductor):
             fencing.write_tombstone(self._coordination, move.id, epoch)
 
     def _make_run(
-        self, posting: Posting, graph: Graph, move: Move, epoch: int, channel: HostChannel, fence: Fence
+        self,
+        posting: Posting,
+        graph: Graph,
+        move: Move,
+        epoch: int,
+        channel: HostChannel,
+        fence: Fence,
+        unfenced: Collection[str],
     ) -> MoveRun:
+        cells = self._resources.cells
         return MoveRun(
             self._resources,
             move=move,
@@ -307,27 +315,39 @@ class MoveConductor(JobConductor):
             fence=fence,
             mark=step_marks.StepMark(self._coordination, self._resources.journal, move.id),
             mirror=recorded.RecordMirror(self._records, self._resources.journal),
+            cells=cells.of_claim(move.server, epoch, unfenced) if unfenced else cells,
         )
 
-    def _raise_fences(self, move: Move, epoch: int) -> None:
+    def _raise_fences(self, move: Move, epoch: int) -> set[str]:
+        """Raise the fence in each cell of the move that answers; the others, which the run fences when they do.
+
+        Raises what the driver does where none answers: then nothing of the move can go on.
+        """
+        cells, unfenced = _cells(move), set()
         with deadlines.running("raise_fences", self._resources.options.step_deadline):
-            for cell in _cells(move):
+            for cell in cells:
                 try:
                     self._resources.cells.raise_fence(cell, move.server, epoch)
                 except Exception as error:
-                    if absence(error) is not None:
-                        self._note_wait(move, epoch, f"the database of cell {cell}, which does not answer")
-                    raise
-        if move.waits_for is not None:
+                    if absence(error) is None:
+                        raise
+                    unfenced.add(cell)
+                    if unfenced == {*cells}:
+                        self._note_wait(move, epoch, cell)
+                        raise
+        if move.waits_for is not None and not unfenced:
             self._note_wait(move, epoch, None)
+        return unfenced
 
-    def _note_wait(self, move: Move, epoch: int, why: str | None) -> None:
-        """Say what a flow that has begun waits for: meanwhile the keeper gives its room to others."""
+    def _note_wait(self, move: Move, epoch: int, cell: str | None) -> None:
+        """Say for which cell a flow that has begun waits: meanwhile the keeper gives its room to others."""
         with self._resources.journal.write() as session:
             fencing.check(session, move.id, epoch)
             row = moves.get(session, move.id, lock=True)
-            if State(row.state) in BEGUN:
-                row.waits_for = why
+            if cell is not None:
+                cell_waits.note(session, row, cell)
+            elif State(row.state) in BEGUN:
+                cell_waits.end(row)
 
     def _drop_fences(self, move: Move, epoch: int) -> None:
         with deadlines.running("drop_fences", self._resources.options.step_deadline):

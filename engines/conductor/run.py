@@ -15,7 +15,7 @@ import msgspec
 import sqlalchemy as sa
 from sqlalchemy import orm
 
-from droveway.engines.conductor import eligibility, fencing
+from droveway.engines.conductor import cells_away, eligibility, fencing
 from droveway.engines.conductor.history import History
 from droveway.engines.conductor.host_channel import Fence, HostChannel
 from droveway.engines.conductor.owed import Owed
@@ -118,6 +118,7 @@ class MoveRun:
         fence: Fence,
         mark: StepMark,
         mirror: RecordMirror,
+        cells: Cells,
     ) -> None:
         self.move_id = move.id
         self.server = move.server
@@ -128,7 +129,7 @@ class MoveRun:
         self.epoch = epoch
         self.journal = resources.journal
         self.api = resources.api
-        self.cells = resources.cells
+        self.cells = cells
         self.cloud = resources.cloud
         self.options = resources.options
         self._probe = resources.probe
@@ -545,6 +546,10 @@ class MoveRun:
     def _leave_when_stopped(self) -> None:
         if self._stop.wanted():
             self._detach("the conductor stops")
+
+    def heed_outage(self, step: str, direction: Direction) -> tuple[StepError, bool] | None:
+        """What a step comes to that lost a database: its failure, and whether the move parks with it."""
+        return cells_away.heed(self, self.graph, step, direction)
 
     def leave(self, why: str) -> NoReturn:
         """Leave the step without a result, for the next claim to enter again; raises Parked."""

@@ -32,6 +32,12 @@ PURGE: Final = "purge_kept"
 RENAME: Final = "rename_copy"
 """The action of a debt whose host gives a copy that it keeps a name of its own."""
 
+HIDE: Final = "hide"
+REMOVE: Final = "remove"
+CLOSE_EVENTS: Final = "close events"
+DROP_FENCE: Final = "drop fence"
+"""What a cell owes that was away: of a server's copy there, of its events, and of the fence of a flow that ended."""
+
 DUE: Final = sa.and_(Debt.settled_at.is_(None), sa.or_(Debt.not_before.is_(None), Debt.not_before <= sa.func.utc_now()))
 """What a debt is that may be settled now."""
 

@@ -31,6 +31,7 @@ from droveway.flows.steps.rows import (
 )
 from droveway.flows.steps.scheduling import check_group
 from droveway.persistence.compare_and_swap import OneOf
+from droveway.persistence.journal import debts
 from droveway.persistence.nova import actions, copies, late_writes, mappings, usage
 from droveway.persistence.nova.cells import FENCE_KEY, MOVE_KEY
 from droveway.persistence.nova.vm_states import MigrationStatus, PowerState, TaskState
@@ -45,6 +46,7 @@ class CopyRecords(Step):
     does = "copy the server's rows into the other cell, hidden"
     undoes = "remove the copy"
     leaves = NOTHING
+    cell_debt = debts.REMOVE
     task: ClassVar[str] = TaskState.RESIZE_MIGRATED
     """The task_state of the hidden copy."""
 
@@ -140,6 +142,7 @@ class ShowTarget(Step):
     does = "let the copy name the destination, and show it"
     undoes = "hide it again, once what was written there was brought back"
     leaves = NOTHING
+    cell_debt = debts.HIDE
 
     def perform(self, ctx: Context) -> dict[str, Any]:
         """Host, flavor and zone of the destination, `resize_finish`, `post-migrating`, and what users wrote since."""
@@ -262,6 +265,7 @@ class FinishSourceRecords(Step):
     does = "close the move's events in the source's cell, and bring over what users wrote there late"
     no_undo = "past the point of no return"
     leaves = NOTHING
+    cell_debt = debts.CLOSE_EVENTS
 
     def perform(self, ctx: Context) -> dict[str, Any]:
         """Close what is open there."""

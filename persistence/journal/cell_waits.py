@@ -1,0 +1,31 @@
+"""For which cell a flow that has begun waits, and since when."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import TYPE_CHECKING
+
+from droveway.persistence.database import database_time
+from droveway.persistence.journal.states import BEGUN, State
+
+if TYPE_CHECKING:
+    from sqlalchemy import orm
+
+    from droveway.persistence.journal.tables import Move
+
+
+def note(session: orm.Session, move: Move, cell: str) -> dt.timedelta:
+    """Let the move say that it waits for the cell's database; for how long it has by now."""
+    now: dt.datetime = database_time(session)
+    if State(move.state) not in BEGUN:
+        return dt.timedelta()
+    what = f"the database of cell {cell}, which does not answer"
+    if move.waits_since is None or not (move.waits_for or "").startswith(what):
+        move.waits_since = now
+        move.waits_for = f"{what} (since {now:%Y-%m-%d %H:%M:%S} UTC)"
+    return now - move.waits_since
+
+
+def end(move: Move) -> None:
+    """Let it wait no more."""
+    move.waits_for = move.waits_since = None
