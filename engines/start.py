@@ -18,6 +18,7 @@ from droveway.engines.conductor.run import Probe, Resources
 from droveway.engines.conductor.taskflow.board import MoveBoard
 from droveway.engines.keeper import admission, queue, returning
 from droveway.engines.keeper.admission import Racks
+from droveway.engines.keeper.cell_debts import CellDebts
 from droveway.engines.keeper.daemon_registry import DaemonRegistry
 from droveway.engines.keeper.health import Standard
 from droveway.engines.keeper.host_nodes import HostNodes
@@ -66,17 +67,7 @@ def conductor(
         api=site.api,
         cells=site.cells,
         cloud=site.cloud,
-        options=MoveOptions(
-            max_attempts=conf.scheduler.max_attempts,
-            allow_resize_to_same_host=conf.scheduler.allow_resize_to_same_host,
-            cross_cell=conf.cross_cell.allowed,
-            shutdown_timeout=conf.worker.shutdown_timeout,
-            retry_for=conf.conductor.retry_for,
-            retry_pause=conf.conductor.retry_pause,
-            step_deadline=conf.conductor.step_deadline,
-            level=conf.upgrade_levels.worker,
-            rules=rules(conf.scheduler),
-        ),
+        options=_options(site),
         host_away=conf.conductor.host_away,
         probe=probe,
         records=records,
@@ -84,6 +75,22 @@ def conductor(
     found = Conductor(coordination, resources, registry.graph, name=name, slots=conf.conductor.threads, ignored=ignored)
     found.start()
     return found
+
+
+def _options(site: Parts) -> MoveOptions:
+    """What steps heed of the configuration."""
+    conf = site.conf
+    return MoveOptions(
+        max_attempts=conf.scheduler.max_attempts,
+        allow_resize_to_same_host=conf.scheduler.allow_resize_to_same_host,
+        cross_cell=conf.cross_cell.allowed,
+        shutdown_timeout=conf.worker.shutdown_timeout,
+        retry_for=conf.conductor.retry_for,
+        retry_pause=conf.conductor.retry_pause,
+        step_deadline=conf.conductor.step_deadline,
+        level=conf.upgrade_levels.worker,
+        rules=rules(conf.scheduler),
+    )
 
 
 def keeper(site: Parts, coordination: Coordination) -> Keeper:
@@ -104,6 +111,7 @@ def keeper(site: Parts, coordination: Coordination) -> Keeper:
         filing=lambda due: move_requests.filing(site, due.move, due.kind, for_delete=due.for_delete),
         find_home=returning.homes(site.api, site.cells),
         declared=lambda: _declared(site),
+        cells=CellDebts(site.journal, site.api, site.cells, site.cloud, _options(site)),
     )
     found.start()
     return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from droveway.flows.graph import Graph
@@ -26,6 +26,11 @@ class Verdict(enum.Enum):
     """At once the cell owes it, and the undo goes on."""
     OWED_LATE = "owed-late"
     """Once its deadline has passed, the cell owes it, and the flow goes on."""
+
+
+AT_ONCE: Final = frozenset({Verdict.FAULT, Verdict.OWED})
+LATE: Final = frozenset({Verdict.UNDONE, Verdict.PARKS, Verdict.OWED_LATE})
+OWED: Final = frozenset({Verdict.OWED, Verdict.OWED_LATE})
 
 
 def verdict(graph: Graph, name: str, direction: Direction, *, target: bool, home: bool) -> Verdict:

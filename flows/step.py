@@ -11,7 +11,7 @@ import enum
 import logging
 import re
 import time
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn, TypeVar, cast
 
 from sqlalchemy import exc
 
@@ -39,7 +39,7 @@ from droveway.printable import SHORT, printable
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from droveway.flows.run import Run
+    from droveway.flows.run import Ends, Run
     from droveway.flows.stands import Leaves
     from droveway.wire.values import Direction
 
@@ -274,8 +274,11 @@ def guarded(
         except Exception as error:  # noqa: BLE001 - TaskFlow must never meet an error that it cannot save
             if _is_outage(error):
                 # Neither the move's fault nor its host's: another claim goes on from here.
-                failure, parks = _heed_outage(run, name, direction) or _leave(run, name, error)
-                if parks:
+                ends = _heed_outage(run, name, direction) or _leave(run, name, error)
+                if ends.failure is None:
+                    return cast("T", None)
+                failure = ends.failure
+                if ends.parks:
                     _park(run, name, direction, failure)
             else:
                 failure = _failure(name, error)
@@ -311,7 +314,7 @@ def _log_failure(run: Run, name: str, direction: Direction, failure: StepError, 
     )
 
 
-def _heed_outage(run: Run, name: str, direction: Direction) -> tuple[StepError, bool] | None:
+def _heed_outage(run: Run, name: str, direction: Direction) -> Ends | None:
     try:
         return run.heed_outage(name, direction)
     except (Parked, Fenced):

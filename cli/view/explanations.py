@@ -65,6 +65,11 @@ EXPLANATIONS: Final[dict[str, Explanation]] = {
         "Start the database that the sentence names. If the move rests: droveway move retry MOVE. If it failed: ask "
         "for it again.",
     ),
+    "cell-owes": Explanation(
+        "The cell still owes the clean-up of an earlier move, or alternate, of the server: its database was away.",
+        _ALTERNATE,
+        "droveway debt list shows what is owed. It is paid by itself once the cell's database answers.",
+    ),
     "conflict": Explanation(
         "Somebody else changed the same row first: a compare-and-swap found other values than it expected.",
         "The change was not made. A command ended with 2; a step was undone or tried again.",

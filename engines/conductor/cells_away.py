@@ -2,36 +2,67 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import logging
+from typing import TYPE_CHECKING, Final
 
+import msgspec
+
+from droveway.engines.conductor.owed import Owed
 from droveway.errors import DestinationFault, StepError
-from droveway.flows.away import Verdict, verdict
-from droveway.persistence.journal import cell_waits, kinds, moves
+from droveway.flows.away import AT_ONCE, LATE, OWED, Verdict, verdict
+from droveway.flows.run import Ends
+from droveway.persistence.journal import cell_waits, debts, kinds, moves
 from droveway.printable import SHORT
 
 if TYPE_CHECKING:
+    from sqlalchemy import orm
+
     from droveway.flows.graph import Graph
     from droveway.flows.run import Run
     from droveway.wire.values import Direction
 
 
-def heed(run: Run, graph: Graph, step: str, direction: Direction) -> tuple[StepError, bool] | None:
-    """What the step comes to: its failure, and whether the move parks with it; None where it is entered again.
+LOG: Final = logging.getLogger(__name__)
 
-    Meanwhile the move says for which cell it waits.  Raises what the driver does where more than that cell is away.
+
+def heed(run: Run, graph: Graph, step: str, direction: Direction, sequence: int) -> Ends | None:
+    """What the step comes to; None where it is entered again.
+
+    Meanwhile the move says for which cell it waits.  What is owed instead is recorded: ``sequence`` is the number of
+    the step's row in the history.  Raises what the driver does where more than that cell is away.
     """
     cell = _away(run)
     if cell is None:
         return None
-    found = _judge(run, graph, step, direction, cell)
+    found = verdict(graph, step, direction, target=cell == run.row.dest_cell, home=cell == run.home_cell())
     with run.write() as session:
         row = moves.get(session, run.move_id, lock=True)
         waited = cell_waits.note(session, row, cell).total_seconds()
-        late = waited >= run.options.step_deadline
-        ends = found is Verdict.FAULT or (late and found in (Verdict.UNDONE, Verdict.PARKS))
-        if ends:
-            cell_waits.end(row)
-    return (_failure(run, cell, found, waited), found is Verdict.PARKS) if ends else None
+        late = found in LATE and waited >= run.options.step_deadline
+        if not (late or found in AT_ONCE):
+            return None
+        cell_waits.end(row)
+        if found in OWED:
+            owe(session, run.move_id, cell, graph.by_name[step].cell_debt, run.flow_uuid, step, sequence, direction)
+    if found in OWED:
+        LOG.warning("Cell %s is away and owes step %s (%s) of move %s", cell, step, direction, run.move_id[:SHORT])
+        return Ends(None)
+    return Ends(_failure(run, cell, found, waited), parks=found is Verdict.PARKS)
+
+
+def owe(
+    session: orm.Session,
+    move_id: str,
+    cell: str,
+    action: str,
+    flow: str,
+    step: str,
+    sequence: int,
+    direction: Direction,
+) -> None:
+    """Record what the cell owes: this action, as the step of the flow does it in that direction."""
+    owed = Owed(flow=flow, step=step, sequence=sequence, details={}, deadline=0.0, direction=direction)
+    debts.owe_rows(session, move_id=move_id, cell=cell, action=action, details=msgspec.to_builtins(owed))
 
 
 def _away(run: Run) -> str | None:
@@ -40,10 +71,6 @@ def _away(run: Run) -> str | None:
     if not kinds.of(run.kind).crosses_cells or row.dest_cell is None:
         return None
     return next(iter(run.cells.away([row.source_cell, row.dest_cell])), None)
-
-
-def _judge(run: Run, graph: Graph, step: str, direction: Direction, cell: str) -> Verdict:
-    return verdict(graph, step, direction, target=cell == run.row.dest_cell, home=cell == run.home_cell())
 
 
 def _failure(run: Run, cell: str, found: Verdict, waited: float) -> StepError:

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from droveway import deadlines
 from droveway.clients.zookeeper import Coordination
-from droveway.engines.conductor import fencing, incarnation, recorded, step_marks
+from droveway.engines.conductor import cells_away, fencing, incarnation, recorded, step_marks
 from droveway.engines.conductor.fencing import Quarantined
 from droveway.engines.conductor.history import History
 from droveway.engines.conductor.host_channel import Fence, HostChannel
@@ -140,7 +140,7 @@ class MoveConductor(JobConductor):
             # Whoever sleeps between its claim and its fences may raise them when the flow has long ended elsewhere.
             with self._resources.journal.read() as session:
                 move = moves.get(session, posting.move)
-            self._drop_fences(move, epoch)
+            self._drop_fences(move, epoch, posting.flow)
             return False
         except Exception:
             # Noticed and given back: no unclean end, which would count towards quarantine.
@@ -190,7 +190,7 @@ class MoveConductor(JobConductor):
             epoch = fencing.claim(journal, move.id, self.name, quarantine_after=sys.maxsize)
             # Raised first: a fence of any older epoch goes with it, and its conductor with the fence.
             self._raise_fences(move, epoch)
-            self._drop_fences(move, epoch)
+            self._drop_fences(move, epoch, posting.flow)
             followed = homes.commanded_hosts(self._resources.cells, move) if kinds.of(posting.kind).deletes else ()
             HostChannel(self._coordination).remove_flow_nodes({*hosts, *followed}, ended)
             self._write_tombstone(move, epoch)
@@ -277,7 +277,7 @@ class MoveConductor(JobConductor):
         if ended:
             run.probe(END_OF_FLOW, "execute", "before")
             run.remove_flow_nodes()
-            self._drop_fences(move, epoch)
+            self._drop_fences(move, epoch, posting.flow)
             self._write_tombstone(move, epoch)
         fencing.release(self._resources.journal, move.id, epoch)
         rests = move.state if ended or move.state == State.NEEDS_OPERATOR else f"left at step {move.step}"
@@ -349,10 +349,18 @@ class MoveConductor(JobConductor):
             elif State(row.state) in BEGUN:
                 cell_waits.end(row)
 
-    def _drop_fences(self, move: Move, epoch: int) -> None:
+    def _drop_fences(self, move: Move, epoch: int, flow: str) -> None:
+        """Let nobody write any more in the cells of the move; one of two that is away owes that."""
+        cells = _cells(move)
         with deadlines.running("drop_fences", self._resources.options.step_deadline):
-            for cell in _cells(move):
-                self._resources.cells.drop_fence(cell, move.server, epoch)
+            for cell in cells:
+                try:
+                    self._resources.cells.drop_fence(cell, move.server, epoch)
+                except Exception as error:
+                    if absence(error) is None or len(cells) == 1:
+                        raise
+                    with fencing.writing(self._resources.journal, move.id, epoch) as session:
+                        cells_away.owe(session, move.id, cell, debts.DROP_FENCE, flow, END_OF_FLOW, 0, "execute")
 
 
 class Conductor:

@@ -26,10 +26,10 @@ from droveway.engines.conductor.taskflow.backend import FlowBackend
 from droveway.errors import Cancelled, CoordinationLost, Fenced, Parked, StepError
 from droveway.flows import evacuation, older_rows
 from droveway.flows.other_graph import across
-from droveway.flows.run import MoveOptions, OtherGraph
+from droveway.flows.run import Ends, MoveOptions, OtherGraph
 from droveway.flows.steps import attached, overtaken
 from droveway.flows.steps.records import homes, leaving
-from droveway.persistence.database import Database
+from droveway.persistence.database import Database, absence
 from droveway.persistence.journal import attempts, daemons, debts, freezes, kinds, moves, requests
 from droveway.persistence.journal.states import State
 from droveway.persistence.journal.step_runs import StepRun
@@ -390,6 +390,11 @@ class MoveRun:
             seconds = moves.get(session, self.move_id).keep_seconds
             debts.keep(session, move_id=self.move_id, host=host, seconds=seconds, details=msgspec.to_builtins(owed))
 
+    def owing_cells(self) -> Mapping[str, str]:
+        """The reason against each cell that owes what a move of the server left there."""
+        with self.journal.read() as session:
+            return debts.owing_cells(session, self.server)
+
     def owes(self, host: str) -> bool:
         """Whether the host owes an undo of this move already and is still away."""
         with self.journal.read() as session:
@@ -462,8 +467,13 @@ class MoveRun:
         self._channel.remove_flow_nodes(sorted(hosts), ended)
 
     def _is_declared_down(self, host: str) -> bool:
-        there = host == self.row.dest_host and self.row.dest_cell
-        return self.cells.is_declared_down(there or self.row.source_cell, host)
+        cell = (host == self.row.dest_host and self.row.dest_cell) or self.row.source_cell
+        try:
+            return self.cells.is_declared_down(cell, host)
+        except Exception as error:
+            if absence(error) is None or not kinds.of(self.kind).crosses_cells:
+                raise
+            return False  # a cell that is away has nobody's word on its hosts
 
     def _note(self, step: str, direction: Direction) -> None:
         """Mark the run of the step that comes, before anything of it acts; raises Parked in a journal that lost any.
@@ -547,9 +557,9 @@ class MoveRun:
         if self._stop.wanted():
             self._detach("the conductor stops")
 
-    def heed_outage(self, step: str, direction: Direction) -> tuple[StepError, bool] | None:
-        """What a step comes to that lost a database: its failure, and whether the move parks with it."""
-        return cells_away.heed(self, self.graph, step, direction)
+    def heed_outage(self, step: str, direction: Direction) -> Ends | None:
+        """How a step ends that lost a database; None where it is to be entered again."""
+        return cells_away.heed(self, self.graph, step, direction, self.history.sequence(step, direction))
 
     def leave(self, why: str) -> NoReturn:
         """Leave the step without a result, for the next claim to enter again; raises Parked."""

@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from droveway.engines.site.site import Parts, Site
 from droveway.errors import NotFound
 from droveway.persistence.database import Database
+from droveway.persistence.journal import debts
 from droveway.persistence.journal.tables import Move
 from droveway.persistence.nova import catalog, copies, objects, quotas, server_features, servers
 from droveway.persistence.nova.cell import InstanceExtra
@@ -82,7 +83,9 @@ def _standing(site: Site, server: catalog.Server, answering: Mapping[str, Databa
     for name in found.keys() & answering.keys():
         with answering[name].read() as session:
             found[name] = copies.standing(session, server.id)
-    return found
+    with site.journal.read() as session:
+        owing = debts.owing_cells(session, server.id)
+    return found | {name: why for name, why in owing.items() if name in found}
 
 
 def of_shelve(site: Site, name: str, *, discard_ephemeral: bool) -> Facts:

@@ -116,6 +116,11 @@ class Cells:
             if connection.execute(_DROP_FENCE, {"server": server, "epoch": str(epoch)}).rowcount:
                 connection.execute(_DROP_MARK, {"server": server})
 
+    def has(self, cell: str, server: str) -> bool:
+        """Whether the cell has rows of the server, hidden or soft-deleted ones too."""
+        with self.database(cell).begin() as connection:
+            return connection.execute(_SERVER, {"server": server}).first() is not None
+
     def of_claim(self, server: str, epoch: int, unfenced: Collection[str]) -> Cells:
         """Return the same for one claim, which fences the cells that were away before it uses one of them."""
         return _ClaimedCells(self._databases, server, epoch, unfenced)

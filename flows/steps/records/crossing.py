@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Final
 
+from droveway.errors import DestinationFault
 from droveway.flows.before import before
 from droveway.flows.run import Context
 from droveway.flows.stands import NOTHING, Flavor, Leaves, Side
@@ -60,6 +61,10 @@ class CopyRecords(Step):
         Returns digests of what users write: by them a later carry tells which copy was changed since.
         """
         move, cells, target = ctx.move, ctx.run.cells, ctx.destination.cell
+        if (why := ctx.run.owing_cells().get(target)) is not None:
+            raise DestinationFault(
+                f"cell {target} takes no copy of the server: {why}", code="cell-owes", host=ctx.destination.host
+            )
         with cells.database(move.source_cell).read() as session:
             copy = copies.read(session, move.server)
         if ctx.cell == move.source_cell:
