@@ -29,7 +29,8 @@ from droveway.engines.site.site import Parts
 from droveway.flows import registry
 from droveway.flows.run import MoveOptions
 from droveway.persistence.database import absence
-from droveway.persistence.nova import declared
+from droveway.persistence.journal import cells_down
+from droveway.persistence.nova import catalog, declared
 from droveway.scheduler.requests import rules
 
 LOG = logging.getLogger(__name__)
@@ -119,8 +120,12 @@ def keeper(site: Parts, coordination: Coordination) -> Keeper:
 
 def _declared(site: Parts) -> frozenset[str]:
     """The hosts of all cells that a person declared down; a cell that is away has none."""
-    found: frozenset[str] = frozenset()
-    for database in site.known_cells.values():
+    with site.journal.read() as session:
+        gone = cells_down.find(session)
+    found = frozenset(host for cell in gone for host in catalog.hosts_of(site.api, cell))
+    for name, database in site.known_cells.items():
+        if name in gone:
+            continue
         try:
             with database.read() as session:
                 found |= declared.down(session)

@@ -26,17 +26,20 @@ class Verdict(enum.Enum):
     """At once the cell owes it, and the undo goes on."""
     OWED_LATE = "owed-late"
     """Once its deadline has passed, the cell owes it, and the flow goes on."""
+    SKIPPED = "skipped"
+    """At once the flow goes on: what it would have looked at is gone with its cell."""
 
 
-AT_ONCE: Final = frozenset({Verdict.FAULT, Verdict.OWED})
+AT_ONCE: Final = frozenset({Verdict.FAULT, Verdict.OWED, Verdict.SKIPPED})
 LATE: Final = frozenset({Verdict.UNDONE, Verdict.PARKS, Verdict.OWED_LATE})
 OWED: Final = frozenset({Verdict.OWED, Verdict.OWED_LATE})
 
 
-def verdict(graph: Graph, name: str, direction: Direction, *, target: bool, home: bool) -> Verdict:
+def verdict(graph: Graph, name: str, direction: Direction, *, target: bool, home: bool, down: bool = False) -> Verdict:
     """Judge the step ``name``.
 
-    ``target``: the cell that is away is the destination's; ``home``: the server's mapping names it.
+    ``target``: the cell that is away is the destination's; ``home``: the server's mapping names it; ``down``: a
+    person declared it down.
     """
     names, no_return = graph.names(), graph.names().index(graph.no_return.step_name())
     at, step = names.index(name), graph.by_name.get(name)
@@ -50,6 +53,8 @@ def verdict(graph: Graph, name: str, direction: Direction, *, target: bool, home
         return Verdict.PARKS
     if name in map(_name, graph.tried) and at < _touches(graph, names):
         return Verdict.FAULT if target and not home else Verdict.WAITS
+    if down and not home and not graph.tried and not switch:
+        return Verdict.SKIPPED  # a confirm keeps what runs, and the copy is removed there when the cell is back
     first = bool(graph.tried) and name in map(_name, graph.steps)
     return Verdict.WAITS if first else Verdict.UNDONE
 

@@ -30,7 +30,7 @@ from droveway.lab.parts import Parts
 from droveway.lab.records import InFolder
 from droveway.lab.stopped import stopped_workers
 from droveway.persistence.database import database_time
-from droveway.persistence.journal import debts, moves, open_flows
+from droveway.persistence.journal import cells_down, debts, moves, open_flows
 from droveway.workers.context import Probe as WorkerProbe
 from droveway.workers.daemon import Worker
 from droveway.workers.transfer.endpoints import UnixEndpoint
@@ -77,7 +77,7 @@ def _is_owed(lab: Parts, session: orm.Session, away: Collection[str]) -> bool:
     """Whether a host that is up, or a cell that answers, owes something that was not tried in vain yet."""
     due = debts.collectable(session)
     if any(debt.cell is not None for debt in due):
-        gone = lab.cells.away(lab.cells.names())
+        gone = {*lab.cells.away(lab.cells.names()), *cells_down.find(session)}
         due = [debt for debt in due if debt.cell not in gone]
     in_vain = {(debt.move_id, debt.host) for debt in due if debt.details.get(debts.ERROR)}
     return any(

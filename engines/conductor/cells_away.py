@@ -34,11 +34,12 @@ def heed(run: Run, graph: Graph, step: str, direction: Direction, sequence: int)
     cell = _away(run)
     if cell is None:
         return None
-    found = verdict(graph, step, direction, target=cell == run.row.dest_cell, home=cell == run.home_cell())
+    home, down = cell == run.home_cell(), run.cells.is_down(cell)
+    found = verdict(graph, step, direction, target=cell == run.row.dest_cell, home=home, down=down)
     with run.write() as session:
         row = moves.get(session, run.move_id, lock=True)
         waited = cell_waits.note(session, row, cell).total_seconds()
-        late = found in LATE and waited >= run.options.step_deadline
+        late = found in LATE and (down or waited >= run.options.step_deadline)
         if not (late or found in AT_ONCE):
             return None
         cell_waits.end(row)
@@ -46,6 +47,7 @@ def heed(run: Run, graph: Graph, step: str, direction: Direction, sequence: int)
             owe(session, run.move_id, cell, graph.by_name[step].cell_debt, run.flow_uuid, step, sequence, direction)
     if found in OWED:
         LOG.warning("Cell %s is away and owes step %s (%s) of move %s", cell, step, direction, run.move_id[:SHORT])
+    if found in OWED or found is Verdict.SKIPPED:
         return Ends(None)
     return Ends(_failure(run, cell, found, waited), parks=found is Verdict.PARKS)
 
@@ -74,15 +76,23 @@ def _away(run: Run) -> str | None:
 
 
 def _failure(run: Run, cell: str, found: Verdict, waited: float) -> StepError:
-    if found is Verdict.FAULT:
-        return DestinationFault(
-            f"the database of cell {cell} does not answer", code="cell-away", host=run.row.dest_host or ""
-        )
+    down, short = run.cells.is_down(cell), run.move_id[:SHORT]
     what = f"the database of cell {cell} has not answered for {waited:.0f} s"
+    if found is Verdict.FAULT:
+        host = run.row.dest_host or ""
+        return DestinationFault(f"the database of cell {cell} does not answer", code="cell-away", host=host)
     if found is Verdict.UNDONE:
-        return StepError(f"{what}: start it, then ask again", code="cell-away")
+        what = f"cell {cell} is declared down" if down else f"{what}: start it, then ask again"
+        return StepError(what, code="cell-away")
+    if down:
+        return StepError(
+            f"cell {cell} is declared down, and the server's mapping was switched before that, so that others may "
+            f"have met both copies of it: bring the cell back, say droveway cell up {cell}, then "
+            f"droveway move retry {short}",
+            code="cell-away",
+        )
     return StepError(
         f"{what}, and since the server's mapping was switched others may have met both copies of it: start it, then "
-        f"droveway move retry {run.move_id[:SHORT]}",
+        f"droveway move retry {short}",
         code="cell-away",
     )

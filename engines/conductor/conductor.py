@@ -29,9 +29,10 @@ from droveway.flows.steps import overtaken
 from droveway.flows.steps.records import homes
 from droveway.outages import Outage
 from droveway.persistence.database import absence, without_sql
-from droveway.persistence.journal import attempts, cell_waits, debts, freezes, kinds, moves
+from droveway.persistence.journal import attempts, cell_waits, cells_down, debts, freezes, kinds, moves
 from droveway.persistence.journal.states import BEGUN, ENDED, State
 from droveway.persistence.journal.tables import Move, MoveFlow
+from droveway.persistence.nova.cells import Cells
 from droveway.persistence.restored import Restored
 from droveway.printable import printable
 from droveway.wire import codec
@@ -218,7 +219,10 @@ class MoveConductor(JobConductor):
             fencing.release(journal, posting.move, epoch)
             return True
         unfenced = self._raise_fences(move, epoch)
-        run = self._make_run(posting, graph, move, epoch, channel, fence, unfenced)
+        cells = self._resources.cells
+        if unfenced:
+            cells = cells.of_claim(move.server, epoch, unfenced, self._down(move))
+        run = self._make_run(posting, graph, move, epoch, channel, fence, cells)
         history = _history(graph, posting, epoch, home)
         backend = FlowBackend(journal, history, on_stored=lambda step, direction: run.probe(step, direction, "stored"))
         run.bind(backend, history)
@@ -300,9 +304,8 @@ class MoveConductor(JobConductor):
         epoch: int,
         channel: HostChannel,
         fence: Fence,
-        unfenced: Collection[str],
+        cells: Cells,
     ) -> MoveRun:
-        cells = self._resources.cells
         return MoveRun(
             self._resources,
             move=move,
@@ -315,7 +318,7 @@ class MoveConductor(JobConductor):
             fence=fence,
             mark=step_marks.StepMark(self._coordination, self._resources.journal, move.id),
             mirror=recorded.RecordMirror(self._records, self._resources.journal),
-            cells=cells.of_claim(move.server, epoch, unfenced) if unfenced else cells,
+            cells=cells,
         )
 
     def _raise_fences(self, move: Move, epoch: int) -> set[str]:
@@ -323,9 +326,10 @@ class MoveConductor(JobConductor):
 
         Raises what the driver does where none answers: then nothing of the move can go on.
         """
-        cells, unfenced = _cells(move), set()
+        cells = _cells(move)
+        unfenced = self._down(move)
         with deadlines.running("raise_fences", self._resources.options.step_deadline):
-            for cell in cells:
+            for cell in [each for each in cells if each not in unfenced]:
                 try:
                     self._resources.cells.raise_fence(cell, move.server, epoch)
                 except Exception as error:
@@ -339,6 +343,15 @@ class MoveConductor(JobConductor):
             self._note_wait(move, epoch, None)
         return unfenced
 
+    def _down(self, move: Move) -> set[str]:
+        """Name the cell of a move between cells that a person declared down; with both down nothing can be done."""
+        cells = {*_cells(move)}
+        if len(cells) == 1:
+            return set()
+        with self._resources.journal.reading() as connection:
+            down = cells & cells_down.find(connection).keys()
+        return set() if down == cells else down
+
     def _note_wait(self, move: Move, epoch: int, cell: str | None) -> None:
         """Say for which cell a flow that has begun waits: meanwhile the keeper gives its room to others."""
         with self._resources.journal.write() as session:
@@ -351,11 +364,13 @@ class MoveConductor(JobConductor):
 
     def _drop_fences(self, move: Move, epoch: int, flow: str) -> None:
         """Let nobody write any more in the cells of the move; one of two that is away owes that."""
-        cells = _cells(move)
+        cells, down, used = _cells(move), self._down(move), self._resources.cells
+        if down:
+            used = used.of_claim(move.server, epoch, (), down)
         with deadlines.running("drop_fences", self._resources.options.step_deadline):
             for cell in cells:
                 try:
-                    self._resources.cells.drop_fence(cell, move.server, epoch)
+                    used.drop_fence(cell, move.server, epoch)
                 except Exception as error:
                     if absence(error) is None or len(cells) == 1:
                         raise

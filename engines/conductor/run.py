@@ -30,7 +30,7 @@ from droveway.flows.run import Ends, MoveOptions, OtherGraph
 from droveway.flows.steps import attached, overtaken
 from droveway.flows.steps.records import homes, leaving
 from droveway.persistence.database import Database, absence
-from droveway.persistence.journal import attempts, daemons, debts, freezes, kinds, moves, requests
+from droveway.persistence.journal import attempts, cells_down, daemons, debts, freezes, kinds, moves, requests
 from droveway.persistence.journal.states import State
 from droveway.persistence.journal.step_runs import StepRun
 from droveway.persistence.journal.tables import Move, MoveAttempt
@@ -393,7 +393,8 @@ class MoveRun:
     def owing_cells(self) -> Mapping[str, str]:
         """The reason against each cell that owes what a move of the server left there."""
         with self.journal.read() as session:
-            return debts.owing_cells(session, self.server)
+            down = {cell: f"it is {why}" for cell, why in cells_down.find(session).items()}
+            return debts.owing_cells(session, self.server) | down
 
     def owes(self, host: str) -> bool:
         """Whether the host owes an undo of this move already and is still away."""

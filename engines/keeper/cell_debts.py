@@ -23,7 +23,7 @@ from droveway.flows.other_graph import across
 from droveway.flows.run import Context, MoveOptions
 from droveway.flows.steps.records import other_copy
 from droveway.persistence.database import Database, absence
-from droveway.persistence.journal import debts, moves, requests, step_runs
+from droveway.persistence.journal import cells_down, debts, moves, requests, step_runs
 from droveway.persistence.journal.states import ENDED, State
 from droveway.persistence.journal.tables import Debt, Move, MoveAttempt, MoveStep
 from droveway.persistence.nova import mappings
@@ -119,7 +119,9 @@ class CellDebts:
     def due(self, owed: Sequence[Debt]) -> list[tuple[str, list[Debt]]]:
         """Return those of the debts whose cells answer, by move, where no other move of the server is at work."""
         cells = {debt.cell for debt in owed if debt.cell}
-        away = set(self.cells.away(sorted(cells & set(self.cells.names()))))
+        with self.journal.reading() as connection:
+            away = set(cells_down.find(connection))
+        away |= set(self.cells.away(sorted(cells & set(self.cells.names()))))
         found = []
         for move_id, each in itertools.groupby(owed, key=lambda debt: debt.move_id):
             wanted = list(each)

@@ -9,11 +9,12 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy import orm
 
 from droveway.engines.site.site import Parts, Site
 from droveway.errors import NotFound
 from droveway.persistence.database import Database
-from droveway.persistence.journal import debts
+from droveway.persistence.journal import cells_down, debts
 from droveway.persistence.journal.tables import Move
 from droveway.persistence.nova import catalog, copies, objects, quotas, server_features, servers
 from droveway.persistence.nova.cell import InstanceExtra
@@ -84,7 +85,7 @@ def _standing(site: Site, server: catalog.Server, answering: Mapping[str, Databa
         with answering[name].read() as session:
             found[name] = copies.standing(session, server.id)
     with site.journal.read() as session:
-        owing = debts.owing_cells(session, server.id)
+        owing = debts.owing_cells(session, server.id) | _down(session)
     return found | {name: why for name, why in owing.items() if name in found}
 
 
@@ -114,8 +115,9 @@ def of_unshelve(site: Site, name: str, *, host: str | None, to_cell: str | None)
 
 def of_end(site: Parts, move: Move) -> EndFacts:
     """The facts of a confirm or revert of a move that waits for it."""
-    server = catalog.find_server(site.api, site.cell_databases, move.server)
-    with site.cell_databases[server.cell].read() as session:
+    answering = catalog.answering(site.known_cells)
+    server = catalog.find_server(site.api, answering, move.server)
+    with answering[server.cell].read() as session:
         migration = servers.migration(session, move.id)
     kept = _flavors(site, server)
     away, destination = site.away(), move.dest_host or move.source_host
@@ -132,12 +134,20 @@ def of_end(site: Parts, move: Move) -> EndFacts:
         destination_gone=destination in away and _is_declared_down(site, destination),
         old=kept.get("old", kept["cur"]),
         current=kept["cur"],
-        quota_usages=_quota_usages(site, server, site.cell_databases),
+        quota_usages=_quota_usages(site, server, answering),
     )
 
 
 def _is_declared_down(site: Parts, host: str) -> bool:
-    return catalog.find_host(site.api, site.cell_databases, host).forced_down
+    with site.journal.read() as session:
+        gone = cells_down.find(session)
+    if any(host in catalog.hosts_of(site.api, cell) for cell in gone):
+        return True
+    return catalog.find_host(site.api, site.known_cells, host).forced_down
+
+
+def _down(session: orm.Session) -> dict[str, str]:
+    return {cell: f"it is {why}" for cell, why in cells_down.find(session).items()}
 
 
 def _quota_usages(site: Parts, server: catalog.Server, cells: Mapping[str, Database]) -> tuple[quotas.QuotaUsage, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final
 
 import sqlalchemy as sa
@@ -95,13 +95,19 @@ class Installation:
     def require_away(self, host: str) -> None:
         """Raise `droveway.errors.Refused` while the host's worker may be up, NotFound for an unknown host."""
         catalog.find_host(self.api, self.cell_databases, host)
+        self.require_all_away([host])
+
+    def require_all_away(self, hosts: Collection[str]) -> None:
+        """Raise `droveway.errors.Refused` while the worker of one of these hosts may be up."""
         with self.journal.read() as session:
             known = daemons.known_workers(session)
         if not known.current:
             raise Refused(
-                f"no conductor is up, so nobody knows whether the worker of host {host} is: start a conductor first"
+                f"no conductor is up, so nobody knows whether the worker of host {', '.join(hosts)} is: start a "
+                "conductor first"
             )
-        if not known.away([host]):
+        if up := sorted({*hosts} - known.away(hosts)):
+            host = up[0]
             raise Refused(
                 f"the worker of host {host} is registered, so the host is not off: stop the worker, or wait until the "
                 f"session of one that died has ended (droveway worker show {host})"

@@ -228,6 +228,17 @@ class Debt(JournalBase):
     settled_at: orm.Mapped[dt.datetime | None] = orm.mapped_column(Moment, index=True)
 
 
+class CellDown(JournalBase):
+    """While the row is there, a person has made sure that the cell is gone, its hosts and its database."""
+
+    __tablename__ = "cells_down"
+
+    name: orm.Mapped[str] = orm.mapped_column(sa.String(255), primary_key=True)
+    reason: orm.Mapped[str] = orm.mapped_column(sa.Text)
+    who: orm.Mapped[str] = orm.mapped_column(sa.String(255))
+    at: orm.Mapped[dt.datetime] = orm.mapped_column(Moment)
+
+
 class Plan(JournalBase):
     """What `move plan` found for a server; it changes nothing, and `--from-plan` is refused once it no longer holds."""
 

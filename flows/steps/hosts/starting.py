@@ -171,7 +171,9 @@ def is_given_up(ctx: Context, host: str) -> bool:
 
 
 def _is_declared_down(ctx: Context, host: str) -> bool:
-    """Whether a person said that the host is off (``host down``, or Nova's forced_down)."""
+    """Whether a person said that the host is off (``host down``, ``cell down``, or Nova's forced_down)."""
+    if ctx.run.cells.is_down(ctx.cell_of(host)):
+        return True
     with cell_rows(ctx, ctx.cell_of(host)) as rows:
         return bool(rows.session.scalar(_FORCED_DOWN, {"host": host}))
 

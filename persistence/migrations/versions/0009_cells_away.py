@@ -1,4 +1,4 @@
-"""What a cell owes that was away, and since when a move waits for one."""
+"""What a cell owes that was away, since when a move waits for one, and which are declared down."""
 
 from __future__ import annotations
 
@@ -18,10 +18,19 @@ def upgrade() -> None:
     op.add_column("moves", sa.Column("waits_since", Moment(), nullable=True))
     op.add_column("debts", sa.Column("cell", sa.String(255), nullable=True))
     op.create_index(op.f("ix_debts_cell"), "debts", ["cell"])
+    op.create_table(
+        "cells_down",
+        sa.Column("name", sa.String(255), nullable=False),
+        sa.Column("reason", sa.Text(), nullable=False),
+        sa.Column("who", sa.String(255), nullable=False),
+        sa.Column("at", Moment(), nullable=False),
+        sa.PrimaryKeyConstraint("name"),
+    )
 
 
 def downgrade() -> None:
-    """Drop both."""
+    """Drop all."""
+    op.drop_table("cells_down")
     op.drop_index(op.f("ix_debts_cell"), "debts")
     op.drop_column("debts", "cell")
     op.drop_column("moves", "waits_since")
