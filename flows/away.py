@@ -53,7 +53,7 @@ def verdict(graph: Graph, name: str, direction: Direction, *, target: bool, home
         return Verdict.PARKS
     if name in map(_name, graph.tried) and at < _touches(graph, names):
         return Verdict.FAULT if target and not home else Verdict.WAITS
-    if down and not home and not graph.tried and not switch:
+    if down and not home and step is not None and step.confirmed_without and not switch:
         return Verdict.SKIPPED  # a confirm keeps what runs, and the copy is removed there when the cell is back
     first = bool(graph.tried) and name in map(_name, graph.steps)
     return Verdict.WAITS if first else Verdict.UNDONE

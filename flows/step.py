@@ -92,6 +92,8 @@ class Step:
     cell_debt: ClassVar[str] = ""
     """What the cell of the copy that the server is not mapped to owes where it is away: of the undo, or of the step
     itself where that has none."""
+    confirmed_without: ClassVar[bool] = False
+    """Whether a confirm goes on without it once the cell is declared down of which it looks at the copy."""
     starts: ClassVar[str] = ""
     """The direction in which it starts a guest."""
     needs: ClassVar[tuple[str, ...]] = ()

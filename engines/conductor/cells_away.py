@@ -31,11 +31,15 @@ def heed(run: Run, graph: Graph, step: str, direction: Direction, sequence: int)
     Meanwhile the move says for which cell it waits.  What is owed instead is recorded: ``sequence`` is the number of
     the step's row in the history.  Raises what the driver does where more than that cell is away.
     """
-    cell = _away(run)
-    if cell is None:
+    away = _away(run)
+    if not away:
         return None
-    home, down = cell == run.home_cell(), run.cells.is_down(cell)
-    found = verdict(graph, step, direction, target=cell == run.row.dest_cell, home=home, down=down)
+    home = run.home_cell()
+    cell = home if home in away else away[0]
+    down, target = run.cells.is_down(cell), cell == run.row.dest_cell
+    found = verdict(graph, step, direction, target=target, home=cell == home, down=down)
+    if len(away) > 1:
+        found = Verdict.WAITS  # of which of them the step has lost nobody knows
     with run.write() as session:
         row = moves.get(session, run.move_id, lock=True)
         waited = cell_waits.note(session, row, cell).total_seconds()
@@ -67,12 +71,12 @@ def owe(
     debts.owe_rows(session, move_id=move_id, cell=cell, action=action, details=msgspec.to_builtins(owed))
 
 
-def _away(run: Run) -> str | None:
-    """Name the cell of a move between cells whose database does not answer."""
+def _away(run: Run) -> list[str]:
+    """Name the cells of a move between cells whose databases do not answer."""
     row = run.row
     if not kinds.of(run.kind).crosses_cells or row.dest_cell is None:
-        return None
-    return next(iter(run.cells.away([row.source_cell, row.dest_cell])), None)
+        return []
+    return run.cells.away([row.source_cell, row.dest_cell])
 
 
 def _failure(run: Run, cell: str, found: Verdict, waited: float) -> StepError:

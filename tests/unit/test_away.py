@@ -41,3 +41,21 @@ from droveway.flows.away import Verdict, verdict
 def test_what_a_step_comes_to(kind: str, step: str, direction: str, target: bool, home: bool, wanted: Verdict) -> None:
     """Rules 6 and 7: by what others may have met of the two copies by then."""
     assert verdict(registry.latest(kind), step, direction, target=target, home=home) is wanted  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("step", "wanted"),
+    [
+        ("mark_confirming", Verdict.UNDONE),
+        ("check_source_records", Verdict.SKIPPED),
+        ("remove_source_records", Verdict.OWED_LATE),
+        ("settle_records", Verdict.WAITS),
+    ],
+)
+def test_a_confirm_goes_on_without_its_gone_source_cell(step: str, wanted: Verdict) -> None:
+    """Only what looks at the copy there is left out."""
+    graph = registry.latest("cross_cell_confirm")
+    assert verdict(graph, step, "execute", target=False, home=False, down=True) is wanted
+    reverting = registry.latest("cross_cell_revert")
+    found = verdict(reverting, "check_source_records", "execute", target=False, home=False, down=True)
+    assert found is Verdict.UNDONE

@@ -26,6 +26,7 @@ class CheckSourceRecords(Step):
     does = "check the hidden rows in the source's cell, and bring over what users wrote there late"
     no_undo = "what users wrote stays"
     leaves = NOTHING
+    confirmed_without = True
 
     def perform(self, ctx: Context) -> dict[str, Any]:
         """Raises Conflict where somebody has changed what the move left there."""

@@ -51,16 +51,26 @@ class Databases:
 
     def take(self) -> None:
         """Let the database be gone: it cannot be opened."""
-        for made in self._lab.lab.cell_databases.values():
-            made.close()
+        self._disconnect()
         self._path.rename(self._path.with_suffix(".kept"))
-        self._path.mkdir()
+        while not self._path.is_dir():
+            # Whoever connects in between makes an empty file.
+            self._path.unlink(missing_ok=True)
+            with contextlib.suppress(FileExistsError):
+                self._path.mkdir()
+        self._disconnect()
         self.went.set()
 
     def bring(self) -> None:
         """Let it answer again."""
         self._path.rmdir()
-        self._path.with_suffix(".kept").rename(self._path)
+        self._path.with_suffix(".kept").replace(self._path)
+        # Whoever connected in between has an empty file, which has no name any more.
+        self._disconnect()
+
+    def _disconnect(self) -> None:
+        for made in self._lab.lab.cell_databases.values():
+            made.close()
 
 
 @contextlib.contextmanager
