@@ -156,3 +156,28 @@ def test_a_server_does_not_enter_a_cell_that_owes_its_clean_up(lab: Stage) -> No
     assert owed(lab) == []
     lab.cli("server", "migrate", "web", "--to-cell", "cell2")
     assert copies(lab) == {"cell1": 1, "cell2": 1, "cell3": 0}
+
+
+def test_what_a_user_wrote_since_is_not_taken_back_by_a_debt(lab: Stage) -> None:
+    """Rule 13: the copy that is removed late is compared with what was known when it was made."""
+    away = Databases(lab, "cell2", "record_destination_copy")
+
+    def described(cell: str, text: str | None = None) -> str:
+        with contextlib.closing(sqlite3.connect(lab.root / "cells" / f"{cell}.sqlite")) as rows, rows:
+            if text is not None:
+                rows.execute("UPDATE instances SET display_description = ?", (text,))
+            return str(rows.execute("SELECT display_description FROM instances").fetchone()[0])
+
+    def probe(move: str, step: str, direction: str, phase: str) -> None:
+        if away.went.is_set() and (step, direction, phase) == ("copy_records", "execute", "before"):
+            described("cell1", "written meanwhile")
+        away(move, step, direction, phase)
+
+    with lab.running(probe=probe):
+        move = begin(lab)().id
+        until(lambda: shown(lab, move).attempt == 2, "the next alternate is tried")
+        assert move_requests.carry(lab.lab, move).dest_cell == "cell3"
+        away.bring()
+    lab.cli("move", "resume")
+    assert owed(lab) == []
+    assert (copies(lab)["cell2"], described("cell3")) == (0, "written meanwhile")
