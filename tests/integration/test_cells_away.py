@@ -105,7 +105,7 @@ def test_what_is_left_in_a_cell_past_the_point_of_no_return_is_owed(
     with moving(lab, away, asks) as move:
         until(lambda: waits(lab, move, cell), "the step waits")
         assert move_requests.carry(lab.lab, move).state == state
-        assert owed(lab) == [(cell, action) for action in debts]
+        until(lambda: owed(lab) == [(cell, action) for action in debts], "the cell owes it")
         away.bring()
     lab.cli("move", "resume")
     assert owed(lab) == []
@@ -128,7 +128,7 @@ def test_a_revert_that_cannot_show_the_source_again_is_undone(lab: Stage) -> Non
     away = Databases(lab, "cell1", "show_source")
     with moving(lab, away, ask(lab, "revert")) as move:
         assert move_requests.carry(lab.lab, move).state == "verifying"
-        assert owed(lab) == [("cell1", "hide"), ("cell1", "drop fence")]
+        until(lambda: owed(lab) == [("cell1", "hide"), ("cell1", "drop fence")], "the cell owes it")
         away.bring()
     lab.cli("move", "resume")
     assert owed(lab) == []
@@ -143,7 +143,7 @@ def test_a_server_does_not_enter_a_cell_that_owes_its_clean_up(lab: Stage) -> No
     away = Databases(lab, "cell2", "copy_records", phase="after")
     with moving(lab, away, begin(lab, "cell2")) as move:
         assert move_requests.carry(lab.lab, move).state == "failed"
-        assert owed(lab) == [("cell2", "remove"), ("cell2", "drop fence")]
+        until(lambda: owed(lab) == [("cell2", "remove"), ("cell2", "drop fence")], "the cell owes it")
     with contextlib.closing(sqlite3.connect(lab.root / "journal.sqlite")) as journal, journal:
         journal.execute("UPDATE debts SET not_before = '2999-01-01 00:00:00.000000'")
     away.bring()

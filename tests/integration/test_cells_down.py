@@ -79,7 +79,9 @@ def test_a_move_that_waits_for_its_target_cell_is_undone_once_that_is_declared_d
         declare(lab, "cell2")
         ended = move_requests.carry(lab.lab, move)
         assert (ended.state, ended.error) == ("failed", "cell cell2 is declared down")
-        assert owed(lab) == [("cell2", "hide"), ("cell2", "remove"), ("cell2", "drop fence")]
+        until(
+            lambda: owed(lab) == [("cell2", "hide"), ("cell2", "remove"), ("cell2", "drop fence")], "the cell owes it"
+        )
         away.bring()
     assert lab.standing("web") == before
     lab.cli("move", "resume")
