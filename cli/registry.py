@@ -38,6 +38,8 @@ COMMANDS: Final = {
     "debt show": ("debt:Show", "one debt, and what to do about it"),
     "cell list": ("cell:List", "the cells"),
     "cell show": ("cell:Show", "one cell"),
+    "cell down": ("cell:Down", "declare a cell to be gone, once you made sure"),
+    "cell up": ("cell:Up", "let a cell that was declared down take part again"),
     "flavor list": ("flavor:List", "the flavors"),
     "flavor show": ("flavor:Show", "one flavor"),
     "conductor list": ("conductor:List", "the conductors"),

@@ -10,7 +10,7 @@ from droveway import clocks
 from droveway.doctor.findings import FINE, Around, Finding
 from droveway.errors import DrovewayError
 from droveway.persistence.database import Database, DatabaseUnusable, database_time
-from droveway.persistence.journal import migrate
+from droveway.persistence.journal import cells_down, migrate
 
 JOURNAL: Final = "journal"
 SMALL: Final = dt.timedelta(seconds=2)
@@ -33,14 +33,33 @@ def check(around: Around) -> Iterator[Finding]:
         yield Finding("database-away", "api", str(error))
         return
     yield Finding(FINE, "api", "it answers")
+    del api
     try:
-        cells = around.site.cell_databases
+        cells = around.site.known_cells
     except DrovewayError as error:
         yield Finding("database-away", "cells", str(error))
         return
-    del api
+    down = _down(around)
     for name in sorted(cells):
-        yield Finding(FINE, f"cell {name}", "it answers")
+        if name in down:
+            yield Finding("cell-down", f"cell {name}", f"it is {down[name]}")
+            continue
+        try:
+            cells[name].require(f"of cell {name}")
+        except DrovewayError as error:
+            yield Finding("database-away", f"cell {name}", str(error))
+        else:
+            yield Finding(FINE, f"cell {name}", "it answers")
+
+
+def _down(around: Around) -> dict[str, str]:
+    """The cells that are declared down; none where the journal cannot be read, which is told beside."""
+    try:
+        journal = around.site.journal
+    except DrovewayError:
+        return {}
+    with journal.read() as session:
+        return cells_down.find(session)
 
 
 def _journal(journal: Database) -> Iterator[Finding]:

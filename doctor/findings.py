@@ -80,6 +80,11 @@ MEANINGS: Final[dict[str, Meaning]] = {
         "A database cannot be used; the detail says which and why. Moves wait until it answers.",
         "Start the database, or correct its URL: [journal], [api_database], or Nova's table of cells.",
     ),
+    "cell-down": Meaning(
+        Level.WARNING,
+        "A person declared the cell down: no move waits for it, and none leads there.",
+        "Once it is back: droveway cell up CELL. Its nova-computes are started after that.",
+    ),
     "schema-other": Meaning(
         Level.FAILURE,
         "The journal has the schema of another release, so no daemon of this one starts.",

@@ -18,6 +18,7 @@ from droveway.engines.conductor.run import Probe, Resources
 from droveway.engines.conductor.taskflow.board import MoveBoard
 from droveway.engines.keeper import admission, queue, returning
 from droveway.engines.keeper.admission import Racks
+from droveway.engines.keeper.cell_debts import CellDebts
 from droveway.engines.keeper.daemon_registry import DaemonRegistry
 from droveway.engines.keeper.health import Standard
 from droveway.engines.keeper.host_nodes import HostNodes
@@ -28,7 +29,8 @@ from droveway.engines.site.site import Parts
 from droveway.flows import registry
 from droveway.flows.run import MoveOptions
 from droveway.persistence.database import absence
-from droveway.persistence.nova import declared
+from droveway.persistence.journal import cells_down
+from droveway.persistence.nova import catalog, declared
 from droveway.scheduler.requests import rules
 
 LOG = logging.getLogger(__name__)
@@ -66,17 +68,7 @@ def conductor(
         api=site.api,
         cells=site.cells,
         cloud=site.cloud,
-        options=MoveOptions(
-            max_attempts=conf.scheduler.max_attempts,
-            allow_resize_to_same_host=conf.scheduler.allow_resize_to_same_host,
-            cross_cell=conf.cross_cell.allowed,
-            shutdown_timeout=conf.worker.shutdown_timeout,
-            retry_for=conf.conductor.retry_for,
-            retry_pause=conf.conductor.retry_pause,
-            step_deadline=conf.conductor.step_deadline,
-            level=conf.upgrade_levels.worker,
-            rules=rules(conf.scheduler),
-        ),
+        options=_options(site),
         host_away=conf.conductor.host_away,
         probe=probe,
         records=records,
@@ -84,6 +76,22 @@ def conductor(
     found = Conductor(coordination, resources, registry.graph, name=name, slots=conf.conductor.threads, ignored=ignored)
     found.start()
     return found
+
+
+def _options(site: Parts) -> MoveOptions:
+    """What steps heed of the configuration."""
+    conf = site.conf
+    return MoveOptions(
+        max_attempts=conf.scheduler.max_attempts,
+        allow_resize_to_same_host=conf.scheduler.allow_resize_to_same_host,
+        cross_cell=conf.cross_cell.allowed,
+        shutdown_timeout=conf.worker.shutdown_timeout,
+        retry_for=conf.conductor.retry_for,
+        retry_pause=conf.conductor.retry_pause,
+        step_deadline=conf.conductor.step_deadline,
+        level=conf.upgrade_levels.worker,
+        rules=rules(conf.scheduler),
+    )
 
 
 def keeper(site: Parts, coordination: Coordination) -> Keeper:
@@ -96,7 +104,7 @@ def keeper(site: Parts, coordination: Coordination) -> Keeper:
         lambda kind: eligibility.chosen(kind, site.conf.upgrade_levels.worker).reference(),
         limits=admission.limits(site.conf),
         racks=_racks(site),
-        nova=Nova(site.api, site.cell_databases),
+        nova=Nova(site.api, site.known_cells),
         every=KEEPER_ROUND,
         probe=KEEPER_PROBE,
         standard=Standard(healthy_after=conf.healthy_after, probe_timeout=conf.probe_timeout),
@@ -104,6 +112,7 @@ def keeper(site: Parts, coordination: Coordination) -> Keeper:
         filing=lambda due: move_requests.filing(site, due.move, due.kind, for_delete=due.for_delete),
         find_home=returning.homes(site.api, site.cells),
         declared=lambda: _declared(site),
+        cells=CellDebts(site.journal, site.api, site.cells, site.cloud, _options(site)),
     )
     found.start()
     return found
@@ -111,8 +120,12 @@ def keeper(site: Parts, coordination: Coordination) -> Keeper:
 
 def _declared(site: Parts) -> frozenset[str]:
     """The hosts of all cells that a person declared down; a cell that is away has none."""
-    found: frozenset[str] = frozenset()
-    for database in site.cell_databases.values():
+    with site.journal.read() as session:
+        gone = cells_down.find(session)
+    found = frozenset(host for cell in gone for host in catalog.hosts_of(site.api, cell))
+    for name, database in site.known_cells.items():
+        if name in gone:
+            continue
         try:
             with database.read() as session:
                 found |= declared.down(session)

@@ -57,6 +57,15 @@ class MoveOptions:
     """What is configured of the choice of a destination."""
 
 
+class Ends(NamedTuple):
+    """How a step ends that lost its cell."""
+
+    failure: StepError | None
+    """None where the cell owes what the step would have done."""
+    parks: bool = False
+    """Whether the move rests with that failure."""
+
+
 class OtherGraph(NamedTuple):
     """The graph of another kind than a flow's, by which its move may go on."""
 
@@ -132,6 +141,12 @@ class Run(Protocol):
     def park(self, step: str, direction: Direction, error: StepError) -> NoReturn:
         """Rest as needs-operator with this error; raises Parked."""
 
+    def heed_outage(self, step: str, direction: Direction) -> Ends | None:
+        """How a step ends that lost a database.
+
+        None where it is to be entered again: a cell is not away for too long yet, or no cell is.
+        """
+
     def leave(self, why: str) -> NoReturn:
         """Leave the step without a result, for the next claim to enter again; raises Parked."""
 
@@ -194,6 +209,9 @@ class Run(Protocol):
 
     def keep(self, step: str, *, host: str, details: msgspec.Struct, deadline: float) -> None:
         """Record that the host keeps the move's source, for as long as was asked, and is to purge it then."""
+
+    def owing_cells(self) -> Mapping[str, str]:
+        """The reason against each cell that owes what a move of the server left there."""
 
     def owes(self, host: str) -> bool:
         """Whether the host owes an undo of this move already and is still away."""

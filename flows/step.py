@@ -11,7 +11,7 @@ import enum
 import logging
 import re
 import time
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn, TypeVar, cast
 
 from sqlalchemy import exc
 
@@ -39,7 +39,7 @@ from droveway.printable import SHORT, printable
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from droveway.flows.run import Run
+    from droveway.flows.run import Ends, Run
     from droveway.flows.stands import Leaves
     from droveway.wire.values import Direction
 
@@ -91,6 +91,11 @@ class Step:
 
     Up to it a flow whose journal was put back does not turn back, and what it found there is not found anew.
     """
+    cell_debt: ClassVar[str] = ""
+    """What the cell of the copy that the server is not mapped to owes where it is away: of the undo, or of the step
+    itself where that has none."""
+    confirmed_without: ClassVar[bool] = False
+    """Whether a confirm goes on without it once the cell is declared down of which it looks at the copy."""
     starts: ClassVar[str] = ""
     """The direction in which it starts a guest."""
     needs: ClassVar[tuple[str, ...]] = ()
@@ -273,8 +278,14 @@ def guarded(
         except Exception as error:  # noqa: BLE001 - TaskFlow must never meet an error that it cannot save
             if _is_outage(error):
                 # Neither the move's fault nor its host's: another claim goes on from here.
-                _leave(run, name, error)
-            failure = _failure(name, error)
+                ends = _heed_outage(run, name, direction) or _leave(run, name, error)
+                if ends.failure is None:
+                    return cast("T", None)
+                failure = ends.failure
+                if ends.parks:
+                    _park(run, name, direction, failure)
+            else:
+                failure = _failure(name, error)
             if failure.message != said:
                 said = failure.message
                 _log_failure(run, name, direction, failure, error)
@@ -305,6 +316,15 @@ def _log_failure(run: Run, name: str, direction: Direction, failure: StepError, 
         printable(failure.message),
         exc_info=error if inside else None,
     )
+
+
+def _heed_outage(run: Run, name: str, direction: Direction) -> Ends | None:
+    try:
+        return run.heed_outage(name, direction)
+    except (Parked, Fenced):
+        raise
+    except Exception as error:  # noqa: BLE001 - the journal is away too
+        _leave(run, name, error)
 
 
 def _park(run: Run, name: str, direction: Direction, failure: StepError) -> NoReturn:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -102,14 +103,18 @@ class Parts:
     def require_away(self, host: str) -> None:
         """Raise `droveway.errors.Refused` while the host's worker may be up, NotFound for an unknown host."""
         self.host(host)
-        if host not in self.away():
+        self.require_all_away([host])
+
+    def require_all_away(self, hosts: Collection[str]) -> None:
+        """Raise `droveway.errors.Refused` while the worker of one of these hosts may be up."""
+        for host in sorted({*hosts} - self.away()):
             raise Refused(
                 f"the worker of host {host} is up, so the host is not off: droveway lab worker stop {host} first"
             )
-        if self.is_run():
+        if hosts and self.is_run():
             raise Refused(
-                f"another command runs this lab and may have started the worker of host {host} before it was stopped: "
-                "wait until that ends"
+                f"another command runs this lab and may have started the worker of host {', '.join(hosts)} before it "
+                "was stopped: wait until that ends"
             )
 
     def is_run(self) -> bool:

@@ -30,7 +30,7 @@ from droveway.lab.parts import Parts
 from droveway.lab.records import InFolder
 from droveway.lab.stopped import stopped_workers
 from droveway.persistence.database import database_time
-from droveway.persistence.journal import attempts, debts, moves, open_flows
+from droveway.persistence.journal import attempts, cells_down, debts, moves, open_flows
 from droveway.workers.context import Probe as WorkerProbe
 from droveway.workers.daemon import Worker
 from droveway.workers.transfer.endpoints import UnixEndpoint
@@ -70,12 +70,15 @@ def is_busy(lab: Parts) -> bool:
         ):
             return True
     with lab.journal.read() as session:
-        return _is_owed(session, away)
+        return _is_owed(lab, session, away)
 
 
-def _is_owed(session: orm.Session, away: Collection[str]) -> bool:
-    """Whether a host that is up owes something that was not tried in vain yet."""
+def _is_owed(lab: Parts, session: orm.Session, away: Collection[str]) -> bool:
+    """Whether a host that is up, or a cell that answers, owes something that was not tried in vain yet."""
     due = debts.collectable(session)
+    if any(debt.cell is not None for debt in due):
+        gone = {*lab.cells.away(lab.cells.names()), *cells_down.find(session)}
+        due = [debt for debt in due if debt.cell not in gone]
     in_vain = {(debt.move_id, debt.host) for debt in due if debt.details.get(debts.ERROR)}
     return any(
         debt.host not in away and debt.details.get(debts.AFTER) not in away and (debt.move_id, debt.host) not in in_vain

@@ -65,6 +65,10 @@ class DatabaseUnusable(DrovewayError):
     exit_code = 2
 
 
+class DatabaseAway(DatabaseUnusable):
+    """A database does not answer now."""
+
+
 _WRITES: Final = "droveway_writes"
 """What is noted at a connection whose transactions are to write."""
 
@@ -179,7 +183,8 @@ class Database:
             ) from None
         except sa.exc.DBAPIError as error:
             told = self._without_values(" ".join(str(error.orig).split()))
-            raise DatabaseUnusable(f"the database {name} does not answer: {told}; start it, or mend its URL") from None
+            away = DatabaseUnusable if absence(error) is None else DatabaseAway
+            raise away(f"the database {name} does not answer: {told}; start it, or mend its URL") from None
 
     def _options(self) -> str:
         names = ", ".join(sorted(sa.make_url(self._url).query))

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import getpass
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from droveway.cli.base import Lister, ShowOne, Subject
-from droveway.cli.view.columns import Joined, Short
+from droveway.cli.base import Command, Lister, ShowOne, Subject
+from droveway.cli.view.columns import Blank, Joined, Short
 
-LISTED: Final = ("name", "id", "disabled", "hosts", "servers")
+LISTED: Final = ("name", "id", "disabled", "down", "hosts", "servers")
 
 
 class List(Lister):
@@ -18,10 +19,16 @@ class List(Lister):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         """Rows by name."""
+        from droveway.persistence.journal import cells_down
         from droveway.persistence.nova import catalog
 
-        found = catalog.cells_of(self.site(parsed_args).api)
-        return LISTED, [(each.name, Short(each.id), each.disabled, each.hosts, each.servers) for each in found]
+        site = self.site(parsed_args)
+        with site.journal.read() as session:
+            down = cells_down.find(session)
+        return LISTED, [
+            (each.name, Short(each.id), each.disabled, Blank(down.get(each.name)), each.hosts, each.servers)
+            for each in catalog.cells_of(site.api)
+        ]
 
 
 class Show(ShowOne):
@@ -31,9 +38,52 @@ class Show(ShowOne):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         """Its facts."""
+        from droveway.persistence.journal import cells_down
         from droveway.persistence.nova import catalog
 
         site = self.site(parsed_args)
         cell = catalog.find_cell(site.api, parsed_args.cell)
-        names = [host.name for host in catalog.hosts(site.api, site.cell_databases) if host.cell == cell.name]
-        return self.dict2columns(dataclasses.asdict(cell) | {"host_names": Joined(names)})
+        with site.journal.read() as session:
+            down = cells_down.find(session).get(cell.name)
+        names = catalog.hosts_of(site.api, cell.name)
+        return self.dict2columns(dataclasses.asdict(cell) | {"down": Blank(down), "host_names": Joined(names)})
+
+
+class OfCell(Command):
+    """A command on one cell."""
+
+    subject = Subject("cell", "its name or id")
+
+
+class Down(OfCell):
+    """Declare a cell to be gone, its hosts and its database: no move waits for it."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """How that is known."""
+        parser = super().get_parser(prog_name)
+        parser.add_argument(
+            "--i-made-sure",
+            metavar="TEXT",
+            required=True,
+            help="how you know that its hosts and its database are off and stay off; kept with the cell",
+        )
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> int:
+        """Record it; `cell up` takes it back."""
+        from droveway.engines.operations import cells
+
+        site, who = self.site(parsed_args), getpass.getuser()
+        cells.declare_down(site, parsed_args.cell, reason=parsed_args.i_made_sure, who=who)
+        return 0
+
+
+class Up(OfCell):
+    """Let a cell take part again that was declared down: what its rows owe is done first, then what its hosts owe."""
+
+    def take_action(self, parsed_args: argparse.Namespace) -> int:
+        """Record it; refused while its database does not answer."""
+        from droveway.engines.operations import cells
+
+        cells.declare_up(self.site(parsed_args), parsed_args.cell)
+        return 0

@@ -59,6 +59,8 @@ class Show(ShowOne):
 
 def owed(debt: DebtView) -> str:
     """What is owed, in words."""
+    if debt.cell is not None:
+        return f"{debt.action} (rows of the server), for the move {debt.move[:SHORT]} of {debt.server_name}"
     undo = f"the undo of {debt.step}" if debt.is_undo else debt.step
     what = "the purge of what is kept of the source" if debt.is_kept else undo
     if debt.is_rename:
@@ -93,6 +95,9 @@ def _next(debt: DebtView) -> str:
         return f"nothing to do: {debt.void}"
     if debt.state == "written-off":
         return f"nothing to do while {debt.host} is off; if it comes back, droveway audit tells what lies there"
+    if debt.cell is not None:
+        first = "mend what the error names" if debt.error else f"start the database of cell {debt.cell}"
+        return f"{first}, and daemons do it by themselves; in a lab: droveway move resume"
     if debt.error:
         return (
             f"mend what the error names on {debt.host}; daemons try again within a minute, in a lab: "

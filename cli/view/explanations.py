@@ -57,6 +57,19 @@ EXPLANATIONS: Final[dict[str, Explanation]] = {
         _REFUSED,
         "List what there is: droveway server list, host list, flavor list, move list.",
     ),
+    "cell-away": Explanation(
+        "A step of a move between cells needed the database of a cell that did not answer.",
+        "Before the guest was to be stopped the next alternate was tried. From then until the copy was to be shown the "
+        "step waited for [conductor] step_deadline seconds, then the move was undone. Once the server's mapping was "
+        "switched it waited as long, then the move rests as needs-operator.",
+        "Start the database that the sentence names. If the move rests: droveway move retry MOVE. If it failed: ask "
+        "for it again.",
+    ),
+    "cell-owes": Explanation(
+        "The cell still owes the clean-up of an earlier move, or alternate, of the server: its database was away.",
+        _ALTERNATE,
+        "droveway debt list shows what is owed. It is paid by itself once the cell's database answers.",
+    ),
     "conflict": Explanation(
         "Somebody else changed the same row first: a compare-and-swap found other values than it expected.",
         "The change was not made. A command ended with 2; a step was undone or tried again.",

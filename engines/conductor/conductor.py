@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from droveway import deadlines
 from droveway.clients.zookeeper import Coordination
-from droveway.engines.conductor import fencing, incarnation, recorded, step_marks
+from droveway.engines.conductor import cells_away, fencing, incarnation, recorded, step_marks
 from droveway.engines.conductor.fencing import Quarantined
 from droveway.engines.conductor.history import History
 from droveway.engines.conductor.host_channel import Fence, HostChannel
@@ -29,9 +29,10 @@ from droveway.flows.steps import overtaken
 from droveway.flows.steps.records import homes
 from droveway.outages import Outage
 from droveway.persistence.database import absence, without_sql
-from droveway.persistence.journal import attempts, debts, freezes, kinds, moves
+from droveway.persistence.journal import attempts, cell_waits, cells_down, debts, freezes, kinds, moves
 from droveway.persistence.journal.states import BEGUN, ENDED, State
 from droveway.persistence.journal.tables import Move, MoveFlow
+from droveway.persistence.nova.cells import Cells
 from droveway.persistence.restored import Restored
 from droveway.printable import printable
 from droveway.wire import codec
@@ -140,7 +141,7 @@ class MoveConductor(JobConductor):
             # Whoever sleeps between its claim and its fences may raise them when the flow has long ended elsewhere.
             with self._resources.journal.read() as session:
                 move = moves.get(session, posting.move)
-            self._drop_fences(move, epoch)
+            self._drop_fences(move, epoch, posting.flow)
             return False
         except Exception:
             # Noticed and given back: no unclean end, which would count towards quarantine.
@@ -190,7 +191,7 @@ class MoveConductor(JobConductor):
             epoch = fencing.claim(journal, move.id, self.name, quarantine_after=sys.maxsize)
             # Raised first: a fence of any older epoch goes with it, and its conductor with the fence.
             self._raise_fences(move, epoch)
-            self._drop_fences(move, epoch)
+            self._drop_fences(move, epoch, posting.flow)
             followed = homes.commanded_hosts(self._resources.cells, move) if kinds.of(posting.kind).deletes else ()
             HostChannel(self._coordination).remove_flow_nodes({*hosts, *followed}, ended)
             self._write_tombstone(move, epoch)
@@ -217,8 +218,11 @@ class MoveConductor(JobConductor):
             self._write_tombstone(move, epoch)
             fencing.release(journal, posting.move, epoch)
             return True
-        self._raise_fences(move, epoch)
-        run = self._make_run(posting, graph, move, epoch, channel, fence)
+        unfenced = self._raise_fences(move, epoch)
+        cells = self._resources.cells
+        if unfenced:
+            cells = cells.of_claim(move.server, epoch, unfenced, self._down(move))
+        run = self._make_run(posting, graph, move, epoch, channel, fence, cells)
         history = _history(graph, posting, epoch, home)
         backend = FlowBackend(journal, history, on_stored=lambda step, direction: run.probe(step, direction, "stored"))
         run.bind(backend, history)
@@ -277,7 +281,7 @@ class MoveConductor(JobConductor):
         if ended:
             run.probe(END_OF_FLOW, "execute", "before")
             run.remove_flow_nodes()
-            self._drop_fences(move, epoch)
+            self._drop_fences(move, epoch, posting.flow)
             self._write_tombstone(move, epoch)
         fencing.release(self._resources.journal, move.id, epoch)
         rests = move.state if ended or move.state == State.NEEDS_OPERATOR else f"left at step {move.step}"
@@ -293,7 +297,14 @@ class MoveConductor(JobConductor):
             fencing.write_tombstone(self._coordination, move.id, epoch)
 
     def _make_run(
-        self, posting: Posting, graph: Graph, move: Move, epoch: int, channel: HostChannel, fence: Fence
+        self,
+        posting: Posting,
+        graph: Graph,
+        move: Move,
+        epoch: int,
+        channel: HostChannel,
+        fence: Fence,
+        cells: Cells,
     ) -> MoveRun:
         return MoveRun(
             self._resources,
@@ -307,32 +318,64 @@ class MoveConductor(JobConductor):
             fence=fence,
             mark=step_marks.StepMark(self._coordination, self._resources.journal, move.id),
             mirror=recorded.RecordMirror(self._records, self._resources.journal),
+            cells=cells,
         )
 
-    def _raise_fences(self, move: Move, epoch: int) -> None:
+    def _raise_fences(self, move: Move, epoch: int) -> set[str]:
+        """Raise the fence in each cell of the move that answers; the others, which the run fences when they do.
+
+        Raises what the driver does where none answers: then nothing of the move can go on.
+        """
+        cells = _cells(move)
+        unfenced = self._down(move)
         with deadlines.running("raise_fences", self._resources.options.step_deadline):
-            for cell in _cells(move):
+            for cell in [each for each in cells if each not in unfenced]:
                 try:
                     self._resources.cells.raise_fence(cell, move.server, epoch)
                 except Exception as error:
-                    if absence(error) is not None:
-                        self._note_wait(move, epoch, f"the database of cell {cell}, which does not answer")
-                    raise
-        if move.waits_for is not None:
+                    if absence(error) is None:
+                        raise
+                    unfenced.add(cell)
+                    if unfenced == {*cells}:
+                        self._note_wait(move, epoch, cell)
+                        raise
+        if move.waits_for is not None and not unfenced:
             self._note_wait(move, epoch, None)
+        return unfenced
 
-    def _note_wait(self, move: Move, epoch: int, why: str | None) -> None:
-        """Say what a flow that has begun waits for: meanwhile the keeper gives its room to others."""
+    def _down(self, move: Move) -> set[str]:
+        """Name the cell of a move between cells that a person declared down; with both down nothing can be done."""
+        cells = {*_cells(move)}
+        if len(cells) == 1:
+            return set()
+        with self._resources.journal.reading() as connection:
+            down = cells & cells_down.find(connection).keys()
+        return set() if down == cells else down
+
+    def _note_wait(self, move: Move, epoch: int, cell: str | None) -> None:
+        """Say for which cell a flow that has begun waits: meanwhile the keeper gives its room to others."""
         with self._resources.journal.write() as session:
             fencing.check(session, move.id, epoch)
             row = moves.get(session, move.id, lock=True)
-            if State(row.state) in BEGUN:
-                row.waits_for = why
+            if cell is not None:
+                cell_waits.note(session, row, cell)
+            elif State(row.state) in BEGUN:
+                cell_waits.end(row)
 
-    def _drop_fences(self, move: Move, epoch: int) -> None:
+    def _drop_fences(self, move: Move, epoch: int, flow: str) -> None:
+        """Let nobody write any more in the cells of the move; one of two that is away owes that."""
+        cells, down, used = _cells(move), self._down(move), self._resources.cells
+        if down:
+            used = used.of_claim(move.server, epoch, (), down)
         with deadlines.running("drop_fences", self._resources.options.step_deadline):
-            for cell in _cells(move):
-                self._resources.cells.drop_fence(cell, move.server, epoch)
+            for cell in cells:
+                try:
+                    used.drop_fence(cell, move.server, epoch)
+                except Exception as error:
+                    if absence(error) is None or len(cells) == 1:
+                        raise
+                    with fencing.writing(self._resources.journal, move.id, epoch) as session:
+                        cells_away.owe(session, move.id, cell, debts.DROP_FENCE, flow, END_OF_FLOW, 0, "execute")
 
 
 class Conductor:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -159,6 +159,14 @@ def check(transaction: Executor, move_id: str, epoch: int) -> Standing:
     if row is None or row.epoch != epoch:
         raise _fenced(move_id, epoch)
     return Standing(row.state, row.attempt, row.source_host, row.dest_host)
+
+
+@contextlib.contextmanager
+def writing(journal: Database, move_id: str, epoch: int) -> Iterator[orm.Session]:
+    """A transaction of the journal that holds the claim, as `check` does."""
+    with journal.write() as session:
+        check(session, move_id, epoch)
+        yield session
 
 
 def update_claimed(transaction: Executor, move_id: str, epoch: int, columns: Mapping[str, Any]) -> Standing:

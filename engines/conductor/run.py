@@ -15,7 +15,7 @@ import msgspec
 import sqlalchemy as sa
 from sqlalchemy import orm
 
-from droveway.engines.conductor import eligibility, fencing
+from droveway.engines.conductor import cells_away, eligibility, fencing
 from droveway.engines.conductor.history import History
 from droveway.engines.conductor.host_channel import Fence, HostChannel
 from droveway.engines.conductor.owed import Owed
@@ -26,11 +26,11 @@ from droveway.engines.conductor.taskflow.backend import FlowBackend
 from droveway.errors import Cancelled, CoordinationLost, Fenced, Parked, StepError
 from droveway.flows import evacuation, older_rows
 from droveway.flows.other_graph import across
-from droveway.flows.run import MoveOptions, OtherGraph
+from droveway.flows.run import Ends, MoveOptions, OtherGraph
 from droveway.flows.steps import attached, overtaken
 from droveway.flows.steps.records import homes, leaving
-from droveway.persistence.database import Database
-from droveway.persistence.journal import attempts, daemons, debts, freezes, kinds, moves, requests
+from droveway.persistence.database import Database, absence
+from droveway.persistence.journal import attempts, cells_down, daemons, debts, freezes, kinds, moves, requests
 from droveway.persistence.journal.states import State
 from droveway.persistence.journal.step_runs import StepRun
 from droveway.persistence.journal.tables import Move, MoveAttempt
@@ -118,6 +118,7 @@ class MoveRun:
         fence: Fence,
         mark: StepMark,
         mirror: RecordMirror,
+        cells: Cells,
     ) -> None:
         self.move_id = move.id
         self.server = move.server
@@ -128,7 +129,7 @@ class MoveRun:
         self.epoch = epoch
         self.journal = resources.journal
         self.api = resources.api
-        self.cells = resources.cells
+        self.cells = cells
         self.cloud = resources.cloud
         self.options = resources.options
         self._probe = resources.probe
@@ -408,6 +409,12 @@ class MoveRun:
             seconds = moves.get(session, self.move_id).keep_seconds
             debts.keep(session, move_id=self.move_id, host=host, seconds=seconds, details=msgspec.to_builtins(owed))
 
+    def owing_cells(self) -> Mapping[str, str]:
+        """The reason against each cell that owes what a move of the server left there."""
+        with self.journal.read() as session:
+            down = {cell: f"it is {why}" for cell, why in cells_down.find(session).items()}
+            return debts.owing_cells(session, self.server) | down
+
     def owes(self, host: str) -> bool:
         """Whether the host owes an undo of this move already and is still away."""
         with self.journal.read() as session:
@@ -488,8 +495,13 @@ class MoveRun:
         self.history.return_host = "" if self._returning is None else self._returning.host
 
     def _is_declared_down(self, host: str) -> bool:
-        there = host == self.row.dest_host and self.row.dest_cell
-        return self.cells.is_declared_down(there or self.row.source_cell, host)
+        cell = (host == self.row.dest_host and self.row.dest_cell) or self.row.source_cell
+        try:
+            return self.cells.is_declared_down(cell, host)
+        except Exception as error:
+            if absence(error) is None or not kinds.of(self.kind).crosses_cells:
+                raise
+            return False  # a cell that is away has nobody's word on its hosts
 
     def _note(self, step: str, direction: Direction) -> None:
         """Mark the run of the step that comes, before anything of it acts; raises Parked in a journal that lost any.
@@ -572,6 +584,10 @@ class MoveRun:
     def _leave_when_stopped(self) -> None:
         if self._stop.wanted():
             self._detach("the conductor stops")
+
+    def heed_outage(self, step: str, direction: Direction) -> Ends | None:
+        """How a step ends that lost a database; None where it is to be entered again."""
+        return cells_away.heed(self, self.graph, step, direction, self.history.sequence(step, direction))
 
     def leave(self, why: str) -> NoReturn:
         """Leave the step without a result, for the next claim to enter again; raises Parked."""

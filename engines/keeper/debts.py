@@ -23,6 +23,7 @@ from droveway.engines.conductor.host_channel import Fence, HostChannel, Overdue,
 from droveway.engines.conductor.loop_guard import one_round
 from droveway.engines.conductor.owed import Owed
 from droveway.engines.keeper import returning
+from droveway.engines.keeper.cell_debts import CellDebts
 from droveway.engines.keeper.returning import FindHome
 from droveway.errors import Fenced
 from droveway.flows.before import Before, before, shows_disks
@@ -80,11 +81,12 @@ class Collector:
         level: int | None = None,
         steady: Steady | None = None,
         find_home: FindHome | None = None,
+        cells: CellDebts | None = None,
     ) -> None:
         """``every``: seconds between two looks; ``level`` of what may be spoken to workers, None: all.
 
         ``steady`` knows how far the journal's clock is to be believed where a date has come; ``find_home`` where a
-        server lives by its rows, None where there are no cells to ask.
+        server lives by its rows, and ``cells`` pays what they owe; None where there are no cells to ask.
         """
         self._coordination = coordination
         self._channel = HostChannel(coordination)
@@ -93,6 +95,7 @@ class Collector:
         self._level = level or LEVEL
         self._steady = steady or Steady()
         self._find_home = find_home
+        self._cells = cells
         self._wakeup = threading.Event()
         self._tried: dict[int, float] = {}
         self._thread = threading.Thread(target=self._run, name="debts", daemon=True)
@@ -114,23 +117,47 @@ class Collector:
             now = database_time(session)
             self._steady.observe(now, asked)
             due = [debt for debt in debts.collectable(session) if self._is_due(debt, now)]
+        rows = [debt for debt in due if debt.cell is not None]
+        due = [debt for debt in due if debt.cell is None]
         # Whatever the host owes for the same move rests on what could not be settled.
         waits = {(debt.move_id, debt.host) for debt in due if time.monotonic() < self._tried.get(debt.id, 0.0)}
         wanted = [
             debt for debt in due if (debt.move_id, debt.host) not in waits and SINCE.get(debt.action, 1) <= self._level
         ]
-        if not wanted:
+        payable = self._payable(rows)
+        if not wanted and not payable:
             return
         if not self._coordination.create(COLLECTS, b"", ephemeral=True):
             return
         try:
+            for move, owed in payable:
+                # Rows first: what hosts owe is compared with them.
+                if self._cells is not None and not self._wakeup.is_set():
+                    self._pay_rows(self._cells, move, owed)
             up = self._channel.workers()
-            for (move, host), owed in itertools.groupby(wanted, key=lambda debt: (debt.move_id, debt.host)):
-                able = [debt for debt in owed if not (after := debt.details.get(debts.AFTER)) or after in up]
+            for (move, host), owes in itertools.groupby(wanted, key=lambda debt: (debt.move_id, debt.host)):
+                able = [debt for debt in owes if not (after := debt.details.get(debts.AFTER)) or after in up]
                 if able and host in up and not self._wakeup.is_set() and not self._is_frozen(move):
                     self._collect_from(move, up[host], able)
         finally:
             self._coordination.delete(COLLECTS)
+
+    def _payable(self, rows: list[Debt]) -> list[tuple[str, list[Debt]]]:
+        now = time.monotonic()
+        tried = {debt.move_id for debt in rows if now < self._tried.get(debt.id, 0.0)}
+        wanted = [debt for debt in rows if debt.move_id not in tried and not self._is_frozen(debt.move_id)]
+        wanted.sort(key=lambda debt: (debt.move_id, debt.id))
+        return self._cells.due(wanted) if self._cells is not None and wanted else []
+
+    def _pay_rows(self, cells: CellDebts, move_id: str, owed: list[Debt]) -> None:
+        epoch = fencing.claim(self._journal, move_id, COLLECTOR, quarantine_after=sys.maxsize)
+        incarnation.raise_mark(self._coordination, incarnation.require(self._coordination, self._journal), epoch)
+        why = cells.pay(owed, epoch)
+        if why is not None:
+            self._tried |= {debt.id: time.monotonic() + TRY_AGAIN for debt in owed}
+            LOG.warning("What cell %s owes for move %s could not be paid: %s", owed[0].cell, move_id[:SHORT], why)
+        self._write_tombstone(move_id, epoch)
+        fencing.release(self._journal, move_id, epoch)
 
     def _run(self) -> None:
         outage = Outage(LOG, "The collector of debts waits for a server")

@@ -24,6 +24,7 @@ from droveway.engines.conductor.loop_guard import one_round
 from droveway.engines.conductor.taskflow.board import MoveBoard, Posting, posting_of
 from droveway.engines.keeper import policies, queue
 from droveway.engines.keeper.admission import Admission, Limits, Place, Racks, places
+from droveway.engines.keeper.cell_debts import CellDebts
 from droveway.engines.keeper.debts import Collector
 from droveway.engines.keeper.election import Election
 from droveway.engines.keeper.health import HealthChecks, Standard
@@ -209,6 +210,7 @@ class Keeper:
         standard: Standard | None = None,
         level: int | None = None,
         find_home: FindHome | None = None,
+        cells: CellDebts | None = None,
         declared: Callable[[], frozenset[str]] = frozenset,
     ) -> None:
         """``flow_of`` is what a new flow of a kind begins with; ``standard``: what makes a guest healthy.
@@ -246,7 +248,7 @@ class Keeper:
         self._thread = threading.Thread(target=self._run, name="keeper", daemon=True)
         self._election = Election(coordination)
         self._debts = Collector(
-            coordination, journal, every=every, level=level, steady=self._steady, find_home=find_home
+            coordination, journal, every=every, level=level, steady=self._steady, find_home=find_home, cells=cells
         )
         self._declared = declared
         self._outcomes = Outcomes(journal, nova or Nova(), flow_of, leads=lambda: self._led, wake=self.wake)

@@ -204,7 +204,7 @@ class Outcomes:
                     self._wake()
                 outage.over()
 
-    def _found(self, cell: str, rows: Sequence[sa.Row[Any]]) -> dict[str, str]:
+    def _found(self, cell: str, rows: Sequence[Any]) -> dict[str, str]:
         """What is to be filed, by move: confirm or revert for an end that the rows show, delete for no server."""
         waiting = {str(row.id): str(row.server) for row in rows}
         with self._nova.cells[cell].read() as session:
@@ -219,7 +219,7 @@ class Outcomes:
                 ends |= self._gone_back(row)
         return ends | {move: DELETE for move, server in waiting.items() if server in gone}
 
-    def _gone_back(self, row: sa.Row[Any]) -> dict[str, str]:
+    def _gone_back(self, row: Any) -> dict[str, str]:
         """The end that the source's cell shows, where the rows of the other one went with a revert."""
         with self._nova.cells[row.source_cell].read() as session:
             if session.scalar(_SHOWN, {"server": row.server}) is None:

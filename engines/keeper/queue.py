@@ -10,7 +10,7 @@ from oslo_config import cfg
 
 from droveway.engines.keeper.admission import Admission, Kind, Limits, Racks, places
 from droveway.persistence.database import Database
-from droveway.persistence.journal import daemons, kinds, open_flows
+from droveway.persistence.journal import cell_waits, daemons, kinds, open_flows
 from droveway.persistence.journal.daemons import Runnable
 from droveway.persistence.journal.states import BEGUN, State
 from droveway.persistence.nova import catalog
@@ -82,7 +82,7 @@ def waits(row: sa.Row[Any]) -> bool:
 def away(rows: Iterable[sa.Row[Any]], can_run: Callable[[sa.Row[Any]], bool]) -> frozenset[str]:
     """The cells whose databases are away: flows that are tried again and again wait for them."""
     tried = (row for row in rows if waits(row) and not row.hold and not row.frozen and can_run(row))
-    return frozenset(row.source_cell for row in tried)
+    return frozenset(cell_waits.named(row.waits_for) or row.source_cell for row in tried)
 
 
 def nobody_runs(row: sa.Row[Any]) -> str:

@@ -9,12 +9,13 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy import orm
 
 from droveway.engines.site.site import Parts, Site
 from droveway.errors import NotFound
 from droveway.flows.before import before
 from droveway.persistence.database import Database
-from droveway.persistence.journal import kinds, moves
+from droveway.persistence.journal import cells_down, debts, kinds, moves
 from droveway.persistence.journal.tables import Move
 from droveway.persistence.nova import catalog, copies, objects, quotas, server_features, servers
 from droveway.persistence.nova.cell import InstanceExtra
@@ -85,7 +86,9 @@ def _standing(site: Site, server: catalog.Server, answering: Mapping[str, Databa
     for name in found.keys() & answering.keys():
         with answering[name].read() as session:
             found[name] = copies.standing(session, server.id)
-    return found
+    with site.journal.read() as session:
+        owing = debts.owing_cells(session, server.id) | _down(session)
+    return found | {name: why for name, why in owing.items() if name in found}
 
 
 def of_shelve(site: Site, name: str, *, discard_ephemeral: bool) -> Facts:
@@ -114,8 +117,9 @@ def of_unshelve(site: Site, name: str, *, host: str | None, to_cell: str | None)
 
 def of_end(site: Parts, move: Move) -> EndFacts:
     """The facts of a confirm or revert of a move that waits for it."""
-    server = catalog.find_server(site.api, site.cell_databases, move.server)
-    with site.cell_databases[server.cell].read() as session:
+    answering = catalog.answering(site.known_cells)
+    server = catalog.find_server(site.api, answering, move.server)
+    with answering[server.cell].read() as session:
         migration = servers.migration(session, move.id)
     kept = _flavors(site, server)
     away, destination = site.away(), move.dest_host or move.source_host
@@ -134,13 +138,13 @@ def of_end(site: Parts, move: Move) -> EndFacts:
         destination_gone=is_gone(site, destination, away),
         old=kept.get("old", kept["cur"]),
         current=kept["cur"],
-        quota_usages=_quota_usages(site, server, site.cell_databases),
+        quota_usages=_quota_usages(site, server, answering),
     )
 
 
 def is_gone(site: Parts, host: str, away: Collection[str]) -> bool:
     """Whether a person declared the host down, and its worker is among those that are ``away``."""
-    return host in away and catalog.find_host(site.api, site.cell_databases, host).forced_down
+    return host in away and _is_declared_down(site, host)
 
 
 def _why_not_elsewhere(site: Parts, move: Move, away: Collection[str]) -> str | None:
@@ -151,7 +155,7 @@ def _why_not_elsewhere(site: Parts, move: Move, away: Collection[str]) -> str | 
     """
     if not kinds.of(move.kind).crosses_cells:
         return "a revert within a cell needs its source"
-    known = catalog.hosts(site.api, site.cell_databases)
+    known = catalog.hosts(site.api, catalog.answering(site.known_cells))
     others = {host.name for host in known if host.cell == move.source_cell} - {move.source_host} - set(away)
     if not others:
         return f"no other host of cell {move.source_cell} is up"
@@ -162,6 +166,18 @@ def _why_not_elsewhere(site: Parts, move: Move, away: Collection[str]) -> str | 
     if any(site.shares_storage(move.source_host, host) is not False for host in others):
         return None
     return "it was moved without --keep-image, so that its disks are on the source alone"
+
+
+def _is_declared_down(site: Parts, host: str) -> bool:
+    with site.journal.read() as session:
+        gone = cells_down.find(session)
+    if any(host in catalog.hosts_of(site.api, cell) for cell in gone):
+        return True
+    return catalog.find_host(site.api, site.known_cells, host).forced_down
+
+
+def _down(session: orm.Session) -> dict[str, str]:
+    return {cell: f"it is {why}" for cell, why in cells_down.find(session).items()}
 
 
 def _quota_usages(site: Parts, server: catalog.Server, cells: Mapping[str, Database]) -> tuple[quotas.QuotaUsage, ...]:

@@ -17,7 +17,7 @@ from droveway.engines.site.site import Parts, Site
 from droveway.errors import DrovewayError, NotFound, Refused
 from droveway.flows import registry
 from droveway.persistence.database import absence, database_time
-from droveway.persistence.journal import kinds, moves, requests
+from droveway.persistence.journal import cells_down, kinds, moves, requests
 from droveway.persistence.journal.policies import HEALTHY, MANUAL
 from droveway.persistence.journal.states import ENDED, State
 from droveway.persistence.journal.tables import Move
@@ -176,7 +176,8 @@ def require_end(site: Parts, move: Move, kind: str) -> bool:
     """
     if move.state != State.VERIFYING:
         return False
-    begun = outcomes.begun_before(site.journal, site.cell_databases, move)
+    _require_cells(site, move, kind)
+    begun = outcomes.begun_before(site.journal, site.known_cells, move)
     if begun == kind:
         return True
     if begun is not None:
@@ -192,6 +193,27 @@ def require_end(site: Parts, move: Move, kind: str) -> bool:
         if read_move(site, move.id).state == State.VERIFYING:
             raise
     return False
+
+
+def _require_cells(site: Parts, move: Move, kind: str) -> None:
+    """Raise Refused while a cell of a move between cells is away that the end needs, and nobody declared it down."""
+    cells = {move.source_cell, move.dest_cell or move.source_cell}
+    if len(cells) == 1:
+        return
+    with site.journal.read() as session:
+        down = cells_down.find(session)
+    for cell in site.cells.away(sorted(cells)):
+        if cell not in down:
+            raise Refused(
+                f"a {kind} of move {move.id[:SHORT]} needs cell {cell}, whose database does not answer: start it, or, "
+                f'if it is gone for good, droveway cell down {cell} --i-made-sure "how you know"'
+            )
+    for cell in sorted(cells & down.keys()):
+        if kind == preconditions.REVERT or cell == move.dest_cell:
+            raise Refused(
+                f"a {kind} of move {move.id[:SHORT]} needs cell {cell}, which is {down[cell]}: bring it back and say "
+                f"droveway cell up {cell}"
+            )
 
 
 def barred(site: Parts, move: Move) -> dict[str, str]:

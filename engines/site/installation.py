@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final
 
 import sqlalchemy as sa
@@ -16,12 +17,14 @@ from droveway.clients.configured import Services
 from droveway.clients.placement import SAME_HOST_TRAIT
 from droveway.conf.services import GROUPS
 from droveway.errors import Refused
-from droveway.persistence.database import Database, database_time
+from droveway.persistence.database import Database, DatabaseAway, database_time
 from droveway.persistence.journal import daemons, migrate
 from droveway.persistence.nova import catalog
 from droveway.persistence.nova.api import CellMapping
 from droveway.persistence.nova.cell_urls import cell_url
 from droveway.persistence.nova.cells import Cells
+
+LOG = logging.getLogger(__name__)
 
 CELL0: Final = "00000000-0000-0000-0000-000000000000"
 """The uuid of Nova's cell for servers that never got a host: nothing is ever moved there."""
@@ -71,8 +74,8 @@ class Installation:
 
     @functools.cached_property
     def cells(self) -> Cells:
-        """Access to the cell databases behind the fence."""
-        return Cells(self.cell_databases)
+        """Access to the cell databases behind the fence, those that do not answer now among them."""
+        return Cells(self.known_cells)
 
     @functools.cached_property
     def cloud(self) -> Cloud:
@@ -92,13 +95,19 @@ class Installation:
     def require_away(self, host: str) -> None:
         """Raise `droveway.errors.Refused` while the host's worker may be up, NotFound for an unknown host."""
         catalog.find_host(self.api, self.cell_databases, host)
+        self.require_all_away([host])
+
+    def require_all_away(self, hosts: Collection[str]) -> None:
+        """Raise `droveway.errors.Refused` while the worker of one of these hosts may be up."""
         with self.journal.read() as session:
             known = daemons.known_workers(session)
         if not known.current:
             raise Refused(
-                f"no conductor is up, so nobody knows whether the worker of host {host} is: start a conductor first"
+                f"no conductor is up, so nobody knows whether the worker of host {', '.join(hosts)} is: start a "
+                "conductor first"
             )
-        if not known.away([host]):
+        if up := sorted({*hosts} - known.away(hosts)):
+            host = up[0]
             raise Refused(
                 f"the worker of host {host} is registered, so the host is not off: stop the worker, or wait until the "
                 f"session of one that died has ended (droveway worker show {host})"
@@ -136,8 +145,24 @@ class Installation:
         """Open every part; raises `droveway.errors.DrovewayError` naming the first that cannot be used."""
         for name in ("journal", "api", "cells", "cloud"):
             getattr(self, name)
+        self._require_cells()
         with self.journal.read() as session:
             clocks.require(database_time(session), "the database of [journal]")
+
+    def _require_cells(self) -> None:
+        """Raise DatabaseUnusable where a cell's database cannot be used, or none of them answers.
+
+        Moves of the cells that answer do not wait for one that is away.
+        """
+        away: list[DatabaseAway] = []
+        for name, database in self.known_cells.items():
+            try:
+                database.require(f"of cell {name}")
+            except DatabaseAway as error:
+                LOG.warning("Moves of cell %s wait: %s", name, error)
+                away.append(error)
+        if away and len(away) == len(self.known_cells):
+            raise away[0]
 
     def require_services(self) -> None:
         """Raise `droveway.errors.Refused` naming the first service that gives no answer to what a move asks of it."""

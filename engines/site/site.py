@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -56,6 +56,9 @@ class Parts(Protocol):
 
     def require_away(self, host: str) -> None:
         """Raise `droveway.errors.Refused` while the host's worker may be up, NotFound for an unknown host."""
+
+    def require_all_away(self, hosts: Collection[str]) -> None:
+        """Raise `droveway.errors.Refused` while the worker of one of these hosts may be up."""
 
     def is_run(self) -> bool:
         """Whether anybody carries moves on now, as far as can be told."""

@@ -18,6 +18,7 @@ from droveway.flows import evacuation
 from droveway.flows.before import Before, before
 from droveway.flows.run import Context, Run
 from droveway.persistence.compare_and_swap import OneOf, compare_and_swap
+from droveway.persistence.database import absence
 from droveway.persistence.journal import kinds, moves
 from droveway.persistence.journal.tables import Move
 from droveway.persistence.nova import actions, evacuations, faults, objects, servers, swap_devices, usage
@@ -116,20 +117,43 @@ def reserved_on(ctx: Context, *hosts: str) -> dict[str, usage.Usage]:
         named = {move.source_host, move.dest_host, *hosts}
         named.update(*connection.execute(_MIGRATION_HOSTS, {"move": move.id}))
     wanted = {host for host in named if host} - known.keys()
-    nodes = _nodes(run, wanted) if wanted else {}
+    nodes, outage = _nodes(run, wanted) if wanted else ({}, None)
     for host in wanted:
         node = nodes.get(host)
-        known[host] = usage.reserved_of(run.cloud.placement.provider_inventories(node)) if node else usage.NOTHING
-    return known
+        if node is not None:
+            known[host] = usage.reserved_of(run.cloud.placement.provider_inventories(node))
+        elif outage is None:
+            known[host] = usage.NOTHING
+    return known if outage is None else _Lacking(known, outage)
 
 
-def _nodes(run: Run, hosts: set[str]) -> dict[str, str]:
-    """Find the uuids of the hosts' compute nodes, in either cell of the move."""
+class _Lacking(dict[str, usage.Usage]):
+    """What hosts keep for themselves while one of the cells is away, whose hosts nobody may count meanwhile."""
+
+    def __init__(self, known: dict[str, usage.Usage], outage: Exception) -> None:
+        super().__init__(known)
+        self._outage = outage
+
+    def get(self, host: str, default: Any = None) -> Any:
+        """Raise the cell's outage for a host that is not known."""
+        if host not in self:
+            raise self._outage
+        return super().get(host, default)
+
+
+def _nodes(run: Run, hosts: set[str]) -> tuple[dict[str, str], Exception | None]:
+    """Find the uuids of the hosts' compute nodes, in either cell of the move; and why one of the cells has none."""
     found: dict[str, str] = {}
+    outage: Exception | None = None
     for cell in {run.row.source_cell, run.row.dest_cell or run.row.source_cell}:
-        with run.cells.database(cell).read() as session:
-            found |= {each.host: each.uuid for each in session.execute(_NODE_IDS, {"hosts": list(hosts)})}
-    return found
+        try:
+            with run.cells.database(cell).read() as session:
+                found |= {each.host: each.uuid for each in session.execute(_NODE_IDS, {"hosts": list(hosts)})}
+        except Exception as error:
+            if absence(error) is None:
+                raise
+            outage = error
+    return found, outage
 
 
 def task(rows: Rows, old: str | OneOf | None, new: str | None) -> tuple[str | OneOf | None, str | None]:

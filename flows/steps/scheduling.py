@@ -147,7 +147,8 @@ def _cells(ctx: Context, others: OtherGraph | None) -> dict[str, str]:
     if not crosses and others is not None:
         bound = others.lacking or bound
     named = [ctx.move.dest_cell] if ctx.move.dest_cell else [name for name in cells.names() if name != source]
-    away = {name: bound or _standing(ctx, name) for name in named}
+    owing = ctx.run.owing_cells()
+    away = {name: bound or owing.get(name) or _standing(ctx, name) for name in named}
     return found | away if others is not None else away
 
 

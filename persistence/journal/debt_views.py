@@ -28,6 +28,9 @@ class DebtView:
 
     id: int
     host: str
+    """The host that owes it, or the cell."""
+    cell: str | None
+    """The cell whose rows are owed; None where a host owes it."""
     state: str
     """owed, settled, written-off or void."""
     move: str
@@ -91,7 +94,8 @@ def _view(row: Any) -> DebtView:
     ended = FORGOTTEN if forgotten else VOIDED if row.details.get(VOID) else SETTLED
     return DebtView(
         id=row.id,
-        host=row.host,
+        host=row.cell or row.host,
+        cell=row.cell,
         state=OWED if row.settled_at is None else ended,
         move=row.move_id,
         server=row.server,

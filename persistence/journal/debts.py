@@ -13,6 +13,7 @@ from sqlalchemy import orm
 
 from droveway.persistence.database import database_time
 from droveway.persistence.journal.tables import COLLECTOR, Claim, Debt, Move
+from droveway.printable import SHORT
 
 ERROR = "error"
 """The key of a debt's details under which the last failure to settle it stands."""
@@ -32,6 +33,12 @@ PURGE: Final = "purge_kept"
 RENAME: Final = "rename_copy"
 """The action of a debt whose host gives a copy that it keeps a name of its own."""
 
+HIDE: Final = "hide"
+REMOVE: Final = "remove"
+CLOSE_EVENTS: Final = "close events"
+DROP_FENCE: Final = "drop fence"
+"""What a cell owes that was away: of a server's copy there, of its events, and of the fence of a flow that ended."""
+
 DUE: Final = sa.and_(Debt.settled_at.is_(None), sa.or_(Debt.not_before.is_(None), Debt.not_before <= sa.func.utc_now()))
 """What a debt is that may be settled now."""
 
@@ -42,7 +49,20 @@ _OUTSTANDING: Final = (
     .limit(1)
 )
 _OUTSTANDING_OF_HOST: Final = _OUTSTANDING.where(Debt.host == sa.bindparam("host"))
-_OWING: Final = sa.select(Debt.host).where(Debt.settled_at.is_(None), Debt.not_before.is_(None)).distinct()
+_OWING: Final = (
+    sa.select(Debt.host).where(Debt.settled_at.is_(None), Debt.not_before.is_(None), Debt.cell.is_(None)).distinct()
+)
+_OWING_CELLS: Final = (
+    sa.select(Debt.cell, Debt.id, Debt.move_id)
+    .join(Move, Move.id == Debt.move_id)
+    .where(
+        Move.server == sa.bindparam("server"),
+        Debt.cell.is_not(None),
+        Debt.settled_at.is_(None),
+        Debt.action.in_((HIDE, REMOVE)),
+    )
+    .order_by(Debt.id.desc())
+)
 _KEPT: Final = sa.select(Debt).where(
     Debt.move_id == sa.bindparam("move"), Debt.action == PURGE, Debt.settled_at.is_(None)
 )
@@ -76,6 +96,32 @@ def owe(
         made = Debt(host=host, move_id=move_id, action=action, details=details, created_at=now)
         made.not_before = now if waits else None
         session.add(made)
+
+
+def owe_rows(session: orm.Session, *, move_id: str, cell: str, action: str, details: dict[str, Any]) -> None:
+    """Record that the cell still has to have this done to its rows; repeated: the same."""
+    known = session.scalars(
+        sa.select(Debt).where(
+            Debt.move_id == move_id, Debt.cell == cell, Debt.action == action, Debt.settled_at.is_(None)
+        )
+    )
+    if not any(debt.details == details for debt in known):
+        now = database_time(session)
+        session.add(Debt(host="", cell=cell, move_id=move_id, action=action, details=details, created_at=now))
+
+
+def settle(session: orm.Session, number: int) -> None:
+    """What was owed is done."""
+    session.get_one(Debt, number).settled_at = database_time(session)
+
+
+def owing_cells(session: orm.Session, server: str) -> dict[str, str]:
+    """Why no move of the server enters each cell that owes something of it: what is owed is paid first."""
+    found = session.execute(_OWING_CELLS, {"server": server})
+    return {
+        row.cell: f"it still owes the clean-up of move {row.move_id[:SHORT]}: droveway debt show {row.id}"
+        for row in found
+    }
 
 
 def void(session: orm.Session, *, move_id: str, host: str, flow: str, step: str) -> bool:

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from droveway.persistence.database import Database, DatabaseUnusable, file_of
 
-HEAD: Final = "0008"
+HEAD: Final = "0009"
 """The revision of this version's schema."""
 
 

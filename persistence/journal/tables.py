@@ -68,6 +68,8 @@ class Move(JournalBase):
     """When that was asked for, by the database's clock."""
     waits_for: orm.Mapped[str | None] = orm.mapped_column(sa.Text)
     """What the confirm policy waits for, and how to mend it; NULL when it waits for nothing but time."""
+    waits_since: orm.Mapped[dt.datetime | None] = orm.mapped_column(Moment)
+    """Since when a flow that has begun waits for a cell, by the database's clock; heeded beside `waits_for` alone."""
     reason: orm.Mapped[str | None] = orm.mapped_column(sa.Text)
     """Why it was asked for."""
     asked_by: orm.Mapped[str] = orm.mapped_column(sa.String(255), default="")
@@ -215,6 +217,9 @@ class Debt(JournalBase):
         sa.BigInteger().with_variant(sa.Integer, "sqlite"), primary_key=True, autoincrement=True
     )
     host: orm.Mapped[str] = orm.mapped_column(sa.String(255), index=True)
+    """Empty where a cell owes it."""
+    cell: orm.Mapped[str | None] = orm.mapped_column(sa.String(255), index=True)
+    """The cell whose rows are owed; NULL where a host owes it."""
     move_id: orm.Mapped[str] = orm.mapped_column(sa.ForeignKey("moves.id"), index=True)
     action: orm.Mapped[str] = orm.mapped_column(sa.String(64))
     details: orm.Mapped[dict[str, Any]] = orm.mapped_column(Json)
@@ -222,6 +227,17 @@ class Debt(JournalBase):
     not_before: orm.Mapped[dt.datetime | None] = orm.mapped_column(Moment)
     """When it falls due, by the database's clock: such a debt keeps nothing waiting.  NULL: at once."""
     settled_at: orm.Mapped[dt.datetime | None] = orm.mapped_column(Moment, index=True)
+
+
+class CellDown(JournalBase):
+    """While the row is there, a person has made sure that the cell is gone, its hosts and its database."""
+
+    __tablename__ = "cells_down"
+
+    name: orm.Mapped[str] = orm.mapped_column(sa.String(255), primary_key=True)
+    reason: orm.Mapped[str] = orm.mapped_column(sa.Text)
+    who: orm.Mapped[str] = orm.mapped_column(sa.String(255))
+    at: orm.Mapped[dt.datetime] = orm.mapped_column(Moment)
 
 
 class Plan(JournalBase):

@@ -135,6 +135,9 @@ _CELLS: Final = sa.text(
     " (SELECT count(*) FROM instance_mappings m WHERE m.cell_id = c.id AND m.queued_for_delete = :no) AS servers"
     " FROM cell_mappings c ORDER BY c.name"
 )
+_HOSTS_OF: Final = sa.text(
+    "SELECT h.host FROM host_mappings h JOIN cell_mappings c ON c.id = h.cell_id WHERE c.name = :cell ORDER BY h.host"
+)
 _FLAVORS: Final = sa.text(
     "SELECT id, name, flavorid, vcpus, memory_mb, root_gb, ephemeral_gb, swap, disabled FROM flavors"
     " ORDER BY memory_mb, vcpus, root_gb, name"
@@ -209,6 +212,12 @@ def find_host(api: Database, cells: Mapping[str, Database], name: str, *, cell: 
     if named:
         return next((host for host in named if host.cell == cell), named[0])
     raise NotFound(f"host {name} is unknown: droveway host list shows the hosts")
+
+
+def hosts_of(api: Database, cell: str) -> list[str]:
+    """Name the cell's hosts, whether or not its own database answers."""
+    with api.read() as session:
+        return list(session.scalars(_HOSTS_OF, {"cell": cell}))
 
 
 def cells_of(api: Database) -> list[Cell]:

@@ -7,7 +7,7 @@ locked and compared in every transaction, removed when the flow has ended.  Miss
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final
 
 import sqlalchemy as sa
@@ -15,8 +15,8 @@ from sqlalchemy import orm
 
 from droveway.errors import Conflict, Fenced, NotFound, ServerDeleted
 from droveway.persistence.database import Database
+from droveway.persistence.nova import catalog, declared, servers
 from droveway.persistence.nova import cell as models
-from droveway.persistence.nova import declared, servers
 from droveway.persistence.times import utcnow
 
 FENCE_KEY = "droveway_epoch"
@@ -116,7 +116,68 @@ class Cells:
             if connection.execute(_DROP_FENCE, {"server": server, "epoch": str(epoch)}).rowcount:
                 connection.execute(_DROP_MARK, {"server": server})
 
+    def has(self, cell: str, server: str) -> bool:
+        """Whether the cell has rows of the server, hidden or soft-deleted ones too."""
+        with self.database(cell).begin() as connection:
+            return connection.execute(_SERVER, {"server": server}).first() is not None
+
+    def of_claim(self, server: str, epoch: int, unfenced: Collection[str], down: Collection[str] = ()) -> Cells:
+        """Return the same for one claim, which fences the cells that were away before it uses one of them.
+
+        A cell that is declared ``down`` is away to it, whether or not its database answers.
+        """
+        return _ClaimedCells(self._databases, server, epoch, unfenced, down)
+
+    def is_down(self, cell: str) -> bool:  # noqa: ARG002 - only a claim knows it
+        """Whether a person declared the cell down before the claim."""
+        return False
+
+    def away(self, cells: Iterable[str]) -> list[str]:
+        """Name those of the cells whose databases do not answer now."""
+        asked = {cell: self._databases[cell] for cell in cells}
+        return sorted(asked.keys() - catalog.answering(asked).keys())
+
     def close(self) -> None:
         """Give back every connection."""
         for database in self._databases.values():
             database.close()
+
+
+class _ClaimedCells(Cells):
+    """The cells as one claim uses them: a fence that it could not raise when it began comes before all else."""
+
+    def __init__(
+        self,
+        databases: Mapping[str, Database],
+        server: str,
+        epoch: int,
+        unfenced: Collection[str],
+        down: Collection[str],
+    ) -> None:
+        super().__init__(databases)
+        self._down = frozenset(down)
+        self._server = server
+        self._epoch = epoch
+        self._unfenced = set(unfenced)
+
+    def database(self, cell: str) -> Database:
+        """The cell's database, behind the claim's fence; raises Fenced where a newer one stands."""
+        if cell in self._down:
+            raise sa.exc.OperationalError(None, None, Exception(f"cell {cell} is declared down"))
+        if cell in self._unfenced:
+            Cells(self._databases).raise_fence(cell, self._server, self._epoch)
+            self._unfenced.discard(cell)
+        return super().database(cell)
+
+    def is_down(self, cell: str) -> bool:
+        """Whether a person declared the cell down before the claim."""
+        return cell in self._down
+
+    def is_declared_down(self, cell: str, host: str) -> bool:
+        """Whether a person made sure that the cell's host is off, or that the whole cell is gone."""
+        return self.is_down(cell) or super().is_declared_down(cell, host)
+
+    def away(self, cells: Iterable[str]) -> list[str]:
+        """Name those of the cells whose databases do not answer, or are not to be asked."""
+        named = {*cells}
+        return sorted({*super().away(named - self._down)} | (named & self._down))

@@ -100,7 +100,7 @@ class Upgrade:
         code, said, _ = self.site.droveway("upgrade", "check", "-f", "json")
         failures = {row["finding"] for row in json.loads(said) if row["level"] == "failure"}
         assert (code, failures) == (2, {"schema-other", "worker-lacks"})
-        assert "0008" in self.site.refused("move", "list"), "no command of this release writes into that journal"
+        assert "0009" in self.site.refused("move", "list"), "no command of this release writes into that journal"
         self.site.done("db", "sync")
         conductor = self.site.conductor("present", OS_CONDUCTOR__THREADS=str(len(self.where) + 2))
         until(lambda: self.has_gone_on(conductor), "the end of what needs no worker of this release", WAIT)
@@ -172,7 +172,7 @@ def test_what_an_earlier_release_left_in_the_middle_comes_to_its_end(tmp_path: P
             upgrade.begin()
             upgrade.go_on()
             for words in (["move", "list"], ["db", "sync"], ["db", "check"], ["conductor", "run"]):
-                assert "has schema 0008 and this Droveway knows up to 0006" in release.refused(site, *words)
+                assert "has schema 0009 and this Droveway knows up to 0006" in release.refused(site, *words)
             upgrade.end()
             left_over.await_none(lab, site.session)
             assert_balanced(lab)

@@ -375,6 +375,9 @@ def test_a_move_says_that_it_waits_for_its_cells_database_until_that_answers(
         outage.setattr(rig.cells, "raise_fence", away)
         assert rig.host().turn() == [False]
     waiting = rig.move(move)
-    assert (waiting.state, waiting.waits_for) == ("running", "the database of cell c1, which does not answer")
+    assert waiting.waits_since is not None
+    since = f"{waiting.waits_since:%Y-%m-%d %H:%M:%S} UTC"
+    what = f"the database of cell c1, which does not answer (since {since})"
+    assert (waiting.state, waiting.waits_for) == ("running", what)
     assert rig.host().turn() == [True]
     assert (rig.move(move).state, rig.move(move).waits_for) == ("verifying", None)

@@ -74,7 +74,12 @@ def fixture_rig(tmp_path: Path) -> Iterator[Rig]:
 def looks(rig: Rig, monkeypatch: pytest.MonkeyPatch, folder: Path) -> Looking:
     """The keeper of a daemon once it has looked so often."""
     site: Any = SimpleNamespace(
-        conf=settings.load(folder / "droveway.conf"), journal=rig.journal, api=None, cells=None, cell_databases={}
+        conf=settings.load(folder / "droveway.conf"),
+        journal=rig.journal,
+        api=None,
+        cells=None,
+        cloud=None,
+        known_cells={},
     )
     monkeypatch.setattr(start, "Keeper", Looking)
     found = start.keeper(site, rig.session())

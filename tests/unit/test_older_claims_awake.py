@@ -72,6 +72,30 @@ class TestCells:
         write(cells, NEWER, 512)
         assert memory(cells) == 512
 
+    def test_of_a_cell_that_was_away_when_the_newer_one_began(self, cells: Cells) -> None:
+        """Rule 6: who claims while the cell is away raises its fence there before anything else."""
+        cells.raise_fence("cell1", SERVER, OLDER)
+        claimed = cells.of_claim(SERVER, NEWER, {"cell1"})
+        with claimed.database("cell1").read():
+            assert fences(cells) == [str(NEWER)]
+        with pytest.raises(Fenced):
+            write(cells, OLDER, 1)
+        write(claimed, NEWER, 512)
+        assert memory(cells) == 512
+        slept = cells.of_claim(SERVER, OLDER, {"cell1"})
+        with pytest.raises(Fenced, match="a newer epoch stands"):
+            slept.database("cell1")
+
+    def test_a_cell_that_is_declared_down_is_not_asked(self, cells: Cells) -> None:
+        """Though its database answers; its hosts count as declared down with it."""
+        cells.raise_fence("cell1", SERVER, OLDER)
+        claimed = cells.of_claim(SERVER, NEWER, {"cell1"}, {"cell1"})
+        with pytest.raises(sa.exc.OperationalError, match="cell cell1 is declared down"):
+            claimed.database("cell1")
+        assert (cells.away(["cell1"]), claimed.away(["cell1"])) == ([], ["cell1"])
+        assert claimed.is_declared_down("cell1", "host1")
+        assert fences(cells) == [str(OLDER)]
+
     def test_before_it_dropped_its_fence(self, cells: Cells) -> None:
         cells.raise_fence("cell1", SERVER, OLDER)
         cells.raise_fence("cell1", SERVER, NEWER)

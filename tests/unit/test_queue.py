@@ -141,6 +141,18 @@ def test_moves_that_wait_for_their_cells_database_give_their_room_to_those_of_ot
     assert offered(keeper) == crowd[:2]
 
 
+def test_a_move_that_waits_for_its_target_cell_keeps_nothing_of_its_source_cell(rig: Rig) -> None:
+    """What is to be passed in the queue is of the cell that does not answer."""
+    begun, queued = ask(rig, "h1"), ask(rig, "h2")
+    of_target = ask(rig, "h3", source_cell="c2")
+    keeper = make_keeper(rig, Limits(running=2))
+    with rig.journal.write() as session:
+        waits = {"state": "running", "waits_for": "the database of cell c2, which does not answer (since now)"}
+        session.execute(sa.update(Move).where(Move.id.in_(begun)).values(**waits))
+    assert offered(keeper) == [*begun, *queued]
+    assert of_target[0] not in offered(keeper)
+
+
 @pytest.mark.parametrize("columns", [{"hold": True}, {"state": "needs-operator"}])
 def test_nobody_waits_for_a_cell_because_of_a_move_that_nobody_tries(rig: Rig, columns: dict[str, Any]) -> None:
     begun, queued = ask(rig, "h1"), ask(rig, "h2")

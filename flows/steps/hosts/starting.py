@@ -81,7 +81,7 @@ def may_start(ctx: Context, host: str, states: States) -> bool:
         status = rows.migration.status if kinds.of(ctx.run.kind).has_migration else None
         refuse_evacuated(ctx, rows, f"so its guest is not started on {host}")
         deleting = row.task_state == TaskState.DELETING
-        if ctx.crosses_cells and not deleting:
+        if ctx.crosses_cells and not deleting and _was_switched(ctx):
             _require_hidden(ctx)
         if row.host != host or not (deleting or (row.task_state, status) in states):
             raise StepError(
@@ -167,12 +167,14 @@ def require_never_started(ctx: Context, host: str, defined_by: str) -> None:
 
 def is_given_up(ctx: Context, host: str) -> bool:
     """Whether the host's worker is away, and a person said that the host is off."""
-    return _is_declared_down(ctx, host) and host not in ctx.run.workers()
+    return host not in ctx.run.workers() and _is_declared_down(ctx, host)
 
 
 def _is_declared_down(ctx: Context, host: str) -> bool:
-    """Whether a person said that the host is off (``host down``, or Nova's forced_down)."""
+    """Whether a person said that the host is off (``host down``, ``cell down``, or Nova's forced_down)."""
     cell = ctx.cell_of(host)
+    if ctx.run.cells.is_down(cell):
+        return True
     if cell != ctx.cell:
         # An undo asks this too when no copy of the server's rows stands there any more, or none yet.
         return ctx.run.cells.is_declared_down(cell, host)
@@ -180,11 +182,14 @@ def _is_declared_down(ctx: Context, host: str) -> bool:
         return bool(rows.session.scalar(_FORCED_DOWN, {"host": host}))
 
 
-def _require_hidden(ctx: Context) -> None:
-    """Raise StepError (``not-this-moves``) unless the other copy of the server's rows is hidden.
+def _was_switched(ctx: Context) -> bool:
+    """Whether the mapping may have been switched by now: before that nobody but this move has met the other copy."""
+    switch = (ctx.run.flow_uuid, ctx.run.shown.switch)
+    return ctx.run.is_behind() or any((run.flow_uuid, run.step) == switch for run in ctx.run.step_runs())
 
-    Before the mapping named the other cell nobody but this move has met the copy there.
-    """
+
+def _require_hidden(ctx: Context) -> None:
+    """Raise StepError (``not-this-moves``) unless the other copy of the server's rows is hidden."""
     move = ctx.move
     other = move.source_cell if ctx.cell == ctx.destination.cell else ctx.destination.cell
     with ctx.run.cells.database(other).read() as session:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Final
 
+from droveway.errors import DestinationFault
 from droveway.flows.before import before
 from droveway.flows.run import Context
 from droveway.flows.stands import NOTHING, Flavor, Leaves, Side
@@ -32,6 +33,7 @@ from droveway.flows.steps.rows import (
 )
 from droveway.flows.steps.scheduling import check_group
 from droveway.persistence.compare_and_swap import OneOf
+from droveway.persistence.journal import debts
 from droveway.persistence.nova import actions, copies, late_writes, mappings, usage
 from droveway.persistence.nova.cells import FENCE_KEY, MOVE_KEY
 from droveway.persistence.nova.vm_states import MigrationStatus, PowerState, TaskState
@@ -46,6 +48,7 @@ class CopyRecords(Step):
     does = "copy the server's rows into the other cell, hidden"
     undoes = "remove the copy"
     leaves = NOTHING
+    cell_debt = debts.REMOVE
     task: ClassVar[str] = TaskState.RESIZE_MIGRATED
     """The task_state of the hidden copy."""
 
@@ -59,6 +62,10 @@ class CopyRecords(Step):
         Returns digests of what users write: by them a later carry tells which copy was changed since.
         """
         move, cells, target = ctx.move, ctx.run.cells, ctx.destination.cell
+        if (why := ctx.run.owing_cells().get(target)) is not None:
+            raise DestinationFault(
+                f"cell {target} takes no copy of the server: {why}", code="cell-owes", host=ctx.destination.host
+            )
         with cells.database(move.source_cell).read() as session:
             copy = copies.read(session, move.server)
         if ctx.cell == move.source_cell:
@@ -141,6 +148,7 @@ class ShowTarget(Step):
     does = "let the copy name the destination, and show it"
     undoes = "hide it again, once what was written there was brought back"
     leaves = NOTHING
+    cell_debt = debts.HIDE
 
     def perform(self, ctx: Context) -> dict[str, Any]:
         """Host, flavor and zone of the destination, `resize_finish`, `post-migrating`, and what users wrote since."""
@@ -263,6 +271,7 @@ class FinishSourceRecords(Step):
     does = "close the move's events in the source's cell, and bring over what users wrote there late"
     no_undo = "past the point of no return"
     leaves = NOTHING
+    cell_debt = debts.CLOSE_EVENTS
 
     def perform(self, ctx: Context) -> dict[str, Any]:
         """Close what is open there."""

@@ -13,7 +13,7 @@ from droveway.flows.steps.records import crossing, other_copy
 from droveway.flows.steps.records.revert import REVERT_EVENTS
 from droveway.flows.steps.rows import Rows, cell_rows, claimed_rows, failure, reserved_on, task
 from droveway.persistence.compare_and_swap import OneOf
-from droveway.persistence.journal import kinds
+from droveway.persistence.journal import debts, kinds
 from droveway.persistence.nova import actions, copies, usage
 from droveway.persistence.nova.vm_states import MigrationStatus, PowerState, TaskState, VmState
 
@@ -26,6 +26,7 @@ class CheckSourceRecords(Step):
     does = "check the hidden rows in the source's cell, and bring over what users wrote there late"
     no_undo = "what users wrote stays"
     leaves = NOTHING
+    confirmed_without = True
 
     def perform(self, ctx: Context) -> dict[str, Any]:
         """Raises Conflict where somebody has changed what the move left there."""
@@ -62,6 +63,7 @@ class RemoveSourceRecords(Step):
     does = "remove the hidden rows from the source's cell"
     no_undo = "past the point of no return"
     leaves = NOTHING
+    cell_debt = debts.REMOVE
 
     def perform(self, ctx: Context) -> dict[str, Any]:
         """All rows, physically, in bounded transactions."""
@@ -90,6 +92,7 @@ class ShowSource(Step):
     does = "show the source's rows again, with what was changed since"
     undoes = "hide them"
     leaves = NOTHING
+    cell_debt = debts.HIDE
 
     def perform(self, ctx: Context) -> dict[str, Any]:
         """Host of the source, `resized` in task `resize_reverting`, so that users see REVERT_RESIZE."""
@@ -198,6 +201,7 @@ class RemoveTargetRecords(Step):
     does = "remove the hidden rows from the target's cell"
     no_undo = "past the point of no return"
     leaves = NOTHING
+    cell_debt = debts.REMOVE
 
     def perform(self, ctx: Context) -> dict[str, Any]:
         """All rows, physically, in bounded transactions."""

@@ -1,0 +1,102 @@
+"""A step of a move between cells has lost a database: whether it waits for its cell, and what it comes to else."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from droveway.engines.conductor.owed import Owed
+from droveway.errors import DestinationFault, StepError
+from droveway.flows.away import AT_ONCE, LATE, OWED, Verdict, verdict
+from droveway.flows.run import Ends
+from droveway.persistence.journal import cell_waits, debts, kinds, moves
+from droveway.printable import SHORT
+
+if TYPE_CHECKING:
+    from sqlalchemy import orm
+
+    from droveway.flows.graph import Graph
+    from droveway.flows.run import Run
+    from droveway.wire.values import Direction
+
+
+LOG: Final = logging.getLogger(__name__)
+
+
+def heed(run: Run, graph: Graph, step: str, direction: Direction, sequence: int) -> Ends | None:
+    """What the step comes to; None where it is entered again.
+
+    Meanwhile the move says for which cell it waits.  What is owed instead is recorded: ``sequence`` is the number of
+    the step's row in the history.  Raises what the driver does where more than that cell is away.
+    """
+    away = _away(run)
+    if not away:
+        return None
+    home = run.home_cell()
+    cell = home if home in away else away[0]
+    down, target = run.cells.is_down(cell), cell == run.row.dest_cell
+    found = verdict(graph, step, direction, target=target, home=cell == home, down=down)
+    if len(away) > 1:
+        found = Verdict.WAITS  # of which of them the step has lost nobody knows
+    with run.write() as session:
+        row = moves.get(session, run.move_id, lock=True)
+        waited = cell_waits.note(session, row, cell).total_seconds()
+        late = found in LATE and (down or waited >= run.options.step_deadline)
+        if not (late or found in AT_ONCE):
+            return None
+        cell_waits.end(row)
+        if found in OWED:
+            owe(session, run.move_id, cell, graph.by_name[step].cell_debt, run.flow_uuid, step, sequence, direction)
+    if found in OWED:
+        LOG.warning("Cell %s is away and owes step %s (%s) of move %s", cell, step, direction, run.move_id[:SHORT])
+    if found in OWED or found is Verdict.SKIPPED:
+        return Ends(None)
+    return Ends(_failure(run, cell, found, waited), parks=found is Verdict.PARKS)
+
+
+def owe(
+    session: orm.Session,
+    move_id: str,
+    cell: str,
+    action: str,
+    flow: str,
+    step: str,
+    sequence: int,
+    direction: Direction,
+) -> None:
+    """Record what the cell owes: this action, as the step of the flow does it in that direction."""
+    owed = Owed(flow=flow, step=step, sequence=sequence, details={}, deadline=0.0, direction=direction)
+    debts.owe_rows(session, move_id=move_id, cell=cell, action=action, details=msgspec.to_builtins(owed))
+
+
+def _away(run: Run) -> list[str]:
+    """Name the cells of a move between cells whose databases do not answer."""
+    row = run.row
+    if not kinds.of(run.kind).crosses_cells or row.dest_cell is None:
+        return []
+    return run.cells.away([row.source_cell, row.dest_cell])
+
+
+def _failure(run: Run, cell: str, found: Verdict, waited: float) -> StepError:
+    down, short = run.cells.is_down(cell), run.move_id[:SHORT]
+    what = f"the database of cell {cell} has not answered for {waited:.0f} s"
+    if found is Verdict.FAULT:
+        host = run.row.dest_host or ""
+        return DestinationFault(f"the database of cell {cell} does not answer", code="cell-away", host=host)
+    if found is Verdict.UNDONE:
+        what = f"cell {cell} is declared down" if down else f"{what}: start it, then ask again"
+        return StepError(what, code="cell-away")
+    if down:
+        return StepError(
+            f"cell {cell} is declared down, and the server's mapping was switched before that, so that others may "
+            f"have met both copies of it: bring the cell back, say droveway cell up {cell}, then "
+            f"droveway move retry {short}",
+            code="cell-away",
+        )
+    return StepError(
+        f"{what}, and since the server's mapping was switched others may have met both copies of it: start it, then "
+        f"droveway move retry {short}",
+        code="cell-away",
+    )

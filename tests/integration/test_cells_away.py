@@ -1,0 +1,183 @@
+"""A cell's database goes away in the middle of a move between cells: what waits, what goes elsewhere, what is owed."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.labs.cells_away import CLOUD, Databases, ask, begin, configure, copies, moving, owed, shown, waits
+from support.labs.operations import Stage, stage
+from support.labs.small_lab import until
+
+from droveway.engines.operations import move_requests
+
+
+@pytest.fixture(name="lab")
+def fixture_lab(tmp_path: Path) -> Iterator[Stage]:
+    with stage(tmp_path / "lab", CLOUD) as made:
+        yield made
+
+
+def test_a_move_waits_for_its_target_cell_and_goes_on_when_it_is_back(lab: Stage) -> None:
+    """From mark_migrating on, and it says for which cell it waits and since when."""
+    away = Databases(lab, "cell2", "show_target")
+    with moving(lab, away, begin(lab, "cell2")) as move:
+        until(lambda: waits(lab, move, "cell2"), "the move says what it waits for")
+        assert shown(lab, move).step == "show_target"
+        away.bring()
+        ended = move_requests.carry(lab.lab, move)
+    assert (ended.state, ended.dest_cell, ended.waits_for) == ("verifying", "cell2", None)
+    assert copies(lab) == {"cell1": 1, "cell2": 1, "cell3": 0}
+    lab.assert_balanced()
+
+
+def test_a_target_cell_that_goes_before_the_guest_is_touched_leads_to_the_next(lab: Stage) -> None:
+    """R1-42: it is the destination's fault; what was made there goes when the cell is back."""
+    away = Databases(lab, "cell2", "record_destination_copy")
+    with moving(lab, away, begin(lab)) as move:
+        until(lambda: shown(lab, move).attempt == 2, "the next alternate is tried")
+        ended = move_requests.carry(lab.lab, move)
+        assert (ended.state, ended.dest_cell) == ("verifying", "cell3")
+        away.bring()
+    lab.cli("move", "resume")
+    assert copies(lab) == {"cell1": 1, "cell2": 0, "cell3": 1}
+    lab.assert_balanced()
+
+
+@pytest.mark.parametrize("how", ["deadline", "cancel"])
+def test_a_move_that_waits_too_long_or_is_cancelled_is_undone(lab: Stage, how: str) -> None:
+    """R1-31: the server is as it was, though its target cell is still away; that is cleared when it is back."""
+    configure(lab, step_deadline=1.0 if how == "deadline" else 600.0)
+    before = lab.standing("web")
+    away = Databases(lab, "cell2", "show_target")
+    with moving(lab, away, begin(lab, "cell2")) as move:
+        until(lambda: waits(lab, move, "cell2") or shown(lab, move).ended_at is not None, "the move waits")
+        if how == "cancel":
+            lab.cli("move", "cancel", move)
+        ended = move_requests.carry(lab.lab, move)
+        assert ended.state == ("failed" if how == "deadline" else "cancelled")
+        assert "cell cell2 has not answered for" in (ended.error or "") or how == "cancel"
+        away.bring()
+    lab.cli("move", "resume")
+    assert lab.standing("web") == before
+    assert copies(lab) == {"cell1": 1, "cell2": 0, "cell3": 0}
+    lab.assert_balanced()
+
+
+@pytest.mark.parametrize("cell", ["cell1", "cell2"])
+def test_a_move_whose_mapping_was_switched_parks_with_one_command(lab: Stage, cell: str) -> None:
+    """From switch_mapping to start_guest it neither goes on nor back."""
+    configure(lab, step_deadline=1.0)
+    away = Databases(lab, cell, "carry_late_writes")
+    with moving(lab, away, begin(lab, "cell2")) as move:
+        ended = move_requests.carry(lab.lab, move)
+        assert (ended.state, ended.error_code) == ("needs-operator", "cell-away")
+        assert f"droveway move retry {move[:8]}" in (ended.error or "")
+        away.bring()
+    lab.cli("move", "retry", move)
+    assert shown(lab, move).state == "verifying"
+    assert copies(lab) == {"cell1": 1, "cell2": 1, "cell3": 0}
+    lab.assert_balanced()
+
+
+@pytest.mark.parametrize(
+    ("what", "cell", "step", "state", "debts"),
+    [
+        ("forward", "cell1", "finish_source_records", "verifying", ["close events", "drop fence"]),
+        ("confirm", "cell1", "remove_source_records", "done", ["remove", "drop fence"]),
+        ("revert", "cell2", "remove_target_records", "reverted", ["remove", "drop fence"]),
+    ],
+)
+def test_what_is_left_in_a_cell_past_the_point_of_no_return_is_owed(
+    lab: Stage, what: str, cell: str, step: str, state: str, debts: list[str]
+) -> None:
+    """Once its deadline has passed the flow ends, and the cell pays when it answers."""
+    configure(lab, step_deadline=1.0)
+    asks = begin(lab, "cell2")
+    if what != "forward":
+        with lab.running():
+            move_requests.carry(lab.lab, asks().id)
+        asks = ask(lab, what)
+    away = Databases(lab, cell, step)
+    with moving(lab, away, asks) as move:
+        until(lambda: waits(lab, move, cell), "the step waits")
+        assert move_requests.carry(lab.lab, move).state == state
+        until(lambda: owed(lab) == [(cell, action) for action in debts], "the cell owes it")
+        away.bring()
+    lab.cli("move", "resume")
+    assert owed(lab) == []
+    left = {"verifying": {"cell1", "cell2"}, "done": {"cell2"}, "reverted": {"cell1"}}[state]
+    assert copies(lab) == {each: int(each in left) for each in ("cell1", "cell2", "cell3")}
+    for path in (lab.root / "cells").glob("*.sqlite"):
+        with contextlib.closing(sqlite3.connect(path)) as rows:
+            marks = "SELECT count(*) FROM instance_system_metadata WHERE key LIKE 'droveway%'"
+            events = "SELECT count(*) FROM instance_actions_events WHERE finish_time IS NULL"
+            assert [rows.execute(query).fetchone()[0] for query in (marks, events)] == [0, 0], path
+    lab.assert_balanced()
+
+
+def test_a_revert_that_cannot_show_the_source_again_is_undone(lab: Stage) -> None:
+    """It waits as forward does, and the server runs on where it was; the cell owes that the copy is hidden."""
+    configure(lab, step_deadline=1.0)
+    with lab.running():
+        move_requests.carry(lab.lab, begin(lab, "cell2")().id)
+    before = lab.standing("web")
+    away = Databases(lab, "cell1", "show_source")
+    with moving(lab, away, ask(lab, "revert")) as move:
+        assert move_requests.carry(lab.lab, move).state == "verifying"
+        until(lambda: owed(lab) == [("cell1", "hide"), ("cell1", "drop fence")], "the cell owes it")
+        away.bring()
+    lab.cli("move", "resume")
+    assert owed(lab) == []
+    assert lab.standing("web") == before
+    lab.assert_balanced()
+    lab.cli("server", "revert", "web")
+    assert copies(lab) == {"cell1": 1, "cell2": 0, "cell3": 0}
+
+
+def test_a_server_does_not_enter_a_cell_that_owes_its_clean_up(lab: Stage) -> None:
+    """What is owed is paid first; until then the cell is left out, and refused by name."""
+    away = Databases(lab, "cell2", "copy_records", phase="after")
+    with moving(lab, away, begin(lab, "cell2")) as move:
+        assert move_requests.carry(lab.lab, move).state == "failed"
+        until(lambda: owed(lab) == [("cell2", "remove"), ("cell2", "drop fence")], "the cell owes it")
+    with contextlib.closing(sqlite3.connect(lab.root / "journal.sqlite")) as journal, journal:
+        journal.execute("UPDATE debts SET not_before = '2999-01-01 00:00:00.000000'")
+    away.bring()
+    number = next(row["id"] for row in lab.json("debt", "list"))
+    said = lab.refused("server", "migrate", "web", "--to-cell", "cell2")
+    assert f"it still owes the clean-up of move {move[:8]}: droveway debt show {number}" in said
+    with contextlib.closing(sqlite3.connect(lab.root / "journal.sqlite")) as journal, journal:
+        journal.execute("UPDATE debts SET not_before = NULL")
+    lab.cli("move", "resume")
+    assert owed(lab) == []
+    lab.cli("server", "migrate", "web", "--to-cell", "cell2")
+    assert copies(lab) == {"cell1": 1, "cell2": 1, "cell3": 0}
+
+
+def test_what_a_user_wrote_since_is_not_taken_back_by_a_debt(lab: Stage) -> None:
+    """Rule 13: the copy that is removed late is compared with what was known when it was made."""
+    away = Databases(lab, "cell2", "record_destination_copy")
+
+    def described(cell: str, text: str | None = None) -> str:
+        with contextlib.closing(sqlite3.connect(lab.root / "cells" / f"{cell}.sqlite")) as rows, rows:
+            if text is not None:
+                rows.execute("UPDATE instances SET display_description = ?", (text,))
+            return str(rows.execute("SELECT display_description FROM instances").fetchone()[0])
+
+    def probe(move: str, step: str, direction: str, phase: str) -> None:
+        if away.went.is_set() and (step, direction, phase) == ("copy_records", "execute", "before"):
+            described("cell1", "written meanwhile")
+        away(move, step, direction, phase)
+
+    with lab.running(probe=probe):
+        move = begin(lab)().id
+        until(lambda: shown(lab, move).attempt == 2, "the next alternate is tried")
+        assert move_requests.carry(lab.lab, move).dest_cell == "cell3"
+        away.bring()
+    lab.cli("move", "resume")
+    assert owed(lab) == []
+    assert (copies(lab)["cell2"], described("cell3")) == (0, "written meanwhile")
