@@ -11,6 +11,7 @@ from droveway.engines.conductor.owed import Owed
 from droveway.errors import DestinationFault, StepError
 from droveway.flows.away import AT_ONCE, LATE, OWED, Verdict, verdict
 from droveway.flows.run import Ends
+from droveway.persistence.database import absence
 from droveway.persistence.journal import cell_waits, debts, kinds, moves
 from droveway.printable import SHORT
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
     from droveway.flows.graph import Graph
     from droveway.flows.run import Run
+    from droveway.persistence.journal.tables import Move
+    from droveway.persistence.nova.cells import Cells
     from droveway.wire.values import Direction
 
 
@@ -100,3 +103,14 @@ def _failure(run: Run, cell: str, found: Verdict, waited: float) -> StepError:
         f"droveway move retry {short}",
         code="cell-away",
     )
+
+
+def is_declared_down(cells: Cells, move: Move, kind: str, host: str) -> bool:
+    """Whether somebody said that one of the move's hosts is off; in a cell that is away there is no word on it."""
+    cell = (host == move.dest_host and move.dest_cell) or move.source_cell
+    try:
+        return cells.is_declared_down(cell, host)
+    except Exception as error:
+        if absence(error) is None or not kinds.of(kind).crosses_cells:
+            raise
+        return False

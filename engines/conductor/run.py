@@ -29,7 +29,7 @@ from droveway.flows.other_graph import across
 from droveway.flows.run import Ends, MoveOptions, OtherGraph
 from droveway.flows.steps import attached, overtaken
 from droveway.flows.steps.records import homes, leaving
-from droveway.persistence.database import Database, absence
+from droveway.persistence.database import Database
 from droveway.persistence.journal import attempts, cells_down, daemons, debts, freezes, kinds, moves, requests
 from droveway.persistence.journal.states import State
 from droveway.persistence.journal.step_runs import StepRun
@@ -142,7 +142,7 @@ class MoveRun:
             host_away=resources.host_away,
             wakeup=stop.wakeup,
             check=self._check_interrupts,
-            is_declared_down=self._is_declared_down,
+            is_declared_down=lambda host: cells_away.is_declared_down(self.cells, self.row, self.kind, host),
         )
         self._mark = mark
         self._mirror = mirror
@@ -382,7 +382,7 @@ class MoveRun:
 
     def declared_down(self, host: str) -> bool:
         """Whether a person made sure that the host is off, and its worker is still away."""
-        return not self._channel.is_up(host) and self._is_declared_down(host)
+        return not self._channel.is_up(host) and cells_away.is_declared_down(self.cells, self.row, self.kind, host)
 
     def may_have_begun(self, step: str) -> bool:
         """Whether any run of the step in this flow, on this alternate, asked a host for it before this one."""
@@ -493,15 +493,6 @@ class MoveRun:
             tried = attempts.returns(session, self.move_id)
         self._returning = tried[-1] if tried else None
         self.history.return_host = "" if self._returning is None else self._returning.host
-
-    def _is_declared_down(self, host: str) -> bool:
-        cell = (host == self.row.dest_host and self.row.dest_cell) or self.row.source_cell
-        try:
-            return self.cells.is_declared_down(cell, host)
-        except Exception as error:
-            if absence(error) is None or not kinds.of(self.kind).crosses_cells:
-                raise
-            return False  # a cell that is away has nobody's word on its hosts
 
     def _note(self, step: str, direction: Direction) -> None:
         """Mark the run of the step that comes, before anything of it acts; raises Parked in a journal that lost any.
