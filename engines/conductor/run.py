@@ -151,7 +151,7 @@ class MoveRun:
         self._past_no_return = False
         self._attempts: dict[int, MoveAttempt] = {}
         self._returning: MoveAttempt | None = None
-        self.row = move
+        self.row: Move = move
         # It is large and no column of the row that comes with each boundary: `_learn` reads it once.
         orm.attributes.set_committed_value(move, "before", None)
         self.backend: FlowBackend
