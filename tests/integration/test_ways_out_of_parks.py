@@ -32,7 +32,8 @@ UNPLANTED: dict[str, str] = {
     "it ends a move, a claim or a command, and no step rests with it": "cancelled coordination-lost deleted evacuated "
     "fenced illegal-transition left-as-is next-graph parked refused settled",
     "a lab comes to it before the point of no return alone, where the move is undone and ends": "address "
-    "allocation-conflict backing-file binding-missing binding-refused certificate changed checksum connect-refused "
+    "allocation-conflict backing-file binding-missing binding-refused cell-owes certificate changed checksum "
+    "connect-refused "
     "declared-down definition destination-fault disk-format disks-unreachable group-policy missing no-allocation "
     "no-capacity image-gone no-compute-node no-image-service not-begun not-offered overtaken permission-void protocol "
     "second-copy source-changed source-unreachable start-failed volume-connected-elsewhere volume-unconnected",
@@ -42,7 +43,8 @@ UNPLANTED: dict[str, str] = {
     "it is its sibling's rest after minutes of silence": "deadline network-overdue overdue placement-overdue "
     "volume-overdue",
     "tests of their own plant it: conductors that die, older copies, a power cut, a full disk, an evacuation, "
-    "a dying guest": "being-evacuated cell-put-back disk-full quarantined record-lost restored start-unknown went-off",
+    "a dying guest, a cell that is away": "being-evacuated cell-away cell-put-back disk-full quarantined "
+    "record-lost restored start-unknown went-off",
 }
 """Why the cause of a code is not planted here, and the codes; the walk below plants their errors."""
 
