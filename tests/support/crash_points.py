@@ -46,7 +46,7 @@ SOURCE_LOST: Final = "source-lost"
 """The cloud of two cells in which the source of the move is dead: so many points of it are its fixed sample."""
 
 KIND_OF_SOURCE_LOST: Final = "cross_cell_revert_elsewhere"
-_FEW: Final = 9
+_FEW: Final = 12
 
 END: Final = "end_of_flow"
 """What a kill is called that comes once the last result was stored."""
