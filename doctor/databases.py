@@ -53,7 +53,7 @@ def check(around: Around) -> Iterator[Finding]:
 
 
 def _down(around: Around) -> dict[str, str]:
-    """The cells that are declared down; none where the journal cannot be read, which is told beside."""
+    """Read which cells are declared down; none where the journal cannot be read, which is told beside."""
     try:
         journal = around.site.journal
     except DrovewayError:

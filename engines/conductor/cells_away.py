@@ -1,4 +1,4 @@
-"""A step of a move between cells has lost a database: whether it waits for its cell, and what it comes to else."""
+"""Decides what becomes of a step of a move between cells that has lost a database."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LOG: Final = logging.getLogger(__name__)
 
 
 def heed(run: Run, graph: Graph, step: str, direction: Direction, sequence: int) -> Ends | None:
-    """What the step comes to; None where it is entered again.
+    """Decide how the step ends; None where it is entered again.
 
     Meanwhile the move says for which cell it waits.  What is owed instead is recorded: ``sequence`` is the number of
     the step's row in the history.  Raises what the driver does where more than that cell is away.
@@ -106,7 +106,7 @@ def _failure(run: Run, cell: str, found: Verdict, waited: float) -> StepError:
 
 
 def is_declared_down(cells: Cells, move: Move, kind: str, host: str) -> bool:
-    """Whether somebody said that one of the move's hosts is off; in a cell that is away there is no word on it."""
+    """Tell whether somebody said that the move's host is off; in a cell that is away nobody did."""
     cell = (host == move.dest_host and move.dest_cell) or move.source_cell
     try:
         return cells.is_declared_down(cell, host)

@@ -163,7 +163,7 @@ def check(transaction: Executor, move_id: str, epoch: int) -> Standing:
 
 @contextlib.contextmanager
 def writing(journal: Database, move_id: str, epoch: int) -> Iterator[orm.Session]:
-    """A transaction of the journal that holds the claim, as `check` does."""
+    """Open a transaction of the journal that holds the claim, as `check` does."""
     with journal.write() as session:
         check(session, move_id, epoch)
         yield session

@@ -178,7 +178,7 @@ class MoveRun:
         return self._attempts.get(move.attempt)
 
     def returning(self) -> MoveAttempt | None:
-        """The host that a revert tries now in the place of a dead source; None in any other flow, and before that."""
+        """Return the host that a revert tries in a dead source's place; None in other flows, and before."""
         return self._returning
 
     def begin_return(self, number: int, chosen: dict[str, Any]) -> None:
@@ -410,7 +410,7 @@ class MoveRun:
             debts.keep(session, move_id=self.move_id, host=host, seconds=seconds, details=msgspec.to_builtins(owed))
 
     def owing_cells(self) -> Mapping[str, str]:
-        """The reason against each cell that owes what a move of the server left there."""
+        """Return why the server may not enter a cell, by cell: it owes a clean-up, or is declared down."""
         with self.journal.read() as session:
             down = {cell: f"it is {why}" for cell, why in cells_down.find(session).items()}
             return debts.owing_cells(session, self.server) | down
@@ -577,7 +577,7 @@ class MoveRun:
             self._detach("the conductor stops")
 
     def heed_outage(self, step: str, direction: Direction) -> Ends | None:
-        """How a step ends that lost a database; None where it is to be entered again."""
+        """Decide how a step ends that lost a database; None where it is to be entered again."""
         return cells_away.heed(self, self.graph, step, direction, self.history.sequence(step, direction))
 
     def leave(self, why: str) -> NoReturn:

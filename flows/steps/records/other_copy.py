@@ -84,10 +84,11 @@ def find(session: orm.Session, server: str, move: str) -> Standing | None:
 
 
 def stands(ctx: Context, cell: str, other: str) -> bool:
-    """Whether the cell has a copy; the mapping has to name the ``other`` one, else raises Conflict."""
+    """Tell whether the cell has a copy; raises StepError (``last-copy``) for none, unless ``other`` is mapped."""
+    if ctx.run.cells.has(cell, ctx.move.server):
+        return True
     _require_other(ctx, cell, other)
-    with ctx.run.cells.database(cell).read() as session:
-        return find(session, ctx.move.server, ctx.move.id) is not None
+    return False
 
 
 def is_own(ctx: Context, found: Standing) -> bool:
