@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import itertools
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 import pytest
 import sqlalchemy as sa
-from support.daemons.daemons import Installation, Server, installation
+from support.daemons.daemons import Installation, installation
 from support.labs.small_lab import assert_balanced, file_flow, history, is_released, until
 from support.labs.snapshot import Snapshot
 from support.servers import mariadb_server, postgres_server, zookeeper_server
 from support.servers.proxy import Loss, Proxy, running_proxy
+from support.servers.spread import Server, Spread
 
 from droveway.engines.operations.submit import MoveSpec, submit
 from droveway.flows import registry
@@ -52,32 +52,6 @@ _WAITING: Final = {
     "WHERE variable_name = 'Innodb_row_lock_current_waits'",
 }
 """How many transactions wait for a row that another one has."""
-
-_names = (f"test{number}-" for number in itertools.count(1))
-
-
-class Spread:
-    """The databases of one installation, on servers of one make each."""
-
-    def __init__(self, other: Server, **of: Server) -> None:
-        """``of``: the server of a database by its name, ``-`` being ``_``."""
-        self._prefix = next(_names)
-        self._other = other
-        self._of = {name.replace("_", "-"): server for name, server in of.items()}
-
-    def url(self, database: str) -> str:
-        return self.server(database).url(self._prefix + database)
-
-    def create(self, *databases: str) -> None:
-        for database in databases:
-            self.server(database).create(self._prefix + database)
-
-    def server(self, database: str) -> Server:
-        return self._of.get(database, self._other)
-
-    def through(self, proxy: Proxy) -> Callable[[str], str]:
-        """How they are reached through a proxy to the one server that has them all."""
-        return lambda database: self._other.url_through(proxy.port, self._prefix + database)
 
 
 @pytest.fixture(scope="module", name="cloud")
