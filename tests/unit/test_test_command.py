@@ -17,7 +17,14 @@ install_droveway() { :; }
 """
 PYTHON = """#!/bin/bash
 echo "ran $*"
+if [[ $* == *"$HANGS"* ]]; then
+    trap 'echo a summary; kill $!; exit 2' INT
+    sleep 600 & wait
+fi
 [[ $* != *"$FAILS"* ]]
+"""
+EATMYDATA = """#!/bin/bash
+exec "$@"
 """
 
 
@@ -34,15 +41,17 @@ def fixture_checkout(tmp_path: Path) -> Path:
     for name in ("python", "ruff", "mypy"):
         (programs / name).write_text(PYTHON)
         (programs / name).chmod(0o755)
+    (programs / "eatmydata").write_text(EATMYDATA)
+    (programs / "eatmydata").chmod(0o755)
     return tmp_path
 
 
-def run(checkout: Path, fails: str) -> tuple[int, list[str]]:
+def run(checkout: Path, fails: str = "nothing", hangs: str = "nothing") -> tuple[int, list[str]]:
     """The command's exit status and the lines that it printed."""
     found = subprocess.run(
         [checkout / "tools" / "test"],
         check=False,
-        env={"PATH": "/usr/bin:/bin", "FAILS": fails},
+        env={"PATH": f"{checkout / '.venv' / 'bin'}:/usr/bin:/bin", "FAILS": fails, "HANGS": hangs},
         capture_output=True,
         text=True,
     )
@@ -61,9 +70,22 @@ def test_a_part_that_fails_keeps_no_other_from_running(checkout: Path, fails: st
 
 
 def test_all_parts_that_pass_end_well(checkout: Path) -> None:
-    code, lines = run(checkout, "nothing fails")
+    code, lines = run(checkout)
     assert code == 0
     assert [line.partition(" in ")[0] for line in lines if line.startswith("tools/test: ")] == [
         "tools/test: unit passed",
         "tools/test: integration passed",
     ]
+
+
+def test_a_part_that_hangs_is_interrupted_and_sums_up(checkout: Path) -> None:
+    """Else what had failed before would be told by nobody."""
+    command = checkout / "tools" / "test"
+    script = command.read_text().replace("LONGEST_PART=4200", "LONGEST_PART=1")
+    assert "LONGEST_PART=1\n" in script
+    command.write_text(script)
+    code, lines = run(checkout, hangs="tests/integration")
+    assert code == 1
+    assert "a summary" in lines
+    verdicts = [line.partition(" in ")[0] for line in lines if line.startswith("tools/test: ")]
+    assert verdicts == ["tools/test: unit passed", "tools/test: integration failed (exit 124)"]
