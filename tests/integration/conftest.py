@@ -40,6 +40,7 @@ LONGEST = (
     "test_crash_shelving",
     "test_database_faults",
     "test_daemons",
+    "test_cells_on_two_servers",
     "test_stale_conductor_all",
     "test_whole_move_zookeeper",
     "test_kill_matrix_daemons",

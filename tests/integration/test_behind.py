@@ -58,7 +58,7 @@ def put_back(lab: Stage, *, kept_at: str, left_at: str, fails: str = "") -> str:
             raise Parked("the conductor's process is gone")
 
     with lab.running(meet):
-        assert left.wait(60)
+        assert left.wait(180)
     copy_database(kept, lab.lab.layout.journal)
     lab.lab.adopt()
     return move

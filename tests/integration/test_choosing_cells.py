@@ -534,7 +534,7 @@ def test_a_journal_of_the_graph_before_takes_the_next_one(lab: Stage, kept_at: s
             raise Parked("the conductor's process is gone")
 
     with lab.running(meet):
-        assert left.wait(60)
+        assert left.wait(180)
     copy_database(kept, lab.lab.layout.journal)
     lab.lab.adopt()
     with lab.running():

@@ -71,7 +71,7 @@ def refused(path: Path, *words: str) -> str:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=180,
         env={name: value for name, value in os.environ.items() if name != "NOTIFY_SOCKET"},
     )
     assert SECRET not in done.stdout + done.stderr

@@ -34,7 +34,7 @@ servers:
   db: {{host: host1, {_SERVER}}}
 """
 
-LONG: Final = 60.0
+LONG: Final = 180.0
 
 
 @pytest.fixture(scope="module", name="cloud")

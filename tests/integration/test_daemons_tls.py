@@ -21,7 +21,7 @@ from droveway.lab import build
 from droveway.persistence.journal.states import State
 from droveway.wire import codec, commands
 
-LONG: Final = 60.0
+LONG: Final = 180.0
 IMAGE_MB: Final = 768
 """A sixteenth of it is data."""
 

@@ -50,7 +50,7 @@ def test_a_page_that_is_wrong_is_noticed(tmp_path: Path) -> None:
     page = "Text\n\n.. code-block:: console\n\n   $ echo one  two\n   one two\n   $ false\n   $ echo $?\n   1\n\nText\n"
     wanted = console.commands(page)
     assert [(command.line, command.text) for command in wanted] == [(5, "echo one  two"), (7, "false"), (8, "echo $?")]
-    ran = console.run(wanted, tmp_path, seconds=30)
+    ran = console.run(wanted, tmp_path, seconds=90)
     assert [console.agrees(command.shown, done.output) for command, done in zip(wanted, ran, strict=True)] == [True] * 3
     assert [done.code for done in ran] == [0, 1, 0]
     assert not console.agrees("one three\n", ran[0].output)

@@ -20,8 +20,8 @@ from droveway.wire import codec, commands
 from droveway.workers.actions import checks
 from droveway.workers.hypervisors.libvirt.hypervisor import Libvirt
 
-BOOTS_WITHIN = 200.0
-ANSWERS_WITHIN = 60.0
+BOOTS_WITHIN = 600.0
+ANSWERS_WITHIN = 180.0
 UNANSWERED = "Guest agent is not responding: Guest agent not available for now (libvirt error 86)"
 REFUSED = "internal error: unable to execute QEMU agent command 'guest-ping': \\x1b[2J all is well (libvirt error 1)"
 LIARS = {

@@ -242,7 +242,7 @@ def test_a_worker_that_dies_in_the_middle_of_a_purge_ends_it_when_it_is_back(lab
     let_pass(lab, 86400)
     with lab.running(workers={probe.host: probe}) as workers:
         probe.workers = workers
-        assert probe.dead.wait(60)
+        assert probe.dead.wait(180)
         assert probe.found == ()
         back = move_requests.carry(lab.lab, submit(lab.lab, MoveSpec(server="web", host=probe.host, policy="auto")).id)
         until(lambda: not owes(lab, move), "the end of the purge")

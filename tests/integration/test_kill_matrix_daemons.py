@@ -95,7 +95,7 @@ class Matrix:
         while self.wanted and time.monotonic() < ends:
             self._ask()
             self._catch(next(victims))
-        until(self._is_over, "the end of all moves", 90)
+        until(self._is_over, "the end of all moves", 270)
 
     def _begin(self) -> Daemon:
         return self.site.conductor(f"conductor{next(self._numbers)}", OS_CONDUCTOR__THREADS=str(AT_ONCE))

@@ -118,7 +118,7 @@ def test_a_late_press_of_the_power_button_meets_no_guest_that_was_started_again(
     def slowly(connection: Connection) -> Any:
         if threading.current_thread().name != libvirt_hypervisor.PRESS:
             return connect(connection)
-        assert free.wait(60)
+        assert free.wait(180)
         try:
             return connect(connection)
         finally:
@@ -131,7 +131,7 @@ def test_a_late_press_of_the_power_button_meets_no_guest_that_was_started_again(
                 rig.host.stop(server.id, grace=0.05, fence=open_fence)
             assert not server.running
         free.set()
-        assert pressed.wait(60)
+        assert pressed.wait(180)
         monkeypatch.setattr(libvirt_hypervisor, "DESTROY_SECONDS", 30.0)
         rig.host.stop(server.id, grace=0.05, fence=open_fence)
     server.start()

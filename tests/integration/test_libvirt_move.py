@@ -225,7 +225,7 @@ def test_a_libvirtd_that_dies_while_it_defines_a_guest_is_waited_for(lab: Stage)
             kill_daemon(daemon)
             faults.clear(lab.lab.layout, stall.id)
             daemon.start()
-            printed, _ = moving.communicate(timeout=60)
+            printed, _ = moving.communicate(timeout=180)
         finally:
             moving.kill()
     assert moving.returncode == 0, printed

@@ -384,7 +384,7 @@ def test_a_revert_whose_journal_was_put_back_goes_on_to_the_host_that_it_was_on(
     with lab.running(meet) as workers:
         workers.stop("host1")
         move_requests.end(lab.lab, move, "revert")
-        assert left.wait(60)
+        assert left.wait(180)
     there = tried(lab, "web")[-1]
     copy_database(kept, lab.lab.layout.journal)
     lab.lab.adopt()

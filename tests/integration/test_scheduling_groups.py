@@ -50,7 +50,7 @@ class Meeting:
     """The probe of a conductor: the moves wait for each other before each of the steps is first carried out."""
 
     def __init__(self, parties: int, *steps: str) -> None:
-        self.barriers = {step: threading.Barrier(parties, timeout=60) for step in steps}
+        self.barriers = {step: threading.Barrier(parties, timeout=180) for step in steps}
         self.met: set[tuple[str, str]] = set()
 
     def __call__(self, move: str, step: str, direction: str, phase: str) -> None:

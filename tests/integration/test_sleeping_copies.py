@@ -24,7 +24,7 @@ FIT = commands.FitDisks(root_bytes=8 * MIB, ephemeral_bytes=2 * MIB, swap_bytes=
 COPY = commands.CopyDisks(variant="local", source="alpha", address="", probe=PROBE)
 EFFECTS = ["rebase", "grow", "disk_info", "create_ephemeral", "create_swap"]
 WRITES = ["rebase_disk", "grow_disk", "write", "create_disk ephemeral", "create_disk swap"]
-PATIENCE = 60.0
+PATIENCE = 180.0
 
 
 @pytest.fixture(name="site")

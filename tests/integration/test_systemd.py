@@ -17,7 +17,7 @@ from droveway.lab.session import Lab
 from droveway.persistence.journal import daemons
 from droveway.persistence.journal.states import State
 
-LONG: Final = 60.0
+LONG: Final = 180.0
 
 
 class Site:

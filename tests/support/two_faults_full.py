@@ -182,7 +182,7 @@ class Going:
         """Have the process clean up and end, as it does at Ctrl-C."""
         if self.process.is_alive() and self.process.pid is not None:
             os.kill(self.process.pid, signal.SIGINT)
-        self.process.join(60)
+        self.process.join(180)
         self.process.kill()
         self.process.join()
         self._remove()

@@ -37,7 +37,7 @@ from droveway.persistence.nova import base as nova_base
 SESSION = 2.0
 """Seconds after which ZooKeeper gives up a process that was killed."""
 
-LONG = 60.0
+LONG = 180.0
 
 CONDUCTOR = "droveway-conductor"
 """The name in every conductor's certificate."""

@@ -13,7 +13,7 @@ from typing import Final
 from support.daemons.daemons import LONG, Daemon
 from support.labs.small_lab import until
 
-PATIENCE: Final = 3 * LONG
+PATIENCE: Final = 2 * LONG
 """Seconds within which it has to come to all places, however busy the machine is."""
 
 TESTS: Final = Path(__file__).parents[2]

@@ -29,7 +29,7 @@ from droveway.lab.session import Lab
 SESSION = 2.0
 """Seconds after which ZooKeeper gives up a process that was killed."""
 
-LONG = 60.0
+LONG = 180.0
 
 Effects = collections.Counter[tuple[bool, str]]
 

@@ -90,7 +90,7 @@ def assert_balanced(lab: Lab) -> None:
     assert report.clean, "; ".join(f"{each.kind} {each.subject}: {each.detail}" for each in report.findings)
 
 
-def until(condition: Callable[[], Any], what: str, seconds: float = 60.0) -> Any:
+def until(condition: Callable[[], Any], what: str, seconds: float = 180.0) -> Any:
     """Wait for the condition, and return what it says; fails when it does not come."""
     ends = time.monotonic() + seconds
     pause = threading.Event()

@@ -223,7 +223,7 @@ def reference(graph: Graph) -> FlowRef:
     return FlowRef(graph.kind, graph.version, graph.digest())
 
 
-def until(condition: Callable[[], Any], seconds: float = 20.0) -> Any:
+def until(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
     """Wait for the condition; fails when it does not come."""
     ends = time.monotonic() + seconds
     pause = threading.Event()

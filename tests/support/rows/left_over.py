@@ -17,7 +17,7 @@ from droveway.clients.zookeeper import (
 from droveway.lab.session import Lab
 from droveway.persistence.journal.tables import Claim, Move
 
-LONG = 60.0
+LONG = 180.0
 
 
 def nodes(lab: Lab, session: Coordination) -> list[str]:

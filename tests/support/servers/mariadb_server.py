@@ -17,7 +17,7 @@ from support.servers.certificates import Files
 from support.servers.ports import free_port
 
 PASSWORD = "canary-mariadb-93be"
-STARTS_WITHIN = 60.0
+STARTS_WITHIN = 180.0
 _USER = "mysql"
 
 

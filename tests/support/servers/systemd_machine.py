@@ -20,7 +20,7 @@ from pathlib import Path
 
 from support.labs.small_lab import until
 
-BOOTS_WITHIN = 60.0
+BOOTS_WITHIN = 180.0
 SYSTEMD = Path("/lib/systemd/systemd")
 
 _HIERARCHIES = """

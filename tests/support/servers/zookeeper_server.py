@@ -24,7 +24,7 @@ NETTY = "handler codec resolver common buffer transport transport-native-unix-co
 """What TLS needs besides; the package's own manifest has but some of them."""
 TICK = 0.2
 """Seconds; a session may last from 2 to 20 of them."""
-STARTS_WITHIN = 60.0
+STARTS_WITHIN = 180.0
 _LOCAL_SESSIONS = "localSessionsEnabled=true\nlocalSessionsUpgradingEnabled=true\n"
 """Without them a server alone refuses those who want but to read too: it can tell nobody of their sessions."""
 

@@ -45,7 +45,7 @@ CLAIM: Final = "claim"
 
 _NODES: Final = ("create", "create_guarded", "put", "delete", "ensure")
 NEVER: Final = "it never came there"
-_PATIENCE: Final = 80.0
+_PATIENCE: Final = 240.0
 _CHILD_SECONDS: Final = 300
 """However busy the machine is: a dozen conductors follow each other."""
 _LATE: Final = {"network-": ("ports", "port_bindings"), "volume-POST": ("attachments",)}

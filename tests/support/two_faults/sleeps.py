@@ -235,7 +235,7 @@ class Scene:
         return {**picture(self._lab.layout), **nodes}
 
 
-_PATIENCE: Final = 80.0
+_PATIENCE: Final = 240.0
 
 
 def small(storage: str) -> cloud.Cloud:

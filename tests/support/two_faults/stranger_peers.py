@@ -34,7 +34,7 @@ NEIGHBOUR: Final = "77777777-2ee8-4b0d-9e2c-6b2d60f6ad77"
 SILENCE: Final = 5.0
 """Seconds for which an end waits for the other one."""
 
-PATIENCE: Final = 60.0
+PATIENCE: Final = 180.0
 """Seconds within which an honest end is served, on however busy a machine."""
 
 _LENGTHS: Final = struct.Struct("!II")
