@@ -105,6 +105,21 @@ def _failure(run: Run, cell: str, found: Verdict, waited: float) -> StepError:
     )
 
 
+def nowhere(move_id: str, down: list[str]) -> str:
+    """Say why nothing can be done for a move none of whose cells is left."""
+    again = f"droveway move retry {move_id[:SHORT]}"
+    if len(down) == 1:
+        cell = down[0]
+        return (
+            f"cell {cell} is declared down, and all of the server is there, so that its move goes neither on nor back: "
+            f"bring the cell back, say droveway cell up {cell}, then {again}"
+        )
+    return (
+        f"cells {' and '.join(down)} are both declared down, and the server is in no other, so that its move goes "
+        f"neither on nor back: bring one of them back, say droveway cell up {down[0]} or {down[1]}, then {again}"
+    )
+
+
 def is_declared_down(cells: Cells, move: Move, kind: str, host: str) -> bool:
     """Tell whether somebody said that the move's host is off; in a cell that is away nobody did."""
     cell = (host == move.dest_host and move.dest_cell) or move.source_cell
