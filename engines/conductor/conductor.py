@@ -245,6 +245,7 @@ class MoveConductor(JobConductor):
         """Let the move rest as needs-operator: nothing of its flow is run until a person has said what holds."""
         with self._resources.journal.write() as session:
             fencing.check(session, posting.move, epoch)
+            cell_waits.end(moves.get(session, posting.move, lock=True))
             moves.park(session, posting.move, code, why)
         fencing.release(self._resources.journal, posting.move, epoch)
         return True

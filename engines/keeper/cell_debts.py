@@ -174,8 +174,10 @@ class CellDebts:
 
     def _do(self, debt: Debt, owing: _Owing, epoch: int) -> None:
         run, owed = DebtRun(self, owing, epoch), owing.owed
-        if debt.action == debts.CLOSE_EVENTS and owing.home == debt.cell:
-            return  # the server lives there again, and the flow that brought it back has closed them
+        if debt.action in (debts.CLOSE_EVENTS, debts.HIDE) and owing.home == debt.cell:
+            return  # the server lives there again: the flow that brought it back has closed and shown what is there
+        if debt.action == debts.FINISH and owing.home != debt.cell:
+            return  # it has gone back since, and what is left there is hidden and removed
         reads: Any = run  # a step that writes rows reads no more of its run than this one has
         ctx = Context(reads, owed.step, owed.direction, run.row, owing.attempt, {}, None, must_go_on=True)
         step = run.graph.by_name[owed.step](reads)

@@ -14,6 +14,7 @@ from droveway.errors import Conflict, StepError
 from droveway.flows.before import PortBefore, VolumeBefore, before
 from droveway.flows.run import Context
 from droveway.flows.steps.rows import availability_zone
+from droveway.persistence.journal import kinds
 from droveway.persistence.nova import servers
 from droveway.wire.commands import Connections, PortRef, VolumeRef
 
@@ -27,11 +28,31 @@ def volumes(ctx: Context) -> list[VolumeBefore]:
         found = servers.attached(connection, ctx.move.server)
     if found is None:
         return _recorded_volumes(ctx)
+    on = _taken_over(ctx, {each.volume for each in found if each.attachment})
     return [
-        VolumeBefore(volume=each.volume, attachment=each.attachment, device=each.device, boot=each.boot)
+        VolumeBefore(
+            volume=each.volume, attachment=on.get(each.volume, each.attachment), device=each.device, boot=each.boot
+        )
         for each in found
         if each.attachment
     ]
+
+
+def _taken_over(ctx: Context, volumes: Iterable[str]) -> dict[str, str]:
+    """Find the attachments on the destination, by volume, that only the rows of a cell named that is gone since.
+
+    So it is in a forward move whose copy goes on without its source's cell.
+    """
+    move = ctx.move
+    forward = kinds.of(ctx.run.kind).carries is kinds.Carries.TO_DESTINATION
+    if not forward or ctx.cell == move.source_cell or not ctx.run.cells.is_down(move.source_cell):
+        return {}
+    return {
+        volume: each.id
+        for volume in sorted(volumes)
+        for each in ctx.run.cloud.volumes.attachments(volume)
+        if each.server == move.server and each.host == ctx.destination.host
+    }
 
 
 def being_attached(ctx: Context) -> set[str]:

@@ -34,6 +34,9 @@ _GOING: Final = " goes"
 ROWS: Final = 500
 """So many rows one transaction removes at most."""
 
+UNREAD: Final = "unread"
+"""In the results of steps that carry: which copy could not be read, as its cell is declared down."""
+
 DIGESTS: Final = "digests"
 """In the results of steps that compare both copies: what users may write, each as a digest."""
 
@@ -119,7 +122,12 @@ def carry(ctx: Context, source: str, target: str) -> dict[str, Any]:
 
     Returns the digests by which the next carry tells which copy was changed, and the keys that were in both.  A cell
     that has no copy any more has nothing to bring, and an undo brings nothing to one whose copy a user has deleted.
+    Nothing is read in a cell that is declared down, nor written: the history then says so.
     """
+    if ctx.run.cells.is_down(source):
+        return unread(source)
+    if ctx.run.cells.is_down(target):
+        return {}
     with ctx.run.cells.database(source).read() as session:
         if servers.is_gone(session, ctx.move.server):
             return {}
@@ -132,11 +140,26 @@ def carry(ctx: Context, source: str, target: str) -> dict[str, Any]:
         return _carry_into(ctx, rows, theirs, mapped=target == ctx.cell)
 
 
-def complete(ctx: Context, rows: Rows, theirs: copies.Copy) -> dict[str, Any]:
+def unread(cell: str) -> dict[str, Any]:
+    """Return what the history says of late writes in a cell that is declared down."""
+    return {UNREAD: f"what users wrote last in cell {cell}, which is declared down, was not read"}
+
+
+def read(ctx: Context, cell: str) -> copies.Copy | None:
+    """Read the copy in the cell; None where that is declared down."""
+    if ctx.run.cells.is_down(cell):
+        return None
+    with ctx.run.cells.database(cell).read() as session:
+        return copies.read(session, ctx.move.server)
+
+
+def complete(ctx: Context, rows: Rows, theirs: copies.Copy | None, *, of: str) -> dict[str, Any]:
     """Let the copy that is about to be shown have all that the other one has, the flow's own action too.
 
-    Returns as `carry` does.
+    That is the one ``of`` a cell; where it could not be read nothing is brought.  Returns as `carry` does.
     """
+    if theirs is None:
+        return unread(of)
     carried = _carry_into(ctx, rows, theirs, mapped=False, action=rows.action.request_id)
     copies.give_attachments(rows.session, theirs)
     return carried
