@@ -39,19 +39,27 @@ def volumes(ctx: Context) -> list[VolumeBefore]:
 
 
 def _taken_over(ctx: Context, volumes: Iterable[str]) -> dict[str, str]:
-    """Find the attachments on the destination, by volume, that only the rows of a cell named that is gone since.
+    """Find the attachments on the host that the flow leads to, by volume, which may have no rows any more.
 
-    So it is in a forward move whose copy goes on without its source's cell.
+    So it is where those of a cell that is gone since named them: the source's of a forward move that goes on with its
+    whole copy, and the target's of a revert.
     """
-    move = ctx.move
-    forward = kinds.of(ctx.run.kind).carries is kinds.Carries.TO_DESTINATION
-    if not forward or ctx.cell == move.source_cell or not ctx.run.cells.is_down(move.source_cell):
+    move, carries = ctx.move, kinds.of(ctx.run.kind).carries
+    if not ctx.crosses_cells or ctx.attempt is None:
+        return {}
+    if carries is kinds.Carries.TO_DESTINATION:
+        left, host = move.source_cell, ctx.destination.host
+    elif carries is kinds.Carries.BACK:
+        left, host = ctx.destination.cell, ctx.return_host
+    else:
+        return {}
+    if ctx.cell == left or not ctx.run.cells.is_down(left):
         return {}
     return {
         volume: each.id
         for volume in sorted(volumes)
         for each in ctx.run.cloud.volumes.attachments(volume)
-        if each.server == move.server and each.host == ctx.destination.host
+        if each.server == move.server and each.host == host
     }
 
 

@@ -164,7 +164,7 @@ def name_attachment(ctx: Context, volume: VolumeBefore, attachment: str) -> None
 
 
 def name_moved(ctx: Context) -> None:
-    """Let the rows of the copy that takes over name the attachments on the destination, once the source's are gone."""
+    """Let the rows of the copy that takes over name the attachments that were made, once the others' cell is gone."""
     for volume in attached.volumes(ctx):
         _record(ctx, volume, volume.attachment, ctx.run.cloud.volumes.shown(volume.attachment))
 

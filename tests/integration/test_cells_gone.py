@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 
 import pytest
-from support.labs.cells_away import CLOUD, Databases, begin, copies, owed, shown, waits
+from support.labs.cells_away import CLOUD, Databases, ask, begin, copies, owed, shown, waits
 from support.labs.operations import Stage, stage
 from support.labs.small_lab import until
 
@@ -54,7 +54,8 @@ def gone(lab: Stage, cell: str, step: str, asks: Callable[[], Move], *, also: st
                     cells_down.declare(session, each, reason="the room burnt down", who="me")
             yield move
     finally:
-        away.bring()
+        if away.went.is_set():
+            away.bring()
     for each in down:
         lab.cli("cell", "up", each)
 
@@ -126,6 +127,44 @@ def test_a_move_whose_target_cell_is_gone_since_its_start_is_reverted(lab: Stage
         move_requests.end(lab.lab, move, "revert")
         assert move_requests.carry(lab.lab, move).state == "reverted"
         assert runs_on(lab, move) == ["host1"]
+    assert settled(lab)
+    assert lab.standing("web") == before
+    assert copies(lab) == {"cell1": 1, "cell2": 0, "cell3": 0}
+    lab.assert_balanced()
+
+
+@pytest.mark.parametrize("step", ["move_volumes", "hand_over_source", "hide_source"])
+def test_a_forward_move_whose_source_cell_is_gone_goes_on_with_its_whole_copy(lab: Stage, step: str) -> None:
+    """With the rows as they were copied; the source's are hidden and its fence dropped when the cell is up."""
+    with gone(lab, "cell1", step, begin(lab, "cell2")) as move:
+        ended = move_requests.carry(lab.lab, move)
+        assert (ended.state, ended.error) == ("verifying", None)
+        assert runs_on(lab, move) == ["host3"]
+        named = ["what users wrote last in cell cell1, which is declared down, was not read"]
+        assert named[: step != "hide_source"] == unread(lab, move)[:1]
+    assert settled(lab)
+    assert copies(lab) == {"cell1": 1, "cell2": 1, "cell3": 0}
+    lab.assert_balanced()
+
+
+def test_a_forward_move_whose_source_cell_is_gone_rests_without_a_whole_copy(lab: Stage) -> None:
+    with gone(lab, "cell1", "copy_disks", begin(lab, "cell2")) as move:
+        ended = move_requests.carry(lab.lab, move)
+        assert (ended.state, ended.error_code) == ("needs-operator", "cell-away")
+        assert f"droveway cell up cell1, then droveway move retry {move[:8]}" in (ended.error or "")
+    lab.cli("move", "retry", move)
+    assert shown(lab, move).state == "verifying"
+    lab.assert_balanced()
+
+
+def test_a_revert_whose_target_cell_is_gone_goes_on_from_the_sources_rows(lab: Stage) -> None:
+    before = lab.standing("web")
+    with lab.running():
+        move_requests.carry(lab.lab, begin(lab, "cell2")().id)
+    with gone(lab, "cell2", "show_source", ask(lab, "revert")) as move:
+        assert move_requests.carry(lab.lab, move).state == "reverted"
+        assert runs_on(lab, move) == ["host1"]
+        assert "what users wrote last in cell cell2, which is declared down, was not read" in unread(lab, move)
     assert settled(lab)
     assert lab.standing("web") == before
     assert copies(lab) == {"cell1": 1, "cell2": 0, "cell3": 0}

@@ -8,7 +8,7 @@ from droveway.flows.before import before
 from droveway.flows.run import Context
 from droveway.flows.stands import NOTHING, Flavor, Leaves, Side
 from droveway.flows.step import Step
-from droveway.flows.steps import attached
+from droveway.flows.steps import attached, volumes
 from droveway.flows.steps.records import crossing, other_copy, revert
 from droveway.flows.steps.records.revert import REVERT_EVENTS
 from droveway.flows.steps.rows import Rows, begin_action, cell_rows, claimed_rows, failure, reserved_on, task
@@ -118,6 +118,8 @@ class ShowSource(Step):
         record, move = before(ctx.move), ctx.move
         reserved = reserved_on(ctx, ctx.return_host)
         target = other_copy.read(ctx, ctx.destination.cell)
+        if target is None:
+            volumes.name_moved(ctx)
         with claimed_rows(ctx, move.source_cell) as rows:
             carried = other_copy.complete(ctx, rows, target, of=ctx.destination.cell)
             begin_action(rows, record, revert.ACTION)
