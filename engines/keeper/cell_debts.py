@@ -23,7 +23,7 @@ from droveway.flows.other_graph import across
 from droveway.flows.run import Context, MoveOptions
 from droveway.flows.steps.records import other_copy
 from droveway.persistence.database import Database, absence
-from droveway.persistence.journal import cells_down, debts, moves, requests, step_runs
+from droveway.persistence.journal import cells_down, debts, kinds, moves, requests, step_runs
 from droveway.persistence.journal.states import ENDED, State
 from droveway.persistence.journal.tables import Debt, Move, MoveAttempt, MoveStep
 from droveway.persistence.nova import mappings
@@ -182,6 +182,8 @@ class CellDebts:
         ctx = Context(reads, owed.step, owed.direction, run.row, owing.attempt, {}, None, must_go_on=True)
         step = run.graph.by_name[owed.step](reads)
         if debt.action == debts.REMOVE:
+            if not kinds.of(owing.kind).has_migration:
+                other_copy.mark_again(ctx, str(debt.cell))
             # The move may have gone on to a third cell since.
             other_copy.remove(ctx, str(debt.cell), owing.home, undo=owed.direction == "revert")
         elif owed.direction == "revert":

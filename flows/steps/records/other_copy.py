@@ -20,16 +20,13 @@ from droveway.persistence.nova import (
     usage,
 )
 from droveway.persistence.nova.cell import ConsoleAuthToken, Instance, InstanceSystemMetadata
-from droveway.persistence.nova.cells import FENCE_KEY, MOVE_KEY
+from droveway.persistence.nova.cells import FENCE_KEY, GOING, MOVE_KEY
 from droveway.persistence.nova.vm_states import TaskState
 
 if TYPE_CHECKING:
     from sqlalchemy import orm
 
     from droveway.flows.run import Context
-
-_GOING: Final = " goes"
-"""Ends the mark of a copy whose removal has begun."""
 
 ROWS: Final = 500
 """So many rows one transaction removes at most."""
@@ -80,9 +77,9 @@ def find(session: orm.Session, server: str, move: str) -> Standing | None:
         bool(row.hidden),
         bool(row.deleted),
         marks.get(FENCE_KEY),
-        made_by.removesuffix(_GOING),
+        made_by.removesuffix(GOING),
         known,
-        going=made_by.endswith(_GOING),
+        going=made_by.endswith(GOING),
     )
 
 
@@ -215,6 +212,21 @@ def remove(ctx: Context, cell: str, other: str, *, undo: bool = False) -> None:
                 usage.recompute(session, move.source_host, ctx.destination.host, reserved=reserved)
 
 
+def mark_again(ctx: Context, cell: str) -> None:
+    """Let the hidden copy in the cell name this move again, whose flow took the mark with it when it ended.
+
+    Only for what the cell owes: until that is paid no other move of the server enters it.  A copy of which the flow
+    never compared anything is not known to be its own.
+    """
+    server, flow = ctx.move.server, (ctx.run.flow_uuid, ctx.move.attempt)
+    if not any((run.flow_uuid, run.attempt) == flow and DIGESTS in (run.result or {}) for run in ctx.run.step_runs()):
+        return
+    with holding_claim(ctx, ctx.run.cells.database(cell).write()) as session:
+        found = find(session, server, ctx.move.id)
+        if found is not None and found.hidden and not found.move:
+            servers.set_system_metadata(session, server, MOVE_KEY, ctx.move.id)
+
+
 def pass_deletion_on(ctx: Context, rows: Rows, other: str) -> None:
     """Let the copy in the ``other`` cell say that the server is being deleted, where the one to be hidden says so."""
     if rows.instance.task_state != TaskState.DELETING:
@@ -261,7 +273,7 @@ def _carry_last(ctx: Context, cell: str, other: str) -> None:
         found = find(session, server, ctx.move.id)
         if found is not None:
             require_own(ctx, found, cell, goes=True)
-            servers.set_system_metadata(session, server, MOVE_KEY, f"{ctx.move.id}{_GOING}")
+            servers.set_system_metadata(session, server, MOVE_KEY, f"{ctx.move.id}{GOING}")
 
 
 def _made_by(ctx: Context, cell: str) -> bool:
