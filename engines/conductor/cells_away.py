@@ -82,11 +82,17 @@ def owe(
 
 
 def _away(run: Run) -> list[str]:
-    """Name the cells of a move between cells whose databases do not answer."""
+    """Name the cells of a move between cells whose databases do not answer; for a delete those that are gone.
+
+    A delete waits for a cell that is merely away, as a flow within one does.
+    """
     row = run.row
-    if not kinds.of(run.kind).crosses_cells or row.dest_cell is None:
+    if row.dest_cell in (None, row.source_cell):
         return []
-    return run.cells.away([row.source_cell, row.dest_cell])
+    cells = [row.source_cell, str(row.dest_cell)]
+    if not kinds.of(run.kind).crosses_cells:
+        return [cell for cell in cells if run.cells.is_down(cell)]
+    return run.cells.away(cells)
 
 
 def _failure(run: Run, cell: str, found: Verdict, waited: float) -> StepError:

@@ -94,7 +94,7 @@ def test_what_a_step_comes_to_whose_cell_is_gone(
 
 def test_no_step_waits_for_a_cell_that_is_gone() -> None:
     """Whichever it is, whichever way it goes and whichever cell it is: it ends, is owed, or rests with a sentence."""
-    for kind in ("cross_cell_resize", "cross_cell_confirm", "cross_cell_revert", "cross_cell_unshelve"):
+    for kind in ("cross_cell_resize", "cross_cell_confirm", "cross_cell_revert", "cross_cell_unshelve", "delete"):
         graph = registry.latest(kind)
         for name, direction, target, home in itertools.product(
             graph.names(), ("execute", "revert"), *[(True, False)] * 2
