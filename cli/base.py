@@ -97,16 +97,21 @@ class Command(command.Command, abc.ABC):
 
         Raises `droveway.persistence.database.DatabaseUnusable` where none answers, or one is configured wrongly.
         """
-        from droveway.persistence.database import DatabaseAway
+        from droveway.persistence.database import DatabaseAway, DatabaseUnusable
 
-        found, away = {}, []
+        found: dict[str, Database] = {}
+        away = []
         for name, database in site.known_cells.items():
             try:
                 database.require(f"of cell {name}")
             except DatabaseAway as error:
                 away.append(error)
-            else:
-                found[name] = database
+                continue
+            except DatabaseUnusable:
+                # Of a lab's file whoever reads it says what is wrong with it.
+                if not site.runs_here:
+                    raise
+            found[name] = database
         if away and not found:
             raise away[0]
         for each in away:

@@ -99,9 +99,8 @@ def _failure(run: Run, cell: str, found: Verdict, waited: float) -> StepError:
     down, short = run.cells.is_down(cell), run.move_id[:SHORT]
     what = f"the database of cell {cell} has not answered for {waited:.0f} s"
     if found is Verdict.FAULT:
-        host, why = run.row.dest_host or "", "is declared down" if down else "does not answer"
-        what = f"cell {cell} {why}" if down else f"the database of cell {cell} {why}"
-        return DestinationFault(what, code="cell-away", host=host)
+        why = f"cell {cell} is declared down" if down else f"the database of cell {cell} does not answer"
+        return DestinationFault(why, code="cell-away", host=run.row.dest_host or "")
     if found is Verdict.UNDONE:
         what = f"cell {cell} is declared down" if down else f"{what}: start it, then ask again"
         return StepError(what, code="cell-away")
