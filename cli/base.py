@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from droveway.cli.sites import OperatedSite
     from droveway.engines.site.installation import Installation
     from droveway.lab.session import Lab
+    from droveway.persistence.database import Database
     from droveway.persistence.journal.tables import Move
 
 LAB_VARIABLE: Final = "DROVEWAY_LAB"
@@ -90,6 +91,32 @@ class Command(command.Command, abc.ABC):
         from droveway.cli.sites import DaemonSite
 
         return DaemonSite(self.configuration(parsed_args))
+
+    def answering_cells(self, site: OperatedSite) -> dict[str, Database]:
+        """Return the cell databases that answer, for a command that only reads; the others are named on stderr.
+
+        Raises `droveway.persistence.database.DatabaseUnusable` where none answers, or one is configured wrongly.
+        """
+        from droveway.persistence.database import DatabaseAway, DatabaseUnusable
+
+        found: dict[str, Database] = {}
+        away = []
+        for name, database in site.known_cells.items():
+            try:
+                database.require(f"of cell {name}")
+            except DatabaseAway as error:
+                away.append(error)
+                continue
+            except DatabaseUnusable:
+                # Of a lab's file whoever reads it says what is wrong with it.
+                if not site.runs_here:
+                    raise
+            found[name] = database
+        if away and not found:
+            raise away[0]
+        for each in away:
+            self.app.stderr.write(f"warning: {each}. What is there is left out\n")
+        return found
 
     def installation(self, parsed_args: argparse.Namespace) -> Installation:
         """The installation that the command is for; raises `droveway.errors.Refused` for a lab: it has no daemons."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import enum
 from typing import TYPE_CHECKING, Final
 
+from droveway.persistence.journal.kinds import Carries, Way
+
 if TYPE_CHECKING:
     from droveway.flows.graph import Graph
     from droveway.flows.step import Step
@@ -27,10 +29,12 @@ class Verdict(enum.Enum):
     OWED_LATE = "owed-late"
     """Once its deadline has passed, the cell owes it, and the flow goes on."""
     SKIPPED = "skipped"
-    """At once the flow goes on: what it would have looked at is gone with its cell."""
+    """At once the flow goes on: what it would have looked at, or marked, is gone with its cell."""
+    RESTS = "rests"
+    """At once the move parks: what is gone with the cell is needed for either way."""
 
 
-AT_ONCE: Final = frozenset({Verdict.FAULT, Verdict.OWED, Verdict.SKIPPED})
+AT_ONCE: Final = frozenset({Verdict.FAULT, Verdict.OWED, Verdict.SKIPPED, Verdict.RESTS})
 LATE: Final = frozenset({Verdict.UNDONE, Verdict.PARKS, Verdict.OWED_LATE})
 OWED: Final = frozenset({Verdict.OWED, Verdict.OWED_LATE})
 
@@ -38,9 +42,11 @@ OWED: Final = frozenset({Verdict.OWED, Verdict.OWED_LATE})
 def verdict(graph: Graph, name: str, direction: Direction, *, target: bool, home: bool, down: bool = False) -> Verdict:
     """Judge the step ``name``.
 
-    ``target``: the cell that is away is the destination's; ``home``: the server's mapping names it; ``down``: a
+    ``target``: the cell that is away is the destination's; ``home``: the rows there are those that count; ``down``: a
     person declared it down.
     """
+    if down:
+        return _when_gone(graph, name, direction, target=target, home=home)
     names, no_return = graph.names(), graph.names().index(graph.no_return.step_name())
     at, step = names.index(name), graph.by_name.get(name)
     owes = step is not None and bool(step.cell_debt) and not home
@@ -53,10 +59,40 @@ def verdict(graph: Graph, name: str, direction: Direction, *, target: bool, home
         return Verdict.PARKS
     if name in map(_name, graph.tried) and at < _touches(graph, names):
         return Verdict.FAULT if target and not home else Verdict.WAITS
-    if down and not home and step is not None and step.confirmed_without and not switch:
-        return Verdict.SKIPPED  # a confirm keeps what runs, and the copy is removed there when the cell is back
     first = bool(graph.tried) and name in map(_name, graph.steps)
     return Verdict.WAITS if first else Verdict.UNDONE
+
+
+def _when_gone(graph: Graph, name: str, direction: Direction, *, target: bool, home: bool) -> Verdict:
+    """Judge a step whose cell is declared down: the flow ends by the rows that are left, or rests.
+
+    A cell that is declared down has the rows that count only where no others may stand in for them.
+    """
+    step, names = graph.by_name.get(name), graph.names()
+    confirms = graph.kind_record.ends is Way.CONFIRM
+    past_no_return = names.index(name) > names.index(graph.no_return.step_name())
+    debt = step.cell_debt or step.debt_when_gone if step is not None else ""
+    if direction == "revert":
+        if home and not confirms:
+            return Verdict.RESTS
+        if step is not None and step.cell_debt:
+            return Verdict.OWED
+        # Of a flow that ends a move only marks are left to take back there, and its next one finds them.
+        return Verdict.SKIPPED if target and graph.kind_record.ends is not None else Verdict.RESTS
+    if home:
+        return Verdict.UNDONE if confirms and not past_no_return else Verdict.RESTS
+    if past_no_return:
+        return Verdict.OWED if debt else Verdict.RESTS
+    if graph.kind_record.carries is Carries.TO_DESTINATION and target:
+        touched = name not in map(_name, graph.tried) or names.index(name) >= _touches(graph, names)
+        return Verdict.UNDONE if touched else Verdict.FAULT
+    if graph.kind_record.carries is Carries.BACK and not target:
+        return Verdict.UNDONE
+    if step is not None and step.skipped_when_gone:
+        return Verdict.SKIPPED
+    if confirms:
+        return Verdict.UNDONE
+    return Verdict.OWED if debt else Verdict.RESTS
 
 
 def _touches(graph: Graph, names: list[str]) -> int:

@@ -49,7 +49,7 @@ def _forward(kind: kinds.Kind) -> Graph:
         ),
         no_return=host.StartGuest,
         # A user may confirm or revert as soon as the last is written.
-        after=(forward.SaveRequestSpec, crossing.FinishSourceRecords, forward.FinishRecords),
+        after=(forward.SaveRequestSpec, crossing.FinishSourceRecords, crossing.FinishRecords),
     )
 
 

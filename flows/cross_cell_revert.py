@@ -14,7 +14,7 @@ CROSS_CELL_REVERT: Final = Graph(
     kind_record=kinds.CROSS_CELL_REVERT,
     version=2,
     steps=(
-        revert.MarkReverting,
+        crossing_back.MarkReverting,
         crossing_back.CheckSourceRecords,
         reverting.CheckSource,
         reverting.ReservePorts,

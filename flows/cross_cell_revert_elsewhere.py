@@ -13,7 +13,7 @@ from droveway.persistence.journal import kinds
 CROSS_CELL_REVERT_ELSEWHERE: Final = Graph(
     kind_record=kinds.CROSS_CELL_REVERT_ELSEWHERE,
     version=1,
-    steps=(revert.MarkReverting, crossing_back.CheckSourceRecords, source_hosts.ChooseSourceHost),
+    steps=(crossing_back.MarkReverting, crossing_back.CheckSourceRecords, source_hosts.ChooseSourceHost),
     tried=(
         source_hosts.Claim,
         elsewhere.CheckSource,

@@ -94,8 +94,11 @@ class Step:
     cell_debt: ClassVar[str] = ""
     """What the cell of the copy that the server is not mapped to owes where it is away: of the undo, or of the step
     itself where that has none."""
-    confirmed_without: ClassVar[bool] = False
-    """Whether a confirm goes on without it once the cell is declared down of which it looks at the copy."""
+    debt_when_gone: ClassVar[str] = ""
+    """What the cell of that copy owes of the step itself, where the flow goes on without a cell that is declared down.
+    """
+    skipped_when_gone: ClassVar[bool] = False
+    """Whether a flow goes on without it where the cell of the copy that it compares or marks is declared down."""
     starts: ClassVar[str] = ""
     """The direction in which it starts a guest."""
     needs: ClassVar[tuple[str, ...]] = ()
@@ -133,8 +136,11 @@ class Step:
         """Clear what only this step would: the server's rows show that it was done (see `Run.went_on`)."""
         return {}
 
-    def undo(self, ctx: Context) -> None:
-        """Bring back what was before, whether `perform` ran not at all, halfway or wholly."""
+    def undo(self, ctx: Context) -> dict[str, Any] | None:
+        """Bring back what was before, whether `perform` ran not at all, halfway or wholly.
+
+        Most have nothing to tell the history.
+        """
         raise NotImplementedError(ctx.step)
 
     def may_have_begun(self, ctx: Context) -> bool:
@@ -194,7 +200,7 @@ class Step:
             if not self._undo_evacuated(ctx, self._evacuated_at_first(ctx)):
                 ctx.run.require_way(ctx)
                 self._mark_again(ctx)
-                self.undo(ctx)
+                return self.undo(ctx)
         except ServerDeleted:
             # A server without rows has nothing that could be brought back to it.
             ctx.run.note_deleted()

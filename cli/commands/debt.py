@@ -38,7 +38,7 @@ class List(Lister):
 
         site = self.site(parsed_args)
         if parsed_args.host is not None:
-            catalog.find_host(site.api, site.cell_databases, parsed_args.host)
+            catalog.find_host(site.api, self.answering_cells(site), parsed_args.host)
         move = None if parsed_args.move is None else move_views.find(site.journal, parsed_args.move).id
         found = debt_views.listing(site.journal, host=parsed_args.host, move=move, ended=parsed_args.all)
         return LISTED, [[_cells(debt)[name] for name in LISTED] for debt in found]

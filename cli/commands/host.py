@@ -25,7 +25,7 @@ class List(Lister):
         site = self.site(parsed_args)
         away = site.away()
         rows = []
-        for host in catalog.hosts(site.api, site.cell_databases):
+        for host in catalog.hosts(site.api, self.answering_cells(site)):
             cells = _cells(host, away) | {
                 "vcpus": f"{host.vcpus_used}/{host.vcpus}",
                 "memory_mb": f"{host.memory_mb_used}/{host.memory_mb}",
@@ -43,8 +43,9 @@ class Show(ShowOne, OfHost):
         from droveway.persistence.nova import catalog
 
         site = self.site(parsed_args)
-        host = catalog.find_host(site.api, site.cell_databases, parsed_args.host)
-        names = [each.name for each in catalog.servers(site.api, site.cell_databases) if each.host == host.name]
+        cells = self.answering_cells(site)
+        host = catalog.find_host(site.api, cells, parsed_args.host)
+        names = [each.name for each in catalog.servers(site.api, cells) if each.host == host.name]
         return self.dict2columns(
             _cells(host, site.away())
             | {

@@ -250,13 +250,17 @@ def unattended(site: Site, move: Move | View) -> str | None:
 
 
 def is_known(site: Site, server: str) -> bool:
-    """Tell whether the server with this id has a row in its cell and a mapping: then its name can be given."""
+    """Tell whether the server with this id has a row in its cell and a mapping: then its name can be given.
+
+    One that may be in a cell that does not answer counts as known.
+    """
     from droveway.persistence.nova import catalog
 
+    cells = catalog.answering(site.known_cells)
     try:
-        catalog.find_server(site.api, site.cell_databases, server)
+        catalog.find_server(site.api, cells, server)
     except NotFound:
-        return False
+        return len(cells) < len(site.known_cells)
     return True
 
 

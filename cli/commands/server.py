@@ -31,13 +31,14 @@ class List(Lister):
         from droveway.persistence.nova import catalog
 
         site = self.site(parsed_args)
+        cells = self.answering_cells(site)
         if parsed_args.host:
-            catalog.find_host(site.api, site.cell_databases, parsed_args.host)
+            catalog.find_host(site.api, cells, parsed_args.host)
         if parsed_args.cell:
             catalog.find_cell(site.api, parsed_args.cell)
         found = [
             server
-            for server in catalog.servers(site.api, site.cell_databases)
+            for server in catalog.servers(site.api, cells)
             if parsed_args.host in (None, server.host) and parsed_args.cell in (None, server.cell)
         ]
         return LISTED, [[_cells(server)[name] for name in LISTED] for server in found]
@@ -51,7 +52,7 @@ class Show(ShowOne, OfServer):
         from droveway.persistence.nova import catalog
 
         site = self.site(parsed_args)
-        server = catalog.find_server(site.api, site.cell_databases, parsed_args.server)
+        server = catalog.find_server(site.api, self.answering_cells(site), parsed_args.server)
         ports = [f"{port.id} {port.mac} {port.host or NONE}" for port in site.cloud.network.ports(server.id)]
         volumes = [
             f"{each.volume} {each.status} {each.host or NONE}" for each in site.cloud.volumes.for_server(server.id)

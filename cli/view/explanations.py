@@ -58,12 +58,13 @@ EXPLANATIONS: Final[dict[str, Explanation]] = {
         "List what there is: droveway server list, host list, flavor list, move list.",
     ),
     "cell-away": Explanation(
-        "A step of a move between cells needed the database of a cell that did not answer.",
+        "A step needed the database of a cell that did not answer, or that somebody declared down.",
         "Before the guest was to be stopped the next alternate was tried. From then until the copy was to be shown the "
         "step waited for [conductor] step_deadline seconds, then the move was undone. Once the server's mapping was "
-        "switched it waited as long, then the move rests as needs-operator.",
-        "Start the database that the sentence names. If the move rests: droveway move retry MOVE. If it failed: ask "
-        "for it again.",
+        "switched it waited as long, then the move rests as needs-operator. For a cell that is declared down nothing "
+        "waits: the move ended by the rows of the other cell, or rests.",
+        "Start the database that the sentence names; one that was declared down needs droveway cell up besides. If the "
+        "move rests: droveway move retry MOVE. If it failed: ask for it again.",
     ),
     "cell-owes": Explanation(
         "The cell still owes the clean-up of an earlier move, or alternate, of the server: its database was away.",

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 LOG: Final = logging.getLogger(__name__)
 
+_ARRIVES: Final = "copy_disks"
+"""The step from whose end on all that a forward move needs of its source stands on its destination."""
+
 
 def heed(run: Run, graph: Graph, step: str, direction: Direction, sequence: int) -> Ends | None:
     """Decide how the step ends; None where it is entered again.
@@ -38,7 +41,9 @@ def heed(run: Run, graph: Graph, step: str, direction: Direction, sequence: int)
     if not away:
         return None
     home = run.home_cell()
-    cell = home if home in away else away[0]
+    # Of two of which one is declared down the flow can only wait for the other.
+    lost = [each for each in away if not run.cells.is_down(each)] if len(away) > 1 else away
+    cell = home if home in lost else lost[0]
     down, target = run.cells.is_down(cell), cell == run.row.dest_cell
     found = verdict(graph, step, direction, target=target, home=cell == home, down=down)
     if len(away) > 1:
@@ -51,12 +56,14 @@ def heed(run: Run, graph: Graph, step: str, direction: Direction, sequence: int)
             return None
         cell_waits.end(row)
         if found in OWED:
-            owe(session, run.move_id, cell, graph.by_name[step].cell_debt, run.flow_uuid, step, sequence, direction)
+            of = graph.by_name[step]
+            action = of.cell_debt or of.debt_when_gone
+            owe(session, run.move_id, cell, action, run.flow_uuid, step, sequence, direction)
     if found in OWED:
         LOG.warning("Cell %s is away and owes step %s (%s) of move %s", cell, step, direction, run.move_id[:SHORT])
     if found in OWED or found is Verdict.SKIPPED:
         return Ends(None)
-    return Ends(_failure(run, cell, found, waited), parks=found is Verdict.PARKS)
+    return Ends(_failure(run, cell, found, waited), parks=found in (Verdict.PARKS, Verdict.RESTS))
 
 
 def owe(
@@ -75,33 +82,93 @@ def owe(
 
 
 def _away(run: Run) -> list[str]:
-    """Name the cells of a move between cells whose databases do not answer."""
+    """Name the cells of a move between cells whose databases do not answer; for a delete those that are gone.
+
+    A delete waits for a cell that is merely away, as a flow within one does.
+    """
     row = run.row
-    if not kinds.of(run.kind).crosses_cells or row.dest_cell is None:
+    if row.dest_cell in (None, row.source_cell):
         return []
-    return run.cells.away([row.source_cell, row.dest_cell])
+    cells = [row.source_cell, str(row.dest_cell)]
+    if not kinds.of(run.kind).crosses_cells:
+        return [cell for cell in cells if run.cells.is_down(cell)]
+    return run.cells.away(cells)
 
 
 def _failure(run: Run, cell: str, found: Verdict, waited: float) -> StepError:
     down, short = run.cells.is_down(cell), run.move_id[:SHORT]
     what = f"the database of cell {cell} has not answered for {waited:.0f} s"
     if found is Verdict.FAULT:
-        host = run.row.dest_host or ""
-        return DestinationFault(f"the database of cell {cell} does not answer", code="cell-away", host=host)
+        why = f"cell {cell} is declared down" if down else f"the database of cell {cell} does not answer"
+        return DestinationFault(why, code="cell-away", host=run.row.dest_host or "")
     if found is Verdict.UNDONE:
         what = f"cell {cell} is declared down" if down else f"{what}: start it, then ask again"
         return StepError(what, code="cell-away")
-    if down:
+    if found is Verdict.RESTS:
         return StepError(
-            f"cell {cell} is declared down, and the server's mapping was switched before that, so that others may "
-            f"have met both copies of it: bring the cell back, say droveway cell up {cell}, then "
-            f"droveway move retry {short}",
+            f"cell {cell} is declared down, and what the move of this server needs of it, to go on or back, is nowhere "
+            f"else: bring the cell back, say droveway cell up {cell}, then droveway move retry {short}",
             code="cell-away",
         )
     return StepError(
-        f"{what}, and since the server's mapping was switched others may have met both copies of it: start it, then "
+        f"{what}, and since the server's mapping was switched others may have met both copies of it: start it, or, if "
+        f'it is gone for good, say droveway cell down {cell} --i-made-sure "how you know", then '
         f"droveway move retry {short}",
         code="cell-away",
+    )
+
+
+def nowhere(move_id: str, down: list[str]) -> str:
+    """Say why nothing can be done for a move none of whose cells is left."""
+    again = f"droveway move retry {move_id[:SHORT]}"
+    if len(down) == 1:
+        cell = down[0]
+        return (
+            f"cell {cell} is declared down, and all of the server is there, so that its move goes neither on nor back: "
+            f"bring the cell back, say droveway cell up {cell}, then {again}"
+        )
+    return (
+        f"cells {' and '.join(down)} are both declared down, and the server is in no other, so that its move goes "
+        f"neither on nor back: bring one of them back, say droveway cell up {down[0]} or {down[1]}, then {again}"
+    )
+
+
+def lives_in(run: Run, graph: Graph, mapped: str) -> str:
+    """Name the cell whose rows count, of a server that is mapped to ``mapped``: mostly that one.
+
+    For a cell that is declared down the other one stands in: the source's for a move on its way there or back, until
+    an unshelve has started its guest there, and the target's for a forward move once its copy has arrived whole.
+    """
+    row, record = run.row, graph.kind_record
+    other = row.source_cell if mapped == row.dest_cell else row.dest_cell
+    if other in (None, mapped) or not run.cells.is_down(mapped) or run.cells.is_down(str(other)):
+        return mapped
+    if record.carries is kinds.Carries.NOWHERE:
+        return mapped
+    if mapped == row.dest_cell:
+        started = record.begins_offloaded and _was_done(run, graph.no_return.step_name())
+        return mapped if started else row.source_cell
+    arrived = record.carries is kinds.Carries.TO_DESTINATION and not record.begins_offloaded and _has_arrived(run)
+    return str(other) if arrived else mapped
+
+
+def _has_arrived(run: Run) -> bool:
+    """Tell whether the copy stood whole on the destination before the flow was to be undone."""
+    back = any(
+        each.direction == "revert" and (each.flow_uuid, each.attempt) == (run.flow_uuid, run.row.attempt)
+        for each in run.step_runs()
+    )
+    return not back and not run.is_behind() and _was_done(run, _ARRIVES)
+
+
+def _was_done(run: Run, step: str) -> bool:
+    """Tell whether this flow did the step on its alternate."""
+    done = (run.flow_uuid, run.row.attempt, step, "execute")
+    return any(
+        (each.flow_uuid, each.attempt, each.step, each.direction) == done
+        and each.ended_at is not None
+        and each.error is None
+        for each in run.step_runs()
     )
 
 

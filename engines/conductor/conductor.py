@@ -201,7 +201,7 @@ class MoveConductor(JobConductor):
         journal = self._resources.journal
         incarnation.raise_mark(self._coordination, incarnation.require(self._coordination, journal), epoch)
         if why := step_marks.lost(self._coordination, journal, posting.move):
-            return self._park_lost(posting, epoch, why)
+            return self._park(posting, epoch, Restored.code, why)
         channel = HostChannel(self._coordination)
         fence = channel.fence(posting.move, epoch, journal=journal)
         graph = self._find_graph(posting.kind, posting.version)
@@ -218,6 +218,8 @@ class MoveConductor(JobConductor):
             self._write_tombstone(move, epoch)
             fencing.release(journal, posting.move, epoch)
             return True
+        if why := self._why_stuck(move):
+            return self._park(posting, epoch, "cell-away", why)
         unfenced = self._raise_fences(move, epoch)
         cells = self._resources.cells
         if unfenced:
@@ -239,11 +241,12 @@ class MoveConductor(JobConductor):
         self._run_engine(posting, graph, run, backend)
         return self._finish(posting, run, backend, epoch)
 
-    def _park_lost(self, posting: Posting, epoch: int, why: str) -> bool:
-        """The journal has lost steps of this move: nothing is done for it until a person has said what holds."""
+    def _park(self, posting: Posting, epoch: int, code: str, why: str) -> bool:
+        """Let the move rest as needs-operator: nothing of its flow is run until a person has said what holds."""
         with self._resources.journal.write() as session:
             fencing.check(session, posting.move, epoch)
-            moves.park(session, posting.move, Restored.code, why)
+            cell_waits.end(moves.get(session, posting.move, lock=True))
+            moves.park(session, posting.move, code, why)
         fencing.release(self._resources.journal, posting.move, epoch)
         return True
 
@@ -344,13 +347,18 @@ class MoveConductor(JobConductor):
         return unfenced
 
     def _down(self, move: Move) -> set[str]:
-        """Name the cell of a move between cells that a person declared down; with both down nothing can be done."""
-        cells = {*_cells(move)}
-        if len(cells) == 1:
-            return set()
+        """Name the one cell of a move between two that a person declared down."""
+        down = self._declared_down(move)
+        return set() if down == {*_cells(move)} else down
+
+    def _declared_down(self, move: Move) -> set[str]:
         with self._resources.journal.reading() as connection:
-            down = cells & cells_down.find(connection).keys()
-        return set() if down == cells else down
+            return {*_cells(move)} & cells_down.find(connection).keys()
+
+    def _why_stuck(self, move: Move) -> str:
+        """Say why nothing can be done for a move all of whose cells are declared down; empty for any other."""
+        down = sorted(self._declared_down(move))
+        return "" if len(down) < len(_cells(move)) else cells_away.nowhere(move.id, down)
 
     def _note_wait(self, move: Move, epoch: int, cell: str | None) -> None:
         """Say for which cell a flow that has begun waits: meanwhile the keeper gives its room to others."""

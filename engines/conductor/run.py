@@ -196,7 +196,8 @@ class MoveRun:
 
     def home_cell(self) -> str:
         """Name the cell that the server lives in now: a move between cells reads its mapping."""
-        return mappings.home_cell(self.api, self.row.server, self.row.source_cell, self.row.dest_cell)
+        mapped = mappings.home_cell(self.api, self.row.server, self.row.source_cell, self.row.dest_cell)
+        return cells_away.lives_in(self, self.graph, mapped)
 
     def write(self) -> AbstractContextManager[orm.Session]:
         """A journal transaction that holds the claim; raises `droveway.errors.Fenced` when it is lost."""

@@ -23,7 +23,7 @@ from droveway.flows.other_graph import across
 from droveway.flows.run import Context, MoveOptions
 from droveway.flows.steps.records import other_copy
 from droveway.persistence.database import Database, absence
-from droveway.persistence.journal import cells_down, debts, moves, requests, step_runs
+from droveway.persistence.journal import cells_down, debts, kinds, moves, requests, step_runs
 from droveway.persistence.journal.states import ENDED, State
 from droveway.persistence.journal.tables import Debt, Move, MoveAttempt, MoveStep
 from droveway.persistence.nova import mappings
@@ -174,12 +174,16 @@ class CellDebts:
 
     def _do(self, debt: Debt, owing: _Owing, epoch: int) -> None:
         run, owed = DebtRun(self, owing, epoch), owing.owed
-        if debt.action == debts.CLOSE_EVENTS and owing.home == debt.cell:
-            return  # the server lives there again, and the flow that brought it back has closed them
+        if debt.action in (debts.CLOSE_EVENTS, debts.HIDE) and owing.home == debt.cell:
+            return  # the server lives there again: the flow that brought it back has closed and shown what is there
+        if debt.action == debts.FINISH and owing.home != debt.cell:
+            return  # it has gone back since, and what is left there is hidden and removed
         reads: Any = run  # a step that writes rows reads no more of its run than this one has
         ctx = Context(reads, owed.step, owed.direction, run.row, owing.attempt, {}, None, must_go_on=True)
         step = run.graph.by_name[owed.step](reads)
         if debt.action == debts.REMOVE:
+            if not kinds.of(owing.kind).has_migration:
+                other_copy.mark_again(ctx, str(debt.cell))
             # The move may have gone on to a third cell since.
             other_copy.remove(ctx, str(debt.cell), owing.home, undo=owed.direction == "revert")
         elif owed.direction == "revert":

@@ -104,7 +104,8 @@ def end(site: Site, name: str, kind: str) -> Move:
     move = find_move(site, name)
     found, going_on = None, False
     if move.state == State.VERIFYING and not move.delete_requested:
-        found = outcomes.of_move(site.cell_databases, move)
+        # Of a cell that is gone nothing is read: what is left says nothing of an end.
+        found = None if _lost_its_target(site, move, kind) else outcomes.of_move(site.cell_databases, move)
         going_on = found is None and require_end(site, move, kind)
     elif move.state == State.VERIFYING and kinds.ending(move.kind, kind).asked_for_by_deletes:
         return file_request(site, move.id, _to_delete(site, move))
@@ -177,6 +178,9 @@ def require_end(site: Parts, move: Move, kind: str) -> bool:
     if move.state != State.VERIFYING:
         return False
     _require_cells(site, move, kind)
+    if _lost_its_target(site, move, kind):
+        _require_source(site, move)
+        return False
     begun = outcomes.begun_before(site.journal, site.known_cells, move)
     if begun == kind:
         return True
@@ -209,11 +213,29 @@ def _require_cells(site: Parts, move: Move, kind: str) -> None:
                 f'if it is gone for good, droveway cell down {cell} --i-made-sure "how you know"'
             )
     for cell in sorted(cells & down.keys()):
-        if kind == preconditions.REVERT or cell == move.dest_cell:
+        if cell == (move.source_cell if kind == preconditions.REVERT else move.dest_cell):
             raise Refused(
                 f"a {kind} of move {move.id[:SHORT]} needs cell {cell}, which is {down[cell]}: bring it back and say "
                 f"droveway cell up {cell}"
             )
+
+
+def _lost_its_target(site: Parts, move: Move, kind: str) -> bool:
+    """Tell whether that is a revert of a move whose target's cell is declared down: the source's rows count then."""
+    if kind != preconditions.REVERT or move.dest_cell in (None, move.source_cell):
+        return False
+    with site.journal.read() as session:
+        down = cells_down.find(session)
+    return move.dest_cell in down and move.source_cell not in down
+
+
+def _require_source(site: Parts, move: Move) -> None:
+    """Raise Refused while the source cannot take the server back whose target's cell is gone."""
+    if move.source_host in site.away() and not _goes_elsewhere(site, move):
+        raise Refused(
+            f"the worker of host {move.source_host} is down, which has the disks that a revert of move "
+            f"{move.id[:SHORT]} starts from: start it, then droveway move revert {move.id[:SHORT]}"
+        )
 
 
 def barred(site: Parts, move: Move) -> dict[str, str]:

@@ -14,6 +14,7 @@ from droveway.errors import Conflict, StepError
 from droveway.flows.before import PortBefore, VolumeBefore, before
 from droveway.flows.run import Context
 from droveway.flows.steps.rows import availability_zone
+from droveway.persistence.journal import kinds
 from droveway.persistence.nova import servers
 from droveway.wire.commands import Connections, PortRef, VolumeRef
 
@@ -27,11 +28,39 @@ def volumes(ctx: Context) -> list[VolumeBefore]:
         found = servers.attached(connection, ctx.move.server)
     if found is None:
         return _recorded_volumes(ctx)
+    on = _taken_over(ctx, {each.volume for each in found if each.attachment})
     return [
-        VolumeBefore(volume=each.volume, attachment=each.attachment, device=each.device, boot=each.boot)
+        VolumeBefore(
+            volume=each.volume, attachment=on.get(each.volume, each.attachment), device=each.device, boot=each.boot
+        )
         for each in found
         if each.attachment
     ]
+
+
+def _taken_over(ctx: Context, volumes: Iterable[str]) -> dict[str, str]:
+    """Find the attachments on the host that the flow leads to, by volume, which may have no rows any more.
+
+    So it is where those of a cell that is gone since named them: the source's of a forward move that goes on with its
+    whole copy, and the target's of a revert.
+    """
+    move, carries = ctx.move, kinds.of(ctx.run.kind).carries
+    if not ctx.crosses_cells or ctx.attempt is None:
+        return {}
+    if carries is kinds.Carries.TO_DESTINATION:
+        left, host = move.source_cell, ctx.destination.host
+    elif carries is kinds.Carries.BACK:
+        left, host = ctx.destination.cell, ctx.return_host
+    else:
+        return {}
+    if ctx.cell == left or not ctx.run.cells.is_down(left):
+        return {}
+    return {
+        volume: each.id
+        for volume in sorted(volumes)
+        for each in ctx.run.cloud.volumes.attachments(volume)
+        if each.server == move.server and each.host == host
+    }
 
 
 def being_attached(ctx: Context) -> set[str]:

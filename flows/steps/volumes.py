@@ -163,6 +163,12 @@ def name_attachment(ctx: Context, volume: VolumeBefore, attachment: str) -> None
         ctx.run.cloud.volumes.delete_attachment(attachment)
 
 
+def name_moved(ctx: Context) -> None:
+    """Let the rows of the copy that takes over name the attachments that were made, once the others' cell is gone."""
+    for volume in attached.volumes(ctx):
+        _record(ctx, volume, volume.attachment, ctx.run.cloud.volumes.shown(volume.attachment))
+
+
 def _record(ctx: Context, volume: VolumeBefore, attachment: str, shown: dict[str, Any] | None) -> bool:
     """Let the volume's row name the attachment; False when there is none any more."""
     with cell_rows(ctx) as rows:

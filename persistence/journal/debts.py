@@ -36,8 +36,10 @@ RENAME: Final = "rename_copy"
 HIDE: Final = "hide"
 REMOVE: Final = "remove"
 CLOSE_EVENTS: Final = "close events"
+FINISH: Final = "finish"
 DROP_FENCE: Final = "drop fence"
-"""What a cell owes that was away: of a server's copy there, of its events, and of the fence of a flow that ended."""
+"""What a cell owes that was away: of a server's copy there, of its events and end, and of the fence of an ended flow.
+"""
 
 DUE: Final = sa.and_(Debt.settled_at.is_(None), sa.or_(Debt.not_before.is_(None), Debt.not_before <= sa.func.utc_now()))
 """What a debt is that may be settled now."""

@@ -22,6 +22,8 @@ from droveway.persistence.times import utcnow
 FENCE_KEY = "droveway_epoch"
 MOVE_KEY = "droveway_move"
 """Names the move that made a copy of the server's rows in another cell, while a flow of it runs."""
+GOING: Final = " goes"
+"""Ends that mark where the copy's removal has begun: it then stands until the last row is gone."""
 
 _OF_SERVER: Final = (
     models.InstanceSystemMetadata.instance_uuid == sa.bindparam("server"),
@@ -39,6 +41,7 @@ _CHANGE_FENCE: Final = (
 _DROP_MARK: Final = sa.delete(models.InstanceSystemMetadata).where(
     models.InstanceSystemMetadata.instance_uuid == sa.bindparam("server"),
     models.InstanceSystemMetadata.key == MOVE_KEY,
+    models.InstanceSystemMetadata.value.not_like(f"%{GOING}"),
 )
 _DROP_FENCE: Final = sa.delete(models.InstanceSystemMetadata).where(
     *_OF_SERVER,
@@ -110,7 +113,8 @@ class Cells:
     def drop_fence(self, cell: str, server: str, epoch: int) -> None:
         """Remove the fence row if it is this epoch's: from then on nobody may write.
 
-        One that was soft-deleted with its server goes too, and so does the mark of the move that copied the rows.
+        One that was soft-deleted with its server goes too, and so does the mark of the move that copied the rows, but
+        not where their removal has begun: what is left of them tells no more what a user removed.
         """
         with self.database(cell).begin() as connection:
             if connection.execute(_DROP_FENCE, {"server": server, "epoch": str(epoch)}).rowcount:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from support.labs.operations import Stage, stage
 from support.labs.small_lab import until
 
 from droveway.engines.operations import move_requests
+from droveway.errors import DestinationFault
 
 
 @pytest.fixture(name="lab")
@@ -181,3 +183,35 @@ def test_what_a_user_wrote_since_is_not_taken_back_by_a_debt(lab: Stage) -> None
     lab.cli("move", "resume")
     assert owed(lab) == []
     assert (copies(lab)["cell2"], described("cell3")) == (0, "written meanwhile")
+
+
+def test_what_a_cell_owes_is_paid_though_the_move_went_on_to_a_third_one(lab: Stage) -> None:
+    """The copy that it had shown is hidden and removed, and what a user wrote there late comes to the third cell."""
+    away = Databases(lab, "cell2", "show_target", "revert")
+    turned = threading.Event()
+
+    def described(cell: str) -> sqlite3.Connection:
+        return sqlite3.connect(lab.root / "cells" / f"{cell}.sqlite")
+
+    def probe(move: str, step: str, direction: str, phase: str) -> None:
+        if (step, direction, phase) == ("show_target", "execute", "after") and not turned.is_set():
+            turned.set()
+            raise DestinationFault("its host breaks", code="host-breaks", host="host3")
+        if (step, direction, phase) == ("show_target", "revert", "before") and not away.went.is_set():
+            with contextlib.closing(described("cell2")) as rows, rows:
+                rows.execute("UPDATE instances SET display_description = 'written late'")
+        away(move, step, direction, phase)
+
+    with lab.running(probe=probe):
+        ended = move_requests.carry(lab.lab, begin(lab)().id)
+        assert (ended.state, ended.dest_cell) == ("verifying", "cell3")
+        assert [action for _, action in owed(lab)][:2] == ["hide", "remove"]
+        move_requests.file_request(lab.lab, ended.id, move_requests.confirm)
+        assert move_requests.carry(lab.lab, ended.id).state == "done"
+        away.bring()
+    lab.cli("move", "resume")
+    assert owed(lab) == []
+    assert copies(lab) == {"cell1": 0, "cell2": 0, "cell3": 1}
+    with contextlib.closing(described("cell3")) as rows:
+        assert rows.execute("SELECT display_description FROM instances").fetchall() == [("written late",)]
+    lab.assert_balanced()

@@ -12,6 +12,7 @@ from support.labs.operations import Stage, stage
 from support.labs.small_lab import until
 
 from droveway.engines.operations import move_requests
+from droveway.lab import operations
 from droveway.persistence.journal import cells_down
 
 MADE_SURE = "--i-made-sure"
@@ -130,4 +131,21 @@ def test_a_revert_that_has_begun_is_undone_when_its_source_cell_is_gone(lab: Sta
     lab.cli("move", "resume")
     assert owed(lab) == []
     assert lab.standing("web") == before
+    lab.assert_balanced()
+
+
+def test_a_delete_whose_cell_is_gone_rests_with_one_command(lab: Stage) -> None:
+    """Its rows tell which guest and which disks are to go; they are nowhere else once the copy was confirmed."""
+    with lab.running():
+        move_requests.carry(lab.lab, begin(lab, "cell2")().id)
+    away = Databases(lab, "cell2", "remove_guest")
+    with moving(lab, away, lambda: shown(lab, operations.request_delete(lab.lab, "web"))) as move:
+        declare(lab, "cell2")
+        ended = move_requests.carry(lab.lab, move)
+        assert (ended.state, ended.error_code) == ("needs-operator", "cell-away")
+        assert f"droveway cell up cell2, then droveway move retry {move[:8]}" in (ended.error or "")
+        away.bring()
+    lab.cli("cell", "up", "cell2")
+    lab.cli("move", "retry", move)
+    assert shown(lab, move).state == "done"
     lab.assert_balanced()

@@ -13,7 +13,7 @@ from droveway.flows.before import before
 from droveway.flows.run import Context
 from droveway.flows.stands import NOTHING, Flavor, Leaves, Side
 from droveway.flows.step import Step
-from droveway.flows.steps import attached
+from droveway.flows.steps import attached, volumes
 from droveway.flows.steps.records import forward, other_copy
 from droveway.flows.steps.rows import (
     Place,
@@ -123,6 +123,7 @@ class HandOverSource(Step):
     does = "compare the source's rows, and let their migration say that the data has arrived"
     undoes = "let it say that the data is on its way"
     leaves = Leaves({"status": MigrationStatus.POST_MIGRATING}, {"status": MigrationStatus.MIGRATING})
+    skipped_when_gone = True
 
     def perform(self, ctx: Context) -> dict[str, Any]:
         """Status `post-migrating`; raises Conflict where somebody has changed what the move left."""
@@ -154,10 +155,14 @@ class ShowTarget(Step):
         """Host, flavor and zone of the destination, `resize_finish`, `post-migrating`, and what users wrote since."""
         record, chosen = before(ctx.move), ctx.destination
         reserved = reserved_on(ctx, chosen.host)
-        with ctx.run.cells.database(ctx.move.source_cell).read() as session:
-            source = copies.read(session, ctx.move.server)
+        source = other_copy.read(ctx, ctx.move.source_cell)
+        if source is None:
+            volumes.name_moved(ctx)
         with claimed_rows(ctx, chosen.cell) as rows:
-            carried = other_copy.complete(ctx, rows, source)
+            carried = other_copy.complete(ctx, rows, source, of=ctx.move.source_cell)
+            if source is None:
+                actions.close_event(rows.session, rows.action, forward.RESIZE_EVENT)
+                actions.open_event(rows.session, rows.action, forward.FINISH_EVENT, chosen.host)
             switch(rows, record, hidden_place(ctx), target_place(ctx, rows), record.old_flavor, record.new_flavor)
             changed_flavors(rows, cur=record.new_flavor, old=record.old_flavor)
             rows.change(
@@ -233,9 +238,10 @@ class CarryLateWrites(Step):
         """Carry what is in the copy that was left alone over to the one that took over."""
         return other_copy.carry(ctx, *_from_to(ctx, back=self.back))
 
-    def undo(self, ctx: Context) -> None:
-        """Carry it the other way."""
-        other_copy.carry(ctx, *_from_to(ctx, back=not self.back))
+    def undo(self, ctx: Context) -> dict[str, Any] | None:
+        """Carry it the other way; the history says where that could not be read."""
+        carried = other_copy.carry(ctx, *_from_to(ctx, back=not self.back))
+        return carried if other_copy.UNREAD in carried else None
 
 
 class HideSource(Step):
@@ -244,12 +250,19 @@ class HideSource(Step):
     does = "hide the source's rows"
     undoes = "show them again"
     leaves = NOTHING
+    debt_when_gone = debts.HIDE
 
     def perform(self, ctx: Context) -> dict[str, Any]:
-        """Hidden, with the destination's name and flavor.old, by which the source still counts its part."""
+        """Hidden, with the destination's name and flavor.old, by which the source still counts its part.
+
+        Where it is owed, `hand_over_source` may have been left out for the same reason.
+        """
         record = before(ctx.move)
         reserved = reserved_on(ctx)
         with claimed_rows(ctx, ctx.move.source_cell) as rows:
+            if ctx.must_go_on and rows.migration.status == MigrationStatus.MIGRATING:
+                rows.change_status(MigrationStatus.MIGRATING, MigrationStatus.POST_MIGRATING)
+                actions.close_event(rows.session, rows.action, forward.RESIZE_EVENT)
             hide_source(ctx, rows)
             changed_flavors(rows, old=record.old_flavor)
             other_copy.forget_consoles(rows)
@@ -279,6 +292,17 @@ class FinishSourceRecords(Step):
         with cell_rows(ctx, ctx.move.source_cell) as rows:
             actions.close_event(rows.session, rows.action, forward.FINISH_EVENT)
         return carried
+
+
+class FinishRecords(forward.FinishRecords):
+    """In the target's cell, which owes it where it is gone: `move revert` then brings the server back."""
+
+    debt_when_gone = debts.FINISH
+
+    def perform(self, ctx: Context) -> dict[str, Any]:
+        """Never in the rows of the other cell, which stand in for those of one that is gone."""
+        ctx.run.cells.database(ctx.destination.cell)
+        return super().perform(ctx)
 
 
 def _from_to(ctx: Context, *, back: bool) -> tuple[str, str]:

@@ -8,16 +8,34 @@ from droveway.flows.before import before
 from droveway.flows.run import Context
 from droveway.flows.stands import NOTHING, Flavor, Leaves, Side
 from droveway.flows.step import Step
-from droveway.flows.steps import attached
-from droveway.flows.steps.records import crossing, other_copy
+from droveway.flows.steps import attached, volumes
+from droveway.flows.steps.records import crossing, other_copy, revert
 from droveway.flows.steps.records.revert import REVERT_EVENTS
-from droveway.flows.steps.rows import Rows, cell_rows, claimed_rows, failure, reserved_on, task
+from droveway.flows.steps.rows import Rows, begin_action, cell_rows, claimed_rows, failure, reserved_on, task
 from droveway.persistence.compare_and_swap import OneOf
 from droveway.persistence.journal import debts, kinds
-from droveway.persistence.nova import actions, copies, usage
+from droveway.persistence.nova import actions, usage
 from droveway.persistence.nova.vm_states import MigrationStatus, PowerState, TaskState, VmState
 
 _REVERTED_OR_DELETED: Final = OneOf((TaskState.RESIZE_REVERTING, TaskState.DELETING))
+_LEFT: Final = OneOf((None, TaskState.RESIZE_FINISH, TaskState.RESIZE_REVERTING, TaskState.DELETING))
+"""Tasks of a copy whose cell was gone when its revert began."""
+
+
+class MarkReverting(revert.MarkReverting):
+    """In the target's cell; one that is gone is left as it stands."""
+
+    skipped_when_gone = True
+
+    def perform(self, ctx: Context) -> dict[str, Any]:
+        """Never in the rows of the other cell, which stand in for those of one that is gone."""
+        ctx.run.cells.database(ctx.destination.cell)
+        return super().perform(ctx)
+
+    def undo(self, ctx: Context) -> None:
+        """Neither here."""
+        ctx.run.cells.database(ctx.destination.cell)
+        super().undo(ctx)
 
 
 class CheckSourceRecords(Step):
@@ -26,7 +44,7 @@ class CheckSourceRecords(Step):
     does = "check the hidden rows in the source's cell, and bring over what users wrote there late"
     no_undo = "what users wrote stays"
     leaves = NOTHING
-    confirmed_without = True
+    skipped_when_gone = True
 
     def perform(self, ctx: Context) -> dict[str, Any]:
         """Raises Conflict where somebody has changed what the move left there."""
@@ -77,6 +95,7 @@ class HandOverTarget(Step):
     does = "compare the rows in the target's cell"
     no_undo = "it only reads"
     leaves = NOTHING
+    skipped_when_gone = True
 
     def perform(self, ctx: Context) -> dict[str, Any]:
         """Raises Conflict where somebody has changed what the revert left."""
@@ -98,10 +117,12 @@ class ShowSource(Step):
         """Host of the source, `resized` in task `resize_reverting`, so that users see REVERT_RESIZE."""
         record, move = before(ctx.move), ctx.move
         reserved = reserved_on(ctx, ctx.return_host)
-        with ctx.run.cells.database(ctx.destination.cell).read() as session:
-            target = copies.read(session, move.server)
+        target = other_copy.read(ctx, ctx.destination.cell)
+        if target is None:
+            volumes.name_moved(ctx)
         with claimed_rows(ctx, move.source_cell) as rows:
-            carried = other_copy.complete(ctx, rows, target)
+            carried = other_copy.complete(ctx, rows, target, of=ctx.destination.cell)
+            begin_action(rows, record, revert.ACTION)
             crossing.show_source(ctx, rows)
             rows.change(
                 vm_state=(record.vm_state, VmState.RESIZED),
@@ -158,22 +179,28 @@ class HideTarget(Step):
     does = "hide the rows in the target's cell"
     undoes = "show them again"
     leaves = NOTHING
+    debt_when_gone = debts.HIDE
 
     def perform(self, ctx: Context) -> dict[str, Any]:
-        """Hidden, with the source's name; a journal that was put back may not know that they are removed already."""
+        """Hidden, with the source's name; a journal that was put back may not know that they are removed already.
+
+        Where it is owed, they may stand as the forward flow had left them.
+        """
         chosen = ctx.destination
+        if ctx.must_go_on:
+            other_copy.carry(ctx, chosen.cell, ctx.move.source_cell)
         if ctx.run.is_behind() and not other_copy.stands(ctx, chosen.cell, ctx.move.source_cell):
             return {}
         reserved = reserved_on(ctx, chosen.host)
         with claimed_rows(ctx, chosen.cell) as rows:
             other_copy.pass_deletion_on(ctx, rows, ctx.move.source_cell)
-            shown, hidden = crossing.target_place(ctx, rows), crossing.hidden_place(ctx)
+            shown, hidden, off = crossing.target_place(ctx, rows), crossing.hidden_place(ctx), PowerState.SHUTDOWN
             rows.change(
                 host=(shown.host, hidden.host),
                 node=(shown.node, hidden.node),
                 compute_id=(shown.compute_id, None),
-                task_state=(_REVERTED_OR_DELETED, TaskState.RESIZE_REVERTING),
-                power_state=(PowerState.SHUTDOWN, PowerState.SHUTDOWN),
+                task_state=(_LEFT if ctx.must_go_on else _REVERTED_OR_DELETED, TaskState.RESIZE_REVERTING),
+                power_state=(OneOf((rows.instance.power_state,)) if ctx.must_go_on else off, off),
                 hidden=(OneOf((True, *crossing.SHOWN)), True),
             )
             other_copy.forget_consoles(rows)

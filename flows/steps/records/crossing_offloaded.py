@@ -11,6 +11,7 @@ from droveway.flows.steps import attached
 from droveway.flows.steps.records import crossing, other_copy, unshelving
 from droveway.flows.steps.rows import Rows, cell_rows, claimed_rows, fail_event, failure, reserved_on
 from droveway.persistence.compare_and_swap import OneOf
+from droveway.persistence.journal import debts
 from droveway.persistence.nova import copies, servers, usage
 from droveway.persistence.nova.cells import MOVE_KEY
 from droveway.persistence.nova.vm_states import PowerState, TaskState, VmState
@@ -47,6 +48,7 @@ class ShowTarget(Step):
     does = "let the copy name the destination, and show it"
     undoes = "hide it again, once what was written there was brought back"
     leaves = NOTHING
+    cell_debt = debts.HIDE
 
     def perform(self, ctx: Context) -> dict[str, Any]:
         """host, node, compute_id, launched_on and zone, and what users wrote since; the server is still off."""
@@ -54,7 +56,7 @@ class ShowTarget(Step):
         with ctx.run.cells.database(ctx.move.source_cell).read() as session:
             source = copies.read(session, ctx.move.server)
         with claimed_rows(ctx, ctx.destination.cell) as rows:
-            carried = other_copy.complete(ctx, rows, source)
+            carried = other_copy.complete(ctx, rows, source, of=ctx.move.source_cell)
             unshelving.name_destination(ctx, rows)
             rows.change(hidden=(OneOf((True, *crossing.SHOWN)), False))
             usage.recompute(rows.session, ctx.destination.host, reserved=reserved)

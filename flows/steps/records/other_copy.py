@@ -20,7 +20,7 @@ from droveway.persistence.nova import (
     usage,
 )
 from droveway.persistence.nova.cell import ConsoleAuthToken, Instance, InstanceSystemMetadata
-from droveway.persistence.nova.cells import FENCE_KEY, MOVE_KEY
+from droveway.persistence.nova.cells import FENCE_KEY, GOING, MOVE_KEY
 from droveway.persistence.nova.vm_states import TaskState
 
 if TYPE_CHECKING:
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
     from droveway.flows.run import Context
 
-_GOING: Final = " goes"
-"""Ends the mark of a copy whose removal has begun."""
-
 ROWS: Final = 500
 """So many rows one transaction removes at most."""
+
+UNREAD: Final = "unread"
+"""In the results of steps that carry: which copy could not be read, as its cell is declared down."""
 
 DIGESTS: Final = "digests"
 """In the results of steps that compare both copies: what users may write, each as a digest."""
@@ -77,9 +77,9 @@ def find(session: orm.Session, server: str, move: str) -> Standing | None:
         bool(row.hidden),
         bool(row.deleted),
         marks.get(FENCE_KEY),
-        made_by.removesuffix(_GOING),
+        made_by.removesuffix(GOING),
         known,
-        going=made_by.endswith(_GOING),
+        going=made_by.endswith(GOING),
     )
 
 
@@ -119,7 +119,12 @@ def carry(ctx: Context, source: str, target: str) -> dict[str, Any]:
 
     Returns the digests by which the next carry tells which copy was changed, and the keys that were in both.  A cell
     that has no copy any more has nothing to bring, and an undo brings nothing to one whose copy a user has deleted.
+    Nothing is read in a cell that is declared down, nor written: the history then says so.
     """
+    if ctx.run.cells.is_down(source):
+        return unread(source)
+    if ctx.run.cells.is_down(target):
+        return {}
     with ctx.run.cells.database(source).read() as session:
         if servers.is_gone(session, ctx.move.server):
             return {}
@@ -132,11 +137,26 @@ def carry(ctx: Context, source: str, target: str) -> dict[str, Any]:
         return _carry_into(ctx, rows, theirs, mapped=target == ctx.cell)
 
 
-def complete(ctx: Context, rows: Rows, theirs: copies.Copy) -> dict[str, Any]:
+def unread(cell: str) -> dict[str, Any]:
+    """Return what the history says of late writes in a cell that is declared down."""
+    return {UNREAD: f"what users wrote last in cell {cell}, which is declared down, was not read"}
+
+
+def read(ctx: Context, cell: str) -> copies.Copy | None:
+    """Read the copy in the cell; None where that is declared down."""
+    if ctx.run.cells.is_down(cell):
+        return None
+    with ctx.run.cells.database(cell).read() as session:
+        return copies.read(session, ctx.move.server)
+
+
+def complete(ctx: Context, rows: Rows, theirs: copies.Copy | None, *, of: str) -> dict[str, Any]:
     """Let the copy that is about to be shown have all that the other one has, the flow's own action too.
 
-    Returns as `carry` does.
+    That is the one ``of`` a cell; where it could not be read nothing is brought.  Returns as `carry` does.
     """
+    if theirs is None:
+        return unread(of)
     carried = _carry_into(ctx, rows, theirs, mapped=False, action=rows.action.request_id)
     copies.give_attachments(rows.session, theirs)
     return carried
@@ -192,6 +212,21 @@ def remove(ctx: Context, cell: str, other: str, *, undo: bool = False) -> None:
                 usage.recompute(session, move.source_host, ctx.destination.host, reserved=reserved)
 
 
+def mark_again(ctx: Context, cell: str) -> None:
+    """Let the hidden copy in the cell name this move again, whose flow took the mark with it when it ended.
+
+    Only for what the cell owes: until that is paid no other move of the server enters it.  A copy of which the flow
+    never compared anything is not known to be its own.
+    """
+    server, flow = ctx.move.server, (ctx.run.flow_uuid, ctx.move.attempt)
+    if not any((run.flow_uuid, run.attempt) == flow and DIGESTS in (run.result or {}) for run in ctx.run.step_runs()):
+        return
+    with holding_claim(ctx, ctx.run.cells.database(cell).write()) as session:
+        found = find(session, server, ctx.move.id)
+        if found is not None and found.hidden and not found.move:
+            servers.set_system_metadata(session, server, MOVE_KEY, ctx.move.id)
+
+
 def pass_deletion_on(ctx: Context, rows: Rows, other: str) -> None:
     """Let the copy in the ``other`` cell say that the server is being deleted, where the one to be hidden says so."""
     if rows.instance.task_state != TaskState.DELETING:
@@ -238,7 +273,7 @@ def _carry_last(ctx: Context, cell: str, other: str) -> None:
         found = find(session, server, ctx.move.id)
         if found is not None:
             require_own(ctx, found, cell, goes=True)
-            servers.set_system_metadata(session, server, MOVE_KEY, f"{ctx.move.id}{_GOING}")
+            servers.set_system_metadata(session, server, MOVE_KEY, f"{ctx.move.id}{GOING}")
 
 
 def _made_by(ctx: Context, cell: str) -> bool:

@@ -32,6 +32,7 @@ from droveway.persistence.nova import actions, servers, usage
 from droveway.persistence.nova.vm_states import MigrationStatus, PowerState, TaskState, VmState
 from droveway.persistence.times import utcnow
 
+ACTION = "revertResize"
 REVERT_EVENTS = ("compute_revert_resize", "compute_finish_revert_resize")
 
 
@@ -70,7 +71,7 @@ class MarkReverting(Step):
                 availability_zone=(OneOf((rows.instance.availability_zone,)), record.availability_zone),
             )
             rows.change_status(MigrationStatus.FINISHED, MigrationStatus.REVERTING)
-            begin_action(rows, record, "revertResize")
+            begin_action(rows, record, ACTION)
             actions.open_event(rows.session, rows.action, REVERT_EVENTS[0], ctx.destination.host)
         return {}
 

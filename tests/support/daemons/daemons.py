@@ -341,6 +341,17 @@ def _on_server(lab: Lab, server: Server, reached: Callable[[str], str]) -> dict[
     return {name: reached(database) for name, database in names.items()}
 
 
+def put_apart(lab: Lab, cell: str, server: Server) -> None:
+    """Bring one cell's rows to a server of its own, for daemons and for the lab."""
+    server.create(cell)
+    url = server.url(cell)
+    _copy(lab.cell_databases[cell], Database(url), nova_base.CellBase.metadata)
+    lab.cell_databases[cell].close()
+    lab.cell_databases[cell] = Database(url)
+    lab.__dict__.pop("cells", None)
+    _map(lab.api, cell, url)
+
+
 def _copy(source: Database, target: Database, metadata: sa.MetaData) -> None:
     metadata.create_all(target.engine)
     # A lab of an earlier release may lack tables of Nova's that nothing needed then, and columns of the journal.

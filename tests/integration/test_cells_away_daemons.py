@@ -1,0 +1,61 @@
+"""Daemons that are started while the database server of one of their cells is stopped: a real one."""
+
+from __future__ import annotations
+
+import configparser
+import json
+
+import pytest
+from support.daemons.daemons import Installation, put_apart
+from support.labs.cells_away import CLOUD
+from support.labs.small_lab import until
+from support.servers import postgres_server
+from support.servers.ports import free_port
+
+from droveway.lab.cloud import Cloud, parse_cloud
+from droveway.persistence.journal.states import State
+
+TWO = CLOUD.replace("{host1: {}}", "{host1: {}, host2: {}}").replace("  cell3: {hosts: {host5: {}}}\n", "")
+TWO += "  far: {flavor: small, host: host3, image: base}\n"
+
+
+@pytest.fixture(scope="module", name="cloud")
+def fixture_cloud() -> Cloud:
+    return parse_cloud(TWO, "test")
+
+
+def test_daemons_start_and_move_servers_while_one_cell_is_away(site: Installation) -> None:
+    """Lists show what answers and say what does not; once it is there they show all."""
+    with postgres_server.running_server() as server:
+        put_apart(site.lab, "cell2", server)
+        server.kill()
+        conductor = site.conductor()
+        site.workers()
+        code, said, complained = site.droveway("server", "list", "-f", "json")
+        assert (code, [row["name"] for row in json.loads(said)]) == (0, ["web"])
+        assert complained.startswith("warning: the database of cell cell2 does not answer: ")
+        assert complained.count("\n") == 1
+        code, said, complained = site.droveway("host", "list", "-f", "value", "-c", "name")
+        assert (code, said.split()) == (0, ["host1", "host2"])
+        assert "of cell cell2 does not answer" in complained
+        code, said, _ = site.droveway("server", "show", "web", "-f", "value", "-c", "host")
+        assert (code, said) == (0, "host1\n")
+        move = site.told("move", "show", site.done("server", "migrate", "web").split()[1])["id"]
+        assert site.await_rest_of(move) == State.VERIFYING, conductor.text()
+        assert "Traceback" not in conductor.log.read_text()
+        server.start()
+        until(lambda: site.droveway("server", "list")[2] == "", "all cells answer")
+        assert [row["name"] for row in site.told("server", "list")] == ["far", "web"]
+
+
+def test_an_api_database_that_is_away_is_named_in_one_sentence(site: Installation) -> None:
+    written = configparser.ConfigParser(interpolation=None)
+    written.read(site.configuration)
+    written["api_database"]["connection"] = f"postgresql://nova@127.0.0.1:{free_port()}/api"
+    with site.configuration.open("w") as file:
+        written.write(file)
+    for words in (("server", "list"), ("host", "list")):
+        code, _, complained = site.droveway(*words)
+        assert code == 2
+        assert complained.startswith("droveway: the database of [api_database] does not answer: ")
+        assert complained.count("\n") == 1
