@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from droveway.flows.run import Context
-from droveway.flows.stands import NOTHING, Leaves, Side
+from droveway.flows.stands import NOTHING, Between, Leaves, Side
 from droveway.flows.step import Step
 from droveway.flows.steps import attached
 from droveway.flows.steps.records import crossing, other_copy, unshelving
@@ -14,6 +14,9 @@ from droveway.persistence.compare_and_swap import OneOf
 from droveway.persistence.nova import copies, servers, usage
 from droveway.persistence.nova.cells import MOVE_KEY
 from droveway.persistence.nova.vm_states import PowerState, TaskState, VmState
+
+_ARRIVED: Final = {"side": Side.DESTINATION, "zone": Side.DESTINATION}
+_LEFT: Final = {"side": Side.NOWHERE, "zone": Side.NOWHERE}
 
 
 class CopyRecords(crossing.CopyRecords):
@@ -47,6 +50,7 @@ class ShowTarget(Step):
     does = "let the copy name the destination, and show it"
     undoes = "hide it again, once what was written there was brought back"
     leaves = NOTHING
+    between = Between(target=Leaves({**_ARRIVED, "hidden": False}, {**_LEFT, "hidden": True}), takes=("attachments",))
 
     def perform(self, ctx: Context) -> dict[str, Any]:
         """host, node, compute_id, launched_on and zone, and what users wrote since; the server is still off."""
@@ -79,7 +83,7 @@ class ShowTarget(Step):
 class SwitchMapping(crossing.SwitchMapping):
     """From here on the server lives in the other cell."""
 
-    leaves = Leaves({"side": Side.DESTINATION, "zone": Side.DESTINATION}, {"side": Side.NOWHERE, "zone": Side.NOWHERE})
+    leaves = Leaves(_ARRIVED, _LEFT)
 
 
 class HideSource(Step):
@@ -88,6 +92,7 @@ class HideSource(Step):
     does = "hide the rows in the server's own cell"
     undoes = "show them again"
     leaves = NOTHING
+    between = Between(source=Leaves({"hidden": True}, {"hidden": False}))
 
     def perform(self, ctx: Context) -> dict[str, Any]:
         """Hidden, with the move's mark: no migration tells by which move it was left."""

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from droveway.flows.run import Context
 
-_GOING: Final = " goes"
+GOING: Final = " goes"
 """Ends the mark of a copy whose removal has begun."""
 
 ROWS: Final = 500
@@ -77,9 +77,9 @@ def find(session: orm.Session, server: str, move: str) -> Standing | None:
         bool(row.hidden),
         bool(row.deleted),
         marks.get(FENCE_KEY),
-        made_by.removesuffix(_GOING),
+        made_by.removesuffix(GOING),
         known,
-        going=made_by.endswith(_GOING),
+        going=made_by.endswith(GOING),
     )
 
 
@@ -238,7 +238,7 @@ def _carry_last(ctx: Context, cell: str, other: str) -> None:
         found = find(session, server, ctx.move.id)
         if found is not None:
             require_own(ctx, found, cell, goes=True)
-            servers.set_system_metadata(session, server, MOVE_KEY, f"{ctx.move.id}{_GOING}")
+            servers.set_system_metadata(session, server, MOVE_KEY, f"{ctx.move.id}{GOING}")
 
 
 def _made_by(ctx: Context, cell: str) -> bool:
