@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from droveway.flows.alternates import Alternates
-from droveway.flows.stands import Shown, Stands
+from droveway.flows.stands import Leaves, Shown, Stands
 from droveway.persistence.journal.moves import FlowRef
 from droveway.persistence.nova.vm_states import MigrationStatus
 
@@ -142,7 +142,13 @@ def _check(step: type[Step]) -> None:
     name = step.step_name()
     if not hasattr(step, "leaves"):
         raise ValueError(f"say in leaves of step {name} what it changes in the server's rows, NOTHING for none")
-    does, undoes = step.leaves.does.keys(), step.leaves.undoes.keys()
+    between = step.between
+    for leaves in (step.leaves, *(() if between is None else (between.source, between.target))):
+        _check_leaves(step, name, leaves)
+
+
+def _check_leaves(step: type[Step], name: str, leaves: Leaves) -> None:
+    does, undoes = leaves.does.keys(), leaves.undoes.keys()
     if step.no_undo and undoes:
         raise ValueError(f"step {name} has no undo: let its leaves say only what it does")
     if not step.no_undo and undoes != does:

@@ -28,6 +28,7 @@ _ROWS: Final = (
         InstanceExtra.id,
         InstanceExtra.flavor,
         InstanceExtra.migration_context.is_not(None),
+        Instance.hidden,
         BlockDeviceMapping.volume_id,
         BlockDeviceMapping.attachment_id,
     )
@@ -69,6 +70,8 @@ class Observed(NamedTuple):
     """Holds the flavors cur, old and new, as JSON of instance_extra."""
     traces: bool
     """Tells that instance_extra has a migration context."""
+    hidden: bool | None
+    """Tells that the copy is in no list."""
     attached: Mapping[str, str] = MappingProxyType({})
     """Names the attachment of each of the server's volumes."""
 

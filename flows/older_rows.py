@@ -1,27 +1,34 @@
-"""Whether a cell was put back from a copy in the middle of a move: before a step acts, its server's rows are compared.
+"""Whether a database was put back from a copy in the middle of a move: before a step acts, rows are compared.
 
-The rows have to stand where the steps that the journal knows left them, or one step further: a step may have died
+They have to stand where the steps that the journal knows left them, or one step further: a step may have died
 behind its commit.  Rows that stand where another step of the same move had left them are older than the move.  Any
 other rows are somebody else's doing, a user's or Nova's, and those are met by the steps themselves.
+
+Of a move between cells each claim compares the mapping too, which nobody but the move writes, and the copy that the
+server is not mapped to.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from droveway.errors import NotFound, StepError
+from droveway.flows import put_back
 from droveway.flows.before import Before, before
-from droveway.flows.put_back import Ran, after
+from droveway.flows.observed import observe
+from droveway.flows.put_back import Copies, Ran, after
 from droveway.flows.run import Run
-from droveway.flows.stands import START, Flavor, Side, Stands, Vm
+from droveway.flows.stands import Flavor, Side, Stands, Vm
 from droveway.flows.steps import overtaken
+from droveway.persistence.database import absence
 from droveway.persistence.journal import attempts, kinds
 from droveway.persistence.journal.moves import PASSED_ON
-from droveway.persistence.nova import objects
+from droveway.persistence.nova import mappings, objects
 from droveway.persistence.nova.vm_states import MOVABLE, TaskState, VmState
 from droveway.printable import SHORT
 
@@ -33,12 +40,21 @@ if TYPE_CHECKING:
 
 _RESERVES: Final = "reserve_volumes"
 _MOVES: Final = "move_volumes"
+_FREES: Final = "free_volumes"
+_COPIES: Final = "copy_records"
 
 _SETTLED: Final = "settled"
 _DONE: Final = "done"
 """What a person said of a step: any other word leaves it as it was."""
 
-_VM_STATES: Final = {Vm.RESIZED: VmState.RESIZED, Vm.FOUND: VmState.ACTIVE, Vm.DELETED: VmState.DELETED}
+_VM_STATES: Final = {
+    Vm.RESIZED: VmState.RESIZED,
+    Vm.FOUND: VmState.ACTIVE,
+    Vm.DELETED: VmState.DELETED,
+    Vm.SHELVED: VmState.SHELVED,
+    Vm.OFFLOADED: VmState.SHELVED_OFFLOADED,
+    Vm.ACTIVE: VmState.ACTIVE,
+}
 
 
 class _Rows(NamedTuple):
@@ -53,6 +69,7 @@ class _Rows(NamedTuple):
     old: str | None
     new: str | None
     traces: bool
+    hidden: bool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,11 +90,15 @@ class _Walk:
     """A move's history, as far as it has ended, and what may stand after it."""
 
     volumes: dict[str, _Volume]
+    stands: frozenset[Copies]
+    earlier: set[Copies]
     behind: int = 0
-    stands: frozenset[Stands] = frozenset({START})
-    earlier: set[Stands] = dataclasses.field(default_factory=lambda: {START})
+    compared: bool = False
+    """Whether the claim has compared the mapping and the copy that it does not name."""
     hosts: dict[int, str] = dataclasses.field(default_factory=dict)
     """Of the alternates, by their numbers."""
+    copied: set[int] = dataclasses.field(default_factory=set)
+    """The alternates to whose cell the rows were copied."""
 
     def go(self, row: StepRun) -> None:
         """Take one row of the history; of a run that did not end well nobody knows whether it wrote the rows."""
@@ -93,10 +114,14 @@ class _Walk:
             self._reserve(result if row.direction == "execute" and done else {})
         elif row.step == _MOVES:
             self.volumes = {name: _moved(each, row.direction, done=done) for name, each in self.volumes.items()}
+        elif row.step == _COPIES and row.direction == "execute" and done:
+            self.copied.add(row.attempt)
+        elif row.step == _FREES:
+            self.volumes = {name: _freed(each, row.direction, done=done) for name, each in self.volumes.items()}
 
     def copy(self) -> _Walk:
         """One that goes on by itself."""
-        return dataclasses.replace(self, volumes=dict(self.volumes), earlier=set(self.earlier))
+        return dataclasses.replace(self, volumes=dict(self.volumes), earlier=set(self.earlier), copied=set(self.copied))
 
     def _reserve(self, result: Mapping[str, Any]) -> None:
         # What an alternate before had reserved is given up; on the server's own host nothing is reserved.
@@ -122,6 +147,11 @@ def _moved(found: _Volume, direction: str, *, done: bool) -> _Volume:
     return dataclasses.replace(found, named=found.named - ({found.reserved} if done else set()), other=True)
 
 
+def _freed(found: _Volume, direction: str, *, done: bool) -> _Volume:
+    """The same where the server goes to no host; the undo exports the empty attachment, or one that it makes."""
+    return _moved(found, direction, done=done) if direction == "execute" else dataclasses.replace(found, other=True)
+
+
 def _either(found: _Volume, new: frozenset[str]) -> _Volume:
     return dataclasses.replace(found, named=found.named | new)
 
@@ -131,47 +161,121 @@ _WALKS: Final[weakref.WeakKeyDictionary[Run, _Walk]] = weakref.WeakKeyDictionary
 
 
 def require_own(ctx: Context) -> None:
-    """Park the move (``cell-put-back``) where the cell's rows stand as another step of this move had left them.
+    """Park the move (``cell-put-back``) where rows stand as another step of this move had left them.
 
     A flow whose journal was adopted is led by the rows, and is not compared.  A server that is gone, being deleted or
-    evacuated is not either.  Neither is one between two cells, or one that is shelved or unshelved: their steps compare
-    what they left.
+    evacuated is not either.  What a database says that is away is compared once a step needs it.
     """
     move, run = ctx.move, ctx.run
-    record = kinds.of(run.kind)
-    knows = record.has_migration and not (record.deletes or record.crosses_cells)
-    if not knows or move.before is None or overtaken.was_adopted(run):
+    if kinds.of(run.kind).deletes or move.before is None or overtaken.was_adopted(run):
+        return
+    if kinds.of(run.kind).crosses_cells:
+        with _answering():
+            _compare(ctx, _walked(ctx))
+    elif ctx.observed is not None:
+        _compare(ctx, _walked(ctx))
+
+
+@contextlib.contextmanager
+def _answering() -> Iterator[None]:
+    """Leave a database that is away to the step: it may need none."""
+    try:
+        yield
+    except Exception as error:
+        if absence(error) is None:
+            raise
+
+
+def _compare(ctx: Context, walk: _Walk) -> None:
+    move, side = ctx.move, _mapped(ctx)
+    between = kinds.of(ctx.run.kind).crosses_cells
+    ran = Ran(ctx.run.kind, ctx.step, ctx.direction, move.attempt)
+    allowed = walk.stands | {after(each, ran) for each in walk.stands}
+    if between and side not in {each.mapped for each in allowed}:
+        if not _WALKS[ctx.run].compared and _is_mapped(ctx):
+            _park_mapping(ctx, {each.mapped for each in walk.stands})
         return
     row = ctx.observed
-    if row is None or row.task_state == TaskState.DELETING or row.evacuated:
+    if row is None:
+        if between and all(each.of(side).here for each in allowed) and _was_lost(ctx, ctx.cell) and _is_mapped(ctx):
+            _park(ctx, ctx.cell, "they are not there")
         return
-    was, walk = before(move), _walked(ctx)
-    attached = {} if ctx.step == _MOVES else row.attached
-    found = _found(move, row)
-    if why := _older(ctx, walk, found, was, begun=row.begun) or _stale(walk, attached):
-        _park(ctx, why)
+    if row.task_state == TaskState.DELETING or row.evacuated:
+        return
+    attached = {} if ctx.step in (_MOVES, _FREES) else row.attached
+    if why := _older(ctx, walk, allowed, row, side) or _stale(walk, attached):
+        _park(ctx, ctx.cell, why)
+    if between and not _WALKS[ctx.run].compared:
+        _compare_other(ctx, walk, allowed, Side.SOURCE if side is Side.DESTINATION else Side.DESTINATION)
+        _WALKS[ctx.run].compared = True
 
 
-def _older(ctx: Context, walk: _Walk, found: _Rows, record: Before, *, begun: bool) -> str:
-    """Say what the server's rows show of an earlier step; empty when they may stand where they do."""
-    ran = Ran(ctx.run.kind, ctx.step, ctx.direction, ctx.move.attempt)
-    allowed = walk.stands | {after(each, ran) for each in walk.stands}
+def _compare_other(ctx: Context, walk: _Walk, allowed: frozenset[Copies], side: Side) -> None:
+    """Compare the copy that the server is not mapped to, unless it may be half removed, or its cell owes something.
+
+    One that the move had removed may not stand there again.
+    """
+    move, run = ctx.move, ctx.run
+    cell = ctx.destination.cell if side is Side.DESTINATION and ctx.attempt is not None else move.source_cell
+    here = {each.of(side).here for each in allowed}
+    removed = here == {False} and move.attempt in walk.copied
+    if not (here == {True} or removed) or run.cells.is_down(cell) or cell in run.owing_cells():
+        return
+    if removed:
+        if not _was_lost(ctx, cell):
+            _park(ctx, cell, "they had been removed")
+        return
+    with run.cells.database(cell).reading() as connection:
+        row = observe(connection, move.server, move.id, f"req-{run.asked_as}")
+    if row is None:
+        # What a confirm is for is that it goes; a user may have deleted it late.
+        if kinds.of(run.kind).ends is not kinds.Way.CONFIRM and _was_lost(ctx, cell):
+            _park(ctx, cell, "they are not there")
+        return
+    if row.task_state == TaskState.DELETING or row.extra is None:
+        return
+    if why := _older(ctx, walk, allowed, row, side):
+        _park(ctx, cell, why)
+
+
+def _mapped(ctx: Context) -> Side:
+    return Side.SOURCE if ctx.cell == ctx.move.source_cell else Side.DESTINATION
+
+
+def _is_mapped(ctx: Context) -> bool:
+    """Whether the server has a mapping that nobody asked to go."""
+    with ctx.run.api.read() as session:
+        return mappings.stands(session, ctx.move.server)
+
+
+def _was_lost(ctx: Context, cell: str) -> bool:
+    """Whether the cell has no row of the server, not even one that was deleted."""
+    return not ctx.run.cells.has(cell, ctx.move.server)
+
+
+def _older(ctx: Context, walk: _Walk, allowed: frozenset[Copies], row: Observed, side: Side) -> str:
+    """Say what a copy shows of an earlier step; empty when it may stand where it does."""
+    record, found = before(ctx.move), _found(ctx.move, row)
 
     def shown(each: Stands) -> _Rows:
-        return _wanted(each, ctx.move, walk.hosts, record)
+        return _wanted(each, ctx, walk.hosts, record)
 
-    if found in {shown(each) for each in allowed}:
+    now = [each.of(side) for each in walk.stands]
+    if found in {shown(each.of(side)) for each in allowed}:
         return ""
-    if found.status is None and all(each.status is not None for each in walk.stands):
+    if found.status is None and all(each.status is not None for each in now):
         return f"they have no migration {ctx.move.id}"
-    if found not in {shown(each) for each in walk.earlier}:
+    if found not in {shown(each.of(side)) for each in walk.earlier if each.of(side).here}:
         return ""
-    if begun and found.task_state is None and any(each.task_state for each in walk.stands):
+    if row.begun and found.task_state is None and any(each.task_state for each in now):
         # The flow's own action is there, so that its mark was: somebody has reset the server's state.
-        reset = {shown(dataclasses.replace(each, task_state=None)) for each in walk.stands}
+        reset = {shown(dataclasses.replace(each, task_state=None)) for each in now}
         if found in reset:
             return ""
-    return f"they name host {found.host} in task {found.task_state or 'none'} with migration {found.status or 'none'}"
+    how = "hidden, they" if found.hidden else "they"
+    where = f"host {found.host}" if found.host else "no host"
+    migration = f" with migration {found.status or 'none'}" if kinds.of(ctx.run.kind).has_migration else ""
+    return f"{how} name {where} in task {found.task_state or 'none'}{migration}"
 
 
 def _stale(walk: _Walk, attached: Mapping[str, str]) -> str:
@@ -183,9 +287,9 @@ def _stale(walk: _Walk, attached: Mapping[str, str]) -> str:
     return ""
 
 
-def _park(ctx: Context, why: str) -> None:
+def _park(ctx: Context, cell: str, why: str) -> None:
     move = ctx.move
-    short, cell = move.id[:SHORT], move.source_cell
+    short = move.id[:SHORT]
     ctx.run.park(
         ctx.step,
         ctx.direction,
@@ -199,6 +303,24 @@ def _park(ctx: Context, why: str) -> None:
     )
 
 
+def _park_mapping(ctx: Context, left: set[Side]) -> None:
+    move = ctx.move
+    short = move.id[:SHORT]
+    wanted = " or ".join(
+        sorted(ctx.destination.cell if side is Side.DESTINATION else move.source_cell for side in left)
+    )
+    ctx.run.park(
+        ctx.step,
+        ctx.direction,
+        StepError(
+            f"server {move.server_name} is mapped to cell {ctx.cell}, and this move had left it mapped to {wanted}, so "
+            f"nothing was done: was the API database put back from a copy, droveway move settle {short} --cell api "
+            f"--reason TEXT writes what the move left there, and then droveway move retry {short} goes on",
+            code="cell-put-back",
+        ),
+    )
+
+
 def _walked(ctx: Context) -> _Walk:
     """The history without the run that is being begun now."""
     run = ctx.run
@@ -206,7 +328,9 @@ def _walked(ctx: Context) -> _Walk:
     if kept is None:
         record = before(ctx.move)
         ids = {each.volume: frozenset({each.attachment}) for each in record.volumes}
-        kept = _WALKS[run] = _Walk({name: _Volume(mine, known=mine) for name, mine in ids.items()})
+        first = put_back.begun(kinds.of(ctx.move.kind))
+        volumes = {name: _Volume(mine, known=mine) for name, mine in ids.items()}
+        kept = _WALKS[run] = _Walk(volumes, frozenset({first}), {first})
     if ctx.move.attempt and ctx.move.attempt not in kept.hosts:
         with run.journal.read() as session:
             kept.hosts = {each.attempt: each.host for each in attempts.tried(session, ctx.move.id)}
@@ -236,26 +360,39 @@ def _found(move: Move, row: Observed) -> _Rows:
         _flavor_name(slots.get("old")),
         _flavor_name(slots.get("new")),
         traces=row.traces,
+        hidden=bool(row.hidden),
     )
 
 
-def _wanted(stands: Stands, move: Move, hosts: Mapping[int, str], record: Before) -> _Rows:
+def _wanted(stands: Stands, ctx: Context, hosts: Mapping[int, str], record: Before) -> _Rows:
     flavors = {
         None: None,
         Flavor.OLD: _flavor_name(record.old_flavor),
         Flavor.NEW: _flavor_name(record.new_flavor),
     }
-    destination = hosts.get(stands.attempt)
+    named = hosts.get(stands.attempt)
+    places = {
+        Side.SOURCE: ctx.move.source_host,
+        Side.RETURN: ctx.return_host,
+        # Without a migration nothing names the alternate.
+        Side.DESTINATION: named or hosts.get(ctx.move.attempt),
+        Side.NOWHERE: None,
+    }
+    task, vm_state = stands.task_state, _VM_STATES.get(stands.vm_state, record.vm_state)
+    if stands.vm_state is Vm.SHELVED and record.boot_from_volume:
+        # Its rows name no image, so that nothing is written before the server is on no host.
+        task, vm_state = TaskState.SHELVING, record.vm_state
     return _Rows(
-        stands.task_state,
-        _vm_state(_VM_STATES.get(stands.vm_state, record.vm_state)),
-        move.source_host if stands.side is Side.SOURCE else destination,
+        task,
+        _vm_state(vm_state),
+        places[stands.side],
         stands.status,
-        destination,
+        named,
         flavors[stands.cur],
         flavors[stands.old],
         flavors[stands.new],
         traces=stands.traces,
+        hidden=stands.hidden,
     )
 
 

@@ -7,15 +7,17 @@ import enum
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from droveway.persistence.nova.vm_states import MigrationStatus
+from droveway.persistence.nova.vm_states import MigrationStatus, TaskState
 
 
 class Side(enum.StrEnum):
-    """One of the move's two hosts, or none for a shelved server."""
+    """One of the move's two hosts with its cell, or none for a shelved server."""
 
     SOURCE = "source"
     DESTINATION = "destination"
     NOWHERE = "no host"
+    RETURN = "return"
+    """The host of the source's cell that a revert between cells leads to: the source, or one in a dead one's place."""
 
 
 class Vm(enum.StrEnum):
@@ -69,10 +71,26 @@ class Stands:
     """Whether `instance_extra.migration_context` and the old_vm_state of the system metadata are there."""
     attachments: Side = Side.SOURCE
     """On which host the attachments are complete that block_device_mapping names."""
+    here: bool = True
+    """Whether the cell has rows of the server at all."""
+    hidden: bool = False
+    """Whether the copy is in no list; one that is hidden has names of the other cell, and no number of a node."""
 
 
 START: Final = Stands()
 """Before the first step of a move."""
+
+OFFLOADED: Final = Stands(
+    vm_state=Vm.OFFLOADED,
+    power_state=Power.OFF,
+    side=Side.NOWHERE,
+    zone=Side.NOWHERE,
+    attachments=Side.NOWHERE,
+)
+"""The same of a move that takes up a shelved server."""
+
+GONE: Final = Stands(here=False)
+"""What a cell says that has nothing of the server."""
 
 WAITS: Final = Stands(
     vm_state=Vm.RESIZED,
@@ -89,6 +107,20 @@ WAITS: Final = Stands(
 """While the server waits for confirm or revert; the alternate is the move's last."""
 
 
+LEFT_BEHIND: Final = Stands(
+    task_state=TaskState.RESIZE_MIGRATED,
+    power_state=Power.OFF,
+    side=Side.DESTINATION,
+    status=MigrationStatus.POST_MIGRATING,
+    old=Flavor.OLD,
+    new=Flavor.NEW,
+    traces=True,
+    attachments=Side.DESTINATION,
+    hidden=True,
+)
+"""The copy in the source's cell meanwhile, where the server went into another one."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Leaves:
     """What a step changes in the rows, and what its undo does; an undo that is not written changes nothing."""
@@ -102,6 +134,19 @@ class Leaves:
 
 NOTHING: Final = Leaves()
 """Of a step that writes other places than the server's rows."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Between:
+    """What a step of a move between cells changes in the copy of each cell, and what its undo does."""
+
+    source: Leaves = NOTHING
+    target: Leaves = NOTHING
+    takes: tuple[str, ...] = ()
+    """Fields of `Stands` that the copy which the step writes takes from the other one, before anything is changed."""
+    maps: tuple[Side, Side] | None = None
+    """Whose cell the server is mapped to from then on, and whose after the undo."""
+
 
 CLEARED: Final[Mapping[str, Any]] = {"old": None, "new": None, "traces": False}
 """What both ends take away."""

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from droveway.flows.run import Ends, Run
-    from droveway.flows.stands import Leaves
+    from droveway.flows.stands import Between, Leaves
     from droveway.wire.values import Direction
 
 LOG = logging.getLogger(__name__)
@@ -84,8 +84,11 @@ class Step:
     leaves: ClassVar[Leaves]
     """What it and its undo change in the server's rows in the cell: by that older rows are told from later ones.
 
-    A step that asks a host changes none; any other says so, with `NOTHING`.
+    A step that asks a host changes none; any other says so, with `NOTHING`.  Of a move between cells it is the copy
+    that the server is mapped to.
     """
+    between: ClassVar[Between | None] = None
+    """What a step changes that writes the copy of one cell, whichever the server is mapped to, or the mapping."""
     finds: ClassVar[bool] = False
     """Whether it finds what undos of its flow have to know.
 

@@ -35,6 +35,8 @@ def of(snapshot: Snapshot, server: str) -> MoveRow | None:
         return None
     if move.state is State.NEEDS_OPERATOR:
         return move if move.error_code == PUT_BACK else None
+    if not _is_within_a_cell(move):
+        return None
     row, migration = standing.row, snapshot.migration_of.get(move.id)
     if move.state not in _KNOWN or row.broken:
         return None
@@ -46,8 +48,16 @@ def of(snapshot: Snapshot, server: str) -> MoveRow | None:
 
 
 def mend(move: MoveRow) -> str:
-    """Return the command that writes into the cell what the move left there."""
+    """Return the command that writes into the cell what the move left there, or shows it where it may be another's."""
+    if not _is_within_a_cell(move):
+        return f"droveway move show {move.short}"
     return f"droveway move settle {move.short} --cell {move.source_cell} --reason TEXT"
+
+
+def _is_within_a_cell(move: MoveRow) -> bool:
+    """Tell whether all that the move left is in one cell, with a migration that says how far it came."""
+    kind = kinds.of(move.kind)
+    return kind.has_migration and not kind.crosses_cells
 
 
 def _is_where_it_was(row: ServerRow, move: MoveRow) -> bool:

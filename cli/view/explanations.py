@@ -490,12 +490,13 @@ EXPLANATIONS: Final[dict[str, Explanation]] = {
         "needs nothing: droveway move settle MOVE STEP --as done. Or end the move there, with --as left.",
     ),
     "cell-put-back": Explanation(
-        "The rows of the server in its cell stand where an earlier step of the same move had left them: the cell's "
-        "database was put back from an older copy in the middle of the move.",
+        "The rows of the server in a cell, or its mapping, stand where an earlier step of the same move had left them: "
+        "that database was put back from an older copy in the middle of the move.",
         "The step that would have been next did nothing. Hosts, volumes, ports and the journal are as they were.",
-        "Was the database put back: droveway move settle MOVE --cell CELL --reason TEXT writes there what the move has "
-        "left, then droveway move retry MOVE goes on. Was it not: droveway move history MOVE tells what was done, and "
-        "droveway server show SERVER what the rows say; somebody has changed them, and has to change them back.",
+        "Was the database put back: droveway move settle MOVE --cell CELL --reason TEXT (or --cell api, as the message "
+        "says) writes there what the move has left, then droveway move retry MOVE goes on. Was it not: droveway move "
+        "history MOVE tells what was done, and droveway server show SERVER what the rows say; somebody has changed "
+        "them, and has to change them back.",
     ),
     "record-lost": Explanation(
         "The journal was put back from an older copy and adopted. Neither it nor ZooKeeper knows any more what the "

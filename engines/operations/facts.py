@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import json
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy import orm
@@ -14,14 +14,27 @@ from sqlalchemy import orm
 from droveway.engines.site.site import Parts, Site
 from droveway.errors import NotFound
 from droveway.flows.before import before
+from droveway.flows.steps.hosts.elsewhere import DISKS_UNREACHABLE
 from droveway.persistence.database import Database
-from droveway.persistence.journal import cells_down, debts, kinds, moves
-from droveway.persistence.journal.tables import Move
+from droveway.persistence.journal import cells_down, daemons, debts, kinds, moves
+from droveway.persistence.journal.tables import Move, MoveStep
 from droveway.persistence.nova import catalog, copies, objects, quotas, server_features, servers
 from droveway.persistence.nova.cell import InstanceExtra
 from droveway.printable import SHORT
 from droveway.scheduler.facts import SHELVE, UNSHELVE, EndFacts, Facts
 from droveway.wire.values import SWAP
+
+_UNREACHED: Final = (
+    sa.select(MoveStep.error, MoveStep.ended_at)
+    .where(
+        MoveStep.move_id == sa.bindparam("move"),
+        MoveStep.flow.in_([kind.name for kind in kinds.KINDS if kind.elsewhere]),
+        MoveStep.direction == "execute",
+        MoveStep.error.is_not(None),
+        MoveStep.ended_at.is_not(None),
+    )
+    .order_by(MoveStep.seq)
+)
 
 
 def of_move(site: Site, name: str, *, flavor: str | None, host: str | None, to_cell: str | None = None) -> Facts:
@@ -151,7 +164,8 @@ def _why_not_elsewhere(site: Parts, move: Move, away: Collection[str]) -> str | 
     """Why no other host of its source's cell can take the move's server back; None where one may.
 
     It needs the server's disks, if there are any: from images that were kept, or in a directory that it shares with the
-    source.  Where only hosts know what they share, they say so when the revert runs, before the guest is stopped.
+    source.  Where only hosts know what they share, they say so when the revert runs, before the guest is stopped: those
+    that have said that they do not reach the disks are none of them until their workers start anew.
     """
     if not kinds.of(move.kind).crosses_cells:
         return "a revert within a cell needs its source"
@@ -163,9 +177,23 @@ def _why_not_elsewhere(site: Parts, move: Move, away: Collection[str]) -> str | 
         record = before(moves.get(session, move.id, with_before=True))
     if move.keep_image or all(disk.name == SWAP for disk in record.guest.disks):
         return None
-    if any(site.shares_storage(move.source_host, host) is not False for host in others):
+    sharing = {host for host in others if site.shares_storage(move.source_host, host) is not False}
+    if not sharing:
+        return "it was moved without --keep-image, so that its disks are on the source alone"
+    with site.journal.read() as session:
+        told = _unreached(session, move.id)
+    if not told or sharing - told:
         return None
-    return "it was moved without --keep-image, so that its disks are on the source alone"
+    tried = ", ".join(sorted(sharing & told))
+    return f"it was moved without --keep-image, and nothing that the source has set aside is reached from {tried}"
+
+
+def _unreached(session: orm.Session, move_id: str) -> set[str]:
+    """Find the hosts that an earlier revert asked, and that do not reach the disks; a worker that came since may."""
+    runs = session.execute(_UNREACHED, {"move": move_id})
+    tried = {str(row.error["host"]): row.ended_at for row in runs if row.error["code"] == DISKS_UNREACHABLE}
+    workers = daemons.known_workers(session).workers
+    return {host for host, when in tried.items() if host not in workers or workers[host].started_at <= when}
 
 
 def _is_declared_down(site: Parts, host: str) -> bool:

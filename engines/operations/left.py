@@ -1,4 +1,4 @@
-"""What a move's last step that the journal knows has left of its server: in its cell, the API database and Placement.
+"""What a move's last step that the journal knows has left of its server: in its cells, the API database and Placement.
 
 Only steps that ended well count.  One that was under way is entered again, and finds its work undone or done.
 """
@@ -14,18 +14,19 @@ import sqlalchemy as sa
 from sqlalchemy import orm
 
 from droveway.errors import Refused
-from droveway.flows import evacuation
+from droveway.flows import evacuation, put_back
 from droveway.flows.before import Before, before
-from droveway.flows.put_back import Ran
+from droveway.flows.put_back import Copies, Ran
 from droveway.flows.put_back import left as walked
-from droveway.flows.stands import START, WAITS, Power, Side, Stands, Vm
+from droveway.flows.stands import CLEARED, OFFLOADED, START, Flavor, Power, Side, Stands, Vm
 from droveway.flows.steps.hosts.command import ADOPTED
 from droveway.persistence.journal import attempts, kinds
+from droveway.persistence.journal.kinds import Carries, Kind
 from droveway.persistence.journal.moves import GONE, PASSED_ON
 from droveway.persistence.journal.states import UNDONE, State
 from droveway.persistence.journal.tables import Move, MoveAttempt, MoveStep
 from droveway.persistence.nova import cell, evacuations, servers
-from droveway.persistence.nova.vm_states import MigrationStatus, TaskState
+from droveway.persistence.nova.vm_states import MigrationStatus, TaskState, VmState
 from droveway.printable import SHORT
 
 
@@ -48,6 +49,9 @@ TASKS: Final = frozenset(
         TaskState.RESIZE_MIGRATED,
         TaskState.RESIZE_FINISH,
         TaskState.RESIZE_REVERTING,
+        TaskState.SHELVING,
+        TaskState.SHELVING_OFFLOADING,
+        TaskState.UNSHELVING,
     }
 )
 """What an older copy may say that the move itself wrote; in any other task somebody is at work on the server."""
@@ -63,9 +67,18 @@ _HOLDS: Final = {
 _RESTING_BOOKS: Final = {State.VERIFYING: Books.BOTH, State.DONE: Books.DESTINATION}
 _NAMES_FLAVOR: Final = {("save_request_spec", "execute"): True, ("restore_request_spec", "execute"): False}
 _ACTIONS: Final = {"mark_confirming": "confirmResize", "mark_reverting": "revertResize"}
-_MARKS: Final = ("accept", *_ACTIONS)
+FIRST_MARKS: Final = {"accept": "", "mark_shelving": "shelve", "mark_unshelving": "unshelve"}
+"""The steps that begin a move's own action, by its name; empty where that follows from its kind."""
+_MARKS: Final = (*FIRST_MARKS, *_ACTIONS)
 _IS_GONE: Final = (kinds.DELETE.name, "settle_records")
 """The step behind which the cell has no such server."""
+
+_VM_STATES: Final = {
+    Vm.RESIZED: VmState.RESIZED,
+    Vm.SHELVED: VmState.SHELVED,
+    Vm.OFFLOADED: VmState.SHELVED_OFFLOADED,
+    Vm.ACTIVE: VmState.ACTIVE,
+}
 
 _LATER: Final = sa.select(cell.Migration.uuid).where(
     cell.Migration.instance_uuid == sa.bindparam("server"),
@@ -89,6 +102,7 @@ class Left:
     move: Move
     record: Before
     stands: Stands
+    """What one copy says: that which the server is mapped to, unless another cell was asked for."""
     destination: MoveAttempt | None
     """The alternate whose host the rows name; None while they name none."""
     claimed: MoveAttempt | None
@@ -98,6 +112,45 @@ class Left:
     """Whether the request spec has the new flavor."""
     action: str
     """The name of the action that the flow under way has begun; empty at a rest, and before the flow's mark."""
+    copies: Copies = dataclasses.field(default_factory=lambda: Copies(START))
+    """What the rows say in the cells of the move."""
+    returning: MoveAttempt | None = None
+    """The host in a dead source's place that a revert has led to."""
+    forward: bool = False
+    """Whether the flow under way is the first of the move, whose copies bear the move's mark."""
+
+    @property
+    def between(self) -> bool:
+        """Whether the move leads from one cell into another."""
+        return kinds.of(self.move.kind).crosses_cells
+
+    def side_of(self, cell: str) -> Side:
+        """Say whose cell that is."""
+        return Side.DESTINATION if self.between and cell != self.move.source_cell else Side.SOURCE
+
+    def cell_of(self, side: Side) -> str:
+        """Name the cell of one of the two hosts."""
+        there = side is Side.DESTINATION and self.between
+        return (self.move.dest_cell or "") if there else self.move.source_cell
+
+    @property
+    def mapped_cell(self) -> str:
+        """Name the cell that the server is to be mapped to."""
+        return self.cell_of(self.copies.mapped)
+
+    def in_cell(self, cell: str) -> Left:
+        """Return the same of the copy in that cell."""
+        return dataclasses.replace(self, stands=self.copies.of(self.side_of(cell)))
+
+    @property
+    def in_source(self) -> bool:
+        """Whether that copy is the one in the source's cell."""
+        return self.stands is self.copies.source
+
+    @property
+    def is_mapped(self) -> bool:
+        """Whether that copy is the one that the server is mapped to."""
+        return self.stands is self.copies.home
 
     @property
     def rests(self) -> bool:
@@ -106,7 +159,7 @@ class Left:
 
     @property
     def home(self) -> str:
-        """Return the host that the rows are to name."""
+        """Return the host that the rows are to name; empty for none."""
         return self.host_of(self.stands.side)
 
     @property
@@ -115,10 +168,20 @@ class Left:
         return self.flavor_of(self.stands.cur) or self.record.old_flavor
 
     def host_of(self, side: Side) -> str:
-        """Name one of the two hosts."""
-        if side is Side.SOURCE:
+        """Name one of the two hosts; empty for none."""
+        if side is Side.NOWHERE:
+            return ""
+        if side is Side.RETURN and self.returning is not None:
+            return self.returning.host
+        if side in (Side.SOURCE, Side.RETURN):
             return self.move.source_host
         return self.destination.host if self.destination is not None else self.move.dest_host or ""
+
+    def node_of(self, side: Side) -> str:
+        """Name the node of one of the two hosts as the rows do."""
+        if side is Side.DESTINATION:
+            return self.destination.node if self.destination is not None else ""
+        return self.returning.node if side is Side.RETURN and self.returning is not None else self.record.node
 
     def flavor_of(self, which: str | None) -> dict[str, Any] | None:
         """Return the flavor that a slot of the rows is to have."""
@@ -126,11 +189,20 @@ class Left:
 
     def vm_state(self, *, running: bool) -> str:
         """Return what the row is to say; ``running``: whether the guest runs."""
-        if self.stands.vm_state is Vm.BEFORE:
-            return self.record.vm_state
-        if self.stands.vm_state is Vm.RESIZED:
-            return "resized"
-        return "active" if running else "stopped"
+        known = {Vm.BEFORE: self.record.vm_state, **_VM_STATES}
+        if self._names_no_image:
+            known[Vm.SHELVED] = self.record.vm_state
+        return known.get(self.stands.vm_state) or ("active" if running else "stopped")
+
+    @property
+    def task_state(self) -> str | None:
+        """Return the task_state that the row is to say."""
+        return TaskState.SHELVING if self._names_no_image else self.stands.task_state
+
+    @property
+    def _names_no_image(self) -> bool:
+        """Whether a shelve writes nothing into the rows before the server is on no host, as its root is a volume."""
+        return self.stands.vm_state is Vm.SHELVED and self.record.boot_from_volume
 
     def power_state(self, *, running: bool) -> int | None:
         """Return the power_state that the row is to say: at a rest what the guest does."""
@@ -154,16 +226,23 @@ def of(session: orm.Session, move: Move) -> Left:
     if any((row.flow, row.step) == _IS_GONE for row in done):
         raise Refused(f"server {move.server_name} was deleted with move {short}, so nothing of it is written")
     tried = {each.attempt: each for each in attempts.tried(session, move.id)}
-    stands = _stands(move, state, done)
+    copies = _copies(move, state, done)
+    stands, returns = copies.home, attempts.returns(session, move.id)
+    went = next((kinds.of(row.flow) for row in reversed(rows) if kinds.of(row.flow).carries is Carries.BACK), None)
+    known = kinds.of(move.kind).has_migration
     return Left(
         move=move,
         record=before(move),
         stands=stands,
-        destination=tried.get(stands.attempt),
+        # Without a migration nothing names an alternate that was given up.
+        destination=tried.get(stands.attempt if known else move.attempt),
         claimed=tried.get(_claimed(done) or move.attempt),
         books=_RESTING_BOOKS.get(state, Books.SOURCE) if state in RESTS else _last(done, _HOLDS, Books.SOURCE),
         new_spec=state in (State.VERIFYING, State.DONE) if state in RESTS else _last(done, _NAMES_FLAVOR, False),
         action="" if state in RESTS else _action(move, done),
+        copies=copies,
+        returning=returns[-1] if returns and went is not None and went.elsewhere else None,
+        forward=state not in RESTS and bool(rows) and not kinds.of(rows[-1].flow).ends_wait,
     )
 
 
@@ -205,32 +284,45 @@ def _done(rows: Iterable[MoveStep]) -> Iterator[MoveStep]:
         yield row
 
 
-def _stands(move: Move, state: State, done: list[MoveStep]) -> Stands:
+def _copies(move: Move, state: State, done: list[MoveStep]) -> Copies:
+    kind = kinds.of(move.kind)
     found = walked(
-        Ran(row.flow, row.step, row.direction, row.attempt)  # type: ignore[arg-type]
-        for row in done
-        if not kinds.of(row.flow).deletes
+        kind,
+        (
+            Ran(row.flow, row.step, row.direction, row.attempt)  # type: ignore[arg-type]
+            for row in done
+            if not kinds.of(row.flow).deletes
+        ),
     )
     if state is State.VERIFYING:
-        found = dataclasses.replace(WAITS, attempt=move.attempt)
+        found = put_back.waiting(move.attempt, between=kind.crosses_cells)
     elif state is State.DONE:
-        found = dataclasses.replace(
-            WAITS,
-            attempt=move.attempt,
-            status=MigrationStatus.CONFIRMED,
-            vm_state=Vm.FOUND,
-            power_state=Power.FOUND,
-            old=None,
-            new=None,
-            traces=False,
-        )
+        found = _done_with(kind, move.attempt)
     elif state is State.REVERTED:
-        found = dataclasses.replace(START, status=MigrationStatus.REVERTED, attempt=move.attempt)
+        back = Side.RETURN if kind.crosses_cells else Side.SOURCE
+        found = Copies(
+            dataclasses.replace(START, side=back, zone=back, status=MigrationStatus.REVERTED, attempt=move.attempt)
+        )
     elif state in UNDONE:
-        status = None if found.status is None else MigrationStatus.ERROR
-        found = dataclasses.replace(START, status=status, attempt=found.attempt)
-    going = move.delete_requested or state is State.DELETING
-    return dataclasses.replace(found, task_state=TaskState.DELETING) if going else found
+        first = put_back.begun(kind).source
+        status = None if found.source.status is None else MigrationStatus.ERROR
+        found = Copies(dataclasses.replace(first, status=status, attempt=found.source.attempt))
+    if move.delete_requested or state is State.DELETING:
+        found = found.change(found.mapped, dataclasses.replace(found.home, task_state=TaskState.DELETING))
+    return found
+
+
+def _done_with(kind: Kind, attempt: int) -> Copies:
+    """What a move has left that is over, with its server where it was to be."""
+    if kind.carries is Carries.NOWHERE:
+        return Copies(OFFLOADED)
+    there = put_back.waiting(attempt, between=False).source
+    there = dataclasses.replace(there, **CLEARED, vm_state=Vm.FOUND, power_state=Power.FOUND)
+    if kind.has_migration:
+        there = dataclasses.replace(there, status=MigrationStatus.CONFIRMED)
+    else:
+        there = dataclasses.replace(there, vm_state=Vm.ACTIVE, status=None, attempt=0, cur=Flavor.OLD)
+    return Copies(Stands(here=False), there, Side.DESTINATION) if kind.crosses_cells else Copies(there)
 
 
 def _claimed(done: list[MoveStep]) -> int:
@@ -247,4 +339,5 @@ def _action(move: Move, done: list[MoveStep]) -> str:
     marks = [row for row in done if row.flow_uuid == move.flow_uuid and row.step in _MARKS]
     if not marks or marks[-1].direction != "execute":
         return ""
-    return _ACTIONS.get(marks[-1].step, move.kind)
+    step = marks[-1].step
+    return _ACTIONS.get(step) or FIRST_MARKS.get(step) or move.kind

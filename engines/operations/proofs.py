@@ -22,8 +22,9 @@ from droveway.engines.site.site import Site
 from droveway.errors import Refused, StepError
 from droveway.flows.before import Before, shows_disks
 from droveway.flows.steps import images
+from droveway.persistence.database import absence
 from droveway.persistence.journal import attempts, kinds
-from droveway.persistence.journal.kinds import KINDS, Carries
+from droveway.persistence.journal.kinds import KINDS, Carries, Way
 from droveway.persistence.journal.tables import Move, MoveFlow
 from droveway.persistence.nova import mappings, objects, servers
 from droveway.printable import SHORT
@@ -118,6 +119,17 @@ class HostChecks:
         found = None if service is None else service.find(image)
         if found is None or found.status != "active":
             raise self.refused(f"image {image} is not there with its data")
+
+    def require_no_rows(self, cell: str) -> None:
+        """Raise Refused while the cell has rows of the server, or does not answer."""
+        try:
+            stands = self._site.cells.has(cell, self.move.server)
+        except Exception as error:
+            if absence(error) is None:
+                raise
+            raise self.refused(f"cell {cell} does not answer, and may have rows of the server") from None
+        if stands:
+            raise self.refused(f"cell {cell} has rows of the server")
 
     def refused(self, why: str) -> Refused:
         """The sentence, with the mend."""
@@ -226,6 +238,14 @@ def _destination_off(checks: HostChecks) -> None:
     _off(checks, checks.destination, empty=False)
 
 
+def _source_rows_removed(checks: HostChecks) -> None:
+    checks.require_no_rows(checks.move.source_cell)
+
+
+def _target_rows_removed(checks: HostChecks) -> None:
+    checks.require_no_rows(checks.move.dest_cell or "")
+
+
 def _removed(checks: HostChecks) -> None:
     for host in {checks.move.source_host, checks.destination}:
         _off(checks, host, empty=True)
@@ -247,6 +267,11 @@ _UNSHELVE: Final[dict[tuple[str, str], Proof]] = {
     ("define_guest", "revert"): _destination_off,
     ("start_guest", "revert"): _destination_off,
 }
+_REVERT: Final[dict[tuple[str, str], Proof]] = {
+    ("stop_guest", "execute"): _destination_off,
+    ("start_guest", "revert"): _source_off,
+    ("discard_destination", "execute"): _destination_discarded,
+}
 _ELSEWHERE: Final[dict[tuple[str, str], Proof]] = {
     ("stop_guest", "execute"): _destination_off,
     ("copy_disks", "revert"): _return_copy_discarded,
@@ -254,16 +279,22 @@ _ELSEWHERE: Final[dict[tuple[str, str], Proof]] = {
     ("start_guest", "revert"): _return_off,
     ("discard_destination", "execute"): _destination_discarded,
 }
+_CONFIRM: Final = kinds.CROSS_CELL_CONFIRM.name
+_UNSHELVE_THERE: Final = kinds.CROSS_CELL_UNSHELVE.name
+_CROSSING_BACK: Final = [kind for kind in KINDS if kind.crosses_cells and kind.carries is Carries.BACK]
+_CROSSING_THERE: Final = [kind for kind in KINDS if kind.crosses_cells and kind.carries is Carries.TO_DESTINATION]
 _FROM_IMAGE: Final = [kind.name for kind in KINDS if kind.begins_offloaded]
+_BACK: Final = [kind for kind in KINDS if kind.ends is Way.REVERT and not kind.elsewhere]
 _THERE: Final = [kind.name for kind in KINDS if kind.carries is Carries.TO_DESTINATION and kind.has_migration]
 PROOFS: Final[Mapping[tuple[str, str, str], Proof]] = MappingProxyType(
     {
         **{(kind, *at): proof for kind in _THERE for at, proof in _FORWARD.items()},
-        ("confirm", "discard_source", "execute"): _source_discarded,
-        ("revert", "stop_guest", "execute"): _destination_off,
-        ("revert", "start_guest", "revert"): _source_off,
-        ("revert", "discard_destination", "execute"): _destination_discarded,
+        **{(kind, "discard_source", "execute"): _source_discarded for kind in kinds.names_of(Way.CONFIRM)},
+        **{(kind.name, *at): proof for kind in _BACK for at, proof in _REVERT.items()},
         **{(kind.name, *at): proof for kind in KINDS if kind.elsewhere for at, proof in _ELSEWHERE.items()},
+        **{(kind, "remove_source_records", "execute"): _source_rows_removed for kind in (_CONFIRM, _UNSHELVE_THERE)},
+        **{(kind.name, "remove_target_records", "execute"): _target_rows_removed for kind in _CROSSING_BACK},
+        **{(kind.name, "copy_records", "revert"): _target_rows_removed for kind in _CROSSING_THERE},
         ("shelve", "stop_guest", "execute"): _source_off,
         ("shelve", "discard_source", "execute"): _shelved,
         **{(kind, *at): proof for kind in _FROM_IMAGE for at, proof in _UNSHELVE.items()},
@@ -271,7 +302,7 @@ PROOFS: Final[Mapping[tuple[str, str, str], Proof]] = MappingProxyType(
         ("delete", "remove_guest", "execute"): _removed,
     }
 )
-"""Kind of flow, step and direction → what is asked before a copy or a guest counts as gone there."""
+"""Kind of flow, step and direction → what is asked before rows, disks or a guest count as gone there."""
 
 
 def of(rests: Resting) -> Proof | None:

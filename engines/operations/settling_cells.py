@@ -1,7 +1,8 @@
 """Writes into a database that was put back from an older copy what the journal left there of one move.
 
 At a rest, after the end, and wherever the move is parked.  Hosts are asked first: the guest runs nowhere but where the
-server is to live, and at a rest that host shows its disks whole.  Nothing is started, moved or deleted.
+server is to live, and at a rest that host shows its disks whole.  Nothing is started or moved, and nothing is deleted
+but rows in a cell that the server has left.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -19,9 +20,10 @@ from droveway import deadlines
 from droveway.clients.volume import ATTACHED
 from droveway.clients.zookeeper import Coordination
 from droveway.engines.conductor import fencing, incarnation
-from droveway.engines.operations import left, settling_books
+from droveway.engines.operations import left, settling_books, settling_copies
 from droveway.engines.operations.left import Left
 from droveway.engines.operations.proofs import HostChecks, Resting
+from droveway.engines.operations.settling_copies import API, Writing
 from droveway.engines.site.site import Site
 from droveway.errors import Evacuated, Fenced, Refused, ServerDeleted
 from droveway.flows.before import shows_disks
@@ -36,9 +38,6 @@ from droveway.persistence.nova.actions import ActionRef
 from droveway.persistence.nova.vm_states import ENDED_MIGRATIONS, MigrationStatus
 from droveway.printable import SHORT
 from droveway.scheduler.hosts import zone_of
-
-API: Final = "api"
-"""The name under which the API database is given."""
 
 PLACEMENT: Final = "placement"
 """The same of Placement."""
@@ -56,7 +55,7 @@ _ENDED_AS: Final = {State.DONE: MigrationStatus.CONFIRMED, State.REVERTED: Migra
 """How the migration of a move ends; any other's with an error."""
 
 _MARKED: Final = sa.select(MoveStep.move_id).where(
-    MoveStep.step == "accept",
+    MoveStep.step.in_(left.FIRST_MARKS),
     MoveStep.direction == "execute",
     MoveStep.ended_at.is_not(None),
     MoveStep.error.is_(None),
@@ -69,7 +68,7 @@ _LATEST: Final = (
         sa.or_(
             Move.id == sa.bindparam("move"),
             Move.state.not_in([state.value for state in ENDED]),
-            Move.kind.not_in([kind.name for kind in kinds.KINDS if kind.begins_with_accept]),
+            Move.kind.not_in([kind.name for kind in kinds.KINDS if kind.leaves_known_rows]),
             Move.id.in_(_MARKED),
         ),
     )
@@ -85,26 +84,6 @@ _OPEN: Final = sa.select(cell.Migration).where(
 )
 
 
-@dataclasses.dataclass
-class _Writing:
-    """Changes rows and tells what it changed."""
-
-    written: list[str] = dataclasses.field(default_factory=list)
-
-    def set(self, row: Any, **wanted: Any) -> None:
-        for column, value in wanted.items():
-            present = getattr(row, column)
-            if present != value:
-                self.written.append(f"{row.__tablename__}.{column}: {present} -> {value}")
-                setattr(row, column, value)
-
-    def set_json(self, row: Any, column: str, wanted: dict[str, Any] | None) -> None:
-        present = getattr(row, column)
-        if (None if present is None else objects.decode(present)) != wanted:
-            self.written.append(f"{row.__tablename__}.{column}: as the move left it")
-            setattr(row, column, None if wanted is None else objects.encode(wanted))
-
-
 @dataclasses.dataclass(frozen=True)
 class _Case:
     site: Site
@@ -115,6 +94,11 @@ class _Case:
     @property
     def move(self) -> Move:
         return self.left.move
+
+    @property
+    def cells(self) -> set[str]:
+        """The cells that have a copy of the server while the move needs both."""
+        return {self.left.cell_of(side) for side in (Side.SOURCE, Side.DESTINATION)} - {""}
 
 
 def settle(site: Site, coordination: Coordination, name: str, where: str, *, who: str, reason: str) -> list[str]:
@@ -144,8 +128,8 @@ def settle(site: Site, coordination: Coordination, name: str, where: str, *, who
                 written = _write(case, where, epoch)
         except ServerDeleted:
             raise Refused(
-                f"cell {move.source_cell} has no row of server {move.server_name}, and there is no other copy of it: "
-                "put a newer copy of that database back"
+                f"cell {found.mapped_cell if where == API else where} has no row of server {move.server_name}, and "
+                "there is no other copy of it: put a newer copy of that database back"
             ) from None
         except Fenced:
             raise Refused(
@@ -177,19 +161,44 @@ def _claimed(site: Site, coordination: Coordination, move: Move, who: str, *, as
 
 def _write(case: _Case, where: str, epoch: int) -> list[str]:
     if where == API:
-        return _write_api(case)
-    return settling_books.write(case.site, case.left) if where == PLACEMENT else _write_cell(case, epoch)
+        return _write_api(case, epoch)
+    if where == PLACEMENT:
+        return settling_books.write(case.site, case.left)
+    with _fenced(case, epoch):
+        found = case.left.in_cell(where)
+        if found.stands.here:
+            return _write_cell(dataclasses.replace(case, left=found), where, epoch)
+        return settling_copies.remove(case.site, found, where, epoch)
+
+
+@contextlib.contextmanager
+def _fenced(case: _Case, epoch: int) -> Iterator[None]:
+    """Let nobody else write the server's rows, in either cell; what a flow that is parked has of its own stays."""
+    cells, server = case.site.cells, case.move.server
+    if away := cells.away(case.cells) if case.left.between else []:
+        raise Refused(f"the database of cell {away[0]} does not answer, and the move has rows there: start it first")
+    for each in sorted(case.cells):
+        cells.raise_fence(each, server, epoch)
+    try:
+        yield
+    finally:
+        if case.left.rests:
+            for each in sorted(case.cells):
+                cells.drop_fence(each, server, epoch)
 
 
 def _require_known(session: orm.Session, move: Move, where: str) -> None:
     short, state = move.id[:SHORT], State(move.state)
-    if kinds.of(move.kind).crosses_cells:
+    kind = kinds.of(move.kind)
+    if where == PLACEMENT and (kind.crosses_cells or not kind.has_migration):
         raise Refused(
-            f"move {short} of {move.server_name} leads from cell {move.source_cell} into cell {move.dest_cell}, and "
-            "what such a move left in a database is not written by a command yet: droveway audit names what differs"
+            f"what a {move.kind} holds in Placement is not written by a command yet: droveway audit names what differs "
+            f"of {move.server_name}"
         )
-    if where not in (API, PLACEMENT, move.source_cell):
-        raise Refused(f"move {short} of {move.server_name} is in cell {move.source_cell}, not in {where}")
+    cells = {move.source_cell, *([move.dest_cell] if kind.crosses_cells and move.dest_cell else [])}
+    if where not in (API, PLACEMENT, *cells):
+        named = " and ".join(sorted(cells))
+        raise Refused(f"move {short} of {move.server_name} is in cell {named}, not in {where}")
     if not kinds.of(move.kind).leaves_known_rows or not (state in _KNOWN or move.hold):
         raise Refused(
             f"move {short} of {move.server_name} is {move.state}, and what it left in a database is known where it "
@@ -219,53 +228,97 @@ def _shown(site: Site, coordination: Coordination, found: Left, flow: MoveFlow) 
         so=f"so nothing of move {move.id[:SHORT]} is written: mend that, then ask again",
     )
     home = found.home
-    other = move.source_host if found.stands.side is Side.DESTINATION else checks.destination
+    others = {move.source_host, checks.destination, found.host_of(Side.RETURN)} - {"", home}
     try:
-        state = checks.state(home)
-        elsewhere = checks.state(other) if other != home else None
+        state = checks.state(home) if home else None
+        elsewhere = {other: checks.state(other) for other in sorted(others)}
     except Fenced as error:
         raise checks.refused(str(error)) from None
-    if elsewhere is not None and elsewhere.running:
-        raise checks.refused(f"the guest runs on host {other}, and the journal left the server on {home}")
-    if found.rests and (state is None or not shows_disks(state, found.record)):
+    for other, there in elsewhere.items():
+        if there is not None and there.running:
+            raise checks.refused(
+                f"the guest runs on host {other}, and the journal left the server on {home or 'no host'}"
+            )
+    if home and found.rests and (state is None or not shows_disks(state, found.record)):
         raise checks.refused(f"host {home}, on which the journal left the server, does not show its disks whole")
     return state is not None and state.running
 
 
-def _write_cell(case: _Case, epoch: int) -> list[str]:
-    move, found, cells, writing = case.move, case.left, case.site.cells, _Writing()
-    hosts = [host for host in (move.source_host, move.dest_host) if host]
-    with case.site.api.read() as session:
-        zone = found.record.availability_zone
-        if found.stands.zone is Side.DESTINATION:
-            zone = zone_of(session, found.host_of(Side.DESTINATION))
+def _write_cell(case: _Case, where: str, epoch: int) -> list[str]:
+    move, found, cells, writing = case.move, case.left, case.site.cells, Writing()
+    written = settling_copies.insert(case.site, found, where, epoch)
+    hosts = sorted(_hosts(case, where) | settling_copies.counted(case.site, where, move.server))
     with case.site.journal.read() as session:
         ended = _ended_moves(session, move)
-    cells.raise_fence(move.source_cell, move.server, epoch)
-    try:
-        with cells.transaction(move.source_cell, move.server, epoch) as session:
-            row = servers.live(session, move.server, deleting=True)
-            left.require_own(session, found, row)
-            migration = _migration(session, case, writing)
-            _end_earlier(session, move, ended, writing)
-            nodes = {host: compute_node(session, host) for host in hosts}
-            reserved = {
-                host: usage.reserved_of(case.site.cloud.placement.provider_inventories(node.uuid or ""))
-                for host, node in nodes.items()
-            }
-            _write_server(session, case, writing, row, nodes[found.home], zone)
-            _write_traces(session, case, writing, migration)
-            _write_volumes(session, case, writing)
-            if found.action:
-                record, action = found.record, ActionRef(move.server, f"req-{move.flow_uuid}")
-                actions.begin(session, action, found.action, user_id=record.user_id, project_id=record.project_id)
-            session.flush()
-            usage.recompute(session, *hosts, reserved=reserved)
-    finally:
-        # A flow that is parked has its fence until it ends.
-        if found.rests:
-            cells.drop_fence(move.source_cell, move.server, epoch)
-    return writing.written
+    zone, shelved_on = _zone(case), settling_copies.shelved_on(case.site, found)
+    named = _named_destination(case, where)
+    reserved = _reserved(case, where, hosts)
+    other = settling_copies.other(case.site, found, where)
+    with contextlib.ExitStack() as claim, cells.transaction(where, move.server, epoch) as session:
+        row = servers.live(session, move.server, deleting=True)
+        left.require_own(session, found, row)
+        if settling_copies.goes(session, move.server):
+            return []
+        was_hidden = bool(row.hidden)
+        migration = _migration(session, case, writing, named)
+        _end_earlier(session, move, ended, writing)
+        _write_server(session, case, writing, row, zone)
+        _write_traces(session, case, writing, migration)
+        if not kinds.of(move.kind).has_migration:
+            settling_copies.write_shelved(session, found, writing, shelved_on)
+        if other is not None and writing.written and (was_hidden or not found.is_mapped):
+            writing.written += settling_copies.carry(session, case.site, found, other)
+        _write_volumes(session, case, writing)
+        if found.action and (found.is_mapped or found.forward):
+            record, action = found.record, ActionRef(move.server, f"req-{move.flow_uuid}")
+            actions.begin(session, action, found.action, user_id=record.user_id, project_id=record.project_id)
+        settling_copies.mark(session, found)
+        session.flush()
+        usage.recompute(session, *hosts, reserved=reserved)
+        settling_copies.hold(claim, session, case.site, move, epoch)
+    return [*written, *writing.written]
+
+
+def _hosts(case: _Case, where: str) -> set[str]:
+    """The move's hosts in that cell."""
+    found = case.left
+    sides = (Side.SOURCE, Side.RETURN, Side.DESTINATION)
+    return {found.host_of(side) for side in sides if found.cell_of(side) == where} - {""}
+
+
+def _reserved(case: _Case, where: str, hosts: Iterable[str]) -> dict[str, Any]:
+    with case.site.cells.database(where).read() as session:
+        nodes = {host: compute_node(session, host) for host in hosts}
+    placement = case.site.cloud.placement
+    return {host: usage.reserved_of(placement.provider_inventories(node.uuid or "")) for host, node in nodes.items()}
+
+
+def _zone(case: _Case) -> str | None:
+    found = case.left
+    if found.stands.zone is Side.NOWHERE:
+        return None
+    there = found.host_of(found.stands.zone)
+    if there == case.move.source_host and found.stands.zone is not Side.DESTINATION:
+        return found.record.availability_zone
+    with case.site.api.read() as session:
+        return zone_of(session, there)
+
+
+def _named_destination(case: _Case, where: str) -> dict[str, Any]:
+    """What the migration says of the alternate that it names; the number of its node is its own cell's alone."""
+    found = case.left
+    if not found.stands.attempt or not (host := found.host_of(Side.DESTINATION)):
+        return {}
+    cell = where if found.destination is None else found.destination.cell
+    with case.site.cells.database(cell).read() as session:
+        node = compute_node(session, host)
+    named = {
+        "dest_compute": host,
+        "dest_node": node.hypervisor_hostname,
+        "dest_compute_id": node.id if cell == where else None,
+        "dest_host": node.host_ip,
+    }
+    return named | ({"cross_cell_move": True} if found.between else {})
 
 
 def _ended_moves(session: orm.Session, move: Move) -> dict[str, str]:
@@ -276,14 +329,14 @@ def _ended_moves(session: orm.Session, move: Move) -> dict[str, str]:
     return {row.id: _ENDED_AS.get(State(row.state), MigrationStatus.ERROR) for row in session.execute(ended)}
 
 
-def _end_earlier(session: orm.Session, move: Move, ended: dict[str, str], writing: _Writing) -> None:
+def _end_earlier(session: orm.Session, move: Move, ended: dict[str, str], writing: Writing) -> None:
     """What the copy has of earlier moves as under way has ended since."""
     for row in session.scalars(_OPEN, {"server": move.server, "move": move.id}).all():
         if row.uuid in ended:
             writing.set(row, status=ended[row.uuid])
 
 
-def _migration(session: orm.Session, case: _Case, writing: _Writing) -> cell.Migration | None:
+def _migration(session: orm.Session, case: _Case, writing: Writing, named: Mapping[str, Any]) -> cell.Migration | None:
     """The move's row; one is only made where the journal knows that the move had made it."""
     move, found = case.move, case.left
     row = servers.migration(session, move.id)
@@ -297,32 +350,21 @@ def _migration(session: orm.Session, case: _Case, writing: _Writing) -> cell.Mig
         row = new_migration(move, found.record, status)
         session.add(row)
         writing.written.append(f"migrations: the row of move {move.id[:SHORT]} was gone")
-    writing.set(row, status=status)
-    if found.stands.attempt and (host := found.host_of(Side.DESTINATION)):
-        node = compute_node(session, host)
-        writing.set(
-            row,
-            dest_compute=host,
-            dest_node=node.hypervisor_hostname,
-            dest_compute_id=node.id,
-            dest_host=node.host_ip,
-        )
+    writing.set(row, status=status, **named)
     session.flush()
     return row
 
 
-def _write_server(
-    session: orm.Session, case: _Case, writing: _Writing, row: cell.Instance, node: Any, zone: str | None
-) -> None:
+def _write_server(session: orm.Session, case: _Case, writing: Writing, row: cell.Instance, zone: str | None) -> None:
     found = case.left
     flavor = objects.flavor_data(found.flavor)
     extra = servers.extra_row(session, row.uuid)
     was = objects.flavor_data(servers.flavors(extra)["cur"])["swap"]
+    if bool(row.hidden) != found.stands.hidden:
+        writing.set(row, hidden=found.stands.hidden)
     writing.set(
         row,
-        host=found.home,
-        node=node.hypervisor_hostname,
-        compute_id=node.id,
+        **_place(session, found),
         availability_zone=zone,
         instance_type_id=flavor["id"],
         memory_mb=flavor["memory_mb"],
@@ -330,7 +372,7 @@ def _write_server(
         root_gb=flavor["root_gb"],
         ephemeral_gb=flavor["ephemeral_gb"],
         vm_state=found.vm_state(running=case.running),
-        task_state=found.stands.task_state,
+        task_state=found.task_state,
         power_state=found.power_state(running=case.running),
     )
     session.flush()
@@ -339,7 +381,17 @@ def _write_server(
         swap_devices.follow_flavor(session, row.uuid, was, flavor["swap"], back=back)
 
 
-def _write_traces(session: orm.Session, case: _Case, writing: _Writing, migration: cell.Migration | None) -> None:
+def _place(session: orm.Session, found: Left) -> dict[str, Any]:
+    """Host and node; those of a hidden copy are names of the other cell."""
+    if not found.home:
+        return {"host": None, "node": None, "compute_id": None}
+    if found.stands.hidden:
+        return {"host": found.home, "node": found.node_of(found.stands.side), "compute_id": None}
+    node = compute_node(session, found.home)
+    return {"host": found.home, "node": node.hypervisor_hostname, "compute_id": node.id}
+
+
+def _write_traces(session: orm.Session, case: _Case, writing: Writing, migration: cell.Migration | None) -> None:
     """The flavors, the migration's context and the state before, which stand while the move needs them."""
     found, server = case.left, case.move.server
     extra, stands = servers.extra_row(session, server), found.stands
@@ -356,32 +408,44 @@ def _write_traces(session: orm.Session, case: _Case, writing: _Writing, migratio
     servers.set_system_metadata(session, server, "old_vm_state", found.record.vm_state if traced else None)
 
 
-def _write_volumes(session: orm.Session, case: _Case, writing: _Writing) -> None:
-    """By Cinder: each volume's complete attachment, on the host that the journal has it on, or else where it is."""
-    volumes, home = case.site.cloud.volumes, case.left.host_of(case.left.stands.attachments)
+def _write_volumes(session: orm.Session, case: _Case, writing: Writing) -> None:
+    """By Cinder: each volume's complete attachment, on the host that the journal has it on, or else where it is.
+
+    Of a server on no host each volume has one that leads nowhere.  A hidden copy in the target's cell gets them once it
+    is shown.
+    """
+    if case.left.stands.hidden and not case.left.in_source:
+        return
+    volumes, side = case.site.cloud.volumes, case.left.stands.attachments
+    home, nowhere = case.left.host_of(side), side is Side.NOWHERE
     held: dict[str, Any] = {}
     for each in volumes.for_server(case.move.server):
-        if each.status == ATTACHED and (each.host == home or each.volume not in held):
+        fits = not each.connected if nowhere else each.status == ATTACHED
+        if fits and (each.host == home or each.volume not in held):
             held[each.volume] = each
     for row in servers.volumes(session, case.move.server):
         attachment = held.get(row.volume_id or "")
         if attachment is not None and row.attachment_id != attachment.id:
-            info = devices.connection_info(
-                volumes.shown(attachment.id), previous=objects.decode(row.connection_info or "{}")
-            )
             writing.set(row, attachment_id=attachment.id)
-            row.connection_info = objects.encode(info)
+            if not nowhere:
+                info = devices.connection_info(
+                    volumes.shown(attachment.id), previous=objects.decode(row.connection_info or "{}")
+                )
+                row.connection_info = objects.encode(info)
 
 
-def _write_api(case: _Case) -> list[str]:
-    """The request spec, with the flavor that the move's steps have given it."""
-    writing, record = _Writing(), case.left.record
+def _write_api(case: _Case, epoch: int) -> list[str]:
+    """The request spec, with the flavor that the move's steps have given it, and the cell that the server is in."""
+    writing, record = Writing(), case.left.record
     wanted = objects.decode(record.request_spec)
     if case.left.new_spec:
         requests = objects.pci_requests(instance_uuid=case.move.server)
         wanted = objects.change_request_spec(wanted, {"flavor": record.new_flavor, "pci_requests": requests})
-    with case.site.api.write() as session:
+    with contextlib.ExitStack() as claim, case.site.api.write() as session:
+        if case.left.between:
+            writing.written += settling_copies.map_home(session, case.site, case.left)
         writing.set_json(servers.request_spec(session, case.move.server), "spec", wanted)
+        settling_copies.hold(claim, session, case.site, case.move, epoch)
     return writing.written
 
 

@@ -37,6 +37,12 @@ def home_cell(api: Database, server: str, source: str, destination: str | None) 
         return destination if cell_of(session, server) == destination else source
 
 
+def stands(session: orm.Session, server: str) -> bool:
+    """Tell whether the server has a mapping, and nobody asked for its delete."""
+    row = session.scalar(sa.select(InstanceMapping).where(InstanceMapping.instance_uuid == server))
+    return row is not None and not row.queued_for_delete
+
+
 def switch(session: orm.Session, server: str, old: str, new: str, *, deleting: bool = False) -> None:
     """Map the server to cell ``new`` instead of ``old``; done when it is mapped so.
 

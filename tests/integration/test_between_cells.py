@@ -210,11 +210,10 @@ def test_a_copy_that_is_missing_tells_of_no_delete(lab: Stage) -> None:
     for table, column in OF_SERVER.items():
         if table != "instance_actions":
             write(lab, "cell1", f'DELETE FROM "{table}" WHERE {column} = ?', lab.id_of("web"))
-    lab.cli("server", "revert", "web", code=3)
+    lab.cli("server", "revert", "web", code=4)
     move = lab.move("web")
-    assert (move.state, move.delete_requested) == ("verifying", False)
-    error = next(run.error for run in reversed(lab.history(move.id)) if run.error is not None)
-    assert "cell cell1 has no copy of server" in error["message"]
+    assert (move.state, move.error_code, move.delete_requested) == ("needs-operator", "cell-put-back", False)
+    assert f"droveway move settle {move.id[:8]} --cell cell1 --reason TEXT" in str(move.error)
     assert lab.standing("web") == there
 
 

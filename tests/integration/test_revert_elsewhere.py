@@ -21,6 +21,7 @@ from droveway.errors import DestinationFault, Parked
 from droveway.flows.run import Context
 from droveway.flows.steps.hosts import elsewhere as steps
 from droveway.lab import operations, stopped
+from droveway.lab.parts import Parts as LabParts
 from droveway.persistence.journal import attempts, requests
 from droveway.persistence.journal.tables import Move
 from droveway.persistence.nova.cell import Instance
@@ -118,6 +119,22 @@ def test_without_kept_images_the_revert_is_refused_with_what_helps(lab: Stage) -
     assert f"droveway move confirm {lab.move('idle').id[:8]} keeps the server where it is" in said
     assert lab.standing("idle") == standing
     assert lab.move("idle").state == "verifying"
+
+
+def test_hosts_that_have_said_that_they_reach_no_disks_are_not_asked_again(
+    lab: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where only hosts know what they share, one revert finds out; then it is refused, by a policy too."""
+    monkeypatch.setattr(LabParts, "shares_storage", lambda *_hosts: None)
+    away(lab, "idle")
+    standing = lab.standing("idle")
+    lab.cli("server", "revert", "idle", code=3)
+    assert lab.standing("idle") == standing
+    before = len(lab.history(lab.move("idle").id))
+    said = lab.refused("server", "revert", "idle")
+    assert "nothing that the source has set aside is reached from host2, host3" in said
+    assert isinstance(move_requests.filing(lab.lab, lab.move("idle").id, "revert", for_delete=False), str)
+    assert len(lab.history(lab.move("idle").id)) == before
 
 
 def test_a_source_that_is_back_takes_its_server_back_itself(lab: Stage) -> None:

@@ -20,12 +20,21 @@ servers:
   web: {flavor: small, host: host1, image: base, ports: [{}], volumes: [{size_gb: 1}]}
   mail: {flavor: small, host: host1, image: base, ports: [{}]}
 """
+BETWEEN = CLOUD.replace(
+    "{cell1: {hosts: {host1: {}, host2: {}}}}", "{cell1: {hosts: {host1: {}}}, cell2: {hosts: {host2: {}}}}"
+)
+BETWEEN = f"options: {{cross_cell: true}}{BETWEEN}"
 WHY = ("--reason", "it was looked at")
 
 
+@pytest.fixture(name="cloud")
+def fixture_cloud() -> str:
+    return CLOUD
+
+
 @pytest.fixture(name="lab")
-def fixture_lab(tmp_path: Path) -> Iterator[Stage]:
-    with stage(tmp_path / "lab", CLOUD) as made:
+def fixture_lab(tmp_path: Path, cloud: str) -> Iterator[Stage]:
+    with stage(tmp_path / "lab", cloud) as made:
         with made.lab.layout.configuration.open("a") as options:
             options.write("[conductor]\nhost_away = 0.2\nretry_for = 0\n")
         yield made
@@ -128,6 +137,25 @@ def test_a_guest_that_runs_does_not_count_as_gone(lab: Stage) -> None:
     refuse(lab, move, "copy_disks", "host1 does not show its copy whole")
     hidden.rename(aside)
     lab.cli("move", "retry", move, code=3)
+    lab.assert_balanced()
+
+
+ENDS = {
+    "discard_source": ("confirm", "host1 still holds what was set aside"),
+    "remove_source_records": ("confirm", "cell cell1 has rows of the server"),
+    "discard_destination": ("revert", "host2 holds disks of the server"),
+    "remove_target_records": ("revert", "cell cell2 has rows of the server"),
+}
+
+
+@pytest.mark.parametrize("cloud", [BETWEEN])
+@pytest.mark.parametrize("step", ENDS)
+def test_hosts_and_cells_of_a_move_between_cells_are_asked_too(lab: Stage, step: str) -> None:
+    end, why = ENDS[step]
+    lab.cli("server", "migrate", "web", "--to-cell", "cell2")
+    move = park(lab, step, "server", end, "web")
+    refuse(lab, move, step, why)
+    lab.cli("move", "retry", move)
     lab.assert_balanced()
 
 

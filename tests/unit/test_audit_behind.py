@@ -116,6 +116,13 @@ def test_nothing_of_it_is_healed(state: str) -> None:
     assert any("cell cell1 does not know how the move" in mend.why for mend in planned)
 
 
+@pytest.mark.parametrize("kind", ["cross_cell_resize", "shelve"])
+def test_a_parked_move_that_may_be_anothers_cell_names_its_own_page(kind: str) -> None:
+    snapshot = with_move(STATES["parked"], kind=kind)
+    assert f"droveway move show {MEND.split()[3]}" in mends(snapshot)
+    assert MEND not in mends(snapshot)
+
+
 KNOWS: Final = {
     "its migration alone is wrong": with_status(
         arrived(

@@ -31,6 +31,7 @@ from droveway.engines.operations import proofs
 from droveway.errors import Refused, StepError
 from droveway.flows import registry
 from droveway.persistence.journal.tables import Claim, MoveFlow
+from droveway.persistence.nova import copy_removal
 from droveway.persistence.nova.cell import Instance
 from droveway.persistence.nova.cell_hosts import Service
 from droveway.wire.commands import GuestState
@@ -94,6 +95,8 @@ def fixture_asked(tmp_path: Path) -> Iterator[Asked]:
 
 CONFIRM = ("confirm", "discard_source", "execute")
 REVERT = ("revert", "discard_destination", "execute")
+BETWEEN_CONFIRM = ("cross_cell_confirm", "discard_source", "execute")
+BETWEEN_REVERT = ("cross_cell_revert", "discard_destination", "execute")
 UNDO = ("migrate", "copy_disks", "revert")
 REMOVAL = ("delete", "remove_guest", "execute")
 
@@ -106,6 +109,10 @@ SHOWN: Final = [
     (("resize", "start_guest", "revert"), RUNS, WHOLE, [(DESTINATION, "describe_guest")]),
     (("revert", "stop_guest", "execute"), RUNS, WHOLE, [(DESTINATION, "describe_guest")]),
     (("revert", "start_guest", "revert"), WHOLE, RUNS, [(SOURCE, "describe_guest")]),
+    (BETWEEN_CONFIRM, EMPTY, WHOLE, [(DESTINATION, "check_copy"), (SOURCE, "describe_guest")]),
+    (BETWEEN_REVERT, WHOLE, EMPTY, [(SOURCE, "describe_guest"), (DESTINATION, "describe_guest")]),
+    (("cross_cell_revert", "stop_guest", "execute"), RUNS, WHOLE, [(DESTINATION, "describe_guest")]),
+    (("cross_cell_revert", "start_guest", "revert"), WHOLE, RUNS, [(SOURCE, "describe_guest")]),
 ]
 
 
@@ -137,6 +144,11 @@ HELD: Final = [
     (("revert", "start_guest", "revert"), RUNS, WHOLE, "the guest runs on host host1"),
     (("delete", "stop_guest", "execute"), RUNS, EMPTY, "the guest runs on host host1"),
     (("delete", "stop_guest", "execute"), EMPTY, RUNS, "the guest runs on host host2"),
+    (BETWEEN_CONFIRM, ASIDE, WHOLE, "host1 still holds what was set aside"),
+    (BETWEEN_REVERT, EMPTY, EMPTY, "host1 does not show the server's disks whole"),
+    (BETWEEN_REVERT, WHOLE, RUNS_BARE, "the guest runs on host host2"),
+    (("cross_cell_revert", "stop_guest", "execute"), WHOLE, RUNS, "the guest runs on host host2"),
+    (("cross_cell_revert", "start_guest", "revert"), RUNS, WHOLE, "the guest runs on host host1"),
     (REMOVAL, WHOLE, EMPTY, "host1 holds disks of the server"),
     (REMOVAL, EMPTY, WHOLE, "host2 holds disks of the server"),
     (REMOVAL, EMPTY, RUNS_BARE, "the guest runs on host host2"),
@@ -282,6 +294,26 @@ def test_a_move_that_recorded_nothing_is_told_so(asked: Asked) -> None:
     )
     with pytest.raises(Refused, match="nobody recorded how the server was before"):
         _ = bare.record
+
+
+@pytest.mark.parametrize(
+    ("kind", "step", "direction"),
+    [
+        ("cross_cell_confirm", "remove_source_records", "execute"),
+        ("cross_cell_unshelve", "remove_source_records", "execute"),
+        ("cross_cell_revert", "remove_target_records", "execute"),
+        ("cross_cell_revert_elsewhere", "remove_target_records", "execute"),
+        ("cross_cell_migrate", "copy_records", "revert"),
+        ("cross_cell_unshelve", "copy_records", "revert"),
+    ],
+)
+def test_rows_that_a_cell_still_has_are_not_gone(asked: Asked, kind: str, step: str, direction: str) -> None:
+    asked.moving.row.dest_cell = CELL
+    with pytest.raises(Refused, match=f"cell {CELL} has rows of the server"):
+        asked.prove(kind, step, direction)
+    with asked.moving.cell.write() as session:
+        copy_removal.remove(session, SERVER, at_most=99)
+    assert asked.prove(kind, step, direction) == []
 
 
 def test_what_takes_nothing_of_a_host_for_gone_asks_nobody(asked: Asked) -> None:

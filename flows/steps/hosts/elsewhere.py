@@ -39,6 +39,10 @@ LOCAL: Final = "local"
 _COPY: Final = copying.CopyDisks.action_name()
 
 
+DISKS_UNREACHABLE: Final = "disks-unreachable"
+"""The code of the fault of a host that finds what the source has set aside nowhere."""
+
+
 class CheckSource(HostStep):
     """The host in the source's place has to be able to run the guest, before the destination's is touched."""
 
@@ -276,7 +280,7 @@ def _way(ctx: Context, host: str) -> str:
     raise DestinationFault(
         f"host {host} reaches the disks of server {ctx.move.server_name} neither in the directory of "
         f"{ctx.move.source_host}, which is declared down, nor as images, since the move kept none",
-        code="disks-unreachable",
+        code=DISKS_UNREACHABLE,
         host=host,
     )
 

@@ -6,12 +6,13 @@ names one of them at every instant.
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, ClassVar, Final
 
 from droveway.errors import DestinationFault
 from droveway.flows.before import before
 from droveway.flows.run import Context
-from droveway.flows.stands import NOTHING, Flavor, Leaves, Side
+from droveway.flows.stands import NOTHING, Between, Flavor, Leaves, Power, Side, Stands
 from droveway.flows.step import Step
 from droveway.flows.steps import attached, volumes
 from droveway.flows.steps.records import forward, other_copy
@@ -41,6 +42,31 @@ from droveway.persistence.nova.vm_states import MigrationStatus, PowerState, Tas
 SHOWN: Final = (False, None)
 """What `instances.hidden` says of a visible copy."""
 
+GOES: Final = {"here": False, "hidden": False, "power_state": Power.BEFORE}
+"""What is left of a copy that is removed."""
+
+COPIED: Final = tuple(
+    field.name
+    for field in dataclasses.fields(Stands)
+    # A migration's context has an id of its cell.
+    if field.name not in (*GOES, "traces")
+)
+
+_ARRIVED: Final = {
+    "task_state": TaskState.RESIZE_FINISH,
+    "side": Side.DESTINATION,
+    "zone": Side.DESTINATION,
+    "cur": Flavor.NEW,
+    "old": Flavor.OLD,
+}
+_LEFT: Final = {
+    "task_state": TaskState.RESIZE_MIGRATED,
+    "side": Side.SOURCE,
+    "zone": Side.SOURCE,
+    "cur": Flavor.OLD,
+    "old": None,
+}
+
 
 class CopyRecords(Step):
     """The other cell gets all rows of the server, in one transaction, and nobody sees them."""
@@ -48,6 +74,7 @@ class CopyRecords(Step):
     does = "copy the server's rows into the other cell, hidden"
     undoes = "remove the copy"
     leaves = NOTHING
+    between = Between(target=Leaves({"here": True, "hidden": True, "power_state": Power.OFF}, GOES), takes=COPIED)
     cell_debt = debts.REMOVE
     task: ClassVar[str] = TaskState.RESIZE_MIGRATED
     """The task_state of the hidden copy."""
@@ -105,6 +132,7 @@ class RecordDestinationCopy(Step):
     does = "name the destination in the copy"
     no_undo = "undone with the copy"
     leaves = NOTHING
+    between = Between(target=Leaves({"new": Flavor.NEW, "traces": True}, names_alternate=True))
 
     def perform(self, ctx: Context) -> dict[str, Any]:
         """The same as `record_destination`, once the server's group was looked at behind the destination's lock."""
@@ -149,6 +177,13 @@ class ShowTarget(Step):
     does = "let the copy name the destination, and show it"
     undoes = "hide it again, once what was written there was brought back"
     leaves = NOTHING
+    between = Between(
+        target=Leaves(
+            {**_ARRIVED, "status": MigrationStatus.POST_MIGRATING, "hidden": False},
+            {**_LEFT, "status": MigrationStatus.PRE_MIGRATING, "hidden": True},
+        ),
+        takes=("attachments",),
+    )
     cell_debt = debts.HIDE
 
     def perform(self, ctx: Context) -> dict[str, Any]:
@@ -196,22 +231,8 @@ class SwitchMapping(Step):
     """Whether it leads back into the source's cell: a server that is being deleted goes that way too."""
     does = "map the server to the other cell"
     undoes = "map it to its own cell again"
-    leaves = Leaves(
-        {
-            "task_state": TaskState.RESIZE_FINISH,
-            "side": Side.DESTINATION,
-            "zone": Side.DESTINATION,
-            "cur": Flavor.NEW,
-            "old": Flavor.OLD,
-        },
-        {
-            "task_state": TaskState.RESIZE_MIGRATED,
-            "side": Side.SOURCE,
-            "zone": Side.SOURCE,
-            "cur": Flavor.OLD,
-            "old": None,
-        },
-    )
+    leaves = Leaves(_ARRIVED, _LEFT)
+    between = Between(maps=(Side.DESTINATION, Side.SOURCE))
 
     def perform(self, ctx: Context) -> dict[str, Any]:
         """Write one row of the API database."""
@@ -251,6 +272,12 @@ class HideSource(Step):
     undoes = "show them again"
     leaves = NOTHING
     debt_when_gone = debts.HIDE
+    between = Between(
+        source=Leaves(
+            {"side": Side.DESTINATION, "old": Flavor.OLD, "hidden": True},
+            {"side": Side.SOURCE, "old": None, "hidden": False},
+        )
+    )
 
     def perform(self, ctx: Context) -> dict[str, Any]:
         """Hidden, with the destination's name and flavor.old, by which the source still counts its part.

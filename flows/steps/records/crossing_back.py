@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from droveway.flows.before import before
 from droveway.flows.run import Context
-from droveway.flows.stands import NOTHING, Flavor, Leaves, Side
+from droveway.flows.stands import NOTHING, Between, Flavor, Leaves, Side, Vm
 from droveway.flows.step import Step
 from droveway.flows.steps import attached, volumes
 from droveway.flows.steps.records import crossing, other_copy, revert
@@ -81,6 +81,7 @@ class RemoveSourceRecords(Step):
     does = "remove the hidden rows from the source's cell"
     no_undo = "past the point of no return"
     leaves = NOTHING
+    between = Between(source=Leaves(crossing.GOES))
     cell_debt = debts.REMOVE
 
     def perform(self, ctx: Context) -> dict[str, Any]:
@@ -111,6 +112,27 @@ class ShowSource(Step):
     does = "show the source's rows again, with what was changed since"
     undoes = "hide them"
     leaves = NOTHING
+    between = Between(
+        source=Leaves(
+            {
+                "side": Side.RETURN,
+                "zone": Side.RETURN,
+                "vm_state": Vm.RESIZED,
+                "task_state": TaskState.RESIZE_REVERTING,
+                "status": MigrationStatus.REVERTING,
+                "hidden": False,
+            },
+            {
+                "side": Side.DESTINATION,
+                "zone": Side.SOURCE,
+                "vm_state": Vm.BEFORE,
+                "task_state": TaskState.RESIZE_MIGRATED,
+                "status": MigrationStatus.POST_MIGRATING,
+                "hidden": True,
+            },
+        ),
+        takes=("attachments",),
+    )
     cell_debt = debts.HIDE
 
     def perform(self, ctx: Context) -> dict[str, Any]:
@@ -163,6 +185,7 @@ class SwitchMapping(crossing.SwitchMapping):
         {"side": Side.SOURCE, "cur": Flavor.OLD},
         {"side": Side.DESTINATION, "cur": Flavor.NEW},
     )
+    between = Between(maps=(Side.SOURCE, Side.DESTINATION))
 
 
 class CarryLateWrites(crossing.CarryLateWrites):
@@ -180,6 +203,12 @@ class HideTarget(Step):
     undoes = "show them again"
     leaves = NOTHING
     debt_when_gone = debts.HIDE
+    between = Between(
+        target=Leaves(
+            {"side": Side.RETURN, "task_state": TaskState.RESIZE_REVERTING, "hidden": True},
+            {"side": Side.DESTINATION, "task_state": TaskState.RESIZE_REVERTING, "hidden": False},
+        )
+    )
 
     def perform(self, ctx: Context) -> dict[str, Any]:
         """Hidden, with the source's name; a journal that was put back may not know that they are removed already.
@@ -228,6 +257,7 @@ class RemoveTargetRecords(Step):
     does = "remove the hidden rows from the target's cell"
     no_undo = "past the point of no return"
     leaves = NOTHING
+    between = Between(target=Leaves(crossing.GOES))
     cell_debt = debts.REMOVE
 
     def perform(self, ctx: Context) -> dict[str, Any]:

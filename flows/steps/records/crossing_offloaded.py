@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from droveway.flows.run import Context
-from droveway.flows.stands import NOTHING, Leaves, Side
+from droveway.flows.stands import NOTHING, Between, Leaves, Side
 from droveway.flows.step import Step
 from droveway.flows.steps import attached
 from droveway.flows.steps.records import crossing, other_copy, unshelving
@@ -15,6 +15,9 @@ from droveway.persistence.journal import debts
 from droveway.persistence.nova import copies, servers, usage
 from droveway.persistence.nova.cells import MOVE_KEY
 from droveway.persistence.nova.vm_states import PowerState, TaskState, VmState
+
+_ARRIVED: Final = {"side": Side.DESTINATION, "zone": Side.DESTINATION}
+_LEFT: Final = {"side": Side.NOWHERE, "zone": Side.NOWHERE}
 
 
 class CopyRecords(crossing.CopyRecords):
@@ -49,6 +52,7 @@ class ShowTarget(Step):
     undoes = "hide it again, once what was written there was brought back"
     leaves = NOTHING
     cell_debt = debts.HIDE
+    between = Between(target=Leaves({**_ARRIVED, "hidden": False}, {**_LEFT, "hidden": True}), takes=("attachments",))
 
     def perform(self, ctx: Context) -> dict[str, Any]:
         """host, node, compute_id, launched_on and zone, and what users wrote since; the server is still off."""
@@ -81,7 +85,7 @@ class ShowTarget(Step):
 class SwitchMapping(crossing.SwitchMapping):
     """From here on the server lives in the other cell."""
 
-    leaves = Leaves({"side": Side.DESTINATION, "zone": Side.DESTINATION}, {"side": Side.NOWHERE, "zone": Side.NOWHERE})
+    leaves = Leaves(_ARRIVED, _LEFT)
 
 
 class HideSource(Step):
@@ -90,6 +94,7 @@ class HideSource(Step):
     does = "hide the rows in the server's own cell"
     undoes = "show them again"
     leaves = NOTHING
+    between = Between(source=Leaves({"hidden": True}, {"hidden": False}))
 
     def perform(self, ctx: Context) -> dict[str, Any]:
         """Hidden, with the move's mark: no migration tells by which move it was left."""
