@@ -198,13 +198,13 @@ def _compare(ctx: Context, walk: _Walk) -> None:
     row = ctx.observed
     if row is None:
         if between and all(each.of(side).here for each in allowed) and _was_lost(ctx, ctx.cell) and _is_mapped(ctx):
-            _park(ctx, ctx.cell, "they are not there")
+            _park_older(ctx, ctx.cell, "they are not there")
         return
     if row.task_state == TaskState.DELETING or row.evacuated:
         return
     attached = {} if ctx.step in (_MOVES, _FREES) else row.attached
     if why := _older(ctx, walk, allowed, row, side) or _stale(walk, attached):
-        _park(ctx, ctx.cell, why)
+        _park_older(ctx, ctx.cell, why)
     if between and not _WALKS[ctx.run].compared:
         _compare_other(ctx, walk, allowed, Side.SOURCE if side is Side.DESTINATION else Side.DESTINATION)
         _WALKS[ctx.run].compared = True
@@ -223,19 +223,19 @@ def _compare_other(ctx: Context, walk: _Walk, allowed: frozenset[Copies], side: 
         return
     if removed:
         if not _was_lost(ctx, cell):
-            _park(ctx, cell, "they had been removed")
+            _park_older(ctx, cell, "they had been removed")
         return
     with run.cells.database(cell).reading() as connection:
         row = observe(connection, move.server, move.id, f"req-{run.asked_as}")
     if row is None:
         # What a confirm is for is that it goes; a user may have deleted it late.
         if kinds.of(run.kind).ends is not kinds.Way.CONFIRM and _was_lost(ctx, cell):
-            _park(ctx, cell, "they are not there")
+            _park_older(ctx, cell, "they are not there")
         return
     if row.task_state == TaskState.DELETING or row.extra is None:
         return
     if why := _older(ctx, walk, allowed, row, side):
-        _park(ctx, cell, why)
+        _park_older(ctx, cell, why)
 
 
 def _mapped(ctx: Context) -> Side:
@@ -287,7 +287,7 @@ def _stale(walk: _Walk, attached: Mapping[str, str]) -> str:
     return ""
 
 
-def _park(ctx: Context, cell: str, why: str) -> None:
+def _park_older(ctx: Context, cell: str, why: str) -> None:
     move = ctx.move
     short = move.id[:SHORT]
     ctx.run.park(

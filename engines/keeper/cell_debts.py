@@ -143,8 +143,11 @@ class CellDebts:
                 why = str(error)
             except Exception as error:
                 if absence(error) is None:
-                    raise
-                why = "a database that it needs does not answer"
+                    # Nothing else that is owed waits for this one, and whoever lists it reads of it.
+                    LOG.exception("A debt of cell %s for move %s could not be paid", debt.cell, debt.move_id)
+                    why = f"{type(error).__name__}, which nobody foresaw: the conductor's log has the traceback"
+                else:
+                    why = "a database that it needs does not answer"
             else:
                 continue
             with fencing.writing(self.journal, debt.move_id, epoch) as session:
@@ -159,18 +162,21 @@ class CellDebts:
             return session.scalar(_BUSY, {"server": server, "move": move_id}) is not None
 
     def _pay(self, debt: Debt, epoch: int) -> None:
-        owing = self._owing(debt)
-        move, cell = owing.move, str(debt.cell)
-        fenced = {cell} if debt.action == debts.DROP_FENCE else {cell, owing.home, move.source_cell, owing.attempt.cell}
+        cell = str(debt.cell)
+        # Of a fence its cell alone is told: the move may have ended before it had tried any destination.
+        owing = None if debt.action == debts.DROP_FENCE else self._owing(debt)
+        with self.journal.read() as session:
+            server = moves.get(session, debt.move_id).server
+        fenced = {cell} | ({owing.home, owing.move.source_cell, owing.attempt.cell} if owing else set())
         with contextlib.ExitStack() as fences, deadlines.running("pay_debt", self.options.step_deadline):
             for each in sorted(fenced):
-                self.cells.raise_fence(each, move.server, epoch)
-                fences.callback(self.cells.drop_fence, each, move.server, epoch)
-            if debt.action != debts.DROP_FENCE and self.cells.has(cell, move.server):
+                self.cells.raise_fence(each, server, epoch)
+                fences.callback(self.cells.drop_fence, each, server, epoch)
+            if owing is not None and self.cells.has(cell, server):
                 self._do(debt, owing, epoch)
-        with fencing.writing(self.journal, move.id, epoch) as session:
+        with fencing.writing(self.journal, debt.move_id, epoch) as session:
             debts.settle(session, debt.id)
-        LOG.info("Cell %s has paid what it owed: %s, for move %s", cell, debt.action, move.id)
+        LOG.info("Cell %s has paid what it owed: %s, for move %s", cell, debt.action, debt.move_id)
 
     def _do(self, debt: Debt, owing: _Owing, epoch: int) -> None:
         run, owed = DebtRun(self, owing, epoch), owing.owed

@@ -49,6 +49,18 @@ def test_a_target_cell_that_goes_before_the_guest_is_touched_leads_to_the_next(l
     lab.assert_balanced()
 
 
+def test_a_move_that_ended_before_it_had_a_destination_owes_its_fence_alone(lab: Stage) -> None:
+    """Its cell went while the move was accepted: nothing was tried there, and paying asks for nothing that was."""
+    away = Databases(lab, "cell2", "accept")
+    with moving(lab, away, begin(lab, "cell2")) as move:
+        assert move_requests.carry(lab.lab, move).state == "failed"
+        until(lambda: owed(lab) == [("cell2", "drop fence")], "what the cell owes")
+        away.bring()
+    lab.cli("move", "resume")
+    assert owed(lab) == []
+    lab.assert_balanced()
+
+
 @pytest.mark.parametrize("how", ["deadline", "cancel"])
 def test_a_move_that_waits_too_long_or_is_cancelled_is_undone(lab: Stage, how: str) -> None:
     """R1-31: the server is as it was, though its target cell is still away; that is cleared when it is back."""
