@@ -163,7 +163,7 @@ class CellDebts:
 
     def _pay(self, debt: Debt, epoch: int) -> None:
         cell = str(debt.cell)
-        # Of a fence its cell alone is told: the move may have ended before it had tried any destination.
+        # A fence needs its cell and nothing else: the move may have ended before it had tried any destination.
         owing = None if debt.action == debts.DROP_FENCE else self._owing(debt)
         with self.journal.read() as session:
             server = moves.get(session, debt.move_id).server

@@ -13,6 +13,7 @@ from support.labs.cells_away import CLOUD, Databases, ask, begin, configure, cop
 from support.labs.operations import Stage, stage
 from support.labs.small_lab import until
 
+from droveway.engines.keeper.cell_debts import CellDebts
 from droveway.engines.operations import move_requests
 from droveway.errors import DestinationFault
 
@@ -58,6 +59,27 @@ def test_a_move_that_ended_before_it_had_a_destination_owes_its_fence_alone(lab:
         away.bring()
     lab.cli("move", "resume")
     assert owed(lab) == []
+    lab.assert_balanced()
+
+
+def test_a_debt_that_fails_as_nobody_foresaw_holds_up_no_command(lab: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The debt says what it met, and is paid when it can be."""
+    away = Databases(lab, "cell2", "accept")
+    with moving(lab, away, begin(lab, "cell2")) as move:
+        move_requests.carry(lab.lab, move)
+        until(lambda: owed(lab) == [("cell2", "drop fence")], "what the cell owes")
+    away.bring()
+
+    def fail(*_: object) -> None:
+        raise LookupError("planted")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(CellDebts, "_pay", fail)
+        lab.cli("move", "resume")
+    (debt,) = lab.json("debt", "list")
+    assert "LookupError, which nobody foresaw" in lab.cli("debt", "show", str(debt["id"]))
+    with lab.running():
+        until(lambda: owed(lab) == [], "that the cell pays")
     lab.assert_balanced()
 
 
