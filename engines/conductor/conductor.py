@@ -358,7 +358,7 @@ class MoveConductor(JobConductor):
     def _why_stuck(self, move: Move) -> str:
         """Say why nothing can be done for a move all of whose cells are declared down; empty for any other."""
         down = sorted(self._declared_down(move))
-        return "" if len(down) < len(_cells(move)) else cells_away.nowhere(move.id, down)
+        return cells_away.nowhere(move.id, down) if down and down == _cells(move) else ""
 
     def _note_wait(self, move: Move, epoch: int, cell: str | None) -> None:
         """Say for which cell a flow that has begun waits: meanwhile the keeper gives its room to others."""
