@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from support.labs.operations import Stage, stage
 
+from droveway.errors import Fenced
 from droveway.flows.steps.records import other_copy
 from droveway.persistence.nova import copy_removal
 
@@ -266,6 +267,19 @@ def test_what_a_user_writes_meanwhile_goes_along_there_and_back(lab: Stage) -> N
         lab.cli("server", "revert", "web")
     assert rows(lab, "cell1", "web")["instances"][0]["display_description"] == "waits"
     assert sorted(row["tag"] for row in rows(lab, "cell1", "web")["tags"]) == ["late", "seen there"]
+    lab.assert_balanced()
+
+
+def test_what_a_user_writes_between_a_copy_and_its_journal_goes_along(lab: Stage) -> None:
+    """A conductor that lost its claim had made the copy: what is written before the next one takes it is a change."""
+
+    def give_up() -> None:
+        write(lab, "cell1", "UPDATE instances SET display_description = 'behind the copy'")
+        raise Fenced("another conductor has the claim")
+
+    with lab.running(probe=once("copy_records", "after", give_up)):
+        lab.cli("server", "migrate", "web", "--to-cell", "cell2")
+    assert rows(lab, "cell2", "web")["instances"][0]["display_description"] == "behind the copy"
     lab.assert_balanced()
 
 

@@ -86,7 +86,7 @@ class CopyRecords(Step):
     def perform(self, ctx: Context) -> dict[str, Any]:
         """Insert the copy; one of this move that stands already is taken.
 
-        Returns digests of what users write: by them a later carry tells which copy was changed since.
+        Returns digests of what users write, as the copy has it: by them a later carry tells which one was changed.
         """
         move, cells, target = ctx.move, ctx.run.cells, ctx.destination.cell
         if (why := ctx.run.owing_cells().get(target)) is not None:
@@ -100,6 +100,8 @@ class CopyRecords(Step):
                 found = other_copy.find(session, move.server, move.id)
                 if found is not None:
                     other_copy.require_own(ctx, found, target)
+                    # It may be older than what the source's rows say now.
+                    copy = copies.read(session, move.server)
                 else:
                     host, node = self.place(ctx)
                     copies.insert(
