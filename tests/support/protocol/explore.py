@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from support.protocol.conductors import conductor
 from support.protocol.outside import machine, nova, person, restore
@@ -11,7 +11,9 @@ from support.protocol.state import A, B, Budget, State, World, broken, first
 from support.protocol.workers import worker
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Hashable, Iterable, Iterator
+
+_S = TypeVar("_S", bound="Hashable")
 
 
 def explore(world: World, budget: Budget | None = None, limit: int = 5_000_000) -> tuple[int, list[str] | None, str]:
@@ -20,14 +22,24 @@ def explore(world: World, budget: Budget | None = None, limit: int = 5_000_000) 
     Raises RuntimeError when there are more than ``limit`` states.
     """
     start = first(budget, shared=world.shared)
-    came: dict[State, tuple[State, str] | None] = {start: None}
+    return search(start, lambda state: actions(world, state), lambda state: broken(state) or "", limit)
+
+
+def search(
+    start: _S, actions: Callable[[_S], Iterable[tuple[str, _S]]], broken: Callable[[_S], str], limit: int
+) -> tuple[int, list[str] | None, str]:
+    """Visit every state that the actions lead to, nearest first, until one is broken.
+
+    Returns as `explore` does, and raises as that.
+    """
+    came: dict[_S, tuple[_S, str] | None] = {start: None}
     ahead = deque([start])
     while ahead:
         state = ahead.popleft()
         rule = broken(state)
         if rule:
             return len(came), _way(came, state), rule
-        for name, after in actions(world, state):
+        for name, after in actions(state):
             if after not in came:
                 came[after] = (state, name)
                 ahead.append(after)
@@ -36,7 +48,7 @@ def explore(world: World, budget: Budget | None = None, limit: int = 5_000_000) 
     return len(came), None, ""
 
 
-def _way(came: dict[State, tuple[State, str] | None], state: State) -> list[str]:
+def _way(came: dict[_S, tuple[_S, str] | None], state: _S) -> list[str]:
     names: list[str] = []
     at = came[state]
     while at:
