@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from support.labs.operations import Stage, stage
 
-from droveway.errors import Fenced
+from droveway.errors import Fenced, StepError
 from droveway.flows.steps.records import other_copy
 from droveway.persistence.nova import copy_removal
 
@@ -88,6 +88,9 @@ def mapped(lab: Stage, server: str) -> str:
             " WHERE instance_uuid = ?"
         )
         return str(api.execute(query, (lab.id_of(server),)).fetchone()[0])
+
+
+DELETE = "UPDATE instances SET task_state = 'deleting' WHERE uuid = ?"
 
 
 def once(step: str, phase: str, then: Callable[[], None], way: str = "execute") -> Callable[[str, str, str, str], None]:
@@ -363,6 +366,28 @@ def test_a_delete_while_it_waits_leaves_nothing_in_either_cell(lab: Stage) -> No
     with contextlib.closing(sqlite3.connect(lab.root / "cells" / "cell1.sqlite")) as rows_of:
         assert rows_of.execute("SELECT count(*) FROM instances WHERE uuid = ?", (server,)).fetchone() == (0,)
     lab.assert_balanced()
+
+
+@pytest.mark.parametrize("step", ["switch_mapping", "show_target", "stop_guest", "copy_records"])
+def test_a_delete_of_a_late_request_counts_when_the_move_is_undone(lab: Stage, step: str) -> None:
+    """Rule 23: it read the mapping between the switch and its undo, and wrote in the cell that is left again."""
+    server = lab.id_of("web")
+    late = once(step, "before", lambda: write(lab, "cell2", DELETE, server), "revert")
+
+    def probe(move: str, at: str, way: str, phase: str) -> None:
+        if (at, way, phase) == ("hide_source", "execute", "after"):
+            raise StepError("it fails", code="test")
+        late(move, at, way, phase)
+
+    with lab.running(probe=probe):
+        lab.cli("server", "migrate", "web", "--to-cell", "cell2", code=3)
+    lab.cli("move", "resume")
+    live = "SELECT count(*) FROM instances WHERE uuid = ? AND deleted = 0"
+    for cell in ("cell1", "cell2"):
+        with contextlib.closing(sqlite3.connect(lab.root / "cells" / f"{cell}.sqlite")) as rows_of:
+            assert rows_of.execute(live, (server,)).fetchone() == (0,)
+    assert lab.held(server) == {}
+    lab.cli("audit")
 
 
 def test_rows_of_another_copy_in_the_way_are_told_and_left_alone(lab: Stage) -> None:

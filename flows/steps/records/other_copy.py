@@ -194,8 +194,7 @@ def remove(ctx: Context, cell: str, other: str, *, undo: bool = False) -> None:
     reserved = reserved_on(ctx)
     if undo and not _made_by(ctx, cell):
         return
-    if not undo:
-        _heed_late_delete(ctx, cell, other)
+    _heed_late_delete(ctx, cell, other)
     # Before anything is written: a copy that may be the only one is not marked as going either.
     _require_other(ctx, cell, other)
     _carry_last(ctx, cell, other)
@@ -232,8 +231,7 @@ def pass_deletion_on(ctx: Context, rows: Rows, other: str) -> None:
     if rows.instance.task_state != TaskState.DELETING:
         return
     # A copy that is gone there was deleted already.
-    with contextlib.suppress(ServerDeleted), cell_rows(ctx, other) as there:
-        there.change(task_state=(OneOf((there.instance.task_state,)), TaskState.DELETING))
+    _pass_on(ctx, other)
 
 
 def _heed_late_delete(ctx: Context, cell: str, other: str) -> None:
@@ -245,7 +243,11 @@ def _heed_late_delete(ctx: Context, cell: str, other: str) -> None:
         row = session.execute(_LATE, {"server": ctx.move.server}).first()
     if row is None or not (row.deleted or row.task_state == TaskState.DELETING):
         return
-    with contextlib.suppress(ServerDeleted), cell_rows(ctx, other) as there:
+    _pass_on(ctx, other)
+
+
+def _pass_on(ctx: Context, cell: str) -> None:
+    with contextlib.suppress(ServerDeleted), cell_rows(ctx, cell) as there:
         there.change(task_state=(OneOf((there.instance.task_state,)), TaskState.DELETING))
     ctx.run.note_deleted()
 
