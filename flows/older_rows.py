@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from droveway.errors import NotFound, StepError
-from droveway.flows import put_back
+from droveway.flows import paying, put_back
 from droveway.flows.before import Before, before
 from droveway.flows.observed import observe
 from droveway.flows.put_back import Copies, Ran, after
@@ -167,11 +167,14 @@ def require_own(ctx: Context) -> None:
     evacuated is not either.  What a database says that is away is compared once a step needs it.
     """
     move, run = ctx.move, ctx.run
+    between = kinds.of(run.kind).crosses_cells
+    if between and (owing := run.owing_cells().keys() & {move.source_cell, move.dest_cell}):
+        # Steps were left out there, so that neither copy stands as the history alone tells.
+        paying.pay(ctx, owing)
+        return
     if kinds.of(run.kind).deletes or move.before is None or overtaken.was_adopted(run):
         return
-    if kinds.of(run.kind).crosses_cells:
-        if {move.source_cell, move.dest_cell} & set(run.owing_cells()):
-            return  # steps were left out there, so that neither copy stands as the history alone tells
+    if between:
         with _answering():
             _compare(ctx, _walked(ctx))
     elif ctx.observed is not None:

@@ -65,6 +65,16 @@ _OWING_CELLS: Final = (
     )
     .order_by(Debt.id.desc())
 )
+_OF_COPIES: Final = (
+    sa.select(Debt)
+    .where(
+        Debt.move_id == sa.bindparam("move"),
+        Debt.cell.is_not(None),
+        Debt.settled_at.is_(None),
+        Debt.action.in_((HIDE, REMOVE)),
+    )
+    .order_by(Debt.id)
+)
 _KEPT: Final = sa.select(Debt).where(
     Debt.move_id == sa.bindparam("move"), Debt.action == PURGE, Debt.settled_at.is_(None)
 )
@@ -124,6 +134,11 @@ def owing_cells(session: orm.Session, server: str) -> dict[str, str]:
         row.cell: f"it still owes the clean-up of move {row.move_id[:SHORT]}: droveway debt show {row.id}"
         for row in found
     }
+
+
+def of_copies(session: orm.Session, move_id: str) -> list[Debt]:
+    """Return what cells owe of the copies that a move made or hid, in the order in which it was left out."""
+    return list(session.scalars(_OF_COPIES, {"move": move_id}))
 
 
 def void(session: orm.Session, *, move_id: str, host: str, flow: str, step: str) -> bool:

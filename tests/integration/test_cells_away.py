@@ -15,7 +15,7 @@ from support.labs.small_lab import until
 
 from droveway.engines.keeper.cell_debts import CellDebts
 from droveway.engines.operations import move_requests
-from droveway.errors import DestinationFault
+from droveway.errors import DestinationFault, StepError
 
 
 @pytest.fixture(name="lab")
@@ -47,6 +47,27 @@ def test_a_target_cell_that_goes_before_the_guest_is_touched_leads_to_the_next(l
         away.bring()
     lab.cli("move", "resume")
     assert copies(lab) == {"cell1": 1, "cell2": 0, "cell3": 1}
+    lab.assert_balanced()
+
+
+def test_a_copy_that_a_cell_was_to_hide_when_it_was_away_goes_when_it_is_back_at_once(lab: Stage) -> None:
+    """The cell is away for one undo alone: the next one there finds a visible copy, and it is the move's own."""
+    away = Databases(lab, "cell2", "show_target", "revert")
+
+    def blink(move: str, step: str, direction: str, phase: str) -> None:
+        if (step, direction, phase) == ("switch_mapping", "execute", "before"):
+            raise StepError("it fails", code="test")
+        away(move, step, direction, phase)
+        if (step, direction, phase) == ("hand_over_source", "revert", "before"):
+            away.bring()
+
+    with lab.running(probe=blink):
+        ended = move_requests.carry(lab.lab, begin(lab, "cell2")().id)
+    assert away.went.is_set()
+    assert ended.state == "failed", (ended.step, ended.error_code, ended.error)
+    lab.cli("move", "resume")
+    assert copies(lab) == {"cell1": 1, "cell2": 0, "cell3": 0}
+    assert owed(lab) == []
     lab.assert_balanced()
 
 
