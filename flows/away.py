@@ -75,7 +75,7 @@ def _when_gone(graph: Graph, name: str, direction: Direction, *, target: bool, h
     if direction == "revert":
         if home and not confirms:
             return Verdict.RESTS
-        if step is not None and step.cell_debt:
+        if step is not None and (step.cell_debt or step.undo_debt_when_gone):
             return Verdict.OWED
         # Of a flow that ends a move only marks are left to take back there, and its next one finds them.
         return Verdict.SKIPPED if target and graph.kind_record.ends is not None else Verdict.RESTS

@@ -100,6 +100,8 @@ class Step:
     debt_when_gone: ClassVar[str] = ""
     """What the cell of that copy owes of the step itself, where the flow goes on without a cell that is declared down.
     """
+    undo_debt_when_gone: ClassVar[str] = ""
+    """What it owes of the undo there, where the flow goes back without it."""
     skipped_when_gone: ClassVar[bool] = False
     """Whether a flow goes on without it where the cell of the copy that it compares or marks is declared down."""
     starts: ClassVar[str] = ""

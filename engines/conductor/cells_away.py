@@ -57,7 +57,7 @@ def heed(run: Run, graph: Graph, step: str, direction: Direction, sequence: int)
         cell_waits.end(row)
         if found in OWED:
             of = graph.by_name[step]
-            action = of.cell_debt or of.debt_when_gone
+            action = of.cell_debt or (of.debt_when_gone if direction == "execute" else of.undo_debt_when_gone)
             owe(session, run.move_id, cell, action, run.flow_uuid, step, sequence, direction)
     if found in OWED:
         LOG.warning("Cell %s is away and owes step %s (%s) of move %s", cell, step, direction, run.move_id[:SHORT])

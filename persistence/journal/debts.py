@@ -34,6 +34,8 @@ RENAME: Final = "rename_copy"
 """The action of a debt whose host gives a copy that it keeps a name of its own."""
 
 HIDE: Final = "hide"
+SHOW: Final = "show"
+UNMARK: Final = "unmark"
 REMOVE: Final = "remove"
 CLOSE_EVENTS: Final = "close events"
 FINISH: Final = "finish"
@@ -61,7 +63,7 @@ _OWING_CELLS: Final = (
         Move.server == sa.bindparam("server"),
         Debt.cell.is_not(None),
         Debt.settled_at.is_(None),
-        Debt.action.in_((HIDE, REMOVE)),
+        Debt.action.in_((HIDE, SHOW, REMOVE)),
     )
     .order_by(Debt.id.desc())
 )
@@ -71,7 +73,7 @@ _OF_COPIES: Final = (
         Debt.move_id == sa.bindparam("move"),
         Debt.cell.is_not(None),
         Debt.settled_at.is_(None),
-        Debt.action.in_((HIDE, REMOVE)),
+        Debt.action.in_((HIDE, SHOW, REMOVE)),
     )
     .order_by(Debt.id)
 )

@@ -10,6 +10,8 @@ from support.labs.cells_gone import WIDE, gone, runs_on, settled, unread
 from support.labs.operations import Stage, stage
 
 from droveway.engines.operations import move_requests
+from droveway.errors import DestinationFault
+from droveway.flows.steps import reverting
 
 
 @pytest.fixture(scope="module", name="built")
@@ -39,6 +41,33 @@ def test_a_move_whose_target_cell_is_gone_since_its_start_is_reverted(lab: Stage
         assert runs_on(lab, move) == ["host1"]
     assert settled(lab)
     assert lab.standing("web") == before
+    assert copies(lab) == {"cell1": 1, "cell2": 0, "cell3": 0}
+    lab.assert_balanced()
+
+
+def test_a_revert_that_is_undone_without_its_target_cell_shows_the_rows_there_when_that_is_up(
+    lab: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They were hidden when the cell went, and the server is mapped there again: it is in every list.
+
+    Which attachments it has by now was written in the other cell alone: the next revert says so, with its mend.
+    """
+    with lab.running():
+        move_requests.carry(lab.lab, begin(lab, "cell2")().id)
+
+    def fail(*_: object) -> None:
+        raise DestinationFault("it cannot start", code="start-failed", host="host1")
+
+    monkeypatch.setattr(reverting.StartGuest, "perform", fail)
+    with gone(lab, "cell2", "start_guest", ask(lab, "revert")) as move:
+        assert move_requests.carry(lab.lab, move).state == "verifying"
+        assert ("cell2", "show") in owed(lab)
+    monkeypatch.undo()
+    assert settled(lab)
+    assert [row["name"] for row in lab.json("server", "list")] == ["web"]
+    assert f"droveway move settle {move[:8]} --cell cell2" in lab.cli("server", "revert", "web", code=4)
+    lab.cli("move", "settle", move, "--cell", "cell2", "--reason", "the room burnt down")
+    lab.cli("move", "retry", move)
     assert copies(lab) == {"cell1": 1, "cell2": 0, "cell3": 0}
     lab.assert_balanced()
 

@@ -23,9 +23,10 @@ _LEFT: Final = OneOf((None, TaskState.RESIZE_FINISH, TaskState.RESIZE_REVERTING,
 
 
 class MarkReverting(revert.MarkReverting):
-    """In the target's cell; one that is gone is left as it stands."""
+    """In the target's cell; one that is gone is left as it stands, and owes that an undo takes the mark away."""
 
     skipped_when_gone = True
+    undo_debt_when_gone = debts.UNMARK
 
     def perform(self, ctx: Context) -> dict[str, Any]:
         """Never in the rows of the other cell, which stand in for those of one that is gone."""
@@ -203,6 +204,7 @@ class HideTarget(Step):
     undoes = "show them again"
     leaves = NOTHING
     debt_when_gone = debts.HIDE
+    undo_debt_when_gone = debts.SHOW
     between = Between(
         target=Leaves(
             {"side": Side.RETURN, "task_state": TaskState.RESIZE_REVERTING, "hidden": True},
