@@ -4,6 +4,9 @@ import os
 
 import hypothesis
 import pytest
+from support import compiled_statements
+
+compiled_statements.share()
 
 # A shared machine is slow at times, and a stored example would make two runs of one seed differ.
 hypothesis.settings.register_profile("droveway", deadline=None, database=None, print_blob=True)
