@@ -24,8 +24,8 @@ _VIEWS: Final = ("droveway move show ", "droveway move list ", "droveway move re
 
 def gently(snapshot: Snapshot, finding: Finding) -> Finding:
     """The finding; its mend looks and changes nothing while the rows that it goes by may be in Nova's hands."""
-    if finding.kind not in _NOT_OF_ROWS and (move := behind.of(snapshot, finding.server)) is not None:
-        return dataclasses.replace(finding, mend=behind.mend(move))
+    if finding.kind not in _NOT_OF_ROWS and (found := behind.of(snapshot, finding.server)) is not None:
+        return dataclasses.replace(finding, mend=found.mend)
     standing = snapshot.standings.get(finding.server)
     if standing is None or finding.kind in _HOSTS or finding.mend.startswith(_VIEWS):
         return finding

@@ -129,6 +129,8 @@ class EndFacts:
     deleting: bool
     """Whether the server is to be deleted once the move is confirmed."""
     destination: str | None = None
+    home: str = ""
+    """The cell in which the move left its server."""
     source: str
     source_up: bool
     source_gone: bool = False

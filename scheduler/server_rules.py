@@ -282,6 +282,11 @@ def _way_out(facts: EndFacts) -> str:
     own = server.task_state in _OWN and not (reverting and server.task_state == TaskState.RESIZE_REVERTING)
     if server.task_state not in (None, *_OWN):
         return "wait for its task, or end that with  openstack server set --state active SERVER"
+    if facts.home not in ("", server.cell):
+        return (
+            f"was Nova's API database put back from a copy, droveway move settle {facts.move} --cell api --reason TEXT "
+            f"maps the server to cell {facts.home} again; droveway audit says what else is wrong"
+        )
     if own or server.host != facts.destination or server.vm_state not in WAITED or facts.migration not in STOOD:
         return (
             f"was the database of cell {server.cell} put back from a copy, droveway move settle {facts.move} --cell "

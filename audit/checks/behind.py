@@ -1,11 +1,12 @@
-"""Servers whose cell does not know how their last move ended: its database was put back from an older copy.
+"""Servers whose rows do not tell how their last move ended: a cell's or the API database was put back from a copy.
 
 What hosts and services hold of such a server is right, and its rows are not.  So no mend may go by the rows.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Final, NamedTuple
 
 from droveway.audit.records import MigrationRow, MoveRow, ServerRow
 from droveway.audit.snapshot import Snapshot
@@ -25,39 +26,79 @@ _TASKS: Final = RESIZING | {TaskState.RESIZE_REVERTING}
 _FORWARD: Final = frozenset({MigrationStatus.PRE_MIGRATING, MigrationStatus.MIGRATING, MigrationStatus.POST_MIGRATING})
 
 
-def of(snapshot: Snapshot, server: str) -> MoveRow | None:
-    """Return the server's last move where the cell's rows are of a time before its end; None for any other server."""
+API: Final = "api"
+"""How `move settle` calls Nova's API database."""
+
+
+class Behind(NamedTuple):
+    """The last move of a server, and which database is of a time before its end."""
+
+    move: MoveRow
+    where: str
+    """A cell or `API`: the first to be written where there are several.  Empty where the move's own page tells."""
+
+    @property
+    def mend(self) -> str:
+        """Return the command that writes there what the move left, or shows it where it may be another's."""
+        if not self.where:
+            return f"droveway move show {self.move.short}"
+        return f"droveway move settle {self.move.short} --cell {self.where} --reason TEXT"
+
+
+def of(snapshot: Snapshot, server: str) -> Behind | None:
+    """Return the server's last move where rows are of a time before its end; None for any other server."""
     standing = snapshot.standings.get(server)
     move = snapshot.last_moves.get(server)
     if standing is None or standing.row is None or move is None or move.delete_requested:
         return None
     if not kinds.of(move.kind).leaves_known_rows:
         return None
-    if move.state is State.NEEDS_OPERATOR:
-        return move if move.error_code == PUT_BACK else None
-    if not _is_within_a_cell(move):
-        return None
-    row, migration = standing.row, snapshot.migration_of.get(move.id)
-    if move.state not in _KNOWN or row.broken:
-        return None
-    if move.error_code in _NOT_OURS or standing.going or not _is_where_it_was(row, move):
-        return None
-    if _moved_since(snapshot, server, migration):
-        return None
-    return move if _is_behind(row, move, migration) else None
-
-
-def mend(move: MoveRow) -> str:
-    """Return the command that writes into the cell what the move left there, or shows it where it may be another's."""
-    if not _is_within_a_cell(move):
-        return f"droveway move show {move.short}"
-    return f"droveway move settle {move.short} --cell {move.source_cell} --reason TEXT"
-
-
-def _is_within_a_cell(move: MoveRow) -> bool:
-    """Tell whether all that the move left is in one cell, with a migration that says how far it came."""
     kind = kinds.of(move.kind)
-    return kind.has_migration and not kind.crosses_cells
+    if move.state is State.NEEDS_OPERATOR:
+        alone = kind.has_migration and not kind.crosses_cells
+        return Behind(move, move.source_cell if alone else "") if move.error_code == PUT_BACK else None
+    if not kind.has_migration or move.state not in _KNOWN or move.error_code in _NOT_OURS or standing.going:
+        return None
+    rows = {row.cell: row for row in snapshot.rows_of[server]} if kind.crosses_cells else {"": standing.row}
+    if any(row.broken or not _is_where_it_was(row, move) for row in rows.values()):
+        return None
+    migrations = {row.cell: row for row in snapshot.migrations if row.uuid == move.id}
+    if any(_moved_since(snapshot, server, migration) for migration in migrations.values()):
+        return None
+    if kind.crosses_cells:
+        where = _of_two(snapshot, move, rows, migrations)
+        return Behind(move, where) if where else None
+    is_behind = _is_behind(standing.row, move, snapshot.migration_of.get(move.id))
+    return Behind(move, move.source_cell) if is_behind else None
+
+
+def _of_two(
+    snapshot: Snapshot, move: MoveRow, rows: Mapping[str, ServerRow], migrations: Mapping[str, MigrationRow]
+) -> str:
+    """Name the database of a move between cells that is behind; empty for none, and where nobody knows."""
+    home, beside = move.source_cell, move.dest_cell or ""
+    if move.state in _AT_DESTINATION:
+        home, beside = beside, home
+    mapped = next((mapping.cell for mapping in snapshot.mappings if mapping.server == move.server), None)
+    if not {home, beside} <= set(snapshot.cells) or {mapped or "", *rows} - {home, beside}:
+        return ""
+    waits = move.state is State.VERIFYING
+    row, copy = rows.get(home), rows.get(beside)
+    if row is None:
+        # Only while it waits there is another copy of which this one can be made anew.
+        return home if waits else ""
+    if row.hidden or _is_behind(row, move, migrations.get(home)):
+        return home
+    if mapped != home:
+        return API
+    if waits:
+        return "" if copy is not None and _is_left_behind(copy, migrations.get(beside)) else beside
+    return beside if copy is not None else ""
+
+
+def _is_left_behind(copy: ServerRow, migration: MigrationRow | None) -> bool:
+    """Tell whether a copy is the hidden one that a server has where it came from, while it waits in another cell."""
+    return bool(copy.hidden) and migration is not None and migration.status == MigrationStatus.POST_MIGRATING
 
 
 def _is_where_it_was(row: ServerRow, move: MoveRow) -> bool:

@@ -248,9 +248,10 @@ def _judge(given: RuleInput, finding: Finding, covered: set[tuple[str, str]]) ->
 
 
 def _require_known(given: RuleInput, server: str) -> None:
-    """Raise `LeftAlone` where the cell does not know how the server's last move ended: its rows prove nothing."""
-    if (move := behind.of(given.snapshot, server)) is not None:
-        raise LeftAlone(f"cell {move.source_cell} does not know how the move {move.short} ended")
+    """Raise `LeftAlone` where the rows do not tell how the server's last move ended: they prove nothing."""
+    if (found := behind.of(given.snapshot, server)) is not None:
+        where = "the API database" if found.where == behind.API else f"cell {found.where or found.move.source_cell}"
+        raise LeftAlone(f"{where} does not know how the move {found.move.short} ended")
 
 
 def _nobody(_: RuleInput, finding: Finding) -> Mend:

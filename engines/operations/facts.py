@@ -143,6 +143,7 @@ def of_end(site: Parts, move: Move) -> EndFacts:
         migration=migration.status if migration is not None else None,
         deleting=move.delete_requested,
         destination=move.dest_host,
+        home=move.dest_cell or move.source_cell,
         source=move.source_host,
         source_up=move.source_host not in away,
         source_gone=source_gone,

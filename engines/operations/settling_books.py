@@ -70,10 +70,9 @@ def write(site: Site, found: Left) -> list[str]:
     the consumers holds what no move of the server made.
     """
     move = found.move
-    hosts = _hosts(site, move)
-    with site.cells.database(move.source_cell).read() as session:
+    nodes = _nodes(site, found)
+    with site.cells.database(found.mapped_cell).read() as session:
         _require_row(session, found)
-        nodes = {row.host: row.uuid for row in session.execute(_NODES, {"hosts": sorted(hosts)})}
     placement = site.cloud.placement
     held = {consumer: placement.allocations(consumer) for consumer in (move.server, move.id)}
     server, migration = _wanted(found, nodes, held.values())
@@ -105,19 +104,26 @@ def write(site: Site, found: Left) -> list[str]:
     ]
 
 
-def _hosts(site: Site, move: Move) -> set[str]:
-    """Every host that a move of the server went from or to: an older copy may have it on any of these."""
+def _nodes(site: Site, found: Left) -> dict[str, str]:
+    """Each host that a move of the server went from or to, with its provider: an older copy may have it on any."""
     with site.journal.read() as session:
-        rows = session.execute(_EARLIER, {"server": move.server}).all()
-    return {host for row in rows for host in row if host}
+        rows = session.execute(_EARLIER, {"server": found.move.server}).all()
+    hosts = sorted({host for row in rows for host in row if host})
+    nodes: dict[str, str] = {}
+    for cell in sorted({found.cell_of(side) for side in (Side.SOURCE, Side.DESTINATION)} - {""}):
+        if site.cells.away([cell]):
+            raise Refused(f"the database of cell {cell} does not answer, and the move has hosts there: start it first")
+        with site.cells.database(cell).read() as session:
+            nodes |= {row.host: row.uuid for row in session.execute(_NODES, {"hosts": hosts})}
+    return nodes
 
 
 def _require_row(session: orm.Session, found: Left) -> None:
-    """Raise Refused unless the cell has the server as the journal left it: in the middle of a flow on either side."""
-    move = found.move
+    """Raise Refused unless its cell has the server as the journal left it: in the middle of a flow on either side."""
+    move, cell = found.move, found.mapped_cell
     row = session.scalar(sa.select(Instance).where(Instance.uuid == move.server, Instance.deleted == 0))
     if row is None:
-        raise Refused(f"cell {move.source_cell} has no row of server {move.server_name}: put that database right first")
+        raise Refused(f"cell {cell} has no row of server {move.server_name}: put that database right first")
     left.require_own(session, found, row)
     present = servers.flavors(servers.extra_row(session, move.server))["cur"]
     sides = [(found.home, found.flavor)]
@@ -130,9 +136,9 @@ def _require_row(session: orm.Session, found: Left) -> None:
         return
     has, should = (objects.flavor_data(flavor).get("name") for flavor in (present, found.flavor))
     raise Refused(
-        f"server {move.server_name} is on {row.host} with the flavor {has} in cell {move.source_cell}, and the journal "
+        f"server {move.server_name} is on {row.host} with the flavor {has} in cell {cell}, and the journal "
         f"left it on {found.home} with {should}: was that database put back too, settle it first with "
-        f"--cell {move.source_cell}"
+        f"--cell {cell}"
     )
 
 

@@ -115,6 +115,11 @@ def settle(site: Site, coordination: Coordination, name: str, where: str, *, who
         short = move.id[:SHORT]
         _require_known(session, move, where)
         found = left.of(session, move)
+        if where == PLACEMENT and found.returning is not None:
+            raise Refused(
+                f"move {short} brings {move.server_name} to {found.returning.host} in the place of its source, and no "
+                "command writes what it holds in Placement then: droveway audit names what differs"
+            )
         flow = session.scalars(moves.NEWEST_FLOW, {"move": move.id}).one()
         claim = session.get(Claim, move.id)
     if claim is not None and claim.released_at is None:
@@ -190,7 +195,7 @@ def _fenced(case: _Case, epoch: int) -> Iterator[None]:
 def _require_known(session: orm.Session, move: Move, where: str) -> None:
     short, state = move.id[:SHORT], State(move.state)
     kind = kinds.of(move.kind)
-    if where == PLACEMENT and (kind.crosses_cells or not kind.has_migration):
+    if where == PLACEMENT and not kind.has_migration:
         raise Refused(
             f"what a {move.kind} holds in Placement is not written by a command yet: droveway audit names what differs "
             f"of {move.server_name}"

@@ -105,6 +105,8 @@ def test_another_host_of_its_cell_gets_the_server_from_the_kept_images(lab: Stag
     assert name == "web" or root_disk(lab, there, name) == disk
     assert [(debt["host"], debt["step"]) for debt in lab.json("debt", "list")] == [("host1", "discard_destination")]
     lab.assert_balanced()
+    said = lab.refused("move", "settle", move.id, "--cell", "placement", "--reason", "a copy")
+    assert f"to {there} in the place of its source, and no command writes what it holds in Placement then" in said
     come_back(lab, "host1")
     assert lab.standing(name) == before.confirmed(there, before.flavor, before.held["host1"])
     lab.assert_balanced()

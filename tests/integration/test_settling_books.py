@@ -24,6 +24,9 @@ SETTLE = ("--cell", "placement", "--reason", "last night's copy was put back")
 RESIZE = ("server", "resize", "web", "--flavor", "large")
 
 
+TWO_CELLS = "options: {cross_cell: true}" + CLOUD.replace(", host2: {}}}", "}}, cell2: {hosts: {host2: {}}}")
+
+
 @pytest.fixture(name="lab")
 def fixture_lab(tmp_path: Path) -> Iterator[Stage]:
     with stage(tmp_path / "lab", CLOUD) as made:
@@ -56,6 +59,51 @@ def settle(lab: Stage) -> str:
 def held(lab: Stage) -> list[object]:
     move = lab.move("web")
     return [lab.held(move.server), lab.held(move.id)]
+
+
+BETWEEN = {
+    "while it waits": ((), []),
+    "confirmed": (("confirm",), []),
+    "reverted": (("revert",), []),
+    "parked behind its claim": ((), [("save_request_spec", "execute")]),
+    "parked in its undo": ((), [("release_source", "revert"), ("define_guest", "execute")]),
+    "parked behind the source's release": (("confirm",), [("settle_records", "execute")]),
+    "parked behind the return": (("revert",), [("settle_records", "execute")]),
+}
+
+
+@pytest.mark.parametrize("where", BETWEEN)
+def test_both_consumers_of_a_move_between_cells_hold_again_what_it_left(tmp_path: Path, where: str) -> None:
+    """The hosts are of two cells, and the rows that have to agree are those of the cell that it is mapped to."""
+    verbs, faults = BETWEEN[where]
+    with stage(tmp_path / "lab", TWO_CELLS) as lab:
+        with lab.lab.layout.configuration.open("a") as options:
+            options.write("[conductor]\nretry_for = 0\n")
+        kept = copy(lab)
+        if not verbs:
+            arm(lab, faults)
+        lab.cli(*RESIZE, "--to-cell", "cell2", code=4 if faults and not verbs else 0)
+        for verb in verbs:
+            arm(lab, faults)
+            lab.cli("server", verb, "web", code=4 if faults else 0)
+        left = held(lab)
+        put_back(lab, kept)
+        changed = held(lab) != left
+        if where == "while it waits":
+            command = f"droveway move settle {lab.move('web').id[:8]} --cell placement --reason TEXT"
+            assert command in {row["mend"] for row in json.loads(lab.cli("audit", "-f", "json", code=3))}
+        assert ("allocations of the " in settle(lab)) is changed
+        assert held(lab) == left
+        assert "nothing differs" in settle(lab)
+        lab.cli("lab", "fault", "clear")
+        if faults:
+            lab.cli("move", "retry", lab.move("web").id[:8], code=3 if where == "parked in its undo" else 0)
+        lab.assert_balanced()
+
+
+def arm(lab: Stage, faults: list[tuple[str, str]]) -> None:
+    for step, direction in faults:
+        lab.arm(step, "fail", direction=direction, count=9)
 
 
 PLACES = {

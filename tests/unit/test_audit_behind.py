@@ -25,7 +25,7 @@ from support.rows.audit_books import (
 
 from droveway.audit import Snapshot, judge
 from droveway.audit.heal.healing import Evidence, plan
-from droveway.audit.records import PortView
+from droveway.audit.records import MappingRow, PortView
 from droveway.persistence.journal.states import State
 
 MEND: Final = f"droveway move settle {MOVE[:8]} --cell cell1 --reason TEXT"
@@ -161,6 +161,127 @@ def test_a_move_on_one_host_is_known_by_its_flavor() -> None:
     snapshot = with_status(arrived(), "finished")
     assert MEND in mends(known(snapshot, State.DONE, dest_host="source"))
     assert MEND not in mends(known(snapshot, State.DONE, dest_host="source", to_flavor="small"))
+
+
+def in_two_cells(state: State, *, mapped: str, copies: dict[str, dict[str, Any]], **statuses: str) -> Snapshot:
+    """A move from cell1 to cell2 that rests so, with the server's rows of each cell and what its migrations say."""
+    own = known(books(State.VERIFYING, flows=(), begun=frozenset()), state, kind="cross_cell_resize", dest_cell="cell2")
+    settled = {"task_state": None, "fence": None, "vm_state": "active"}
+    return replace(
+        own,
+        cells=("cell1", "cell2"),
+        mappings=(MappingRow(server=SERVER, cell=mapped, deleted=False),),
+        servers=tuple(replace(own.servers[0], cell=cell, **settled | row) for cell, row in copies.items()),
+        migrations=tuple(replace(books().migrations[0], cell=cell, status=said) for cell, said in statuses.items()),
+    )
+
+
+HIDDEN: Final = {"hidden": True, "host": "dest", "task_state": "resize_migrated"}
+ARRIVED: Final = {
+    "host": "dest",
+    "flavors": {"cur": flavor("big", 2, 1024, 2), "old": None, "new": None},
+    "columns": {"instance_type_id": 2, "memory_mb": 1024, "vcpus": 2, "root_gb": 2, "ephemeral_gb": 0},
+}
+WAITING: Final = ARRIVED | {"vm_state": "resized", "context": 1, "old_vm_state": "active"}
+STILL_WAITING: Final = {"cell2": WAITING, "cell1": HIDDEN}
+
+BETWEEN: Final = {
+    "done, and the source's cell has its hidden copy": (
+        in_two_cells(State.DONE, mapped="cell2", copies={"cell2": ARRIVED, "cell1": HIDDEN}, cell2="confirmed"),
+        "cell1",
+    ),
+    "done, and the source's cell is of before the move": (
+        in_two_cells(State.DONE, mapped="cell2", copies={"cell2": ARRIVED, "cell1": {}}, cell2="confirmed"),
+        "cell1",
+    ),
+    "done, and the target's cell has it waiting": (
+        in_two_cells(State.DONE, mapped="cell2", copies={"cell2": WAITING}, cell2="confirming"),
+        "cell2",
+    ),
+    "done, both": (
+        in_two_cells(
+            State.DONE, mapped="cell2", copies={"cell2": WAITING, "cell1": {}}, cell2="confirming", cell1="migrating"
+        ),
+        "cell2",
+    ),
+    "reverted, and the target's cell has a visible copy": (
+        in_two_cells(
+            State.REVERTED, mapped="cell1", copies={"cell1": {}, "cell2": WAITING}, cell1="reverted", cell2="finished"
+        ),
+        "cell2",
+    ),
+    "reverted, and the source's cell has it hidden": (
+        in_two_cells(State.REVERTED, mapped="cell1", copies={"cell1": HIDDEN}, cell1="post-migrating"),
+        "cell1",
+    ),
+    "reverted, and mapped to the target's cell": (
+        in_two_cells(State.REVERTED, mapped="cell2", copies={"cell1": {}}, cell1="reverted"),
+        "api",
+    ),
+    "failed, and the target's cell has its copy": (
+        in_two_cells(
+            State.FAILED,
+            mapped="cell1",
+            copies={"cell1": {}, "cell2": HIDDEN | {"host": "source"}},
+            cell1="error",
+            cell2="pre-migrating",
+        ),
+        "cell2",
+    ),
+    "verifying, and mapped to the source's cell": (
+        in_two_cells(State.VERIFYING, mapped="cell1", copies=STILL_WAITING, cell2="finished", cell1="post-migrating"),
+        "api",
+    ),
+    "verifying, and the source's cell is of before the move": (
+        in_two_cells(State.VERIFYING, mapped="cell2", copies={"cell2": WAITING, "cell1": {}}, cell2="finished"),
+        "cell1",
+    ),
+    "verifying, and the source's cell shows its copy": (
+        in_two_cells(
+            State.VERIFYING,
+            mapped="cell2",
+            copies={"cell2": WAITING, "cell1": HIDDEN | {"hidden": False}},
+            cell2="finished",
+            cell1="post-migrating",
+        ),
+        "cell1",
+    ),
+    "verifying, and the target's cell has no row": (
+        in_two_cells(State.VERIFYING, mapped="cell2", copies={"cell1": HIDDEN}, cell1="post-migrating"),
+        "cell2",
+    ),
+}
+
+
+@pytest.mark.parametrize("why", BETWEEN)
+def test_of_two_cells_the_one_that_was_put_back_is_named(why: str) -> None:
+    snapshot, where = BETWEEN[why]
+    named = {finding.mend for finding in judge(snapshot).findings if finding.kind not in ("usage", "journal", "host")}
+    assert named == {f"droveway move settle {MOVE[:8]} --cell {where} --reason TEXT"}
+    planned = [mend for mend in plan(snapshot, judge(snapshot), Evidence()) if "does not know how" in mend.why]
+    assert planned
+    assert all(("the API database" if where == "api" else f"cell {where}") in mend.why for mend in planned)
+
+
+UNKNOWN: Final = {
+    "nothing is behind while it waits": in_two_cells(
+        State.VERIFYING, mapped="cell2", copies=STILL_WAITING, cell2="finished", cell1="post-migrating"
+    ),
+    "nothing is behind": in_two_cells(State.DONE, mapped="cell2", copies={"cell2": ARRIVED}, cell2="confirmed"),
+    "no copy is left": in_two_cells(State.DONE, mapped="cell2", copies={"cell1": HIDDEN}, cell1="post-migrating"),
+    "it is mapped to a third cell": in_two_cells(
+        State.DONE, mapped="cell3", copies={"cell2": ARRIVED, "cell1": {}}, cell2="confirmed"
+    ),
+    "the other copy is on a third host": in_two_cells(
+        State.DONE, mapped="cell2", copies={"cell2": ARRIVED, "cell1": {"host": "third"}}, cell2="confirmed"
+    ),
+    "a cell was not read": replace(BETWEEN["reverted, and the source's cell has it hidden"][0], cells=("cell1",)),
+}
+
+
+@pytest.mark.parametrize("why", UNKNOWN)
+def test_of_two_cells_none_is_named_where_that_is_not_known(why: str) -> None:
+    assert not [mend for mend in mends(UNKNOWN[why]) if "move settle" in mend and "--cell placement" not in mend]
 
 
 def test_what_is_no_servers_is_mended_as_ever() -> None:

@@ -248,10 +248,30 @@ def test_a_server_that_waits_with_a_task_of_its_move_names_the_command_that_writ
         name="web", status="VERIFY_RESIZE", vm_state="resized", task_state=task, launched=True, host="host2", cell=CELL
     )
     facts: Any = SimpleNamespace(
-        server=server, deleting=False, move=MOVE[:8], migration="finished", destination="host2"
+        server=server, deleting=False, move=MOVE[:8], migration="finished", destination="host2", home=CELL
     )
     said = server_rules.waits_to_be_ended(facts)
     assert said is not None
     own = task.startswith("resize")
     assert (f"droveway move settle {MOVE[:8]} --cell {CELL} --reason TEXT" in said) == own
     assert ("wait for its task" in said) != own
+
+
+def test_a_server_that_is_mapped_to_the_cell_that_it_left_names_the_command_that_maps_it() -> None:
+    """The row there is as the move left it, so that nothing is to be written in that cell."""
+    server: Any = SimpleNamespace(
+        name="web",
+        status="RESIZE",
+        vm_state="active",
+        task_state="resize_migrated",
+        launched=True,
+        host="host2",
+        cell=CELL,
+    )
+    facts: Any = SimpleNamespace(
+        server=server, deleting=False, move=MOVE[:8], migration="post-migrating", destination="host2", home="other"
+    )
+    said = server_rules.waits_to_be_ended(facts)
+    assert said is not None
+    assert f"put back from a copy, droveway move settle {MOVE[:8]} --cell api --reason TEXT" in said
+    assert f"--cell {CELL}" not in said

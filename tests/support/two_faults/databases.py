@@ -1,4 +1,4 @@
-"""A cell's database, or Placement's, put back from an older copy in the middle of an operation.
+"""A cell's database, Placement's or Nova's API database put back from an older copy in the middle of an operation.
 
 Nothing tells Droveway of it.  The move goes on, or is cancelled, and then ends by the commands that it names; at the
 end what the audit names of the move is done, and the rows, the services and the hosts have to agree.
@@ -15,8 +15,11 @@ from support.labs.operations import Stage
 from support.two_faults import ways_out
 from support.two_faults.recording import (
     AWAY,
+    BETWEEN_CELLS,
     CELL,
+    CELLS,
     CHOICES,
+    DATABASES,
     FORWARD,
     OPERATIONS,
     PLACEMENT,
@@ -31,7 +34,8 @@ from droveway.clients.embedded.placement import embedded_placement
 from droveway.clients.placement import Placement
 
 STORAGES: Final = ("apart", "shared", VOLUME)
-DATABASES: Final = (CELL, PLACEMENT)
+WITHIN: Final = (CELL, PLACEMENT)
+"""What is put back of a move within a cell; between cells each of `DATABASES`."""
 
 RESUMED: Final = "resumed"
 CANCELLED: Final = "cancelled"
@@ -48,19 +52,22 @@ _HEAL: Final = re.compile(r"nova-manage placement heal_allocations --instance ([
 
 
 def points() -> list[str]:
-    """Every effect of every operation with every boundary of it of both databases, each in one of `HOWS` in turn."""
+    """Every effect of every operation with every boundary of it of each database, each in one of `HOWS` in turn."""
+    worlds = (
+        *((storage, operation, WITHIN) for storage in STORAGES for operation in OPERATIONS),
+        *((CELLS, operation, DATABASES) for operation in BETWEEN_CELLS),
+    )
     every = [
-        (storage, operation, at, of)
-        for storage in STORAGES
-        for operation in OPERATIONS
+        (storage, operation, databases, at, of)
+        for storage, operation, databases in worlds
         for at, of in pairs(operation)
         if not of.startswith(FORWARD)
     ]
-    # One turn for both databases: else each would be tried in every second of them only.
+    # One turn for all databases: else each would be tried in some of them only.
     return [
         str(Point(storage, operation, at, f"{database}{of}", how))
-        for (storage, operation, at, of), how in zip(every, itertools.cycle(HOWS), strict=False)
-        for database in DATABASES
+        for (storage, operation, databases, at, of), how in zip(every, itertools.cycle(HOWS), strict=False)
+        for database in databases
     ]
 
 

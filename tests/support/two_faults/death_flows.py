@@ -19,7 +19,10 @@ from droveway.persistence.journal.tables import Move
 UNDONE: Final = "-undone"
 """Turned back at the point of no return."""
 
-OPERATIONS: Final = {
+BETWEEN: Final = "cross_cell_"
+"""Before the name of an operation that leads into another cell, or ends such a move."""
+
+_WITHIN: Final = {
     "resize": "resize",
     "migrate": "migrate",
     "confirm": "confirm",
@@ -32,18 +35,25 @@ OPERATIONS: Final = {
     "confirm-undone": "confirm",
     "revert-undone": "revert",
 }
+OPERATIONS: Final = _WITHIN | {
+    f"{BETWEEN}{operation}": kind if kind == "delete" else f"{BETWEEN}{kind}"
+    for operation, kind in _WITHIN.items()
+    if operation != "delete"
+}
 """The kind of graph of each operation.  A delete of a server that waits confirms it before, which is two of them."""
 
-FROM_REST: Final = ("resize", "migrate", "delete")
+FROM_REST: Final = ("resize", "migrate", "delete", f"{BETWEEN}resize", f"{BETWEEN}migrate")
 """Operations of a server that has no move; all others end one that waits."""
 
 
 def begin(lab: Stage, operation: str, policy: str = "manual") -> str:
     """Ask for the operation; the move that carries it out."""
+    to_cell = "cell2" if operation.startswith(BETWEEN) else None
+    operation = operation.removeprefix(BETWEEN)
     if operation == "resize":
-        return submit(lab.lab, MoveSpec(server="web", flavor="large", policy=policy)).id
+        return submit(lab.lab, MoveSpec(server="web", flavor="large", to_cell=to_cell, policy=policy)).id
     if operation == "migrate":
-        return submit(lab.lab, MoveSpec(server="web", host="host2", policy=policy)).id
+        return submit(lab.lab, MoveSpec(server="web", host="host2", to_cell=to_cell, policy=policy)).id
     if operation in ("delete", "delete-waiting", "confirm-deleted"):
         return operations.request_delete(lab.lab, "web")
     move = lab.move("web").id
@@ -70,7 +80,8 @@ def turns(operation: str) -> str:
 
 def again(operation: str, step: str) -> bool:
     """Whether a flow with a step of that name comes before the operation's own."""
-    return operation == "delete-waiting" and step in registry.latest("confirm").names()
+    within = operation.removesuffix("delete-waiting")
+    return within != operation and step in registry.latest(f"{within}confirm").names()
 
 
 def steps(operation: str) -> list[type[Step]]:
@@ -93,7 +104,7 @@ def hosts(operation: str) -> tuple[str, ...]:
 
     A server at rest has one.  A migrate to a host that was named differs from a resize where that host is lost.
     """
-    if operation.startswith("migrate"):
+    if operation.removeprefix(BETWEEN).startswith("migrate"):
         return (DESTINATION,)
     return (SOURCE,) if operation == "delete" else HOSTS
 

@@ -10,7 +10,7 @@ from support import codes
 from support.labs.operations import Stage
 from support.labs.small_lab import until
 from support.two_faults import death_flows, ways_out
-from support.two_faults.death_flows import OPERATIONS, UNDONE, begin
+from support.two_faults.death_flows import BETWEEN, OPERATIONS, UNDONE, begin
 from support.two_faults.death_worlds import SOURCE, Death, Spot
 
 from droveway.cli.view.explanations import EXPLANATIONS
@@ -40,10 +40,13 @@ def _places() -> Iterator[str]:
     yield "queued.resize"
     yield from ("verifying.confirm", "verifying.revert", "verifying.confirm-deleted")
     yield from ("waiting.auto", "waiting.healthy", "waiting.delete")
-    for operation in ("resize", "confirm", "revert", "delete"):
+    yield from (f"verifying.{BETWEEN}{operation}" for operation in ("confirm", "revert", "confirm-deleted"))
+    between = (f"{BETWEEN}{operation}" for operation in ("resize", "confirm", "revert"))
+    for operation in ("resize", "confirm", "revert", "delete", *between):
         yield from (f"paused.{operation}.{step.step_name()}" for step in death_flows.steps(operation)[:-1])
-    for (operation, step), code in zip(itertools.cycle(_where_to_park()), park_codes(), strict=False):
-        yield f"parked.{operation}.{step}.{code}"
+    for before in ("", BETWEEN):
+        for (operation, step), code in zip(itertools.cycle(_where_to_park(before)), park_codes(), strict=False):
+            yield f"parked.{operation}.{step}.{code}"
     for operation in OPERATIONS:
         found = [step for step in death_flows.steps(operation) if issubclass(step, HostStep)]
         yield from (f"late.{operation}.{step.step_name()}" for step in found)
@@ -59,15 +62,20 @@ def park_codes() -> list[str]:
     )
 
 
-def _where_to_park() -> list[tuple[str, str]]:
-    """Operation and step: those that must go on, which are undos and what lies behind the point of no return."""
+def _where_to_park(before: str) -> list[tuple[str, str]]:
+    """Operation and step: those that must go on, which are undos and what lies behind the point of no return.
+
+    ``before``: `BETWEEN` for the operations between cells, else those within one.
+    """
     found = []
     for operation, kind in OPERATIONS.items():
+        if operation.startswith(BETWEEN) != bool(before):
+            continue
         names = [step.step_name() for step in death_flows.steps(operation)]
         if not operation.endswith(UNDONE):
             last = registry.latest(kind).no_return.step_name()
             names = names[names.index(last) + 1 :]
-        if not operation.startswith("migrate"):
+        if not operation.removeprefix(BETWEEN).startswith("migrate"):
             found += [(operation, name) for name in names]
     return found
 
@@ -95,7 +103,8 @@ def bring_about(lab: Stage, at: str, death: Death) -> str:
     elif what == "verifying":
         death.die()
         # Refused where the other way is the only one, which the move then names.
-        asked = ("lab", "server", "delete", "web") if operation == "confirm-deleted" else ("server", operation, "web")
+        verb = operation.removeprefix(BETWEEN)
+        asked = ("lab", "server", "delete", "web") if verb == "confirm-deleted" else ("server", verb, "web")
         ways_out.say(lab, *asked)
         return ""
     elif what == "late":

@@ -17,7 +17,7 @@ from typing import Final
 
 from support.labs.operations import Stage, stage
 from support.two_faults import copies, death_flows, death_rests, death_worlds
-from support.two_faults.death_flows import FROM_REST, UNDONE, begin
+from support.two_faults.death_flows import BETWEEN, FROM_REST, UNDONE, begin
 from support.two_faults.death_worlds import BACK, BOTH, DESTINATION, Death, Spot
 from support.two_faults.world import Verdict
 
@@ -29,6 +29,8 @@ KIND: Final = "deaths"
 _VOLUME: Final = "volumes: [{size_gb: 1}], "
 STORAGES: Final = {"apart": ("", _VOLUME), "shared": ("shared: nfs1", _VOLUME), "bare": ("", "")}
 """Where the hosts keep disks, and the server's volume: without one nothing else keeps a second guest from starting."""
+STORAGES_BETWEEN: Final = {"cells": ("", _VOLUME), "cells-bare": ("", "")}
+"""The same of hosts in two cells."""
 
 CHOICES: Final = ("confirm", "revert")
 
@@ -42,6 +44,10 @@ servers:
   near2: {flavor: small, host: host2, image: base, ports: [{}], state: stopped}
   near3: {flavor: small, host: host3, image: base, ports: [{}]}
 """
+CLOUD_OF_CELLS: Final = CLOUD.replace(
+    "{cell1: {hosts: {host1: {SHARED}, host2: {SHARED}, host3: {SHARED}}}}",
+    "{cell1: {hosts: {host1: {}, host3: {}}}, cell2: {hosts: {host2: {}, host4: {}}}}\noptions: {cross_cell: true}",
+)
 OPTIONS: Final = "[conductor]\nhost_away = 0.2\nretry_for = 0\n[confirm]\nhealthy_after = 0\n"
 
 
@@ -101,10 +107,16 @@ def _begun(operation: str, at: str) -> str:
     return death_rests.begins_with(at) if operation == death_rests.OPERATION else operation
 
 
+def is_between(operation: str) -> bool:
+    """Whether the operation is one between cells."""
+    return operation.startswith(BETWEEN)
+
+
 def _in_turn(operation: str, at: str, dead: str, more: int) -> Point:
     # A hash of the place, not its number: a step that is added changes no other point.
     turn = sum(f"{operation}:{at}".encode()) + more
-    storage, back, choice = [*STORAGES][turn % 3], BACK[turn // 2 % 2], CHOICES[turn // 4 % 2]
+    storages = [*(STORAGES_BETWEEN if is_between(_begun(operation, at)) else STORAGES)]
+    storage, back, choice = storages[turn % len(storages)], BACK[turn // 2 % 2], CHOICES[turn // 4 % 2]
     return Point(storage, operation, at, dead, back, choice)
 
 
@@ -113,8 +125,7 @@ def run(folder: Path, points: Iterable[str]) -> Iterator[Verdict]:
     wanted = sorted(map(Point.parse, points))
     for storage, found in itertools.groupby(wanted, key=lambda point: point.storage):
         place = folder / storage
-        shared, volume = STORAGES[storage]
-        with stage(place / "lab", CLOUD.replace("SHARED", shared).replace("VOLUME", volume)) as lab:
+        with stage(place / "lab", cloud(storage)) as lab:
             ground = Ground(lab, place)
             for point in found:
                 began = time.monotonic()
@@ -124,11 +135,19 @@ def run(folder: Path, points: Iterable[str]) -> Iterator[Verdict]:
         shutil.rmtree(place)
 
 
+def cloud(storage: str) -> str:
+    """The cloud in which the operations of a storage run."""
+    shared, volume = (STORAGES | STORAGES_BETWEEN)[storage]
+    text = CLOUD_OF_CELLS if storage in STORAGES_BETWEEN else CLOUD
+    return text.replace("SHARED", shared).replace("VOLUME", volume)
+
+
 class Ground:
     """One lab with copies of where its operations begin."""
 
     def __init__(self, lab: Stage, folder: Path) -> None:
         self.lab = lab
+        self._to_cell = ["--to-cell", "cell2"] if "cell2" in lab.lab.cell_databases else []
         with lab.lab.layout.configuration.open("a") as options:
             options.write(OPTIONS)
         copies.stamp(lab.root, [lab.id_of(name) for name in ("web", "near1", "near2", "near3")])
@@ -140,7 +159,7 @@ class Ground:
     def _waiting(self) -> copies.Copy:
         """The lab while a move to host2 waits."""
         self._put_back(self._rest)
-        self.lab.cli("server", "migrate", "web", "--host", "host2", "--confirm", "manual")
+        self.lab.cli("server", "migrate", "web", "--host", "host2", *self._to_cell, "--confirm", "manual")
         return copies.keep(self.lab.root, self._folder / "waiting")
 
     def trouble(self, point: Point) -> str:

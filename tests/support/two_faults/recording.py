@@ -41,8 +41,14 @@ FORWARD: Final = "forward."
 LOST: Final = "worker-"
 """Before a host's name, in a boundary's place: the journal of that host's worker was moved away."""
 CELL: Final = "cell-"
+TARGET_CELL: Final = "target-cell-"
+API: Final = "api-"
 PLACEMENT: Final = "placement-"
-"""Before a boundary's name: what was put back is the cell's database, or Placement's, and not the journal."""
+"""Before a boundary's name: what was put back is that database, and not the journal.
+
+It is that of the source's cell, of the cell that a move between cells leads to, Nova's API database, or Placement's.
+"""
+DATABASES: Final = (CELL, TARGET_CELL, API, PLACEMENT)
 HOSTS: Final = ("host1", "host2")
 
 AWAY: Final = ("up", *HOSTS)
@@ -73,6 +79,8 @@ servers:
 _DATABASES: Final[dict[str, Callable[[Layout], Path]]] = {
     "": lambda files: files.journal,
     CELL: lambda files: files.cell("cell1"),
+    TARGET_CELL: lambda files: files.cell("cell2"),
+    API: lambda files: files.api,
     PLACEMENT: lambda files: files.placement,
 }
 
@@ -89,6 +97,11 @@ class Point:
     """The boundary that the journal is as of: direction.step, one of `FORWARD`, `BEGIN` or `REST`; with another
     database's name before it, or `LOST` with a host."""
     how: tuple[str, str, str]
+
+    @property
+    def database(self) -> str:
+        """Which of `DATABASES` was put back; "" for the journal, and where a worker's was moved away."""
+        return next((each for each in DATABASES if self.of.startswith(each)), "")
 
     def __str__(self) -> str:
         return ":".join([self.storage, self.operation, self.at, self.of, *self.how])
@@ -140,7 +153,7 @@ class Recording:
             for path in journal.parent.glob(f"{journal.name}*"):
                 path.unlink()
         else:
-            name = next((each for each in (CELL, PLACEMENT) if point.of.startswith(each)), "")
+            name = point.database
             copies.restore_database(self._kept(name, point.of.removeprefix(name)), _DATABASES[name](files))
 
     def is_refused(self) -> bool:
@@ -162,7 +175,9 @@ class Recording:
 
     def _keep_databases(self, of: str) -> None:
         for name, found in _DATABASES.items():
-            copies.copy_database(found(self.lab.lab.layout), self._kept(name, of))
+            path = found(self.lab.lab.layout)
+            if path.exists():
+                copies.copy_database(path, self._kept(name, of))
 
     def _record(self) -> None:
         lab = self.lab

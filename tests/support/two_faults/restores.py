@@ -1,7 +1,7 @@
 """A database put back from an older copy, or a worker's journal moved away, in the middle of an operation.
 
 Each operation runs once, and the whole lab is copied around every effect.  A point is a pair: the lab as it was at one
-effect, and in it the journal, its cell's database or Placement's as it had been at an earlier boundary, or a host whose
+effect, and in it the journal or one of OpenStack's databases as it had been at an earlier boundary, or a host whose
 worker's journal is gone.  A lab whose journal is another one is adopted as the documents say, and the move then ends by
 the commands that it names.
 """
@@ -20,13 +20,11 @@ from support.two_faults import databases, ways_out
 from support.two_faults.recording import (
     AWAY,
     BETWEEN_CELLS,
-    CELL,
     CELLS,
     CHOICES,
     HOSTS,
     LOST,
     OPERATIONS,
-    PLACEMENT,
     Point,
     Recording,
     cloud,
@@ -62,7 +60,7 @@ def full() -> list[str]:
     every = points()
     chosen, met = set[int](), set[object]()
     for number, point in enumerate(map(Point.parse, every)):
-        kind = next((each for each in (LOST, CELL, PLACEMENT) if point.of.startswith(each)), "")
+        kind = LOST if point.of.startswith(LOST) else point.database
         step = (kind, point.operation, point.at.rpartition(".")[0])
         wanted = {
             (*step, point.at),
@@ -120,7 +118,7 @@ def run(folder: Path, points: Iterable[str]) -> Iterator[Verdict]:
 
 
 def _judged(point: Point) -> Callable[[Recording, Point], str]:
-    return databases.trouble if point.of.startswith((CELL, PLACEMENT)) else trouble
+    return databases.trouble if point.database else trouble
 
 
 def trouble(taken: Recording, point: Point) -> str:

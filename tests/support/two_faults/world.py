@@ -189,9 +189,24 @@ class Watch:
         runs = running_on(self.root, server)
         if host not in dead and runs != ([host] if row["power_state"] == 1 else []):
             yield f"{name} has power_state {row['power_state']} on {host} and its guest runs on {runs or 'no host'}"
+        yield from self._copies(server, name, verifying)
         yield from self._services(server, name, host)
         yield from self._books(server, name, row, live, verifying)
         yield from self._hosts(server, name, host, live, verifying, dead)
+
+    def _copies(self, server: str, name: str, verifying: bool) -> Iterator[str]:
+        """One copy is in the lists, which the server is mapped to; a hidden one stands while the server waits only."""
+        found = [
+            (database.stem, bool(row["hidden"]))
+            for database in sorted(self.root.glob(_CELLS))
+            for row in rows(database, "instances")
+            if row["uuid"] == server and not row["deleted"]
+        ]
+        home = mapped_cell(self.root, server)
+        if [cell for cell, hidden in found if not hidden] != [home]:
+            yield f"{name} is mapped to {home} and has the copies (cell, hidden) {found}"
+        if len(found) > 1 and not verifying:
+            yield f"{name} is at rest and has the copies (cell, hidden) {found}"
 
     def _services(self, server: str, name: str, host: str) -> Iterator[str]:
         services = self.root / "services.sqlite"
@@ -411,9 +426,26 @@ def allocations(root: Path, consumer: str) -> dict[str, dict[str, int]]:
 
 
 def the_row(root: Path, server: str) -> Row:
-    """The server's row in its cell, a deleted one when there is no other."""
-    found = [row for row in cell_rows(root, "instances") if row["uuid"] == server]
-    return min(found, key=lambda row: bool(row["deleted"]))
+    """The server's row in the cell that it is mapped to, else in another; a deleted one when there is no other."""
+    home = mapped_cell(root, server)
+    found = [
+        (bool(row["deleted"]), database.stem != home, row)
+        for database in sorted(root.glob(_CELLS))
+        for row in rows(database, "instances")
+        if row["uuid"] == server
+    ]
+    return min(found, key=lambda each: each[:2])[2]
+
+
+def mapped_cell(root: Path, server: str) -> str:
+    """The name of the cell that the server is mapped to; "" for none."""
+    query = (
+        "SELECT c.name AS cell FROM instance_mappings m JOIN cell_mappings c ON c.id = m.cell_id "
+        "WHERE m.instance_uuid = ?"
+    )
+    with opened(root / "api.sqlite") as database:
+        found = database.execute(query, (server,)).fetchone()
+    return "" if found is None else str(found["cell"])
 
 
 def cell_rows(root: Path, table: str) -> list[Row]:
