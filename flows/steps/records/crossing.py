@@ -314,9 +314,10 @@ class FinishSourceRecords(Step):
     cell_debt = debts.CLOSE_EVENTS
 
     def perform(self, ctx: Context) -> dict[str, Any]:
-        """Close what is open there."""
+        """Close what is open there; a late delete counts."""
         carried = other_copy.carry(ctx, ctx.move.source_cell, ctx.destination.cell)
         with cell_rows(ctx, ctx.move.source_cell) as rows:
+            other_copy.take_deletion_over(ctx, rows, ctx.destination.cell)
             actions.close_event(rows.session, rows.action, forward.FINISH_EVENT)
         return carried
 

@@ -47,13 +47,14 @@ class CheckSourceRecords(Step):
     skipped_when_gone = True
 
     def perform(self, ctx: Context) -> dict[str, Any]:
-        """Raises Conflict where somebody has changed what the move left there."""
+        """Raises Conflict where somebody has changed what the move left there; a late delete counts instead."""
         source, target = ctx.move.source_cell, ctx.destination.cell
         confirms = kinds.of(ctx.run.kind).ends is kinds.Way.CONFIRM
         if confirms and not other_copy.stands(ctx, source, target):
             # A confirm that the journal, put back since, no longer knows has removed it: that is all a confirm is for.
             return {}
         with cell_rows(ctx, source) as rows:
+            other_copy.take_deletion_over(ctx, rows, target)
             if not (ctx.run.is_behind() and _was_shown(rows)):
                 _require_hidden(ctx, rows)
         return other_copy.carry(ctx, source, target)

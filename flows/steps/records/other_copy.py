@@ -236,6 +236,19 @@ def pass_deletion_on(ctx: Context, rows: Rows, other: str) -> None:
         there.change(task_state=(OneOf((there.instance.task_state,)), TaskState.DELETING))
 
 
+def take_deletion_over(ctx: Context, rows: Rows, other: str) -> None:
+    """Let the mapped copy, in the ``other`` cell, have a delete that a late request has left in the hidden one.
+
+    The hidden one then stands as the forward flow left it, and the server is deleted once the flow has ended: that is
+    asked for before the mark is gone here.
+    """
+    if rows.instance.task_state != TaskState.DELETING:
+        return
+    pass_deletion_on(ctx, rows, other)
+    ctx.run.note_deleted()
+    rows.change(task_state=(TaskState.DELETING, TaskState.RESIZE_MIGRATED))
+
+
 def _heed_late_delete(ctx: Context, cell: str, other: str) -> None:
     """Let a delete count that a request which read the mapping before the switch has left in the copy that goes.
 
