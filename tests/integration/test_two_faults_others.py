@@ -37,12 +37,15 @@ FOUND = (
     "resize:execute.mark_migrating:reset-stop",
     "revert:parked-revert.move_volumes:reset-stop",
     "cross_cell_resize:execute.start_guest:late-delete:cells",
+    "cross_cell_revert:during-execute.start_guest:delete-local:cells",
+    "cross_cell_confirm:during-execute.discard_source:delete-local:cells",
 )
 """Points that did not hold once.
 
 A guest that stays off kept a port that was gone; a host plugged one that went meanwhile; the disks of the guest that
 Nova had built on shared storage were set aside; a guest was started that its user had stopped behind a reset state; a
-delete that had read the mapping before the move switched it left a move that no command could end.
+delete that had read the mapping before the move switched it left a move that no command could end; a confirm or revert
+whose server was deleted past its point of no return took the copy that was to go for the only one.
 """
 
 

@@ -297,13 +297,19 @@ def _made_by(ctx: Context, cell: str) -> bool:
 
 
 def _require_other(ctx: Context, cell: str, other: str) -> None:
+    """Raise StepError (``last-copy``) unless the ``other`` copy is the server's, or its user has deleted that one."""
     server = ctx.move.server
     with ctx.run.api.read() as session:
         mapped = mappings.cell_of(session, server)
     with ctx.run.cells.database(other).read() as session:
         gone = servers.is_gone(session, server)
         hidden = not gone and bool(servers.find(session, server).hidden)
-    if mapped == cell or hidden or (gone and not ctx.move.delete_requested):
+        late = session.execute(_LATE, {"server": server}).first()
+    deleted = ctx.move.delete_requested or (gone and late is not None)
+    if mapped != cell and deleted and not ctx.move.delete_requested:
+        # Nova leaves the row of a server that was deleted, and no step has met it since.
+        ctx.run.note_deleted()
+    if mapped == cell or hidden or (gone and not deleted):
         raise StepError(
             f"the rows of server {ctx.move.server_name} in cell {cell} may be the only ones, so they are not removed: "
             f"it is mapped to cell {mapped or 'none'}, and cell {other} has "
