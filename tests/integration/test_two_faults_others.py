@@ -39,13 +39,16 @@ FOUND = (
     "cross_cell_resize:execute.start_guest:late-delete:cells",
     "cross_cell_revert:during-execute.start_guest:delete-local:cells",
     "cross_cell_confirm:during-execute.discard_source:delete-local:cells",
+    "cross_cell_resize:after-execute.delete_images:reset-stop:cells",
+    "cross_cell_revert:execute.stop_guest:reset-stop:cells",
 )
 """Points that did not hold once.
 
 A guest that stays off kept a port that was gone; a host plugged one that went meanwhile; the disks of the guest that
 Nova had built on shared storage were set aside; a guest was started that its user had stopped behind a reset state; a
 delete that had read the mapping before the move switched it left a move that no command could end; a confirm or revert
-whose server was deleted past its point of no return took the copy that was to go for the only one.
+whose server was deleted past its point of no return took the copy that was to go for the only one; one whose user had
+stopped it behind a reset state had another vm_state in each cell, and no step took the older one.
 """
 
 

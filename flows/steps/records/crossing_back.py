@@ -15,7 +15,7 @@ from droveway.flows.steps.rows import Rows, begin_action, cell_rows, claimed_row
 from droveway.persistence.compare_and_swap import OneOf
 from droveway.persistence.journal import debts, kinds
 from droveway.persistence.nova import actions, usage
-from droveway.persistence.nova.vm_states import MigrationStatus, PowerState, TaskState, VmState
+from droveway.persistence.nova.vm_states import MOVABLE, MigrationStatus, PowerState, TaskState, VmState
 
 _REVERTED_OR_DELETED: Final = OneOf((TaskState.RESIZE_REVERTING, TaskState.DELETING))
 _LEFT: Final = OneOf((None, TaskState.RESIZE_FINISH, TaskState.RESIZE_REVERTING, TaskState.DELETING))
@@ -148,7 +148,7 @@ class ShowSource(Step):
             begin_action(rows, record, revert.ACTION)
             crossing.show_source(ctx, rows)
             rows.change(
-                vm_state=(record.vm_state, VmState.RESIZED),
+                vm_state=(crossing.AT_REST, VmState.RESIZED),
                 task_state=(TaskState.RESIZE_MIGRATED, TaskState.RESIZE_REVERTING),
                 power_state=(PowerState.SHUTDOWN, PowerState.SHUTDOWN),
             )
@@ -167,7 +167,7 @@ class ShowSource(Step):
         with claimed_rows(ctx, move.source_cell) as rows:
             other_copy.pass_deletion_on(ctx, rows, ctx.destination.cell)
             rows.change(
-                vm_state=(VmState.RESIZED, record.vm_state),
+                vm_state=(OneOf((VmState.RESIZED, *MOVABLE)), record.vm_state),
                 task_state=(_REVERTED_OR_DELETED, TaskState.RESIZE_MIGRATED),
             )
             crossing.hide_source(ctx, rows)

@@ -176,15 +176,15 @@ class Bench:
             self.lab.cli("lab", "worker", "start", SOURCE)
         if planted.trouble or not planted.done:
             return planted.trouble or "the boundary was not reached"
-        if point.act == "deleting":
-            # The cast arrives at last.
+        if point.act == "deleting" or nova.cell in nova.late:
+            # The cast arrives at last, where its host has the server.
             nova.delete()
         if point.act == "delete-local":
             nova.reap()
         if stuck := ways_out.finish(self.lab, move, choice=point.choice):
             return stuck
         if nova.cell in nova.late:
-            # As the cast of the late request does, whose host has the server again.
+            # So does that of the late request, whose host has the server again.
             nova.delete()
         if point.act == "reset-error" and nova.row["vm_state"] == "error":
             # Whoever has said that it is an error says once more that it is none.
@@ -341,6 +341,8 @@ class Planted:
 
     def _left_of_evacuated(self) -> str:
         nova, root = self.nova, self.nova.stage.root
+        if (found := [*world.copies(root, nova.server)]) != [nova.cell]:
+            return f"a server that Nova evacuated in {nova.cell} has rows in {', '.join(found)}"
         if held := world.allocations(root, self.move):
             return f"the migration of a server that Nova evacuated still holds {held}"
         services = root / "services.sqlite"
