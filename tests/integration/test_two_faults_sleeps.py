@@ -15,10 +15,16 @@ from droveway.workers.context import Context
 SAMPLE = [
     ("shared", "resize", "revert", "once"),
     ("apart", "migrate", "execute", "again"),
+    ("cells", "cross_cell_revert", "execute", "once"),
 ]
 """Every effect of these: those that sleep in one operation are run together."""
 
-WRITERS = [("apart", "resize", "execute", "again"), ("shared", "confirm", "execute", "once")]
+WRITERS = [
+    ("apart", "resize", "execute", "again"),
+    ("shared", "confirm", "execute", "once"),
+    ("cells", "cross_cell_resize", "execute", "again"),
+    ("cells", "cross_cell_confirm", "execute", "once"),
+]
 """Of each kind of write of these the first."""
 SPEC = "execute.save_request_spec.api-begin.1"
 
@@ -55,7 +61,7 @@ def test_a_conductor_that_slept_right_before_a_write_makes_none(
     assert sorted(each.point for each in verdicts) == sorted(points)
     assert len(points) >= 15
     assert {point.split(".")[-2].split("-")[0] for point in points} >= {
-        *("journal", "cell1", "api", "zookeeper", "network", "volume")
+        *("journal", "cell1", "cell2", "api", "zookeeper", "network", "volume", "image", "placement")
     }
 
 
