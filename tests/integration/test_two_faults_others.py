@@ -37,8 +37,10 @@ FOUND = (
     "resize:execute.mark_migrating:reset-stop",
     "revert:parked-revert.move_volumes:reset-stop",
     "cross_cell_resize:execute.start_guest:late-delete:cells",
-    "cross_cell_revert:during-execute.start_guest:delete-local:cells",
-    "cross_cell_confirm:during-execute.discard_source:delete-local:cells",
+    "cross_cell_revert:during-execute.start_guest:delete-local:cells-stopped",
+    "cross_cell_confirm:during-execute.discard_source:delete-local:cells-stopped",
+    "cross_cell_migrate:execute.switch_mapping:evacuate:cells",
+    "cross_cell_resize:execute.start_guest:evacuate:cells",
     "cross_cell_resize:after-execute.delete_images:reset-stop:cells",
     "cross_cell_revert:execute.stop_guest:reset-stop:cells",
 )
@@ -48,7 +50,8 @@ A guest that stays off kept a port that was gone; a host plugged one that went m
 Nova had built on shared storage were set aside; a guest was started that its user had stopped behind a reset state; a
 delete that had read the mapping before the move switched it left a move that no command could end; a confirm or revert
 whose server was deleted past its point of no return took the copy that was to go for the only one; one whose user had
-stopped it behind a reset state had another vm_state in each cell, and no step took the older one.
+stopped it behind a reset state had another vm_state in each cell, and no step took the older one; the rows of a server
+that Nova had evacuated stayed in the other cell.
 """
 
 
@@ -152,5 +155,5 @@ def test_a_server_that_was_evacuated_and_touched_since_is_rejected(bench: Bench)
     planted = bench.carry(Point("resize", "execute", "copy_disks", "evacuate"))
     assert isinstance(planted, Planted)
     assert planted.judge(bench.watch) == ""
-    bench.lab.lab.hypervisor(others.REFUGE).stop(bench.server, grace=0.0, fence=lambda: None)
+    bench.lab.lab.hypervisor(bench.nova.refuge).stop(bench.server, grace=0.0, fence=lambda: None)
     assert "where it runs" in planted.judge(bench.watch)

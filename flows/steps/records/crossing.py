@@ -120,6 +120,10 @@ class CopyRecords(Step):
         """Remove the copy physically: a soft-deleted row would have Nova's archiver take the mapping too."""
         other_copy.remove(ctx, ctx.destination.cell, ctx.move.source_cell, undo=True)
 
+    def undo_evacuated(self, ctx: Context) -> None:
+        """Only the copy that the mapping names is Nova's."""
+        other_copy.leave_evacuated(ctx)
+
 
 class RecordDestination(forward.RecordDestination):
     """In the source's cell: ids of the other cell stay out of it."""

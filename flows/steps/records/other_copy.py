@@ -49,6 +49,7 @@ _MARKS: Final = (
     .order_by(InstanceSystemMetadata.deleted.desc())
 )
 _LATE: Final = sa.select(Instance.deleted, Instance.task_state).where(Instance.uuid == _SERVER)
+_HIDE: Final = sa.update(Instance).where(Instance.uuid == _SERVER).values(hidden=True)
 _TOKENS: Final = sa.delete(ConsoleAuthToken).where(ConsoleAuthToken.instance_uuid == _SERVER)
 
 
@@ -210,6 +211,30 @@ def remove(ctx: Context, cell: str, other: str, *, undo: bool = False) -> None:
             left = copy_removal.remove(session, move.server, at_most=ROWS)
             if not left:
                 usage.recompute(session, move.source_host, ctx.destination.host, reserved=reserved)
+
+
+def leave_evacuated(ctx: Context) -> None:
+    """Remove the copy in the cell that the mapping does not name, of a server that Nova has evacuated in the other.
+
+    It is hidden first, where the flow has not come to that.  What the mapped cell has is Nova's: nothing is carried.
+    """
+    move, home = ctx.move, ctx.cell
+    if ctx.attempt is None or ctx.destination.cell == move.source_cell:
+        return
+    cell = ctx.destination.cell if home == move.source_cell else move.source_cell
+    if ctx.run.cells.is_down(cell):
+        return
+    _require_other(ctx, cell, home)
+    with holding_claim(ctx, ctx.run.cells.database(cell).write()) as session:
+        found = find(session, move.server, move.id)
+        if found is None:
+            return
+        if not found.hidden and (found.move == move.id or found.known):
+            session.execute(_HIDE, {"server": move.server})
+            found = found._replace(hidden=True)
+        require_own(ctx, found, cell, goes=True)
+        servers.set_system_metadata(session, move.server, MOVE_KEY, f"{move.id}{GOING}")
+    remove(ctx, cell, home)
 
 
 def mark_again(ctx: Context, cell: str) -> None:
