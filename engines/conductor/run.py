@@ -28,7 +28,7 @@ from droveway.flows import evacuation, older_rows
 from droveway.flows.other_graph import across
 from droveway.flows.run import Ends, MoveOptions, OtherGraph
 from droveway.flows.steps import attached, overtaken
-from droveway.flows.steps.records import homes, leaving
+from droveway.flows.steps.records import homes, leaving, other_copy
 from droveway.persistence.database import Database
 from droveway.persistence.journal import attempts, cells_down, daemons, debts, freezes, kinds, moves, requests
 from droveway.persistence.journal.states import State
@@ -325,6 +325,7 @@ class MoveRun:
         with self.intent("placement", "release the migration"):
             left = leaving.close_rows(self.cells, ctx.cell, self.cloud.placement, move, self.asked_as, self.epoch)
             leaving.close_allocations(self.cloud.placement, move, left)
+        other_copy.leave_evacuated(ctx)
         attached.free_reserved(ctx)
         for host in sorted({move.source_host, move.dest_host or move.source_host} - {left.host, ""}):
             attached.unbind_idle(ctx, host)

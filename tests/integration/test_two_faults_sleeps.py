@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.two_faults import conductor_sleeps, sleeps
+from support.two_faults import conductor_sleeps, sleeps, storages
 
 from droveway.errors import Fenced
 from droveway.flows.steps.records import forward
@@ -15,10 +15,16 @@ from droveway.workers.context import Context
 SAMPLE = [
     ("shared", "resize", "revert", "once"),
     ("apart", "migrate", "execute", "again"),
+    ("cells", "cross_cell_revert", "execute", "once"),
 ]
 """Every effect of these: those that sleep in one operation are run together."""
 
-WRITERS = [("apart", "resize", "execute", "again"), ("shared", "confirm", "execute", "once")]
+WRITERS = [
+    ("apart", "resize", "execute", "again"),
+    ("shared", "confirm", "execute", "once"),
+    ("cells", "cross_cell_resize", "execute", "again"),
+    ("cells", "cross_cell_confirm", "execute", "once"),
+]
 """Of each kind of write of these the first."""
 SPEC = "execute.save_request_spec.api-begin.1"
 
@@ -45,7 +51,7 @@ def test_a_conductor_that_slept_right_before_a_write_makes_none(
     """But for what Neutron and Cinder take of anybody: the audit names it, with its mend."""
     points = []
     for words in WRITERS:
-        with conductor_sleeps.bench(tmp_path / "-".join(words), sleeps.small(words[0])) as made:
+        with conductor_sleeps.bench(tmp_path / "-".join(words), words[0]) as made:
             places = conductor_sleeps.one_of_each(made.writes(*words[1:3]))
         points += [":".join([conductor_sleeps.WHO, *words, place]) for place in places]
     verdicts = list(sleeps.run(tmp_path, points))
@@ -55,19 +61,19 @@ def test_a_conductor_that_slept_right_before_a_write_makes_none(
     assert sorted(each.point for each in verdicts) == sorted(points)
     assert len(points) >= 15
     assert {point.split(".")[-2].split("-")[0] for point in points} >= {
-        *("journal", "cell1", "api", "zookeeper", "network", "volume")
+        *("journal", "cell1", "cell2", "api", "zookeeper", "network", "volume", "image", "placement")
     }
 
 
 def test_a_conductor_that_writes_without_its_claim_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What it writes anew has been taken back by the revert that followed."""
     monkeypatch.setattr(forward, "api_rows", lambda ctx: ctx.run.api.write())
-    with conductor_sleeps.bench(tmp_path / "bench", sleeps.small("apart")) as made:
+    with conductor_sleeps.bench(tmp_path / "bench", "apart") as made:
         assert "request_specs" in made.awake("resize", "execute", "again", [SPEC])[SPEC]
 
 
 def test_a_write_that_nobody_makes_is_told(tmp_path: Path) -> None:
-    with conductor_sleeps.bench(tmp_path / "bench", sleeps.small("apart")) as made:
+    with conductor_sleeps.bench(tmp_path / "bench", "apart") as made:
         assert made.awake("resize", "execute", "once", ["execute.sing.api-begin.1"]) == {
             "execute.sing.api-begin.1": conductor_sleeps.NEVER
         }
@@ -78,8 +84,8 @@ def test_every_step_has_a_conductor_that_sleeps_there() -> None:
     assert len(points) == len(set(points))
     assert {tuple(each.split(":")[1:5]) for each in points} >= {
         (storage, kind, "execute", phase)
-        for storage in sleeps.STORAGES
-        for kind in ("resize", "migrate", "confirm", "revert")
+        for storage in storages.STORAGES
+        for kind, _ in storages.ways(storage)
         for phase in sleeps.PHASES
     }
 

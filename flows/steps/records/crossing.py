@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, ClassVar, Final
 
-from droveway.errors import DestinationFault
+from droveway.errors import DestinationFault, Evacuated
 from droveway.flows.before import before
 from droveway.flows.run import Context
 from droveway.flows.stands import NOTHING, Between, Flavor, Leaves, Power, Side, Stands
@@ -35,9 +35,13 @@ from droveway.flows.steps.rows import (
 from droveway.flows.steps.scheduling import check_group
 from droveway.persistence.compare_and_swap import OneOf
 from droveway.persistence.journal import debts
-from droveway.persistence.nova import actions, copies, late_writes, mappings, usage
+from droveway.persistence.nova import actions, copies, evacuations, late_writes, mappings, usage
 from droveway.persistence.nova.cells import FENCE_KEY, MOVE_KEY
-from droveway.persistence.nova.vm_states import MigrationStatus, PowerState, TaskState
+from droveway.persistence.nova.vm_states import MOVABLE, MigrationStatus, PowerState, TaskState
+
+AT_REST: Final = OneOf(tuple(MOVABLE))
+"""What the vm_state of a copy may be before the move: where a user stopped the server behind a reset state, the mapped
+copy alone says so."""
 
 SHOWN: Final = (False, None)
 """What `instances.hidden` says of a visible copy."""
@@ -117,6 +121,10 @@ class CopyRecords(Step):
     def undo(self, ctx: Context) -> None:
         """Remove the copy physically: a soft-deleted row would have Nova's archiver take the mapping too."""
         other_copy.remove(ctx, ctx.destination.cell, ctx.move.source_cell, undo=True)
+
+    def undo_evacuated(self, ctx: Context) -> None:
+        """Only the copy that the mapping names is Nova's."""
+        other_copy.leave_evacuated(ctx)
 
 
 class RecordDestination(forward.RecordDestination):
@@ -237,7 +245,9 @@ class SwitchMapping(Step):
     between = Between(maps=(Side.DESTINATION, Side.SOURCE))
 
     def perform(self, ctx: Context) -> dict[str, Any]:
-        """Write one row of the API database."""
+        """Write one row of the API database; of a server that Nova evacuates the mapping stays."""
+        if why := ctx.run.evacuated(ctx):
+            raise Evacuated(why)
         with api_rows(ctx) as session:
             mappings.switch(session, ctx.move.server, *_from_to(ctx, back=self.back), deleting=self.back)
         return {}
@@ -299,9 +309,11 @@ class HideSource(Step):
         return {}
 
     def undo(self, ctx: Context) -> None:
-        """Visible, on the source."""
+        """Visible, on the source; one that Nova has evacuated meanwhile stands as it is."""
         reserved = reserved_on(ctx)
         with claimed_rows(ctx, ctx.move.source_cell) as rows:
+            if evacuations.of_move(rows.session, rows.move, rows.instance.task_state)[1]:
+                return
             show_source(ctx, rows)
             changed_flavors(rows, old=None)
             usage.recompute(rows.session, ctx.move.source_host, reserved=reserved)
@@ -316,9 +328,10 @@ class FinishSourceRecords(Step):
     cell_debt = debts.CLOSE_EVENTS
 
     def perform(self, ctx: Context) -> dict[str, Any]:
-        """Close what is open there."""
+        """Close what is open there; a late delete counts."""
         carried = other_copy.carry(ctx, ctx.move.source_cell, ctx.destination.cell)
         with cell_rows(ctx, ctx.move.source_cell) as rows:
+            other_copy.take_deletion_over(ctx, rows, ctx.destination.cell)
             actions.close_event(rows.session, rows.action, forward.FINISH_EVENT)
         return carried
 
@@ -327,6 +340,10 @@ class FinishRecords(forward.FinishRecords):
     """In the target's cell, which owes it where it is gone: `move revert` then brings the server back."""
 
     debt_when_gone = debts.FINISH
+
+    def left(self, ctx: Context) -> Any:  # noqa: ARG002 - either is
+        """Tell that it may be as it was when the copy was made, though its user has stopped the server since."""
+        return AT_REST
 
     def perform(self, ctx: Context) -> dict[str, Any]:
         """Never in the rows of the other cell, which stand in for those of one that is gone."""

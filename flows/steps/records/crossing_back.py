@@ -15,7 +15,7 @@ from droveway.flows.steps.rows import Rows, begin_action, cell_rows, claimed_row
 from droveway.persistence.compare_and_swap import OneOf
 from droveway.persistence.journal import debts, kinds
 from droveway.persistence.nova import actions, usage
-from droveway.persistence.nova.vm_states import MigrationStatus, PowerState, TaskState, VmState
+from droveway.persistence.nova.vm_states import MOVABLE, MigrationStatus, PowerState, TaskState, VmState
 
 _REVERTED_OR_DELETED: Final = OneOf((TaskState.RESIZE_REVERTING, TaskState.DELETING))
 _LEFT: Final = OneOf((None, TaskState.RESIZE_FINISH, TaskState.RESIZE_REVERTING, TaskState.DELETING))
@@ -48,13 +48,14 @@ class CheckSourceRecords(Step):
     skipped_when_gone = True
 
     def perform(self, ctx: Context) -> dict[str, Any]:
-        """Raises Conflict where somebody has changed what the move left there."""
+        """Raises Conflict where somebody has changed what the move left there; a late delete counts instead."""
         source, target = ctx.move.source_cell, ctx.destination.cell
         confirms = kinds.of(ctx.run.kind).ends is kinds.Way.CONFIRM
         if confirms and not other_copy.stands(ctx, source, target):
             # A confirm that the journal, put back since, no longer knows has removed it: that is all a confirm is for.
             return {}
         with cell_rows(ctx, source) as rows:
+            other_copy.take_deletion_over(ctx, rows, target)
             if not (ctx.run.is_behind() and _was_shown(rows)):
                 _require_hidden(ctx, rows)
         return other_copy.carry(ctx, source, target)
@@ -148,7 +149,7 @@ class ShowSource(Step):
             begin_action(rows, record, revert.ACTION)
             crossing.show_source(ctx, rows)
             rows.change(
-                vm_state=(record.vm_state, VmState.RESIZED),
+                vm_state=(crossing.AT_REST, VmState.RESIZED),
                 task_state=(TaskState.RESIZE_MIGRATED, TaskState.RESIZE_REVERTING),
                 power_state=(PowerState.SHUTDOWN, PowerState.SHUTDOWN),
             )
@@ -167,7 +168,7 @@ class ShowSource(Step):
         with claimed_rows(ctx, move.source_cell) as rows:
             other_copy.pass_deletion_on(ctx, rows, ctx.destination.cell)
             rows.change(
-                vm_state=(VmState.RESIZED, record.vm_state),
+                vm_state=(OneOf((VmState.RESIZED, *MOVABLE)), record.vm_state),
                 task_state=(_REVERTED_OR_DELETED, TaskState.RESIZE_MIGRATED),
             )
             crossing.hide_source(ctx, rows)

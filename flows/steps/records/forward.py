@@ -42,7 +42,7 @@ from droveway.persistence.journal import kinds, moves
 from droveway.persistence.journal.tables import MoveAttempt
 from droveway.persistence.nova import actions, evacuations, objects, servers, usage
 from droveway.persistence.nova.cell_hosts import ComputeNode
-from droveway.persistence.nova.vm_states import MigrationStatus, PowerState, TaskState, VmState
+from droveway.persistence.nova.vm_states import MOVABLE, MigrationStatus, PowerState, TaskState, VmState
 from droveway.persistence.times import to_json, utcnow
 from droveway.wire.commands import GuestState, NoDetails
 
@@ -355,13 +355,18 @@ class MarkMigrating(Step):
         return {}
 
     def undo(self, ctx: Context) -> None:
-        """Status `pre-migrating`, power_state as it was before the move."""
-        fault = failure(ctx)
+        """Status `pre-migrating`, power_state as it was before the move.
+
+        So is the vm_state: a user who stopped the server behind a reset state may have done so in the other cell.
+        """
+        fault, record = failure(ctx), before(ctx.move)
         with cell_rows(ctx) as rows:
+            if rows.instance.vm_state in MOVABLE:
+                rows.change(vm_state=(rows.instance.vm_state, record.vm_state))
             rows.change_status(MigrationStatus.MIGRATING, MigrationStatus.PRE_MIGRATING)
             rows.change(
                 task_state=task(rows, _ACCEPTED, TaskState.RESIZE_MIGRATED),
-                power_state=(OneOf((rows.instance.power_state,)), before(ctx.move).power_state),
+                power_state=(OneOf((rows.instance.power_state,)), record.power_state),
             )
             if fault is not None and fault.step in _FINISHING:
                 # On the source all went well: what failed was the destination's part, and its event is not open yet.
@@ -456,6 +461,10 @@ class FinishRecords(Step):
         }
     )
 
+    def left(self, ctx: Context) -> Any:
+        """Tell what the server's vm_state is until then."""
+        return before(ctx.move).vm_state
+
     def perform(self, ctx: Context) -> dict[str, Any]:
         """Status `finished`, vm_state `resized`, task_state NULL, power_state as the guest runs."""
         reserved = reserved_on(ctx, ctx.destination.host)
@@ -463,7 +472,7 @@ class FinishRecords(Step):
             rows.change_status(MigrationStatus.POST_MIGRATING, MigrationStatus.FINISHED)
             if rows.instance.vm_state != VmState.RESIZED:
                 rows.change(
-                    vm_state=(before(ctx.move).vm_state, VmState.RESIZED),
+                    vm_state=(self.left(ctx), VmState.RESIZED),
                     task_state=task(rows, TaskState.RESIZE_FINISH, None),
                     power_state=(OneOf((rows.instance.power_state,)), power_state(before(ctx.move))),
                     launched_at=(OneOf((rows.instance.launched_at,)), utcnow()),

@@ -49,6 +49,7 @@ _MARKS: Final = (
     .order_by(InstanceSystemMetadata.deleted.desc())
 )
 _LATE: Final = sa.select(Instance.deleted, Instance.task_state).where(Instance.uuid == _SERVER)
+_HIDE: Final = sa.update(Instance).where(Instance.uuid == _SERVER).values(hidden=True)
 _TOKENS: Final = sa.delete(ConsoleAuthToken).where(ConsoleAuthToken.instance_uuid == _SERVER)
 
 
@@ -211,6 +212,30 @@ def remove(ctx: Context, cell: str, other: str, *, undo: bool = False) -> None:
                 usage.recompute(session, move.source_host, ctx.destination.host, reserved=reserved)
 
 
+def leave_evacuated(ctx: Context) -> None:
+    """Remove the copy in the cell that the mapping does not name, of a server that Nova has evacuated in the other.
+
+    It is hidden first, where the flow has not come to that.  What the mapped cell has is Nova's: nothing is carried.
+    """
+    move, home = ctx.move, ctx.cell
+    if ctx.attempt is None or ctx.destination.cell == move.source_cell:
+        return
+    cell = ctx.destination.cell if home == move.source_cell else move.source_cell
+    if ctx.run.cells.is_down(cell):
+        return
+    _require_other(ctx, cell, home)
+    with holding_claim(ctx, ctx.run.cells.database(cell).write()) as session:
+        found = find(session, move.server, move.id)
+        if found is None:
+            return
+        if not found.hidden and (found.move == move.id or found.known):
+            session.execute(_HIDE, {"server": move.server})
+            found = found._replace(hidden=True)
+        require_own(ctx, found, cell, goes=True)
+        servers.set_system_metadata(session, move.server, MOVE_KEY, f"{move.id}{GOING}")
+    remove(ctx, cell, home)
+
+
 def mark_again(ctx: Context, cell: str) -> None:
     """Let the hidden copy in the cell name this move again, whose flow took the mark with it when it ended.
 
@@ -232,6 +257,18 @@ def pass_deletion_on(ctx: Context, rows: Rows, other: str) -> None:
         return
     # A copy that is gone there was deleted already.
     _pass_on(ctx, other)
+
+
+def take_deletion_over(ctx: Context, rows: Rows, other: str) -> None:
+    """Let the mapped copy, in the ``other`` cell, have a delete that a late request has left in the hidden one.
+
+    The hidden one then stands as the forward flow left it, and the server is deleted once the flow has ended: that is
+    asked for before the mark is gone here.
+    """
+    if rows.instance.task_state != TaskState.DELETING:
+        return
+    pass_deletion_on(ctx, rows, other)
+    rows.change(task_state=(TaskState.DELETING, TaskState.RESIZE_MIGRATED))
 
 
 def _heed_late_delete(ctx: Context, cell: str, other: str) -> None:
@@ -286,13 +323,19 @@ def _made_by(ctx: Context, cell: str) -> bool:
 
 
 def _require_other(ctx: Context, cell: str, other: str) -> None:
+    """Raise StepError (``last-copy``) unless the ``other`` copy is the server's, or its user has deleted that one."""
     server = ctx.move.server
     with ctx.run.api.read() as session:
         mapped = mappings.cell_of(session, server)
     with ctx.run.cells.database(other).read() as session:
         gone = servers.is_gone(session, server)
         hidden = not gone and bool(servers.find(session, server).hidden)
-    if mapped == cell or hidden or (gone and not ctx.move.delete_requested):
+        late = session.execute(_LATE, {"server": server}).first()
+    deleted = ctx.move.delete_requested or (gone and late is not None)
+    if mapped != cell and deleted and not ctx.move.delete_requested:
+        # Nova leaves the row of a server that was deleted, and no step has met it since.
+        ctx.run.note_deleted()
+    if mapped == cell or hidden or (gone and not deleted):
         raise StepError(
             f"the rows of server {ctx.move.server_name} in cell {cell} may be the only ones, so they are not removed: "
             f"it is mapped to cell {mapped or 'none'}, and cell {other} has "

@@ -52,6 +52,8 @@ class Relay:
     steps: tuple[str, ...]
     then: str = ""
     """The flow that ends as well before any of them wakes up."""
+    keep_image: bool = False
+    """Whether the move keeps an image of each disk until its end."""
 
     def __str__(self) -> str:
         return "-".join(part for part in (self.kind, self.direction, self.phase, self.then) if part)
@@ -133,7 +135,7 @@ class Scene:
         start.keeper(self._lab, self._session())
         if kinds.of(self._relay.kind).ends_wait:
             self._resize()
-        return file_flow(self._lab, self._relay.kind)
+        return self._file()
 
     def play(self) -> None:
         """Nothing takes effect for any conductor but the last."""
@@ -166,11 +168,15 @@ class Scene:
             until(functools.partial(session.get, worker_path(host)), f"the worker of {host}")
 
     def _resize(self) -> None:
-        move = file_flow(self._lab, "resize")
+        move = self._file("resize")
         conductor = runner.start_conductor(self._lab, self._session())
         self._rest(move, conductor)
         assert read_move(self._lab, move).state == State.VERIFYING
         conductor.stop()
+
+    def _file(self, kind: str = "") -> str:
+        """Ask for the flow of the relay, or for the one that comes before it."""
+        return file_flow(self._lab, kind or self._relay.kind, keep_image=self._relay.keep_image)
 
     def _paused_at(self, step: str) -> tuple[Conductor, _Pause]:
         """A conductor that runs up to the step; ZooKeeper gave its session up, and it came back with a new one."""

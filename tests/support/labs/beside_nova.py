@@ -14,12 +14,13 @@ import sqlalchemy as sa
 from support.labs.operations import Stage
 
 from droveway.errors import DestinationFault, StepError
-from droveway.persistence.nova import cell, deletion, devices, objects, usage
+from droveway.persistence.nova import cell, deletion, devices, mappings, objects, usage
 from droveway.persistence.nova.api import RequestSpec
 from droveway.persistence.nova.cell import BlockDeviceMapping, Instance, InstanceExtra, Migration
 from droveway.workers.hypervisors.base import Port, Volume
 
 CELL = "cell1"
+"""Where a server without a mapping is looked for."""
 
 
 class Once:
@@ -53,13 +54,19 @@ class Nova:
         """The server's row and its instance_extra as they were at first, and its request spec."""
 
     @property
+    def cell(self) -> str:
+        """The cell that the server is mapped to: there Nova acts."""
+        with self.lab.api.read() as session:
+            return mappings.cell_of(session, self.server) or CELL
+
+    @property
     def host(self) -> str:
         """The host that the server's row names."""
         return str(self.stage.server(self.name).host)
 
     def update(self, model: Any, where: Any, **values: Any) -> None:
         """Write columns of the rows of the cell."""
-        with self.lab.cell_databases[CELL].write() as session:
+        with self.lab.cell_databases[self.cell].write() as session:
             session.execute(sa.update(model).where(where).values(**values))
 
     def set(self, **values: Any) -> None:
@@ -68,12 +75,12 @@ class Nova:
 
     def column(self, name: str) -> Any:
         """A column of the server's row."""
-        with self.lab.cell_databases[CELL].read() as session:
+        with self.lab.cell_databases[self.cell].read() as session:
             return session.scalar(sa.select(getattr(Instance, name)).where(Instance.uuid == self.server))
 
     def migration(self, move: str) -> str | None:
         """The status of the move's migration."""
-        with self.lab.cell_databases[CELL].read() as session:
+        with self.lab.cell_databases[self.cell].read() as session:
             return session.scalar(sa.select(Migration.status).where(Migration.uuid == move))
 
     def volumes(self) -> dict[str, tuple[str, str | None]]:
@@ -84,7 +91,7 @@ class Nova:
             BlockDeviceMapping.deleted == 0,
         )
         hosts = {each.id: each.host for each in self.lab.cloud.volumes.for_server(self.server)}
-        with self.lab.cell_databases[CELL].read() as session:
+        with self.lab.cell_databases[self.cell].read() as session:
             return {row.volume_id: (row.attachment_id, hosts.get(row.attachment_id)) for row in session.execute(query)}
 
     def attach_volume(self, device: str = "/dev/vdx") -> str:
@@ -95,7 +102,7 @@ class Nova:
         volumes.connect(attachment, host.connector(), device)
         volumes.complete(attachment)
         connection = volumes.connection_info(attachment)
-        with self.lab.cell_databases[CELL].write() as session:
+        with self.lab.cell_databases[self.cell].write() as session:
             session.add(
                 BlockDeviceMapping(
                     instance_uuid=self.server,
@@ -129,7 +136,7 @@ class Nova:
 
     def swap_volume(self, volume: str) -> str:
         """Nova's swap: the same device, another volume; the new one."""
-        with self.lab.cell_databases[CELL].read() as session:
+        with self.lab.cell_databases[self.cell].read() as session:
             device = session.scalar(
                 sa.select(BlockDeviceMapping.device_name).where(
                     BlockDeviceMapping.volume_id == volume, BlockDeviceMapping.deleted == 0
@@ -224,7 +231,7 @@ class Nova:
         found = self.stage.move(self.name)
         self.update(Migration, Migration.uuid == move, status=status)
         self.set(task_state=None, **columns)
-        with self.lab.cell_databases[CELL].write() as session:
+        with self.lab.cell_databases[self.cell].write() as session:
             extra = session.scalars(sa.select(InstanceExtra).where(InstanceExtra.instance_uuid == self.server)).one()
             flavors = json.loads(str(extra.flavor))
             flavors |= {"old": None, "new": None}
@@ -241,7 +248,7 @@ class Nova:
     def _columns(self) -> dict[str, Any]:
         names = ("host", "node", "compute_id", "availability_zone", "instance_type_id", "memory_mb", "vcpus")
         kept = [getattr(Instance, name) for name in (*names, "root_gb", "ephemeral_gb", "vm_state", "power_state")]
-        with self.lab.cell_databases[CELL].read() as session:
+        with self.lab.cell_databases[self.cell].read() as session:
             row = session.execute(sa.select(*kept).where(Instance.uuid == self.server)).one()
             flavor = session.scalar(sa.select(InstanceExtra.flavor).where(InstanceExtra.instance_uuid == self.server))
         with self.lab.api.read() as session:
@@ -253,7 +260,7 @@ class Nova:
         host = self.lab.hypervisor(self.host)
         host.stop(self.server, grace=0.0, fence=lambda: None)
         host.undefine(self.server)
-        with self.lab.cell_databases[CELL].write() as session:
+        with self.lab.cell_databases[self.cell].write() as session:
             deletion.remove_from_cell(session, self.server)
             session.execute(
                 sa.delete(cell.InstanceSystemMetadata).where(cell.InstanceSystemMetadata.instance_uuid == self.server)

@@ -46,11 +46,12 @@ servers:
     return cloud.parse_cloud(text, "small")
 
 
-def file_flow(lab: Lab, kind: str) -> str:
+def file_flow(lab: Lab, kind: str, *, keep_image: bool = False) -> str:
     """Ask for the server's resize or cold migrate, or that its waiting move be confirmed or reverted; the move."""
     record = kinds.of(kind)
     if not record.ends_wait:
-        return submit(lab, MoveSpec(server=SERVER, flavor="large" if record.changes_flavor else None)).id
+        flavor = "large" if record.changes_flavor else None
+        return submit(lab, MoveSpec(server=SERVER, flavor=flavor, keep_image=keep_image)).id
     with lab.journal.write() as session:
         move = moves.open_moves(session)[0]
         requests.end_wait(session, move, registry.reference(kind))

@@ -21,11 +21,12 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from pathlib import Path
 from typing import Any, Final
 
+import sqlalchemy as sa
 from sqlalchemy.engine.default import DefaultDialect
 from support.daemons import stale_relay
 from support.daemons.stale_relay import Relay
 from support.labs.small_lab import differences, file_flow, in_child, is_released, read_move, until
-from support.two_faults import world
+from support.two_faults import storages, world
 from support.two_faults.world import Verdict, Watch
 
 from droveway.clients import rest
@@ -48,9 +49,13 @@ NEVER: Final = "it never came there"
 _PATIENCE: Final = 240.0
 _CHILD_SECONDS: Final = 300
 """However busy the machine is: a dozen conductors follow each other."""
-_LATE: Final = {"network-": ("ports", "port_bindings"), "volume-POST": ("attachments",)}
-"""The calls that may land late, and what of: Neutron compares nothing with what a call expects, and Cinder makes an
-attachment for each who asks.  The audit names either, with its mend."""
+_LATE: Final = {
+    "network-": ("ports", "port_bindings"),
+    "volume-POST": ("attachments",),
+    "image-POST": ("images",),
+}
+"""The calls that may land late, and what of: Neutron compares nothing with what a call expects, and Cinder and Glance
+make an attachment or an image for each who asks.  The audit names each, with its mend."""
 _MAY_CHANGE: Final = tuple(table for tables in _LATE.values() for table in tables)
 
 _NAME: Final = "name of the database"
@@ -159,22 +164,32 @@ def _telling(call: Any, write: str) -> Any:
 
 
 def _hook_databases() -> None:
-    writing = database.Database.writing
+    writing, connect = database.Database.writing, database.Database._connect
     commit: Callable[[DefaultDialect, Any], object] = database.SqliteDialect.do_commit
+
+    def connecting(self: database.Database) -> sa.Engine:
+        engine = connect(self)
+        # Who sleeps keeps its connection, as a process of its own would one of its own pool.
+        engine.pool._max_overflow = -1  # type: ignore[attr-defined]
+        return engine
 
     @contextlib.contextmanager
     def beginning(self: database.Database) -> Iterator[Any]:
         name = Path(str(self.engine.url.database)).stem
         comes_to(f"{name}-begin")
-        with writing(self) as connection:
-            transaction = connection.connection
-            transaction.info.pop(_GONE, None)
-            transaction.info[_NAME] = name
-            _open().append(transaction)
-            try:
-                yield connection
-            finally:
-                _open().remove(transaction)
+        info: dict[str, Any] = {}
+        try:
+            with writing(self) as connection:
+                transaction, info = connection.connection, connection.connection.info
+                info[_NAME] = name
+                _open().append(transaction)
+                try:
+                    yield connection
+                finally:
+                    _open().remove(transaction)
+        finally:
+            # Whoever has the connection next begins anew.
+            info.pop(_GONE, None)
 
     def committing(self: DefaultDialect, dbapi_connection: Any) -> None:
         info = dbapi_connection.info
@@ -184,12 +199,26 @@ def _hook_databases() -> None:
             raise sqlite3.OperationalError("the server has given the transaction up")
         commit(self, dbapi_connection)
 
+    def executing(self: DefaultDialect, cursor: Any, *statement: Any, **options: Any) -> None:
+        # Within another transaction than the one that it was about to begin or to commit it goes on with statements.
+        context = options.get("context") or statement[-1]
+        if context is not None and context.root_connection.connection.info.get(_GONE):
+            raise sqlite3.OperationalError("the server has given the transaction up")
+        execute(self, cursor, *statement, **options)
+
+    execute: Callable[..., object] = database.SqliteDialect.do_execute
+    database.SqliteDialect.do_execute = executing  # type: ignore[method-assign]
+    database.Database._connect = connecting  # type: ignore[method-assign]
     database.Database.writing = beginning  # type: ignore[method-assign]
     database.SqliteDialect.do_commit = committing  # type: ignore[method-assign]
 
 
 class Bench(stale_relay.Bench):
     """A lab that is put back before each run."""
+
+    def __init__(self, folder: Path, storage: str) -> None:
+        super().__init__(folder, storages.cloud_of(storage))
+        self._storage = storage
 
     def awake(self, kind: str, direction: str, then: str, places: Sequence[str]) -> dict[str, str]:
         """What the conductors did that slept at these places, each in another step, by place; "" for nothing."""
@@ -206,7 +235,7 @@ class Bench(stale_relay.Bench):
 
         def play() -> None:
             hook()
-            scene = _Scene(self.root, Relay(kind, direction, "before", (), then))
+            scene = _Scene(self.root, Relay(kind, direction, "before", (), then, storages.keeps_images(self._storage)))
             answer.write_text(json.dumps(scene.told(list(places))))
 
         in_child(play, _CHILD_SECONDS)
@@ -230,8 +259,8 @@ class _Scene(stale_relay.Scene):
         if self._relay.then == "again":
             if read_move(self._lab, move).state == State.VERIFYING:
                 # What a resize wrote is taken back, so that a late write of it shows; a confirm fails here each time.
-                ends = "revert" if self._relay.kind in ("resize", "confirm") else "confirm"
-                self._rest(file_flow(self._lab, ends), finishing)
+                ends = "revert" if self._relay.kind.endswith(("resize", "confirm")) else "confirm"
+                self._rest(file_flow(self._lab, storages.alike(self._relay.kind, ends)), finishing)
             move = file_flow(self._lab, "migrate")
             self._rest(move, finishing)
         told = dict.fromkeys(places, NEVER)
@@ -313,10 +342,10 @@ class _Scene(stale_relay.Scene):
 
 
 @contextlib.contextmanager
-def bench(folder: Path, cloud: Any) -> Iterator[Bench]:
+def bench(folder: Path, storage: str) -> Iterator[Bench]:
     """A bench in this folder, which is made and removed."""
     folder.mkdir(parents=True, exist_ok=True)
-    made = Bench(folder, cloud)
+    made = Bench(folder, storage)
     try:
         yield made
     finally:

@@ -12,12 +12,12 @@ import json
 import shutil
 import sqlite3
 import uuid
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any, Final
 
 from keystoneauth1 import adapter
-from support.labs.beside_nova import CELL, Nova
+from support.labs.beside_nova import Nova
 from support.two_faults import world
 
 from droveway.clients.embedded.placement import embedded_placement
@@ -26,7 +26,8 @@ from droveway.workers.hypervisors.base import Port, Volume
 NOW: Final = "2026-11-25 01:00:00"
 
 REFUGE: Final = "host3"
-"""Where Nova evacuates to."""
+REFUGES: Final = {"cell1": REFUGE, "cell2": "host4"}
+"""Where Nova evacuates to: a host of the cell that the server is mapped to."""
 
 _DEPENDENTS: Final = (
     "instance_info_caches",
@@ -46,6 +47,9 @@ POWER_ON, POWER_OFF = 1, 4
 class Acts(Nova):
     """One server, and what is done to it."""
 
+    late: Collection[str] = ()
+    """The cells in whose copy a late DELETE was left."""
+
     @functools.cached_property
     def _placement(self) -> adapter.Adapter:
         """Placement as Nova speaks to it: of consumers' types it knows nothing."""
@@ -53,17 +57,27 @@ class Acts(Nova):
         return adapter.Adapter(session, service_type="placement", default_microversion="1.36")
 
     @property
+    def refuge(self) -> str:
+        """Where Nova evacuates the server to, or has."""
+        return REFUGES[self.cell]
+
+    @property
     def row(self) -> world.Row:
         """The server's row as it is stored."""
         return world.the_row(self.stage.root, self.server)
 
     def delete(self) -> None:
-        """DELETE, carried out by the nova-compute of the row's host; a server that waits is confirmed first."""
+        """DELETE, carried out by the nova-compute of the row's host; a server that waits is confirmed first.
+
+        One that waits in another cell is not: its super conductor, which Nova asks for that, is Droveway's.  The
+        request came before the server waited, and lands now.
+        """
         row = self.row
         if row["deleted"]:
             return
         waiting = [each for each in self.migrations() if each["status"] in ("finished", "confirming")]
-        if row["vm_state"] == "resized" and waiting and row["task_state"] != "deleting":
+        between = any(each["cross_cell_move"] for each in waiting)
+        if row["vm_state"] == "resized" and waiting and not between and row["task_state"] != "deleting":
             self._confirm_while_deleting(waiting[0])
         self._destroy_on_host(row["host"])
         self._forget()
@@ -144,9 +158,17 @@ class Acts(Nova):
                 network.activate(port.id, host, device_owner=port.device_owner)
 
     def restart_compute(self, host: str) -> str:
-        """`_init_instance` on the host, which resumes guests on boot; "" or what it would break."""
-        row = self.row
-        if row["host"] != host or row["deleted"] or row["vm_state"] == "error":
+        """`_init_instance` on the host, which resumes guests on boot; "" or what it would break.
+
+        It knows the rows of its own cell, hidden ones too.
+        """
+        (cell,) = [
+            database.stem
+            for database in sorted(self.stage.root.glob("cells/*.sqlite"))
+            if any(node["host"] == host for node in world.rows(database, "compute_nodes"))
+        ]
+        row = world.copies(self.stage.root, self.server).get(cell)
+        if row is None or row["host"] != host or row["vm_state"] == "error":
             return ""
         if row["task_state"] == "resize_prep":
             self.write("UPDATE instances SET task_state = NULL WHERE uuid = ?", self.server)
@@ -157,13 +179,13 @@ class Acts(Nova):
         return ""
 
     def evacuate(self) -> None:
-        """`evacuate` to `REFUGE`: the row's host was off, so its guest is; the server is built there from its image."""
-        row, root = self.row, self.stage.root
+        """`evacuate`: the row's host was off, so its guest is; the server is built in its refuge from its image."""
+        row, root, refuge = self.row, self.stage.root, self.refuge
         left = row["host"]
         if world.is_running(root, left, self.server):
             self.lab.hypervisor(left).stop(self.server, grace=0.0, fence=_unfenced)
         runs = row["vm_state"] != "stopped"
-        (node,) = [each for each in world.cell_rows(root, "compute_nodes") if each["host"] == REFUGE]
+        (node,) = [each for each in world.cell_rows(root, "compute_nodes") if each["host"] == refuge]
         self.write(
             "INSERT INTO migrations (uuid, instance_uuid, migration_type, status, source_compute, source_node, "
             "dest_compute, dest_node, hidden, cross_cell_move, created_at, deleted) "
@@ -172,7 +194,7 @@ class Acts(Nova):
             self.server,
             left,
             row["node"],
-            REFUGE,
+            refuge,
             node["hypervisor_hostname"],
             NOW,
         )
@@ -182,7 +204,7 @@ class Acts(Nova):
         self.write(
             "UPDATE instances SET host = ?, node = ?, compute_id = ?, task_state = NULL, vm_state = ?, power_state = ? "
             "WHERE uuid = ?",
-            REFUGE,
+            refuge,
             node["hypervisor_hostname"],
             node["id"],
             "active" if runs else "stopped",
@@ -191,7 +213,36 @@ class Acts(Nova):
         )
         self.write("UPDATE instance_extra SET migration_context = NULL WHERE instance_uuid = ?", self.server)
         if runs:
-            self.lab.hypervisor(REFUGE).start(self.server, _unfenced)
+            self.lab.hypervisor(refuge).start(self.server, _unfenced)
+
+    def begin_confirm(self, move: str) -> None:
+        """`confirm` of a server in another cell, which nova-api has handed to the super conductor."""
+        self.write("UPDATE migrations SET status = 'confirming' WHERE uuid = ?", move)
+
+    def begin_revert(self, move: str) -> None:
+        """`revert` of one, which nova-api has handed to the super conductor."""
+        self.write(
+            "UPDATE instances SET task_state = 'resize_reverting', availability_zone = ? WHERE uuid = ?",
+            self.was["instance"]["availability_zone"],
+            self.server,
+        )
+        self.write("UPDATE migrations SET status = 'reverting' WHERE uuid = ?", move)
+        with writing(self.stage.root / "api.sqlite") as database:
+            database.execute(
+                "UPDATE request_specs SET spec = ? WHERE instance_uuid = ?", (self.was["spec"], self.server)
+            )
+
+    def begin_delete_late(self) -> None:
+        """DELETE by a nova-api that had read the mapping before the move switched it; its cast is in the queue."""
+        self.late = {cell for cell in world.copies(self.stage.root, self.server) if cell != self.cell}
+        self.write_late("UPDATE instances SET task_state = 'deleting', progress = 0 WHERE uuid = ?")
+
+    def write_late(self, statement: str) -> None:
+        """What a nova-api writes that had read the mapping before the move switched it, to the copy that is left."""
+        for cell in world.copies(self.stage.root, self.server):
+            if cell != self.cell:
+                with writing(self.stage.root / "cells" / f"{cell}.sqlite") as database:
+                    database.execute(statement, (self.server,))
 
     def begin_evacuate(self) -> None:
         """`evacuate`, of which nova-api has done its part: the task, and the migration for the conductor."""
@@ -225,13 +276,16 @@ class Acts(Nova):
 
     def migrations(self) -> list[world.Row]:
         """The live rows of the server's migrations."""
-        found = world.cell_rows(self.stage.root, "migrations")
-        return [row for row in found if row["instance_uuid"] == self.server and not row["deleted"]]
+        found = world.own_rows(self.stage.root, "migrations", self.server)
+        return [row for row in found if not row["deleted"]]
 
     def write(self, statement: str, *values: Any) -> None:
-        """Write to the cell."""
-        with writing(self.stage.root / "cells" / f"{CELL}.sqlite") as database:
+        """Write to the server's cell."""
+        with writing(self._database()) as database:
             database.execute(statement, values)
+
+    def _database(self) -> Path:
+        return self.stage.root / "cells" / f"{self.cell}.sqlite"
 
     def _confirm_while_deleting(self, migration: world.Row) -> None:
         """`_confirm_resize_on_deleting`: the source drops what it set aside and the migration's allocation goes."""
@@ -268,8 +322,8 @@ class Acts(Nova):
             self.lab.cloud.network.delete_port(port)
         for attachment, _host in self.volumes().values():
             self.lab.cloud.volumes.delete_attachment(attachment)
-        known = set(world.tables(self.stage.root / "cells" / f"{CELL}.sqlite"))
-        with writing(self.stage.root / "cells" / f"{CELL}.sqlite") as database:
+        known = set(world.tables(self._database()))
+        with writing(self._database()) as database:
             database.execute(
                 "UPDATE instances SET deleted = id, deleted_at = ?, terminated_at = ?, vm_state = 'deleted', "
                 "task_state = NULL, power_state = 0 WHERE uuid = ?",
@@ -314,8 +368,8 @@ class Acts(Nova):
         found = network.ports(self.server)
         for port in found:
             active = [host for host, status in dict(port.bindings).items() if status == "ACTIVE"]
-            network.ensure_binding(port.id, REFUGE, {})
-            network.activate(port.id, REFUGE, device_owner="compute:nova")
+            network.ensure_binding(port.id, self.refuge, {})
+            network.activate(port.id, self.refuge, device_owner="compute:nova")
             for host in {*active, left} & set(dict(port.bindings)):
                 network.delete_binding(port.id, host)
         return [Port(port=port.id, mac=port.mac) for port in found]
@@ -331,7 +385,7 @@ class Acts(Nova):
                 # Cinder exports a volume to one host at a time; what the dead host still had of it is forced away.
                 if each.host is not None and each.id != new:
                     volumes.delete_attachment(each.id)
-            volumes.connect(new, self.lab.hypervisor(REFUGE).connector(), "/dev/vdb")
+            volumes.connect(new, self.lab.hypervisor(self.refuge).connector(), "/dev/vdb")
             volumes.complete(new)
             self.write(
                 "UPDATE block_device_mapping SET attachment_id = ? WHERE volume_id = ? AND instance_uuid = ? "
@@ -345,8 +399,8 @@ class Acts(Nova):
 
     def _build_at_refuge(self, row: world.Row, ports: list[Port], volumes: list[Volume]) -> None:
         """`rebuild` there: on the disks that it finds where all hosts share them, else from the image."""
-        host = self.lab.hypervisor(REFUGE)
-        place = self._place(REFUGE, "")
+        host = self.lab.hypervisor(self.refuge)
+        place = self._place(self.refuge, "")
         place.mkdir(exist_ok=True)
         disk = place / "disk"
         if not disk.exists():

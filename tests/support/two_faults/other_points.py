@@ -12,6 +12,8 @@ import zlib
 from collections.abc import Iterator
 from typing import Any, Final
 
+from support.two_faults.recording import BETWEEN, BETWEEN_CELLS, CELLS, UNDONE
+
 from droveway.flows import registry
 from droveway.flows.step import Step
 from droveway.flows.steps.hosts.command import HostStep
@@ -22,11 +24,16 @@ DESTINATION: Final = "host2"
 FORWARD: Final = ("resize", "migrate")
 ENDS: Final = ("confirm", "revert")
 OPERATIONS: Final = (*FORWARD, *ENDS)
+CROSSING: Final = tuple(each for each in BETWEEN_CELLS if not each.endswith(UNDONE))
+"""The same into another cell."""
 END: Final = "end_of_flow"
 """The boundary behind the last step."""
 
 APART: Final = "apart"
-WORLDS: Final = (APART, "apart-stopped", "shared", "shared-stopped")
+WITHIN: Final = (APART, "apart-stopped", "shared", "shared-stopped")
+BETWEEN_WORLDS: Final = (CELLS, f"{CELLS}-stopped")
+"""Each end of the move in a cell of its own; the disks go from host to host."""
+WORLDS: Final = (*WITHIN, *BETWEEN_WORLDS)
 """Where the hosts keep disks, and whether the server is stopped when all begins."""
 
 
@@ -38,8 +45,11 @@ class State:
     task_state: str | None = None
     migration: str | None = None
     host: str = SOURCE
+    """Of the row in the cell that the server is mapped to, as all of this."""
     bound: str = SOURCE
     """The host on which its port is bound ACTIVE."""
+    left: bool = False
+    """Whether the flow has switched the mapping, and the other cell still has a copy of which a request may know."""
 
 
 _MIGRATED: Final = {"task_state": "resize_migrated"}
@@ -62,7 +72,24 @@ EFFECTS: Final[dict[str, dict[str, dict[str, Any]]]] = {
         "switch_records": {"host": SOURCE},
         "settle_records": {"vm_state": "active", "task_state": None, "migration": "reverted"},
     },
+    f"{BETWEEN}forward": {
+        "accept": _MIGRATED,
+        "record_migration": {"migration": "pre-migrating"},
+        "mark_migrating": {"migration": "migrating"},
+        "move_ports": {"bound": DESTINATION},
+        "hand_over_source": {"migration": "post-migrating"},
+        "switch_mapping": {"task_state": "resize_finish", "host": DESTINATION, "left": True},
+        "finish_records": {"vm_state": "resized", "task_state": None, "migration": "finished", "left": False},
+    },
+    f"{BETWEEN}revert": {
+        "mark_reverting": {"task_state": "resize_reverting", "migration": "reverting"},
+        "move_ports": {"bound": SOURCE},
+        "switch_mapping": {"host": SOURCE, "left": True},
+        "remove_target_records": {"left": False},
+        "settle_records": {"vm_state": "active", "task_state": None, "migration": "reverted"},
+    },
 }
+EFFECTS[f"{BETWEEN}confirm"] = EFFECTS["confirm"]
 """What each step changes of that, by the kind of its flow; the others change none of it."""
 
 VERIFYING: Final = State("resized", None, "finished", DESTINATION, DESTINATION)
@@ -125,7 +152,11 @@ ACTS: Final = (
     "metadata",
     "delete-flavor",
     "restart-compute",
+    "late-delete",
+    "late-rename",
 )
+LATE: Final = ("late-delete", "late-rename")
+"""Requests of which a nova-api had read the mapping before the move switched it."""
 
 
 DURING, AFTER, PAUSED, PARKED, WAITING, ENDED, REST = "during", "after", "paused", "parked", "waiting", "ended", "rest"
@@ -174,16 +205,25 @@ class Point:
     @property
     def is_new(self) -> bool:
         """Whether the move is yet to be asked for; else it waits for verification."""
-        return self.operation in FORWARD and self.at not in ENDS
+        return plain(self.operation) in FORWARD and self.at not in ENDS
+
+    @property
+    def crosses(self) -> bool:
+        """Whether the move leads into another cell."""
+        return self.operation in CROSSING
 
     @property
     def waiting(self) -> str:
         """Which kind of move waits."""
-        return self.operation if self.operation in FORWARD else FORWARD[_turn(str(self), 2)]
+        if plain(self.operation) in FORWARD:
+            return self.operation
+        return f"{BETWEEN if self.crosses else ''}{FORWARD[_turn(str(self), 2)]}"
 
     @property
     def choice(self) -> str:
-        """How a move that waits in the end is ended."""
+        """How a move that waits in the end is ended; what Nova has begun is what is ended."""
+        if self.crosses and self.act in ENDS:
+            return self.act
         return self.at if self.at in ENDS else ENDS[_turn(str(self), 2)]
 
     @classmethod
@@ -225,11 +265,17 @@ def _at(boundary: tuple[str, str, str, State], act: str) -> Iterator[Point]:
         # Most of what follows is what follows the next boundary.
         return
     first = way in ("execute", "revert", REST)
-    others = WORLDS[1:] if first else WORLDS
-    for world in dict.fromkeys([*([APART] if first else []), others[_turn(str(point), len(others))]]):
+    worlds = BETWEEN_WORLDS if point.crosses else WITHIN
+    others = worlds[1:] if first else worlds
+    for world in dict.fromkeys([*([worlds[0]] if first else []), others[_turn(str(point), len(others))]]):
         there = in_world(state, world)
-        if not refused(act, there) and not _is_nothing(act, there):
+        if not refused(act, there) and not _is_nothing(act, there) and (there.left or act not in LATE):
             yield dataclasses.replace(point, world=world)
+
+
+def plain(operation: str) -> str:
+    """The operation without the word that it leads into another cell."""
+    return operation.removeprefix(BETWEEN)
 
 
 def _turn(text: str, count: int) -> int:
@@ -247,23 +293,24 @@ def _is_nothing(act: str, state: State) -> bool:
 
 def boundaries() -> Iterator[tuple[str, str, str, State]]:
     """Operation, way and step, and the state there; the way is a direction, a way of being in the step, or a rest."""
-    for operation in OPERATIONS:
+    for operation in (*OPERATIONS, *CROSSING):
         yield from _onward(operation)
         yield from _backward(operation)
-    yield "resize", REST, "submitted", State()
-    yield "resize", REST, "confirm", VERIFYING
-    yield "migrate", REST, "revert", VERIFYING
-    for kind, end in itertools.product(FORWARD, ENDS):
-        yield kind, WAITING, end, VERIFYING
-    for kind in FORWARD:
-        yield kind, ENDED, "cancelled", State(migration="error")
-    yield "confirm", ENDED, "done", State(migration="confirmed", host=DESTINATION, bound=DESTINATION)
-    yield "revert", ENDED, "reverted", State(migration="reverted")
+    for between in ("", BETWEEN):
+        yield f"{between}resize", REST, "submitted", State()
+        yield f"{between}resize", REST, "confirm", VERIFYING
+        yield f"{between}migrate", REST, "revert", VERIFYING
+        for kind, end in itertools.product(FORWARD, ENDS):
+            yield f"{between}{kind}", WAITING, end, VERIFYING
+        for kind in FORWARD:
+            yield f"{between}{kind}", ENDED, "cancelled", State(migration="error")
+        yield f"{between}confirm", ENDED, "done", State(migration="confirmed", host=DESTINATION, bound=DESTINATION)
+        yield f"{between}revert", ENDED, "reverted", State(migration="reverted")
 
 
 def _onward(operation: str) -> Iterator[tuple[str, str, str, State]]:
-    effects = EFFECTS.get(operation, EFFECTS["forward"])
-    state = State() if operation in FORWARD else VERIFYING
+    effects = _effects(operation)
+    state = State() if plain(operation) in FORWARD else VERIFYING
     graph = registry.latest(operation)
     steps, beyond = [*graph.walk()], False
     for step in steps:
@@ -279,6 +326,11 @@ def _onward(operation: str) -> Iterator[tuple[str, str, str, State]]:
         if step is not steps[-1]:
             yield operation, PAUSED, name, state
     yield operation, "execute", END, state
+
+
+def _effects(operation: str) -> dict[str, dict[str, Any]]:
+    between = BETWEEN if operation in CROSSING else ""
+    return EFFECTS.get(operation, EFFECTS[f"{between}forward"])
 
 
 def _backward(operation: str) -> Iterator[tuple[str, str, str, State]]:
@@ -304,18 +356,18 @@ def is_worked(step: type[Step], direction: str) -> bool:
     return (step.step_name(), direction) not in _QUIET
 
 
-_QUIET: Final = (("check_source", "execute"), ("check_destination_copy", "execute"))
-"""Steps and directions in which the host only looks."""
+_QUIET: Final = (("check_source", "execute"), ("check_destination_copy", "execute"), ("upload_disks", "execute"))
+"""Steps and directions in which the host only looks, or has nothing to do as no disk becomes an image."""
 
 
 def _migration_undone(operation: str, step: str, state: State) -> str | None:
     """The status of the migration behind the undo of the step: what was tried stays as evidence."""
-    if operation in FORWARD and step in ("record_migration", "accept", "record_before"):
+    if plain(operation) in FORWARD and step in ("record_migration", "accept", "record_before"):
         return "error"
-    effects = EFFECTS.get(operation, EFFECTS["forward"])
-    if "migration" not in effects.get(step, {}):
+    if "migration" not in _effects(operation).get(step, {}):
         return state.migration
-    return {"mark_migrating": "pre-migrating", "switch_records": "migrating"}.get(step, "finished")
+    known = {"mark_migrating": "pre-migrating", "switch_records": "migrating", "hand_over_source": "migrating"}
+    return known.get(step, "finished")
 
 
 def undone(operation: str) -> list[str]:

@@ -18,7 +18,7 @@ import sqlalchemy as sa
 from support.labs.operations import stage
 from support.labs.small_lab import until
 from support.two_faults import copies, other_points, ways_out, world
-from support.two_faults.nova_acts import REFUGE, Acts, definition
+from support.two_faults.nova_acts import REFUGES, Acts, definition
 from support.two_faults.other_points import (
     AFTER,
     DELETES,
@@ -34,8 +34,10 @@ from support.two_faults.other_points import (
     WAITING,
     WORLDS,
     Point,
+    plain,
     points,
 )
+from support.two_faults.recording import BETWEEN, CELLS
 from support.two_faults.world import Verdict, Watch
 
 from droveway.clients.embedded import placement
@@ -51,8 +53,11 @@ __all__ = ["KIND", "points", "run"]
 
 KIND: Final = "others"
 
+LATE_NAME: Final = "late"
+
 CLOUD: Final = """
-cells: {cell1: {hosts: {host1: {SHARED}, host2: {SHARED}, host3: {SHARED}}}}
+options: {OPTIONS}
+cells: {HOSTS}
 flavors:
   small: {vcpus: 1, memory_mb: 256, root_gb: 1}
   large: {vcpus: 2, memory_mb: 512, root_gb: 1}
@@ -62,6 +67,18 @@ servers:
   near: {flavor: small, host: host1, image: base, ports: [{}], volumes: [{size_gb: 1}]}
   far: {flavor: small, host: host2, image: base, ports: [{}]}
 """
+
+_ONE_CELL: Final = "cell1: {hosts: {host1: {SHARED}, host2: {SHARED}, host3: {SHARED}}}"
+_TWO_CELLS: Final = "cell1: {hosts: {host1: {}, host3: {}}}, cell2: {hosts: {host2: {}, host4: {}}}"
+
+
+def cloud_of(world_of: str) -> str:
+    """The cloud of a world."""
+    storage, _, state = world_of.partition("-")
+    hosts = _TWO_CELLS if storage == CELLS else _ONE_CELL.replace("SHARED", "shared: nfs1" * (storage == "shared"))
+    options = "cross_cell: true" if storage == CELLS else ""
+    text = CLOUD.replace("HOSTS", hosts).replace("OPTIONS", options)
+    return text.replace("STATE", f"state: {state}," if state else "")
 
 
 def run(folder: Path, points: Iterable[str]) -> Iterator[Verdict]:
@@ -80,9 +97,8 @@ class Bench:
 
     def __init__(self, folder: Path, of_world: str = other_points.APART) -> None:
         self._folder = folder
-        storage, _, state = of_world.partition("-")
-        cloud = CLOUD.replace("SHARED", "shared: nfs1" if storage == "shared" else "")
-        self._cloud = cloud.replace("STATE", f"state: {state}," if state else "")
+        self._cloud = cloud_of(of_world)
+        self._between = BETWEEN if of_world.startswith(CELLS) else ""
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
@@ -96,13 +112,14 @@ class Bench:
         with lab.lab.layout.configuration.open("a") as options:
             options.write("[conductor]\nhost_away = 0.2\nretry_for = 0\n")
         # A resize takes no destination: there is one host that it may choose.
-        lab.cli("host", "disable", REFUGE, "--reason", "spare")
+        for host in sorted({*REFUGES.values()} & set(lab.lab.identity.hosts)):
+            lab.cli("host", "disable", host, "--reason", "spare")
         copies.stamp(lab.root, [lab.id_of(name) for name in ("web", "near", "far")])
         self.server = lab.id_of("web")
         self.watch = Watch(lab.root)
         self._was = Acts(lab, "web").was
         self._worlds = {"start": copies.keep(lab.root, self._folder / "start")}
-        for kind in FORWARD:
+        for kind in [f"{self._between}{kind}" for kind in FORWARD]:
             self._move(kind)
             self._worlds[kind] = copies.keep(lab.root, self._folder / kind)
             self._put_back("start")
@@ -117,8 +134,10 @@ class Bench:
             move_requests.carry(self.lab.lab, move)
 
     def _submit(self, kind: str) -> str:
-        wish = MoveSpec(server="web", flavor="large") if kind == "resize" else MoveSpec(server="web", host=DESTINATION)
-        return submit(self.lab.lab, wish).id
+        cell = "cell2" if self._between else None
+        if plain(kind) == "resize":
+            return submit(self.lab.lab, MoveSpec(server="web", flavor="large", to_cell=cell)).id
+        return submit(self.lab.lab, MoveSpec(server="web", host=DESTINATION, to_cell=cell)).id
 
     def _disconnect(self) -> None:
         self.lab.lab.close()
@@ -157,13 +176,16 @@ class Bench:
             self.lab.cli("lab", "worker", "start", SOURCE)
         if planted.trouble or not planted.done:
             return planted.trouble or "the boundary was not reached"
-        if point.act == "deleting":
-            # The cast arrives at last.
+        if point.act == "deleting" or nova.cell in nova.late:
+            # The cast arrives at last, where its host has the server.
             nova.delete()
         if point.act == "delete-local":
             nova.reap()
         if stuck := ways_out.finish(self.lab, move, choice=point.choice):
             return stuck
+        if nova.cell in nova.late:
+            # So does that of the late request, whose host has the server again.
+            nova.delete()
         if point.act == "reset-error" and nova.row["vm_state"] == "error":
             # Whoever has said that it is an error says once more that it is none.
             nova.reset_state("active")
@@ -175,7 +197,7 @@ class Bench:
             return self._submit(point.operation)
         move = self.lab.move("web").id
         if point.kind not in (REST, WAITING):
-            move_requests.file_request(lab, move, getattr(move_requests, point.operation))
+            move_requests.file_request(lab, move, getattr(move_requests, plain(point.operation)))
         return move
 
     def _let_wait(self, move: str) -> None:
@@ -239,12 +261,19 @@ class Planted:
         if found != told:
             self.trouble = f"the boundary is {found}, and told to be {told}"
             return
-        self.trouble = self._act() or ""
+        self.trouble = self._act()
         self._kept = self._photograph()
+        if self.point.act == "late-rename":
+            self._kept["the name"] = LATE_NAME
 
     def _act(self) -> str:
         if self.point.act == "restart-compute":
             return self.nova.restart_compute(SOURCE) or self.nova.restart_compute(DESTINATION)
+        begun = {"confirm": self.nova.begin_confirm, "revert": self.nova.begin_revert} if self.point.crosses else {}
+        if self.point.act in begun:
+            # A plain super conductor is refused: Droveway's takes up what nova-api has written.
+            begun[self.point.act](self.move)
+            return ""
         PLANTS[self.point.act](self.nova, self.move)
         return ""
 
@@ -253,7 +282,7 @@ class Planted:
         act, server = self.point.act, self.nova.server
         if act == "evacuate":
             return watch.trouble(server, ended=False) or self._changed() or self._left_of_evacuated()
-        deleted = act in DELETES
+        deleted = act in (*DELETES, "late-delete")
         return watch.trouble(server, ended=True, deleted=deleted) or ("" if deleted else self._undone())
 
     def _undone(self) -> str:
@@ -280,11 +309,12 @@ class Planted:
         seen: dict[str, Any] = {
             "ports": sorted(ports),
             "volumes": sorted(nova.volumes()),
-            "the lock and the name": [row[name] for name in ("locked", "locked_by", "display_description")],
+            "the lock": [row[name] for name in ("locked", "locked_by")],
+            "the name": row["display_description"],
             "metadata": [
                 (each["key"], each["value"])
-                for each in world.cell_rows(root, "instance_metadata")
-                if each["instance_uuid"] == nova.server and not each["deleted"]
+                for each in world.own_rows(root, "instance_metadata", nova.server)
+                if not each["deleted"]
             ],
             "flavors": [each["name"] for each in world.rows(root / "api.sqlite", "flavors")],
         }
@@ -296,14 +326,14 @@ class Planted:
                 "attachments": nova.volumes(),
                 "the allocation": world.allocations(root, nova.server),
                 "the new host": [
-                    thing for thing in world.standing_on(root, REFUGE, nova.server) if not _is_moves(thing)
+                    thing for thing in world.standing_on(root, nova.refuge, nova.server) if not _is_moves(thing)
                 ],
                 "its disks": {
                     path.name: world.content(path)
-                    for path in sorted((world.instances(root, REFUGE) / nova.server).glob("disk*"))
+                    for path in sorted((world.instances(root, nova.refuge) / nova.server).glob("disk*"))
                     if world.is_disk(path)
                 },
-                "the definition": definition(root, REFUGE, nova.server),
+                "the definition": definition(root, nova.refuge, nova.server),
                 "where it runs": world.running_on(root, nova.server),
                 "starts": [each for each in world.starts(root) if each["server"] == nova.server],
             }
@@ -311,12 +341,14 @@ class Planted:
 
     def _left_of_evacuated(self) -> str:
         nova, root = self.nova, self.nova.stage.root
+        if (found := [*world.copies(root, nova.server)]) != [nova.cell]:
+            return f"a server that Nova evacuated in {nova.cell} has rows in {', '.join(found)}"
         if held := world.allocations(root, self.move):
             return f"the migration of a server that Nova evacuated still holds {held}"
         services = root / "services.sqlite"
         ports = [each["id"] for each in world.rows(services, "ports") if each["server"] == nova.server]
         bound = [each["host"] for each in world.rows(services, "port_bindings") if each["port"] in ports]
-        if set(bound) != {REFUGE}:
+        if set(bound) != {nova.refuge}:
             return f"the ports of a server that Nova evacuated are bound on {bound}"
         found = [each["id"] for each in world.rows(services, "attachments") if each["server"] == nova.server]
         if sorted(found) != sorted(attachment for attachment, _ in nova.volumes().values()):
@@ -366,5 +398,9 @@ PLANTS: Final[dict[str, Callable[[Acts, str], Any]]] = {
     "rename": lambda nova, _: nova.rename(),
     "metadata": lambda nova, _: nova.set_metadata(),
     "delete-flavor": lambda nova, _: nova.delete_flavor("large"),
+    "late-delete": lambda nova, _: nova.begin_delete_late(),
+    "late-rename": lambda nova, _: nova.write_late(
+        f"UPDATE instances SET display_description = '{LATE_NAME}' WHERE uuid = ?"
+    ),
 }
 """What plants each act; the second argument is the move's id."""

@@ -24,14 +24,14 @@ from proofs import scratch
 from support.daemons import stale_relay
 from support.daemons.stale_relay import Relay, relay
 from support.labs.small_lab import differences, file_flow, in_child, is_released, picture, read_move, until
-from support.two_faults import conductor_sleeps
+from support.two_faults import conductor_sleeps, storages
 from support.two_faults.world import Verdict, Watch
 
 from droveway.clients.zookeeper import BOARD, ROOT, Coordination, connect_embedded, embedded_store, worker_path
 from droveway.engines import start
 from droveway.errors import DestinationFault
 from droveway.flows import registry
-from droveway.lab import cloud, runner
+from droveway.lab import runner
 from droveway.lab.layout import Layout
 from droveway.lab.session import Lab
 from droveway.persistence.journal import kinds
@@ -40,23 +40,9 @@ from droveway.workers.daemon import Worker
 
 KIND: Final = "sleeps"
 
-STORAGES: Final = ("apart", "shared")
-WAYS: Final = tuple(itertools.product(("resize", "migrate", "confirm", "revert"), ("execute", "revert")))
-"""What is asked for, and whether it goes on to its end or is undone."""
 THENS: Final = ("once", "again")
 """Whether they wake when that has ended, or when another move of the server has followed."""
 PHASES: Final = ("before", "during", "after", "stored")
-
-_CLOUD: Final = """
-cells: {cell1: {hosts: {host1: {SHARED}, host2: {SHARED}}}}
-flavors:
-  small: {vcpus: 1, memory_mb: 256, root_gb: 1}
-  large: {vcpus: 2, memory_mb: 512, root_gb: 1, swap_mb: 1}
-images: {base: {size_mb: 1}}
-servers:
-  web: {flavor: small, host: host1, image: base, ports: [{}], volumes: [{size_gb: 1}]}
-  near: {flavor: small, host: host1, image: base, ports: [{}]}
-"""
 
 
 def points() -> list[str]:
@@ -70,14 +56,14 @@ def points() -> list[str]:
 def run(folder: Path, points: Iterable[str]) -> Iterator[Verdict]:
     """Run the points of one operation together: its sleepers follow each other."""
     wanted = [text.split(":") for text in points]
-    for storage in STORAGES:
+    for storage in storages.STORAGES:
         for who in ("worker", "conductor"):
             mine = [words for words in wanted if words[:2] == [who, storage]]
             if mine:
                 yield from _run_together(folder / f"{who}-{storage}", storage, mine)
         writers = [words for words in wanted if words[:2] == [conductor_sleeps.WHO, storage]]
         if writers:
-            with conductor_sleeps.bench(folder / f"writer-{storage}", small(storage)) as made:
+            with conductor_sleeps.bench(folder / f"writer-{storage}", storage) as made:
                 yield from conductor_sleeps.run(made, KIND, writers)
 
 
@@ -85,7 +71,8 @@ class Bench(stale_relay.Bench):
     """A lab with a neighbour, put back before each run."""
 
     def __init__(self, folder: Path, storage: str) -> None:
-        super().__init__(folder, small(storage))
+        super().__init__(folder, storages.cloud_of(storage))
+        self._keep_image = storages.keeps_images(storage)
         # However busy the machine is, the next worker of a host is there before it is taken for gone.
         with Layout(self.rest.kept).configuration.open("a") as options:
             options.write("[conductor]\nhost_away = 600\n")
@@ -103,7 +90,7 @@ class Bench(stale_relay.Bench):
         answer = self.root.with_name("answer.json")
 
         def play() -> None:
-            scene = Scene(self.root, kind, direction, places)
+            scene = Scene(self.root, kind, direction, places, keep_image=self._keep_image)
             told = scene.play(then)
             answer.write_text(json.dumps([told, scene.passed]))
 
@@ -124,12 +111,15 @@ class Sleeper:
 class Scene:
     """One operation in a process of its own."""
 
-    def __init__(self, root: Path, kind: str, direction: str, places: Collection[str]) -> None:
+    def __init__(
+        self, root: Path, kind: str, direction: str, places: Collection[str], *, keep_image: bool = False
+    ) -> None:
         self.passed: list[str] = []
         self._lab = Lab.open(root)
         self._store = embedded_store()
         self._kind = kind
         self._direction = direction
+        self._keep_image = keep_image
         self._left = set(places)
         self._wanted = list(places)
         self._asleep: dict[str, Sleeper] = {}
@@ -147,15 +137,15 @@ class Scene:
         start.keeper(self._lab, keeping)
         self._conductor = runner.start_conductor(self._lab, self._session(), probe=self._failing)
         if kinds.of(self._kind).ends_wait:
-            self._carry("resize")
+            self._carry("resize", keep_image=self._keep_image)
         self._is_watched = True
-        move = self._carry(self._kind)
+        move = self._carry(self._kind, keep_image=self._keep_image)
         self._is_watched = False
         ending = kinds.of(self._kind).ending(done=self._direction != "revert")
         assert read_move(self._lab, move).state == ending.state
         if then == "again":
             if read_move(self._lab, move).state == State.VERIFYING:
-                self._carry("confirm")
+                self._carry(storages.alike(self._kind, "confirm"))
             move = self._carry("migrate")
         return self._wake(watch, move)
 
@@ -216,8 +206,8 @@ class Scene:
         os.close(worker._lock)
         self._start_worker(host)
 
-    def _carry(self, kind: str) -> str:
-        move = file_flow(self._lab, kind)
+    def _carry(self, kind: str, *, keep_image: bool = False) -> str:
+        move = file_flow(self._lab, kind, keep_image=keep_image)
         until(lambda: is_released(self._lab, move), f"the end of {kind}", _PATIENCE)
         until(lambda: self._conductor.busy() == 0 and self._store.get_children(BOARD) == {}, "an empty board")
         return move
@@ -236,11 +226,6 @@ class Scene:
 
 
 _PATIENCE: Final = 240.0
-
-
-def small(storage: str) -> cloud.Cloud:
-    """Two hosts, and a neighbour beside the server."""
-    return cloud.parse_cloud(_CLOUD.replace("SHARED", "shared: nfs1" if storage == "shared" else ""), "small")
 
 
 @contextlib.contextmanager
@@ -268,12 +253,12 @@ def _run_together(folder: Path, storage: str, wanted: list[list[str]]) -> Iterat
 
 def _told(made: Bench, mine: list[list[str]]) -> Mapping[str, str]:
     """By place, what is wrong there; a run that came to no end is wrong at all of them."""
-    who, _, kind, direction, last, _ = mine[0]
+    who, storage, kind, direction, last, _ = mine[0]
     places = [words[5] for words in mine]
     try:
         if who == "worker":
             return made.awake(kind, direction, last, places)
-        made.run(Relay(kind, direction, last, tuple(places)))  # type: ignore[arg-type]
+        made.run(Relay(kind, direction, last, tuple(places), keep_image=storages.keeps_images(storage)))  # type: ignore[arg-type]
     except AssertionError as error:
         return dict.fromkeys(places, str(error))
     return dict.fromkeys(places, "")
@@ -281,7 +266,7 @@ def _told(made: Bench, mine: list[list[str]]) -> Mapping[str, str]:
 
 def points_of_conductors() -> Iterator[str]:
     """Every phase of every step, at which a conductor may sleep."""
-    for storage, (kind, direction), phase in itertools.product(STORAGES, WAYS, PHASES):
+    for (storage, kind, direction), phase in itertools.product(storages.WAYS, PHASES):
         for step in relay(kind, direction, phase).steps:  # type: ignore[arg-type]
             yield f"conductor:{storage}:{kind}:{direction}:{phase}:{step}"
 
@@ -293,34 +278,37 @@ def points_of_workers(folder: Path, storage: str, kind: str, direction: str, *th
     return [f"worker:{storage}:{kind}:{direction}:{then}:{place}" for then in thens for place in found]
 
 
-def points_of_writers(folder: Path, storage: str, kind: str, direction: str) -> Iterator[str]:
-    """Every write by which a conductor comes in a dry run of the operation; where disks are shared takes turns.
+def points_of_writers(folder: Path, storage: str, kind: str, direction: str) -> list[str]:
+    """Every write by which a conductor comes in a dry run of the operation."""
+    with conductor_sleeps.bench(folder, storage) as made:
+        return list(made.writes(kind, direction))
 
-    Whether another move follows before it wakes takes turns as well.
-    """
-    with conductor_sleeps.bench(folder, small(storage)) as made:
-        places = made.writes(kind, direction)
-    for place in places:
+
+def _in_turns(places: Mapping[str, list[str]], kind: str, direction: str) -> Iterator[str]:
+    """Each write in one of the labs that come by it, in turn; whether another move follows takes turns as well."""
+    for place in dict.fromkeys(itertools.chain.from_iterable(places.values())):
         turn = sum(place.encode())
-        if STORAGES[turn % 2] == storage:
-            yield f"{conductor_sleeps.WHO}:{storage}:{kind}:{direction}:{THENS[turn // 2 % 2]}:{place}"
+        there = [storage for storage, found in places.items() if place in found]
+        storage = there[turn % len(there)]
+        yield f"{conductor_sleeps.WHO}:{storage}:{kind}:{direction}:{THENS[turn // 2 % 2]}:{place}"
 
 
 @functools.cache
 def _points_of_writers() -> tuple[str, ...]:
     folder = Path(tempfile.mkdtemp(prefix="droveway-dry-", dir=scratch.place()))
+    found: list[str] = []
     try:
-        return tuple(
-            point
-            for storage, (kind, direction) in itertools.product(STORAGES, WAYS)
-            # By how it ends: those of one operation that wake together follow each other.
-            for point in sorted(
-                points_of_writers(folder / f"{storage}-{kind}-{direction}", storage, kind, direction),
-                key=lambda point: point.split(":")[4],
-            )
-        )
+        for alike in (storages.APART, storages.BETWEEN_CELLS):
+            for kind, direction in storages.ways(alike[0]):
+                places = {
+                    storage: points_of_writers(folder / f"{storage}-{kind}-{direction}", storage, kind, direction)
+                    for storage in alike
+                }
+                found += _in_turns(places, kind, direction)
     finally:
         shutil.rmtree(folder)
+    # By lab and how it ends: those of one operation that wake together follow each other.
+    return tuple(sorted(found, key=lambda point: (storages.STORAGES.index(point.split(":")[1]), point.split(":")[2:5])))
 
 
 @functools.cache
@@ -329,7 +317,7 @@ def _points_of_workers() -> tuple[str, ...]:
     try:
         return tuple(
             point
-            for storage, (kind, direction) in itertools.product(STORAGES, WAYS)
+            for storage, kind, direction in storages.WAYS
             for point in points_of_workers(folder / f"{storage}-{kind}-{direction}", storage, kind, direction, *THENS)
         )
     finally:

@@ -173,7 +173,7 @@ class Watch:
                 yield f"of the deleted server {name} is left on {host}: {', '.join(left)}"
 
     def _migrations(self, server: str) -> dict[str, Row]:
-        return {row["uuid"]: row for row in cell_rows(self.root, "migrations") if row["instance_uuid"] == server}
+        return {row["uuid"]: row for row in own_rows(self.root, "migrations", server)}
 
     def _disagreeing(self, server: str, verifying: bool, dead: Collection[str]) -> Iterator[str]:
         """Where the rows of a server that rests do not agree with the services and the hosts."""
@@ -195,18 +195,16 @@ class Watch:
         yield from self._hosts(server, name, host, live, verifying, dead)
 
     def _copies(self, server: str, name: str, verifying: bool) -> Iterator[str]:
-        """One copy is in the lists, which the server is mapped to; a hidden one stands while the server waits only."""
-        found = [
-            (database.stem, bool(row["hidden"]))
-            for database in sorted(self.root.glob(_CELLS))
-            for row in rows(database, "instances")
-            if row["uuid"] == server and not row["deleted"]
-        ]
-        home = mapped_cell(self.root, server)
-        if [cell for cell, hidden in found if not hidden] != [home]:
-            yield f"{name} is mapped to {home} and has the copies (cell, hidden) {found}"
-        if len(found) > 1 and not verifying:
-            yield f"{name} is at rest and has the copies (cell, hidden) {found}"
+        """Where the server has more than one copy of its rows, or the wrong one is visible."""
+        found, home = copies(self.root, server), home_cell(self.root, server)
+        if (visible := [cell for cell, row in found.items() if not row["hidden"]]) != [home]:
+            yield f"{name} is mapped to {home}, and visible in {visible or 'no cell'}"
+        if not verifying and list(found) != [home]:
+            yield f"{name} lives in {home}, and has rows in {', '.join(found)}"
+        for cell in sorted(self.root.glob(_CELLS)):
+            keys = [row["key"] for row in rows(cell, "instance_system_metadata") if row["instance_uuid"] == server]
+            if left := [key for key in keys if key.startswith("droveway_")]:
+                yield f"of {name} {', '.join(left)} is left in {cell.stem}"
 
     def _services(self, server: str, name: str, host: str) -> Iterator[str]:
         services = self.root / "services.sqlite"
@@ -219,8 +217,8 @@ class Watch:
                 yield f"{name} lives on {host} and its port {port} is bound {bound[port]}"
         volumes = sorted(
             str(row["volume_id"])
-            for row in cell_rows(self.root, "block_device_mapping")
-            if row["instance_uuid"] == server and not row["deleted"] and row["volume_id"]
+            for row in own_rows(self.root, "block_device_mapping", server)
+            if not row["deleted"] and row["volume_id"]
         )
         found = sorted(
             (row["volume"], (json.loads(row["connector"] or "null") or {}).get("host"), row["status"])
@@ -245,8 +243,8 @@ class Watch:
             if set(kept) != ({migration["source_node"]} if waits else set()):
                 yield f"the migration of {name} that is {migration['status']} holds {kept}"
         if not verifying:
-            for context in cell_rows(self.root, "instance_extra"):
-                if context["instance_uuid"] == server and context["migration_context"] is not None:
+            for context in own_rows(self.root, "instance_extra", server):
+                if context["migration_context"] is not None:
                     yield f"{name} has a migration context, and no migration"
         yield from self._usage()
 
@@ -255,18 +253,20 @@ class Watch:
 
         All else in it, and the PCI devices, stands as it was.
         """
-        alive = [row for row in cell_rows(self.root, "migrations") if not row["deleted"] and row["status"] not in OVER]
+        mine = self._of_home("migrations", "instance_uuid")
+        alive = [row for row in mine if not row["deleted"] and row["status"] not in OVER]
         if any(row["status"] != "finished" for row in alive):
             return
         waiting = {row["instance_uuid"]: row["source_compute"] for row in alive}
-        flavors = {row["instance_uuid"]: json.loads(row["flavor"]) for row in cell_rows(self.root, "instance_extra")}
+        extras = self._of_home("instance_extra", "instance_uuid")
+        flavors = {row["instance_uuid"]: json.loads(row["flavor"]) for row in extras}
         on_volumes = {
             row["instance_uuid"]
-            for row in cell_rows(self.root, "block_device_mapping")
+            for row in self._of_home("block_device_mapping", "instance_uuid")
             if row["boot_index"] == 0 and row["destination_type"] == "volume" and not row["deleted"]
         }
         held: dict[str, collections.Counter[str]] = collections.defaultdict(lambda: collections.Counter(_REST))
-        for row in cell_rows(self.root, "instances"):
+        for row in self._of_home("instances", "uuid"):
             if row["deleted"]:
                 continue
             server, kept = row["uuid"], flavors[row["uuid"]]
@@ -285,6 +285,11 @@ class Watch:
                     yield f"{node['host']} counts {node[column]} as {column} and its servers make it {amount}"
         if (now := _untracked(self.root)) != self._untracked:
             yield f"of the hosts changed what no move writes: {self._untracked} -> {now}"
+
+    def _of_home(self, table: str, column: str) -> list[Row]:
+        """The table's rows of every server, each in the cell that the server is mapped to."""
+        servers = dict.fromkeys(row["uuid"] for row in cell_rows(self.root, "instances"))
+        return [row for server in servers for row in own_rows(self.root, table, server, column)]
 
     def _hosts(
         self, server: str, name: str, host: str, live: list[Row], verifying: bool, dead: Collection[str]
@@ -426,26 +431,34 @@ def allocations(root: Path, consumer: str) -> dict[str, dict[str, int]]:
 
 
 def the_row(root: Path, server: str) -> Row:
-    """The server's row in the cell that it is mapped to, else in another; a deleted one when there is no other."""
-    home = mapped_cell(root, server)
-    found = [
-        (bool(row["deleted"]), database.stem != home, row)
-        for database in sorted(root.glob(_CELLS))
-        for row in rows(database, "instances")
-        if row["uuid"] == server
-    ]
-    return min(found, key=lambda each: each[:2])[2]
+    """The server's row in its cell, a deleted one when there is no other; without a mapping one of any cell."""
+    found = [row for row in own_rows(root, "instances", server, "uuid") if row["uuid"] == server]
+    return min(found, key=lambda row: bool(row["deleted"]))
 
 
-def mapped_cell(root: Path, server: str) -> str:
-    """The name of the cell that the server is mapped to; "" for none."""
-    query = (
-        "SELECT c.name AS cell FROM instance_mappings m JOIN cell_mappings c ON c.id = m.cell_id "
-        "WHERE m.instance_uuid = ?"
-    )
+def home_cell(root: Path, server: str) -> str | None:
+    """The cell that the server is mapped to, as the API database has it."""
+    query = "SELECT c.name FROM instance_mappings m JOIN cell_mappings c ON c.id = m.cell_id WHERE m.instance_uuid = ?"
     with opened(root / "api.sqlite") as database:
         found = database.execute(query, (server,)).fetchone()
-    return "" if found is None else str(found["cell"])
+    return str(found["name"]) if found else None
+
+
+def own_rows(root: Path, table: str, server: str, column: str = "instance_uuid") -> list[Row]:
+    """The server's rows of the table, in the cell that it is mapped to; without a mapping in every cell."""
+    cell = home_cell(root, server)
+    found = cell_rows(root, table) if cell is None else rows(root / "cells" / f"{cell}.sqlite", table)
+    return [row for row in found if row[column] == server]
+
+
+def copies(root: Path, server: str) -> dict[str, Row]:
+    """The server's row in each cell that has a live one."""
+    return {
+        database.stem: row
+        for database in sorted(root.glob(_CELLS))
+        for row in rows(database, "instances")
+        if row["uuid"] == server and not row["deleted"]
+    }
 
 
 def cell_rows(root: Path, table: str) -> list[Row]:

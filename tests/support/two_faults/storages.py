@@ -1,0 +1,65 @@
+"""The labs in which conductors and workers sleep: where hosts keep disks, and which hosts are in one cell."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Final
+
+from support.two_faults.recording import BETWEEN, CELLS
+
+from droveway.lab import cloud
+
+APART: Final = ("apart", "shared")
+"""Two hosts of one cell, with disks of their own or with shared ones."""
+BY_IMAGE: Final = f"{CELLS}-by-image"
+BETWEEN_CELLS: Final = (CELLS, BY_IMAGE)
+"""A host in each of two cells: the disks go from host to host and images of them are kept, or go as images."""
+STORAGES: Final = (*APART, *BETWEEN_CELLS)
+
+KINDS: Final = ("resize", "migrate", "confirm", "revert")
+DIRECTIONS: Final = ("execute", "revert")
+Way = tuple[str, str]
+
+
+def ways(storage: str) -> list[Way]:
+    """What is asked for in the lab, and whether it goes on to its end or is undone."""
+    prefix = BETWEEN if storage in BETWEEN_CELLS else ""
+    return [(f"{prefix}{kind}", direction) for kind, direction in itertools.product(KINDS, DIRECTIONS)]
+
+
+WAYS: Final = [(storage, kind, direction) for storage in STORAGES for kind, direction in ways(storage)]
+"""The lab, what is asked for, and whether it goes on to its end or is undone."""
+
+_CLOUD: Final = """
+options: {OPTIONS}
+cells: {HOSTS}
+flavors:
+  small: {vcpus: 1, memory_mb: 256, root_gb: 1}
+  large: {vcpus: 2, memory_mb: 512, root_gb: 1, swap_mb: 1}
+images: {base: {size_mb: 1}}
+servers:
+  web: {flavor: small, host: host1, image: base, ports: [{}], volumes: [{size_gb: 1}]}
+  near: {flavor: small, host: host1, image: base, ports: [{}]}
+"""
+_HOSTS: Final = {
+    "apart": "cell1: {hosts: {host1: {}, host2: {}}}",
+    "shared": "cell1: {hosts: {host1: {shared: nfs1}, host2: {shared: nfs1}}}",
+}
+_TWO_CELLS: Final = "cell1: {hosts: {host1: {}}}, cell2: {hosts: {host2: {}}}"
+_OPTIONS: Final = {CELLS: "cross_cell: true", BY_IMAGE: "cross_cell: true, transfer: image"}
+
+
+def cloud_of(storage: str) -> cloud.Cloud:
+    """Two hosts, and a neighbour beside the server."""
+    hosts = _HOSTS.get(storage, _TWO_CELLS)
+    return cloud.parse_cloud(_CLOUD.replace("OPTIONS", _OPTIONS.get(storage, "")).replace("HOSTS", hosts), "small")
+
+
+def keeps_images(storage: str) -> bool:
+    """Whether the moves of the lab keep the images of their disks: else steps of a confirm have nothing to do."""
+    return storage == CELLS
+
+
+def alike(kind: str, wanted: str) -> str:
+    """Another kind of flow, between cells where this one is."""
+    return f"{BETWEEN}{wanted}" if kind.startswith(BETWEEN) else wanted
