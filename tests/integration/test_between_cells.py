@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.labs.cells_away import configure
 from support.labs.operations import Stage, stage
 
 from droveway.errors import Fenced, StepError
@@ -388,6 +389,38 @@ def test_a_delete_of_a_late_request_counts_when_the_move_is_undone(lab: Stage, s
             assert rows_of.execute(live, (server,)).fetchone() == (0,)
     assert lab.held(server) == {}
     lab.cli("audit")
+
+
+def test_a_copy_by_which_nova_evacuates_is_not_removed(lab: Stage) -> None:
+    """Rule 10: Nova had read the mapping before its switch was undone, and compares nothing that it overwrites."""
+    server = lab.id_of("web")
+
+    def evacuate() -> None:
+        values = ("a2f1ad1c-6d4b-4f0b-9a55-3f2b2f0f2a11", server)
+        write(
+            lab,
+            "cell2",
+            "INSERT INTO migrations (uuid, instance_uuid, migration_type, status, source_compute, deleted, hidden,"
+            " cross_cell_move) VALUES (?, ?, 'evacuation', 'accepted', 'host3', 0, 0, 0)",
+            *values,
+        )
+
+    lands = once("copy_records", "before", evacuate, "revert")
+
+    def probe(move: str, at: str, way: str, phase: str) -> None:
+        if (at, way, phase) == ("hide_source", "execute", "after"):
+            raise StepError("it fails", code="test")
+        lands(move, at, way, phase)
+
+    configure(lab, retry_for=0.1)
+    with lab.running(probe=probe):
+        said = lab.cli("server", "migrate", "web", "--to-cell", "cell2", code=4)
+    assert "Nova evacuates server web by its rows in cell cell2" in said
+    assert len(rows(lab, "cell2", "web")["instances"]) == 1
+    write(lab, "cell2", "DELETE FROM migrations WHERE migration_type = 'evacuation'")
+    lab.cli("move", "retry", lab.move("web").id, code=3)
+    assert "instances" not in rows(lab, "cell2", "web")
+    lab.assert_balanced()
 
 
 def test_rows_of_another_copy_in_the_way_are_told_and_left_alone(lab: Stage) -> None:

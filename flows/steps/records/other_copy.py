@@ -14,6 +14,7 @@ from droveway.persistence.nova import (
     carried_actions,
     copies,
     copy_removal,
+    evacuations,
     late_writes,
     mappings,
     servers,
@@ -207,6 +208,7 @@ def remove(ctx: Context, cell: str, other: str, *, undo: bool = False) -> None:
             if found is None:
                 return
             require_own(ctx, found, cell, goes=True)
+            _require_no_evacuation(ctx, session, cell)
             left = copy_removal.remove(session, move.server, at_most=ROWS)
             if not left:
                 usage.recompute(session, move.source_host, ctx.destination.host, reserved=reserved)
@@ -313,6 +315,19 @@ def _carry_last(ctx: Context, cell: str, other: str) -> None:
         if found is not None:
             require_own(ctx, found, cell, goes=True)
             servers.set_system_metadata(session, server, MOVE_KEY, f"{ctx.move.id}{GOING}")
+
+
+def _require_no_evacuation(ctx: Context, session: orm.Session, cell: str) -> None:
+    """Raise StepError (``second-copy``) where Nova evacuates the server by a copy that is about to go.
+
+    It had read the mapping before that was switched: the guest that it builds has no other rows.
+    """
+    if evacuations.of_move(session, ctx.move.id, None)[1]:
+        raise StepError(
+            f"Nova evacuates server {ctx.move.server_name} by its rows in cell {cell}, which it is not mapped to, so "
+            "they are not removed: droveway audit says what they are",
+            code="second-copy",
+        )
 
 
 def _made_by(ctx: Context, cell: str) -> bool:
