@@ -45,6 +45,9 @@ class List(Lister):
         parser.add_argument("--server", metavar="SERVER", help="only moves of this server (name or id)")
         parser.add_argument("--state", metavar="STATE", action="append", default=[], help="only moves in this state")
         parser.add_argument(
+            "--kind", metavar="KIND", action="append", default=[], help="only moves of this kind, as the list names it"
+        )
+        parser.add_argument(
             "--stuck", action="store_true", help="only moves that do not get on by themselves, with the reason (why)"
         )
         parser.add_argument(
@@ -59,15 +62,13 @@ class List(Lister):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         """Rows by creation."""
-        from droveway.persistence.journal import move_views, stuck
+        from droveway.persistence.journal import kinds, move_views, stuck
         from droveway.persistence.journal.states import State
 
-        known = [state.value for state in State]
-        for state in parsed_args.state:
-            if state not in known:
-                raise Refused(f"there is no state {state}: the states are {', '.join(known)}")
+        _require_known("state", parsed_args.state, [state.value for state in State])
+        _require_known("kind", parsed_args.kind, [kind.name for kind in kinds.KINDS if kind.ends is None])
         journal = self.site(parsed_args).journal
-        found = move_views.listing(journal, server=parsed_args.server, states=parsed_args.state)
+        found = move_views.listing(journal, server=parsed_args.server, states=parsed_args.state, kinds=parsed_args.kind)
         rows = [(move, [_cell(facts(move), name) for name in LISTED]) for move in found]
         if not parsed_args.stuck:
             return LISTED, [row for _, row in rows]
@@ -84,6 +85,12 @@ class List(Lister):
             coloured, at = marks.wants_colour(out), LISTED.index("state")
             data = [[*row[:at], marks.Marked(row[at], coloured=coloured), *row[at + 1 :]] for row in data]
         return super().produce_output(parsed_args, column_names, data)
+
+
+def _require_known(what: str, given: Sequence[str], known: Sequence[str]) -> None:
+    for each in given:
+        if each not in known:
+            raise Refused(f"there is no {what} {each}: the {what}s are {', '.join(known)}")
 
 
 class Show(ShowOne, OfMove):

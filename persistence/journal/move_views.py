@@ -54,13 +54,17 @@ View = sa.Row[Any]
 """A row whose columns are attributes, named as those of `droveway.persistence.journal.tables`."""
 
 
-def listing(journal: Database, *, server: str | None = None, states: Sequence[str] = ()) -> list[View]:
-    """Moves, oldest first; ``server`` by id or name."""
+def listing(
+    journal: Database, *, server: str | None = None, states: Sequence[str] = (), kinds: Sequence[str] = ()
+) -> list[View]:
+    """Return moves, oldest first, narrowed by what is given; ``server`` by id or name."""
     query = sa.select(_MOVES).order_by(_MOVES.c.created_at, _MOVES.c.id)
     if server:
         query = query.where(sa.or_(_MOVES.c.server == server, _MOVES.c.server_name == server))
     if states:
         query = query.where(_MOVES.c.state.in_(states))
+    if kinds:
+        query = query.where(_MOVES.c.kind.in_(kinds))
     return _rows(journal, query)
 
 

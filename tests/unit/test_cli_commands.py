@@ -167,6 +167,7 @@ def test_a_stopped_worker_makes_its_host_down(cli: Cli) -> None:
         (("flavor", "show", "none"), "flavor none is unknown"),
         (("move", "show", "none"), "no move's id begins with none"),
         (("move", "list", "--state", "moving"), "there is no state moving: the states are queued"),
+        (("move", "list", "--kind", "flight"), "there is no kind flight: the kinds are resize, migrate"),
         (("server", "list", "-c", "nmae"), "there is no column nmae: choose of id, name"),
         (("server", "migrate", "none"), "server none is unknown"),
         (("server", "resize", "web", "--flavor", "none"), "flavor none is unknown"),
