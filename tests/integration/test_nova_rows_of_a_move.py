@@ -10,16 +10,14 @@ from __future__ import annotations
 
 import copy
 import fnmatch
-import json
-import re
-import sqlite3
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from support.labs import snapshot
 from support.labs.operations import Stage, faults_cleared, stage
+from support.rows import nova_examples
+from support.rows.nova_examples import Comparison, Rows, decoded, select
 
 CLOUD = """
 cells: {cell1: {hosts: {c1h1: {}, c1h2: {}}}}
@@ -30,11 +28,6 @@ images: {lab: {size_mb: 1}}
 servers:
   rows: {flavor: s1, host: c1h1, image: lab, ports: [{}], volumes: [{size_gb: 1}]}
 """
-EXAMPLES = Path(__file__).parent.parent / "data" / "nova" / "nova-row-examples.md"
-JSON = "(JSON text)"
-TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?Z?")
-ID = re.compile(r"(req-)?[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}|r-[0-9a-z]{8}")
-NUMBERS = {"id", "cell_id", "migration_id", "action_id"}
 
 # Where a row of ours may differ from Nova's, and why; `(NULL)`: one of both holds nothing.
 EXCEPTIONS = {
@@ -108,17 +101,14 @@ USAGE = {
     "failed": [(1, 256, 1, 1), (0, 0, 0, 0)],
 }
 
-Rows = dict[str, list[dict[str, Any]]]
-
 
 def novas(end: str) -> Rows:
     """Nova's rows of the resize, as they are at this end of it."""
-    text = EXAMPLES.read_text().partition("\n# The same for a cross-cell")[0]
-    found: Rows = {}
-    for section in re.split(r"^## ", text, flags=re.MULTILINE)[1:]:
-        database, _, table = section.split()[0].partition(".")
-        if database.startswith("nova") and table not in LEFT_OUT:
-            found[table] = [plain(json.loads(row)) for row in re.findall(r"```json\n(.*?)```", section, re.DOTALL)]
+    found: Rows = {
+        table: rows
+        for (database, table), rows in nova_examples.within_a_cell().items()
+        if database.startswith("nova") and table not in LEFT_OUT
+    }
     # The example's volume was attached by a call of its own.
     attached = next(row["id"] for row in found["instance_actions"] if row["action"] == "attach_volume")
     found["instance_actions"] = [row for row in found["instance_actions"] if row["id"] != attached]
@@ -129,13 +119,6 @@ def novas(end: str) -> Rows:
     if end in FOLLOWING:
         follow(found, *FOLLOWING[end])
     return found
-
-
-def plain(value: Any) -> Any:
-    """JSON columns in the place of their marks."""
-    if isinstance(value, dict):
-        return plain(value[JSON]) if JSON in value else {key: plain(each) for key, each in value.items()}
-    return [plain(each) for each in value] if isinstance(value, list) else value
 
 
 def change(row: dict[str, Any], path: list[str], value: Any) -> None:
@@ -177,50 +160,6 @@ def ours(lab: Stage, tables: Iterable[str]) -> Rows:
             rows = [{row["key"]: row["value"] for row in rows if not row["deleted"]}]
         found[table] = [{column: decoded(value) for column, value in row.items()} for row in rows]
     return found
-
-
-def decoded(value: Any) -> Any:
-    return json.loads(value) if isinstance(value, str) and value.startswith('{"') else value
-
-
-def select(path: Path, query: str, *values: str) -> list[dict[str, Any]]:
-    connection = sqlite3.connect(path)
-    connection.row_factory = sqlite3.Row
-    try:
-        return [dict(row) for row in connection.execute(query, values)]
-    finally:
-        connection.close()
-
-
-class Comparison:
-    """Walks two sets of rows side by side; an id of Nova's has to stand for one and the same id of ours."""
-
-    def __init__(self) -> None:
-        self.differences: list[str] = []
-        self._same: dict[tuple[str, Any], Any] = {}
-
-    def walk(self, path: str, nova: Any, our: Any) -> None:
-        if isinstance(nova, dict) and isinstance(our, dict):
-            for key in sorted({*nova, *our}):
-                self.walk(f"{path}.{key}", nova.get(key, "nothing"), our.get(key, "nothing"))
-        elif isinstance(nova, list) and isinstance(our, list) and len(nova) == len(our):
-            for number, (one, other) in enumerate(zip(nova, our, strict=True)):
-                self.walk(f"{path}.{number}", one, other)
-        elif not self._is_same(path.rpartition(".")[2], nova, our):
-            null = " (NULL)" if None in (nova, our) else ""
-            self.differences.append(f"{path}{null}: {nova!r} in Nova, {our!r} here")
-
-    def _is_same(self, name: str, nova: Any, our: Any) -> bool:
-        if nova == our:
-            return True
-        if isinstance(nova, str) and isinstance(our, str):
-            if TIME.fullmatch(nova) and TIME.fullmatch(our):
-                return True
-            if ID.fullmatch(nova) and ID.fullmatch(our):
-                return self._same.setdefault(("", nova), our) == our
-        if name in NUMBERS and isinstance(nova, int) and isinstance(our, int):
-            return self._same.setdefault((name, nova), our) == our
-        return False
 
 
 def differences(lab: Stage, end: str) -> list[str]:
