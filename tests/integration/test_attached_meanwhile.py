@@ -13,12 +13,16 @@ cells: {cell1: {hosts: {host1: {}, host2: {}}}}
 flavors: {small: {vcpus: 1, memory_mb: 256, root_gb: 1}}
 images: {base: {size_mb: 1}}
 """
+CELLS = CLOUD.replace(", host2: {}}}}", "}}, cell2: {hosts: {host2: {}}}}").replace(
+    "\ncells", "\noptions: {cross_cell: true}\ncells"
+)
+BOTH = pytest.mark.parametrize("built", [CLOUD, CELLS], ids=["one cell", "cells"], indirect=True)
 WORDS = ("--flavor", "small", "--host", "host1", "--image", "base", "--volume", "1")
 
 
 @pytest.fixture(scope="module", name="built")
-def fixture_built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    with stage(tmp_path_factory.mktemp("attached") / "lab", CLOUD) as made:
+def fixture_built(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Stage]:
+    with stage(tmp_path_factory.mktemp("attached") / "lab", getattr(request, "param", CLOUD)) as made:
         with made.lab.layout.configuration.open("a") as options:
             options.write("[conductor]\nhost_away = 1\nretry_for = 2\n")
         yield made
@@ -75,8 +79,10 @@ def change(nova: Nova, what: str) -> None:
 CHANGES = ("attach", "detach", "swap", "attach-port", "delete-port")
 
 
+@BOTH
 @pytest.mark.parametrize("what", CHANGES)
 def test_what_was_changed_while_verifying_goes_back_with_the_server(nova: Nova, what: str) -> None:
+    """R1-41: within a cell and between two."""
     nova.stage.cli("server", "migrate", nova.name)
     change(nova, what)
     nova.stage.cli("server", "revert", nova.name)
@@ -84,6 +90,7 @@ def test_what_was_changed_while_verifying_goes_back_with_the_server(nova: Nova, 
     is_all_on(nova, "host1")
 
 
+@BOTH
 @pytest.mark.parametrize("what", CHANGES)
 def test_a_revert_that_is_undone_leaves_it_on_the_destination(nova: Nova, what: str) -> None:
     nova.stage.cli("server", "migrate", nova.name)

@@ -288,7 +288,7 @@ def test_what_a_user_writes_between_a_copy_and_its_journal_goes_along(lab: Stage
 
 
 def test_there_and_back_ten_times(lab: Stage) -> None:
-    """Soft-deleted and archived children, and finished migrations of earlier crossings, are in nobody's way."""
+    """R1-34: soft-deleted and archived children, and finished migrations of earlier crossings, are in nobody's way."""
     before, server = lab.standing("web"), lab.id_of("web")
     left, taken = {"cell1": 0, "cell2": 0}, 0
     for turn in range(10):
@@ -357,6 +357,7 @@ def test_a_cancel_leaves_nothing_in_the_other_cell(lab: Stage, step: str) -> Non
 
 
 def test_a_delete_while_it_waits_leaves_nothing_in_either_cell(lab: Stage) -> None:
+    """R1-33: the move is confirmed first."""
     lab.cli("server", "migrate", "web", "--to-cell", "cell2")
     server = lab.id_of("web")
     lab.cli("lab", "server", "delete", "web")

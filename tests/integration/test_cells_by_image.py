@@ -103,6 +103,7 @@ def test_a_resize_out_of_an_isolated_cell_goes_by_image(lab: Stage) -> None:
 
 
 def test_every_disk_crosses_as_it_was_and_a_revert_brings_the_server_back(lab: Stage) -> None:
+    """R1-08, R1-16: through the image service; the source's disks stand until the confirm."""
     before, was = lab.standing("many"), disks(lab, "host1", "many")
     assert set(was) == {"disk", "disk.eph0"}
     lab.cli("server", "migrate", "many", "--to-cell", "cell2")
@@ -156,7 +157,7 @@ def test_a_server_on_a_volume_needs_no_image(lab: Stage) -> None:
 
 
 def test_what_the_workers_cannot_reach_is_undone_before_the_guest_is_touched(lab: Stage) -> None:
-    """Also what a plan says of that, and that the other direction is reached."""
+    """R1-07: also what a plan says of that, and that the other direction is reached."""
     before = lab.standing("web")
     assert "cell cell1 is isolated" in lab.refused("move", "plan", "web", "--to-cell", "cell2", "--transfer", "direct")
     lab.cli("server", "migrate", "web", "--to-cell", "cell2", "--transfer", "direct", code=3)

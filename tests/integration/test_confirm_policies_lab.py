@@ -43,13 +43,17 @@ servers:
   web: {flavor: small, host: host1, image: base, ports: [{}]}
   db: {flavor: small, host: host1, image: base, state: stopped}
 """
+CELLS = CLOUD.replace(", host2: {}}}}", "}}, cell2: {hosts: {host2: {}}}}").replace(
+    "\ncells", "\noptions: {cross_cell: true}\ncells"
+)
+BOTH = pytest.mark.parametrize("made", [CLOUD, CELLS], ids=["one cell", "cells"], indirect=True)
 A_DAY = dt.timedelta(days=1)
 NEVER = 3600.0
 
 
 @pytest.fixture(scope="module", name="made")
-def fixture_made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    with stage(tmp_path_factory.mktemp("policies") / "lab", CLOUD) as made:
+def fixture_made(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Stage]:
+    with stage(tmp_path_factory.mktemp("policies") / "lab", getattr(request, "param", CLOUD)) as made:
         made.lab.conf.set_override("shutdown_timeout", 1.0, "worker")
         made.lab.conf.set_override("probe_timeout", 0.5, "confirm")
         yield made
@@ -122,9 +126,10 @@ def waits_for_health(lab: Stage) -> str | None:
 
 
 def flows(lab: Stage, move: str) -> list[tuple[str, str | None]]:
+    """Kind, whether between cells or not, and outcome of each."""
     with lab.lab.journal.read() as session:
         rows = session.scalars(sa.select(MoveFlow).where(MoveFlow.move_id == move).order_by(MoveFlow.created_at))
-        return [(row.kind, row.outcome) for row in rows]
+        return [(row.kind.removeprefix("cross_cell_"), row.outcome) for row in rows]
 
 
 def pid(lab: Stage, name: str = "web") -> int:
@@ -142,9 +147,10 @@ CONFIRMED = [("migrate", "done"), ("confirm", "done")]
 REVERTED = [("migrate", "done"), ("revert", "done")]
 
 
+@BOTH
 @pytest.mark.parametrize("name", ["web", "db"])
 def test_a_healthy_guest_is_confirmed_with_no_person(lab: Stage, name: str) -> None:
-    """R2-10: also a stopped server, which has no guest to wait for."""
+    """R1-27, R2-10: also a stopped server, which has no guest to wait for."""
     with running(lab, 1.0):
         lab.cli("server", "migrate", name, "--confirm", "healthy", "--deadline", "5m")
     move = lab.move(name)
@@ -156,14 +162,16 @@ def test_a_healthy_guest_is_confirmed_with_no_person(lab: Stage, name: str) -> N
     assert questions(lab, str(move.dest_host)) == 0
 
 
+@BOTH
 def test_auto_confirms_at_once(lab: Stage) -> None:
-    """R2-10: with no person, and without asking anybody."""
+    """R1-27, R2-10: with no person, and without asking anybody."""
     with running(lab, NEVER):
         lab.cli("server", "migrate", "web", "--confirm", "auto")
     assert flows(lab, lab.move("web").id) == CONFIRMED
     assert lab.move("web").health is None
 
 
+@BOTH
 def test_a_guest_that_dies_is_reverted_at_the_deadline_and_no_sooner(lab: Stage) -> None:
     before = lab.standing("web")
     with running(lab, NEVER):
@@ -238,6 +246,7 @@ def keepers(lab: Stage) -> Iterator[list[Keeper]]:
         each.close()
 
 
+@BOTH
 def test_a_deadline_late_by_a_day_is_acted_on_once_by_two_keepers_and_survives_a_kill(lab: Stage) -> None:
     lab.cli("server", "migrate", "web")
     move = lab.move("web").id

@@ -11,8 +11,23 @@ from support.labs.operations import Stage, stage
 
 from droveway.persistence.nova.cell import Instance, Migration
 
-CLOUD = """
+PLACES = {
+    "one cell": """
 cells: {cell1: {hosts: {host1: {}, host2: {}, host3: {}, host4: {shared: nfs1}, host5: {shared: nfs1}}}}
+""",
+    "cells": """
+options: {cross_cell: true}
+cells:
+  cell1: {hosts: {host1: {}}}
+  cell2: {hosts: {host2: {}}}
+  cell3: {hosts: {host3: {}}}
+  cell4: {hosts: {host4: {}}}
+  cell5: {hosts: {host5: {}}}
+""",
+}
+"""One cell, or a cell for each host, so that every move leads into another one."""
+
+CLOUD = """
 flavors:
   small: {vcpus: 1, memory_mb: 256, root_gb: 1}
   large: {vcpus: 2, memory_mb: 512, root_gb: 2}
@@ -47,9 +62,10 @@ AMOUNTS = {
 }
 
 
-@pytest.fixture(scope="module", name="lab")
-def fixture_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    with stage(tmp_path_factory.mktemp("operations") / "lab", CLOUD) as made, made.running():
+@pytest.fixture(scope="module", name="lab", params=PLACES)
+def fixture_lab(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Stage]:
+    cloud = PLACES[request.param] + CLOUD
+    with stage(tmp_path_factory.mktemp("operations") / "lab", cloud) as made, made.running():
         yield made
 
 
@@ -67,7 +83,7 @@ def larger(flavor: str) -> str:
 def states(lab: Stage, name: str) -> tuple[Any, ...]:
     """vm_state, task_state, and the status and type of the server's latest migration; power_state is as Nova has it."""
     server = lab.id_of(name)
-    with lab.lab.cell_databases["cell1"].read() as session:
+    with lab.lab.cell_databases[lab.server(name).cell].read() as session:
         row = session.scalars(sa.select(Instance).where(Instance.uuid == server)).one()
         query = sa.select(Migration).where(Migration.instance_uuid == server).order_by(Migration.id.desc())
         migration = session.scalars(query).first()
@@ -107,7 +123,10 @@ class Guest:
 
 @pytest.mark.parametrize("name", ["web", "idle", "db", "archive", "cache", "mail", "cold"])
 def test_a_resize_is_reverted_and_a_migration_to_a_named_host_confirmed(lab: Stage, name: str) -> None:
-    """R0-02, R0-09, R0-14, R0-16, R0-23, R1-22, R3-05, R3-08, R3-09: what holds what at every rest."""
+    """R0-02, R0-09, R0-14, R0-16, R0-23, R1-22, R3-05, R3-08, R3-09: what holds what at every rest.
+
+    R1-15, R1-16, R1-29: the same between cells, to a host that is named too.
+    """
     before, guest = lab.standing(name), Guest(lab, name)
     old, new = before.flavor, larger(before.flavor)
     lab.cli("server", "resize", name, "--flavor", new)
@@ -145,7 +164,7 @@ def test_a_resize_is_reverted_and_a_migration_to_a_named_host_confirmed(lab: Sta
 
 @pytest.mark.parametrize("name", ["web2", "db2", "archive2", "mail2"])
 def test_a_migration_is_reverted_and_a_resize_confirmed(lab: Stage, name: str) -> None:
-    """R0-02, R0-09, R1-22, R3-08, R3-09: the same two operations with the other ends."""
+    """R0-02, R0-09, R1-15, R1-22, R3-08, R3-09: the same two operations with the other ends."""
     before, guest = lab.standing(name), Guest(lab, name)
     old, new = before.flavor, larger(before.flavor)
     lab.cli("server", "migrate", name)
@@ -169,15 +188,20 @@ def test_a_migration_is_reverted_and_a_resize_confirmed(lab: Stage, name: str) -
 
 
 def test_the_moves_are_listed_with_their_ends(lab: Stage) -> None:
-    """R2-12: every move of a server is found with its kind, its hosts and its end."""
+    """R1-19, R2-12: every move of a server is found with its kind, its hosts and its end."""
     lab.cli("server", "migrate", "listed")
     lab.cli("server", "revert", "listed")
     lab.cli("server", "resize", "listed", "--flavor", "large")
     moves = lab.json("move", "list", "--server", "listed")
-    assert [(row["kind"], row["state"]) for row in moves] == [("migrate", "reverted"), ("resize", "verifying")]
+    between = "cross_cell_" if len(lab.lab.cells.names()) > 1 else ""
+    kinds = [(row["kind"].removeprefix(between), row["state"]) for row in moves]
+    assert kinds == [("migrate", "reverted"), ("resize", "verifying")]
+    of_kind = lab.json("move", "list", "--server", "listed", "--kind", f"{between}resize")
+    assert [row["id"] for row in of_kind] == [moves[1]["id"]]
     history = lab.json("move", "history", moves[0]["id"])
     assert [row["seq"] for row in history] == sorted(row["seq"] for row in history)
     assert all(row["ended"] and not row["error"] for row in history)
-    assert list(dict.fromkeys(row["flow"] for row in history)) == ["migrate", "revert"]
+    flows = [f"{between}migrate", f"{between}revert"]
+    assert list(dict.fromkeys(row["flow"] for row in history)) == flows
     shown = lab.json("move", "show", moves[0]["id"])
     assert (shown["state"], shown["source"], shown["error"]) == ("reverted", "host1", None)

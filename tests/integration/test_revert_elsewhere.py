@@ -91,7 +91,7 @@ def root_disk(lab: Stage, host: str, name: str) -> str:
 
 @pytest.mark.parametrize("name", ["idle", "web"])
 def test_another_host_of_its_cell_gets_the_server_from_the_kept_images(lab: Stage, name: str) -> None:
-    """As it was before the move but for its host; what the source holds is owed, and goes when that is back."""
+    """R1-17: as it was before the move but for its host; what the source holds is owed, and goes when that is back."""
     before, disk = lab.standing(name), root_disk(lab, "host1", name)
     away(lab, name, "--keep-image")
     lab.cli("server", "revert", name)
@@ -160,7 +160,7 @@ def fixture_sharing(tmp_path: Path) -> Iterator[Stage]:
 
 @pytest.mark.parametrize("name", ["idle", "web"])
 def test_a_host_that_shares_the_sources_directory_copies_from_there(sharing: Stage, name: str) -> None:
-    """Only that host: the other one is tried in vain, and the guest runs until then."""
+    """R1-17: only that host; the other one is tried in vain, and the guest runs until then."""
     before, disk = sharing.standing(name), root_disk(sharing, "host1", name)
     away(sharing, name)
     sharing.cli("server", "revert", name)

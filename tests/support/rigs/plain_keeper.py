@@ -10,7 +10,7 @@ from droveway.engines.conductor.taskflow.board import MoveBoard
 from droveway.engines.keeper.keeper import Keeper
 from droveway.engines.keeper.policies import EndWait
 from droveway.persistence.database import Database
-from droveway.persistence.journal import requests
+from droveway.persistence.journal import kinds, requests
 from droveway.persistence.journal.moves import FlowRef
 
 
@@ -26,6 +26,8 @@ class PlainKeeper(Keeper):
         **options: Any,
     ) -> None:
         def filing(due: EndWait) -> requests.Filing:
-            return lambda session, move: requests.end_wait(session, move, flow_of(due.kind))
+            return lambda session, move: requests.end_wait(
+                session, move, flow_of(kinds.ending(move.kind, due.kind).name)
+            )
 
         super().__init__(coordination, journal, board, flow_of, filing=filing, **options)
