@@ -431,8 +431,9 @@ def allocations(root: Path, consumer: str) -> dict[str, dict[str, int]]:
 
 
 def the_row(root: Path, server: str) -> Row:
-    """The server's row in its cell, a deleted one when there is no other; without a mapping one of any cell."""
-    found = [row for row in own_rows(root, "instances", server, "uuid") if row["uuid"] == server]
+    """The server's row in its cell, a deleted one when there is no other; where it has none, one of any cell."""
+    found = own_rows(root, "instances", server, "uuid")
+    found = found or [row for row in cell_rows(root, "instances") if row["uuid"] == server]
     return min(found, key=lambda row: bool(row["deleted"]))
 
 
