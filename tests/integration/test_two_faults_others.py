@@ -25,7 +25,7 @@ SAMPLE = {
     "waiting": 2,
 }
 """So many points of each kind."""
-OF_CROSSING = 3
+OF_CROSSING = 2
 """So many of each operation between cells."""
 SEED = 16
 FOUND = (

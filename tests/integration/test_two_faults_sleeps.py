@@ -23,7 +23,6 @@ WRITERS = [
     ("apart", "resize", "execute", "again"),
     ("shared", "confirm", "execute", "once"),
     ("cells", "cross_cell_resize", "execute", "again"),
-    ("cells", "cross_cell_confirm", "execute", "once"),
 ]
 """Of each kind of write of these the first."""
 SPEC = "execute.save_request_spec.api-begin.1"
