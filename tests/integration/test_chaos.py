@@ -14,8 +14,8 @@ from support.daemons import chaos
 SECONDS: Final = 60.0
 MOVES: Final = 60
 
-BREAKS: Final = ("kills", "stops", "freezes", "leaders", "databases", "cuts")
-"""What has to have happened once at least."""
+BREAKS: Final = ("kills", "stops", "freezes", "leaders", "databases", "cuts", "between cells")
+"""What has to have happened once at least; the last are moves that led into another cell."""
 
 
 @pytest.mark.timeout(SECONDS + chaos.MORE + chaos.SETTLES_WITHIN + 120)

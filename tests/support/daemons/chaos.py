@@ -31,7 +31,7 @@ from droveway.engines.operations.submit import MoveSpec, submit
 from droveway.errors import Refused
 from droveway.lab import books, build, cloud
 from droveway.lab.session import Lab
-from droveway.persistence.journal import requests
+from droveway.persistence.journal import kinds, requests
 from droveway.persistence.journal.states import ENDED, State
 from droveway.persistence.journal.tables import Intent, Move
 from droveway.workers.hypervisors import guests_log
@@ -65,9 +65,17 @@ _HOST: Final = "{vcpus: 16, memory_mb: 8192, disk_gb: 80}"
 
 _SERVER: Final = "flavor: small, image: base, ports: [{}], volumes: [{size_gb: 1}]"
 
+CELLS: Final = {"cell1": HOSTS[:2], "cell2": HOSTS[2:]}
+
+
+def _cell(hosts: Sequence[str]) -> str:
+    return f"{{hosts: {{{', '.join(f'{host}: {_HOST}' for host in hosts)}}}}}"
+
+
 _CLOUD: Final = f"""
 hypervisor: sandbox
-cells: {{cell1: {{hosts: {{{", ".join(f"{host}: {_HOST}" for host in HOSTS)}}}}}}}
+options: {{cross_cell: true}}
+cells: {{{", ".join(f"{name}: {_cell(hosts)}" for name, hosts in CELLS.items())}}}
 flavors:
   small: {{vcpus: 1, memory_mb: 256, root_gb: 1}}
   large: {{vcpus: 2, memory_mb: 512, root_gb: 1, swap_mb: 1}}
@@ -109,9 +117,10 @@ class Asking(threading.Thread):
         with self._lab.journal.read() as session:
             move = session.scalar(sa.select(Move).where(Move.server_name == name, Move.active_server.is_not(None)))
         if move is None:
-            flavor = self._chance.choice([None, "small", "large"])
-            submit(self._lab, MoveSpec(server=name, flavor=flavor))
+            flavor, cell = self._chance.choice([None, "small", "large"]), self._chance.choice([None, *CELLS])
+            made = submit(self._lab, MoveSpec(server=name, flavor=flavor, to_cell=cell))
             self.done["moves"] += 1
+            self.done["between cells"] += kinds.of(made.kind).crosses_cells
         elif move.state == State.VERIFYING:
             request = self._chance.choice([move_requests.confirm, move_requests.revert])
             move_requests.file_request(self._lab, move.id, request)
@@ -321,6 +330,9 @@ def run(folder: Path, seconds: float, seed: int, wanted: int = MOVES) -> str:
                 reached=lambda name: databases.url_through(to_databases.port, name),
             ) as site,
         ):
+            images = "".join(f"{name} = {value}\n" for name, value in site.cloud.image_settings()["glance"].items())
+            with site.configuration.open("a") as file:
+                file.write(f"\n[cross_cell]\nallowed = true\n\n[glance]\n{images}")
             chaos = Chaos(site, ensemble, databases, (to_databases, to_zookeeper), seed, wanted)
             chaos.run(seconds)
             chaos.mend_late_calls()
