@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from support.labs.cells_away import begin, copies, owed, shown
@@ -12,6 +14,9 @@ from support.labs.small_lab import until
 
 from droveway.engines.operations import move_requests
 from droveway.engines.operations.submit import MoveSpec, submit
+from droveway.errors import Fenced
+from droveway.flows.run import Context
+from droveway.flows.steps.hosts import host
 
 
 @pytest.fixture(scope="module", name="built")
@@ -91,4 +96,25 @@ def test_a_forward_move_whose_source_cell_is_gone_rests_without_a_whole_copy(lab
         assert f"droveway cell up cell1, then droveway move retry {move[:8]}" in (ended.error or "")
     lab.cli("move", "retry", move)
     assert shown(lab, move).state == "verifying"
+    lab.assert_balanced()
+
+
+def test_a_source_cell_that_is_up_before_the_start_hides_its_copy_first(
+    lab: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its hiding was owed, and beside a copy that is shown no guest is started."""
+    start, up = host.StartGuest.perform, threading.Event()
+
+    def perform(step: host.StartGuest, ctx: Context) -> Any:
+        if not up.is_set():
+            raise Fenced("another conductor has the claim")
+        return start(step, ctx)
+
+    monkeypatch.setattr(host.StartGuest, "perform", perform)
+    with gone(lab, "cell1", "hide_source", begin(lab, "cell2")) as move:
+        until(lambda: ("cell1", "hide") in owed(lab), "what the cell owes")
+        until(lambda: shown(lab, move).step == "start_guest", "the start")
+    up.set()
+    lab.cli("move", "resume")
+    assert (shown(lab, move).state, owed(lab)) == ("verifying", [])
     lab.assert_balanced()
