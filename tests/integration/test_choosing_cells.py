@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import signal
 import sqlite3
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -496,9 +493,9 @@ def test_a_conductor_that_dies_between_two_graphs_changes_nothing(
     before, actions = lab.standing("web"), len(rows_of(lab, "cell1", "instance_actions", "web"))
     lab.arm("copy_disks", "fail", phase="after", fault="destination", count=fails)
     lab.arm("record_destination", "kill", direction="revert", phase="after")
-    killed(lab, "server", "migrate", "web")
+    lab.killed("server", "migrate", "web")
     lab.arm(step, "kill", direction=direction, phase=phase)
-    killed(lab, "move", "resume")
+    lab.killed("move", "resume")
     lab.cli("move", "resume", code=0 if fails == 1 else 3)
     move = lab.move("web")
     assert (move.kind, move.attempt) == ("cross_cell_migrate", 2)
@@ -545,9 +542,3 @@ def test_a_journal_of_the_graph_before_takes_the_next_one(lab: Stage, kept_at: s
     assert (ended.attempt, ended.dest_host, mapped(lab, "web")) == (2, "host5", "cell3")
     assert copies(lab, "web") == {"cell1": 1, "cell2": 0, "cell3": 1}
     lab.assert_balanced()
-
-
-def killed(lab: Stage, *words: str) -> None:
-    """Run the command in a process of its own, which is killed."""
-    command = [sys.executable, "-m", "droveway.cli.main", "--lab", str(lab.root), *words]
-    assert subprocess.run(command, check=False, capture_output=True).returncode == -signal.SIGKILL

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import signal
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Iterator
 
 import pytest
@@ -58,8 +55,7 @@ def test_a_failure_is_filed_where_it_happened(lab: Stage, step: str, filed: list
 def test_an_undo_that_is_entered_again_files_it_once(lab: Stage) -> None:
     lab.arm("define_guest", "fail", phase="before")
     lab.arm("mark_migrating", "kill", direction="revert", phase="after")
-    words = [sys.executable, "-m", "droveway.cli.main", "--lab", str(lab.root), "server", "migrate", "web"]
-    assert subprocess.run(words, check=False, capture_output=True).returncode == -signal.SIGKILL
+    lab.killed("server", "migrate", "web")
     lab.cli("move", "resume", code=3)
     assert events(lab) == [PREPARED, RESIZED, ("compute_finish_resize", "host2", "Error")]
     lab.assert_balanced()

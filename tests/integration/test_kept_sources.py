@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import hashlib
-import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -256,8 +253,7 @@ def test_a_process_that_is_killed_when_it_begins_to_purge_is_followed_by_one_tha
     move = migrate(lab, "web", "--keep-source", "1d")
     let_pass(lab, 86400)
     lab.arm("discard_source", "kill", phase="during", process="worker")
-    words = [sys.executable, "-m", "droveway.cli.main", "--lab", str(lab.root), "move", "resume"]
-    assert subprocess.run(words, check=False).returncode == -signal.SIGKILL
+    lab.killed("move", "resume")
     assert kept(lab, move).is_dir()
     lab.assert_balanced()
     lab.cli("move", "resume")

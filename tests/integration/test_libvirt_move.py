@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -87,12 +86,6 @@ def assert_same(lab: Stage, name: str, flavor: str, *, boots: int) -> str:
 
 def command(lab: Stage, *words: str) -> list[str]:
     return [sys.executable, "-m", "droveway.cli.main", "--lab", str(lab.root), *words]
-
-
-def killed(lab: Stage, *words: str) -> None:
-    """Give the command in a process of its own, which dies of the SIGKILL that was armed."""
-    done = subprocess.run(command(lab, *words), capture_output=True, text=True, check=False)
-    assert done.returncode == -signal.SIGKILL, done.stdout + done.stderr
 
 
 def test_libvirt_keeps_no_server_where_it_is(working: Stage) -> None:
@@ -179,7 +172,7 @@ def test_a_move_killed_while_it_copies_starts_its_guest_once(lab: Stage) -> None
     with faults_cleared(lab) as arm:
         for host in ("host2", "host3"):
             arm("copy_disks", "kill", phase="during", host=host)
-        killed(lab, "server", "resize", "copied", "--flavor", "large")
+        lab.killed("server", "resize", "copied", "--flavor", "large")
     assert lab.standing("copied").runs == []
     lab.cli("move", "resume")
     assert_same(lab, "copied", "large", boots=2)
@@ -192,7 +185,7 @@ def test_a_move_killed_while_it_copies_starts_its_guest_once(lab: Stage) -> None
 def test_a_move_killed_once_its_guest_runs_does_not_start_it_again(lab: Stage) -> None:
     with faults_cleared(lab) as arm:
         arm("start_guest", "kill", phase="after")
-        killed(lab, "server", "resize", "started", "--flavor", "large")
+        lab.killed("server", "resize", "started", "--flavor", "large")
     assert_same(lab, "started", "large", boots=2)
     lab.cli("move", "resume")
     assert_same(lab, "started", "large", boots=2)
@@ -205,7 +198,7 @@ def test_an_undo_that_is_killed_brings_the_guest_back_once(lab: Stage) -> None:
     with faults_cleared(lab) as arm:
         arm("define_guest", "fail", phase="before")
         arm("stop_guest", "kill", direction="revert", phase="after")
-        killed(lab, "server", "resize", "undone", "--flavor", "large")
+        lab.killed("server", "resize", "undone", "--flavor", "large")
     lab.cli("move", "resume", code=3)
     assert lab.move("undone").state == "failed"
     assert lab.standing("undone") == before

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -49,9 +46,7 @@ def test_a_guest_that_was_shelved_is_the_same_guest_elsewhere(lab: Stage, server
 def test_commands_that_are_killed_while_disks_cross_are_gone_on_with(lab: Stage) -> None:
     for command, step in (("shelve", "upload_disks"), ("unshelve", "copy_disks")):
         lab.arm(step, "kill", phase="during")
-        words = [sys.executable, "-m", "droveway.cli.main", "--lab", str(lab.root), "server", command, "web"]
-        done = subprocess.run(words, capture_output=True, text=True, check=False)
-        assert done.returncode == -signal.SIGKILL, done.stdout + done.stderr
+        lab.killed("server", command, "web")
         lab.cli("move", "resume", lab.move("web").id)
         assert lab.move("web").state == "done"
         lab.assert_balanced()

@@ -169,7 +169,7 @@ class Installation:
         """
         apart = bool(environment) or "run" in words
         inherited = {name: value for name, value in os.environ.items() if name != "DROVEWAY_LAB"}
-        command = [sys.executable, "-m", "droveway.cli.main"] if apart else [warm_commands.of_operators()]
+        command = [sys.executable, "-m", "droveway.cli.main"] if apart else [warm_commands.of(warm_commands.OPERATORS)]
         done = subprocess.run(
             [*command, *words, "--config-file", str(self.configuration)],
             env={**inherited, **environment},

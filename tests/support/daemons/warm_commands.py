@@ -57,11 +57,11 @@ _REQUEST: Final = 1 << 17
 
 
 @functools.cache
-def of_operators() -> str:
-    """The path of such a command for installations, for as long as this process lives."""
+def of(names: tuple[str, ...]) -> str:
+    """Return the path of such a command, which needs ``names``, for as long as this process lives."""
     stack = contextlib.ExitStack()
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-    stack.enter_context(on_path(folder, OPERATORS))
+    stack.enter_context(on_path(folder, names))
     atexit.register(stack.close)
     return str(folder / "droveway")
 

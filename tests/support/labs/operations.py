@@ -7,11 +7,15 @@ import dataclasses
 import fcntl
 import io
 import json
+import signal
 import sqlite3
+import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from proofs.demo.command import WARM
+from support.daemons import warm_commands
 from support.labs.small_lab import until
 from support.rows import journal_moves
 
@@ -138,6 +142,12 @@ class Stage:
         assert ended == code, (words, ended, out.getvalue(), self.error)
         assert "Traceback" not in self.error
         return out.getvalue()
+
+    def killed(self, *words: str) -> None:
+        """Give the command in a process of its own, which dies of the SIGKILL that was armed."""
+        command = [warm_commands.of(WARM), "--lab", str(self.root), *words]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == -signal.SIGKILL, done.stdout + done.stderr
 
     def refused(self, *words: str) -> str:
         """The one sentence with which a command is refused."""
