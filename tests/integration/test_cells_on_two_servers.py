@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import signal
 from collections.abc import Iterator
@@ -9,11 +10,13 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 import pytest
+from oslo_utils import units
 from support.daemons.daemons import LONG, Daemon, Installation, installation
 from support.daemons.sleeper import TESTS
 from support.labs.small_lab import assert_balanced, history, is_released, read_move, until
 from support.labs.snapshot import Snapshot
 from support.servers import mariadb_server, postgres_server, zookeeper_server
+from support.servers.image_process import ImageProcess
 from support.servers.spread import Server, Spread
 
 from droveway.lab import cloud
@@ -30,11 +33,12 @@ cells:
   cell1: {{hosts: {{host1: {_HOST}}}}}
   cell2: {{hosts: {{host3: {_HOST}}}}}
 flavors:
-  small: {{vcpus: 1, memory_mb: 256, root_gb: 1}}
-images: {{base: {{size_mb: 1}}}}
+  small: {{vcpus: 1, memory_mb: 256, root_gb: 0}}
+images: {{base: {{size_mb: 4}}}}
 servers:
   web: {{host: host1, {_SERVER}}}
   db: {{host: host3, {_SERVER}}}
+  idle: {{host: host1, flavor: small, image: base, state: stopped}}
 """
 
 HABIT: Final = str(TESTS / "support" / "habits" / "pausing")
@@ -181,6 +185,17 @@ def fixture_cells(
     lab.close()
 
 
+def disk_of(site: Installation, host: str, server: str) -> str:
+    """The digest of the server's only disk on the host."""
+    (disk,) = site.lab.layout.host(host).rglob(f"{server}/disk")
+    return hashlib.sha256(disk.read_bytes()).hexdigest()
+
+
+def stored(site: Installation) -> list[str]:
+    """What the image service has files of."""
+    return sorted(path.name for path in site.lab.layout.images.iterdir())
+
+
 def test_a_cells_server_that_is_killed_is_waited_for_in_every_phase(cells: Cells) -> None:
     """R1-31: of either make, of either part, there and back; nothing fails, and each server is in one cell."""
     site, homes = cells.site, {"web": "cell1", "db": "cell2"}
@@ -228,4 +243,33 @@ def test_a_conductor_that_slept_while_its_cell_was_away_changes_nothing(cells: C
     assert_balanced(site.lab)
     cells.ask("db", "confirm", "db")
     assert cells.rests(move) == State.DONE
+    assert_balanced(site.lab)
+
+
+def test_an_image_service_that_is_killed_in_the_middle_of_a_disk_is_waited_for(cells: Cells) -> None:
+    """It dies while a disk comes and again while it is given, as a server of its own between two workers."""
+    site = cells.site
+    server = site.told("server", "show", "idle")["id"]
+    was, images_before = disk_of(site, "host1", server), stored(site)
+    images = ImageProcess(site.lab.layout)
+    images.start("upload", 2 * units.Mi)
+    try:
+        served = site.cloud.image_settings()["glance"]["endpoint_override"]
+        site.configuration.write_text(site.configuration.read_text().replace(served, images.endpoint))
+        site.workers()
+        site.conductor()
+        move = cells.ask("idle", "migrate", "idle", "--to-cell", "cell2", "--transfer", "image")
+        images.await_death()
+        images.start("download", 2 * units.Mi)
+        images.await_death()
+        assert not is_released(site.lab, move)
+        images.start()
+        assert cells.rests(move) == State.VERIFYING
+        assert disk_of(site, "host3", server) == was
+        assert stored(site) == images_before
+        cells.ask("idle", "revert", "idle")
+        assert cells.rests(move) == State.REVERTED
+    finally:
+        images.stop()
+    assert disk_of(site, "host1", server) == was
     assert_balanced(site.lab)

@@ -26,8 +26,8 @@ _VERSIONS = {"network": "v2.0", "volume": "v3.0", "image": "v2.9"}
 class Server(http.server.ThreadingHTTPServer):
     """Answers on a port of its own: `/placement`, `/network`, `/volume` and `/image`."""
 
-    def __init__(self, files: Layout) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
+    def __init__(self, files: Layout, port: int = 0) -> None:
+        super().__init__(("127.0.0.1", port), _Handler)
         engine = services_engine(files.services)
         self.placement = embedded_placement(files.placement)
         self.local: dict[str, LocalService] = {
@@ -40,6 +40,9 @@ class Server(http.server.ThreadingHTTPServer):
         """A client that was killed in the middle of its request is no error here."""
         if not isinstance(sys.exception(), ConnectionError):
             super().handle_error(request, client_address)
+
+    def passed(self, way: str, size: int) -> None:
+        """Hear of the bytes of an image that came (``upload``) or were given (``download``)."""
 
     def settings(self) -> dict[str, dict[str, str]]:
         """How the daemons' configuration says that each service is reached, by its group."""
@@ -103,6 +106,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 raise ConnectionAbortedError("the client was gone before it had said all")
             left -= len(data)
             yield data
+            self.server.passed("upload", len(data))
 
     def _local(self, service: str, path: str, options: dict[str, Any]) -> None:
         answer = self.server.local[service].request(f"/{path}", self.command, **options)
@@ -118,6 +122,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self.end_headers()
             for data in answer.iter_content(CHUNK):
                 self.wfile.write(data)
+                self.server.passed("download", len(data))
 
     def _say(self, status: int, content: bytes, headers: dict[str, str]) -> None:
         self.send_response(status)
