@@ -13,6 +13,7 @@ from droveway.flows.away import AT_ONCE, LATE, OWED, Verdict, verdict
 from droveway.flows.run import Ends
 from droveway.persistence.database import absence
 from droveway.persistence.journal import cell_waits, debts, kinds, moves
+from droveway.persistence.nova import catalog
 from droveway.printable import SHORT
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from droveway.flows.graph import Graph
     from droveway.flows.run import Run
+    from droveway.persistence.database import Database
     from droveway.persistence.journal.tables import Move
     from droveway.persistence.nova.cells import Cells
     from droveway.wire.values import Direction
@@ -39,6 +41,9 @@ def heed(run: Run, graph: Graph, step: str, direction: Direction, sequence: int)
     """
     away = _away(run)
     if not away:
+        if is_away(run.api):
+            with run.write() as session:
+                cell_waits.note_api(session, moves.get(session, run.move_id, lock=True))
         return None
     home = run.home_cell()
     # Of two of which one is declared down the flow can only wait for the other.
@@ -79,6 +84,11 @@ def owe(
     """Record what the cell owes: this action, as the step of the flow does it in that direction."""
     owed = Owed(flow=flow, step=step, sequence=sequence, details={}, deadline=0.0, direction=direction)
     debts.owe_rows(session, move_id=move_id, cell=cell, action=action, details=msgspec.to_builtins(owed))
+
+
+def is_away(api: Database) -> bool:
+    """Tell whether the API database does not answer now."""
+    return not catalog.answering({"api": api})
 
 
 def _away(run: Run) -> list[str]:

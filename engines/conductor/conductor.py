@@ -342,9 +342,13 @@ class MoveConductor(JobConductor):
                     if unfenced == {*cells}:
                         self._note_wait(move, epoch, cell)
                         raise
-        if move.waits_for is not None and not unfenced:
+        if move.waits_for is not None and not unfenced and not self._waits_on(move.waits_for):
             self._note_wait(move, epoch, None)
         return unfenced
+
+    def _waits_on(self, waits_for: str) -> bool:
+        """Tell whether the API database is still away, for which the move says that it waits."""
+        return cell_waits.is_for_api(waits_for) and cells_away.is_away(self._resources.api)
 
     def _down(self, move: Move) -> set[str]:
         """Name the one cell of a move between two that a person declared down."""

@@ -1,4 +1,4 @@
-"""For which cell a flow that has begun waits, and since when."""
+"""For which database a flow that has begun waits, a cell's or Nova's API database, and since when."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _BEGINS: Final = "the database of cell "
 _ENDS: Final = ", which does not answer"
+_API: Final = f"the API database{_ENDS}"
 
 
 def named(waits_for: str) -> str | None:
@@ -25,12 +26,25 @@ def named(waits_for: str) -> str | None:
     return cell if name and ends and not begins else None
 
 
+def is_for_api(waits_for: str) -> bool:
+    """Tell whether a move says that it waits for the API database."""
+    return waits_for.startswith(_API)
+
+
 def note(session: orm.Session, move: Move, cell: str) -> dt.timedelta:
     """Let the move say that it waits for the cell's database; for how long it has by now."""
+    return _note(session, move, f"{_BEGINS}{cell}{_ENDS}")
+
+
+def note_api(session: orm.Session, move: Move) -> None:
+    """Let the move say that it waits for the API database."""
+    _note(session, move, _API)
+
+
+def _note(session: orm.Session, move: Move, what: str) -> dt.timedelta:
     now: dt.datetime = database_time(session)
     if State(move.state) not in BEGUN:
         return dt.timedelta()
-    what = f"{_BEGINS}{cell}{_ENDS}"
     if move.waits_since is None or not (move.waits_for or "").startswith(what):
         move.waits_since = now
         move.waits_for = f"{what} (since {now:%Y-%m-%d %H:%M:%S} UTC)"

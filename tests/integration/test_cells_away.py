@@ -9,13 +9,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.labs.cells_away import CLOUD, Databases, ask, begin, configure, copies, moving, owed, shown, waits
+import sqlalchemy as sa
+from support.labs.cells_away import API, CLOUD, Databases, ask, begin, configure, copies, moving, owed, shown, waits
 from support.labs.operations import Stage, stage
 from support.labs.small_lab import until
 
 from droveway.engines.keeper.cell_debts import CellDebts
 from droveway.engines.operations import move_requests
 from droveway.errors import DestinationFault, StepError
+from droveway.persistence.journal.tables import Claim
 
 
 @pytest.fixture(name="lab")
@@ -35,6 +37,34 @@ def test_a_move_waits_for_its_target_cell_and_goes_on_when_it_is_back(lab: Stage
     assert (ended.state, ended.dest_cell, ended.waits_for) == ("verifying", "cell2", None)
     assert copies(lab) == {"cell1": 1, "cell2": 1, "cell3": 0}
     lab.assert_balanced()
+
+
+@pytest.mark.parametrize(("cell", "step"), [("cell2", "switch_mapping"), ("cell1", "save_request_spec")])
+def test_a_move_that_waits_for_the_api_database_says_so(tmp_path: Path, cell: str, step: str) -> None:
+    """In a move between cells and in one within a cell; it goes on by itself when that database is back."""
+    with stage(tmp_path / "lab", CLOUD.replace("host1: {}", "host1: {}, host2: {}")) as lab:
+        await_the_api(lab, cell, step)
+
+
+def await_the_api(lab: Stage, cell: str, step: str) -> None:
+    away = Databases(lab, API, step)
+    with moving(lab, away, begin(lab, cell)) as move:
+        until(lambda: shown(lab, move).waits_for, "the move says what it waits for")
+        first = shown(lab, move).waits_for
+        assert (first or "").startswith("the API database, which does not answer (since ")
+        claims = epoch(lab, move)
+        until(lambda: epoch(lab, move) > claims + 1, "the next claims")
+        assert shown(lab, move).waits_for == first
+        away.bring()
+        ended = move_requests.carry(lab.lab, move)
+    assert (ended.state, lab.server("web").cell, ended.waits_for) == ("verifying", cell, None)
+    lab.assert_balanced()
+
+
+def epoch(lab: Stage, move: str) -> int:
+    """The epoch of the move's last claim."""
+    with lab.lab.journal.read() as session:
+        return int(session.scalar(sa.select(sa.func.max(Claim.epoch)).where(Claim.move_id == move)) or 0)
 
 
 def test_a_target_cell_that_goes_before_the_guest_is_touched_leads_to_the_next(lab: Stage) -> None:

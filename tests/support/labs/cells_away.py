@@ -28,6 +28,9 @@ servers:
   web: {flavor: small, host: host1, image: base, ports: [{}], volumes: [{size_gb: 1}]}
 """
 
+API = "api"
+"""The database that is none of a cell's, by the name that `Databases` knows it by."""
+
 
 def configure(lab: Stage, **options: float) -> None:
     """Give the lab's conductors these options, before anything has read them."""
@@ -40,7 +43,7 @@ class Databases:
 
     def __init__(self, lab: Stage, cell: str, step: str, direction: str = "execute", phase: str = "before") -> None:
         self._lab = lab
-        self._path = lab.root / "cells" / f"{cell}.sqlite"
+        self._path = lab.root / ("api.sqlite" if cell == API else f"cells/{cell}.sqlite")
         self._at = (step, direction, phase)
         self.went = threading.Event()
 
@@ -69,7 +72,7 @@ class Databases:
         self._disconnect()
 
     def _disconnect(self) -> None:
-        for made in self._lab.lab.cell_databases.values():
+        for made in (self._lab.lab.api, *self._lab.lab.cell_databases.values()):
             made.close()
 
 
