@@ -34,7 +34,17 @@ BETWEEN: Final = "two-cells"
 """The cloud of two cells of which there is a fixed sample."""
 
 BY_IMAGE: Final = "two-cells-by-image"
-"""That of two cells which do not reach each other's disks, of which there is another."""
+"""That of two cells which do not reach each other's disks: of its points those of `OF_IMAGES` are its fixed sample."""
+
+OF_IMAGES: Final = tuple(
+    dict.fromkeys(
+        step.step_name()
+        for kind in KINDS_BETWEEN
+        for step in registry.latest(kind).walk()
+        if step.__module__.rpartition(".")[2] in ("moved_images", "transferring")
+    )
+)
+"""The steps that do something else where disks go by the image service; all others are those of `BETWEEN`."""
 
 SHELVED: Final = "shelved"
 """The cloud of shelving of which there is a fixed sample."""
@@ -69,7 +79,8 @@ def sample(cloud: str) -> tuple[str, ...]:
     }
     kinds, seed = others[cloud] if cloud in others else (KINDS, SEEDS[cloud])
     every = EVERY if kinds is KINDS else tuple(word for kind in kinds for word in ("--kind", kind))
-    return ("--cloud", cloud, *every, "--cover", "--seed", str(seed))
+    steps = tuple(word for step in OF_IMAGES for word in ("--step", step)) if cloud == BY_IMAGE else ()
+    return ("--cloud", cloud, *every, *steps, "--cover", "--seed", str(seed))
 
 
 def assert_converged(record: Callable[[str, object], None], *arguments: str) -> list[str]:
@@ -94,10 +105,13 @@ def assert_converged(record: Callable[[str, object], None], *arguments: str) -> 
     return ran
 
 
-def unmet(ran: Iterable[str], *, alternates: bool = True, kinds: Sequence[str] = KINDS) -> list[str]:
+def unmet(
+    ran: Iterable[str], *, alternates: bool = True, kinds: Sequence[str] = KINDS, of: Sequence[str] = ()
+) -> list[str]:
     """Name what the points leave out: a step of any graph that no kill meets, or what never happens to a flow.
 
-    What there is to meet is read from the graphs of all versions.  ``alternates``: there is a second destination.
+    What there is to meet is read from the graphs of all versions.  ``alternates``: there is a second destination;
+    ``of``: these steps alone are to be met, whatever happens to the flows.
     """
     killed, happened = set(), set()
     for point in ran:
@@ -110,7 +124,10 @@ def unmet(ran: Iterable[str], *, alternates: bool = True, kinds: Sequence[str] =
     for graph in registry.GRAPHS.values():
         for way, steps in _ways(graph, alternates=alternates) if graph.kind in kinds else ():
             flow = (graph.kind, way)
-            missing += [f"{graph.kind}@{graph.version}:{way}:{step}" for step in steps if (*flow, step) not in killed]
+            due = [step for step in steps if not of or step in of]
+            missing += [f"{graph.kind}@{graph.version}:{way}:{step}" for step in due if (*flow, step) not in killed]
+            if of:
+                continue
             missing += [":".join((*flow, *what)) for what in _happens(graph, way) if (*flow, *what) not in happened]
     return missing
 
