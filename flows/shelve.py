@@ -6,7 +6,7 @@ from typing import Final
 
 from droveway.flows.graph import Graph
 from droveway.flows.steps import images, reserved_volumes, shelved_allocations, unbound_ports, volumes
-from droveway.flows.steps.hosts import host, shelving
+from droveway.flows.steps.hosts import shelving
 from droveway.flows.steps.records import forward
 from droveway.flows.steps.records import shelving as records
 from droveway.persistence.journal import kinds
@@ -21,7 +21,7 @@ SHELVE: Final = Graph(
         images.CreateImages,
         shelving.StopGuest,
         shelving.UploadDisks,
-        host.ReleaseSource,
+        shelving.ReleaseSource,
         # The volumes are never free in between.
         volumes.ReserveVolumes,
         reserved_volumes.FreeVolumes,

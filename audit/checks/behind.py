@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from droveway.audit.records import MigrationRow, MoveRow, ServerRow
-from droveway.audit.snapshot import Snapshot
+from droveway.audit.snapshot import Snapshot, Standing
 from droveway.persistence.journal import kinds
 from droveway.persistence.journal.states import UNDONE, State
 from droveway.persistence.nova.vm_states import ENDED_MIGRATIONS, RESIZING, MigrationStatus, TaskState, VmState
@@ -57,8 +57,11 @@ def of(snapshot: Snapshot, server: str) -> Behind | None:
     if move.state is State.NEEDS_OPERATOR:
         alone = kind.has_migration and not kind.crosses_cells
         return Behind(move, move.source_cell if alone else "") if move.error_code == PUT_BACK else None
-    if not kind.has_migration or move.state not in _KNOWN or move.error_code in _NOT_OURS or standing.going:
+    if move.state not in _KNOWN or move.error_code in _NOT_OURS or standing.going:
         return None
+    if not kind.has_migration:
+        row = standing.row
+        return Behind(move, row.cell) if not row.broken and _is_shelving_behind(snapshot, standing, move) else None
     rows = {row.cell: row for row in snapshot.rows_of[server]} if kind.crosses_cells else {"": standing.row}
     if any(row.broken or not _is_where_it_was(row, move) for row in rows.values()):
         return None
@@ -70,6 +73,26 @@ def of(snapshot: Snapshot, server: str) -> Behind | None:
         return Behind(move, where) if where else None
     is_behind = _is_behind(standing.row, move, snapshot.migration_of.get(move.id))
     return Behind(move, move.source_cell) if is_behind else None
+
+
+def _is_shelving_behind(snapshot: Snapshot, standing: Standing, move: MoveRow) -> bool:
+    """Tell whether the rows are of the middle of a shelve or an unshelve that is over.
+
+    Nova makes no migration of one, so that a task alone may be its own, and proves nothing.
+    """
+    row = standing.row
+    if row is None or row.task_state is not None or row.cell not in (move.source_cell, move.dest_cell):
+        return False
+    if row.fence is not None and move.id not in snapshot.claimed:
+        return True
+    if not standing.offloaded:
+        return False
+    held = {each.id: each.volume for each in snapshot.attachments if each.server == row.uuid}
+    # Another attachment of the volume was made since, and the rows have to name it.
+    return any(
+        device.attachment is not None and device.attachment not in held and device.volume in held.values()
+        for device in row.volumes
+    )
 
 
 def _of_two(

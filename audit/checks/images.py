@@ -62,6 +62,10 @@ def _of_a_shelve(snapshot: Snapshot, image: ImageView) -> Iterator[Finding]:
     elif standing.offloaded and not snapshot.has_image(standing):
         # It may be the one that is missing there.
         return
+    elif standing.placed and standing.host in snapshot.down:
+        # It may be all that is left: a host that somebody declared to be off has to be back before.
+        why = f"is not shelved, but its host {standing.host} is declared down"
+        mend = f"droveway host show {standing.host}"
     elif any(True for _ in disks.missing(snapshot, standing)):
         why = "is not shelved, but lacks its disks"
         mend = f"droveway server show {standing.server}, then restore its root disk from the image {image.id}"

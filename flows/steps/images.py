@@ -14,6 +14,7 @@ from droveway.flows.run import DECLARED_DOWN, Context
 from droveway.flows.stands import NOTHING
 from droveway.flows.step import Step
 from droveway.flows.steps.hosts.command import describe
+from droveway.flows.steps.rows import is_deleted
 from droveway.persistence.nova import servers
 
 if TYPE_CHECKING:
@@ -101,14 +102,20 @@ class CreateImages(Step):
         return {"image": image}
 
     def undo(self, ctx: Context) -> None:
-        """Delete it, whole or not."""
-        if not before(ctx.move).boot_from_volume:
-            with ctx.run.intent("image", f"delete {image_of(ctx.move.id)}"):
-                service(ctx).delete(image_of(ctx.move.id))
+        """Delete it once the source has shown the disks; that of a server whose source is declared down stays."""
+        image = image_of(ctx.move.id)
+        if not before(ctx.move).boot_from_volume and self._may_go(ctx, image):
+            _delete(ctx, image)
 
     def undo_evacuated(self, ctx: Context) -> None:
         """Delete it too: Nova builds the server anew from the image that it was made of."""
-        self.undo(ctx)
+        if not before(ctx.move).boot_from_volume:
+            _delete(ctx, image_of(ctx.move.id))
+
+    def _may_go(self, ctx: Context, image: str) -> bool:
+        """Whether nobody needs what it holds: a part of a disk, or what a host has too."""
+        found = service(ctx).find(image)
+        return found is None or found.status != "active" or is_deleted(ctx) or _has_disks(ctx, ctx.move.source_host)
 
 
 class DeleteImages(Step):
@@ -123,23 +130,36 @@ class DeleteImages(Step):
         image = before(ctx.move).image
         if image is None:
             return {}
-        host = ctx.destination.host
-        try:
-            guest = describe(ctx, host, part="disks")
-        except StepError as error:
-            if error.error_code != DECLARED_DOWN:
-                raise
+        if not _has_disks(ctx, ctx.destination.host):
             return {"kept": image.image}
-        if not shows_disks(guest, before(ctx.move)):
-            raise StepError(
-                f"host {host} does not hold the disks of server {ctx.move.server_name} whole, so its image is not "
-                "deleted: it may be all that there is",
-                code="last-copy",
-                host=host,
-            )
-        with ctx.run.intent("image", f"delete {image.image}"):
-            service(ctx).delete(image.image)
+        _delete(ctx, image.image)
         return {"image": image.image}
+
+
+def _has_disks(ctx: Context, host: str) -> bool:
+    """Whether the host shows the server's disks whole, now; False where it is declared down and shows nothing.
+
+    Raises StepError (``last-copy``) where it shows that it has them not.
+    """
+    try:
+        guest = describe(ctx, host, part="disks")
+    except StepError as error:
+        if error.error_code != DECLARED_DOWN:
+            raise
+        return False
+    if not shows_disks(guest, before(ctx.move)):
+        raise StepError(
+            f"host {host} does not hold the disks of server {ctx.move.server_name} whole, so its image is not "
+            "deleted: it may be all that there is",
+            code="last-copy",
+            host=host,
+        )
+    return True
+
+
+def _delete(ctx: Context, image: str) -> None:
+    with ctx.run.intent("image", f"delete {image}"):
+        service(ctx).delete(image)
 
 
 def _properties(metadata: Mapping[str, str], user: str, project: str, server: str, move: str) -> dict[str, str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support.labs.operations import stage
 from support.two_faults import command, copies, databases, recording, restores, ways_out, world
-from support.two_faults.recording import BETWEEN_CELLS, CELL, CELLS, DATABASES, PLACEMENT, Point
+from support.two_faults.recording import API, BETWEEN_CELLS, CELL, DATABASES, PLACEMENT, TARGET_CELL, Point
 
 GROUPS = ("volume:resize:", "apart:resize-undone:", "shared:revert:", "apart:confirm:", "apart:revert-undone:")
 """The operations of the sample: each has to be recorded first."""
@@ -21,6 +21,11 @@ BETWEEN = {
     "cells:cross_cell_revert:": {},
 }
 """The same between cells, where each database is met in the points below; the other operations have a host die."""
+MORE = {
+    "shelf:unshelve-undone:": {PLACEMENT: 1},
+    "shelf-cells:cross_cell_unshelve:": {TARGET_CELL: 1, API: 1},
+}
+"""The same of unshelves; in a shelve and a revert to another host than the source a host dies."""
 SEED = 11
 MET = [
     # What the move had claimed was claimed by nobody, and its confirm gave up what the source held.
@@ -34,6 +39,8 @@ MET = [
     "cells:cross_cell_resize-undone:revert.copy_records.after:target-cell-execute.show_target:resumed:host1:confirm",
     "cells:cross_cell_revert:end:api-begin:cancelled:up:revert",
     "cells:cross_cell_revert:end:cell-execute.prepare_source_guest:cancelled:up:confirm",
+    # The rows named an attachment of the middle of an unshelve that was undone.
+    "shelf:unshelve-undone:revert.claim.before:cell-execute.copy_disks:cancelled:up:confirm",
     # A move that waited named its source's cell, in which nothing was wrong.
     "cells:cross_cell_migrate:end:api-execute.accept:cancelled:host1:revert",
 ]
@@ -41,13 +48,13 @@ MET = [
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("group", [*GROUPS, *BETWEEN])
+@pytest.mark.parametrize("group", [*GROUPS, *BETWEEN, *MORE])
 def test_a_database_that_was_put_back_starts_no_second_guest_and_its_move_ends(
     tmp_path: Path, record_property: Callable[[str, object], None], group: str
 ) -> None:
     chosen = [each for each in MET if each.startswith(group)]
     every = [each for each in databases.points() if each.startswith(group)]
-    for database, count in BETWEEN.get(group, EACH).items():
+    for database, count in (BETWEEN | MORE).get(group, EACH).items():
         chosen += command.sample([each for each in every if Point.parse(each).database == database], count, SEED)
     verdicts = list(restores.run(tmp_path, chosen))
     bad = [f"{each.point}: {each.trouble}" for each in verdicts if each.trouble]
@@ -58,15 +65,22 @@ def test_a_database_that_was_put_back_starts_no_second_guest_and_its_move_ends(
 
 def test_every_database_is_put_back_in_each_way() -> None:
     every = list(map(Point.parse, databases.points()))
-    between = [point for point in every if point.storage == CELLS]
-    within = [point for point in every if point.storage != CELLS]
-    for points, wanted in ((within, databases.WITHIN), (between, DATABASES)):
-        found = {(point.database, point.how) for point in points}
+    crossing = {*BETWEEN_CELLS, *recording.UNSHELVE_BETWEEN, *recording.REVERT_ELSEWHERE}
+    between = [point for point in every if point.operation in crossing]
+    shelving = [point for point in every if point.operation in recording.SHELVING]
+    within = [point for point in every if point.operation in recording.OPERATIONS]
+    assert len(between) + len(shelving) + len(within) == len(every)
+    for points, wanted in ((within, databases.WITHIN), (shelving, databases.SHELVED), (between, DATABASES)):
+        found = {(point.database, point.how) for point in points if point.storage != recording.ELSEWHERE}
         assert found == {(database, how) for database in wanted for how in databases.HOWS}
     assert {(point.storage, point.operation) for point in within} == {
         (storage, operation) for storage in databases.STORAGES for operation in recording.OPERATIONS
     }
-    assert {point.operation for point in between} == {*BETWEEN_CELLS}
+    assert {(point.storage, point.operation) for point in shelving} == {
+        (storage, operation) for storage in recording.SHELVES for operation in recording.SHELVING
+    }
+    assert {point.operation for point in between} == crossing
+    assert {point.database for point in between if point.storage == recording.ELSEWHERE} == {*DATABASES}
 
 
 def test_a_full_run_meets_every_effect_and_every_boundary() -> None:

@@ -364,3 +364,54 @@ def test_what_no_step_explains_is_a_finding(
 ) -> None:
     kinds = {finding.kind for finding in judge(moving(kind, row=row, **changes)).findings}
     assert found in kinds
+
+
+# Where its cell was put back.
+
+
+def after(kind: str, state: State, **changes: Any) -> Snapshot:
+    """The books of a shelved server whose last move was of the kind and ended so."""
+    found = books(state)
+    (move,) = (each for each in found.moves if each.id == MOVE)
+    told = {
+        "kind": kind,
+        "state": state,
+        "flow_uuid": None,
+        "marked": True,
+        "dest_cell": None,
+        "delete_requested": False,
+    }
+    return shelved(moves=(replace(move, **told),), **changes)
+
+
+SETTLE = f"droveway move settle {MOVE[:8]} --cell cell1 --reason TEXT"
+
+
+@pytest.mark.parametrize(("kind", "state"), [("unshelve", State.FAILED), ("shelve", State.DONE)])
+def test_rows_that_name_an_attachment_of_the_middle_of_a_move_are_written_by_its_settling(
+    kind: str, state: State
+) -> None:
+    found = judge(after(kind, state, attachments=(attachment("a-newer", None, "reserved"),))).findings
+    assert {(each.kind, each.mend) for each in found} == {("attachment", SETTLE)}
+    assert len(found) == 2
+    assert SETTLE not in only(after(kind, state, attachments=()), "attachment").mend
+
+
+def test_a_fence_of_the_middle_of_a_shelve_goes_by_its_settling() -> None:
+    row = books().servers[0]
+    fenced = replace(after("shelve", State.DONE).servers[0], fence="3")
+    assert row.fence is not None
+    assert only(replace(after("shelve", State.DONE), servers=(fenced,)), "fence").mend == SETTLE
+
+
+def test_the_image_of_a_server_whose_host_is_declared_down_is_not_to_be_deleted() -> None:
+    """It may be all that is left, whatever the host showed when somebody could look."""
+    found = replace(books(), images=(WHOLE,), moves=(), flows=(), begun=frozenset(), migrations=())
+    at_rest = replace(found, servers=(replace(found.servers[0], task_state=None, host="dest"),))
+    stores = (store("source"), store("dest", directory()), store("third"))
+    for down, mend in (
+        (frozenset(), f"openstack image delete {IMAGE}"),
+        (frozenset({"dest"}), "droveway host show dest"),
+    ):
+        (told,) = findings(replace(at_rest, stores=stores, down=down), "image")
+        assert told.mend == mend

@@ -55,6 +55,12 @@ class UploadDisks(HostStep):
         return commands.UploadDisks(disks=[root])
 
 
+class ReleaseSource(host.ReleaseSource):
+    """A source that is dead by now is not needed any more: the image has the root disk."""
+
+    owed_when_down = True
+
+
 class DiscardSource(HostStep):
     """The point of no return: from here on the image is all that there is of the root disk."""
 

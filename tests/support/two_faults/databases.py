@@ -8,34 +8,39 @@ from __future__ import annotations
 
 import itertools
 import json
-import re
 from typing import Final
 
 from support.labs.operations import Stage
-from support.two_faults import ways_out
+from support.two_faults import openstack, ways_out
 from support.two_faults.recording import (
+    API,
     AWAY,
     BETWEEN_CELLS,
     CELL,
     CELLS,
     CHOICES,
     DATABASES,
+    ELSEWHERE,
     FORWARD,
     OPERATIONS,
     PLACEMENT,
+    REVERT_ELSEWHERE,
+    SHELVES,
+    SHELVES_BETWEEN,
+    SHELVING,
+    UNSHELVE_BETWEEN,
     VOLUME,
     Point,
     Recording,
+    living,
     pairs,
 )
-from support.two_faults.world import cell_rows, running_on, the_row
-
-from droveway.clients.embedded.placement import embedded_placement
-from droveway.clients.placement import Placement
 
 STORAGES: Final = ("apart", "shared", VOLUME)
 WITHIN: Final = (CELL, PLACEMENT)
 """What is put back of a move within a cell; between cells each of `DATABASES`."""
+SHELVED: Final = (CELL, API, PLACEMENT)
+"""What is put back of a shelve, and of an unshelve within its cell."""
 
 RESUMED: Final = "resumed"
 CANCELLED: Final = "cancelled"
@@ -46,9 +51,7 @@ TRUE: Final = ("it was put back from a copy",)
 """What the person who runs the commands knows."""
 
 _MENDS: Final = ("move", "settle")
-"""The commands of the audit that are run at the end, beside two of OpenStack's."""
-_DELETE: Final = re.compile(r"openstack resource provider allocation delete ([\w-]+)")
-_HEAL: Final = re.compile(r"nova-manage placement heal_allocations --instance ([\w-]+) --force")
+"""The commands of the audit that are run at the end, beside those of `openstack`."""
 
 
 def points() -> list[str]:
@@ -56,6 +59,9 @@ def points() -> list[str]:
     worlds = (
         *((storage, operation, WITHIN) for storage in STORAGES for operation in OPERATIONS),
         *((CELLS, operation, DATABASES) for operation in BETWEEN_CELLS),
+        *((storage, operation, SHELVED) for storage in SHELVES for operation in SHELVING),
+        *((storage, operation, DATABASES) for storage in SHELVES_BETWEEN for operation in UNSHELVE_BETWEEN),
+        *((ELSEWHERE, operation, DATABASES) for operation in REVERT_ELSEWHERE),
     )
     every = [
         (storage, operation, databases, at, of)
@@ -65,7 +71,7 @@ def points() -> list[str]:
     ]
     # One turn for all databases: else each would be tried in some of them only.
     return [
-        str(Point(storage, operation, at, f"{database}{of}", how))
+        str(Point(storage, operation, at, f"{database}{of}", living(operation, how)))
         for (storage, operation, databases, at, of), how in zip(every, itertools.cycle(HOWS), strict=False)
         for database in databases
     ]
@@ -81,7 +87,7 @@ def trouble(taken: Recording, point: Point) -> str:
     if rest == CANCELLED:
         ways_out.say(lab, "move", "cancel", move)
     ways_out.say(lab, "move", "resume")
-    if wrong := taken.watch.trouble(taken.server, ended=False):
+    if wrong := taken.trouble(ended=False):
         return f"{rest}: {wrong}"
     if away != "up":
         ways_out.say(lab, "lab", "worker", "start", away)
@@ -89,11 +95,11 @@ def trouble(taken: Recording, point: Point) -> str:
         return stuck
     if away != "up":
         ways_out.say(lab, "move", "resume")
-    if wrong := taken.watch.trouble(taken.server, ended=True):
+    if wrong := taken.trouble(ended=True):
         mended = mend(lab)
-        if wrong := taken.watch.trouble(taken.server, ended=True):
+        if wrong := taken.trouble(ended=True):
             return f"{wrong} (the audit: {mended or 'nothing'})"
-    return "" if running_on(lab.root, taken.server) else "the server ran before its move, and is off at its end"
+    return taken.rests_wrong()
 
 
 def mend(lab: Stage) -> str:
@@ -105,22 +111,6 @@ def mend(lab: Stage) -> str:
         for way in ways:
             said = ways_out.say(lab, *way.words)
             told.append(f"droveway {way} ended with {said.code}: {(said.error or said.out).strip()}")
-        if not ways and _is_of_openstack(lab, named):
+        if not ways and openstack.does(lab, named):
             told.append(named)
     return "; ".join(told) or ", ".join(dict.fromkeys(finding["detail"] for finding in found))
-
-
-def _is_of_openstack(lab: Stage, named: str) -> bool:
-    """Do what one of OpenStack's own commands on allocations does; whether the sentence names one."""
-    books = Placement(embedded_placement(lab.lab.layout.placement))
-    deleted, healed = _DELETE.fullmatch(named), _HEAL.fullmatch(named)
-    if deleted:
-        books.release(deleted[1])
-    elif healed:
-        row = the_row(lab.root, healed[1])
-        (node,) = [each["uuid"] for each in cell_rows(lab.root, "compute_nodes") if each["host"] == row["host"]]
-        held = {"VCPU": row["vcpus"], "MEMORY_MB": row["memory_mb"]}
-        if row["root_gb"] and row["image_ref"]:
-            held["DISK_GB"] = row["root_gb"]
-        books.ensure_allocation(healed[1], {node: held}, project_id=row["project_id"], user_id=row["user_id"])
-    return bool(deleted or healed)

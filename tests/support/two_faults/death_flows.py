@@ -6,14 +6,15 @@ from collections.abc import Iterator
 from typing import Final
 
 from support.labs.operations import Stage
-from support.two_faults.death_worlds import DESTINATION, HOSTS, SOURCE
+from support.two_faults.death_worlds import BOTH, BOTH_ELSEWHERE, DESTINATION, HOSTS, HOSTS_ELSEWHERE, RETURN, SOURCE
 
-from droveway.engines.operations import move_requests
+from droveway.engines.operations import move_requests, shelving
 from droveway.engines.operations.submit import MoveSpec, submit
 from droveway.flows import registry
 from droveway.flows.step import Step
 from droveway.flows.steps.hosts.command import HostStep
 from droveway.lab import operations
+from droveway.persistence.journal import requests
 from droveway.persistence.journal.tables import Move
 
 UNDONE: Final = "-undone"
@@ -35,15 +36,33 @@ _WITHIN: Final = {
     "confirm-undone": "confirm",
     "revert-undone": "revert",
 }
-OPERATIONS: Final = _WITHIN | {
+MOVES: Final = _WITHIN | {
     f"{BETWEEN}{operation}": kind if kind == "delete" else f"{BETWEEN}{kind}"
     for operation, kind in _WITHIN.items()
     if operation != "delete"
 }
-"""The kind of graph of each operation.  A delete of a server that waits confirms it before, which is two of them."""
+"""The kind of graph of each operation of moves that wait, and of deletes.
 
-FROM_REST: Final = ("resize", "migrate", "delete", f"{BETWEEN}resize", f"{BETWEEN}migrate")
-"""Operations of a server that has no move; all others end one that waits."""
+A delete of a server that waits confirms it before, which is two of them.
+"""
+SHELVES: Final = {"shelve": "shelve", "shelve-undone": "shelve"}
+UNSHELVES: Final = {
+    f"{operation}{end}": kind
+    for operation, kind in {
+        "unshelve": "unshelve",
+        "unshelve-there": "unshelve",
+        f"{BETWEEN}unshelve": f"{BETWEEN}unshelve",
+    }.items()
+    for end in ("", UNDONE)
+}
+"""On a host of the scheduler's choice, on the one that was named, in another cell."""
+ELSEWHERE: Final = {f"{BETWEEN}revert_elsewhere{end}": f"{BETWEEN}revert_elsewhere" for end in ("", UNDONE)}
+"""A revert to another host than the source, which is dead before."""
+OPERATIONS: Final = MOVES | SHELVES | UNSHELVES | ELSEWHERE
+"""The kind of graph of each operation."""
+
+FROM_REST: Final = ("resize", "migrate", "delete", f"{BETWEEN}resize", f"{BETWEEN}migrate", "shelve")
+"""Operations of a server that has no move; all others end one that waits, or begin with a shelved server."""
 
 
 def begin(lab: Stage, operation: str, policy: str = "manual") -> str:
@@ -56,20 +75,32 @@ def begin(lab: Stage, operation: str, policy: str = "manual") -> str:
         return submit(lab.lab, MoveSpec(server="web", host="host2", to_cell=to_cell, policy=policy)).id
     if operation in ("delete", "delete-waiting", "confirm-deleted"):
         return operations.request_delete(lab.lab, "web")
+    if operation == "shelve":
+        return shelving.shelve(lab.lab, "web").id
+    if operation.startswith("unshelve"):
+        host = "host2" if operation == "unshelve-there" else None
+        return shelving.unshelve(lab.lab, "web", host=host, to_cell=to_cell).id
     move = lab.move("web").id
     with lab.lab.journal.write() as session:
+        if operation == "revert_elsewhere":
+            requests.end_wait(session, session.get_one(Move, move), registry.reference(f"{BETWEEN}{operation}"))
+            return move
         getattr(move_requests, operation)(session, session.get_one(Move, move))
     return move
 
 
-PROVED: Final = {"discard_source": DESTINATION, "discard_destination": SOURCE}
+PROVED: Final = {
+    "discard_source": (DESTINATION,),
+    # In the place of a source that is dead the other host of its cell.
+    "discard_destination": (SOURCE, RETURN),
+}
 """The steps that delete a copy, with the host that shows its own right before the command is sent.
 
 One that dies while the command is carried out had shown it in this claim: nothing calls the deletion back, and its
 own copy is the last one.
 """
 
-ONE_HOST: Final = ("delete",)
+ONE_HOST: Final = ("delete", *SHELVES, *UNSHELVES)
 """The server has no second one."""
 
 
@@ -104,9 +135,16 @@ def hosts(operation: str) -> tuple[str, ...]:
 
     A server at rest has one.  A migrate to a host that was named differs from a resize where that host is lost.
     """
-    if operation.removeprefix(BETWEEN).startswith("migrate"):
+    if operation in ELSEWHERE:
+        return HOSTS_ELSEWHERE
+    if operation in UNSHELVES or operation.removeprefix(BETWEEN).startswith("migrate"):
         return (DESTINATION,)
-    return (SOURCE,) if operation == "delete" else HOSTS
+    return (SOURCE,) if operation in ONE_HOST else HOSTS
+
+
+def both(operation: str) -> tuple[str, str]:
+    """Both hosts of the operation, in either order."""
+    return BOTH_ELSEWHERE if operation in ELSEWHERE else BOTH
 
 
 def in_flows() -> Iterator[tuple[str, str]]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from support import codes
 from support.labs.operations import Stage
 from support.labs.small_lab import until
 from support.two_faults import death_flows, ways_out
-from support.two_faults.death_flows import BETWEEN, OPERATIONS, UNDONE, begin
+from support.two_faults.death_flows import BETWEEN, ELSEWHERE, MOVES, OPERATIONS, SHELVES, UNDONE, UNSHELVES, begin
 from support.two_faults.death_worlds import SOURCE, Death, Spot
 
 from droveway.cli.view.explanations import EXPLANATIONS
@@ -26,6 +26,9 @@ OPERATION: Final = "rest"
 _RAISE: Final = ("flows", "workers", "clients", "engines")
 """Whose errors may be those of a step."""
 
+_MORE: Final = ("shelve", "unshelve", f"{BETWEEN}unshelve", f"{BETWEEN}revert_elsewhere")
+"""Operations that are paused too, beside those of moves within a cell and between two."""
+
 _NO_PARK: Final = ("settled", "not-begun")
 """The first is no error; the second proves that the step may be undone."""
 
@@ -37,15 +40,17 @@ def rests() -> Iterator[tuple[str, str]]:
 
 
 def _places() -> Iterator[str]:
-    yield "queued.resize"
+    yield from ("queued.resize", "queued.shelve", "queued.unshelve", f"queued.{BETWEEN}unshelve")
     yield from ("verifying.confirm", "verifying.revert", "verifying.confirm-deleted")
     yield from ("waiting.auto", "waiting.healthy", "waiting.delete")
     yield from (f"verifying.{BETWEEN}{operation}" for operation in ("confirm", "revert", "confirm-deleted"))
     between = (f"{BETWEEN}{operation}" for operation in ("resize", "confirm", "revert"))
-    for operation in ("resize", "confirm", "revert", "delete", *between):
+    for operation in ("resize", "confirm", "revert", "delete", *between, *_MORE):
         yield from (f"paused.{operation}.{step.step_name()}" for step in death_flows.steps(operation)[:-1])
-    for before in ("", BETWEEN):
-        for (operation, step), code in zip(itertools.cycle(_where_to_park(before)), park_codes(), strict=False):
+    within = [operation for operation in MOVES if not operation.startswith(BETWEEN)]
+    crossing = [operation for operation in MOVES if operation.startswith(BETWEEN)]
+    for operations in (within, crossing, [*SHELVES, *UNSHELVES], [*ELSEWHERE]):
+        for (operation, step), code in zip(itertools.cycle(_where_to_park(operations)), park_codes(), strict=False):
             yield f"parked.{operation}.{step}.{code}"
     for operation in OPERATIONS:
         found = [step for step in death_flows.steps(operation) if issubclass(step, HostStep)]
@@ -62,18 +67,13 @@ def park_codes() -> list[str]:
     )
 
 
-def _where_to_park(before: str) -> list[tuple[str, str]]:
-    """Operation and step: those that must go on, which are undos and what lies behind the point of no return.
-
-    ``before``: `BETWEEN` for the operations between cells, else those within one.
-    """
+def _where_to_park(operations: Iterable[str]) -> list[tuple[str, str]]:
+    """Operation and step: those that must go on, which are undos and what lies behind the point of no return."""
     found = []
-    for operation, kind in OPERATIONS.items():
-        if operation.startswith(BETWEEN) != bool(before):
-            continue
+    for operation in operations:
         names = [step.step_name() for step in death_flows.steps(operation)]
         if not operation.endswith(UNDONE):
-            last = registry.latest(kind).no_return.step_name()
+            last = registry.latest(OPERATIONS[operation]).no_return.step_name()
             names = names[names.index(last) + 1 :]
         if not operation.removeprefix(BETWEEN).startswith("migrate"):
             found += [(operation, name) for name in names]

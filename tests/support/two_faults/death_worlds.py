@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import threading
 from collections.abc import Collection, Iterator
 from typing import Final
 
 import sqlalchemy as sa
 from support.labs.operations import Stage, Workers
-from support.two_faults import ways_out, world
-from support.two_faults.world import Watch
+from support.two_faults import openstack, shelved, ways_out, world
 
 from droveway.errors import DestinationFault, Parked, StepError
 from droveway.lab import stopped
@@ -23,6 +23,11 @@ HOSTS: Final = (SOURCE, DESTINATION)
 BOTH: Final = ("source+destination", "destination+source")
 """Both hosts of a move, in the order in which they are declared down, and in which they are back."""
 
+RETURN: Final = "return"
+"""The host that takes the place of a source that is dead."""
+HOSTS_ELSEWHERE: Final = (DESTINATION, RETURN)
+BOTH_ELSEWHERE: Final = ("destination+return", "return+destination")
+
 OFF: Final = "off"
 ON: Final = "on"
 BACK: Final = (OFF, ON)
@@ -30,20 +35,24 @@ BACK: Final = (OFF, ON)
 
 SURE: Final = "power is off, ticket 4711"
 
+_SPARE: Final = "host3"
+"""The only host that the source's cell has beside the source, where another takes its place."""
+
 
 class Death:
     """One host of one server's move, or both, before they die and after it."""
 
-    def __init__(self, lab: Stage, server: str, role: str) -> None:
-        """``role``: one of `HOSTS` or of `BOTH`."""
+    def __init__(self, lab: Stage, server: str, role: str, before: Collection[str] = ()) -> None:
+        """``role``: one or two of `SOURCE`, `DESTINATION` and `RETURN`; ``before``: hosts that are dead already."""
         self.lab = lab
         self.server = server
         self.roles = role.split("+")
-        self.watch = Watch(lab.root)
+        self.watch = shelved.Watch(lab.root)
         self.workers: Workers | None = None
         self.hosts: list[str] = []
         """Their names, once they died."""
-        self.ran: dict[str, list[str]] = {}
+        self.before = list(before)
+        self.ran: dict[str, list[str]] = {host: [] for host in before}
         """By host the servers whose guests ran there."""
         self.whole = False
         """Whether a host that lives on had each disk whole."""
@@ -60,7 +69,12 @@ class Death:
                 (self.server,),
             ).fetchone()
         source, destination = tuple(found) if found is not None else ("host1", None)
-        return [source if role == SOURCE else destination or "host2" for role in self.roles]
+        names = {SOURCE: source, DESTINATION: destination or "host2", RETURN: _SPARE}
+        return [names[role] for role in self.roles]
+
+    def dead(self) -> list[str]:
+        """All hosts that are dead, in the order in which they are back."""
+        return [*self.hosts, *self.before]
 
     def die(self) -> None:
         """The hosts are off, with all that ran on them, and somebody says so."""
@@ -78,7 +92,7 @@ class Death:
             for server in ran:
                 self.lab.lab.hypervisor(host).stop(server, grace=0.0, fence=_unfenced)
             self.ran[host] = ran
-        self.whole = self.watch.is_whole(self.server, dead=self.hosts)
+        self.whole = self.watch.is_whole(self.server, dead=self.dead())
 
     def declare(self) -> None:
         """Somebody made sure that each is off: in a lab that runs by its row, as the command waits for the lab."""
@@ -157,7 +171,7 @@ def judge(lab: Stage, death: Death, *, choice: str, back: str) -> str:
 
 def wrong(lab: Stage, death: Death, choice: str, back: str) -> Iterator[str]:
     """Each thing that is wrong while the move is ended, and then while each host comes back and pays."""
-    server, watch, dead = death.server, death.watch, list(death.hosts)
+    server, watch, dead = death.server, death.watch, death.dead()
     named = " and ".join(dead)
     move = _moves(lab, server)[-1]
     if told := watch.trouble(server, ended=False, dead=dead, deleted=_is_deleted(lab, server)):
@@ -165,6 +179,7 @@ def wrong(lab: Stage, death: Death, choice: str, back: str) -> Iterator[str]:
     if stuck := ways_out.finish(lab, move, choice=choice):
         yield f"{named} dead: {stuck}"
         return
+    _delete_images(lab)
     deleted = _is_deleted(lab, server)
     if told := watch.trouble(server, ended=True, dead=dead, deleted=deleted):
         yield f"{named} dead and the move ended: {told}"
@@ -198,6 +213,7 @@ def _back(lab: Stage, death: Death, host: str, back: str) -> Iterator[str]:
     lab.cli("lab", "worker", "start", host)
     lab.cli("host", "enable", host)
     lab.cli("move", "resume")
+    _delete_images(lab)
     after = log.read_bytes()[len(before) :].decode()
     if '"start"' in after:
         yield f"{host} is back, and a guest was started for that: {after}"
@@ -234,11 +250,18 @@ def is_left(lab: Stage, server: str) -> bool:
     return bool(found) and max(found, key=lambda row: str(row["created_at"]))["error_code"] == "left-as-is"
 
 
+def _delete_images(lab: Stage) -> None:
+    """Do as the audit says of images that nobody needs any more: a shelved one is kept for a host that is dead."""
+    for finding in json.loads(ways_out.say(lab, "audit", "-f", "json").out):
+        if finding["kind"] == "image":
+            openstack.does(lab, finding["mend"])
+
+
 def _audited(lab: Stage, dead: Collection[str] = ()) -> Iterator[str]:
-    """What the audit finds, without that a guest is off on a host that is dead."""
+    """What the audit finds, without that a guest is off on a host that is dead, or an image is kept for one."""
     said = ways_out.say(lab, "audit", "-f", "value", "-c", "kind", "-c", "detail")
     for line in said.out.splitlines():
-        if not any(f"is off on {host}, but" in line for host in dead):
+        if not any(f"is off on {host}, but" in line or f"its host {host} is declared down" in line for host in dead):
             yield f"the audit ended with {said.code} and finds: {line}"
     if said.code not in (0, 3) and not said.out:
         yield f"the audit ended with {said.code}: {said.error}"

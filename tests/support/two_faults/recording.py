@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Final
 
 from support.labs.operations import Stage
-from support.two_faults import copies, ways_out
+from support.two_faults import copies, shelved, ways_out, world
 from support.two_faults.copies import Copy
-from support.two_faults.world import Watch
 
 from droveway.clients.embedded import placement
 from droveway.errors import StepError
@@ -26,17 +25,23 @@ from droveway.lab.layout import Layout
 
 UNDONE: Final = "-undone"
 FORWARD_KINDS: Final = ("resize", "migrate")
+_SHELVE: Final = "shelve"
+_UNSHELVE: Final = "unshelve"
 OPERATIONS: Final = tuple(f"{kind}{end}" for kind in ("resize", "migrate", "confirm", "revert") for end in ("", UNDONE))
 BETWEEN: Final = "cross_cell_"
 BETWEEN_CELLS: Final = tuple(f"{BETWEEN}{operation}" for operation in OPERATIONS)
 """The same into another cell and back, in the storage `CELLS`."""
+SHELVING: Final = ("shelve", "shelve-undone", "unshelve", "unshelve-undone")
+UNSHELVE_BETWEEN: Final = ("cross_cell_unshelve", "cross_cell_unshelve-undone")
+REVERT_ELSEWHERE: Final = ("cross_cell_revert_elsewhere", "cross_cell_revert_elsewhere-undone")
+"""To another host of the source's cell, as the source is dead; in the storage `ELSEWHERE`."""
 
 REST: Final = "rest"
-"""The boundary before a confirm or revert was asked for."""
+"""The boundary before what was asked for of a server that waits, or is shelved."""
 BEGIN: Final = "begin"
 """The boundary before the first step."""
 FORWARD: Final = "forward."
-"""Before a step of the resize that a confirm or revert ends: the boundary behind that step."""
+"""Before a step of the resize that a confirm or revert ends, or of the shelve before: the boundary behind it."""
 
 LOST: Final = "worker-"
 """Before a host's name, in a boundary's place: the journal of that host's worker was moved away."""
@@ -49,7 +54,8 @@ PLACEMENT: Final = "placement-"
 It is that of the source's cell, of the cell that a move between cells leads to, Nova's API database, or Placement's.
 """
 DATABASES: Final = (CELL, TARGET_CELL, API, PLACEMENT)
-HOSTS: Final = ("host1", "host2")
+SOURCE: Final = "host1"
+HOSTS: Final = (SOURCE, "host2")
 
 AWAY: Final = ("up", *HOSTS)
 CHOICES: Final = ("confirm", "revert")
@@ -60,16 +66,24 @@ CELLS: Final = "cells"
 VOLUME: Final = "volume"
 """The storage of a server that has no disk of its own."""
 
-_WEB: Final = {
-    VOLUME: "{flavor: small, host: host1, ports: [{}], volumes: [{size_gb: 1, boot: true}, {size_gb: 1}]}",
-    "": "{flavor: small, host: host1, image: base, ports: [{}], volumes: [{size_gb: 1}]}",
-}
+SHELF: Final = "shelf"
+"""Before the storages in which servers are shelved: whose root disks are no larger than their images."""
+SHELVES: Final = (SHELF, f"{SHELF}-shared", f"{SHELF}-{VOLUME}")
+SHELVES_BETWEEN: Final = (f"{SHELF}-{CELLS}", f"{SHELF}-{CELLS}-{VOLUME}")
+
+ELSEWHERE: Final = "elsewhere"
+"""The storage of two cells whose first one has a host more."""
+_SPARE: Final = "host3"
+"""That host."""
+
+_IMAGE: Final = "{flavor: small, host: host1, image: base, ports: [{}], volumes: [{size_gb: 1}]}"
+_BOOT: Final = "{flavor: small, host: host1, ports: [{}], volumes: [{size_gb: 1, boot: true}, {size_gb: 1}]}"
 _CLOUD: Final = """
 options: {cross_cell: true}
-cells: {cell1: {hosts: {host1: {SHARED}, host2: {SHARED}}}}
+cells: CELLS
 flavors:
-  small: {vcpus: 1, memory_mb: 256, root_gb: 1}
-  large: {vcpus: 2, memory_mb: 512, root_gb: 1}
+  small: {vcpus: 1, memory_mb: 256, root_gb: ROOT}
+  large: {vcpus: 2, memory_mb: 512, root_gb: ROOT}
 images: {base: {size_mb: 1}}
 servers:
   web: WEB
@@ -115,14 +129,28 @@ class Point:
 
 def cloud(storage: str) -> str:
     """The cloud in which the operations of a storage run."""
-    web = _WEB.get(storage, _WEB[""])
-    if storage == CELLS:
-        return (
-            _CLOUD.replace(", host2: {SHARED}}}}", "}}, cell2: {hosts: {host2: {}}}}")
-            .replace("SHARED", "")
-            .replace("WEB", web)
-        )
-    return _CLOUD.replace("SHARED", "shared: nfs1" if storage == "shared" else "").replace("WEB", web)
+    if storage == ELSEWHERE:
+        cells = "{cell1: {hosts: {host1: {}, host3: {}}}, cell2: {hosts: {host2: {}}}}"
+    elif CELLS in storage:
+        cells = "{cell1: {hosts: {host1: {}}}, cell2: {hosts: {host2: {}}}}"
+    else:
+        cells = "{cell1: {hosts: {host1: {SHARED}, host2: {SHARED}}}}"
+    shared = "shared: nfs1" if storage.endswith("shared") else ""
+    text = _CLOUD.replace("CELLS", cells).replace("SHARED", shared)
+    # A shelved image has all the bytes of its disk.
+    text = text.replace("ROOT", "0" if storage.startswith(SHELF) else "1")
+    return text.replace("WEB", _BOOT if storage.endswith(VOLUME) else _IMAGE)
+
+
+def hosts(operation: str) -> tuple[str, str]:
+    """The two hosts of an operation that are not dead before it."""
+    return (_SPARE, HOSTS[1]) if operation in REVERT_ELSEWHERE else HOSTS
+
+
+def living(operation: str, how: tuple[str, str, str]) -> tuple[str, str, str]:
+    """The same way, with another host away where the one that is named is dead anyway."""
+    rest, away, choice = how
+    return rest, hosts(operation)[HOSTS.index(away)] if away in HOSTS else away, choice
 
 
 class Recording:
@@ -139,7 +167,8 @@ class Recording:
             options.write("[conductor]\nhost_away = 0.2\nretry_for = 0\n")
         copies.stamp(lab.root, [lab.id_of("web"), lab.id_of("near")])
         self.server = lab.id_of("web")
-        self.watch = Watch(lab.root)
+        self._watch = shelved.Watch(lab.root)
+        self._dead = [SOURCE] if operation in REVERT_ELSEWHERE else []
         self._record()
 
     def put_back(self, point: Point) -> None:
@@ -155,6 +184,23 @@ class Recording:
         else:
             name = point.database
             copies.restore_database(self._kept(name, point.of.removeprefix(name)), _DATABASES[name](files))
+
+    def trouble(self, *, ended: bool) -> str:
+        """What is wrong of the lab, as `Watch.trouble` has it."""
+        return self._watch.trouble(self.server, ended=ended, dead=self._dead)
+
+    def rests_wrong(self) -> str:
+        """Whether the server, whose move has ended, is not what that end says; "" where it is.
+
+        Every server ran before; it is off only where a shelve is done, or an unshelve is not.
+        """
+        verb = self._kind.removeprefix(BETWEEN)
+        state = ways_out.shown(self.lab, self.move)["state"]
+        if verb in (_SHELVE, _UNSHELVE) and (state == "done") == (verb == _SHELVE):
+            is_right = shelved.is_offloaded(self.lab.root, self.server)
+            return "" if is_right else f"the {verb} is {state}, and the server is not shelved"
+        runs = world.running_on(self.lab.root, self.server)
+        return "" if runs else f"the server ran before its move, which is {state}, and is off at its end"
 
     def is_refused(self) -> bool:
         """Whether the lab says that it has to be adopted: where it has never seen the journal, it misses none."""
@@ -182,23 +228,21 @@ class Recording:
     def _record(self) -> None:
         lab = self.lab
         (self._folder / "databases").mkdir()
-        verb = self._kind.removeprefix(BETWEEN)
-        forward = verb in FORWARD_KINDS
-        to_cell = ["--to-cell", "cell2"] if verb != self._kind else []
-        if not forward:
-            with lab.running(self._on_resize):
-                lab.cli("server", "resize", "web", "--flavor", "large", *to_cell)
+        if (before := _before(self._kind)) is not None:
+            with lab.running(self._on_former):
+                lab.cli("server", *before.split())
+            for host in self._dead:
+                lab.cli("lab", "worker", "stop", host)
+                lab.cli("host", "down", host, "--i-made-sure", "power is off")
             self._keep_databases(REST)
         hosts = {host: functools.partial(self._on_worker, host) for host in sorted(lab.lab.identity.hosts)}
         with lab.running(self._on_conductor, hosts):
-            words = [*(["--flavor", "large"] if verb == "resize" else []), *(to_cell if forward else [])]
-            code = 3 if self._undone else 0
-            said = ways_out.say(lab, "server", verb, "web", *words)
-            assert "Traceback" not in said.error, (said, code)
+            said = ways_out.say(lab, "server", *_asked(self._kind).split())
+            assert "Traceback" not in said.error, said
         self.move = lab.move("web").id
         self._worlds["end"] = copies.keep(lab.root, self._folder / "worlds" / "end")
 
-    def _on_resize(self, _move: str, step: str, _direction: str, phase: str) -> None:
+    def _on_former(self, _move: str, step: str, _direction: str, phase: str) -> None:
         if phase == "stored":
             self._keep_databases(f"{FORWARD}{step}")
 
@@ -222,6 +266,36 @@ class Recording:
             self._worlds[name] = copies.keep(self.lab.root, self._folder / "worlds" / name)
 
 
+def _asked(kind: str) -> str:
+    """The command of `droveway server` that asks for a flow of the kind."""
+    verb = kind.removeprefix(BETWEEN)
+    to_cell = " --to-cell cell2" if verb != kind else ""
+    return {
+        "resize": f"resize web --flavor large{to_cell}",
+        "migrate": f"migrate web{to_cell}",
+        _UNSHELVE: f"unshelve web{to_cell or ' --host host2'}",
+        # The command sees that the source is dead.
+        "revert_elsewhere": "revert web",
+    }.get(verb, f"{verb} web")
+
+
+def _former(kind: str) -> str | None:
+    """The kind of flow that has to be over before one of the kind; None where a server at rest is enough."""
+    verb = kind.removeprefix(BETWEEN)
+    if verb in (*FORWARD_KINDS, _SHELVE):
+        return None
+    return _SHELVE if verb == _UNSHELVE else f"{BETWEEN if verb != kind else ''}resize"
+
+
+def _before(kind: str) -> str | None:
+    """The command of `droveway server` that asks for that flow."""
+    former = _former(kind)
+    if former is None:
+        return None
+    # No host of the source's cell but the source has the disks otherwise.
+    return _asked(former) + (" --keep-image" if kind in REVERT_ELSEWHERE else "")
+
+
 def last(kind: str) -> str:
     """The last step before the point of no return: with its failure all is undone."""
     graph = registry.latest(kind)
@@ -234,9 +308,9 @@ def pairs(operation: str) -> Iterator[tuple[str, str]]:
     kind = operation.removesuffix(UNDONE)
     graph = registry.latest(kind)
     at_host = {step.step_name() for step in graph.walk() if step.where is not Where.CONDUCTOR}
-    before = f"{BETWEEN}resize" if kind.startswith(BETWEEN) else "resize"
-    resize = [f"{FORWARD}{step.step_name()}" for step in registry.latest(before).walk()]
-    boundaries = [BEGIN] if kind.removeprefix(BETWEEN) in FORWARD_KINDS else [*resize, REST, BEGIN]
+    former = _former(kind)
+    before = [] if former is None else [f"{FORWARD}{step.step_name()}" for step in registry.latest(former).walk()]
+    boundaries = [*before, REST, BEGIN] if before else [BEGIN]
     for direction, step in _passed(operation):
         for phase in ("before", "early", "late", "after") if step in at_host else ("before", "after"):
             yield from ((f"{direction}.{step}.{phase}", of) for of in boundaries)

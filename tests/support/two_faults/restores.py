@@ -16,21 +16,26 @@ from pathlib import Path
 from typing import Final
 
 from support.labs.operations import stage
-from support.two_faults import databases, ways_out
+from support.two_faults import databases, recording, ways_out
 from support.two_faults.recording import (
     AWAY,
     BETWEEN_CELLS,
     CELLS,
     CHOICES,
-    HOSTS,
+    ELSEWHERE,
     LOST,
     OPERATIONS,
+    REVERT_ELSEWHERE,
+    SHELVES,
+    SHELVES_BETWEEN,
+    SHELVING,
+    UNSHELVE_BETWEEN,
     Point,
     Recording,
     cloud,
     pairs,
 )
-from support.two_faults.world import Verdict, running_on
+from support.two_faults.world import Verdict
 
 KIND: Final = "restores"
 
@@ -40,6 +45,9 @@ HOWS: Final = tuple(itertools.product(("retried", "left"), AWAY, CHOICES))
 WORLDS: Final = (
     *itertools.product(("apart", "shared"), OPERATIONS),
     *itertools.product((CELLS,), BETWEEN_CELLS),
+    *itertools.product(SHELVES, SHELVING),
+    *itertools.product(SHELVES_BETWEEN, UNSHELVE_BETWEEN),
+    *itertools.product((ELSEWHERE,), REVERT_ELSEWHERE),
 )
 """Storage and operation."""
 
@@ -81,7 +89,7 @@ def put_back() -> list[str]:
     """Every effect of every operation with every earlier boundary, each in one of `HOWS` in turn."""
     turns = itertools.cycle(HOWS)
     return [
-        str(Point(storage, operation, at, of, next(turns)))
+        str(Point(storage, operation, at, of, recording.living(operation, next(turns))))
         for storage, operation in WORLDS
         for at, of in pairs(operation)
     ]
@@ -96,9 +104,9 @@ def moved_away() -> list[str]:
     ]
     # One turn for both hosts: else each would be tried in every second of them only.
     return [
-        str(Point(*world, f"{LOST}{host}", how))
-        for world, how in zip(every, itertools.cycle(HOWS), strict=False)
-        for host in HOSTS
+        str(Point(storage, operation, at, f"{LOST}{host}", recording.living(operation, how)))
+        for (storage, operation, at), how in zip(every, itertools.cycle(HOWS), strict=False)
+        for host in recording.hosts(operation)
     ]
 
 
@@ -139,7 +147,7 @@ def trouble(taken: Recording, point: Point) -> str:
         ways_out.say(lab, "move", "resume")
     elif away != "up":
         ways_out.say(lab, "move", "retry", taken.move)
-    if wrong := taken.watch.trouble(taken.server, ended=False):
+    if wrong := taken.trouble(ended=False):
         return f"adopted and {rest}: {wrong}"
     if away != "up":
         ways_out.say(lab, "lab", "worker", "start", away)
@@ -148,6 +156,6 @@ def trouble(taken: Recording, point: Point) -> str:
     if away != "up":
         # A host pays what it owes once its worker is there, in a lab as the next command runs.
         ways_out.say(lab, "move", "resume")
-    if wrong := taken.watch.trouble(taken.server, ended=True):
+    if wrong := taken.trouble(ended=True):
         return wrong
-    return "" if running_on(lab.root, taken.server) else "the server ran before its move, and is off at its end"
+    return taken.rests_wrong()

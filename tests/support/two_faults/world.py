@@ -56,7 +56,7 @@ class Watch:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.servers = {row["uuid"]: row["display_name"] for row in cell_rows(root, "instances") if not row["deleted"]}
-        self._disks = {server: dict(self._bytes_of(server)) for server in self.servers}
+        self.disks = {server: dict(self.bytes_of(server)) for server in self.servers}
         self._volumes = {path.name: content(path) for path in sorted((root / "volumes").glob("*"))}
         self._before = {server: self._photograph(server) for server in self.servers}
         self._untracked = _untracked(root)
@@ -76,7 +76,7 @@ class Watch:
         """Whether each disk of the server stands whole where a host that is not dead reaches it."""
         lost = _of_dead(self.root, dead)
         found = [path for path in folders(self.root, server) if path not in lost]
-        return all(self._stands(found, name, known) for name, known in self._disks[server].items())
+        return all(self.stands(server, found, name, known) for name, known in self.disks[server].items())
 
     def _troubles(
         self, server: str, ended: bool, verifying: bool, deleted: bool, dead: Collection[str]
@@ -92,9 +92,9 @@ class Watch:
         if deleted and ended:
             yield from self._left_of_deleted(server, dead)
         elif ended or verifying:
-            yield from self._disagreeing(server, verifying, dead)
+            yield from self.disagreeing(server, verifying, dead)
 
-    def _bytes_of(self, server: str) -> Iterator[tuple[str, str]]:
+    def bytes_of(self, server: str) -> Iterator[tuple[str, str]]:
         """Name and content of each disk of the server where its row says that it lives."""
         row = the_row(self.root, server)
         folder = instances(self.root, row["host"]) / server
@@ -102,17 +102,17 @@ class Watch:
             if is_disk(path):
                 yield path.name, content(path)
 
-    @staticmethod
-    def _stands(found: Iterable[Path], name: str, known: str) -> bool:
+    def stands(self, _server: str, found: Iterable[Path], name: str, known: str) -> bool:
+        """Whether the disk stands whole in one of the directories."""
         return any(content(folder / name) == known for folder in found if (folder / name).is_file())
 
     def _lost_disks(self, server: str, deleted: bool) -> Iterator[str]:
-        for each, disks in self._disks.items():
+        for each, disks in self.disks.items():
             if deleted and each == server:
                 continue
             found = folders(self.root, each)
             for name, known in disks.items():
-                if not self._stands(found, name, known):
+                if not self.stands(each, found, name, known):
                     where = ", ".join(str(path.relative_to(self.root)) for path in found) or "nowhere"
                     yield f"no whole copy of {name} of {self.servers[each]} exists (looked in: {where})"
         gone = {row["volume"] for row in rows(self.root / "services.sqlite", "attachments")}
@@ -165,36 +165,36 @@ class Watch:
         for table in ("attachments", "ports"):
             if any(row["server"] == server for row in rows(services, table)):
                 yield f"of the deleted server {name} a row of {table} is left"
-        for consumer in (server, *self._migrations(server)):
+        for consumer in (server, *self.migrations(server)):
             if held := allocations(self.root, consumer):
                 yield f"the deleted server {name} still holds {held}"
         for host in hosts(self.root):
             if host not in dead and (left := _not_owed(self.root, host, server, dead)):
                 yield f"of the deleted server {name} is left on {host}: {', '.join(left)}"
 
-    def _migrations(self, server: str) -> dict[str, Row]:
+    def migrations(self, server: str) -> dict[str, Row]:
         return {row["uuid"]: row for row in own_rows(self.root, "migrations", server)}
 
-    def _disagreeing(self, server: str, verifying: bool, dead: Collection[str]) -> Iterator[str]:
+    def disagreeing(self, server: str, verifying: bool, dead: Collection[str]) -> Iterator[str]:
         """Where the rows of a server that rests do not agree with the services and the hosts."""
         name, row = self.servers[server], the_row(self.root, server)
         host = row["host"]
         wanted = ("resized",) if verifying else ("active", "stopped")
         if row["vm_state"] not in wanted or row["task_state"] is not None:
             yield f"{name} rests as {row['vm_state']} with the task {row['task_state']}"
-        live = [each for each in self._migrations(server).values() if not each["deleted"]]
+        live = [each for each in self.migrations(server).values() if not each["deleted"]]
         alive = [each["status"] for each in live if each["status"] not in OVER]
         if alive != (["finished"] if verifying else []):
             yield f"the migrations of {name} that are not over say {alive}"
         runs = running_on(self.root, server)
         if host not in dead and runs != ([host] if row["power_state"] == 1 else []):
             yield f"{name} has power_state {row['power_state']} on {host} and its guest runs on {runs or 'no host'}"
-        yield from self._copies(server, name, verifying)
+        yield from self.copies(server, name, verifying)
         yield from self._services(server, name, host)
         yield from self._books(server, name, row, live, verifying)
-        yield from self._hosts(server, name, host, live, verifying, dead)
+        yield from self.hosts(server, name, host, live, verifying, dead)
 
-    def _copies(self, server: str, name: str, verifying: bool) -> Iterator[str]:
+    def copies(self, server: str, name: str, verifying: bool) -> Iterator[str]:
         """Where the server has more than one copy of its rows, or the wrong one is visible."""
         found, home = copies(self.root, server), home_cell(self.root, server)
         if (visible := [cell for cell, row in found.items() if not row["hidden"]]) != [home]:
@@ -237,7 +237,7 @@ class Watch:
             amounts = (held[node].get("VCPU"), held[node].get("MEMORY_MB"))
             if amounts != (row["vcpus"], row["memory_mb"]):
                 yield f"{name} has {row['vcpus']} vCPUs and {row['memory_mb']} MiB and holds {held}"
-        for migration in self._migrations(server).values():
+        for migration in self.migrations(server).values():
             kept = allocations(self.root, migration["uuid"])
             waits = verifying and migration in live and migration["status"] == "finished"
             if set(kept) != ({migration["source_node"]} if waits else set()):
@@ -246,9 +246,9 @@ class Watch:
             for context in own_rows(self.root, "instance_extra", server):
                 if context["migration_context"] is not None:
                     yield f"{name} has a migration context, and no migration"
-        yield from self._usage()
+        yield from self.usage()
 
-    def _usage(self) -> Iterator[str]:
+    def usage(self) -> Iterator[str]:
         """Where each migration is over or waits, compute_nodes counts what lives there and what waits to come back.
 
         All else in it, and the PCI devices, stands as it was.
@@ -291,7 +291,7 @@ class Watch:
         servers = dict.fromkeys(row["uuid"] for row in cell_rows(self.root, "instances"))
         return [row for server in servers for row in own_rows(self.root, table, server, column)]
 
-    def _hosts(
+    def hosts(
         self, server: str, name: str, host: str, live: list[Row], verifying: bool, dead: Collection[str]
     ) -> Iterator[str]:
         source = next((row["source_compute"] for row in live if row["status"] == "finished"), None)
@@ -302,7 +302,7 @@ class Watch:
                 yield from self._at_home(server, name, host, verifying, dead)
             elif verifying and each == source:
                 where = instances(self.root, each) / f"{server}_resize"
-                if self._disks[server] and not where.is_dir():
+                if self.disks[server] and not where.is_dir():
                     yield f"{name} waits, and nothing of it is set aside on {each}"
             else:
                 found = _not_owed(self.root, each, server, dead)
@@ -318,7 +318,7 @@ class Watch:
                 yield f"of {name} {', '.join(extra)} is left on {host}"
             if not verifying and (marks := [path.name for path in (here / server).glob("droveway*")]):
                 yield f"a mark of a move that is over is left on the disks of {name}: {marks}"
-        for disk in self._disks[server]:
+        for disk in self.disks[server]:
             if not (here / server / disk).is_file():
                 yield f"{name} lives on {host} and its {disk} is not there"
         if f"domains/{server}.json" not in standing_on(self.root, host, server):
