@@ -8,6 +8,7 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING, Any, Final
 
+from droveway.clients.image import ACTIVE
 from droveway.errors import StepError
 from droveway.flows.before import before, shows_disks
 from droveway.flows.run import DECLARED_DOWN, Context
@@ -55,7 +56,7 @@ def service(ctx: Context) -> Images:
 def find(ctx: Context, image: str) -> ImageRecord:
     """Return the image with its data whole; raises StepError (``image-gone``) for one that is not there or is not."""
     found = service(ctx).find(image)
-    if found is None or found.status != "active":
+    if found is None or found.status != ACTIVE:
         state = "is gone" if found is None else f"is {found.status} and not active"
         raise StepError(f"image {image} of server {ctx.move.server_name} {state}", code="image-gone")
     return found
@@ -115,7 +116,7 @@ class CreateImages(Step):
     def _may_go(self, ctx: Context, image: str) -> bool:
         """Whether nobody needs what it holds: a part of a disk, or what a host has too."""
         found = service(ctx).find(image)
-        return found is None or found.status != "active" or is_deleted(ctx) or _has_disks(ctx, ctx.move.source_host)
+        return found is None or found.status != ACTIVE or is_deleted(ctx) or _has_disks(ctx, ctx.move.source_host)
 
 
 class DeleteImages(Step):

@@ -14,7 +14,7 @@ from droveway.errors import DestinationFault, StepError
 from droveway.flows.before import before
 from droveway.flows.run import DECLARED_DOWN, Context
 from droveway.flows.step import Where
-from droveway.flows.steps import reverting
+from droveway.flows.steps import images, moved_images, reverting
 from droveway.flows.steps.attached import port_refs, to_disconnect, volume_refs
 from droveway.flows.steps.hosts import copying, host, keeping, kept_copies, redefining, starting, transferring
 from droveway.flows.steps.hosts.command import (
@@ -286,12 +286,29 @@ def _way(ctx: Context, host: str) -> str:
 
 
 def uploaded(ctx: Context) -> list[dict[str, Any]]:
-    """What the move has uploaded of each disk, on the alternate that the server is on; empty where nothing was."""
+    """What the move has uploaded of each disk, on the alternate that the server is on; empty where nothing was.
+
+    A journal that was put back may not know.  The source has compared each image before the forward flow could end, and
+    nobody can write to one since: what it says of itself is what was uploaded.
+    """
     for run in reversed(ctx.run.step_runs()):
         known = (run.step, run.direction, run.attempt) == (transferring.UPLOAD, "execute", ctx.move.attempt)
-        if known and run.result is not None:
-            return list(run.result.get("disks") or [])
-    return []
+        if known and run.result is not None and "disks" in run.result:
+            return list(run.result["disks"])
+    if not ctx.move.keep_image:
+        return []
+    return [_found(ctx, *each) for each in moved_images.of_disks(ctx.move, ctx.move.attempt).items()]
+
+
+def _found(ctx: Context, disk: str, image: str) -> dict[str, Any]:
+    found = images.find(ctx, image)
+    return {
+        "disk": disk,
+        "image": image,
+        "size": found.size,
+        "checksum": found.checksum,
+        "format": found.disk_format,
+    }
 
 
 def guest_as_it_was(ctx: Context) -> commands.DefineGuest:

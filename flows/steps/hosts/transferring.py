@@ -136,7 +136,7 @@ def downloaded(ctx: Context, uploaded: list[dict[str, Any]]) -> commands.Downloa
     """
     if {disk["disk"] for disk in uploaded} != moved_images.of_disks(ctx.move, ctx.destination.attempt).keys():
         raise StepError(
-            f"nobody knows of all disks of server {ctx.move.server_name} what was uploaded: the move is undone",
+            f"nobody knows of all disks of server {ctx.move.server_name} what was uploaded",
             code="image-gone",
         )
     wanted = []
