@@ -116,7 +116,7 @@ def test_a_move_is_parked_for_every_code_that_a_step_may_meet() -> None:
 @pytest.fixture(name="lab")
 def fixture_lab(tmp_path: Path) -> Iterator[Stage]:
     """A lab in which the server waits on host2, and nothing is wrong yet."""
-    with stage(tmp_path / "lab", deaths.CLOUD.replace("SHARED", "").replace("VOLUME", "")) as made:
+    with stage(tmp_path / "lab", deaths.cloud("bare")) as made:
         with made.lab.layout.configuration.open("a") as options:
             options.write(deaths.OPTIONS)
         copies.stamp(made.root, [made.id_of("web")])
