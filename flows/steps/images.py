@@ -127,14 +127,23 @@ class DeleteImages(Step):
     leaves = NOTHING
 
     def perform(self, ctx: Context) -> dict[str, Any]:
-        """The host shows the disks first; the image of a server whose host is declared down stays."""
+        """The host shows the disks first; the image of a server whose host is declared down stays.
+
+        Of a server that Nova has deleted meanwhile nothing is kept, and no host has anything to show.
+        """
         image = before(ctx.move).image
         if image is None:
             return {}
-        if not _has_disks(ctx, ctx.destination.host):
+        if not _is_gone(ctx) and not _has_disks(ctx, ctx.destination.host):
             return {"kept": image.image}
         _delete(ctx, image.image)
         return {"image": image.image}
+
+
+def _is_gone(ctx: Context) -> bool:
+    """Whether the server's rows are deleted: one that is only about to be may still need its image."""
+    with ctx.run.cells.database(ctx.cell).reading() as connection:
+        return servers.is_going(connection, ctx.move.server, deleting=True)
 
 
 def _has_disks(ctx: Context, host: str) -> bool:

@@ -26,9 +26,13 @@ class CopyDisks(HostStep):
     undoes = "delete it; the image stays"
 
     def undo(self, ctx: Context) -> None:
-        """Delete what was downloaded once the image was seen whole, or nobody needs it any more."""
+        """Delete what was downloaded once the image was seen whole, or nobody needs it any more.
+
+        A server that its user deleted while it was mapped to the other cell has its rows in this one until the move's
+        end, and its image went with the request.
+        """
         image = before(ctx.move).image
-        if image is not None and not is_deleted(ctx):
+        if image is not None and not (ctx.move.delete_requested or is_deleted(ctx)):
             try:
                 images.require_whole(ctx, image.image, size=image.size, checksum=image.checksum)
             except StepError as error:
