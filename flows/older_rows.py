@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from droveway.errors import NotFound, StepError
-from droveway.flows import paying, put_back
+from droveway.flows import outcome, paying, put_back
 from droveway.flows.before import Before, before
 from droveway.flows.observed import observe
 from droveway.flows.put_back import Copies, Ran, after
@@ -275,6 +275,8 @@ def _older(ctx: Context, walk: _Walk, allowed: frozenset[Copies], row: Observed,
     if row.begun and found.task_state is None and any(each.task_state for each in now):
         # The flow's own action is there, so that its mark was: somebody has reset the server's state.
         reset = {shown(dataclasses.replace(each, task_state=None)) for each in now}
+        if found.vm_state in outcome.RESET:
+            reset |= {each._replace(vm_state=found.vm_state) for each in reset}
         if found in reset:
             return ""
     how = "hidden, they" if found.hidden else "they"

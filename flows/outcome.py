@@ -43,7 +43,7 @@ def noted(**found: Any) -> dict[str, Any]:
     return {**BY_NOVA, **found}
 
 
-_RESET: Final = (VmState.ACTIVE, VmState.ERROR, VmState.STOPPED)
+RESET: Final = (VmState.ACTIVE, VmState.ERROR, VmState.STOPPED)
 """What `os-resetState` writes, with no task; and what Nova's stop of such a server does."""
 
 
@@ -88,7 +88,7 @@ def _mark_lost(
     ctx: Context, host: str | None, vm_state: str | None, task_state: str | None, status: str | None
 ) -> tuple[str, str] | None:
     """The vm_state and the task that the move left, when they were reset since and nothing else was changed."""
-    if status is None or ctx.move.before is None or task_state is not None or vm_state not in _RESET:
+    if status is None or ctx.move.before is None or task_state is not None or vm_state not in RESET:
         return None
     place, there = ctx.return_host, ctx.attempt.host if ctx.attempt is not None else None
     task = kinds.of(ctx.run.kind).tasks.get(status)

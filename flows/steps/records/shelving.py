@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from droveway.flows import outcome
 from droveway.flows.before import Before, before
 from droveway.flows.run import Context
 from droveway.flows.stands import Leaves, Power, Side, Vm
@@ -140,16 +141,21 @@ class SettleRecords(Step):
     )
 
     def perform(self, ctx: Context) -> dict[str, Any]:
-        """`shelved_offloaded`; host, node, compute_id, launched_on and zone NULL; no console is open any more."""
+        """`shelved_offloaded`; host, node, compute_id, launched_on and zone NULL; no console is open any more.
+
+        A state that a person has reset since the disks went parks the move, which names both; on a retry it is what it
+        has to be, since the server is on no host.
+        """
         record, here = before(ctx.move), ctx.move.source_host
         reserved = reserved_on(ctx)
+        seen = outcome.was_tried(ctx)
         with cell_rows(ctx) as rows:
             if rows.instance.vm_state != VmState.SHELVED_OFFLOADED:
                 was = record.vm_state if record.boot_from_volume else VmState.SHELVED
-                tasks = OneOf((TaskState.SHELVING, TaskState.SHELVING_OFFLOADING))
+                tasks = (TaskState.SHELVING, TaskState.SHELVING_OFFLOADING)
                 rows.change(
-                    vm_state=(was, VmState.SHELVED_OFFLOADED),
-                    task_state=task(rows, tasks, None),
+                    vm_state=(OneOf((was, *outcome.RESET) if seen else (was,)), VmState.SHELVED_OFFLOADED),
+                    task_state=task(rows, OneOf((*tasks, None) if seen else tasks), None),
                     power_state=(OneOf((rows.instance.power_state,)), PowerState.SHUTDOWN),
                     host=(here, None),
                     node=(record.node, None),

@@ -194,16 +194,21 @@ class FinishRecords(Step):
     leaves = Leaves({"task_state": None, "vm_state": Vm.ACTIVE, "power_state": Power.AGAIN})
 
     def perform(self, ctx: Context) -> dict[str, Any]:
-        """active, task_state NULL, power_state 1, launched_at now; nothing says any more that it was shelved."""
+        """active, task_state NULL, power_state 1, launched_at now; nothing says any more that it was shelved.
+
+        A state that a person has reset since the start stays, and so does the server that was stopped behind it.
+        """
         reserved = reserved_on(ctx, ctx.destination.host)
         with cell_rows(ctx) as rows:
-            if rows.instance.vm_state != VmState.ACTIVE:
+            found = rows.instance.vm_state
+            if found == VmState.SHELVED_OFFLOADED:
                 rows.change(
                     vm_state=(VmState.SHELVED_OFFLOADED, VmState.ACTIVE),
                     task_state=task(rows, TaskState.UNSHELVING, None),
-                    power_state=(OneOf((rows.instance.power_state,)), PowerState.RUNNING),
                     launched_at=(OneOf((rows.instance.launched_at,)), utcnow()),
                 )
+            if found != VmState.STOPPED:
+                rows.change(power_state=(OneOf((rows.instance.power_state,)), PowerState.RUNNING))
             for key in (shelving.AT, servers.SHELVED_IMAGE, shelving.HOST):
                 servers.set_system_metadata(rows.session, ctx.move.server, key, None)
             usage.recompute(rows.session, ctx.destination.host, reserved=reserved)
