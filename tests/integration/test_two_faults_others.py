@@ -25,8 +25,8 @@ SAMPLE = {
     "waiting": 2,
 }
 """So many points of each kind."""
-OF_CROSSING = 2
-"""So many of each operation between cells."""
+OF_OTHERS = 2
+"""So many of each operation between cells, and of each that brings a server to no host or back."""
 SEED = 16
 FOUND = (
     "migrate:during-revert.start_guest:delete-port:apart-stopped",
@@ -43,6 +43,10 @@ FOUND = (
     "cross_cell_resize:execute.start_guest:evacuate:cells",
     "cross_cell_resize:after-execute.delete_images:reset-stop:cells",
     "cross_cell_revert:execute.stop_guest:reset-stop:cells",
+    "unshelve:execute.delete_images:delete:shared",
+    "unshelve:execute.finish_records:reset-stop:shared",
+    "shelve:execute.settle_records:reset-error",
+    "cross_cell_unshelve:execute.carry_late_writes:delete:cells",
 )
 """Points that did not hold once.
 
@@ -51,7 +55,9 @@ Nova had built on shared storage were set aside; a guest was started that its us
 delete that had read the mapping before the move switched it left a move that no command could end; a confirm or revert
 whose server was deleted past its point of no return took the copy that was to go for the only one; one whose user had
 stopped it behind a reset state had another vm_state in each cell, and no step took the older one; the rows of a server
-that Nova had evacuated stayed in the other cell.
+that Nova had evacuated stayed in the other cell; an unshelve asked the host of a server that was deleted for its disks,
+or kept the copy of one for the last, and one whose user had stopped the server did not end; a shelve whose server's
+state was reset once its disks were gone took that for a database that was put back.
 """
 
 
@@ -60,11 +66,11 @@ def chosen() -> list[str]:
     every = [Point.parse(text) for text in other_points.points()]
     sample: list[str] = []
     for kind, count in SAMPLE.items():
-        found = [str(point) for point in every if point.kind == kind and not point.crosses]
+        found = [str(point) for point in every if point.kind == kind and point.operation in other_points.OPERATIONS]
         sample += command.sample(found, count, SEED)
-    for operation in other_points.CROSSING:
+    for operation in (*other_points.CROSSING, *other_points.SHELVING):
         found = [str(point) for point in every if point.operation == operation]
-        sample += command.sample(found, OF_CROSSING, SEED)
+        sample += command.sample(found, OF_OTHERS, SEED)
     return list(dict.fromkeys([*sample, *FOUND]))
 
 
@@ -95,8 +101,9 @@ def test_each_way_of_being_in_a_move_and_each_world_is_met() -> None:
     assert {*FOUND} <= {*map(str, every)}
     assert {point.kind for point in every} == {point.kind for point in few} == {*SAMPLE}
     assert {point.world for point in every} == {point.world for point in few} == {*other_points.WORLDS}
-    assert {point.operation for point in few} == {*other_points.OPERATIONS, *other_points.CROSSING}
-    for operation in (*other_points.OPERATIONS, *other_points.CROSSING):
+    operations = (*other_points.OPERATIONS, *other_points.CROSSING, *other_points.SHELVING)
+    assert {point.operation for point in few} == {*operations}
+    for operation in operations:
         steps = {step.step_name() for step in registry.latest(operation).walk()}
         met = {point.at for point in every if (point.operation, point.way) == (operation, "execute")}
         undone = {point.at for point in every if (point.operation, point.way) == (operation, "revert")}

@@ -47,8 +47,8 @@ CLAIM: Final = "claim"
 _NODES: Final = ("create", "create_guarded", "put", "delete", "ensure")
 NEVER: Final = "it never came there"
 _PATIENCE: Final = 240.0
-_CHILD_SECONDS: Final = 300
-"""However busy the machine is: a dozen conductors follow each other."""
+CHILD_SECONDS: Final = 300
+"""However busy the machine is: a dozen conductors or workers follow each other."""
 _LATE: Final = {
     "network-": ("ports", "port_bindings"),
     "volume-POST": ("attachments",),
@@ -238,7 +238,7 @@ class Bench(stale_relay.Bench):
             scene = _Scene(self.root, Relay(kind, direction, "before", (), then, storages.keeps_images(self._storage)))
             answer.write_text(json.dumps(scene.told(list(places))))
 
-        in_child(play, _CHILD_SECONDS)
+        in_child(play, CHILD_SECONDS)
         return json.loads(answer.read_text())
 
 

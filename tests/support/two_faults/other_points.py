@@ -26,6 +26,9 @@ ENDS: Final = ("confirm", "revert")
 OPERATIONS: Final = (*FORWARD, *ENDS)
 CROSSING: Final = tuple(each for each in BETWEEN_CELLS if not each.endswith(UNDONE))
 """The same into another cell."""
+SHELVE, UNSHELVE = "shelve", "unshelve"
+SHELVING: Final = (SHELVE, UNSHELVE, f"{BETWEEN}{UNSHELVE}")
+"""Those that bring a server from its host to none, and to a host of its cell or of another one."""
 END: Final = "end_of_flow"
 """The boundary behind the last step."""
 
@@ -44,10 +47,10 @@ class State:
     vm_state: str = "active"
     task_state: str | None = None
     migration: str | None = None
-    host: str = SOURCE
+    host: str | None = SOURCE
     """Of the row in the cell that the server is mapped to, as all of this."""
     bound: str = SOURCE
-    """The host on which its port is bound ACTIVE."""
+    """The host on which its port is bound ACTIVE; "" for none."""
     left: bool = False
     """Whether the flow has switched the mapping, and the other cell still has a copy of which a request may know."""
 
@@ -90,9 +93,29 @@ EFFECTS: Final[dict[str, dict[str, dict[str, Any]]]] = {
     },
 }
 EFFECTS[f"{BETWEEN}confirm"] = EFFECTS["confirm"]
+EFFECTS[SHELVE] = {
+    "mark_shelving": {"task_state": "shelving"},
+    "unbind_ports": {"bound": ""},
+    "record_shelved": {"vm_state": "shelved", "task_state": "shelving_offloading"},
+    "settle_records": {"vm_state": "shelved_offloaded", "task_state": None, "host": None},
+}
+EFFECTS[UNSHELVE] = {
+    "mark_unshelving": {"task_state": "unshelving"},
+    "bind_ports": {"bound": DESTINATION},
+    "switch_records": {"host": DESTINATION},
+    "finish_records": {"vm_state": "active", "task_state": None},
+}
+EFFECTS[f"{BETWEEN}{UNSHELVE}"] = {
+    "mark_unshelving": {"task_state": "unshelving"},
+    "bind_ports": {"bound": DESTINATION},
+    "switch_mapping": {"host": DESTINATION, "left": True},
+    "remove_source_records": {"left": False},
+    "finish_records": {"vm_state": "active", "task_state": None},
+}
 """What each step changes of that, by the kind of its flow; the others change none of it."""
 
 VERIFYING: Final = State("resized", None, "finished", DESTINATION, DESTINATION)
+OFFLOADED: Final = State("shelved_offloaded", None, None, None, "")
 
 
 def refused(act: str, state: State) -> str:
@@ -120,6 +143,8 @@ _RULES: Final[dict[str, tuple[str, tuple[str, ...], bool]]] = {
     "detach-port": ("detach_interface: @check_instance_state(vm_state=[...], task_state=[None])", _INTERFACE, False),
     "confirm": ("confirm_resize: @check_instance_state(vm_state=[RESIZED])", ("resized",), False),
     "revert": ("revert_resize: @check_instance_state(vm_state=[RESIZED])", ("resized",), False),
+    "nova-shelve": ("shelve: @check_instance_state(vm_state=[ACTIVE, STOPPED, ...])", ("active", "stopped"), False),
+    "nova-unshelve": ("unshelve: @check_instance_state(vm_state=[SHELVED, ...])", ("shelved_offloaded",), False),
     "metadata": ("update_instance_metadata: @check_instance_state(vm_state=[...])", _INTERFACE, True),
     "evacuate": (
         "evacuate: @check_instance_state(vm_state=[ACTIVE, STOPPED, ERROR], task_state=None)",
@@ -154,6 +179,8 @@ ACTS: Final = (
     "restart-compute",
     "late-delete",
     "late-rename",
+    "nova-shelve",
+    "nova-unshelve",
 )
 LATE: Final = ("late-delete", "late-rename")
 """Requests of which a nova-api had read the mapping before the move switched it."""
@@ -205,16 +232,18 @@ class Point:
     @property
     def is_new(self) -> bool:
         """Whether the move is yet to be asked for; else it waits for verification."""
-        return plain(self.operation) in FORWARD and self.at not in ENDS
+        return plain(self.operation) in (*FORWARD, SHELVE, UNSHELVE) and self.at not in ENDS
 
     @property
     def crosses(self) -> bool:
         """Whether the move leads into another cell."""
-        return self.operation in CROSSING
+        return self.operation.startswith(BETWEEN)
 
     @property
-    def waiting(self) -> str:
-        """Which kind of move waits."""
+    def begins(self) -> str:
+        """What was done to the server when all begins: nothing, or the kind of move after which it rests."""
+        if self.is_new:
+            return SHELVE if plain(self.operation) == UNSHELVE else ""
         if plain(self.operation) in FORWARD:
             return self.operation
         return f"{BETWEEN if self.crosses else ''}{FORWARD[_turn(str(self), 2)]}"
@@ -246,12 +275,12 @@ def points() -> list[str]:
 def state_of(point: Point) -> State:
     """What the server's state is at the point."""
     found = next(state for *names, state in boundaries() if names == [point.operation, point.way, point.at])
-    return in_world(found, point.world)
+    return in_world(found, point)
 
 
-def in_world(state: State, world: str) -> State:
-    """The state of a server that was stopped when all began."""
-    if world.endswith("stopped") and state.vm_state == "active":
+def in_world(state: State, point: Point) -> State:
+    """The state of a server that was stopped when all began; an unshelve leaves it active all the same."""
+    if plain(point.operation) != UNSHELVE and point.world.endswith("stopped") and state.vm_state == "active":
         return dataclasses.replace(state, vm_state="stopped")
     return state
 
@@ -268,9 +297,10 @@ def _at(boundary: tuple[str, str, str, State], act: str) -> Iterator[Point]:
     worlds = BETWEEN_WORLDS if point.crosses else WITHIN
     others = worlds[1:] if first else worlds
     for world in dict.fromkeys([*([worlds[0]] if first else []), others[_turn(str(point), len(others))]]):
-        there = in_world(state, world)
+        found = dataclasses.replace(point, world=world)
+        there = in_world(state, found)
         if not refused(act, there) and not _is_nothing(act, there) and (there.left or act not in LATE):
-            yield dataclasses.replace(point, world=world)
+            yield found
 
 
 def plain(operation: str) -> str:
@@ -286,16 +316,24 @@ def _turn(text: str, count: int) -> int:
 def _is_nothing(act: str, state: State) -> bool:
     """Whether nobody would do it there.
 
-    Nova binds nothing anew while the port is bound elsewhere, and a server without a task is stopped without a reset.
+    Nova binds nothing anew while the port is bound elsewhere, a server without a task is stopped without a reset, and
+    one on no host is not stopped.
     """
-    return (act == "rebind-ports" and state.bound != state.host) or (act == "reset-stop" and state.task_state is None)
+    if act == "reset-stop":
+        return state.task_state is None or state.host is None
+    return act == "rebind-ports" and state.bound != state.host
 
 
 def boundaries() -> Iterator[tuple[str, str, str, State]]:
     """Operation, way and step, and the state there; the way is a direction, a way of being in the step, or a rest."""
-    for operation in (*OPERATIONS, *CROSSING):
+    for operation in (*OPERATIONS, *CROSSING, *SHELVING):
         yield from _onward(operation)
         yield from _backward(operation)
+    for operation in SHELVING:
+        yield operation, REST, "submitted", _first(operation)
+        yield operation, ENDED, "cancelled", _first(operation)
+    yield SHELVE, ENDED, "done", OFFLOADED
+    yield UNSHELVE, ENDED, "done", State(host=DESTINATION, bound=DESTINATION)
     for between in ("", BETWEEN):
         yield f"{between}resize", REST, "submitted", State()
         yield f"{between}resize", REST, "confirm", VERIFYING
@@ -310,7 +348,7 @@ def boundaries() -> Iterator[tuple[str, str, str, State]]:
 
 def _onward(operation: str) -> Iterator[tuple[str, str, str, State]]:
     effects = _effects(operation)
-    state = State() if plain(operation) in FORWARD else VERIFYING
+    state = _first(operation)
     graph = registry.latest(operation)
     steps, beyond = [*graph.walk()], False
     for step in steps:
@@ -319,7 +357,7 @@ def _onward(operation: str) -> Iterator[tuple[str, str, str, State]]:
         if beyond:
             yield operation, f"{PARKED}-execute", name, state
         beyond = beyond or step is graph.no_return
-        if is_worked(step, "execute"):
+        if is_worked(operation, step, "execute"):
             yield operation, f"{DURING}-execute", name, state
         state = dataclasses.replace(state, **effects.get(name, {}))
         yield operation, f"{AFTER}-execute", name, state
@@ -328,8 +366,15 @@ def _onward(operation: str) -> Iterator[tuple[str, str, str, State]]:
     yield operation, "execute", END, state
 
 
+def _first(operation: str) -> State:
+    """The state before the operation."""
+    if plain(operation) == UNSHELVE:
+        return OFFLOADED
+    return VERIFYING if plain(operation) in ENDS else State()
+
+
 def _effects(operation: str) -> dict[str, dict[str, Any]]:
-    between = BETWEEN if operation in CROSSING else ""
+    between = BETWEEN if operation.startswith(BETWEEN) else ""
     return EFFECTS.get(operation, EFFECTS[f"{between}forward"])
 
 
@@ -343,21 +388,23 @@ def _backward(operation: str) -> Iterator[tuple[str, str, str, State]]:
         if step == END:
             return
         yield operation, f"{PARKED}-revert", step, state
-        if is_worked(known[step], "revert"):
+        if is_worked(operation, known[step], "revert"):
             yield operation, f"{DURING}-revert", step, state
         state = dataclasses.replace(before.get(step, state), migration=_migration_undone(operation, step, state))
         yield operation, f"{AFTER}-revert", step, state
 
 
-def is_worked(step: type[Step], direction: str) -> bool:
+def is_worked(operation: str, step: type[Step], direction: str) -> bool:
     """Whether a host carries the step out, with effects of its own in the middle of which it can be met."""
     if not issubclass(step, HostStep) or (direction == "revert" and step.no_undo):
         return False
-    return (step.step_name(), direction) not in _QUIET
+    return (step.step_name(), direction) not in _QUIET or (operation, step.step_name()) in _LOUD
 
 
 _QUIET: Final = (("check_source", "execute"), ("check_destination_copy", "execute"), ("upload_disks", "execute"))
 """Steps and directions in which the host only looks, or has nothing to do as no disk becomes an image."""
+_LOUD: Final = ((SHELVE, "upload_disks"),)
+"""Where it has."""
 
 
 def _migration_undone(operation: str, step: str, state: State) -> str | None:

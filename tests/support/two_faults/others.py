@@ -17,8 +17,8 @@ from typing import Any, Final, Self
 import sqlalchemy as sa
 from support.labs.operations import stage
 from support.labs.small_lab import until
-from support.two_faults import copies, other_points, ways_out, world
-from support.two_faults.nova_acts import REFUGES, Acts, definition
+from support.two_faults import copies, other_points, shelved, ways_out, world
+from support.two_faults.nova_acts import REFUGES, definition
 from support.two_faults.other_points import (
     AFTER,
     DELETES,
@@ -26,11 +26,12 @@ from support.two_faults.other_points import (
     DURING,
     END,
     ENDED,
-    FORWARD,
     PARKED,
     PAUSED,
     REST,
+    SHELVE,
     SOURCE,
+    UNSHELVE,
     WAITING,
     WORLDS,
     Point,
@@ -38,11 +39,12 @@ from support.two_faults.other_points import (
     points,
 )
 from support.two_faults.recording import BETWEEN, CELLS
+from support.two_faults.shelved_acts import ShelvedActs
 from support.two_faults.world import Verdict, Watch
 
 from droveway.clients.embedded import placement
 from droveway.engines.keeper import outcomes
-from droveway.engines.operations import move_requests
+from droveway.engines.operations import move_requests, shelving
 from droveway.engines.operations.submit import MoveSpec, submit
 from droveway.errors import DestinationFault, StepError
 from droveway.lab import stopped
@@ -98,7 +100,6 @@ class Bench:
     def __init__(self, folder: Path, of_world: str = other_points.APART) -> None:
         self._folder = folder
         self._cloud = cloud_of(of_world)
-        self._between = BETWEEN if of_world.startswith(CELLS) else ""
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
@@ -116,25 +117,30 @@ class Bench:
             lab.cli("host", "disable", host, "--reason", "spare")
         copies.stamp(lab.root, [lab.id_of(name) for name in ("web", "near", "far")])
         self.server = lab.id_of("web")
-        self.watch = Watch(lab.root)
-        self._was = Acts(lab, "web").was
-        self._worlds = {"start": copies.keep(lab.root, self._folder / "start")}
-        for kind in [f"{self._between}{kind}" for kind in FORWARD]:
-            self._move(kind)
-            self._worlds[kind] = copies.keep(lab.root, self._folder / kind)
-            self._put_back("start")
+        self.watch = shelved.Watch(lab.root)
+        self._was = ShelvedActs(lab, "web").was
+        self._worlds = {"": copies.keep(lab.root, self._folder / "start")}
         return self
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def _move(self, kind: str) -> None:
-        move = self._submit(kind)
-        with self.lab.running():
-            move_requests.carry(self.lab.lab, move)
+    def _begin(self, kind: str) -> None:
+        """Put the lab back to where such a move has come to its rest; none has where ``kind`` is empty."""
+        if kind not in self._worlds:
+            self._put_back("")
+            move = self._submit(kind)
+            with self.lab.running():
+                move_requests.carry(self.lab.lab, move)
+            self._worlds[kind] = copies.keep(self.lab.root, self._folder / kind)
+        self._put_back(kind)
 
     def _submit(self, kind: str) -> str:
-        cell = "cell2" if self._between else None
+        cell = "cell2" if kind.startswith(BETWEEN) else None
+        if plain(kind) == SHELVE:
+            return shelving.shelve(self.lab.lab, "web").id
+        if plain(kind) == UNSHELVE:
+            return shelving.unshelve(self.lab.lab, "web", host=DESTINATION, to_cell=cell).id
         if plain(kind) == "resize":
             return submit(self.lab.lab, MoveSpec(server="web", flavor="large", to_cell=cell)).id
         return submit(self.lab.lab, MoveSpec(server="web", host=DESTINATION, to_cell=cell)).id
@@ -154,8 +160,8 @@ class Bench:
 
     def carry(self, point: Point) -> Planted | str:
         """Plant the act at its boundary, let the move rest, end it by what it names; a sentence where it is stuck."""
-        self._put_back("start" if point.is_new else point.waiting)
-        self.nova = nova = Acts(self.lab, "web")
+        self._begin(point.begins)
+        self.nova = nova = ShelvedActs(self.lab, "web")
         nova.was = self._was
         move = self._ask(point)
         planted = Planted(nova, point, move)
@@ -186,6 +192,9 @@ class Bench:
         if nova.cell in nova.late:
             # So does that of the late request, whose host has the server again.
             nova.delete()
+        if point.act in ("reset-error", "reset-active") and nova.row["host"] is None:
+            # No command of Nova's says of a server on no host that it is shelved: whoever said else writes it.
+            nova.reset_state("shelved_offloaded")
         if point.act == "reset-error" and nova.row["vm_state"] == "error":
             # Whoever has said that it is an error says once more that it is none.
             nova.reset_state("active")
@@ -212,7 +221,7 @@ class Bench:
 class Planted:
     """A probe that lets the act happen at the point's boundary, once, and later tells whether it holds."""
 
-    def __init__(self, nova: Acts, point: Point, move: str) -> None:
+    def __init__(self, nova: ShelvedActs, point: Point, move: str) -> None:
         self.nova, self.point, self.move = nova, point, move
         self.done = False
         self.trouble = ""
@@ -231,7 +240,8 @@ class Planted:
             raise StepError("it cannot go on", code="test")
         if met and self.point.kind == PAUSED:
             self._once(move, requests.pause)
-        if self.point.at == "cancelled" and (step, phase) == ("copy_disks", "before"):
+        cancelled = "upload_disks" if self.point.operation == SHELVE else "copy_disks"
+        if self.point.at == "cancelled" and (step, phase) == (cancelled, "before"):
             self._once(move, requests.cancel)
         if (step, direction) != (self._fails, "execute") or self._failed:
             return
@@ -291,9 +301,12 @@ class Planted:
         wanted = dict.fromkeys(("stop", "reset-stop"), ("vm_state", "stopped")) | {"reboot": ("vm_state", "active")}
         wanted |= {"confirm": ("host", DESTINATION), "revert": ("host", SOURCE)}
         column, value = wanted.get(self.point.act, ("deleted", 0))
+        if row["host"] is None and column == "vm_state":
+            # It was shelved after that, by the move that had been asked for.
+            column, value = "deleted", 0
         if row[column] != value:
             return f"after {self.point.act} the server's {column} is {row[column]}"
-        return self._changed() or self._unconnected(row["host"])
+        return self._changed() or (self._unconnected(row["host"]) if row["host"] else "")
 
     def _changed(self) -> str:
         now = self._photograph()
@@ -374,7 +387,7 @@ def _is_moves(thing: str) -> bool:
     return any(word in thing for word in ("droveway-probe", ".part-", "_resize"))
 
 
-PLANTS: Final[dict[str, Callable[[Acts, str], Any]]] = {
+PLANTS: Final[dict[str, Callable[[ShelvedActs, str], Any]]] = {
     "delete": lambda nova, _: nova.delete(),
     "delete-local": lambda nova, _: nova.delete_without_host(),
     "deleting": lambda nova, _: nova.begin_delete(),
@@ -398,6 +411,8 @@ PLANTS: Final[dict[str, Callable[[Acts, str], Any]]] = {
     "rename": lambda nova, _: nova.rename(),
     "metadata": lambda nova, _: nova.set_metadata(),
     "delete-flavor": lambda nova, _: nova.delete_flavor("large"),
+    "nova-shelve": lambda nova, _: nova.shelve(),
+    "nova-unshelve": lambda nova, _: nova.unshelve(),
     "late-delete": lambda nova, _: nova.begin_delete_late(),
     "late-rename": lambda nova, _: nova.write_late(
         f"UPDATE instances SET display_description = '{LATE_NAME}' WHERE uuid = ?"

@@ -48,6 +48,12 @@ class Watch(world.Watch):
             world.content(path_of(self.root, image)) == known for image in snapshots(self.root, server)
         )
 
+    def left_of_deleted(self, server: str, dead: Collection[str]) -> Iterator[str]:
+        """The same, with its images."""
+        yield from super().left_of_deleted(server, dead)
+        if left := [image["name"] for image in snapshots(self.root, server, active=False)]:
+            yield f"of the deleted server {self.servers[server]} the images {', '.join(left)} are left"
+
     def disagreeing(self, server: str, verifying: bool, dead: Collection[str]) -> Iterator[str]:
         """Where the rows of a server that rests do not agree with services and hosts, nor with its images."""
         name, row = self.servers[server], world.the_row(self.root, server)

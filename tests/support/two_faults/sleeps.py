@@ -94,7 +94,7 @@ class Bench(stale_relay.Bench):
             told = scene.play(then)
             answer.write_text(json.dumps([told, scene.passed]))
 
-        in_child(play)
+        in_child(play, conductor_sleeps.CHILD_SECONDS)
         told, passed = json.loads(answer.read_text())
         return told, passed
 

@@ -90,7 +90,7 @@ class Watch:
             if each != server:
                 yield from self._changed(each)
         if deleted and ended:
-            yield from self._left_of_deleted(server, dead)
+            yield from self.left_of_deleted(server, dead)
         elif ended or verifying:
             yield from self.disagreeing(server, verifying, dead)
 
@@ -156,7 +156,8 @@ class Watch:
         seen["where its guest runs"] = running_on(self.root, server)
         return seen
 
-    def _left_of_deleted(self, server: str, dead: Collection[str]) -> Iterator[str]:
+    def left_of_deleted(self, server: str, dead: Collection[str]) -> Iterator[str]:
+        """What is left of a server that was deleted."""
         name = self.servers[server]
         for row in cell_rows(self.root, "instances"):
             if row["uuid"] == server and not row["deleted"]:
