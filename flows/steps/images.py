@@ -114,7 +114,7 @@ class CreateImages(Step):
             _delete(ctx, image_of(ctx.move.id))
 
     def _may_go(self, ctx: Context, image: str) -> bool:
-        """Whether nobody needs what it holds: a part of a disk, or what a host has too."""
+        """Tell whether nobody needs what it holds: a part of a disk, or what a host has too."""
         found = service(ctx).find(image)
         return found is None or found.status != ACTIVE or is_deleted(ctx) or _has_disks(ctx, ctx.move.source_host)
 
@@ -127,7 +127,7 @@ class DeleteImages(Step):
     leaves = NOTHING
 
     def perform(self, ctx: Context) -> dict[str, Any]:
-        """The host shows the disks first; the image of a server whose host is declared down stays.
+        """Delete the image once the host shows the disks; that of a server whose host is declared down stays.
 
         Of a server that Nova has deleted meanwhile nothing is kept, and no host has anything to show.
         """
@@ -141,13 +141,13 @@ class DeleteImages(Step):
 
 
 def _is_gone(ctx: Context) -> bool:
-    """Whether the server's rows are deleted: one that is only about to be may still need its image."""
+    """Tell whether the server's rows are deleted: one that is only about to be may still need its image."""
     with ctx.run.cells.database(ctx.cell).reading() as connection:
         return servers.is_going(connection, ctx.move.server, deleting=True)
 
 
 def _has_disks(ctx: Context, host: str) -> bool:
-    """Whether the host shows the server's disks whole, now; False where it is declared down and shows nothing.
+    """Tell whether the host shows the server's disks whole, now; False where it is declared down and shows nothing.
 
     Raises StepError (``last-copy``) where it shows that it has them not.
     """

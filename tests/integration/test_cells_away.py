@@ -62,7 +62,7 @@ def await_the_api(lab: Stage, cell: str, step: str) -> None:
 
 
 def epoch(lab: Stage, move: str) -> int:
-    """The epoch of the move's last claim."""
+    """Return the epoch of the move's last claim."""
     with lab.lab.journal.read() as session:
         return int(session.scalar(sa.select(sa.func.max(Claim.epoch)).where(Claim.move_id == move)) or 0)
 

@@ -186,13 +186,13 @@ def fixture_cells(
 
 
 def disk_of(site: Installation, host: str, server: str) -> str:
-    """The digest of the server's only disk on the host."""
+    """Return the digest of the server's only disk on the host."""
     (disk,) = site.lab.layout.host(host).rglob(f"{server}/disk")
     return hashlib.sha256(disk.read_bytes()).hexdigest()
 
 
 def stored(site: Installation) -> list[str]:
-    """What the image service has files of."""
+    """Name the files that the image service keeps."""
     return sorted(path.name for path in site.lab.layout.images.iterdir())
 
 
@@ -247,7 +247,7 @@ def test_a_conductor_that_slept_while_its_cell_was_away_changes_nothing(cells: C
 
 
 def test_an_image_service_that_is_killed_in_the_middle_of_a_disk_is_waited_for(cells: Cells) -> None:
-    """It dies while a disk comes and again while it is given, as a server of its own between two workers."""
+    """The service is a process of its own. It dies while the source uploads and while the destination downloads."""
     site = cells.site
     server = site.told("server", "show", "idle")["id"]
     was, images_before = disk_of(site, "host1", server), stored(site)

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from support.labs.operations import Stage, changes, photograph, stage
+from support.two_faults.shelved import OFFLOADED
 
 from droveway.lab import operations
 
@@ -34,18 +35,6 @@ servers:
 """
 HELD = {"VCPU": 1, "MEMORY_MB": 256}
 KEYS = {"shelved_at", "shelved_host", "shelved_image_id"}
-
-# By hand, from what Nova's shelve offload writes; all else of the row stays as it was.
-OFFLOADED = {
-    "vm_state": "shelved_offloaded",
-    "task_state": None,
-    "power_state": 4,
-    "host": None,
-    "node": None,
-    "compute_id": None,
-    "launched_on": None,
-    "availability_zone": None,
-}
 
 
 @pytest.fixture(name="lab")

@@ -25,7 +25,7 @@ MORE = {
     "shelf:unshelve-undone:": {PLACEMENT: 1},
     "shelf-cells:cross_cell_unshelve:": {TARGET_CELL: 1, API: 1},
 }
-"""The same of unshelves; in a shelve and a revert to another host than the source a host dies."""
+"""The same of unshelves. The sample of dead hosts has shelves and reverts to another host instead."""
 SEED = 11
 MET = [
     # What the move had claimed was claimed by nobody, and its confirm gave up what the source held.

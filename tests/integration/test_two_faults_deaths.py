@@ -31,7 +31,7 @@ STUCK = [
 ]
 """Moves that once ended by no command."""
 ELSEWHERE = "elsewhere:cross_cell_revert_elsewhere:"
-"""An operation of which one point is tried; a database is put back in unshelves."""
+"""The operation of which one point is tried. The sample of databases has unshelves instead."""
 SHELVED = [
     # The undo deleted the image while the host of the disks was dead.
     "shelf:shelve-undone:revert.free_volumes.stored:source:off:confirm",

@@ -286,7 +286,7 @@ def _way(ctx: Context, host: str) -> str:
 
 
 def uploaded(ctx: Context) -> list[dict[str, Any]]:
-    """What the move has uploaded of each disk, on the alternate that the server is on; empty where nothing was.
+    """Return what the move has uploaded of each disk, on the alternate that the server is on; empty where nothing was.
 
     A journal that was put back may not know.  The source has compared each image before the forward flow could end, and
     nobody can write to one since: what it says of itself is what was uploaded.

@@ -56,7 +56,7 @@ class UploadDisks(HostStep):
 
 
 class ReleaseSource(host.ReleaseSource):
-    """A source that is dead by now is not needed any more: the image has the root disk."""
+    """Lets the source go; one that is dead by now owes it, since the image has the root disk."""
 
     owed_when_down = True
 

@@ -404,7 +404,7 @@ def is_worked(operation: str, step: type[Step], direction: str) -> bool:
 _QUIET: Final = (("check_source", "execute"), ("check_destination_copy", "execute"), ("upload_disks", "execute"))
 """Steps and directions in which the host only looks, or has nothing to do as no disk becomes an image."""
 _LOUD: Final = ((SHELVE, "upload_disks"),)
-"""Where it has."""
+"""Operations and steps of these in which the host has something to do after all."""
 
 
 def _migration_undone(operation: str, step: str, state: State) -> str | None:

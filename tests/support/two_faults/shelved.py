@@ -20,7 +20,7 @@ OFFLOADED: Final = {
     "launched_on": None,
     "availability_zone": None,
 }
-"""What the row of a server says that is on no host."""
+"""What the row of a server says that is on no host: by hand, from what Nova's shelve offload writes."""
 
 ROOT: Final = "disk"
 """The only disk that a shelve keeps."""
