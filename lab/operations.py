@@ -13,7 +13,7 @@ from droveway.errors import DrovewayError, Refused, StepError
 from droveway.lab import cloud, runner, servers, stopped
 from droveway.lab.session import Lab
 from droveway.persistence.database import database_time
-from droveway.persistence.journal import kinds, moves, requests
+from droveway.persistence.journal import debts, kinds, moves, requests
 from droveway.persistence.journal.states import ENDED, State
 from droveway.persistence.journal.tables import Move
 from droveway.persistence.nova import catalog, objects
@@ -33,6 +33,7 @@ def carry_all(lab: Lab) -> list[Move]:
     """Let the lab run until nothing goes on by itself; the moves that did."""
     with lab.journal.write() as session:
         requests.recheck_waits(session)
+        debts.forget_errors(session)
         now = database_time(session)
         going = [move.id for move in moves.open_moves(session) if can_go_on(move, now)]
     runner.drive(lab, lambda: not runner.is_busy(lab))

@@ -223,3 +223,10 @@ def collectable(session: orm.Session) -> list[Debt]:
     A claim of a collector that was killed is taken over: no two collect at a time.
     """
     return list(session.scalars(_COLLECTABLE))
+
+
+def forget_errors(session: orm.Session) -> None:
+    """Forget why debts could not be settled, because somebody wants them tried again."""
+    for debt in session.scalars(sa.select(Debt).where(Debt.settled_at.is_(None))):
+        if ERROR in debt.details:
+            debt.details = {name: value for name, value in debt.details.items() if name != ERROR}
