@@ -14,13 +14,13 @@ from lxml import etree
 
 from droveway.errors import Refused
 from droveway.lab.console import ANSWER_SECONDS, Console
+from droveway.lab.layout import SOCKET_PATH_BYTES
 from droveway.workers.hypervisors import durable
 from droveway.workers.hypervisors.libvirt import files as libvirt_files
 from droveway.workers.hypervisors.libvirt.hypervisor import Libvirt
 from droveway.workers.hypervisors.libvirt.xml import Domain
 
 _LONGEST = "0" * 36
-SOCKET_PATH_BYTES = 107
 
 
 class BootGuests(Libvirt):

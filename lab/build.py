@@ -139,7 +139,7 @@ def _begin(files: Layout, spec: cloud.Cloud) -> Lab:
     identity = Identity(
         version=layout.VERSION,
         hypervisor=spec.hypervisor,
-        sockets=str(layout.make_socket_directory()),
+        sockets=str(layout.make_socket_directory(hosts, spec.hypervisor)),
         project=uuid.uuid4().hex,
         user=uuid.uuid4().hex,
         network=str(uuid.uuid4()),

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import tempfile
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -21,8 +23,16 @@ VERSION: Final = 1
 RECORDED: Final = "recorded"
 
 _SOCKET_PREFIX = "droveway-"
-# A unix socket's path has at most 107 bytes, and below this directory lie host names.
-_LONGEST_SOCKET_ROOT = 40
+_RANDOM = 8
+
+SOCKET_PATH_BYTES: Final = 107
+"""What a unix socket's path may have."""
+
+# A guest's monitor, where libvirt puts it (a daemon starts fewer than 10,000 guests); else the worker's own socket.
+_BEHIND_HOST = {
+    "libvirt": "/config/libvirt/qemu/lib/domain-9999-instance-00000000/monitor.sock",
+    "sandbox": ".sock",
+}
 
 
 class LabHost(msgspec.Struct, frozen=True, kw_only=True):
@@ -192,10 +202,19 @@ def write_identity(layout: Layout, identity: Identity) -> None:
     durable.replace(layout.identity, msgspec.json.format(msgspec.json.encode(identity), indent=2) + b"\n")
 
 
-def make_socket_directory() -> Path:
-    """A new directory for unix sockets, whose names have little room."""
-    root = tempfile.gettempdir()
-    path = Path(tempfile.mkdtemp(prefix=_SOCKET_PREFIX, dir=root if len(root) <= _LONGEST_SOCKET_ROOT else "/tmp"))  # noqa: S108 - mkdtemp makes a directory of its own
+def make_socket_directory(hosts: Iterable[str], hypervisor: str) -> Path:
+    """A new directory for the hosts' unix sockets: in ``TMPDIR``, or in ``/tmp`` where that is too long for them.
+
+    Raises `droveway.errors.Refused` for a host whose name is too long even there.
+    """
+    room = SOCKET_PATH_BYTES - len(_BEHIND_HOST[hypervisor]) - len(f"/{_SOCKET_PREFIX}{'x' * _RANDOM}/")
+    longest = max(hosts, key=len)
+    roots = [tempfile.gettempdir(), "/tmp"]  # noqa: S108 - mkdtemp makes a directory of its own
+    root = next((root for root in roots if len(os.fsencode(root)) + len(longest) <= room), None)
+    if root is None:
+        most = room - len(roots[-1])
+        raise Refused(f"host {longest} has a name that is too long for a lab's sockets: use at most {most} letters")
+    path = Path(tempfile.mkdtemp(prefix=_SOCKET_PREFIX, dir=root))
     path.chmod(0o711)
     return path
 
