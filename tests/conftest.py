@@ -4,9 +4,9 @@ import os
 
 import hypothesis
 import pytest
-from support import compiled_statements
+from support import made_once
 
-compiled_statements.share()
+made_once.share()
 
 # A shared machine is slow at times, and a stored example would make two runs of one seed differ.
 hypothesis.settings.register_profile("droveway", deadline=None, database=None, print_blob=True)

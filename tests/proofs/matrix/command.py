@@ -24,6 +24,7 @@ from proofs.crash.bench import HOWS, Bench, Outcome
 from proofs.crash.points import Point
 from proofs.matrix import clouds as matrix_clouds
 from proofs.matrix import full as matrix_full
+from support import made_once
 
 from droveway.errors import DrovewayError
 from droveway.flows import registry
@@ -58,6 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         elif options.shelving:
             clouds, page = matrix_clouds.SHELVING, matrix_full.SHELVING_PAGE
         return matrix_full.run(options.jobs, choice, options.page or page, options.reports, clouds)
+    made_once.share()
     folder = Path(tempfile.mkdtemp(prefix="droveway-matrix-", dir=scratch.place()))
     try:
         bench = Bench(

@@ -26,6 +26,7 @@ from proofs.soak.model import Model, Server
 from proofs.soak.plan import Episode, Planner
 from proofs.soak.process import Line, Operation
 from proofs.soak.rest import Facts
+from support import made_once
 
 from droveway.errors import DrovewayError, Refused
 from droveway.lab import build, cloud, faults
@@ -259,6 +260,7 @@ def make_folder() -> Path:
 def main(run: Run, argv: Sequence[str]) -> int:
     """Run a soak with this command line; 0 when it ends well, and then the lab is gone."""
     wanted = _parse(argv)
+    made_once.share()
     warm()
     folder = make_folder()
     _print(f"seed {wanted.seed}: tools/soak --seed {wanted.seed} {_length(wanted)} plans the same")

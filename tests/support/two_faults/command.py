@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from proofs import scratch
+from support import made_once
 from support.two_faults.world import Verdict
 
 KINDS: Final = ("restores", "sleeps", "others", "deaths", "strangers")
@@ -52,6 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run what is wanted; 0 when every point held."""
     # What the lab logs of sessions that end with each command is no verdict.
     logging.getLogger().addHandler(logging.NullHandler())
+    made_once.share()
     known = kinds()
     options = _parse(known, sys.argv[1:] if arguments is None else arguments)
     counted: collections.Counter[str] = collections.Counter()
