@@ -25,6 +25,9 @@ from droveway.workers.hypervisors.base import Port, Volume
 
 NOW: Final = "2026-11-25 01:00:00"
 
+_IMAGE_BYTES: Final = 1024**2
+"""What a root disk has that is as large as its image."""
+
 REFUGE: Final = "host3"
 REFUGES: Final = {"cell1": REFUGE, "cell2": "host4"}
 """Where Nova evacuates to: a host of the cell that the server is mapped to."""
@@ -404,7 +407,7 @@ class Acts(Nova):
         place.mkdir(exist_ok=True)
         disk = place / "disk"
         if not disk.exists():
-            host.create_disk(disk, size=row["root_gb"] * 1024**3, kind="root")
+            host.create_disk(disk, size=row["root_gb"] * 1024**3 or _IMAGE_BYTES, kind="root")
         for volume in volumes:
             host.connect_volume(self.server, volume)
         for port in ports:

@@ -61,8 +61,8 @@ CLOUD: Final = """
 options: {OPTIONS}
 cells: {HOSTS}
 flavors:
-  small: {vcpus: 1, memory_mb: 256, root_gb: 1}
-  large: {vcpus: 2, memory_mb: 512, root_gb: 1}
+  small: {vcpus: 1, memory_mb: 256, root_gb: ROOT}
+  large: {vcpus: 2, memory_mb: 512, root_gb: ROOT}
 images: {base: {size_mb: 1}}
 servers:
   web: {STATE flavor: small, host: host1, image: base, ports: [{}], volumes: [{size_gb: 1}]}
@@ -74,32 +74,36 @@ _ONE_CELL: Final = "cell1: {hosts: {host1: {SHARED}, host2: {SHARED}, host3: {SH
 _TWO_CELLS: Final = "cell1: {hosts: {host1: {}, host3: {}}}, cell2: {hosts: {host2: {}, host4: {}}}"
 
 
-def cloud_of(world_of: str) -> str:
-    """The cloud of a world."""
+def cloud_of(world_of: str, *, shelves: bool) -> str:
+    """The cloud of a world; where its server ``shelves`` its root disk is the image's, since all of it is uploaded."""
     storage, _, state = world_of.partition("-")
     hosts = _TWO_CELLS if storage == CELLS else _ONE_CELL.replace("SHARED", "shared: nfs1" * (storage == "shared"))
     options = "cross_cell: true" if storage == CELLS else ""
     text = CLOUD.replace("HOSTS", hosts).replace("OPTIONS", options)
-    return text.replace("STATE", f"state: {state}," if state else "")
+    return text.replace("STATE", f"state: {state}," if state else "").replace("ROOT", "0" if shelves else "1")
 
 
 def run(folder: Path, points: Iterable[str]) -> Iterator[Verdict]:
-    """Build one lab for each world, and put it back for each point."""
-    wanted = sorted((Point.parse(text) for text in points), key=lambda point: WORLDS.index(point.world))
-    for world_of, found in itertools.groupby(wanted, key=lambda point: point.world):
-        with Bench(folder / world_of, world_of) as bench:
+    """Build one lab for each world, another for those in which servers are shelved; put it back for each point."""
+    wanted = sorted(map(Point.parse, points), key=lambda point: (WORLDS.index(point.world), _shelves(point)))
+    for (world_of, shelves), found in itertools.groupby(wanted, key=lambda point: (point.world, _shelves(point))):
+        with Bench(folder / f"{world_of}-{shelves}", world_of, shelves=shelves) as bench:
             for point in found:
                 began = time.monotonic()
                 trouble = bench.trouble(point)
                 yield Verdict(KIND, str(point), trouble, time.monotonic() - began)
 
 
+def _shelves(point: Point) -> bool:
+    return any(plain(kind) in (SHELVE, UNSHELVE) for kind in (point.operation, point.begins))
+
+
 class Bench:
     """One lab, as it is before a move and while one waits for verification."""
 
-    def __init__(self, folder: Path, of_world: str = other_points.APART) -> None:
+    def __init__(self, folder: Path, of_world: str = other_points.APART, *, shelves: bool = False) -> None:
         self._folder = folder
-        self._cloud = cloud_of(of_world)
+        self._cloud = cloud_of(of_world, shelves=shelves)
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
