@@ -47,6 +47,7 @@ FOUND = (
     "unshelve:execute.finish_records:reset-stop:shared",
     "shelve:execute.settle_records:reset-error",
     "cross_cell_unshelve:execute.carry_late_writes:delete:cells",
+    "cross_cell_unshelve:revert.switch_mapping:reset-active:cells",
 )
 """Points that did not hold once.
 
@@ -57,7 +58,8 @@ whose server was deleted past its point of no return took the copy that was to g
 stopped it behind a reset state had another vm_state in each cell, and no step took the older one; the rows of a server
 that Nova had evacuated stayed in the other cell; an unshelve asked the host of a server that was deleted for its disks,
 or kept the copy of one for the last, and one whose user had stopped the server did not end; a shelve whose server's
-state was reset once its disks were gone took that for a database that was put back.
+state was reset once its disks were gone took that for a database that was put back; the undo of an unshelve in another
+cell could not hide a copy whose state was reset.
 """
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from droveway.flows import outcome
 from droveway.flows.run import Context
 from droveway.flows.stands import NOTHING, Between, Leaves, Side
 from droveway.flows.step import Step
@@ -74,8 +75,10 @@ class ShowTarget(Step):
         with claimed_rows(ctx, chosen.cell) as rows:
             other_copy.pass_deletion_on(ctx, rows, ctx.move.source_cell)
             unshelving.name_no_host(ctx, rows)
+            # A state that was reset here goes with the copy: the other one stands as this move left it.
+            reset = (None,) if rows.instance.vm_state in outcome.RESET else ()
             rows.change(
-                task_state=(OneOf((TaskState.UNSHELVING, TaskState.DELETING)), TaskState.UNSHELVING),
+                task_state=(OneOf((TaskState.UNSHELVING, TaskState.DELETING, *reset)), TaskState.UNSHELVING),
                 hidden=(OneOf((True, *crossing.SHOWN)), True),
             )
             usage.recompute(rows.session, chosen.host, reserved=reserved)
