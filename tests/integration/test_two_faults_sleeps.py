@@ -16,6 +16,8 @@ SAMPLE = [
     ("shared", "resize", "revert", "once"),
     ("apart", "migrate", "execute", "again"),
     ("cells", "cross_cell_revert", "execute", "once"),
+    ("shelf", "shelve", "revert", "once"),
+    ("shelf-cells", "cross_cell_unshelve", "execute", "again"),
 ]
 """Every effect of these: those that sleep in one operation are run together."""
 
@@ -23,6 +25,8 @@ WRITERS = [
     ("apart", "resize", "execute", "again"),
     ("shared", "confirm", "execute", "once"),
     ("cells", "cross_cell_resize", "execute", "again"),
+    ("shelf", "shelve", "execute", "again"),
+    ("shelf-cells", "cross_cell_unshelve", "revert", "once"),
 ]
 """Of each kind of write of these the first."""
 SPEC = "execute.save_request_spec.api-begin.1"

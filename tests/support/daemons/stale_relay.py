@@ -34,7 +34,6 @@ from droveway.lab import build, runner
 from droveway.lab.cloud import Cloud
 from droveway.lab.session import Lab
 from droveway.persistence.journal import kinds
-from droveway.persistence.journal.states import State
 from droveway.persistence.journal.tables import Claim
 
 _REGISTERED = f"{ROOT}/.entities/"
@@ -133,8 +132,11 @@ class Scene:
         """Ask for the flow, with workers that are up and nobody who runs it; its move."""
         self._start_workers()
         start.keeper(self._lab, self._session())
-        if kinds.of(self._relay.kind).ends_wait:
-            self._resize()
+        record = kinds.of(self._relay.kind)
+        if record.ends_wait:
+            self._carry("resize")
+        if record.begins_offloaded:
+            self._carry("shelve")
         return self._file()
 
     def play(self) -> None:
@@ -167,11 +169,12 @@ class Scene:
             runner.start_worker(self._lab, host, self._session())
             until(functools.partial(session.get, worker_path(host)), f"the worker of {host}")
 
-    def _resize(self) -> None:
-        move = self._file("resize")
+    def _carry(self, kind: str) -> None:
+        """Carry what comes before the flow of the relay to its end."""
+        move = self._file(kind)
         conductor = runner.start_conductor(self._lab, self._session())
         self._rest(move, conductor)
-        assert read_move(self._lab, move).state == State.VERIFYING
+        assert read_move(self._lab, move).state == kinds.of(kind).ending(done=True).state
         conductor.stop()
 
     def _file(self, kind: str = "") -> str:

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
+from droveway.engines.operations import shelving
 from droveway.engines.operations.submit import MoveSpec, submit
 from droveway.flows import registry
 from droveway.lab import books, cloud
@@ -47,8 +48,15 @@ servers:
 
 
 def file_flow(lab: Lab, kind: str, *, keep_image: bool = False) -> str:
-    """Ask for the server's resize or cold migrate, or that its waiting move be confirmed or reverted; the move."""
+    """Ask for the server's resize, cold migrate, shelve or unshelve, or for the end of its waiting move; the move.
+
+    It is unshelved on the second host, wherever that is.
+    """
     record = kinds.of(kind)
+    if record.begins_offloaded:
+        return shelving.unshelve(lab, SERVER, host="host2").id
+    if kind == kinds.SHELVE.name:
+        return shelving.shelve(lab, SERVER).id
     if not record.ends_wait:
         flavor = "large" if record.changes_flavor else None
         return submit(lab, MoveSpec(server=SERVER, flavor=flavor, keep_image=keep_image)).id

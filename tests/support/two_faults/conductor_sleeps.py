@@ -26,8 +26,9 @@ from sqlalchemy.engine.default import DefaultDialect
 from support.daemons import stale_relay
 from support.daemons.stale_relay import Relay
 from support.labs.small_lab import differences, file_flow, in_child, is_released, read_move, until
-from support.two_faults import storages, world
-from support.two_faults.world import Verdict, Watch
+from support.two_faults import shelved, storages, world
+from support.two_faults.shelved import Watch
+from support.two_faults.world import Verdict
 
 from droveway.clients import rest
 from droveway.clients.zookeeper import Coordination
@@ -50,13 +51,19 @@ _PATIENCE: Final = 240.0
 CHILD_SECONDS: Final = 300
 """However busy the machine is: a dozen conductors or workers follow each other."""
 _LATE: Final = {
-    "network-": ("ports", "port_bindings"),
-    "volume-POST": ("attachments",),
-    "image-POST": ("images",),
+    "network-": ("services.sqlite:ports", "services.sqlite:port_bindings"),
+    "volume-POST": ("services.sqlite:attachments",),
+    "image-POST": ("services.sqlite:images",),
 }
 """The calls that may land late, and what of: Neutron compares nothing with what a call expects, and Cinder and Glance
 make an attachment or an image for each who asks.  The audit names each, with its mend."""
-_MAY_CHANGE: Final = tuple(table for tables in _LATE.values() for table in tables)
+_OF_SHELVED: Final = {
+    "execute.release_allocation.placement-POST": tuple(
+        f"placement.sqlite:{table}" for table in ("allocations", "consumers", "resource_providers")
+    ),
+}
+"""So may this one: Placement forgets a consumer that holds nothing, and begins again with its first generation."""
+_MAY_CHANGE: Final = tuple(itertools.chain(*_LATE.values(), *_OF_SHELVED.values()))
 
 _NAME: Final = "name of the database"
 _GONE: Final = "whether it was given up"
@@ -261,7 +268,7 @@ class _Scene(stale_relay.Scene):
                 # What a resize wrote is taken back, so that a late write of it shows; a confirm fails here each time.
                 ends = "revert" if self._relay.kind.endswith(("resize", "confirm")) else "confirm"
                 self._rest(file_flow(self._lab, storages.alike(self._relay.kind, ends)), finishing)
-            move = file_flow(self._lab, "migrate")
+            move = file_flow(self._lab, shelved.next_move(self._lab.layout.root, read_move(self._lab, move).server))
             self._rest(move, finishing)
         told = dict.fromkeys(places, NEVER)
         for runs, sleeper in asleep:
@@ -315,19 +322,25 @@ class _Scene(stale_relay.Scene):
     def _is_late(place: str, changed: Collection[str]) -> bool:
         call = place.split(".")[2]
         tables = next((tables for kind, tables in _LATE.items() if call.startswith(kind)), ())
-        return all(each.startswith(tuple(f"services.sqlite:{table}: " for table in tables)) for each in changed)
+        tables += _OF_SHELVED.get(place.rpartition(".")[0], ())
+        return all(each.startswith(tuple(f"{table}: " for table in tables)) for each in changed)
 
     def _kept(self) -> dict[str, list[world.Row]]:
-        return {table: world.rows(self._lab.layout.services, table) for table in _MAY_CHANGE}
+        found = {}
+        for each in _MAY_CHANGE:
+            file, _, table = each.partition(":")
+            found[each] = world.rows(self._lab.layout.root / file, table)
+        return found
 
     def _mend(self, kept: Mapping[str, list[world.Row]]) -> None:
         """Give the services back what they had, as the audit's mend does."""
-        with world.opened(self._lab.layout.services) as services, services:
-            for table, rows in kept.items():
-                services.execute(f"DELETE FROM {table}")
+        for each, rows in kept.items():
+            file, _, table = each.partition(":")
+            with world.opened(self._lab.layout.root / file) as database, database:
+                database.execute(f"DELETE FROM {table}")
                 for row in rows:
                     columns, values = ", ".join(row), ", ".join("?" * len(row))
-                    services.execute(f"INSERT INTO {table} ({columns}) VALUES ({values})", tuple(row.values()))
+                    database.execute(f"INSERT INTO {table} ({columns}) VALUES ({values})", tuple(row.values()))
 
     def _ended(self, watch: Watch, move: str, told: dict[str, str]) -> dict[str, str]:
         """Once all are awake the world is still right."""

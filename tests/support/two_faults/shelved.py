@@ -128,6 +128,11 @@ def is_offloaded(root: Path, server: str) -> bool:
     return bool(world.the_row(root, server)["vm_state"] == OFFLOADED["vm_state"])
 
 
+def next_move(root: Path, server: str) -> str:
+    """Name what may follow: an unshelve of a server that is on no host, else a cold migrate."""
+    return "unshelve" if is_offloaded(root, server) else "migrate"
+
+
 def snapshots(root: Path, server: str, *, active: bool = True) -> list[Row]:
     """The images that a shelve of the server made; ``active``: only those that have all their bytes."""
     found = []

@@ -24,8 +24,9 @@ from proofs import scratch
 from support.daemons import stale_relay
 from support.daemons.stale_relay import Relay, relay
 from support.labs.small_lab import differences, file_flow, in_child, is_released, picture, read_move, until
-from support.two_faults import conductor_sleeps, storages
-from support.two_faults.world import Verdict, Watch
+from support.two_faults import conductor_sleeps, shelved, storages
+from support.two_faults.shelved import Watch
+from support.two_faults.world import Verdict
 
 from droveway.clients.zookeeper import BOARD, ROOT, Coordination, connect_embedded, embedded_store, worker_path
 from droveway.engines import start
@@ -138,6 +139,8 @@ class Scene:
         self._conductor = runner.start_conductor(self._lab, self._session(), probe=self._failing)
         if kinds.of(self._kind).ends_wait:
             self._carry("resize", keep_image=self._keep_image)
+        if kinds.of(self._kind).begins_offloaded:
+            self._carry("shelve")
         self._is_watched = True
         move = self._carry(self._kind, keep_image=self._keep_image)
         self._is_watched = False
@@ -146,7 +149,7 @@ class Scene:
         if then == "again":
             if read_move(self._lab, move).state == State.VERIFYING:
                 self._carry(storages.alike(self._kind, "confirm"))
-            move = self._carry("migrate")
+            move = self._carry(shelved.next_move(self._lab.layout.root, read_move(self._lab, move).server))
         return self._wake(watch, move)
 
     def _wake(self, watch: Watch, move: str) -> dict[str, str]:
@@ -298,7 +301,7 @@ def _points_of_writers() -> tuple[str, ...]:
     folder = Path(tempfile.mkdtemp(prefix="droveway-dry-", dir=scratch.place()))
     found: list[str] = []
     try:
-        for alike in (storages.APART, storages.BETWEEN_CELLS):
+        for alike in (storages.APART, storages.BETWEEN_CELLS, *((storage,) for storage in storages.SHELVES)):
             for kind, direction in storages.ways(alike[0]):
                 places = {
                     storage: points_of_writers(folder / f"{storage}-{kind}-{direction}", storage, kind, direction)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import Final
 
-from support.two_faults.recording import BETWEEN, CELLS
+from support.two_faults.recording import BETWEEN, CELLS, SHELF
 
 from droveway.lab import cloud
 
@@ -14,17 +14,20 @@ APART: Final = ("apart", "shared")
 BY_IMAGE: Final = f"{CELLS}-by-image"
 BETWEEN_CELLS: Final = (CELLS, BY_IMAGE)
 """A host in each of two cells: the disks go from host to host and images of them are kept, or go as images."""
-STORAGES: Final = (*APART, *BETWEEN_CELLS)
+SHELVES: Final = (SHELF, f"{SHELF}-{CELLS}")
+"""Where the server is shelved and unshelved: in its own cell, and in another one."""
+STORAGES: Final = (*APART, *BETWEEN_CELLS, *SHELVES)
 
 KINDS: Final = ("resize", "migrate", "confirm", "revert")
+_KINDS_OF_SHELVING: Final = {SHELVES[0]: ("shelve", "unshelve"), SHELVES[1]: ("cross_cell_unshelve",)}
 DIRECTIONS: Final = ("execute", "revert")
 Way = tuple[str, str]
 
 
 def ways(storage: str) -> list[Way]:
     """What is asked for in the lab, and whether it goes on to its end or is undone."""
-    prefix = BETWEEN if storage in BETWEEN_CELLS else ""
-    return [(f"{prefix}{kind}", direction) for kind, direction in itertools.product(KINDS, DIRECTIONS)]
+    kinds = [f"{BETWEEN}{kind}" for kind in KINDS] if storage in BETWEEN_CELLS else KINDS
+    return list(itertools.product(_KINDS_OF_SHELVING.get(storage, kinds), DIRECTIONS))
 
 
 WAYS: Final = [(storage, kind, direction) for storage in STORAGES for kind, direction in ways(storage)]
@@ -34,8 +37,8 @@ _CLOUD: Final = """
 options: {OPTIONS}
 cells: {HOSTS}
 flavors:
-  small: {vcpus: 1, memory_mb: 256, root_gb: 1}
-  large: {vcpus: 2, memory_mb: 512, root_gb: 1, swap_mb: 1}
+  small: {vcpus: 1, memory_mb: 256, root_gb: ROOT}
+  large: {vcpus: 2, memory_mb: 512, root_gb: ROOT, swap_mb: 1}
 images: {base: {size_mb: 1}}
 servers:
   web: {flavor: small, host: host1, image: base, ports: [{}], volumes: [{size_gb: 1}]}
@@ -44,15 +47,22 @@ servers:
 _HOSTS: Final = {
     "apart": "cell1: {hosts: {host1: {}, host2: {}}}",
     "shared": "cell1: {hosts: {host1: {shared: nfs1}, host2: {shared: nfs1}}}",
+    SHELVES[0]: "cell1: {hosts: {host1: {}, host2: {}}}",
 }
 _TWO_CELLS: Final = "cell1: {hosts: {host1: {}}}, cell2: {hosts: {host2: {}}}"
-_OPTIONS: Final = {CELLS: "cross_cell: true", BY_IMAGE: "cross_cell: true, transfer: image"}
+_OPTIONS: Final = {
+    CELLS: "cross_cell: true",
+    BY_IMAGE: "cross_cell: true, transfer: image",
+    SHELVES[1]: "cross_cell: true",
+}
 
 
 def cloud_of(storage: str) -> cloud.Cloud:
     """Two hosts, and a neighbour beside the server."""
     hosts = _HOSTS.get(storage, _TWO_CELLS)
-    return cloud.parse_cloud(_CLOUD.replace("OPTIONS", _OPTIONS.get(storage, "")).replace("HOSTS", hosts), "small")
+    # All of a root disk is uploaded when its server is shelved.
+    text = _CLOUD.replace("ROOT", "0" if storage in SHELVES else "1")
+    return cloud.parse_cloud(text.replace("OPTIONS", _OPTIONS.get(storage, "")).replace("HOSTS", hosts), "small")
 
 
 def keeps_images(storage: str) -> bool:
