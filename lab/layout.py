@@ -24,9 +24,10 @@ RECORDED: Final = "recorded"
 
 _SOCKET_PREFIX = "droveway-"
 _RANDOM = 8
+_LONGEST_SOCKET_ROOT = 40
 
 SOCKET_PATH_BYTES: Final = 107
-"""What a unix socket's path may have."""
+"""Bytes that the path of a unix socket may have."""
 
 # A guest's monitor, where libvirt puts it (a daemon starts fewer than 10,000 guests); else the worker's own socket.
 _BEHIND_HOST = {
@@ -203,13 +204,14 @@ def write_identity(layout: Layout, identity: Identity) -> None:
 
 
 def make_socket_directory(hosts: Iterable[str], hypervisor: str) -> Path:
-    """A new directory for the hosts' unix sockets: in ``TMPDIR``, or in ``/tmp`` where that is too long for them.
+    """Make a directory for the hosts' unix sockets in ``TMPDIR``, or in ``/tmp`` where that is too long for them.
 
     Raises `droveway.errors.Refused` for a host whose name is too long even there.
     """
     room = SOCKET_PATH_BYTES - len(_BEHIND_HOST[hypervisor]) - len(f"/{_SOCKET_PREFIX}{'x' * _RANDOM}/")
     longest = max(hosts, key=len)
-    roots = [tempfile.gettempdir(), "/tmp"]  # noqa: S108 - mkdtemp makes a directory of its own
+    given = tempfile.gettempdir()
+    roots = [*([given] if len(given) <= _LONGEST_SOCKET_ROOT else []), "/tmp"]  # noqa: S108 - mkdtemp makes a directory of its own
     root = next((root for root in roots if len(os.fsencode(root)) + len(longest) <= room), None)
     if root is None:
         most = room - len(roots[-1])

@@ -26,7 +26,7 @@ from droveway.workers.hypervisors.base import Port, Volume
 NOW: Final = "2026-11-25 01:00:00"
 
 _IMAGE_BYTES: Final = 1024**2
-"""What a root disk has that is as large as its image."""
+"""Bytes of a root disk that is as large as its image."""
 
 REFUGE: Final = "host3"
 REFUGES: Final = {"cell1": REFUGE, "cell2": "host4"}

@@ -75,7 +75,7 @@ _TWO_CELLS: Final = "cell1: {hosts: {host1: {}, host3: {}}}, cell2: {hosts: {hos
 
 
 def cloud_of(world_of: str, *, shelves: bool) -> str:
-    """The cloud of a world; where its server ``shelves`` its root disk is the image's, since all of it is uploaded."""
+    """Write the cloud of a world; a server that ``shelves`` has a root disk of its image's size: all is uploaded."""
     storage, _, state = world_of.partition("-")
     hosts = _TWO_CELLS if storage == CELLS else _ONE_CELL.replace("SHARED", "shared: nfs1" * (storage == "shared"))
     options = "cross_cell: true" if storage == CELLS else ""
