@@ -9,6 +9,7 @@ import tenacity
 from keystoneauth1 import exceptions
 
 from droveway import deadlines
+from droveway.clients import send_guard
 from droveway.errors import StepError
 
 ATTEMPTS: Final = 5
@@ -46,11 +47,15 @@ class Rest:
     def send(self, method: str, path: str, *, final: Collection[int] = (), **options: Any) -> Any:
         """The answer to one request; raises `TryAgainError` when none came or the service failed.
 
-        Statuses in ``final`` are answers even where they are server errors.
+        Statuses in ``final`` are answers even where they are server errors.  Raises what `droveway.clients.send_guard`
+        raises before anything but a GET is sent.
         """
         self._require_time()
         if self._on_request is not None:
             self._on_request(method, path)
+        if method != "GET":
+            # Last of all: whoever slept until here may have lost its claim, and the service compares nothing with it.
+            send_guard.ask()
         try:
             response = self._adapter.request(path, method, raise_exc=False, **options)
         except exceptions.ConnectionError as error:

@@ -238,7 +238,7 @@ class MoveConductor(JobConductor):
             move.source_host,
             epoch,
         )
-        self._run_engine(posting, graph, run, backend)
+        self._run_engine(posting, graph, run, backend, epoch)
         return self._finish(posting, run, backend, epoch)
 
     def _park(self, posting: Posting, epoch: int, code: str, why: str) -> bool:
@@ -250,7 +250,7 @@ class MoveConductor(JobConductor):
         fencing.release(self._resources.journal, posting.move, epoch)
         return True
 
-    def _run_engine(self, posting: Posting, graph: Graph, run: MoveRun, backend: FlowBackend) -> None:
+    def _run_engine(self, posting: Posting, graph: Graph, run: MoveRun, backend: FlowBackend, epoch: int) -> None:
         engine = MoveEngine(
             atoms.build(graph, run),
             backend.load(),
@@ -258,8 +258,9 @@ class MoveConductor(JobConductor):
             may_be_done=lambda failed: [*run.begun_before(failed), *overtaken.may_be_done(run, failed, graph)],
         )
         try:
-            engine.take_up_failed_undos()
-            engine.run()
+            with fencing.guarding_calls(self._resources.journal, posting.move, epoch):
+                engine.take_up_failed_undos()
+                engine.run()
         except Fenced:
             raise
         except Exception as error:

@@ -16,6 +16,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 from sqlalchemy import orm
 
+from droveway.clients import send_guard
 from droveway.clients.zookeeper import TOMBSTONE, Coordination, epoch_in, epoch_path
 from droveway.errors import DrovewayError, Fenced
 from droveway.persistence.database import Database, Executor
@@ -46,6 +47,7 @@ _CLAIMED: Final = (
 )
 _CLAIMED_HERE: Final = _CLAIMED.with_for_update()
 _OF_MOVE: Final = Claim.move_id == sa.bindparam("move")
+_STANDING: Final = sa.select(Claim.epoch).where(_OF_MOVE)
 _CLAIMED_MOVE: Final = (
     sa.select(Claim.move_id).where(_OF_MOVE, Claim.epoch == sa.bindparam("claimed")).with_for_update()
 ).scalar_subquery()
@@ -169,6 +171,24 @@ def writing(journal: Database, move_id: str, epoch: int) -> Iterator[orm.Session
         yield session
 
 
+@contextlib.contextmanager
+def guarding_calls(journal: Database, move_id: str, epoch: int) -> Iterator[None]:
+    """Look at the claim right before each request of this thread that changes something in a cloud service.
+
+    Such a request raises `droveway.errors.Fenced` once ``epoch`` no longer stands.  Nothing is locked: a call is late
+    after all where its sender sleeps between the look and the request.
+    """
+
+    def look() -> None:
+        with journal.reading() as connection:
+            standing = connection.scalar(_STANDING, {"move": move_id})
+        if standing != epoch:
+            raise _fenced(move_id, epoch)
+
+    with send_guard.asking(look):
+        yield
+
+
 def update_claimed(transaction: Executor, move_id: str, epoch: int, columns: Mapping[str, Any]) -> Standing:
     """Lock the claim as `check` does and set these columns of the move, in one statement where the database has one.
 
@@ -229,7 +249,7 @@ def claimed(journal: Database, move_id: str) -> dict[str, Any] | None:
 
 def standing_epoch(session: orm.Session, move_id: str) -> int | None:
     """The epoch of the move's last claim; nothing is locked, so it is a hint to whoever waits and never a fence."""
-    return session.scalar(sa.select(Claim.epoch).where(Claim.move_id == move_id))
+    return session.scalar(_STANDING, {"move": move_id})
 
 
 def mark_late(journal: Database, move_id: str, epoch: int) -> None:

@@ -101,7 +101,10 @@ def leave(site: Site, name: str, step: str, *, who: str, reason: str) -> Move:
         raise Refused(f"conductor {claim.owner} has not given move {move.id[:SHORT]} back: ask again when it has")
     epoch = fencing.claim(site.journal, move.id, f"left by {who}", quarantine_after=sys.maxsize)
     try:
-        with deadlines.running("settle_left", site.conf.conductor.step_deadline):
+        with (
+            deadlines.running("settle_left", site.conf.conductor.step_deadline),
+            fencing.guarding_calls(site.journal, move.id, epoch),
+        ):
             _close_books(site, move, flow.uuid, epoch)
         with site.journal.write() as session:
             fencing.check(session, move.id, epoch)

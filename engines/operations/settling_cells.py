@@ -129,7 +129,10 @@ def settle(site: Site, coordination: Coordination, name: str, where: str, *, who
     with _claimed(site, coordination, move, who, asks=asks) as epoch:
         case = _Case(site, found, flow, running=asks and _shown(site, coordination, found, flow))
         try:
-            with deadlines.running(STEP, site.conf.conductor.step_deadline):
+            with (
+                deadlines.running(STEP, site.conf.conductor.step_deadline),
+                fencing.guarding_calls(site.journal, move.id, epoch),
+            ):
                 written = _write(case, where, epoch)
         except ServerDeleted:
             raise Refused(

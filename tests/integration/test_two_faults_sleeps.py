@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from support.two_faults import conductor_sleeps, sleeps, storages
 
+from droveway.clients import send_guard
 from droveway.errors import Fenced
 from droveway.flows.steps.records import forward
 from droveway.workers.context import Context
@@ -30,6 +31,14 @@ WRITERS = [
 ]
 """Of each kind of write of these the first."""
 SPEC = "execute.save_request_spec.api-begin.1"
+RELEASE = "execute.release_allocation.placement-POST.1"
+LATE = [
+    "execute.create_images.image-POST.1",
+    "execute.reserve_volumes.volume-POST.1",
+    "execute.unbind_ports.network-PUT.1",
+    RELEASE,
+]
+"""Calls of a shelve, one to each service."""
 
 CHUNK = "host2.copy_disks.execute.chunk"
 PROBE = "host2.check_destination.execute.probe"
@@ -51,7 +60,7 @@ def test_who_slept_changes_nothing_that_others_left(
 def test_a_conductor_that_slept_right_before_a_write_makes_none(
     tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
-    """But for what Neutron and Cinder take of anybody: the audit names it, with its mend."""
+    """Calls to services too, which compare nothing with the claim: it is looked at right before each."""
     points = []
     for words in WRITERS:
         with conductor_sleeps.bench(tmp_path / "-".join(words), words[0]) as made:
@@ -73,6 +82,16 @@ def test_a_conductor_that_writes_without_its_claim_is_caught(tmp_path: Path, mon
     monkeypatch.setattr(forward, "api_rows", lambda ctx: ctx.run.api.write())
     with conductor_sleeps.bench(tmp_path / "bench", "apart") as made:
         assert "request_specs" in made.awake("resize", "execute", "again", [SPEC])[SPEC]
+
+
+def test_a_call_that_is_late_all_the_same_is_named_by_the_audit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its sender slept between the look at its claim and the call, and the server was unshelved meanwhile."""
+    monkeypatch.setattr(send_guard, "ask", lambda: None)
+    with conductor_sleeps.bench(tmp_path / "bench", "shelf") as made:
+        assert made.awake("shelve", "execute", "again", LATE, late=True) == dict.fromkeys(LATE, "")
+        assert "placement.sqlite:allocations" in made.awake("shelve", "execute", "again", [RELEASE])[RELEASE]
 
 
 def test_a_write_that_nobody_makes_is_told(tmp_path: Path) -> None:

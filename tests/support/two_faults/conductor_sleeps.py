@@ -55,14 +55,14 @@ _LATE: Final = {
     "volume-POST": ("services.sqlite:attachments",),
     "image-POST": ("services.sqlite:images",),
 }
-"""The calls that may land late, and what of: Neutron compares nothing with what a call expects, and Cinder and Glance
-make an attachment or an image for each who asks.  The audit names each, with its mend."""
+"""What a call changes that lands late all the same: Neutron compares nothing with what a call expects, and Cinder and
+Glance make an attachment or an image for each who asks.  The audit names each, with its mend."""
 _OF_SHELVED: Final = {
     "execute.release_allocation.placement-POST": tuple(
         f"placement.sqlite:{table}" for table in ("allocations", "consumers", "resource_providers")
     ),
 }
-"""So may this one: Placement forgets a consumer that holds nothing, and begins again with its first generation."""
+"""So does this one: Placement forgets a consumer that holds nothing, and begins again with its first generation."""
 _MAY_CHANGE: Final = tuple(itertools.chain(*_LATE.values(), *_OF_SHELVED.values()))
 
 _NAME: Final = "name of the database"
@@ -227,15 +227,20 @@ class Bench(stale_relay.Bench):
         super().__init__(folder, storages.cloud_of(storage))
         self._storage = storage
 
-    def awake(self, kind: str, direction: str, then: str, places: Sequence[str]) -> dict[str, str]:
-        """What the conductors did that slept at these places, each in another step, by place; "" for nothing."""
-        return dict(self._told(kind, direction, then, places)[0])
+    def awake(
+        self, kind: str, direction: str, then: str, places: Sequence[str], *, late: bool = False
+    ) -> dict[str, str]:
+        """What the conductors did that slept at these places, each in another step, by place; "" for nothing.
+
+        With ``late`` a call may land that its sender sent after it had lost its claim, if the audit names it.
+        """
+        return dict(self._told(kind, direction, then, places, late=late)[0])
 
     def writes(self, kind: str, direction: str) -> list[str]:
         """The places by which a conductor comes in the operation, in their order."""
         return list(self._told(kind, direction, "", ())[1])
 
-    def _told(self, kind: str, direction: str, then: str, places: Sequence[str]) -> Any:
+    def _told(self, kind: str, direction: str, then: str, places: Sequence[str], *, late: bool = False) -> Any:
         self.rest.restore()
         answer = self.root.with_name("answer.json")
         answer.unlink(missing_ok=True)
@@ -243,6 +248,7 @@ class Bench(stale_relay.Bench):
         def play() -> None:
             hook()
             scene = _Scene(self.root, Relay(kind, direction, "before", (), then, storages.keeps_images(self._storage)))
+            scene.may_be_late = late
             answer.write_text(json.dumps(scene.told(list(places))))
 
         in_child(play, CHILD_SECONDS)
@@ -251,6 +257,8 @@ class Bench(stale_relay.Bench):
 
 class _Scene(stale_relay.Scene):
     """One run, in a process of its own."""
+
+    may_be_late = False
 
     def told(self, places: list[str]) -> tuple[dict[str, str], list[str]]:
         """By place what its sleeper changed, and the places by which the last conductor came."""
@@ -306,13 +314,13 @@ class _Scene(stale_relay.Scene):
         return is_released(self._lab, move) and runs.busy() == 0
 
     def _wake(self, runs: Conductor, sleeper: Sleeper) -> str:
-        """What it changed once awake; "" for nothing, or for what the audit names with its mend."""
+        """What it changed once awake; "" for nothing, or for what may be late and the audit names with its mend."""
         place = sleeper.place
         before, kept = self._picture(), self._kept()
         sleeper.go_on.set()
         until(lambda: runs.busy() == 0, f"the end of the run that slept at {place}", _PATIENCE)
         changed = differences(before, self._picture())
-        if not changed or not self._is_late(place, changed):
+        if not changed or not self.may_be_late or not self._is_late(place, changed):
             return "; ".join(changed)
         named = [each for each in books.balance(self._lab).findings if each.mend]
         self._mend(kept)

@@ -222,9 +222,12 @@ class Watch:
             if not row["deleted"] and row["volume_id"]
         )
         found = sorted(
-            (row["volume"], (json.loads(row["connector"] or "null") or {}).get("host"), row["status"])
-            for row in rows(services, "attachments")
-            if row["server"] == server
+            (
+                (row["volume"], (json.loads(row["connector"] or "null") or {}).get("host"), row["status"])
+                for row in rows(services, "attachments")
+                if row["server"] == server
+            ),
+            key=repr,
         )
         if found != [(volume, host, "attached") for volume in volumes]:
             yield f"{name} lives on {host} with the volumes {volumes}, and the attachments are {found}"
