@@ -135,23 +135,36 @@ def test_each_code_has_its_cause_or_a_reason_why_not() -> None:
     assert sorted([*CAUSES, *unplanted]) == CODES
 
 
-@pytest.mark.parametrize("code", CODES)
-def test_a_move_that_rests_names_the_command_that_ends_the_rest(world: World, code: str) -> None:
-    """Past the point of no return, and for some in an undo, which rests by the same words."""
+@pytest.mark.parametrize("codes", [CODES[number::8] for number in range(8)], ids=lambda codes: codes[0])
+def test_a_move_that_rests_names_the_command_that_ends_the_rest(world: World, codes: list[str]) -> None:
+    """Past the point of no return one move rests with each of the codes in turn: each time it goes on to the next."""
+    plans = [{("finish_records", "execute"): code} for code in codes]
+    rest_and_go_on(world, codes, plans, step="finish_records", ends=(0, "verifying"))
+
+
+def test_an_undo_that_rests_names_the_command_that_ends_the_rest(world: World) -> None:
+    """It rests by the same words, so that some of the codes will do."""
+    codes = CODES[::8]
+    plans = [{("define_guest", "execute"): "planted", ("set_aside", "revert"): code} for code in codes]
+    rest_and_go_on(world, codes, plans, step="set_aside", ends=(3, "failed"))
+
+
+def rest_and_go_on(
+    world: World, codes: list[str], plans: list[dict[tuple[str, str], str]], *, step: str, ends: tuple[int, str]
+) -> None:
+    """Let a move rest at the step as each plan has it, and end each rest by the command that it names."""
     lab = world.lab
-    undo = ({("define_guest", "execute"): "planted", ("set_aside", "revert"): code}, "set_aside", 3, "failed")
-    rests = [({("finish_records", "execute"): code}, "finish_records", 0, "verifying")]
-    if code in CODES[::8]:
-        rests.insert(0, undo)
-    for planted, step, ends, state in rests:
-        world.at = planted
-        lab.cli("server", "migrate", "web", "--host", "host2", "--wait", code=4)
-        world.at = {}
+    command = ["server", "migrate", "web", "--host", "host2", "--wait"]
+    for code, world.at in zip(codes, plans, strict=True):
+        lab.cli(*command, code=4)
         move = lab.move("web").id[:8]
         shown = lab.json("move", "show", move)
         assert (shown["state"], shown["error_code"], shown["step"]) == ("needs-operator", code, step)
         assert f"droveway move settle {move} {step} --as left --reason TEXT" in shown["next"]
         (way,) = [each for each in commands(shown["next"]) if not each.wants]
-        lab.cli(*way.words, code=ends)
-        assert lab.json("move", "show", move)["state"] == state
+        command = way.words
+    world.at = {}
+    status, state = ends
+    lab.cli(*command, code=status)
+    assert lab.json("move", "show", move)["state"] == state
     lab.bring_back()

@@ -61,14 +61,16 @@ _FEW: Final = 12
 END: Final = "end_of_flow"
 """What a kill is called that comes once the last result was stored."""
 
+ANY: Final = "any way"
+
 AROUND: Final = ("before", "after", "stored")
 
 SILENT: Final = {("confirm", "revert"), ("cross_cell_confirm", "revert")}
 """Ways on which nothing is asked of a host or of a service: there is nothing to be killed between."""
 
 
-def sample(cloud: str) -> tuple[str, ...]:
-    """Return the words with which `tools/matrix` runs the cloud's fixed sample."""
+def sample(cloud: str, *, each_way: bool = True) -> tuple[str, ...]:
+    """Return the words with which `tools/matrix` runs the cloud's fixed sample: by way, or by step alone."""
     if cloud == SOURCE_LOST:
         return ("--cloud", cloud, "--kind", KIND_OF_SOURCE_LOST, "--sample", str(_FEW), "--seed", "10")
     others = {
@@ -80,7 +82,8 @@ def sample(cloud: str) -> tuple[str, ...]:
     kinds, seed = others[cloud] if cloud in others else (KINDS, SEEDS[cloud])
     every = EVERY if kinds is KINDS else tuple(word for kind in kinds for word in ("--kind", kind))
     steps = tuple(word for step in OF_IMAGES for word in ("--step", step)) if cloud == BY_IMAGE else ()
-    return ("--cloud", cloud, *every, *steps, "--cover", "--seed", str(seed))
+    cover = "ways" if each_way else "steps"
+    return ("--cloud", cloud, *every, *steps, "--cover", cover, "--seed", str(seed))
 
 
 def assert_converged(record: Callable[[str, object], None], *arguments: str) -> list[str]:
@@ -106,30 +109,37 @@ def assert_converged(record: Callable[[str, object], None], *arguments: str) -> 
 
 
 def unmet(
-    ran: Iterable[str], *, alternates: bool = True, kinds: Sequence[str] = KINDS, of: Sequence[str] = ()
+    ran: Iterable[str],
+    *,
+    alternates: bool = True,
+    kinds: Sequence[str] = KINDS,
+    of: Sequence[str] = (),
+    each_way: bool = True,
 ) -> list[str]:
     """Name what the points leave out: a step of any graph that no kill meets, or what never happens to a flow.
 
     What there is to meet is read from the graphs of all versions.  ``alternates``: there is a second destination;
-    ``of``: these steps alone are to be met, whatever happens to the flows.
+    ``of``: these steps alone are to be met, whatever happens to the flows.  Without ``each_way`` it is enough that a
+    step or an effect is met on one of the ways that the flows of a kind can go.
     """
     killed, happened = set(), set()
     for point in ran:
         if "+" not in point:
             kind, way, step, effect, phase = point.split(":")
+            way = way if each_way else ANY
             happened.add((kind, way, effect, phase if phase in AROUND else "within"))
             if effect in ("kill", "worker"):
                 killed.add((kind, way, step))
     missing = []
     for graph in registry.GRAPHS.values():
         for way, steps in _ways(graph, alternates=alternates) if graph.kind in kinds else ():
-            flow = (graph.kind, way)
+            flow = (graph.kind, way if each_way else ANY)
             due = [step for step in steps if not of or step in of]
-            missing += [f"{graph.kind}@{graph.version}:{way}:{step}" for step in due if (*flow, step) not in killed]
+            missing += [f"{graph.kind}@{graph.version}:{flow[1]}:{step}" for step in due if (*flow, step) not in killed]
             if of:
                 continue
             missing += [":".join((*flow, *what)) for what in _happens(graph, way) if (*flow, *what) not in happened]
-    return missing
+    return list(dict.fromkeys(missing))
 
 
 def _ways(graph: Graph, *, alternates: bool) -> Iterator[tuple[str, list[str]]]:

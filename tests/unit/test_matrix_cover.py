@@ -47,12 +47,13 @@ def chosen(words: tuple[str, ...]) -> list[str]:
     return [str(point) for options in (first, *others) for point in matrix._wanted(bench(first.cloud), options)]
 
 
+@pytest.mark.parametrize(("each_way", "most"), [(True, 250), (False, 150)])
 @pytest.mark.parametrize("cloud", samples.SEEDS)
-def test_each_sample_meets_every_step_and_every_kind_of_kill(cloud: str) -> None:
-    ran = chosen(samples.sample(cloud))
-    assert samples.unmet(ran, alternates=bench(cloud).alternates) == []
-    assert ran == chosen(samples.sample(cloud))
-    assert len(ran) < 250
+def test_each_sample_meets_every_step_and_every_kind_of_kill(cloud: str, most: int, *, each_way: bool) -> None:
+    ran = chosen(samples.sample(cloud, each_way=each_way))
+    assert samples.unmet(ran, alternates=bench(cloud).alternates, each_way=each_way) == []
+    assert ran == chosen(samples.sample(cloud, each_way=each_way))
+    assert len(ran) < most
 
 
 def test_the_samples_of_the_clouds_are_not_the_same_points() -> None:
@@ -69,6 +70,14 @@ def test_a_step_that_no_kill_meets_is_told() -> None:
                 assert f"{graph.kind}@{graph.version}:{way}:{step}" in samples.unmet(left)
 
 
+def test_a_step_that_no_kill_meets_on_any_way_is_told() -> None:
+    ran = chosen(samples.sample(FIRST, each_way=False))
+    for graph in (each for each in registry.GRAPHS.values() if each.kind in samples.KINDS):
+        for step in (*graph.names(), "end_of_flow"):
+            left = [each for each in ran if not (each.startswith(f"{graph.kind}:") and f":{step}:" in each)]
+            assert f"{graph.kind}@{graph.version}:any way:{step}" in samples.unmet(left, each_way=False)
+
+
 def test_a_kind_of_kill_and_all_else_that_never_comes_is_told() -> None:
     points = [crash_points.parse(each) for each in chosen(samples.sample(FIRST))]
     kinds = {(point.kind, point.path, point.first.effect, matrix._phase(point)) for point in points}
@@ -82,7 +91,7 @@ def test_a_kind_of_kill_and_all_else_that_never_comes_is_told() -> None:
 def test_a_point_beside_them_hardly_changes_who_is_chosen() -> None:
     graph = registry.latest("resize")
     before, after = (
-        set(matrix._cover(list(crash_points.singles(graph, gaps(graph, within))), 1))
+        set(matrix._cover(list(crash_points.singles(graph, gaps(graph, within))), 1, each_way=True))
         for within in (WITHIN, (*WITHIN, "call.2"))
     )
     assert len(before & after) > 0.8 * len(before)

@@ -43,6 +43,10 @@ MANY: Final = 12
 AND: Final = "--and"
 """Between two choices of points for one process: it is warmed once, and an end state used once, for all of them."""
 
+WAYS: Final = "ways"
+STEPS: Final = "steps"
+"""What the points that are chosen by --cover meet each of."""
+
 EFFECTS: Final = crash_points.EFFECTS
 PHASES: Final = ("before", "during", "after", "stored")
 PATHS: Final = crash_points.PATHS
@@ -100,7 +104,7 @@ def _parse(given: list[str]) -> list[argparse.Namespace]:
     first = _parser().parse_args(groups[0])
     if first.full and len(groups) > 1:
         _parser().error(f"--full runs every point, so that nothing may follow it with {AND}: leave one of them out")
-    if first.full and (first.cover or first.each is not None):
+    if first.full and (first.cover is not None or first.each is not None):
         _parser().error("--full runs every point, or --sample of each part: leave --cover and --each out")
     choices = argparse.ArgumentParser(prog=f"tools/matrix ... {AND}", parents=[_choice()])
     shared = {"confirm": first.confirm, "cloud": first.cloud}
@@ -151,8 +155,10 @@ def _choice() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--cover",
-        action="store_true",
-        help="only as many points as kill each step on each way and let each effect come in each phase of each way",
+        nargs="?",
+        const=WAYS,
+        choices=(WAYS, STEPS),
+        help="only as many points as kill each step and let each effect come in each phase: on each way, or anywhere",
     )
     parser.add_argument("--seed", type=int, default=0, help="of --sample, --each and --cover")
     return parser
@@ -166,8 +172,8 @@ def _wanted(bench: Bench, options: argparse.Namespace) -> list[Point]:
     chosen = every[number - 1 :: parts]
     if options.each is not None:
         chosen = _some_of_each(chosen, options.each, options.seed)
-    if options.cover:
-        several, chosen = len(chosen), _cover(chosen, options.seed)
+    if options.cover is not None:
+        several, chosen = len(chosen), _cover(chosen, options.seed, each_way=options.cover == WAYS)
         _say(f"{len(chosen)} of {several} points cover them, seed {options.seed}")
     if options.sample is not None and options.sample < len(chosen):
         _say(f"{options.sample} of {len(chosen)} points, seed {options.seed}")
@@ -184,8 +190,10 @@ def _some_of_each(points: Sequence[Point], count: int, seed: int) -> list[Point]
     return [point for point in points if point in chosen]
 
 
-def _cover(points: Sequence[Point], seed: int) -> list[Point]:
+def _cover(points: Sequence[Point], seed: int, *, each_way: bool) -> list[Point]:
     """Choose points until every step is killed on every way, and every effect comes in every phase of every way.
+
+    Without ``each_way`` until a step is killed anywhere in its flow, and an effect comes anywhere in a phase.
 
     A point's turn follows from the seed and its own name alone: another point beside it hardly changes who is chosen.
     """
@@ -193,9 +201,10 @@ def _cover(points: Sequence[Point], seed: int) -> list[Point]:
     chosen = set()
     for point in sorted(points, key=lambda point: random.Random(f"{seed} {point}").random()):
         effect = point.first.effect
-        meets: set[tuple[str, ...]] = {(point.kind, point.path, effect, _phase(point))}
+        flow = (point.kind, point.path) if each_way else (point.kind,)
+        meets: set[tuple[str, ...]] = {(*flow, effect, _phase(point))}
         if effect in ("kill", "worker"):
-            meets.add((point.kind, point.path, point.first.step))
+            meets.add((*flow, point.first.step))
         if not meets <= met:
             met |= meets
             chosen.add(point)
