@@ -14,11 +14,11 @@ from support.two_faults.others import Bench, Planted
 from droveway.flows import registry
 
 SAMPLE = {
-    "execute": 13,
-    "revert": 10,
-    "during": 8,
-    "parked": 6,
-    "rest": 4,
+    "execute": 9,
+    "revert": 7,
+    "during": 6,
+    "parked": 4,
+    "rest": 3,
     "after": 3,
     "paused": 2,
     "ended": 2,

@@ -26,8 +26,8 @@ GROUPS = (
     "elsewhere:cross_cell_revert_elsewhere:",
 )
 """The operations of the sample: each has to be recorded first."""
-EACH = 4
-EACH_LOST = 2
+EACH = 2
+EACH_LOST = 1
 """So many points of each operation where the journal was put back, and where a worker's was moved away."""
 SEED = 7
 MET = [
