@@ -91,13 +91,15 @@ class Hunk:
 
 @dataclasses.dataclass(frozen=True)
 class Mutant:
-    """One defect, and what has to find it: points of the matrix on a cloud, or tests."""
+    """One defect, and what has to find it: points of the matrix on a cloud, points of two faults, or tests."""
 
     name: str
     what: str
     hunks: tuple[Hunk, ...]
     points: tuple[str, ...]
     cloud: str
+    faults: tuple[tuple[str, str], ...]
+    """Each a kind of two faults at once and one of its points."""
     tests: tuple[str, ...]
 
     def plant(self, tree: Path) -> None:
@@ -188,6 +190,7 @@ def _mutant(name: str, facts: dict[str, Any]) -> Mutant:
         hunks=tuple(hunks(facts["patch"])),
         points=tuple(facts.get("points", ())),
         cloud=facts.get("cloud", "three-hosts"),
+        faults=tuple((kind, point) for kind, points in facts.get("faults", {}).items() for point in points),
         tests=tuple(facts.get("tests", ())),
     )
 
@@ -249,7 +252,7 @@ def _copy(folder: Path) -> Path:
     return folder
 
 
-def _union(mutants: list[Mutant]) -> Iterator[tuple[str, Sequence[str], Sequence[str]]]:
+def _union(mutants: list[Mutant]) -> Iterator[tuple[Any, ...]]:
     """All that is run for any of the mutants, as arguments of `_run`."""
     clouds: dict[str, dict[str, None]] = {}
     for mutant in mutants:
@@ -257,16 +260,20 @@ def _union(mutants: list[Mutant]) -> Iterator[tuple[str, Sequence[str], Sequence
     for cloud, points in clouds.items():
         wanted = list(points)
         for first in range(0, len(wanted), CHUNK):
-            yield cloud, wanted[first : first + CHUNK], ()
+            yield cloud, wanted[first : first + CHUNK], (), ()
+    for fault in dict.fromkeys(fault for mutant in mutants for fault in mutant.faults):
+        yield "", (), (fault,), ()
     for test in dict.fromkeys(test for mutant in mutants for test in mutant.tests):
-        yield "", (), (test,)
+        yield "", (), (), (test,)
 
 
 def _hunt(base: Path, folder: Path, mutant: Mutant) -> Found:
     """Plant one mutant and look for it; says what became of it."""
     shutil.copytree(base, folder)
     mutant.plant(folder / "droveway")
-    found = _imported(folder, mutant) or _run(folder, mutant.cloud, mutant.points, mutant.tests, _company(mutant))
+    found = _imported(folder, mutant) or _run(
+        folder, mutant.cloud, mutant.points, mutant.faults, mutant.tests, _company(mutant)
+    )
     if found.by:
         print(f"{mutant.name}: caught by {found.by}: {found.words}", flush=True)
     else:
@@ -293,9 +300,18 @@ def _company(mutant: Mutant) -> list[str]:
     return [word for kind, way in flows for word in ("--kind", kind, "--direction", way, *others, "--and")]
 
 
-def _run(folder: Path, cloud: str, points: Sequence[str], tests: Sequence[str], company: Sequence[str] = ()) -> Found:
-    """Run points in the company of others, then tests, in the copy, and tell the first that did not end well."""
+def _run(
+    folder: Path,
+    cloud: str,
+    points: Sequence[str],
+    faults: Sequence[tuple[str, str]],
+    tests: Sequence[str],
+    company: Sequence[str] = (),
+) -> Found:
+    """Run points in the company of others, two faults, then tests, in the copy, and tell the first that is not well."""
     found = _run_points(folder, cloud, points, company) if points else Found("", "")
+    for kind, point in faults:
+        found = found if found.by else _run_fault(folder, kind, point)
     return found if found.by or not tests else _run_tests(folder, tests)
 
 
@@ -316,6 +332,14 @@ def _run_points(folder: Path, cloud: str, points: Sequence[str], company: Sequen
     if bad or (done.returncode and verdicts.UNREACHED not in done.stdout):
         return Found("", f"({done.stdout[-1500:]} {done.stderr[-500:]})")
     return Found("", "")
+
+
+def _run_fault(folder: Path, kind: str, point: str) -> Found:
+    done = _python(folder, ["-m", "support.two_faults.command", kind, point])
+    for trouble in re.findall(rf"^{kind} {re.escape(point)}  BAD  .*\n  (.*)$", done.stdout, re.MULTILINE):
+        if not verdicts.BROKEN.search(done.stdout):
+            return Found(f"{kind} {point}", verdicts.first_words(trouble))
+    return Found("", f"({done.stdout[-1500:]} {done.stderr[-500:]})" if done.returncode else "")
 
 
 def _run_tests(folder: Path, tests: Sequence[str]) -> Found:

@@ -10,6 +10,7 @@ from types import ModuleType
 import pytest
 from proofs.crash import points as crash_points
 from proofs.matrix import clouds as matrix_clouds
+from support.two_faults import command
 
 from droveway.flows import registry
 
@@ -49,7 +50,8 @@ def test_a_defect_can_be_planted_and_leaves_valid_code(name: str, tmp_path: Path
 @pytest.mark.parametrize("name", MUTANTS)
 def test_what_has_to_find_a_defect_is_there(name: str) -> None:
     mutant = MUTANTS[name]
-    assert mutant.points or mutant.tests
+    assert mutant.points or mutant.faults or mutant.tests
+    assert {kind for kind, _ in mutant.faults} <= {*command.KINDS}
     assert mutant.cloud in matrix_clouds.CLOUDS
     for text in mutant.points:
         point = crash_points.parse(text)
