@@ -16,7 +16,7 @@ from droveway.workers.context import Context
 SAMPLE = [
     ("shared", "resize", "revert", "once"),
     ("apart", "migrate", "execute", "again"),
-    ("cells", "cross_cell_revert", "execute", "once"),
+    ("elsewhere", "cross_cell_revert_elsewhere", "execute", "once"),
     ("shelf", "shelve", "revert", "once"),
     ("shelf-cells", "cross_cell_unshelve", "execute", "again"),
 ]

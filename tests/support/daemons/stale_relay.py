@@ -17,11 +17,13 @@ from support.labs.small_lab import (
     file_flow,
     in_child,
     is_released,
+    lose,
     picture,
     read_move,
     small_cloud,
     until,
 )
+from support.two_faults import storages
 
 from droveway.clients.zookeeper import BOARD, ROOT, Coordination, connect_embedded, embedded_store, worker_path
 from droveway.engines import start
@@ -35,6 +37,7 @@ from droveway.lab.cloud import Cloud
 from droveway.lab.session import Lab
 from droveway.persistence.journal import kinds
 from droveway.persistence.journal.tables import Claim
+from droveway.workers.daemon import Worker
 
 _REGISTERED = f"{ROOT}/.entities/"
 
@@ -127,6 +130,7 @@ class Scene:
         self._store = embedded_store()
         self._relay = given
         self._no_return = registry.latest(given.kind).no_return.step_name()
+        self._workers: dict[str, Worker] = {}
 
     def _begin(self) -> str:
         """Ask for the flow, with workers that are up and nobody who runs it; its move."""
@@ -135,6 +139,8 @@ class Scene:
         record = kinds.of(self._relay.kind)
         if record.ends_wait:
             self._carry("resize")
+        for host in storages.dead_before(self._relay.kind):
+            lose(self._lab, self._workers[host])
         if record.begins_offloaded:
             self._carry("shelve")
         return self._file()
@@ -166,7 +172,7 @@ class Scene:
     def _start_workers(self) -> None:
         session = self._session()
         for host in self._lab.identity.hosts:
-            runner.start_worker(self._lab, host, self._session())
+            self._workers[host] = runner.start_worker(self._lab, host, self._session())
             until(functools.partial(session.get, worker_path(host)), f"the worker of {host}")
 
     def _carry(self, kind: str) -> None:
@@ -179,7 +185,8 @@ class Scene:
 
     def _file(self, kind: str = "") -> str:
         """Ask for the flow of the relay, or for the one that comes before it."""
-        return file_flow(self._lab, kind or self._relay.kind, keep_image=self._relay.keep_image)
+        to_cell = storages.cell_of_destination(self._relay.kind)
+        return file_flow(self._lab, kind or self._relay.kind, keep_image=self._relay.keep_image, to_cell=to_cell)
 
     def _paused_at(self, step: str) -> tuple[Conductor, _Pause]:
         """A conductor that runs up to the step; ZooKeeper gave its session up, and it came back with a new one."""

@@ -15,15 +15,16 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from droveway.engines.operations import shelving
+from droveway.engines.operations import hosts, shelving
 from droveway.engines.operations.submit import MoveSpec, submit
 from droveway.flows import registry
-from droveway.lab import books, cloud
+from droveway.lab import books, cloud, stopped
 from droveway.lab.layout import Layout
 from droveway.lab.session import Lab
 from droveway.persistence.journal import kinds, moves, requests
 from droveway.persistence.journal.states import State
 from droveway.persistence.journal.tables import Claim, Daemon, Move, MoveStep
+from droveway.workers.daemon import Worker
 
 SERVER: Final = "web"
 
@@ -47,7 +48,7 @@ servers:
     return cloud.parse_cloud(text, "small")
 
 
-def file_flow(lab: Lab, kind: str, *, keep_image: bool = False) -> str:
+def file_flow(lab: Lab, kind: str, *, keep_image: bool = False, to_cell: str | None = None) -> str:
     """Ask for the server's resize, cold migrate, shelve or unshelve, or for the end of its waiting move; the move.
 
     It is unshelved on the second host, wherever that is.
@@ -59,11 +60,18 @@ def file_flow(lab: Lab, kind: str, *, keep_image: bool = False) -> str:
         return shelving.shelve(lab, SERVER).id
     if not record.ends_wait:
         flavor = "large" if record.changes_flavor else None
-        return submit(lab, MoveSpec(server=SERVER, flavor=flavor, keep_image=keep_image)).id
+        return submit(lab, MoveSpec(server=SERVER, flavor=flavor, keep_image=keep_image, to_cell=to_cell)).id
     with lab.journal.write() as session:
         move = moves.open_moves(session)[0]
         requests.end_wait(session, move, registry.reference(kind))
         return move.id
+
+
+def lose(lab: Lab, worker: Worker) -> None:
+    """Let the worker's host die for good, which a person declares down."""
+    worker.stop()
+    stopped.stop(lab.layout, worker.host)
+    hosts.declare_down(lab, worker.host, reason="its power is off")
 
 
 def read_move(lab: Lab, move_id: str) -> Move:
@@ -120,7 +128,9 @@ def picture(files: Layout) -> dict[str, object]:
     for path in sorted([*files.hosts.rglob("*"), *files.volumes.rglob("*")]):
         if ".sqlite" not in path.name:
             facts = path.lstat()
-            seen[str(path.relative_to(files.root))] = (facts.st_mode, facts.st_size, facts.st_ino, facts.st_mtime_ns)
+            # Whoever reads the journal of a host's worker makes and removes files beside it.
+            written_at = None if path.parent == files.hosts else facts.st_mtime_ns
+            seen[str(path.relative_to(files.root))] = (facts.st_mode, facts.st_size, facts.st_ino, written_at)
     seen["guests"] = files.guests_log.read_text()
     return seen
 

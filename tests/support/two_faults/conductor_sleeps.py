@@ -354,7 +354,8 @@ class _Scene(stale_relay.Scene):
         """Once all are awake the world is still right."""
         row = read_move(self._lab, move)
         verifying = row.state == State.VERIFYING
-        wrong = watch.trouble(row.server, ended=not verifying, verifying=verifying)
+        dead = storages.dead_before(self._relay.kind)
+        wrong = watch.trouble(row.server, ended=not verifying, verifying=verifying, dead=dead)
         if not wrong:
             wrong = "; ".join(
                 f"{each.kind} {each.subject}: {each.detail}" for each in books.balance(self._lab).findings

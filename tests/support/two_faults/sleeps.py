@@ -23,7 +23,7 @@ from typing import Final
 from proofs import scratch
 from support.daemons import stale_relay
 from support.daemons.stale_relay import Relay, relay
-from support.labs.small_lab import differences, file_flow, in_child, is_released, picture, read_move, until
+from support.labs.small_lab import differences, file_flow, in_child, is_released, lose, picture, read_move, until
 from support.two_faults import conductor_sleeps, shelved, storages
 from support.two_faults.shelved import Watch
 from support.two_faults.world import Verdict
@@ -124,6 +124,7 @@ class Scene:
         self._left = set(places)
         self._wanted = list(places)
         self._asleep: dict[str, Sleeper] = {}
+        self._workers: dict[str, Worker] = {}
         self._lock = threading.Lock()
         self._is_watched = False
         self._no_return = registry.latest(kind).no_return.step_name()
@@ -138,7 +139,9 @@ class Scene:
         start.keeper(self._lab, keeping)
         self._conductor = runner.start_conductor(self._lab, self._session(), probe=self._failing)
         if kinds.of(self._kind).ends_wait:
-            self._carry("resize", keep_image=self._keep_image)
+            self._carry("resize", keep_image=self._keep_image, to_cell=storages.cell_of_destination(self._kind))
+        for host in storages.dead_before(self._kind):
+            lose(self._lab, self._workers[host])
         if kinds.of(self._kind).begins_offloaded:
             self._carry("shelve")
         self._is_watched = True
@@ -163,7 +166,8 @@ class Scene:
             now = self._picture()
             told[place] = "; ".join(differences(before, now))
             before = now
-        if wrong := watch.trouble(server, ended=not verifying, verifying=verifying):
+        dead = storages.dead_before(self._kind)
+        if wrong := watch.trouble(server, ended=not verifying, verifying=verifying, dead=dead):
             told = {place: trouble or f"at the end: {wrong}" for place, trouble in told.items()}
         return told
 
@@ -176,6 +180,7 @@ class Scene:
             self._pass_by(host, f"{host}.{step}.{direction}.{effect.replace(':', '=')}", box)
 
         box.append(runner.start_worker(self._lab, host, self._session(), probe=probe))
+        self._workers[host] = box[0]
         started.set()
 
     def _pass_by(self, host: str, place: str, box: list[Worker]) -> None:
@@ -209,8 +214,8 @@ class Scene:
         os.close(worker._lock)
         self._start_worker(host)
 
-    def _carry(self, kind: str, *, keep_image: bool = False) -> str:
-        move = file_flow(self._lab, kind, keep_image=keep_image)
+    def _carry(self, kind: str, *, keep_image: bool = False, to_cell: str | None = None) -> str:
+        move = file_flow(self._lab, kind, keep_image=keep_image, to_cell=to_cell)
         until(lambda: is_released(self._lab, move), f"the end of {kind}", _PATIENCE)
         until(lambda: self._conductor.busy() == 0 and self._store.get_children(BOARD) == {}, "an empty board")
         return move

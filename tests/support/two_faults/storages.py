@@ -5,9 +5,10 @@ from __future__ import annotations
 import itertools
 from typing import Final
 
-from support.two_faults.recording import BETWEEN, CELLS, SHELF
+from support.two_faults.recording import BETWEEN, CELLS, ELSEWHERE, SHELF, SOURCE
 
 from droveway.lab import cloud
+from droveway.persistence.journal import kinds
 
 APART: Final = ("apart", "shared")
 """Two hosts of one cell, with disks of their own or with shared ones."""
@@ -16,10 +17,14 @@ BETWEEN_CELLS: Final = (CELLS, BY_IMAGE)
 """A host in each of two cells: the disks go from host to host and images of them are kept, or go as images."""
 SHELVES: Final = (SHELF, f"{SHELF}-{CELLS}")
 """Where the server is shelved and unshelved: in its own cell, and in another one."""
-STORAGES: Final = (*APART, *BETWEEN_CELLS, *SHELVES)
+STORAGES: Final = (*APART, *BETWEEN_CELLS, *SHELVES, ELSEWHERE)
 
 KINDS: Final = ("resize", "migrate", "confirm", "revert")
-_KINDS_OF_SHELVING: Final = {SHELVES[0]: ("shelve", "unshelve"), SHELVES[1]: ("cross_cell_unshelve",)}
+_ONLY: Final = {
+    SHELVES[0]: ("shelve", "unshelve"),
+    SHELVES[1]: ("cross_cell_unshelve",),
+    ELSEWHERE: ("cross_cell_revert_elsewhere",),
+}
 DIRECTIONS: Final = ("execute", "revert")
 Way = tuple[str, str]
 
@@ -27,7 +32,7 @@ Way = tuple[str, str]
 def ways(storage: str) -> list[Way]:
     """What is asked for in the lab, and whether it goes on to its end or is undone."""
     kinds = [f"{BETWEEN}{kind}" for kind in KINDS] if storage in BETWEEN_CELLS else KINDS
-    return list(itertools.product(_KINDS_OF_SHELVING.get(storage, kinds), DIRECTIONS))
+    return list(itertools.product(_ONLY.get(storage, kinds), DIRECTIONS))
 
 
 WAYS: Final = [(storage, kind, direction) for storage in STORAGES for kind, direction in ways(storage)]
@@ -48,17 +53,19 @@ _HOSTS: Final = {
     "apart": "cell1: {hosts: {host1: {}, host2: {}}}",
     "shared": "cell1: {hosts: {host1: {shared: nfs1}, host2: {shared: nfs1}}}",
     SHELVES[0]: "cell1: {hosts: {host1: {}, host2: {}}}",
+    ELSEWHERE: "cell1: {hosts: {host1: {}, host3: {}}}, cell2: {hosts: {host2: {}}}",
 }
 _TWO_CELLS: Final = "cell1: {hosts: {host1: {}}}, cell2: {hosts: {host2: {}}}"
 _OPTIONS: Final = {
     CELLS: "cross_cell: true",
     BY_IMAGE: "cross_cell: true, transfer: image",
     SHELVES[1]: "cross_cell: true",
+    ELSEWHERE: "cross_cell: true",
 }
 
 
 def cloud_of(storage: str) -> cloud.Cloud:
-    """Two hosts, and a neighbour beside the server."""
+    """Two hosts, or one more in the source's cell, and a neighbour beside the server."""
     hosts = _HOSTS.get(storage, _TWO_CELLS)
     # All of a root disk is uploaded when its server is shelved.
     text = _CLOUD.replace("ROOT", "0" if storage in SHELVES else "1")
@@ -67,7 +74,17 @@ def cloud_of(storage: str) -> cloud.Cloud:
 
 def keeps_images(storage: str) -> bool:
     """Whether the moves of the lab keep the images of their disks: else steps of a confirm have nothing to do."""
-    return storage == CELLS
+    return storage in (CELLS, ELSEWHERE)
+
+
+def dead_before(kind: str) -> tuple[str, ...]:
+    """Name the hosts that are dead before a flow of the kind begins: a revert elsewhere has lost its source."""
+    return (SOURCE,) if kinds.of(kind).elsewhere else ()
+
+
+def cell_of_destination(kind: str) -> str | None:
+    """Name the cell to which the server goes in the move before a flow of the kind; None where there is no choice."""
+    return "cell2" if kinds.of(kind).elsewhere else None
 
 
 def alike(kind: str, wanted: str) -> str:
