@@ -28,7 +28,7 @@ def test_what_is_right_is_taken() -> None:
     [
         (data(value={"text": "x" * MOST_BYTES}), "bytes, more than a result may have"),
         (data(value={"text": "a\0b"}), "holds a NUL character"),
-        (b'{"key": "f.s.execute.1", "epoch": 1, "value": {"a": "\xff"}}', "no valid result: 'utf-8' codec"),
+        (b'{"key": "f.s.execute.1", "epoch": 1, "value": {"a": "\xff"}}', "no valid result: .*(?i:utf-8)"),
         (b'{"value": ' + b'{"a": ' * 20_000 + b"1" + b"}" * 20_000 + b"}", "no valid result: maximum recursion depth"),
         (data(epoch=2**63), "no valid result: Expected `int` <= 9223372036854775807"),
         (data(epoch=-1), "no valid result: Expected `int` >= 0"),
@@ -39,6 +39,5 @@ def test_what_is_right_is_taken() -> None:
     ids=["large", "nul", "no-text", "deep", "high", "low", "another's", "no-message", "no-code"],
 )
 def test_what_is_wrong_is_named(found: bytes, why: str) -> None:
-    with pytest.raises(Refused) as told:
+    with pytest.raises(Refused, match=why):
         codec.decode_answer(found, RESULT.key)
-    assert why in str(told.value)

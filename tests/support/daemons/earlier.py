@@ -9,9 +9,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import shutil
 import subprocess
 import sys
-import tarfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
@@ -84,8 +84,7 @@ class Release:
         self.halts = folder / "halts.json"
         self._halting = f"{OWN}{os.pathsep}{folder}"
         """Where a daemon imports from that halts where it is told."""
-        with tarfile.open(ARCHIVE) as archive:
-            archive.extractall(folder / "droveway", filter="data")
+        shutil.unpack_archive(ARCHIVE, folder / "droveway")
 
     def build(self, root: Path, cloud: str) -> Lab:
         """Make a lab, and open it: its journal as it is, of the earlier schema."""
