@@ -168,11 +168,7 @@ class CellDebts:
         with self.journal.read() as session:
             server = moves.get(session, debt.move_id).server
         fenced = {cell} | ({owing.home, owing.move.source_cell, owing.attempt.cell} if owing else set())
-        with (
-            contextlib.ExitStack() as fences,
-            deadlines.running("pay_debt", self.options.step_deadline),
-            fencing.guarding_calls(self.journal, debt.move_id, epoch),
-        ):
+        with contextlib.ExitStack() as fences, deadlines.running("pay_debt", self.options.step_deadline):
             for each in sorted(fenced):
                 self.cells.raise_fence(each, server, epoch)
                 fences.callback(self.cells.drop_fence, each, server, epoch)

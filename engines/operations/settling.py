@@ -13,7 +13,7 @@ from droveway.engines.conductor import fencing
 from droveway.engines.conductor.taskflow.resting import Begun, begun, call_done
 from droveway.engines.operations.proofs import Resting
 from droveway.engines.site.site import Site
-from droveway.errors import Refused, ServerDeleted
+from droveway.errors import Fenced, Refused, ServerDeleted
 from droveway.flows import registry
 from droveway.flows.before import before
 from droveway.flows.steps.records import leaving
@@ -116,6 +116,8 @@ def leave(site: Site, name: str, step: str, *, who: str, reason: str) -> Move:
                 moves.beside(move, flow, step, at=now, epoch=epoch, result={SETTLED: LEFT, "by": who, "reason": reason})
             )
             moves.leave(session, move.id, "left-as-is", f"{who} left it as it is: {reason}")
+    except Fenced:
+        raise Refused(f"somebody took move {move.id[:SHORT]} over meanwhile: ask again when it rests") from None
     except Exception:
         # The end may be stored though nobody heard of it.
         with site.journal.read() as session:

@@ -87,7 +87,7 @@ def test_a_conductor_that_writes_without_its_claim_is_caught(tmp_path: Path, mon
 def test_a_call_that_is_late_all_the_same_is_named_by_the_audit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its sender slept between the look at its claim and the call, and the server was unshelved meanwhile."""
+    """Let its sender sleep between the look at its claim and the call, while the server is unshelved."""
     monkeypatch.setattr(send_guard, "ask", lambda: None)
     with conductor_sleeps.bench(tmp_path / "bench", "shelf") as made:
         assert made.awake("shelve", "execute", "again", LATE, late=True) == dict.fromkeys(LATE, "")

@@ -143,7 +143,7 @@ def test_a_move_that_rests_names_the_command_that_ends_the_rest(world: World, co
 
 
 def test_an_undo_that_rests_names_the_command_that_ends_the_rest(world: World) -> None:
-    """It rests by the same words, so that some of the codes will do."""
+    """Let an undo rest with some of the codes: it rests by the same words as a move that goes on."""
     codes = CODES[::8]
     plans = [{("define_guest", "execute"): "planted", ("set_aside", "revert"): code} for code in codes]
     rest_and_go_on(world, codes, plans, step="set_aside", ends=(3, "failed"))

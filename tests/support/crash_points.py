@@ -62,6 +62,7 @@ END: Final = "end_of_flow"
 """What a kill is called that comes once the last result was stored."""
 
 ANY: Final = "any way"
+"""Stands for the way of a flow where it does not matter on which one a step or an effect is met."""
 
 AROUND: Final = ("before", "after", "stored")
 

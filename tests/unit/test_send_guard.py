@@ -57,7 +57,7 @@ def test_nothing_is_changed_for_a_move_that_was_purged(rig: Rig) -> None:
 
 
 def test_a_call_that_no_claim_covers_is_sent(rig: Rig) -> None:
-    """A guard holds for its own calls, and for none after them."""
+    """End a guard: the calls after it are sent."""
     service = Service()
     with fencing.guarding_calls(rig.journal, "gone", 1):
         pass

@@ -45,7 +45,7 @@ AND: Final = "--and"
 
 WAYS: Final = "ways"
 STEPS: Final = "steps"
-"""What the points that are chosen by --cover meet each of."""
+"""Tells --cover whether the points that it chooses meet each step on each way, or each step alone."""
 
 EFFECTS: Final = crash_points.EFFECTS
 PHASES: Final = ("before", "during", "after", "stored")
