@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from droveway.flows.graph import Graph
     from droveway.flows.run import Run
-    from droveway.persistence.database import Database
     from droveway.persistence.journal.tables import Move
     from droveway.persistence.nova.cells import Cells
     from droveway.wire.values import Direction
@@ -41,7 +40,7 @@ def heed(run: Run, graph: Graph, step: str, direction: Direction, sequence: int)
     """
     away = _away(run)
     if not away:
-        if is_away(run.api):
+        if not catalog.api_answers(run.api):
             with run.write() as session:
                 cell_waits.note_api(session, moves.get(session, run.move_id, lock=True))
         return None
@@ -84,11 +83,6 @@ def owe(
     """Record what the cell owes: this action, as the step of the flow does it in that direction."""
     owed = Owed(flow=flow, step=step, sequence=sequence, details={}, deadline=0.0, direction=direction)
     debts.owe_rows(session, move_id=move_id, cell=cell, action=action, details=msgspec.to_builtins(owed))
-
-
-def is_away(api: Database) -> bool:
-    """Tell whether the API database does not answer now."""
-    return not catalog.answering({"api": api})
 
 
 def _away(run: Run) -> list[str]:

@@ -32,6 +32,7 @@ from droveway.persistence.database import absence, without_sql
 from droveway.persistence.journal import attempts, cell_waits, cells_down, debts, freezes, kinds, moves
 from droveway.persistence.journal.states import BEGUN, ENDED, State
 from droveway.persistence.journal.tables import Move, MoveFlow
+from droveway.persistence.nova import catalog
 from droveway.persistence.nova.cells import Cells
 from droveway.persistence.restored import Restored
 from droveway.printable import printable
@@ -349,7 +350,7 @@ class MoveConductor(JobConductor):
 
     def _waits_on(self, waits_for: str) -> bool:
         """Tell whether the API database is still away, for which the move says that it waits."""
-        return cell_waits.is_for_api(waits_for) and cells_away.is_away(self._resources.api)
+        return cell_waits.is_for_api(waits_for) and not catalog.api_answers(self._resources.api)
 
     def _down(self, move: Move) -> set[str]:
         """Name the one cell of a move between two that a person declared down."""

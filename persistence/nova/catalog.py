@@ -119,6 +119,7 @@ _MAPPINGS_OF: Final = sa.text(_MAPPINGS.format(which=" WHERE m.instance_uuid IN 
     sa.bindparam("servers", expanding=True)
 )
 _ASK: Final = sa.text("SELECT 1 FROM instances WHERE id = 0")
+_ASK_API: Final = sa.text("SELECT 1 FROM cell_mappings WHERE id = 0")
 _HOSTS: Final = sa.text(
     "SELECT n.host, n.uuid, n.vcpus, n.vcpus_used, n.memory_mb, n.memory_mb_used, n.local_gb, n.local_gb_used,"
     " n.running_vms, n.hypervisor_type, s.disabled, s.disabled_reason, s.forced_down"
@@ -151,17 +152,23 @@ _EXTRA_SPECS: Final = sa.text("SELECT e.flavor_id, e.key, e.value FROM flavor_ex
 
 def answering(cells: Mapping[str, Database]) -> dict[str, Database]:
     """Those of the cells whose databases answer now."""
-    found = {}
-    for name, database in cells.items():
-        try:
-            with database.reading() as connection:
-                connection.execute(_ASK)
-        except sa.exc.DBAPIError as error:
-            if absence(error) is None:
-                raise
-        else:
-            found[name] = database
-    return found
+    return {name: database for name, database in cells.items() if _answers(database, _ASK)}
+
+
+def api_answers(api: Database) -> bool:
+    """Tell whether the API database answers now."""
+    return _answers(api, _ASK_API)
+
+
+def _answers(database: Database, question: sa.TextClause) -> bool:
+    try:
+        with database.reading() as connection:
+            connection.execute(question)
+    except sa.exc.DBAPIError as error:
+        if absence(error) is None:
+            raise
+        return False
+    return True
 
 
 def servers(api: Database, cells: Mapping[str, Database]) -> list[Server]:

@@ -13,7 +13,7 @@ from typing import Final
 import pytest
 import sqlalchemy as sa
 from support.daemons.daemons import Installation, installation
-from support.labs.small_lab import assert_balanced, file_flow, history, is_released, until
+from support.labs.small_lab import assert_balanced, file_flow, history, is_released, read_move, until
 from support.labs.snapshot import Snapshot
 from support.servers import mariadb_server, postgres_server, zookeeper_server
 from support.servers.proxy import Loss, Proxy, running_proxy
@@ -218,6 +218,46 @@ def test_a_step_is_left_when_its_cells_database_falls_silent(
         assert_told_once(site.lab, move)
         assert "Traceback" not in conductor.log.read_text(), conductor.text()
         assert_balanced(site.lab)
+
+
+@pytest.mark.parametrize("kind", ["postgresql", "mariadb"], indirect=True)
+def test_a_move_says_that_it_waits_for_the_api_database(
+    kind: str, servers: dict[str, Server], lab: Lab, zookeeper: zookeeper_server.Server, tmp_path: Path
+) -> None:
+    """Its cell and the journal answer meanwhile; it is claimed in vain until that database is back, then goes on."""
+    spread = Spread(servers[kind])
+    with contextlib.ExitStack() as stack:
+        proxy = stack.enter_context(running_proxy(servers[kind].socket))
+
+        def reached(database: str) -> str:
+            return spread.through(proxy)(database) if database == "api" else spread.url(database)
+
+        site = stack.enter_context(installation(lab, tmp_path, zookeeper.hosts, spread, reached=reached))
+        for host in ("host1", "host2"):
+            site.worker(host)
+        conductor = site.conductor(OS_CONDUCTOR__RETRY_FOR="1")
+        move = file_flow(site.lab, "resize")
+        site.await_step(move, "copy_disks")
+        proxy.cut()
+        until(lambda: read_move(lab, move).waits_for, "the move says what it waits for")
+        said = read_move(lab, move).waits_for
+        assert said.startswith("the API database, which does not answer (since ")
+        before = epoch_of(lab, move)
+        until(lambda: epoch_of(lab, move) > before + 1, "the next claims")
+        assert read_move(lab, move).waits_for == said
+        proxy.heal()
+        end = site.await_rest(move)
+        assert end == State.VERIFYING, errors_of(site.lab, move)
+        assert read_move(lab, move).waits_for is None
+        assert_told_once(site.lab, move)
+        assert "Traceback" not in conductor.log.read_text(), conductor.text()
+        assert_balanced(site.lab)
+
+
+def epoch_of(lab: Lab, move: str) -> int:
+    """Return the epoch of the move's last claim."""
+    with lab.journal.read() as session:
+        return int(session.scalar(sa.select(Claim.epoch).where(Claim.move_id == move)) or 0)
 
 
 def test_databases_of_one_installation_lie_on_servers_of_both_makes(
