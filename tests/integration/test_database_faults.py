@@ -23,6 +23,7 @@ from droveway.engines.operations.submit import MoveSpec, submit
 from droveway.flows import registry
 from droveway.lab import cloud
 from droveway.lab.session import Lab
+from droveway.persistence.database import Database, absence
 from droveway.persistence.journal import moves, requests
 from droveway.persistence.journal.states import State
 from droveway.persistence.journal.tables import Claim, Move
@@ -252,6 +253,20 @@ def test_a_move_says_that_it_waits_for_the_api_database(
         assert_told_once(site.lab, move)
         assert "Traceback" not in conductor.log.read_text(), conductor.text()
         assert_balanced(site.lab)
+
+
+@pytest.mark.parametrize("kind", ["postgresql", "mariadb"], indirect=True)
+def test_a_table_or_column_that_is_not_there_is_no_outage(kind: str, servers: dict[str, Server]) -> None:
+    spread = Spread(servers[kind])
+    spread.create("shape")
+    found = Database(spread.url("shape"))
+    with found.begin() as connection:
+        connection.execute(sa.text("CREATE TABLE somewhere (a INTEGER)"))
+    for statement in ("SELECT a FROM nowhere", "SELECT b FROM somewhere"):
+        with pytest.raises(sa.exc.ProgrammingError) as met, found.reading() as connection:
+            connection.execute(sa.text(statement))
+        assert absence(met.value) is None
+    found.close()
 
 
 def epoch_of(lab: Lab, move: str) -> int:

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy import exc
 
 from droveway.persistence import database
-from droveway.persistence.database import Database, DatabaseUnusable, file_of, sqlite_url, without_sql
+from droveway.persistence.database import Database, DatabaseUnusable, absence, file_of, sqlite_url, without_sql
 from droveway.persistence.journal.tables import Counter, JournalBase
 
 
@@ -161,10 +161,24 @@ def test_an_error_shows_no_values(tmp_path: Path) -> None:
         session.execute(sa.text("INSERT INTO nowhere (a) VALUES (:a)"), {"a": "PARAMETER"})
     assert "PARAMETER" not in str(met.value)
     assert without_sql(met.value) == (
-        "the database refused a statement (OperationalError); the conductor's log has the traceback and what the "
+        "the database refused a statement (ProgrammingError); the conductor's log has the traceback and what the "
         "server said"
     )
     assert without_sql(ValueError("x")) is None
+
+
+@pytest.mark.parametrize(
+    "statement", ["SELECT a FROM nowhere", "SELECT b FROM somewhere", "INSERT INTO somewhere (b) VALUES (1)"]
+)
+def test_a_table_or_column_that_is_not_there_is_no_outage(tmp_path: Path, statement: str) -> None:
+    """A step would else be entered again and again, for a database that answers."""
+    found = Database(sqlite_url(tmp_path / "x.sqlite"))
+    with found.write() as session:
+        session.execute(sa.text("CREATE TABLE somewhere (a INTEGER)"))
+    with pytest.raises(sa.exc.ProgrammingError) as met, found.reading() as connection:
+        connection.execute(sa.text(statement))
+    assert absence(met.value) is None
+    assert file_of(met.value) == str(tmp_path / "x.sqlite")
 
 
 class Gone(sqlite3.Connection):

@@ -21,8 +21,10 @@ from droveway.engines.conductor.conductor import Conductor
 from droveway.engines.conductor.taskflow.backend import FlowBackend
 from droveway.engines.conductor.taskflow.board import MoveBoard
 from droveway.engines.keeper.keeper import Keeper
-from droveway.persistence.journal import moves, requests
+from droveway.persistence.database import Database, sqlite_url
+from droveway.persistence.journal import cell_waits, moves, requests
 from droveway.persistence.journal.tables import MoveFlow
+from droveway.persistence.nova.base import ApiBase
 
 LONG = 60.0
 """Seconds that nothing here takes when it is woken."""
@@ -359,6 +361,22 @@ def test_a_fence_that_is_raised_too_late_is_taken_away(rig: Rig, monkeypatch: py
     rig.host().turn()
     assert rig.move(move).state == "running"
     assert rig.cells.fences == {}
+
+
+def test_a_move_that_waited_for_the_api_database_goes_on_once_that_answers(rig: Rig, tmp_path: Path) -> None:
+    """It is asked for a table of its own: one that only cells have is missing there for ever."""
+    api = Database(sqlite_url(tmp_path / "api.sqlite"))
+    ApiBase.metadata.create_all(api.engine)
+    move = rig.submit(MIGRATE)
+    with rig.journal.write() as session:
+        row = moves.get(session, move, lock=True)
+        row.state = "running"
+        cell_waits.note_api(session, row)
+    assert rig.move(move).waits_for.startswith("the API database, which does not answer (since ")
+    rig.post(move)
+    assert rig.host(api=api).turn() == [True]
+    assert (rig.move(move).state, rig.move(move).waits_for) == ("verifying", None)
+    api.close()
 
 
 def test_a_move_says_that_it_waits_for_its_cells_database_until_that_answers(
