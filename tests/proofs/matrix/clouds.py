@@ -37,7 +37,7 @@ _PARTS: Final = {
     "three-cells": (_THREE, _IMAGE),
     "two-cells-by-image": (_ISOLATED, f"flavor: tiny, {_IMAGE}"),
     "two-cells-many-by-image": (_ISOLATED, _MANY),
-    "two-cells-kept": (_CELLS, _IMAGE),
+    "two-cells-kept": (_CELLS, f"flavor: tiny, {_IMAGE}"),
     "source-lost": (_LOST, f"flavor: tiny, {_IMAGE}"),
 }
 """The hosts, and the server; on the one host every move stays where its server is."""

@@ -170,7 +170,7 @@ def cloud(storage: str) -> str:
     text = CLOUD_OF_CELLS if storage in between else CLOUD
     # Of shelves and reverts elsewhere that host dies too; what ran there would be off.
     text = text.replace("REST", "" if storage in STORAGES | STORAGES_BETWEEN else ", state: stopped")
-    text = text.replace("ROOT", "0" if storage.startswith(SHELF) else "1")
+    text = text.replace("ROOT", "0" if storage.startswith((SHELF, *STORAGES_ELSEWHERE)) else "1")
     text = text.replace("IMAGE", "" if volume == _BOOT else "image: base,")
     return text.replace("SHARED", shared).replace("VOLUME", volume)
 

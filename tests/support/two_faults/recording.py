@@ -137,8 +137,8 @@ def cloud(storage: str) -> str:
         cells = "{cell1: {hosts: {host1: {SHARED}, host2: {SHARED}}}}"
     shared = "shared: nfs1" if storage.endswith("shared") else ""
     text = _CLOUD.replace("CELLS", cells).replace("SHARED", shared)
-    # A shelved image has all the bytes of its disk.
-    text = text.replace("ROOT", "0" if storage.startswith(SHELF) else "1")
+    # An image of a disk has all of its bytes.
+    text = text.replace("ROOT", "0" if storage.startswith((SHELF, ELSEWHERE)) else "1")
     return text.replace("WEB", _BOOT if storage.endswith(VOLUME) else _IMAGE)
 
 

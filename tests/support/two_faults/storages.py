@@ -67,8 +67,8 @@ _OPTIONS: Final = {
 def cloud_of(storage: str) -> cloud.Cloud:
     """Two hosts, or one more in the source's cell, and a neighbour beside the server."""
     hosts = _HOSTS.get(storage, _TWO_CELLS)
-    # All of a root disk is uploaded when its server is shelved.
-    text = _CLOUD.replace("ROOT", "0" if storage in SHELVES else "1")
+    # All of a root disk is uploaded when its server is shelved, goes by image, or leaves images.
+    text = _CLOUD.replace("ROOT", "0" if storage in (*SHELVES, BY_IMAGE, ELSEWHERE) else "1")
     return cloud.parse_cloud(text.replace("OPTIONS", _OPTIONS.get(storage, "")).replace("HOSTS", hosts), "small")
 
 
