@@ -8,7 +8,7 @@ from typing import Final
 import pytest
 from support.crash_points import EVERY, assert_converged
 
-SEEDS: Final = {"shared": 1, "stopped": 2, "stopped-on-volume": 3, "many-disks": 4}
+SEEDS: Final = {"shared": 1, "stopped": 2, "many-disks": 4}
 """Of each cloud's points some seeded pairs of a way that a flow can go and a thing that can happen in it."""
 
 # No promise of speed, only a guard: a process runs all points of a cloud, since it is warmed once then.

@@ -12,7 +12,7 @@ from support.two_faults.recording import API, BETWEEN_CELLS, CELL, DATABASES, PL
 
 GROUPS = ("volume:resize:", "apart:resize-undone:", "shared:revert:", "apart:confirm:", "apart:revert-undone:")
 """The operations of the sample: each has to be recorded first."""
-EACH = {CELL: 3, PLACEMENT: 2}
+EACH = {CELL: 1, PLACEMENT: 1}
 """So many points of each operation with the cell's database put back, and with Placement's."""
 BETWEEN = {
     "cells:cross_cell_confirm:": {PLACEMENT: 1},

@@ -16,8 +16,8 @@ from droveway.flows import registry
 from droveway.flows.steps.hosts import kept_copies
 from droveway.persistence.journal.tables import Move
 
-COUNT = 27
-BOTH = 6
+COUNT = 18
+BOTH = 3
 OF_CELLS = ("cross_cell_resize", "cross_cell_migrate-undone", "cross_cell_confirm-undone", "cross_cell_revert-undone")
 """The operations between cells of which one point each is tried; a database is put back in the others."""
 SEED = 16
