@@ -40,8 +40,11 @@ _ISOLATION: Final = "ISOLATION LEVEL READ COMMITTED"
 _AWAY: Final = ("08", "57P", "25006")
 """How the SQLSTATE of a server begins that is away, goes down or only reads."""
 
-_NOT_THERE: Final = re.compile(r"no such (table|column)|table \S+ has no column|1054\Z")
-"""How an error begins of a statement about what the database does not have: SQLite's words, MariaDB's number."""
+_REFUSED: Final = re.compile(r"no such (table|column)|table \S+ has no column|(1054|1142|1143)\Z")
+"""How an error begins that no waiting mends: SQLite's words, MariaDB's number.
+
+The table or the column is not there, or the user has no right to it.
+"""
 
 _GIVES_UP: Final = {
     # The kernel asks the other side's whether the connection still stands: statements may take as long as they like.
@@ -341,23 +344,23 @@ def _name_loss(context: sa.ExceptionContext) -> BaseException | None:
         context.is_disconnect = True
     if context.is_disconnect and not isinstance(context.sqlalchemy_exception, sa.exc.OperationalError):
         return sa.exc.OperationalError(context.statement, None, context.original_exception, connection_invalidated=True)
-    return _schema_error(context)
+    return _refusal(context)
 
 
 def _name_file(context: sa.ExceptionContext) -> BaseException | None:
     """Let an error say which file it is of: SQLite's own does not."""
-    error = _schema_error(context)
+    error = _refusal(context)
     shown = error or context.sqlalchemy_exception
     if shown is not None and context.engine is not None:
         shown.add_note(str(context.engine.url.database))
     return error
 
 
-def _schema_error(context: sa.ExceptionContext) -> sa.exc.ProgrammingError | None:
-    """Return the error of a table or column that is not there, which some drivers class as an outage."""
+def _refusal(context: sa.ExceptionContext) -> sa.exc.ProgrammingError | None:
+    """Return the error of a statement that the database refuses, which some drivers class as an outage."""
     error = context.original_exception
     told = str(error.args[0]) if error.args else ""
-    if isinstance(context.sqlalchemy_exception, sa.exc.OperationalError) and _NOT_THERE.match(told):
+    if isinstance(context.sqlalchemy_exception, sa.exc.OperationalError) and _REFUSED.match(told):
         return sa.exc.ProgrammingError(context.statement, None, error, hide_parameters=True)
     return None
 

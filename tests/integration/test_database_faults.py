@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import os
+import pwd
 import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+import pymysql
 import pytest
 import sqlalchemy as sa
 from support.daemons.daemons import Installation, installation
@@ -266,6 +269,26 @@ def test_a_table_or_column_that_is_not_there_is_no_outage(kind: str, servers: di
         with pytest.raises(sa.exc.ProgrammingError) as met, found.reading() as connection:
             connection.execute(sa.text(statement))
         assert absence(met.value) is None
+    found.close()
+
+
+def test_a_right_that_is_missing_is_no_outage(servers: dict[str, Server]) -> None:
+    """MariaDB's driver classes it as one; a step would be entered again and again."""
+    server, spread = servers["mariadb"], Spread(servers["mariadb"])
+    spread.create("rights")
+    url = sa.make_url(spread.url("rights"))
+    made = Database(spread.url("rights"))
+    with made.begin() as connection:
+        connection.execute(sa.text("CREATE TABLE somewhere (a INTEGER)"))
+    made.close()
+    root = pymysql.connect(unix_socket=str(server.socket), user=pwd.getpwuid(os.geteuid()).pw_name)
+    with root, root.cursor() as cursor:
+        cursor.execute("CREATE USER reader@localhost IDENTIFIED BY 'reader'")
+        cursor.execute(f"GRANT SELECT ON `{url.database}`.* TO reader@localhost")
+    found = Database(url.set(username="reader", password="reader").render_as_string(hide_password=False))
+    with pytest.raises(sa.exc.ProgrammingError) as met, found.begin() as connection:
+        connection.execute(sa.text("INSERT INTO somewhere VALUES (1)"))
+    assert absence(met.value) is None
     found.close()
 
 
