@@ -52,6 +52,8 @@ LONGEST = (
     "test_declared_down",
     "test_cells_by_image",
     "test_operating",
+    "test_operations_on_servers",
+    "test_settling_daemons",
     "test_demo_libvirt",
     "test_systemd",
     "test_docs_console",

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 import shutil
-import sqlite3
 from pathlib import Path
 from typing import Any, Final
 
+import pytest
+import sqlalchemy as sa
 import support
 from support.daemons.daemons import LONG, Installation
 from support.labs.small_lab import SERVER, assert_balanced, file_flow, read_move, until
 
 from droveway.clients.zookeeper import ROOT
+from droveway.persistence.database import Database
 from droveway.persistence.journal.states import State
 from droveway.persistence.journal.tables import Claim
 from droveway.persistence.nova import catalog
+from droveway.persistence.nova.base import CellBase
 
 FAILING: Final = str(Path(next(iter(support.__path__))) / "habits" / "failing")
 WHY: Final = ("--reason", "it was looked at")
@@ -64,6 +66,7 @@ def refused(site: Installation, move: str, step: str) -> str:
     return said
 
 
+@pytest.mark.parametrize("site", ["postgresql"], indirect=True)
 def test_what_is_set_aside_counts_as_gone_once_both_workers_have_shown_it(site: Installation) -> None:
     failing(site, "discard_source execute after")
     move = file_flow(site.lab, "resize")
@@ -86,6 +89,7 @@ def test_what_is_set_aside_counts_as_gone_once_both_workers_have_shown_it(site: 
     assert_balanced(site.lab)
 
 
+@pytest.mark.parametrize("site", ["mariadb"], indirect=True)
 def test_a_copy_counts_as_discarded_once_the_source_has_shown_what_it_set_aside(site: Installation) -> None:
     failing(site, "define_guest execute before", "copy_disks revert before")
     move = file_flow(site.lab, "resize")
@@ -101,14 +105,16 @@ def test_a_copy_counts_as_discarded_once_the_source_has_shown_what_it_set_aside(
     assert_balanced(site.lab)
 
 
+@pytest.mark.parametrize("site", ["postgresql", "mariadb"], indirect=True)
 def test_a_cell_is_settled_wherever_its_move_rests(site: Installation) -> None:
     """In the middle of a flow, and again behind it; no question of it stays."""
-    kept = _copied(site, site.lab.layout.cell("cell1"))
+    cell = site.lab.cell_databases["cell1"]
+    kept = _copied(cell)
     failing(site, "finish_records execute before")
     move = file_flow(site.lab, "resize")
     parked(site, move, "finish_records")
     until(lambda: _is_given_back(site, move), "that its conductor has given it back", LONG)
-    _put_back(kept, site.lab.layout.cell("cell1"))
+    _put_back(kept, cell)
     standing = asked(site)
     words = ("move", "settle", move, "--reason", "last night's copy was put back", "--cell")
     told = site.done(*words, "cell1")
@@ -134,13 +140,19 @@ def _is_given_back(site: Installation, move: str) -> bool:
         return claim is not None and claim.released_at is not None
 
 
-def _copied(site: Installation, database: Path) -> Path:
-    target = site.folder / "kept.sqlite"
-    with contextlib.closing(sqlite3.connect(database)) as source, contextlib.closing(sqlite3.connect(target)) as kept:
-        source.backup(kept)
-    return target
+def _copied(database: Database) -> dict[str, list[dict[str, Any]]]:
+    """Return all rows of a cell's database by their table."""
+    with database.reading() as connection:
+        return {
+            table.name: [dict(row) for row in connection.execute(sa.select(table)).mappings()]
+            for table in CellBase.metadata.sorted_tables
+        }
 
 
-def _put_back(kept: Path, database: Path) -> None:
-    with contextlib.closing(sqlite3.connect(kept)) as source, contextlib.closing(sqlite3.connect(database)) as target:
-        source.backup(target)
+def _put_back(kept: dict[str, list[dict[str, Any]]], database: Database) -> None:
+    with database.begin() as connection:
+        for table in reversed(CellBase.metadata.sorted_tables):
+            connection.execute(sa.delete(table))
+        for table in CellBase.metadata.sorted_tables:
+            if kept[table.name]:
+                connection.execute(sa.insert(table), kept[table.name])
