@@ -111,10 +111,23 @@ THINNED = {
     "test_alternates": 2,
     "test_choosing_cells": 2,
     "test_revert_elsewhere": 2,
+    "test_cells_by_image": 2,
+    "test_cells_away": 2,
+    "test_shelving": 2,
+    "test_operations": 2,
+    "test_outcomes_beside_nova": 2,
+    "test_settling_cells": 2,
+    "test_bad_input_labs": 2,
+    "test_daemons_bad_input": 2,
+    "test_two_faults_restores": 2,
+    "test_two_faults_databases": 2,
+    "test_protocol_model_whole": 2,
+    "test_soak": 2,
 }
 """File → each how many-th case of a test is run where all files are; all of them with ``--every-case``.
 
-Each case is the same test at another step, with another server or another host. A file that is named runs all.
+Each case is the same test at another step, with another server, host, storage, operation or bad word. A file that is
+named runs all.
 """
 
 
