@@ -55,21 +55,17 @@ class Databases:
     def take(self) -> None:
         """Let the database be gone: it cannot be opened."""
         self._disconnect()
-        self._path.rename(self._path.with_suffix(".kept"))
-        while not self._path.is_dir():
-            # Whoever connects in between makes an empty file.
-            self._path.unlink(missing_ok=True)
-            with contextlib.suppress(FileExistsError):
-                self._path.mkdir()
+        self._path.with_suffix(".kept").hardlink_to(self._path)
+        # At once: whoever connected in between would make an empty file, which is none that is away.
+        nowhere = self._path.with_suffix(".nowhere")
+        nowhere.symlink_to(self._path.parent / "gone" / self._path.name)
+        nowhere.replace(self._path)
         self._disconnect()
         self.went.set()
 
     def bring(self) -> None:
         """Let it answer again."""
-        self._path.rmdir()
         self._path.with_suffix(".kept").replace(self._path)
-        # Whoever connected in between has an empty file, which has no name any more.
-        self._disconnect()
 
     def _disconnect(self) -> None:
         for made in (self._lab.lab.api, *self._lab.lab.cell_databases.values()):
