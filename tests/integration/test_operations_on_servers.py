@@ -52,7 +52,7 @@ def fixture_site(
     zookeeper: zookeeper_server.Server,
     tmp_path: Path,
 ) -> Iterator[Installation]:
-    """The first server has the journal and one cell, the second the API database and the other cell."""
+    """Give the first server the journal and one cell, the second the API database and the other cell."""
     lab = rest.restore()
     first, second = (servers[make] for make in request.param)
     with installation(lab, tmp_path, zookeeper.hosts, Spread(first, api=second, cell_cell2=second)) as site:

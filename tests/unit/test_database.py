@@ -171,7 +171,7 @@ def test_an_error_shows_no_values(tmp_path: Path) -> None:
     "statement", ["SELECT a FROM nowhere", "SELECT b FROM somewhere", "INSERT INTO somewhere (b) VALUES (1)"]
 )
 def test_a_table_or_column_that_is_not_there_is_no_outage(tmp_path: Path, statement: str) -> None:
-    """A step would else be entered again and again, for a database that answers."""
+    """Keep a step from being entered again and again for a database that answers."""
     found = Database(sqlite_url(tmp_path / "x.sqlite"))
     with found.write() as session:
         session.execute(sa.text("CREATE TABLE somewhere (a INTEGER)"))

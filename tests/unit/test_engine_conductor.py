@@ -364,7 +364,7 @@ def test_a_fence_that_is_raised_too_late_is_taken_away(rig: Rig, monkeypatch: py
 
 
 def test_a_move_that_waited_for_the_api_database_goes_on_once_that_answers(rig: Rig, tmp_path: Path) -> None:
-    """It is asked for a table of its own: one that only cells have is missing there for ever."""
+    """Ask it for a table of its own: one that only cells have is missing there for ever."""
     api = Database(sqlite_url(tmp_path / "api.sqlite"))
     ApiBase.metadata.create_all(api.engine)
     move = rig.submit(MIGRATE)
