@@ -228,7 +228,7 @@ def test_a_step_is_left_when_its_cells_database_falls_silent(
 def test_a_move_says_that_it_waits_for_the_api_database(
     kind: str, servers: dict[str, Server], lab: Lab, zookeeper: zookeeper_server.Server, tmp_path: Path
 ) -> None:
-    """Let its cell and the journal answer meanwhile: it is claimed in vain until that database is back, then goes on."""
+    """Let its cell and the journal answer: it is claimed in vain until that database is back, then goes on."""
     spread = Spread(servers[kind])
     with contextlib.ExitStack() as stack:
         proxy = stack.enter_context(running_proxy(servers[kind].socket))
