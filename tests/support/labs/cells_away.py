@@ -58,7 +58,7 @@ class Databases:
         self._path.with_suffix(".kept").hardlink_to(self._path)
         # At once: whoever connected in between would make an empty file, which is none that is away.
         nowhere = self._path.with_suffix(".nowhere")
-        nowhere.symlink_to(self._path.parent / "gone" / self._path.name)
+        nowhere.symlink_to(self._path.parent, target_is_directory=True)
         nowhere.replace(self._path)
         self._disconnect()
         self.went.set()
