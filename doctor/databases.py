@@ -50,6 +50,19 @@ def check(around: Around) -> Iterator[Finding]:
             yield Finding("database-away", f"cell {name}", str(error))
         else:
             yield Finding(FINE, f"cell {name}", "it answers")
+    if around.conf.cross_cell.allowed:
+        yield from _super_conductors(around)
+
+
+def _super_conductors(around: Around) -> Iterator[Finding]:
+    """Name Nova's own super conductors, beside which no move between cells is taken up."""
+    try:
+        up = around.site.super_conductors()
+    except DrovewayError as error:
+        yield Finding("database-away", "cell0", str(error))
+        return
+    for host in up:
+        yield Finding("super-conductor", f"host {host}", "Nova's super conductor is up there, as cell0 has it")
 
 
 def _down(around: Around) -> dict[str, str]:

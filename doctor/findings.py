@@ -80,6 +80,12 @@ MEANINGS: Final[dict[str, Meaning]] = {
         "A database cannot be used; the detail says which and why. Moves wait until it answers.",
         "Start the database, or correct its URL: [journal], [api_database], or Nova's table of cells.",
     ),
+    "super-conductor": Meaning(
+        Level.WARNING,
+        "Servers may leave their cell by [cross_cell] allowed, and a super conductor of Nova is up. It would break the "
+        "move of a server that a user confirms, reverts or deletes through Nova, so that no move leaves its cell.",
+        "Stop that nova-conductor for as long as servers move between cells, or set [cross_cell] allowed = false.",
+    ),
     "cell-down": Meaning(
         Level.WARNING,
         "A person declared the cell down: no move waits for it, and none leads there.",

@@ -59,6 +59,10 @@ class Parts:
         """The same: its files are there, or it is no lab."""
         return self.cell_databases
 
+    def super_conductors(self) -> list[str]:
+        """None: no Nova runs beside a lab."""
+        return []
+
     @functools.cached_property
     def cells(self) -> Cells:
         """Access to the cell databases behind the fence."""

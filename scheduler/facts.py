@@ -64,7 +64,7 @@ class Facts:
     cells_away: frozenset[str] = frozenset()
     """The cells whose databases do not answer."""
     other_cells: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    """Each other cell, with what it has of the server already, so that this one cannot go there; mostly nothing."""
+    """Each other cell, with why the server cannot go there; empty when it can."""
     chosen_cell: str | None = None
     """The cell that the scheduler chose, among those that the server may go to."""
 

@@ -221,7 +221,7 @@ def crosses_whole(facts: Facts) -> str | None:
 
 
 def target_cell_has_no_copy(facts: Facts) -> str | None:
-    """A cell that the server goes to has no rows of it yet."""
+    """A cell that the server goes to has no rows of it yet, and no super conductor of Nova is up beside a move."""
     why = facts.other_cells.get(facts.cell) if facts.leaves_cell else None
     return f"server {facts.server.name} cannot go to cell {facts.cell}: {why}" if why else None
 

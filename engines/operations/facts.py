@@ -15,7 +15,7 @@ from droveway.engines.site.site import Parts, Site
 from droveway.errors import NotFound
 from droveway.flows.before import before
 from droveway.flows.steps.hosts.elsewhere import DISKS_UNREACHABLE
-from droveway.persistence.database import Database
+from droveway.persistence.database import Database, DatabaseUnusable
 from droveway.persistence.journal import cells_down, daemons, debts, kinds, moves
 from droveway.persistence.journal.tables import Move, MoveStep
 from droveway.persistence.nova import catalog, copies, objects, quotas, server_features, servers
@@ -39,6 +39,30 @@ _UNREACHED: Final = (
 
 def of_move(site: Site, name: str, *, flavor: str | None, host: str | None, to_cell: str | None = None) -> Facts:
     """The facts of a resize or a cold migration; raises `droveway.errors.NotFound` for a name that is unknown."""
+    facts = _of_server(site, name, flavor=flavor, host=host, to_cell=to_cell)
+    why = _bars_moves_between_cells(site) if facts.other_cells else ""
+    return dataclasses.replace(facts, other_cells={cell: each or why for cell, each in facts.other_cells.items()})
+
+
+def _bars_moves_between_cells(site: Site) -> str:
+    """Why no move leaves a cell beside Nova's own super conductors; empty when one may.
+
+    Nova's API sends them the confirm, the revert and the delete of a server that is moved between cells. What they do
+    then takes the disks and the attachments that Droveway's move has left.
+    """
+    try:
+        up = site.super_conductors()
+    except DatabaseUnusable as error:
+        return f"nobody can tell whether a super conductor of Nova is up: {error}"
+    return (
+        f"Nova's super conductor on host {up[0]} is up, and would break the move when a user confirms, reverts or "
+        "deletes the server through Nova: stop it for as long as the move is open, or keep the server in its cell"
+        if up
+        else ""
+    )
+
+
+def _of_server(site: Site, name: str, *, flavor: str | None, host: str | None, to_cell: str | None = None) -> Facts:
     cells = catalog.answering(site.known_cells)
     away = frozenset(site.known_cells) - cells.keys()
     with _looked_in_others(away):
@@ -107,7 +131,7 @@ def _standing(site: Site, server: catalog.Server, answering: Mapping[str, Databa
 def of_shelve(site: Site, name: str, *, discard_ephemeral: bool) -> Facts:
     """The facts of a shelve; raises `droveway.errors.NotFound` for a name that is unknown."""
     return dataclasses.replace(
-        of_move(site, name, flavor=None, host=None),
+        _of_server(site, name, flavor=None, host=None),
         asked=SHELVE,
         discards_ephemeral=discard_ephemeral,
         has_image_service=site.cloud.images is not None,
@@ -116,7 +140,7 @@ def of_shelve(site: Site, name: str, *, discard_ephemeral: bool) -> Facts:
 
 def of_unshelve(site: Site, name: str, *, host: str | None, to_cell: str | None) -> Facts:
     """The facts of an unshelve; raises `droveway.errors.NotFound` for a name that is unknown."""
-    facts = of_move(site, name, flavor=None, host=host, to_cell=to_cell)
+    facts = _of_server(site, name, flavor=None, host=host, to_cell=to_cell)
     images, image = site.cloud.images, facts.features.shelved_image
     found = images.find(image) if images is not None and image is not None else None
     return dataclasses.replace(

@@ -19,16 +19,12 @@ from droveway.conf.services import GROUPS
 from droveway.errors import Refused
 from droveway.persistence.database import Database, DatabaseAway, database_time
 from droveway.persistence.journal import daemons, migrate
-from droveway.persistence.nova import catalog
+from droveway.persistence.nova import catalog, super_conductors
 from droveway.persistence.nova.api import CellMapping
 from droveway.persistence.nova.cell_urls import cell_url
 from droveway.persistence.nova.cells import Cells
 
 LOG = logging.getLogger(__name__)
-
-CELL0: Final = "00000000-0000-0000-0000-000000000000"
-"""The uuid of Nova's cell for servers that never got a host: nothing is ever moved there."""
-
 
 POLL: Final = 0.1
 """Seconds between two looks at the journal."""
@@ -60,10 +56,18 @@ class Installation:
         """Nova's cell databases that hosts belong to, by the cells' names, whether they answer or not."""
         columns = CellMapping.uuid, CellMapping.name, CellMapping.database_connection
         with self.api.read() as session:
-            mappings = session.execute(sa.select(*columns).where(CellMapping.uuid != CELL0)).all()
+            mappings = session.execute(sa.select(*columns).where(CellMapping.uuid != super_conductors.CELL0)).all()
         default = self.conf.database.connection
         urls = {mapping.name or mapping.uuid: str(mapping.database_connection) for mapping in mappings}
         return {name: Database(cell_url(url, default, name)) for name, url in urls.items()}
+
+    @functools.cached_property
+    def cell0(self) -> Database | None:
+        """The database of Nova's cell0, whether it answers or not; None where Nova has no such cell."""
+        with self.api.read() as session:
+            wanted = sa.select(CellMapping.database_connection).where(CellMapping.uuid == super_conductors.CELL0)
+            url = session.scalar(wanted)
+        return None if url is None else Database(cell_url(str(url), self.conf.database.connection, "cell0"))
 
     @functools.cached_property
     def cell_databases(self) -> dict[str, Database]:
@@ -91,6 +95,13 @@ class Installation:
         hosts = [host.name for host in catalog.hosts(self.api, catalog.answering(self.known_cells))]
         with self.journal.read() as session:
             return daemons.known_workers(session).away(hosts)
+
+    def super_conductors(self) -> list[str]:
+        """The hosts on which a super conductor of Nova is up; raises DatabaseUnusable where cell0 does not answer."""
+        if self.cell0 is None:
+            return []
+        self.cell0.require("of cell0")
+        return super_conductors.up(self.cell0)
 
     def require_away(self, host: str) -> None:
         """Raise `droveway.errors.Refused` while the host's worker may be up, NotFound for an unknown host."""
@@ -171,7 +182,7 @@ class Installation:
 
     def close(self) -> None:
         """Give back every connection."""
-        opened = [self.__dict__.pop(name, None) for name in ("journal", "api")]
+        opened = [self.__dict__.pop(name, None) for name in ("journal", "api", "cell0")]
         opened += self.__dict__.pop("known_cells", {}).values()
         self.__dict__.pop("cell_databases", None)
         for database in opened:
