@@ -76,7 +76,7 @@ class Before(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def powered_on(self) -> bool:
         """Whether the server is to run once it has arrived: it does not when it was stopped."""
-        return self.vm_state != VmState.STOPPED
+        return self.vm_state != VmState.STOPPED and not self.stopped
 
 
 def before(move: Move) -> Before:
@@ -97,7 +97,12 @@ def shows_disks(guest: GuestState, record: Before) -> bool:
 
 
 def stopped_since(record: Before) -> Before:
-    """Return the record of the server once its user has stopped it in the middle of its move."""
+    """Return the record of the server once its user has stopped it in the middle of its move.
+
+    One that is unshelved was shelved all the same.
+    """
+    if record.vm_state == VmState.SHELVED_OFFLOADED:
+        return msgspec.structs.replace(record, stopped=True)
     guest = msgspec.structs.replace(record.guest, running=False)
     off = {"vm_state": VmState.STOPPED, "power_state": PowerState.SHUTDOWN, "guest": guest}
     return msgspec.structs.replace(record, stopped=True, **off)

@@ -53,7 +53,8 @@ def mark_again(ctx: Context) -> None:
     A server that ran before its move and was stopped by its user since counts as stopped before it: it is left off on
     either host.
     """
-    if not kinds.of(ctx.run.kind).tasks:
+    kind = kinds.of(ctx.run.kind)
+    if not (kind.tasks or kind.begins_offloaded):
         return
     move, cells, found = ctx.move, ctx.run.cells, ctx.observed
     if found is None or _mark_lost(ctx, found.host, found.vm_state, found.task_state, found.status) is None:
@@ -88,9 +89,13 @@ def _mark_lost(
     ctx: Context, host: str | None, vm_state: str | None, task_state: str | None, status: str | None
 ) -> tuple[str, str] | None:
     """The vm_state and the task that the move left, when they were reset since and nothing else was changed."""
-    if status is None or ctx.move.before is None or task_state is not None or vm_state not in RESET:
+    if ctx.move.before is None or task_state is not None or vm_state not in RESET:
         return None
     place, there = ctx.return_host, ctx.attempt.host if ctx.attempt is not None else None
+    if kinds.of(ctx.run.kind).begins_offloaded:
+        return (VmState.SHELVED_OFFLOADED, TaskState.UNSHELVING) if host is not None and host == there else None
+    if status is None:
+        return None
     task = kinds.of(ctx.run.kind).tasks.get(status)
     if task == TaskState.RESIZE_REVERTING:
         return (VmState.RESIZED, task) if host in (place, there) else None

@@ -231,8 +231,12 @@ class Step:
         return evacuation.why_at_first(ctx) if _minds_evacuation(ctx) else ""
 
     def _mark_again(self, ctx: Context) -> None:
-        """Where a guest would be started next, a person who has seen that the state was reset says so with a retry."""
-        if ctx.direction != self.starts or outcome.was_tried(ctx):
+        """Where a guest would be started next, a person who has seen that the state was reset says so with a retry.
+
+        An unshelve needs its mark there alone: before that its server is on no host, and later the state is the user's.
+        """
+        starts = ctx.direction == self.starts
+        if outcome.was_tried(ctx) if starts else not kinds.of(ctx.run.kind).begins_offloaded:
             outcome.mark_again(ctx)
 
     def _context(self, direction: Direction, inputs: dict[str, Any], result: dict[str, Any] | None) -> Context:

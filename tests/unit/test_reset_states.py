@@ -48,6 +48,34 @@ def test_the_mark_of_the_move_is_put_again(
     assert moving.seen() == (host, state, task, status)
 
 
+@pytest.mark.parametrize(
+    ("host", "state", "again"),
+    [
+        (DESTINATION, "active", True),
+        (DESTINATION, "error", True),
+        (DESTINATION, "stopped", True),
+        (DESTINATION, "paused", False),
+        (SOURCE, "active", False),
+        (None, "active", False),
+    ],
+)
+def test_an_unshelve_gets_its_mark_again_once_its_server_has_the_host(
+    moving: Moving, host: str | None, state: str, *, again: bool
+) -> None:
+    """It has no migration that would tell how far it is; one that its user stopped was shelved all the same."""
+    moving.kind = "unshelve"
+    moving.row.before = as_json(record(vm_state="shelved_offloaded"))
+    with moving.journal.write() as session:
+        session.scalars(sa.select(Move)).one().before = moving.row.before
+    moving.place(host, None, "migrating", state)
+    ctx: Context = moving.context("start_guest")
+    outcome.mark_again(ctx)
+    assert moving.seen()[:3] == ((host, "shelved_offloaded", "unshelving") if again else (host, state, None))
+    found = before(ctx.move)
+    assert (found.vm_state, found.stopped) == ("shelved_offloaded", state == "stopped")
+    assert found.powered_on == (state != "stopped")
+
+
 def test_a_server_that_was_stopped_is_stopped_again(moving: Moving) -> None:
     moving.row.before = as_json(record(vm_state="stopped"))
     moving.place(SOURCE, None, "migrating", "error")
@@ -130,6 +158,12 @@ class Starting(Step):
     does = "starts a guest"
 
 
+class Finishing(Step):
+    """Starts nothing."""
+
+    does = "ends the move"
+
+
 @pytest.mark.parametrize(
     ("direction", "noted", "again"),
     [
@@ -152,3 +186,21 @@ def test_a_guest_is_started_under_the_old_mark_only_by_a_retry(
     Starting(moving)._mark_again(ctx)
     assert ctx.move.id == MOVE
     assert moving.seen() == (SOURCE, *(("active", "resize_migrated") if again else ("error", None)), "migrating")
+
+
+@pytest.mark.parametrize(
+    ("step", "tried", "again"), [("starting", True, True), ("starting", False, False), ("", True, False)]
+)
+def test_an_unshelve_gets_it_by_a_retry_of_its_start_alone(
+    moving: Moving, step: str, *, tried: bool, again: bool
+) -> None:
+    """Past the start the state is the user's."""
+    moving.kind = "unshelve"
+    moving.row.before = as_json(record(vm_state="shelved_offloaded"))
+    name = step or "finish_records"
+    if tried:
+        moving.note(name, "execute", epoch=0)
+    moving.place(DESTINATION, None, "migrating", "active")
+    made = Starting(moving) if step else Finishing(moving)
+    made._mark_again(moving.context(name, "execute"))
+    assert moving.seen()[2] == ("unshelving" if again else None)

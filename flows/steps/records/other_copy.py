@@ -20,7 +20,7 @@ from droveway.persistence.nova import (
     servers,
     usage,
 )
-from droveway.persistence.nova.cell import ConsoleAuthToken, Instance, InstanceSystemMetadata
+from droveway.persistence.nova.cell import ConsoleAuthToken, Instance, InstanceSystemMetadata, Migration
 from droveway.persistence.nova.cells import FENCE_KEY, GOING, MOVE_KEY
 from droveway.persistence.nova.vm_states import TaskState
 
@@ -49,6 +49,9 @@ _MARKS: Final = (
     # A late delete may have taken the marks with the row; one that lives comes last.
     .order_by(InstanceSystemMetadata.deleted.desc())
 )
+_MADE_BY: Final = sa.select(sa.exists().where(Migration.uuid == sa.bindparam("move")))
+"""Whether the cell has the migration of a move, soft-deleted with its server too."""
+
 _LATE: Final = sa.select(Instance.deleted, Instance.task_state).where(Instance.uuid == _SERVER)
 _HIDE: Final = sa.update(Instance).where(Instance.uuid == _SERVER).values(hidden=True)
 _TOKENS: Final = sa.delete(ConsoleAuthToken).where(ConsoleAuthToken.instance_uuid == _SERVER)
@@ -74,7 +77,7 @@ def find(session: orm.Session, server: str, move: str) -> Standing | None:
     if row is None:
         return None
     marks = {row.key: row.value for row in session.execute(_MARKS, {"server": server})}
-    known, made_by = servers.migration(session, move) is not None, str(marks.get(MOVE_KEY) or "")
+    known, made_by = bool(session.scalar(_MADE_BY, {"move": move})), str(marks.get(MOVE_KEY) or "")
     return Standing(
         bool(row.hidden),
         bool(row.deleted),
@@ -94,8 +97,8 @@ def stands(ctx: Context, cell: str, other: str) -> bool:
 
 
 def is_own(ctx: Context, found: Standing) -> bool:
-    """Tell whether that is the hidden copy of this move, whether or not a late request has deleted it."""
-    return found.hidden and (found.move == ctx.move.id or found.known)
+    """Tell whether that is the hidden copy of this move, or one of it that the user of the server has deleted."""
+    return (found.hidden or found.deleted) and (found.move == ctx.move.id or found.known)
 
 
 def require_own(ctx: Context, found: Standing, cell: str, *, goes: bool = False) -> None:

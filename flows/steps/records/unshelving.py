@@ -23,6 +23,7 @@ from droveway.flows.steps.rows import (
     fail_action,
     fail_event,
     failure,
+    power_state,
     reserved_on,
     task,
 )
@@ -31,7 +32,7 @@ from droveway.persistence.journal import kinds
 from droveway.persistence.journal.states import State
 from droveway.persistence.journal.tables import Move
 from droveway.persistence.nova import actions, servers, usage
-from droveway.persistence.nova.vm_states import PowerState, TaskState, VmState
+from droveway.persistence.nova.vm_states import TaskState, VmState
 from droveway.persistence.times import utcnow
 from droveway.wire.commands import DiskInfo, GuestState
 
@@ -187,28 +188,28 @@ def name_no_host(ctx: Context, rows: Rows) -> None:
 
 
 class FinishRecords(Step):
-    """The server is active, whatever it was before it was shelved, as in Nova."""
+    """The server is active, whatever it was before it was shelved, as in Nova; stopped if its user stopped it since."""
 
     does = "let the server's rows say that it is active"
     no_undo = "past the point of no return"
     leaves = Leaves({"task_state": None, "vm_state": Vm.ACTIVE, "power_state": Power.AGAIN})
 
     def perform(self, ctx: Context) -> dict[str, Any]:
-        """active, task_state NULL, power_state 1, launched_at now; nothing says any more that it was shelved.
+        """Active or stopped, task_state NULL, launched_at now; nothing says any more that it was shelved.
 
         A state that a person has reset since the start stays, and so does the server that was stopped behind it.
         """
-        reserved = reserved_on(ctx, ctx.destination.host)
+        reserved, record = reserved_on(ctx, ctx.destination.host), before(ctx.move)
         with cell_rows(ctx) as rows:
             found = rows.instance.vm_state
             if found == VmState.SHELVED_OFFLOADED:
                 rows.change(
-                    vm_state=(VmState.SHELVED_OFFLOADED, VmState.ACTIVE),
+                    vm_state=(VmState.SHELVED_OFFLOADED, VmState.STOPPED if record.stopped else VmState.ACTIVE),
                     task_state=task(rows, TaskState.UNSHELVING, None),
                     launched_at=(OneOf((rows.instance.launched_at,)), utcnow()),
                 )
             if found != VmState.STOPPED:
-                rows.change(power_state=(OneOf((rows.instance.power_state,)), PowerState.RUNNING))
+                rows.change(power_state=(OneOf((rows.instance.power_state,)), power_state(record)))
             for key in (shelving.AT, servers.SHELVED_IMAGE, shelving.HOST):
                 servers.set_system_metadata(rows.session, ctx.move.server, key, None)
             usage.recompute(rows.session, ctx.destination.host, reserved=reserved)

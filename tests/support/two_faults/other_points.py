@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Iterator
 from typing import Any, Final
 
-from support.two_faults.recording import BETWEEN, BETWEEN_CELLS, CELLS, UNDONE
+from support.two_faults.recording import BETWEEN, BETWEEN_CELLS, CELLS, ELSEWHERE, REVERT_ELSEWHERE, UNDONE
 
 from droveway.flows import registry
 from droveway.flows.step import Step
@@ -20,6 +20,8 @@ from droveway.flows.steps.hosts.command import HostStep
 
 SOURCE: Final = "host1"
 DESTINATION: Final = "host2"
+TAKER: Final = "host5"
+"""The host of the source's cell that gets the server back where the source is dead."""
 
 FORWARD: Final = ("resize", "migrate")
 ENDS: Final = ("confirm", "revert")
@@ -29,6 +31,9 @@ CROSSING: Final = tuple(each for each in BETWEEN_CELLS if not each.endswith(UNDO
 SHELVE, UNSHELVE = "shelve", "unshelve"
 SHELVING: Final = (SHELVE, UNSHELVE, f"{BETWEEN}{UNSHELVE}")
 """Those that bring a server from its host to none, and to a host of its cell or of another one."""
+BACK_ELSEWHERE: Final = REVERT_ELSEWHERE[0]
+"""The one that brings a server to another host of the source's cell."""
+EVERY: Final = (*OPERATIONS, *CROSSING, *SHELVING, BACK_ELSEWHERE)
 END: Final = "end_of_flow"
 """The boundary behind the last step."""
 
@@ -36,7 +41,9 @@ APART: Final = "apart"
 WITHIN: Final = (APART, "apart-stopped", "shared", "shared-stopped")
 BETWEEN_WORLDS: Final = (CELLS, f"{CELLS}-stopped")
 """Each end of the move in a cell of its own; the disks go from host to host."""
-WORLDS: Final = (*WITHIN, *BETWEEN_WORLDS)
+ELSEWHERE_WORLDS: Final = (ELSEWHERE, f"{ELSEWHERE}-stopped")
+"""The same; the source is dead before the server goes back, and the images of its disks were kept."""
+WORLDS: Final = (*WITHIN, *BETWEEN_WORLDS, *ELSEWHERE_WORLDS)
 """Where the hosts keep disks, and whether the server is stopped when all begins."""
 
 
@@ -93,6 +100,10 @@ EFFECTS: Final[dict[str, dict[str, dict[str, Any]]]] = {
     },
 }
 EFFECTS[f"{BETWEEN}confirm"] = EFFECTS["confirm"]
+EFFECTS[BACK_ELSEWHERE] = EFFECTS[f"{BETWEEN}revert"] | {
+    "move_ports": {"bound": TAKER},
+    "switch_mapping": {"host": TAKER, "left": True},
+}
 EFFECTS[SHELVE] = {
     "mark_shelving": {"task_state": "shelving"},
     "unbind_ports": {"bound": ""},
@@ -294,13 +305,20 @@ def _at(boundary: tuple[str, str, str, State], act: str) -> Iterator[Point]:
         # Most of what follows is what follows the next boundary.
         return
     first = way in ("execute", "revert", REST)
-    worlds = BETWEEN_WORLDS if point.crosses else WITHIN
+    worlds = worlds_of(point)
     others = worlds[1:] if first else worlds
     for world in dict.fromkeys([*([worlds[0]] if first else []), others[_turn(str(point), len(others))]]):
         found = dataclasses.replace(point, world=world)
         there = in_world(state, found)
         if not refused(act, there) and not _is_nothing(act, there) and (there.left or act not in LATE):
             yield found
+
+
+def worlds_of(point: Point) -> tuple[str, ...]:
+    """The worlds in which the operation is met."""
+    if point.operation == BACK_ELSEWHERE:
+        return ELSEWHERE_WORLDS
+    return BETWEEN_WORLDS if point.crosses else WITHIN
 
 
 def plain(operation: str) -> str:
@@ -326,7 +344,7 @@ def _is_nothing(act: str, state: State) -> bool:
 
 def boundaries() -> Iterator[tuple[str, str, str, State]]:
     """Operation, way and step, and the state there; the way is a direction, a way of being in the step, or a rest."""
-    for operation in (*OPERATIONS, *CROSSING, *SHELVING):
+    for operation in EVERY:
         yield from _onward(operation)
         yield from _backward(operation)
     for operation in SHELVING:
@@ -344,6 +362,8 @@ def boundaries() -> Iterator[tuple[str, str, str, State]]:
             yield f"{between}{kind}", ENDED, "cancelled", State(migration="error")
         yield f"{between}confirm", ENDED, "done", State(migration="confirmed", host=DESTINATION, bound=DESTINATION)
         yield f"{between}revert", ENDED, "reverted", State(migration="reverted")
+    yield BACK_ELSEWHERE, REST, "revert", VERIFYING
+    yield BACK_ELSEWHERE, ENDED, "reverted", State(migration="reverted", host=TAKER, bound=TAKER)
 
 
 def _onward(operation: str) -> Iterator[tuple[str, str, str, State]]:
@@ -370,7 +390,7 @@ def _first(operation: str) -> State:
     """The state before the operation."""
     if plain(operation) == UNSHELVE:
         return OFFLOADED
-    return VERIFYING if plain(operation) in ENDS else State()
+    return VERIFYING if operation == BACK_ELSEWHERE or plain(operation) in ENDS else State()
 
 
 def _effects(operation: str) -> dict[str, dict[str, Any]]:
@@ -398,13 +418,16 @@ def is_worked(operation: str, step: type[Step], direction: str) -> bool:
     """Whether a host carries the step out, with effects of its own in the middle of which it can be met."""
     if not issubclass(step, HostStep) or (direction == "revert" and step.no_undo):
         return False
-    return (step.step_name(), direction) not in _QUIET or (operation, step.step_name()) in _LOUD
+    return (step.step_name(), direction) not in _QUIET or (operation, step.step_name(), direction) in _LOUD
 
 
-_QUIET: Final = (("check_source", "execute"), ("check_destination_copy", "execute"), ("upload_disks", "execute"))
+_QUIET: Final = (
+    *(("check_source", "execute"), ("check_destination_copy", "execute")),
+    *(("upload_disks", "execute"), ("upload_disks", "revert")),
+)
 """Steps and directions in which the host only looks, or has nothing to do as no disk becomes an image."""
-_LOUD: Final = ((SHELVE, "upload_disks"),)
-"""Operations and steps of these in which the host has something to do after all."""
+_LOUD: Final = ((SHELVE, "upload_disks", "execute"), (SHELVE, "upload_disks", "revert"))
+"""Operations, and of these, in which the host has something to do after all."""
 
 
 def _migration_undone(operation: str, step: str, state: State) -> str | None:

@@ -10,7 +10,7 @@ import dataclasses
 import datetime as dt
 import itertools
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -21,6 +21,7 @@ from support.two_faults import copies, other_points, shelved, ways_out, world
 from support.two_faults.nova_acts import REFUGES, definition
 from support.two_faults.other_points import (
     AFTER,
+    BACK_ELSEWHERE,
     DELETES,
     DESTINATION,
     DURING,
@@ -31,6 +32,7 @@ from support.two_faults.other_points import (
     REST,
     SHELVE,
     SOURCE,
+    TAKER,
     UNSHELVE,
     WAITING,
     WORLDS,
@@ -38,7 +40,7 @@ from support.two_faults.other_points import (
     plain,
     points,
 )
-from support.two_faults.recording import BETWEEN, CELLS
+from support.two_faults.recording import BETWEEN, CELLS, ELSEWHERE
 from support.two_faults.shelved_acts import ShelvedActs
 from support.two_faults.world import Verdict, Watch
 
@@ -71,16 +73,19 @@ servers:
 """
 
 _ONE_CELL: Final = "cell1: {hosts: {host1: {SHARED}, host2: {SHARED}, host3: {SHARED}}}"
-_TWO_CELLS: Final = "cell1: {hosts: {host1: {}, host3: {}}}, cell2: {hosts: {host2: {}, host4: {}}}"
+_TWO_CELLS: Final = "cell1: {hosts: {host1: {}, host3: {}MORE}}, cell2: {hosts: {host2: {}, host4: {}}}"
+_TAKER: Final = f", {TAKER}: {{}}"
 
 
 def cloud_of(world_of: str, *, shelves: bool) -> str:
-    """Write the cloud of a world; a server that ``shelves`` has a root disk of its image's size: all is uploaded."""
+    """Write the cloud of a world; where disks are uploaded the root disk has the image's size."""
     storage, _, state = world_of.partition("-")
-    hosts = _TWO_CELLS if storage == CELLS else _ONE_CELL.replace("SHARED", "shared: nfs1" * (storage == "shared"))
-    options = "cross_cell: true" if storage == CELLS else ""
-    text = CLOUD.replace("HOSTS", hosts).replace("OPTIONS", options)
-    return text.replace("STATE", f"state: {state}," if state else "").replace("ROOT", "0" if shelves else "1")
+    crosses = storage in (CELLS, ELSEWHERE)
+    hosts = _TWO_CELLS if crosses else _ONE_CELL.replace("SHARED", "shared: nfs1" * (storage == "shared"))
+    text = CLOUD.replace("HOSTS", hosts.replace("MORE", _TAKER if storage == ELSEWHERE else ""))
+    text = text.replace("OPTIONS", "cross_cell: true" if crosses else "")
+    uploads = shelves or storage == ELSEWHERE
+    return text.replace("STATE", f"state: {state}," if state else "").replace("ROOT", "0" if uploads else "1")
 
 
 def run(folder: Path, points: Iterable[str]) -> Iterator[Verdict]:
@@ -104,6 +109,8 @@ class Bench:
     def __init__(self, folder: Path, of_world: str = other_points.APART, *, shelves: bool = False) -> None:
         self._folder = folder
         self._cloud = cloud_of(of_world, shelves=shelves)
+        self._elsewhere = of_world.startswith(ELSEWHERE)
+        self._dead = [SOURCE] if self._elsewhere else []
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
@@ -136,6 +143,9 @@ class Bench:
             move = self._submit(kind)
             with self.lab.running():
                 move_requests.carry(self.lab.lab, move)
+            for host in self._dead:
+                self.lab.cli("lab", "worker", "stop", host)
+                self.lab.cli("host", "down", host, "--i-made-sure", "power is off")
             self._worlds[kind] = copies.keep(self.lab.root, self._folder / kind)
         self._put_back(kind)
 
@@ -145,9 +155,10 @@ class Bench:
             return shelving.shelve(self.lab.lab, "web").id
         if plain(kind) == UNSHELVE:
             return shelving.unshelve(self.lab.lab, "web", host=DESTINATION, to_cell=cell).id
-        if plain(kind) == "resize":
-            return submit(self.lab.lab, MoveSpec(server="web", flavor="large", to_cell=cell)).id
-        return submit(self.lab.lab, MoveSpec(server="web", host=DESTINATION, to_cell=cell)).id
+        # No host of the source's cell but the source has the disks otherwise.
+        spec = MoveSpec(server="web", to_cell=cell, keep_image=self._elsewhere)
+        to = {"flavor": "large"} if plain(kind) == "resize" else {"host": DESTINATION}
+        return submit(self.lab.lab, dataclasses.replace(spec, **to)).id
 
     def _disconnect(self) -> None:
         self.lab.lab.close()
@@ -160,7 +171,7 @@ class Bench:
     def trouble(self, point: Point) -> str:
         """One sentence about what does not hold at the point, or ""."""
         planted = self.carry(point)
-        return planted if isinstance(planted, str) else planted.judge(self.watch)
+        return planted if isinstance(planted, str) else planted.judge(self.watch, self._dead)
 
     def carry(self, point: Point) -> Planted | str:
         """Plant the act at its boundary, let the move rest, end it by what it names; a sentence where it is stuck."""
@@ -209,7 +220,10 @@ class Bench:
         if point.is_new:
             return self._submit(point.operation)
         move = self.lab.move("web").id
-        if point.kind not in (REST, WAITING):
+        if point.operation == BACK_ELSEWHERE and point.kind != REST:
+            # What is asked for sees that the source is dead.
+            move_requests.end(lab, move, "revert")
+        elif point.kind not in (REST, WAITING):
             move_requests.file_request(lab, move, getattr(move_requests, plain(point.operation)))
         return move
 
@@ -282,7 +296,8 @@ class Planted:
 
     def _act(self) -> str:
         if self.point.act == "restart-compute":
-            return self.nova.restart_compute(SOURCE) or self.nova.restart_compute(DESTINATION)
+            living = TAKER if self.point.operation == BACK_ELSEWHERE else SOURCE
+            return self.nova.restart_compute(living) or self.nova.restart_compute(DESTINATION)
         begun = {"confirm": self.nova.begin_confirm, "revert": self.nova.begin_revert} if self.point.crosses else {}
         if self.point.act in begun:
             # A plain super conductor is refused: Droveway's takes up what nova-api has written.
@@ -291,19 +306,20 @@ class Planted:
         PLANTS[self.point.act](self.nova, self.move)
         return ""
 
-    def judge(self, watch: Watch) -> str:
-        """One sentence about what does not hold once the move has ended, or ""."""
+    def judge(self, watch: Watch, dead: Collection[str] = ()) -> str:
+        """One sentence about what does not hold once the move has ended, or ""; ``dead``: hosts of which none asks."""
         act, server = self.point.act, self.nova.server
         if act == "evacuate":
-            return watch.trouble(server, ended=False) or self._changed() or self._left_of_evacuated()
+            return watch.trouble(server, ended=False, dead=dead) or self._changed() or self._left_of_evacuated()
         deleted = act in (*DELETES, "late-delete")
-        return watch.trouble(server, ended=True, deleted=deleted) or ("" if deleted else self._undone())
+        return watch.trouble(server, ended=True, deleted=deleted, dead=dead) or ("" if deleted else self._undone())
 
     def _undone(self) -> str:
         """Whether what was done is not so any more."""
         row = self.nova.row
         wanted = dict.fromkeys(("stop", "reset-stop"), ("vm_state", "stopped")) | {"reboot": ("vm_state", "active")}
-        wanted |= {"confirm": ("host", DESTINATION), "revert": ("host", SOURCE)}
+        back = TAKER if self.point.operation == BACK_ELSEWHERE else SOURCE
+        wanted |= {"confirm": ("host", DESTINATION), "revert": ("host", back)}
         column, value = wanted.get(self.point.act, ("deleted", 0))
         if row["host"] is None and column == "vm_state":
             # It was shelved after that, by the move that had been asked for.
