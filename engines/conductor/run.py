@@ -321,13 +321,13 @@ class MoveRun:
 
     def abandon(self, ctx: Context, error: StepError) -> NoReturn:
         """Close the books, let the hosts owe that their guests are off, and end flow and move; raises Parked."""
-        move = self.move()
+        move, back, placement = self.move(), ctx.return_host, self.cloud.placement
         with self.intent("placement", "release the migration"):
-            left = leaving.close_rows(self.cells, ctx.cell, self.cloud.placement, move, self.asked_as, self.epoch)
-            leaving.close_allocations(self.cloud.placement, move, left)
+            left = leaving.close_rows(self.cells, ctx.cell, placement, move, self.asked_as, self.epoch, back=back)
+            leaving.close_allocations(placement, move, left)
         other_copy.leave_evacuated(ctx)
         attached.free_reserved(ctx)
-        for host in sorted({move.source_host, move.dest_host or move.source_host} - {left.host, ""}):
+        for host in sorted({move.source_host, move.dest_host or "", back} - {left.host, ""}):
             attached.unbind_idle(ctx, host)
             self.owe(
                 ctx.step,

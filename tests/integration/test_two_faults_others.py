@@ -52,6 +52,7 @@ FOUND = (
     "cross_cell_unshelve:paused.switch_mapping:reset-stop:cells",
     "cross_cell_revert:execute.carry_late_writes:delete:cells",
     "cross_cell_revert_elsewhere:after-revert.carry_late_writes:delete-local:elsewhere",
+    "cross_cell_revert_elsewhere:execute.copy_disks:reset-evacuate:elsewhere",
 )
 """Points that did not hold once.
 
@@ -65,6 +66,7 @@ or kept the copy of one for the last, and one whose user had stopped the server 
 state was reset once its disks were gone took that for a database that was put back; the undo of an unshelve in another
 cell could not hide a copy whose state was reset; no retry ended an unshelve whose server's state was reset before its
 start; the rows that a user had deleted between the switch of a revert and its undo were taken for those of another one.
+A revert to another host that Nova's evacuation ended left the server's ports bound on that host.
 """
 
 

@@ -53,15 +53,17 @@ class Left:
     """What it held before its rows were read: what Nova claims for an evacuation since then is not overwritten."""
 
 
-def close_rows(cells: Cells, cell: str, placement: Placement, move: Move, flow_uuid: str, epoch: int) -> Left:
+def close_rows(
+    cells: Cells, cell: str, placement: Placement, move: Move, flow_uuid: str, epoch: int, *, back: str = ""
+) -> Left:
     """End the migration with `error` and take the move's traces from the server's rows; one fenced transaction.
 
-    ``cell`` is the one that the server lives in.
+    ``cell`` is the one that the server lives in, ``back`` the host to which it was being brought back.
 
     Rows that nobody but this move has written say ERROR afterwards, as Nova writes it of a migration that fails:
     nobody knows what the server is then.  What Nova, or a person, has written since stays.  Repeated: the same.
     """
-    hosts = [host for host in (move.source_host, move.dest_host) if host]
+    hosts = sorted({move.source_host, move.dest_host or "", back} - {""})
     found = placement.allocations(move.server)
     with cells.database(cell).read() as session:
         nodes = {row.host: row.uuid for row in session.execute(_NODES, {"hosts": hosts})}

@@ -218,6 +218,11 @@ class Acts(Nova):
         if runs:
             self.lab.hypervisor(refuge).start(self.server, _unfenced)
 
+    def reset_and_evacuate(self) -> None:
+        """os-resetState, then `evacuate`."""
+        self.reset_state("stopped" if self.was["instance"]["vm_state"] == "stopped" else "active")
+        self.evacuate()
+
     def begin_confirm(self, move: str) -> None:
         """`confirm` of a server in another cell, which nova-api has handed to the super conductor."""
         self.write("UPDATE migrations SET status = 'confirming' WHERE uuid = ?", move)

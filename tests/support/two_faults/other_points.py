@@ -165,9 +165,12 @@ _RULES: Final[dict[str, tuple[str, tuple[str, ...], bool]]] = {
 }
 
 DELETES: Final = ("delete", "delete-local", "deleting")
+EVACUATES: Final = ("evacuate", "reset-evacuate")
+"""Nova evacuates the server; one that waits, or goes back, once its state was reset."""
 ACTS: Final = (
     *DELETES,
     "evacuate",
+    "reset-evacuate",
     "reset-active",
     "reset-error",
     "reset-stop",
@@ -299,7 +302,7 @@ def in_world(state: State, point: Point) -> State:
 def _at(boundary: tuple[str, str, str, State], act: str) -> Iterator[Point]:
     operation, way, at, state = boundary
     point = Point(operation, way, at, act)
-    if act in ("evacuate", "reset-stop") and point.kind == DURING and (at, point.direction) in _AT_ONCE:
+    if act in (*EVACUATES, "reset-stop") and point.kind == DURING and (at, point.direction) in _AT_ONCE:
         return
     if point.kind in (AFTER, PAUSED) and _turn(str(point), 4):
         # Most of what follows is what follows the next boundary.
@@ -337,6 +340,9 @@ def _is_nothing(act: str, state: State) -> bool:
     Nova binds nothing anew while the port is bound elsewhere, a server without a task is stopped without a reset, and
     one on no host is not stopped.
     """
+    if act == "reset-evacuate":
+        # Of any other state Nova's API takes the evacuation at once.
+        return state.vm_state != "resized"
     if act == "reset-stop":
         return state.task_state is None or state.host is None
     return act == "rebind-ports" and state.bound != state.host

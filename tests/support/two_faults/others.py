@@ -27,6 +27,7 @@ from support.two_faults.other_points import (
     DURING,
     END,
     ENDED,
+    EVACUATES,
     PARKED,
     PAUSED,
     REST,
@@ -309,7 +310,7 @@ class Planted:
     def judge(self, watch: Watch, dead: Collection[str] = ()) -> str:
         """One sentence about what does not hold once the move has ended, or ""; ``dead``: hosts of which none asks."""
         act, server = self.point.act, self.nova.server
-        if act == "evacuate":
+        if act in EVACUATES:
             return watch.trouble(server, ended=False, dead=dead) or self._changed() or self._left_of_evacuated()
         deleted = act in (*DELETES, "late-delete")
         return watch.trouble(server, ended=True, deleted=deleted, dead=dead) or ("" if deleted else self._undone())
@@ -351,7 +352,7 @@ class Planted:
             ],
             "flavors": [each["name"] for each in world.rows(root / "api.sqlite", "flavors")],
         }
-        if self.point.act == "evacuate":
+        if self.point.act in EVACUATES:
             bindings = world.rows(services, "port_bindings")
             seen |= {
                 "the row": {name: value for name, value in row.items() if name != "updated_at"},
@@ -404,7 +405,7 @@ class Planted:
 
 def _is_moves(thing: str) -> bool:
     """Whether it is the move's own, in a directory that all hosts share."""
-    return any(word in thing for word in ("droveway-probe", ".part-", "_resize"))
+    return any(word in thing for word in ("droveway-probe", ".part-", "_resize", "_del"))
 
 
 PLANTS: Final[dict[str, Callable[[ShelvedActs, str], Any]]] = {
@@ -412,6 +413,7 @@ PLANTS: Final[dict[str, Callable[[ShelvedActs, str], Any]]] = {
     "delete-local": lambda nova, _: nova.delete_without_host(),
     "deleting": lambda nova, _: nova.begin_delete(),
     "evacuate": lambda nova, _: nova.evacuate(),
+    "reset-evacuate": lambda nova, _: nova.reset_and_evacuate(),
     "reset-active": lambda nova, _: nova.reset_state("active"),
     "reset-error": lambda nova, _: nova.reset_state("error"),
     "reset-stop": lambda nova, _: nova.reset_and_stop(),
