@@ -220,8 +220,16 @@ class Acts(Nova):
 
     def reset_and_evacuate(self) -> None:
         """os-resetState, then `evacuate`."""
-        self.reset_state("stopped" if self.was["instance"]["vm_state"] == "stopped" else "active")
+        self._reset()
         self.evacuate()
+
+    def reset_and_delete(self) -> None:
+        """os-resetState, then DELETE, which confirms nothing then."""
+        self._reset()
+        self.delete()
+
+    def _reset(self) -> None:
+        self.reset_state("stopped" if self.was["instance"]["vm_state"] == "stopped" else "active")
 
     def begin_confirm(self, move: str) -> None:
         """`confirm` of a server in another cell, which nova-api has handed to the super conductor."""

@@ -164,7 +164,8 @@ _RULES: Final[dict[str, tuple[str, tuple[str, ...], bool]]] = {
     ),
 }
 
-DELETES: Final = ("delete", "delete-local", "deleting")
+DELETES: Final = ("delete", "delete-local", "deleting", "reset-delete")
+"""A user deletes the server; one that waits, or goes back, behind a reset state too."""
 EVACUATES: Final = ("evacuate", "reset-evacuate")
 """Nova evacuates the server; one that waits, or goes back, once its state was reset."""
 ACTS: Final = (
@@ -340,8 +341,8 @@ def _is_nothing(act: str, state: State) -> bool:
     Nova binds nothing anew while the port is bound elsewhere, a server without a task is stopped without a reset, and
     one on no host is not stopped.
     """
-    if act == "reset-evacuate":
-        # Of any other state Nova's API takes the evacuation at once.
+    if act in ("reset-evacuate", "reset-delete"):
+        # Of any other state Nova's API takes the request at once.
         return state.vm_state != "resized"
     if act == "reset-stop":
         return state.task_state is None or state.host is None

@@ -410,6 +410,7 @@ def _is_moves(thing: str) -> bool:
 
 PLANTS: Final[dict[str, Callable[[ShelvedActs, str], Any]]] = {
     "delete": lambda nova, _: nova.delete(),
+    "reset-delete": lambda nova, _: nova.reset_and_delete(),
     "delete-local": lambda nova, _: nova.delete_without_host(),
     "deleting": lambda nova, _: nova.begin_delete(),
     "evacuate": lambda nova, _: nova.evacuate(),
