@@ -158,8 +158,9 @@ class Bench:
             return shelving.unshelve(self.lab.lab, "web", host=DESTINATION, to_cell=cell).id
         # No host of the source's cell but the source has the disks otherwise.
         spec = MoveSpec(server="web", to_cell=cell, keep_image=self._elsewhere)
-        to = {"flavor": "large"} if plain(kind) == "resize" else {"host": DESTINATION}
-        return submit(self.lab.lab, dataclasses.replace(spec, **to)).id
+        if plain(kind) == "resize":
+            return submit(self.lab.lab, dataclasses.replace(spec, flavor="large")).id
+        return submit(self.lab.lab, dataclasses.replace(spec, host=DESTINATION)).id
 
     def _disconnect(self) -> None:
         self.lab.lab.close()
