@@ -123,6 +123,11 @@ THINNED = {
     "test_two_faults_databases": 2,
     "test_protocol_model_whole": 2,
     "test_soak": 2,
+    "test_ways_out_of_parks": 2,
+    "test_settling_books": 2,
+    "test_settling_copies": 2,
+    "test_starts_permission": 2,
+    "test_kept_sources": 2,
 }
 """File → each how many-th case of a test is run where all files are; all of them with ``--every-case``.
 
