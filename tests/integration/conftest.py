@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from support import thinned
 from support.daemons.daemons import Installation, installation
 from support.labs import snapshot
 from support.labs.small_lab import in_child, small_cloud
@@ -99,60 +100,16 @@ PARTS = {
 """Part of the integration tests → how its files' names begin after ``test_``; all others are tests of operations."""
 
 
-THINNED = {
-    "test_stale_conductor_all": 3,
-    "test_evacuated_meanwhile": 3,
-    "test_declared_down": 3,
-    "test_behind": 3,
-    "test_attached_meanwhile": 3,
-    "test_overtaken": 2,
-    "test_cells_away_steps": 2,
-    "test_operations_failing": 2,
-    "test_alternates": 2,
-    "test_choosing_cells": 2,
-    "test_revert_elsewhere": 2,
-    "test_cells_by_image": 2,
-    "test_cells_away": 2,
-    "test_shelving": 2,
-    "test_operations": 2,
-    "test_outcomes_beside_nova": 2,
-    "test_settling_cells": 2,
-    "test_bad_input_labs": 2,
-    "test_daemons_bad_input": 2,
-    "test_two_faults_restores": 2,
-    "test_two_faults_databases": 2,
-    "test_protocol_model_whole": 2,
-    "test_soak": 2,
-    "test_ways_out_of_parks": 2,
-    "test_settling_books": 2,
-    "test_settling_copies": 2,
-    "test_starts_permission": 2,
-    "test_kept_sources": 2,
-}
-"""File → each how many-th case of a test is run where all files are; all of them with ``--every-case``.
-
-Each case is the same test at another step, with another server, host, storage, operation or bad word. A file that is
-named runs all.
-"""
-
-
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Know the option that runs every case."""
     parser.addoption("--every-case", action="store_true", help="run the cases too that tools/test leaves out")
 
 
 def _thin_out(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect cases by `THINNED`, the same in whichever order they come."""
+    """Deselect what `support.thinned` leaves out."""
     if config.getoption("--every-case", default=False) or not all(Path(each).is_dir() for each in config.args):
         return
-    cases: dict[str, list[str]] = {}
-    for item in items:
-        if item.path.stem in THINNED and "[" in item.name:
-            cases.setdefault(item.nodeid.partition("[")[0], []).append(item.nodeid)
-    left_out: set[str] = set()
-    for test, found in cases.items():
-        every = THINNED[Path(test.partition("::")[0]).stem]
-        left_out |= {*found} - {*sorted(found)[::every]}
+    left_out = thinned.left_out(item.nodeid for item in items)
     config.hook.pytest_deselected(items=[item for item in items if item.nodeid in left_out])
     items[:] = [item for item in items if item.nodeid not in left_out]
 
@@ -161,8 +118,8 @@ def _thin_out(config: pytest.Config, items: list[pytest.Item]) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Thin the cases out and order the files; the tests of a file keep the order that they have by then."""
     _thin_out(config, items)
-    if gone := [name for name in (*LONGEST, *THINNED) if not Path(__file__).with_name(f"{name}.py").exists()]:
-        raise pytest.UsageError(f"LONGEST or THINNED names files that are not here: {', '.join(gone)}")
+    if gone := [name for name in LONGEST if not Path(__file__).with_name(f"{name}.py").exists()]:
+        raise pytest.UsageError(f"LONGEST names files that are not here: {', '.join(gone)}")
     ranks = {name: rank for rank, name in enumerate(LONGEST)}
     items.sort(key=lambda item: ranks.get(item.path.stem, len(ranks)))
 
