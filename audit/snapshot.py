@@ -162,6 +162,8 @@ class Snapshot:
     checksums: Mapping[tuple[str, str], str] = dataclasses.field(default_factory=dict)
     """(Move, disk) → the digest of what the move set aside, as it was copied."""
     commands: tuple[CommandView, ...] = ()
+    lacking: frozenset[str] = frozenset()
+    """The moves that are done and of which no cell of their servers has Nova's action."""
     claimed: frozenset[str] = frozenset()
     """The moves whose claim was never given back: a conductor runs them, or has to clear up after them."""
     down: frozenset[str] = frozenset()

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from droveway.audit.read import journal as read_journal
 from droveway.audit.read import nova as read_nova
 from droveway.audit.read import services as read_services
-from droveway.audit.records import HostsSeen, MigrationRow, Node, ServerRow
+from droveway.audit.records import FlowRow, HostsSeen, MigrationRow, MoveRow, Node, ServerRow
 from droveway.audit.snapshot import Snapshot
 from droveway.clients.cloud import Cloud
 from droveway.persistence.database import Database
+from droveway.persistence.journal import kinds
+from droveway.persistence.journal.states import State
 from droveway.persistence.nova.cells import Cells
 from droveway.workers.hypervisors import guests_log
 
@@ -49,13 +51,19 @@ def take(sources: Sources) -> Snapshot:
         claimed = read_journal.claimed(session)
     with sources.api.read() as session:
         mappings, requests = read_nova.mappings(session), read_nova.requests(session)
+    asked = _asked(moves, flows)
+    lacking = {move.id for move in asked.values()}
     servers: list[ServerRow] = []
     migrations: list[MigrationRow] = []
     nodes: list[Node] = []
     down: frozenset[str] = frozenset()
     for name in sources.cells.names():
         with sources.cells.database(name).read() as session:
-            servers += read_nova.servers(session, name)
+            found = read_nova.servers(session, name)
+            servers += found
+            there = {row.uuid for row in found}
+            mine = {request for request, move in asked.items() if move.server in there}
+            lacking -= {asked[request].id for request in read_nova.actions(session, mine)}
             migrations += read_nova.migrations(session, name)
             nodes += read_nova.nodes(session, name)
             down |= read_nova.down(session)
@@ -101,5 +109,18 @@ def take(sources: Sources) -> Snapshot:
         checksums=checksums,
         commands=seen.commands,
         claimed=claimed,
+        lacking=frozenset(lacking),
         down=down,
     )
+
+
+def _asked(moves: Iterable[MoveRow], flows: Iterable[FlowRow]) -> dict[str, MoveRow]:
+    """Return Nova's request id → the move, of each server's last one where that has no migration and is done."""
+    last = {move.server: move for move in moves}
+    done = {move.id: move for move in last.values() if move.state is State.DONE and _has_actions_alone(move.kind)}
+    return {f"req-{flow.uuid}": done[flow.move] for flow in flows if flow.move in done}
+
+
+def _has_actions_alone(kind: str) -> bool:
+    record = kinds.of(kind)
+    return not record.has_migration and record.leaves_known_rows

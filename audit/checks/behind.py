@@ -23,6 +23,8 @@ _KNOWN: Final = (*_AT_DESTINATION, State.REVERTED, *UNDONE)
 _NOT_OURS: Final = frozenset({"evacuated", "left-as-is", "deleted", "server-deleted"})
 """Codes of moves that ended where they stood, so that the journal does not know what their server is."""
 _TASKS: Final = RESIZING | {TaskState.RESIZE_REVERTING}
+_SHELVING: Final = frozenset({None, TaskState.SHELVING, TaskState.SHELVING_OFFLOADING, TaskState.UNSHELVING})
+"""The tasks that a shelve or an unshelve leaves in the middle, and none."""
 _FORWARD: Final = frozenset({MigrationStatus.PRE_MIGRATING, MigrationStatus.MIGRATING, MigrationStatus.POST_MIGRATING})
 
 
@@ -60,8 +62,7 @@ def of(snapshot: Snapshot, server: str) -> Behind | None:
     if move.state not in _KNOWN or move.error_code in _NOT_OURS or standing.going:
         return None
     if not kind.has_migration:
-        row = standing.row
-        return Behind(move, row.cell) if not row.broken and _is_shelving_behind(snapshot, standing, move) else None
+        return _of_shelving(snapshot, standing, standing.row, move)
     rows = {row.cell: row for row in snapshot.rows_of[server]} if kind.crosses_cells else {"": standing.row}
     if any(row.broken or not _is_where_it_was(row, move) for row in rows.values()):
         return None
@@ -75,17 +76,29 @@ def of(snapshot: Snapshot, server: str) -> Behind | None:
     return Behind(move, move.source_cell) if is_behind else None
 
 
+def _of_shelving(snapshot: Snapshot, standing: Standing, row: ServerRow, move: MoveRow) -> Behind | None:
+    """Return the same of a move without a migration; once that is over the cell of its server has the only copy."""
+    if row.broken or move.id in snapshot.claimed:
+        return None
+    if _is_shelving_behind(snapshot, standing, move):
+        return Behind(move, row.cell)
+    ends = (move.source_cell, move.dest_cell)
+    copies = [each for each in snapshot.rows_of[row.uuid] if each is not row and each.cell in ends]
+    return Behind(move, copies[0].cell) if kinds.of(move.kind).crosses_cells and copies else None
+
+
 def _is_shelving_behind(snapshot: Snapshot, standing: Standing, move: MoveRow) -> bool:
     """Tell whether the rows are of the middle of a shelve or an unshelve that is over.
 
-    Nova makes no migration of one, so that a task alone may be its own, and proves nothing.
+    Nova makes no migration of one, so that a task alone may be its own, and proves nothing.  The fence of a flow that
+    nobody runs does, and an action that is not there any more: Nova removes it with its server alone.
     """
     row = standing.row
-    if row is None or row.task_state is not None or row.cell not in (move.source_cell, move.dest_cell):
+    if row is None or row.task_state not in _SHELVING or row.cell not in (move.source_cell, move.dest_cell):
         return False
-    if row.fence is not None and move.id not in snapshot.claimed:
+    if row.fence is not None or move.id in snapshot.lacking:
         return True
-    if not standing.offloaded:
+    if row.task_state is not None or not standing.offloaded:
         return False
     held = {each.id: each.volume for each in snapshot.attachments if each.server == row.uuid}
     # Another attachment of the volume was made since, and the rows have to name it.

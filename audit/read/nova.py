@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -15,6 +16,8 @@ from droveway.persistence.nova.usage import USAGE_COLUMNS
 
 OLD_VM_STATE: Final = "old_vm_state"
 SHELVED_IMAGE: Final = "shelved_image_id"
+_AT_ONCE: Final = 500
+"""So many names go into one query."""
 
 _INSTANCE = cell.Instance
 _EXTRA = cell.InstanceExtra
@@ -100,6 +103,14 @@ def nodes(session: orm.Session, cell_name: str) -> tuple[Node, ...]:
         )
         for row in rows
     )
+
+
+def actions(session: orm.Session, requests: Collection[str]) -> frozenset[str]:
+    """Return those of the requests by which the cell has an action of Nova's."""
+    names, asked, found = cell.InstanceAction.request_id, sorted(requests), set[str]()
+    for first in range(0, len(asked), _AT_ONCE):
+        found.update(session.scalars(sa.select(names).where(names.in_(asked[first : first + _AT_ONCE]))))
+    return frozenset(found)
 
 
 def down(session: orm.Session) -> frozenset[str]:

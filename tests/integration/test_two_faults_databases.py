@@ -21,7 +21,10 @@ BETWEEN = {
     "cells:cross_cell_revert:": {},
 }
 """The same between cells, where each database is met in the points below; the other operations have a host die."""
-MORE = {
+MORE: dict[str, dict[str, int]] = {
+    "shelf:shelve:": {},
+    "shelf:unshelve:": {},
+    "shelf-cells:cross_cell_unshelve-undone:": {},
     "shelf:unshelve-undone:": {PLACEMENT: 1},
     "shelf-cells:cross_cell_unshelve:": {TARGET_CELL: 1, API: 1},
 }
@@ -41,6 +44,14 @@ MET = [
     "cells:cross_cell_revert:end:cell-execute.prepare_source_guest:cancelled:up:confirm",
     # The rows named an attachment of the middle of an unshelve that was undone.
     "shelf:unshelve-undone:revert.claim.before:cell-execute.copy_disks:cancelled:up:confirm",
+    # The audit went by the rows of a server whose shelve or unshelve was over, and told to give its allocation back.
+    "shelf:shelve:end:cell-rest:cancelled:up:confirm",
+    "shelf:shelve:end:cell-execute.upload_disks:resumed:host1:revert",
+    "shelf:unshelve:end:cell-rest:resumed:host1:confirm",
+    "shelf:unshelve:end:cell-execute.copy_disks:cancelled:host2:revert",
+    # It named no command for a copy that an unshelve in another cell had removed.
+    "shelf-cells:cross_cell_unshelve:end:cell-rest:resumed:host1:confirm",
+    "shelf-cells:cross_cell_unshelve-undone:end:target-cell-execute.fit_disks:resumed:host2:confirm",
     # A move that waited named its source's cell, in which nothing was wrong.
     "cells:cross_cell_migrate:end:api-execute.accept:cancelled:host1:revert",
 ]

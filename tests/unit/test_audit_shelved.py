@@ -415,3 +415,42 @@ def test_the_image_of_a_server_whose_host_is_declared_down_is_not_to_be_deleted(
     ):
         (told,) = findings(replace(at_rest, stores=stores, down=down), "image")
         assert told.mend == mend
+
+
+@pytest.mark.parametrize("task", ["shelving", "shelving_offloading", "unshelving", "spawning", "deleting"])
+@pytest.mark.parametrize("fence", ["3", None])
+def test_a_task_of_the_middle_goes_by_its_settling_where_the_fence_stands(task: str, fence: str | None) -> None:
+    """Nova's own shelve has the same task, and no fence."""
+    row = replace(after("shelve", State.DONE).servers[0], task_state=task, fence=fence)
+    found = judge(replace(after("shelve", State.DONE), servers=(row,))).findings
+    settled = [each.kind for each in found if each.mend == SETTLE]
+    assert bool(settled) == (fence is not None and task not in ("spawning", "deleting"))
+    wrong = [each.mend for each in found if "allocation" in each.mend]
+    assert not (settled and wrong)
+
+
+def test_rows_of_a_time_before_a_shelve_go_by_its_settling() -> None:
+    """Its action is not in the cell any more; Nova removes an action with its server alone."""
+    row = replace(after("shelve", State.DONE).servers[0], vm_state="active", host="source")
+    back = replace(after("shelve", State.DONE), servers=(row,))
+    assert SETTLE not in {each.mend for each in judge(back).findings}
+    found = judge(replace(back, lacking=frozenset({MOVE}))).findings
+    assert {each.mend for each in found if each.kind != "usage"} == {SETTLE}
+    claimed = replace(back, lacking=frozenset({MOVE}), claimed=frozenset({MOVE}))
+    assert SETTLE not in {each.mend for each in judge(claimed).findings}
+
+
+@pytest.mark.parametrize("hidden", [True, False])
+@pytest.mark.parametrize(
+    ("kind", "cell", "settled"), [("cross_cell_unshelve", "cell2", True), ("unshelve", "cell2", False)]
+)
+def test_a_copy_that_an_unshelve_has_removed_goes_by_its_settling(
+    kind: str, cell: str, *, hidden: bool, settled: bool
+) -> None:
+    """A cell that was put back has it again."""
+    found = after(kind, State.FAILED)
+    move = replace(found.moves[0], dest_cell="cell2")
+    copy = replace(found.servers[0], cell="cell2", hidden=hidden)
+    found = replace(found, servers=(*found.servers, copy), moves=(move,), cells=("cell1", "cell2"))
+    told = only(found, "row")
+    assert (told.mend == SETTLE.replace("cell1", "cell2")) == settled

@@ -234,6 +234,7 @@ class Recording:
             for host in self._dead:
                 lab.cli("lab", "worker", "stop", host)
                 lab.cli("host", "down", host, "--i-made-sure", "power is off")
+        if before is not None or self._kind == _SHELVE:
             self._keep_databases(REST)
         hosts = {host: functools.partial(self._on_worker, host) for host in sorted(lab.lab.identity.hosts)}
         with lab.running(self._on_conductor, hosts):
@@ -310,7 +311,7 @@ def pairs(operation: str) -> Iterator[tuple[str, str]]:
     at_host = {step.step_name() for step in graph.walk() if step.where is not Where.CONDUCTOR}
     former = _former(kind)
     before = [] if former is None else [f"{FORWARD}{step.step_name()}" for step in registry.latest(former).walk()]
-    boundaries = [*before, REST, BEGIN] if before else [BEGIN]
+    boundaries = [*before, REST, BEGIN] if before or kind == _SHELVE else [BEGIN]
     for direction, step in _passed(operation):
         for phase in ("before", "early", "late", "after") if step in at_host else ("before", "after"):
             yield from ((f"{direction}.{step}.{phase}", of) for of in boundaries)
