@@ -164,6 +164,8 @@ class Snapshot:
     commands: tuple[CommandView, ...] = ()
     lacking: frozenset[str] = frozenset()
     """The moves that are done and of which no cell of their servers has Nova's action."""
+    unfinished: frozenset[str] = frozenset()
+    """The moves that were undone and whose action has not failed in the cell of their servers."""
     claimed: frozenset[str] = frozenset()
     """The moves whose claim was never given back: a conductor runs them, or has to clear up after them."""
     down: frozenset[str] = frozenset()

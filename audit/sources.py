@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Final
 
 from droveway.audit.read import journal as read_journal
 from droveway.audit.read import nova as read_nova
@@ -14,9 +15,11 @@ from droveway.audit.snapshot import Snapshot
 from droveway.clients.cloud import Cloud
 from droveway.persistence.database import Database
 from droveway.persistence.journal import kinds
-from droveway.persistence.journal.states import State
+from droveway.persistence.journal.states import UNDONE, State
 from droveway.persistence.nova.cells import Cells
 from droveway.workers.hypervisors import guests_log
+
+_OVER: Final = (State.DONE, *UNDONE)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -52,7 +55,8 @@ def take(sources: Sources) -> Snapshot:
     with sources.api.read() as session:
         mappings, requests = read_nova.mappings(session), read_nova.requests(session)
     asked = _asked(moves, flows)
-    lacking = {move.id for move in asked.values()}
+    lacking = {move.id for move in asked.values() if move.state is State.DONE}
+    unfinished: set[str] = set()
     servers: list[ServerRow] = []
     migrations: list[MigrationRow] = []
     nodes: list[Node] = []
@@ -63,7 +67,9 @@ def take(sources: Sources) -> Snapshot:
             servers += found
             there = {row.uuid for row in found}
             mine = {request for request, move in asked.items() if move.server in there}
-            lacking -= {asked[request].id for request in read_nova.actions(session, mine)}
+            actions = read_nova.actions(session, mine)
+            lacking -= {asked[request].id for request in actions}
+            unfinished |= {asked[request].id for request, failed in actions.items() if not failed}
             migrations += read_nova.migrations(session, name)
             nodes += read_nova.nodes(session, name)
             down |= read_nova.down(session)
@@ -110,15 +116,16 @@ def take(sources: Sources) -> Snapshot:
         commands=seen.commands,
         claimed=claimed,
         lacking=frozenset(lacking),
+        unfinished=frozenset(unfinished - {move.id for move in moves if move.state is State.DONE}),
         down=down,
     )
 
 
 def _asked(moves: Iterable[MoveRow], flows: Iterable[FlowRow]) -> dict[str, MoveRow]:
-    """Return Nova's request id → the move, of each server's last one where that has no migration and is done."""
+    """Return Nova's request id → the move, of each server's last one where that has no migration and is over."""
     last = {move.server: move for move in moves}
-    done = {move.id: move for move in last.values() if move.state is State.DONE and _has_actions_alone(move.kind)}
-    return {f"req-{flow.uuid}": done[flow.move] for flow in flows if flow.move in done}
+    over = {move.id: move for move in last.values() if move.state in _OVER and _has_actions_alone(move.kind)}
+    return {f"req-{flow.uuid}": over[flow.move] for flow in flows if flow.move in over}
 
 
 def _has_actions_alone(kind: str) -> bool:

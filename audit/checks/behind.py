@@ -23,7 +23,7 @@ _KNOWN: Final = (*_AT_DESTINATION, State.REVERTED, *UNDONE)
 _NOT_OURS: Final = frozenset({"evacuated", "left-as-is", "deleted", "server-deleted"})
 """Codes of moves that ended where they stood, so that the journal does not know what their server is."""
 _TASKS: Final = RESIZING | {TaskState.RESIZE_REVERTING}
-_SHELVING: Final = frozenset({None, TaskState.SHELVING, TaskState.SHELVING_OFFLOADING, TaskState.UNSHELVING})
+SHELVING: Final = frozenset({None, TaskState.SHELVING, TaskState.SHELVING_OFFLOADING, TaskState.UNSHELVING})
 """The tasks that a shelve or an unshelve leaves in the middle, and none."""
 _FORWARD: Final = frozenset({MigrationStatus.PRE_MIGRATING, MigrationStatus.MIGRATING, MigrationStatus.POST_MIGRATING})
 
@@ -38,10 +38,14 @@ class Behind(NamedTuple):
     move: MoveRow
     where: str
     """A cell or `API`: the first to be written where there are several.  Empty where the move's own page tells."""
+    is_lost: bool = False
+    """Whether the server has no rows at all any more."""
 
     @property
     def mend(self) -> str:
         """Return the command that writes there what the move left, or shows it where it may be another's."""
+        if self.is_lost:
+            return f"droveway move show {self.move.short}, then put back a newer copy of the cell's database"
         if not self.where:
             return f"droveway move show {self.move.short}"
         return f"droveway move settle {self.move.short} --cell {self.where} --reason TEXT"
@@ -51,8 +55,10 @@ def of(snapshot: Snapshot, server: str) -> Behind | None:
     """Return the server's last move where rows are of a time before its end; None for any other server."""
     standing = snapshot.standings.get(server)
     move = snapshot.last_moves.get(server)
-    if standing is None or standing.row is None or move is None or move.delete_requested:
+    if move is None or move.delete_requested or kinds.of(move.kind).deletes:
         return None
+    if standing is None or standing.row is None:
+        return Behind(move, "", is_lost=True) if _is_lost(snapshot, server) else None
     if not kinds.of(move.kind).leaves_known_rows:
         return None
     kind = kinds.of(move.kind)
@@ -76,6 +82,14 @@ def of(snapshot: Snapshot, server: str) -> Behind | None:
     return Behind(move, move.source_cell) if is_behind else None
 
 
+def _is_lost(snapshot: Snapshot, server: str) -> bool:
+    """Tell whether a server that nobody deleted has no rows, in the cell that it is mapped to or in another one."""
+    if server in snapshot.rows_of:
+        return False
+    mapped = next((mapping for mapping in snapshot.mappings if mapping.server == server), None)
+    return mapped is not None and not mapped.deleted and mapped.cell in snapshot.cells
+
+
 def _of_shelving(snapshot: Snapshot, standing: Standing, row: ServerRow, move: MoveRow) -> Behind | None:
     """Return the same of a move without a migration; once that is over the cell of its server has the only copy."""
     if row.broken or move.id in snapshot.claimed:
@@ -91,14 +105,17 @@ def _is_shelving_behind(snapshot: Snapshot, standing: Standing, move: MoveRow) -
     """Tell whether the rows are of the middle of a shelve or an unshelve that is over.
 
     Nova makes no migration of one, so that a task alone may be its own, and proves nothing.  The fence of a flow that
-    nobody runs does, and an action that is not there any more: Nova removes it with its server alone.
+    nobody runs does, and an action that is not there any more, since Nova removes it with its server alone, or that
+    has not failed though its move has.
     """
     row = standing.row
-    if row is None or row.task_state not in _SHELVING or row.cell not in (move.source_cell, move.dest_cell):
+    if row is None or row.task_state not in SHELVING or row.cell not in (move.source_cell, move.dest_cell):
         return False
     if row.fence is not None or move.id in snapshot.lacking:
         return True
-    if row.task_state is not None or not standing.offloaded:
+    if row.task_state is not None:
+        return move.id in snapshot.unfinished
+    if not standing.offloaded:
         return False
     held = {each.id: each.volume for each in snapshot.attachments if each.server == row.uuid}
     # Another attachment of the volume was made since, and the rows have to name it.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from droveway.audit.checks import behind
 from droveway.audit.findings import Finding, Kind, delete, update, update_json
 from droveway.audit.records import FLAVOR_COLUMNS, ServerRow
 from droveway.audit.snapshot import Phase, Snapshot, Standing
@@ -36,7 +37,7 @@ def check(snapshot: Snapshot) -> Iterator[Finding]:
         if standing.offloaded and row.host:
             yield _offloaded(snapshot, standing, row)
         if standing.phase is Phase.REST:
-            yield from _at_rest(standing, row)
+            yield from _at_rest(standing, row, is_behind=behind.of(snapshot, standing.server) is not None)
         elif standing.phase is Phase.VERIFYING:
             yield from _verifying(snapshot, standing, row)
         if row.fence is not None and standing.phase is not Phase.MOVING and not _claimed(snapshot, standing):
@@ -146,9 +147,10 @@ def _request(snapshot: Snapshot, standing: Standing, row: ServerRow) -> Iterator
     yield _finding(Kind.REQUEST, standing, "request_specs", text, mend)
 
 
-def _at_rest(standing: Standing, row: ServerRow) -> Iterator[Finding]:
+def _at_rest(standing: Standing, row: ServerRow, *, is_behind: bool) -> Iterator[Finding]:
     reset = f"openstack server set --state {'active' if row.power_state == 1 else 'error'} {standing.server}"
-    if row.task_state in _OURS and not standing.going:
+    ours = row.task_state in _OURS or (is_behind and row.task_state in behind.SHELVING)
+    if row.task_state is not None and ours and not standing.going:
         text = f"{standing.name} has the task_state {row.task_state}, and no move is under way"
         yield _finding(Kind.TASK, standing, "task_state", text, reset)
     if row.vm_state == VmState.RESIZED:

@@ -105,12 +105,14 @@ def nodes(session: orm.Session, cell_name: str) -> tuple[Node, ...]:
     )
 
 
-def actions(session: orm.Session, requests: Collection[str]) -> frozenset[str]:
-    """Return those of the requests by which the cell has an action of Nova's."""
-    names, asked, found = cell.InstanceAction.request_id, sorted(requests), set[str]()
+def actions(session: orm.Session, requests: Collection[str]) -> dict[str, bool]:
+    """Return each of the requests by which the cell has an action of Nova's, with whether that has failed."""
+    action, asked, found = cell.InstanceAction, sorted(requests), dict[str, bool]()
     for first in range(0, len(asked), _AT_ONCE):
-        found.update(session.scalars(sa.select(names).where(names.in_(asked[first : first + _AT_ONCE]))))
-    return frozenset(found)
+        some = action.request_id.in_(asked[first : first + _AT_ONCE])
+        for row in session.execute(sa.select(action.request_id, action.message).where(some)):
+            found[str(row.request_id)] = row.message is not None
+    return found
 
 
 def down(session: orm.Session) -> frozenset[str]:

@@ -454,3 +454,23 @@ def test_a_copy_that_an_unshelve_has_removed_goes_by_its_settling(
     found = replace(found, servers=(*found.servers, copy), moves=(move,), cells=("cell1", "cell2"))
     told = only(found, "row")
     assert (told.mend == SETTLE.replace("cell1", "cell2")) == settled
+
+
+@pytest.mark.parametrize("unfinished", [True, False])
+def test_a_task_that_an_undone_shelve_has_not_cleared_is_a_finding(unfinished: bool) -> None:
+    """The move has failed and its action has not: the cell was put back.  Else Nova shelves the server."""
+    found = after("shelve", State.FAILED, unfinished=frozenset({MOVE}) if unfinished else frozenset())
+    row = replace(found.servers[0], task_state="shelving")
+    told = [each for each in judge(replace(found, servers=(row,))).findings if each.kind == "task"]
+    assert [each.mend for each in told] == ([SETTLE] if unfinished else [])
+
+
+def test_a_server_that_its_move_left_in_a_cell_without_its_rows_is_not_to_be_deleted() -> None:
+    """Its cell was put back to a time before the move."""
+    found = replace(after("unshelve", State.DONE), servers=())
+    told = {each.mend for each in judge(found).findings if each.server}
+    assert told == {f"droveway move show {MOVE[:8]}, then put back a newer copy of the cell's database"}
+    deleted = replace(found, moves=(replace(found.moves[0], delete_requested=True),))
+    for gone in (deleted, replace(found, moves=())):
+        (told,) = findings(gone, "mapping")
+        assert "queued_for_delete=1" in told.mend

@@ -15,6 +15,7 @@ from support.two_faults import openstack, ways_out
 from support.two_faults.recording import (
     API,
     AWAY,
+    BEGIN,
     BETWEEN_CELLS,
     CELL,
     CELLS,
@@ -24,10 +25,12 @@ from support.two_faults.recording import (
     FORWARD,
     OPERATIONS,
     PLACEMENT,
+    REST,
     REVERT_ELSEWHERE,
     SHELVES,
     SHELVES_BETWEEN,
     SHELVING,
+    TARGET_CELL,
     UNSHELVE_BETWEEN,
     VOLUME,
     Point,
@@ -35,6 +38,8 @@ from support.two_faults.recording import (
     living,
     pairs,
 )
+
+from droveway.flows import registry
 
 STORAGES: Final = ("apart", "shared", VOLUME)
 WITHIN: Final = (CELL, PLACEMENT)
@@ -74,7 +79,22 @@ def points() -> list[str]:
         str(Point(storage, operation, at, f"{database}{of}", living(operation, how)))
         for (storage, operation, databases, at, of), how in zip(every, itertools.cycle(HOWS), strict=False)
         for database in databases
+        if not (database == TARGET_CELL and _is_lost(operation, at, of))
     ]
+
+
+def _is_lost(operation: str, at: str, of: str) -> bool:
+    """Whether the target cell lacks the only copy of the rows: a newer copy of its database alone brings that back.
+
+    So it is of an unshelve that has removed the other copy already, where the cell is of a time before it had one.
+    """
+    if operation != UNSHELVE_BETWEEN[0]:
+        return False
+    names = registry.latest(operation).names()
+    made, removed = names.index("copy_records"), names.index("remove_source_records")
+    step = at.split(".")[1] if "." in at else names[-1]
+    before = of in (REST, BEGIN) or names.index(of.split(".")[1]) < made
+    return before and names.index(step) >= removed
 
 
 def trouble(taken: Recording, point: Point) -> str:
