@@ -96,6 +96,12 @@ def _of_shelving(snapshot: Snapshot, standing: Standing, row: ServerRow, move: M
         return None
     if _is_shelving_behind(snapshot, standing, move):
         return Behind(move, row.cell)
+    if any(
+        each.server == row.uuid and each.uuid not in snapshot.move_by_id and each.status not in ENDED_MIGRATIONS
+        for each in snapshot.migrations
+    ):
+        # The second copy is Nova's own: it moves the server between cells.
+        return None
     ends = (move.source_cell, move.dest_cell)
     copies = [each for each in snapshot.rows_of[row.uuid] if each is not row and each.cell in ends]
     return Behind(move, copies[0].cell) if kinds.of(move.kind).crosses_cells and copies else None

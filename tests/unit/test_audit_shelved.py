@@ -474,3 +474,16 @@ def test_a_server_that_its_move_left_in_a_cell_without_its_rows_is_not_to_be_del
     for gone in (deleted, replace(found, moves=())):
         (told,) = findings(gone, "mapping")
         assert "queued_for_delete=1" in told.mend
+
+
+def test_a_copy_that_novas_own_move_between_cells_made_is_none_of_an_unshelve() -> None:
+    found = after("cross_cell_unshelve", State.DONE)
+    move = replace(found.moves[0], dest_cell="cell2")
+    copy = replace(found.servers[0], cell="cell2", hidden=True)
+    both = replace(found, servers=(*found.servers, copy), moves=(move,), cells=("cell1", "cell2"))
+    settled = [each.mend for each in judge(both).findings if each.mend == SETTLE.replace("cell1", "cell2")]
+    assert settled
+    for status, again in (("finished", False), ("post-migrating", False), ("confirmed", True)):
+        own = replace(books().migrations[0], uuid="its-own", status=status)
+        told = [each.mend for each in judge(replace(both, migrations=(own,))).findings]
+        assert (settled[0] in told) == again
