@@ -231,9 +231,10 @@ class Step:
         return evacuation.why_at_first(ctx) if _minds_evacuation(ctx) else ""
 
     def _mark_again(self, ctx: Context) -> None:
-        """Where a guest would be started next, a person who has seen that the state was reset says so with a retry.
+        """Put the mark of the move again where somebody has reset the server's state.
 
-        An unshelve needs its mark there alone: before that its server is on no host, and later the state is the user's.
+        Where a guest would be started next, a person who has seen that says so with a retry.  An unshelve needs its
+        mark there alone: before that its server is on no host, and later the state is the user's.
         """
         starts = ctx.direction == self.starts
         if outcome.was_tried(ctx) if starts else not kinds.of(ctx.run.kind).begins_offloaded:

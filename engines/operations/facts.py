@@ -45,7 +45,7 @@ def of_move(site: Site, name: str, *, flavor: str | None, host: str | None, to_c
 
 
 def _bars_moves_between_cells(site: Site) -> str:
-    """Why no move leaves a cell beside Nova's own super conductors; empty when one may.
+    """Say why no move leaves a cell beside Nova's own super conductors; empty when one may.
 
     Nova's API sends them the confirm, the revert and the delete of a server that is moved between cells. What they do
     then takes the disks and the attachments that Droveway's move has left.

@@ -63,7 +63,7 @@ class Installation:
 
     @functools.cached_property
     def cell0(self) -> Database | None:
-        """The database of Nova's cell0, whether it answers or not; None where Nova has no such cell."""
+        """Return the database of Nova's cell0, whether it answers or not; None where Nova has no such cell."""
         with self.api.read() as session:
             wanted = sa.select(CellMapping.database_connection).where(CellMapping.uuid == super_conductors.CELL0)
             url = session.scalar(wanted)
@@ -97,7 +97,7 @@ class Installation:
             return daemons.known_workers(session).away(hosts)
 
     def super_conductors(self) -> list[str]:
-        """The hosts on which a super conductor of Nova is up; raises DatabaseUnusable where cell0 does not answer."""
+        """Name the hosts on which a super conductor of Nova is up; raises DatabaseUnusable where cell0 is away."""
         if self.cell0 is None:
             return []
         self.cell0.require("of cell0")

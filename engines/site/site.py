@@ -55,7 +55,7 @@ class Parts(Protocol):
         """The hosts whose workers are known to be away."""
 
     def super_conductors(self) -> list[str]:
-        """The hosts on which a super conductor of Nova is up; raises DatabaseUnusable where nobody can tell."""
+        """Name the hosts on which a super conductor of Nova is up; raises DatabaseUnusable where nobody can tell."""
 
     def require_away(self, host: str) -> None:
         """Raise `droveway.errors.Refused` while the host's worker may be up, NotFound for an unknown host."""

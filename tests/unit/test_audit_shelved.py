@@ -441,12 +441,8 @@ def test_rows_of_a_time_before_a_shelve_go_by_its_settling() -> None:
 
 
 @pytest.mark.parametrize("hidden", [True, False])
-@pytest.mark.parametrize(
-    ("kind", "cell", "settled"), [("cross_cell_unshelve", "cell2", True), ("unshelve", "cell2", False)]
-)
-def test_a_copy_that_an_unshelve_has_removed_goes_by_its_settling(
-    kind: str, cell: str, *, hidden: bool, settled: bool
-) -> None:
+@pytest.mark.parametrize(("kind", "settled"), [("cross_cell_unshelve", True), ("unshelve", False)])
+def test_a_copy_that_an_unshelve_has_removed_goes_by_its_settling(kind: str, *, hidden: bool, settled: bool) -> None:
     """A cell that was put back has it again."""
     found = after(kind, State.FAILED)
     move = replace(found.moves[0], dest_cell="cell2")

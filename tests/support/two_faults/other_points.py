@@ -434,7 +434,7 @@ _QUIET: Final = (
 )
 """Steps and directions in which the host only looks, or has nothing to do as no disk becomes an image."""
 _LOUD: Final = ((SHELVE, "upload_disks", "execute"), (SHELVE, "upload_disks", "revert"))
-"""Operations, and of these, in which the host has something to do after all."""
+"""Operations, and their steps and directions of these, in which the host has something to do after all."""
 
 
 def _migration_undone(operation: str, step: str, state: State) -> str | None:
