@@ -219,6 +219,8 @@ class PortView:
     vnic_type: str = "normal"
     owner: str = "compute:nova"
     """Its device_owner."""
+    asks: Mapping[str, Mapping[str, int]] = dataclasses.field(default_factory=dict)
+    """Group → resource class → amount: what it asks of Placement for itself."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -40,7 +40,8 @@ class Services:
     @functools.cached_property
     def network(self) -> Network:
         """Neutron."""
-        return Network(sessions.Proxy(self._conf, "neutron", version="2"))
+        proxy = sessions.Proxy(self._conf, "neutron", version="2")
+        return Network(proxy, user=f"{sessions.user_of(self._conf, 'neutron')} of [neutron]")
 
     @functools.cached_property
     def volumes(self) -> Volumes:
@@ -63,7 +64,7 @@ class Services:
         """
         questions: dict[str, Callable[[], object]] = {
             "placement": lambda: self.placement.allocations(_NOBODY),
-            "neutron": lambda: self.network.ports(_NOBODY),
+            "neutron": lambda: self.network.require_roles(),  # noqa: PLW0108 - made when it is asked
             "cinder": lambda: self.volumes.for_server(_NOBODY),
             "glance": lambda: self.images.find(_NOBODY) if self.images is not None else None,
         }

@@ -1,6 +1,7 @@
 """Neutron: a server's ports and their bindings to hosts (extension binding-extended).
 
-The session needs the role ``service``: Neutron keeps bindings from everybody else.
+The session needs the roles ``service``, without which Neutron keeps bindings back, and ``admin``, without which it
+leaves out what ports ask of Placement, and answers all the same.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from droveway.clients.port_resources import ALLOCATION, PortResources, asked_by
 from droveway.clients.rest import CONFLICT, NOT_FOUND, Adapter, Rest, TryAgainError, detail_of
 from droveway.errors import DestinationFault, StepError
 
@@ -20,11 +22,14 @@ NORMAL: Final = "normal"
 """The vnic type of a port that any host can plug into its switch."""
 
 DEVICE_KEYS: Final = frozenset({
-    "allocation", "arq_uuid", "card_serial_number", "device_mac_address", "pci_slot", "pci_vendor_info",
+    ALLOCATION, "arq_uuid", "card_serial_number", "device_mac_address", "pci_slot", "pci_vendor_info",
     "pf_mac_address", "physical_network", "vf_num",
 })  # fmt: skip
 """What a binding's profile says of the host's device: Nova takes these out of a port that it unbinds."""
 
+_PROFILE: Final = "binding:profile"
+_REQUEST: Final = "resource_request"
+_FORBIDDEN: Final = 403
 _STALE: Final = 412
 _FAILED: Final = "binding_failed"
 _BINDING_REFUSED: Final = 500
@@ -42,8 +47,8 @@ class Port:
     device_owner: str
     server: str
     vnic_type: str = NORMAL
-    needs_resources: bool = False
-    """Whether it asks Placement for resources of its own, such as bandwidth; only an admin is shown that."""
+    resources: PortResources | None = None
+    """What it asks of Placement for itself, such as bandwidth; only an admin is shown that."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,41 +66,45 @@ class Network:
     and ``network-failed``.
     """
 
-    def __init__(self, adapter: Adapter, *, on_request: Callable[[str, str], None] | None = None) -> None:
+    def __init__(
+        self, adapter: Adapter, *, on_request: Callable[[str, str], None] | None = None, user: str = "of the session"
+    ) -> None:
+        """``user`` says to people whose roles count."""
         self._rest = Rest(adapter, "network", on_request)
+        self._user = user
 
     def listed_ports(self, server: str) -> list[Port]:
         """The server's ports, by id, without their bindings."""
-        return sorted((_port(row) for row in self._rows(server)), key=lambda port: port.id)
+        return sorted((_port(row) for row in self._rows(device_id=server)), key=lambda port: port.id)
 
     def ports(self, server: str) -> list[PortRecord]:
         """The server's ports, by id."""
-        return sorted((self._record(row) for row in self._rows(server)), key=lambda port: port.id)
+        return sorted((self._record(row) for row in self._rows(device_id=server)), key=lambda port: port.id)
 
     def all_ports(self) -> list[PortRecord]:
         """Every port of the cloud, by id: for the audit."""
-        rows = self._rest.get("/ports")["ports"]
-        return sorted((self._record(row) for row in rows), key=lambda port: port.id)
+        return sorted((self._record(row) for row in self._rows()), key=lambda port: port.id)
+
+    def require_roles(self) -> None:
+        """Raise `droveway.errors.StepError` where the session's user lacks a role, as far as one port can show it."""
+        for row in self._rows(limit="1"):
+            self._binding_rows(row["id"])
 
     def ensure_binding(self, port: str, host: str, profile: Mapping[str, Any]) -> None:
-        """Bind the port to the host, INACTIVE beside an active binding; an existing binding stays as it is.
+        """Bind the port to the host, INACTIVE beside an active binding.
 
+        A binding that exists stays as it is, but that its profile names the providers that ``profile`` names.
         Raises `droveway.errors.DestinationFault` ``binding-refused`` when Neutron cannot bind ports on that host.
         """
-        body = {"binding": {"host": host, "vnic_type": NORMAL, "profile": dict(profile)}}
 
         def bind() -> None:
-            if host in self._bindings(port):
-                return
-            response = self._rest.send("POST", f"/ports/{port}/bindings", json=body, final=(_BINDING_REFUSED,))
-            if response.status_code == _BINDING_REFUSED and host not in self._bindings(port):
-                raise DestinationFault(
-                    f"Neutron refused to bind the port {port} on {host}: {detail_of(response)}",
-                    code="binding-refused",
-                    host=host,
-                )
-            if response.status_code not in (_BINDING_REFUSED, CONFLICT):
-                self._rest.done("POST", f"/ports/{port}/bindings", response)
+            found = self._profiles(port).get(host)
+            if found is None:
+                body = {"host": host, "vnic_type": NORMAL, "profile": dict(profile)}
+                self._bind_once("POST", f"/ports/{port}/bindings", port, host, body)
+            elif found.get(ALLOCATION) != profile.get(ALLOCATION):
+                body = {"profile": dict(profile)}
+                self._bind_once("PUT", f"/ports/{port}/bindings/{host}", port, host, body)
 
         self._rest.repeat(bind)
 
@@ -138,27 +147,80 @@ class Network:
                 f"Neutron could not bind the port {port} on {host}", code="binding-refused", host=host
             )
 
+    def set_profile(self, port: str, profile: Mapping[str, Any]) -> None:
+        """Give the port's active binding this profile, and leave it where it is."""
+        self._put(port, {"binding:profile": dict(profile)})
+
     def unbind(self, port: str, *, profile: Mapping[str, Any]) -> None:
         """Bind the port to no host; it stays its server's, with this profile. Done when it is so, or gone."""
         self._put(port, {"binding:host_id": "", "binding:profile": dict(profile)}, may_be_gone=True)
 
     def create_port(
-        self, server: str, *, mac: str, network_id: str, host: str, device_owner: str = "compute:nova"
+        self,
+        server: str,
+        *,
+        mac: str,
+        network_id: str,
+        host: str,
+        device_owner: str = "compute:nova",
+        policy: str | None = None,
     ) -> str:
-        """Make a port of the server, bound to the host; for a lab. The id of the new port."""
+        """Make a port of the server, for a lab, and return its id.
+
+        It is bound to the host unless that is empty; ``policy`` is the id of its QoS policy.
+        """
         port = {
             "device_id": server,
             "mac_address": mac,
             "network_id": network_id,
-            "binding:host_id": host,
             "device_owner": device_owner,
+            **({"binding:host_id": host} if host else {}),
+            **({"qos_policy_id": policy} if policy else {}),
         }
-        response = self._rest.repeat(lambda: self._rest.send("POST", "/ports", json={"port": port}))
-        return str(self._rest.done("POST", "/ports", response).json()["port"]["id"])
+        return self._create("port", "/ports", port)
+
+    def create_network(self, name: str, physical_network: str) -> str:
+        """Make a flat network over a physical one, for a lab, and return its id."""
+        kind = {"provider:network_type": "flat", "provider:physical_network": physical_network}
+        return self._create("network", "/networks", {"name": name, **kind})
+
+    def create_policy(self, name: str) -> str:
+        """Make a QoS policy without rules, for a lab, and return its id."""
+        return self._create("policy", "/qos/policies", {"name": name})
+
+    def guarantee(self, policy: str, *, egress_kbps: int = 0, ingress_kbps: int = 0, kpps: int = 0) -> None:
+        """Give a new policy its rules, for a lab: least bandwidths and packet rate (1,000 packets a second)."""
+        path = f"/qos/policies/{policy}"
+        for direction, amount in (("egress", egress_kbps), ("ingress", ingress_kbps)):
+            if amount:
+                rule = {"direction": direction, "min_kbps": amount}
+                self._create("minimum_bandwidth_rule", f"{path}/minimum_bandwidth_rules", rule)
+        if kpps:
+            rule = {"direction": "any", "min_kpps": kpps}
+            self._create("minimum_packet_rate_rule", f"{path}/minimum_packet_rate_rules", rule)
+
+    def named(self, what: str, name: str) -> str | None:
+        """Return the id of the network (``/networks``) or QoS policy (``/qos/policies``) of this name, or None."""
+        rows = self._rest.get(what, params={"name": name})[what.rpartition("/")[2]]
+        return str(rows[0]["id"]) if rows else None
 
     def delete_port(self, port: str) -> None:
         """Remove the port; done when it is gone."""
         self._delete(f"/ports/{port}")
+
+    def _bind_once(self, method: str, path: str, port: str, host: str, body: dict[str, Any]) -> None:
+        """Send a binding; raises `droveway.errors.DestinationFault` when Neutron refuses it and it does not stand."""
+        response = self._rest.send(method, path, json={"binding": body}, final=(_BINDING_REFUSED,))
+        if response.status_code == _BINDING_REFUSED:
+            found = self._profiles(port).get(host)
+            if found is None or found.get(ALLOCATION) != body["profile"].get(ALLOCATION):
+                raise DestinationFault(
+                    f"Neutron refused to bind the port {port} on {host}: {detail_of(response)}",
+                    code="binding-refused",
+                    host=host,
+                )
+        elif response.status_code != CONFLICT:
+            self._rest.done(method, path, response)
 
     def _put(self, port: str, wanted: Mapping[str, Any], *, may_be_gone: bool = False) -> dict[str, Any]:
         """Let the port have these values, all in one request; the port as Neutron shows it then."""
@@ -179,22 +241,54 @@ class Network:
         changed: dict[str, Any] = self._rest.done("PUT", path, response).json()["port"]
         return changed
 
+    def _create(self, noun: str, path: str, body: Mapping[str, Any]) -> str:
+        response = self._rest.repeat(lambda: self._rest.send("POST", path, json={noun: dict(body)}))
+        return str(self._rest.done("POST", path, response).json()[noun]["id"])
+
     def _delete(self, path: str) -> None:
         response = self._rest.repeat(lambda: self._rest.send("DELETE", path))
         if response.status_code != NOT_FOUND:
             self._rest.done("DELETE", path, response)
 
     def _bindings(self, port: str) -> dict[str, str]:
-        rows = self._rest.get(f"/ports/{port}/bindings")["bindings"]
+        return {row["host"]: row["status"] for row in self._binding_rows(port)}
+
+    def _profiles(self, port: str) -> dict[str, dict[str, Any]]:
+        return {row["host"]: dict(row["profile"] or {}) for row in self._binding_rows(port)}
+
+    def _binding_rows(self, port: str) -> list[dict[str, Any]]:
+        path = f"/ports/{port}/bindings"
+        response = self._rest.repeat(lambda: self._rest.send("GET", path))
+        if response.status_code == _FORBIDDEN:
+            raise self._lacks("service", f"refuses to show the bindings of port {port}")
         # That of an unbound port is on no host.
-        return {row["host"]: row["status"] for row in rows if row["host"]}
+        return [row for row in self._rest.done("GET", path, response).json()["bindings"] if row["host"]]
 
     def _own(self, port: str, device_owner: str) -> None:
         self._put_once(port, {"device_owner": device_owner})
 
-    def _rows(self, server: str) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self._rest.get("/ports", params={"device_id": server})["ports"]
+    def _rows(self, **params: str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self._rest.get("/ports", params=params)["ports"]
+        for row in found:
+            if _PROFILE not in row:
+                raise self._lacks("service", f"does not show the {_PROFILE} of port {row['id']}")
+            # A null would say that it asks for nothing.
+            if _REQUEST not in row and self._shows_requests():
+                raise self._lacks("admin", f"does not show the {_REQUEST} of port {row['id']}")
         return found
+
+    def _shows_requests(self) -> bool:
+        """Tell whether Neutron knows what ports ask of Placement, as its extension says."""
+        path = "/extensions/port-resource-request"
+        response = self._rest.repeat(lambda: self._rest.send("GET", path))
+        return response.status_code != NOT_FOUND and bool(self._rest.done("GET", path, response))
+
+    def _lacks(self, role: str, shown: str) -> StepError:
+        return StepError(
+            f"the network service {shown}, since the user {self._user} lacks the role {role}: give that user the roles "
+            "admin and service",
+            code="network-failed",
+        )
 
     def _record(self, row: Mapping[str, Any]) -> PortRecord:
         return PortRecord(**vars(_port(row)), bindings=self._bindings(row["id"]))
@@ -205,9 +299,9 @@ def _port(row: Mapping[str, Any]) -> Port:
         id=row["id"],
         mac=row["mac_address"],
         host=row.get("binding:host_id") or "",
-        profile=dict(row.get("binding:profile") or {}),
+        profile=dict(row[_PROFILE] or {}),
         device_owner=row["device_owner"],
         server=row["device_id"],
         vnic_type=row.get("binding:vnic_type") or NORMAL,
-        needs_resources=bool(row.get("resource_request")),
+        resources=asked_by(row["id"], row.get(_REQUEST)),
     )

@@ -95,9 +95,9 @@ class Placement:
             return set()
         return set(self._rest.get("/traits", params={"name": f"in:{','.join(sorted(traits))}"})["traits"])
 
-    def roots(self, what: str, wanted: str) -> frozenset[str]:
-        """The roots of the providers that meet one demand (a pair of ``GET /resource_providers``) by themselves."""
-        answer = self._known("/resource_providers", [(what, wanted)])
+    def roots(self, *demands: tuple[str, str]) -> frozenset[str]:
+        """The roots of the providers that meet the demands (pairs of ``GET /resource_providers``) by themselves."""
+        answer = self._known("/resource_providers", list(demands))
         return frozenset(row["root_provider_uuid"] for row in (answer or {}).get("resource_providers", ()))
 
     def allocations(self, consumer: str) -> Allocations:
@@ -224,6 +224,10 @@ class Placement:
         """Tell whether there is such a provider."""
         return bool(self._rest.get("/resource_providers", params={"uuid": uuid})["resource_providers"])
 
+    def provider_name(self, uuid: str) -> str:
+        """Return the name of a provider."""
+        return str(self._rest.get(f"/resource_providers/{uuid}")["name"])
+
     # What a lab and the audit need.
 
     def providers(self) -> list[Provider]:
@@ -263,9 +267,11 @@ class Placement:
         inventories: Mapping[str, Mapping[str, Any]],
         traits: Iterable[str] = (),
         aggregates: Iterable[str] = (),
+        *,
+        parent: str | None = None,
     ) -> None:
-        """Make the provider and give it exactly these inventories, traits and aggregates (uuids)."""
-        body = {"uuid": uuid, "name": name}
+        """Make the provider, below its parent, and give it exactly these inventories, traits and aggregates (uuids)."""
+        body = {"uuid": uuid, "name": name, **({} if parent is None else {"parent_provider_uuid": parent})}
         made = self._rest.repeat(lambda: self._rest.send("POST", "/resource_providers", json=body))
         if made.status_code == CONFLICT:
             self._rest.get(f"/resource_providers/{uuid}")

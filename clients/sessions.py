@@ -33,6 +33,12 @@ def connect(conf: cfg.ConfigOpts, group: str) -> tuple[session.Session, dict[str
     return found, {name: value for name, value in where.items() if name != "service_type"}
 
 
+def user_of(conf: cfg.ConfigOpts, group: str) -> str:
+    """Name the user of a service's session to people, where the configuration names one."""
+    told = (getattr(conf[group], name, None) for name in ("username", "user_id", "application_credential_name"))
+    return next((str(name) for name in told if name), "")
+
+
 class Proxy:
     """openstacksdk's proxy of one service, made at the first request, which may have to find its address."""
 

@@ -139,7 +139,6 @@ def _unshelve(**broken: Any) -> Facts:
 EXAMPLES: Final[Mapping[str, Facts]] = {
     "no_open_move": _migration(open_move="9f3ac21e"),
     "no_shares": _migration(features=Features(shares=1)),
-    "no_port_resources": _port(needs_resources=True),
     "no_accelerated_port": _port(vnic_type="accelerator-direct"),
     "no_accelerator": _migration(current=dataclasses.replace(SMALL, extra_specs={"accel:device_profile": "fpga"})),
     "only_normal_ports": _port(vnic_type="direct"),

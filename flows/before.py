@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from droveway.clients.port_resources import PortResources
 from droveway.errors import StepError
 from droveway.persistence.journal.tables import Move
 from droveway.persistence.nova.vm_states import PowerState, VmState
@@ -34,6 +35,8 @@ class PortBefore(msgspec.Struct, frozen=True, kw_only=True):
     mac: str
     profile: dict[str, Any]
     device_owner: str
+    resources: PortResources | None = None
+    """What it asks of Placement for itself."""
 
 
 class ImageBefore(msgspec.Struct, frozen=True, kw_only=True):

@@ -198,6 +198,11 @@ def _make_databases(lab: Lab, spec: cloud.Cloud) -> None:
     with journal.write() as session:
         session.add(Counter(name=INCARNATION, value=new_incarnation()))
     journal.close()
+    for name, network in spec.networks.items():
+        lab.cloud.network.create_network(name, network.physical_network)
+    for name, policy in spec.qos.items():
+        amounts = {"egress_kbps": policy.egress_kbps, "ingress_kbps": policy.ingress_kbps, "kpps": policy.kpps}
+        lab.cloud.network.guarantee(lab.cloud.network.create_policy(name), **amounts)
     owner = topology.Owner(lab.identity.project, lab.identity.user)
     with lab.api.write() as session:
         topology.add_cells(session, spec.cells)
@@ -214,7 +219,8 @@ def _make_databases(lab: Lab, spec: cloud.Cloud) -> None:
         for name, host in cell.hosts.items():
             uuids = [aggregates[aggregate] for aggregate, hosts in members.items() if name in hosts]
             topology.add_provider(lab.cloud.placement, name, nodes[name], host, uuids)
-            lab.cloud.add_network_host(name)
+            topology.add_network_providers(lab.cloud.placement, name, nodes[name], host)
+            lab.cloud.add_network_host(name, topology.devices(host))
 
 
 def _make_images(lab: Lab, spec: cloud.Cloud) -> None:

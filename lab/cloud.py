@@ -46,6 +46,28 @@ class Options(Record, frozen=True):
     """How disks go into another cell."""
 
 
+class Bridge(Record, frozen=True):
+    """A bridge of a host to a physical network, and the bandwidth that it can guarantee, in kbit/s; 0: none."""
+
+    physical_network: str
+    egress_kbps: Natural = 0
+    ingress_kbps: Natural = 0
+
+
+class Network(Record, frozen=True):
+    """A network of ports over a physical one."""
+
+    physical_network: str
+
+
+class Qos(Record, frozen=True):
+    """A QoS policy: what is guaranteed to each of its ports, in kbit/s and in 1,000 packets a second; 0: nothing."""
+
+    egress_kbps: Natural = 0
+    ingress_kbps: Natural = 0
+    kpps: Natural = 0
+
+
 class Host(Record, frozen=True):
     """A hypervisor host: its capacity, where it stands and what it can do."""
 
@@ -60,6 +82,10 @@ class Host(Record, frozen=True):
     same_host_cold_migrate: bool = False
     allocation_ratio: dict[Literal["VCPU", "MEMORY_MB", "DISK_GB"], Ratio] = {}
     enabled: bool = True
+    bandwidth: dict[str, Bridge] = {}
+    """The bridges, by name."""
+    kpps: Natural = 0
+    """The packet rate that the host can guarantee, in 1,000 packets a second; 0: none."""
 
     def ratio(self, resource: str) -> float:
         """How often the host's amount of the resource class may be given away."""
@@ -112,6 +138,12 @@ class Aggregate(Record, frozen=True):
 
 class Port(Record, frozen=True):
     """A port of a server; the lab chooses its address."""
+
+    network: str | None = None
+    """None: the lab's own network, which every host reaches."""
+    qos: str | None = None
+    format: Literal["groups", "legacy"] = "groups"
+    """How Neutron tells what the port asks for: legacy is that of one without port-resource-request-groups."""
 
 
 class Volume(Record, frozen=True):
@@ -172,6 +204,8 @@ class Cloud(Record, frozen=True, kw_only=True):
     images: dict[str, Image] = {}
     aggregates: dict[str, Aggregate] = {}
     groups: dict[str, Group] = {}
+    networks: dict[str, Network] = {}
+    qos: dict[str, Qos] = {}
     quotas: Quotas = Quotas()
     servers: dict[str, Server] = {}
 
@@ -215,6 +249,7 @@ def parse_cloud(text: str, source: str) -> Cloud:
         cloud = _cloud(data)
         _check_hosts(cloud)
         _check_images_and_flavors(cloud)
+        _check_networks(cloud)
         for name, server in cloud.servers.items():
             _check_server(cloud, name, server)
         _check_capacity(cloud)
@@ -276,6 +311,8 @@ def _cloud(data: Any) -> Cloud:
         images=_records(top.get("images"), "image", Image),
         aggregates=_records(top.get("aggregates"), "aggregate", Aggregate),
         groups=_records(top.get("groups"), "group", Group),
+        networks=_records(top.get("networks"), "network", Network),
+        qos=_records(top.get("qos"), "qos", Qos),
         quotas=_quotas(top.get("quotas")),
         servers={name: _server(name, server) for name, server in _named(top.get("servers"), "server")},
     )
@@ -345,7 +382,7 @@ def _known(mapping: Mapping[Any, Any], kind: type[Record], what: str) -> None:
 
 
 def _named(data: Any, noun: str) -> Iterator[tuple[str, Any]]:
-    for name, item in _mapping(data, f"{noun}s").items():
+    for name, item in _mapping(data, noun if noun.endswith("s") else f"{noun}s").items():
         if not isinstance(name, str):
             raise _WrongError(f"the name of {noun} {name} is no text as YAML reads it; put it in quotes")
         if not _NAME.fullmatch(name):
@@ -405,6 +442,43 @@ def _check_images_and_flavors(cloud: Cloud) -> None:
                 )
 
 
+def _check_networks(cloud: Cloud) -> None:
+    known = {bridge.physical_network for _, _, host in cloud.hosts() for bridge in host.bandwidth.values()}
+    for name, network in cloud.networks.items():
+        if network.physical_network not in known:
+            raise _WrongError(
+                f"network {name} has the physical network {network.physical_network}, to which no host has a bridge; "
+                "name it in the bandwidth of one"
+            )
+
+
+def _check_ports(cloud: Cloud, name: str, server: Server) -> None:
+    what = f"server {name}: a port"
+    for port in server.ports:
+        if port.network is None:
+            if port.qos is not None:
+                raise _WrongError(f"{what} has the qos {port.qos} and no network; name one that a host has a bridge to")
+            continue
+        network = _look_up(port.network, cloud.networks, f"{what} has the network")
+        if port.qos is not None:
+            policy = _look_up(port.qos, cloud.qos, f"{what} has the qos")
+            if port.format == "legacy" and policy.kpps:
+                raise _WrongError(
+                    f"{what} asks for kpps, which the legacy format cannot tell; leave format or kpps out"
+                )
+        bridges = {
+            bridge.physical_network
+            for _, host_name, host in cloud.hosts()
+            if host_name == server.host
+            for bridge in host.bandwidth.values()
+        }
+        if server.host is not None and network.physical_network not in bridges:
+            raise _WrongError(
+                f"{what} is on network {port.network}, to which its host {server.host} has no bridge; name one in the "
+                "bandwidth of the host"
+            )
+
+
 def _check_server(cloud: Cloud, name: str, server: Server) -> None:
     flavor = _look_up(server.flavor, cloud.flavors, f"server {name} has the flavor")
     if server.group is not None:
@@ -414,6 +488,7 @@ def _check_server(cloud: Cloud, name: str, server: Server) -> None:
         _check_cell(cloud, name, server)
     else:
         _check_host(cloud, name, server)
+    _check_ports(cloud, name, server)
 
 
 def _check_cell(cloud: Cloud, name: str, server: Server) -> None:

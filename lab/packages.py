@@ -7,7 +7,7 @@ from typing import Final
 
 from droveway.errors import Refused
 
-NEEDED: Final = ("microversion_parse", "placement", "yaml", "zake")
+NEEDED: Final = ("microversion_parse", "os_traits", "placement", "yaml", "zake")
 
 
 def require() -> None:

@@ -15,7 +15,7 @@ from sqlalchemy import orm
 
 from droveway.clients.network import COMPUTE_OWNER
 from droveway.errors import Refused
-from droveway.lab import cloud, disks, server_rows
+from droveway.lab import cloud, disks, guaranteed_ports, server_rows
 from droveway.lab.server_rows import NewServer, ServerImage, ServerVolume
 from droveway.lab.session import Lab
 from droveway.lab.topology import Owner
@@ -44,7 +44,7 @@ def create(lab: Lab, name: str, spec: cloud.Server) -> str:
         if spec.offloaded:
             new = _offload(lab, new, undo)
         else:
-            _claim(lab, new, undo)
+            new = _claim(lab, new, undo)
             _build_guest(lab, new, undo)
         with lab.cells.database(cell_name).write() as session:
             server_rows.add_to_cell(session, new, lab.cloud.placement)
@@ -149,7 +149,7 @@ def _acquire(lab: Lab, server: str, name: str, spec: cloud.Server, host: str, un
         zone=zone,
         requested_zone=spec.az,
         group=spec.group,
-        ports=[_bind(lab, server, host, zone, undo) for _ in spec.ports],
+        ports=[_bind(lab, server, wanted, host, zone, undo) for wanted in spec.ports],
         volumes=volumes,
         active=spec.state == "active",
         offloaded=spec.offloaded,
@@ -185,17 +185,25 @@ def _attach(
     )
 
 
-def _bind(lab: Lab, server: str, host: str, zone: str, undo: contextlib.ExitStack) -> devices.Port:
+def _bind(lab: Lab, server: str, wanted: cloud.Port, host: str, zone: str, undo: contextlib.ExitStack) -> devices.Port:
+    """Make a port of the server; it is bound later when it asks for what has to be claimed first."""
     mac = "fa:16:3e:" + ":".join(f"{byte:02x}" for byte in secrets.token_bytes(3))
     owner = f"{COMPUTE_OWNER}{zone}"
+    network_id, policy = guaranteed_ports.names(lab, wanted)
     port = lab.cloud.network.create_port(
-        server, mac=mac, network_id=lab.identity.network, host=host, device_owner=owner
+        server, mac=mac, network_id=network_id, host="" if policy else host, device_owner=owner, policy=policy
     )
     undo.callback(lab.cloud.network.delete_port, port)
+    if wanted.format == "legacy":
+        lab.cloud.tell_legacy(port)
     address = f"10.0.{secrets.randbelow(255)}.{secrets.randbelow(253) + 2}"
     subnet = devices.Subnet(cidr=_SUBNET, gateway="10.0.0.1", addresses=(address,))
     network = devices.Network(
-        id=lab.identity.network, label="lab", tenant_id=lab.identity.project, subnets=(subnet,), tunneled=True
+        id=network_id,
+        label=wanted.network or "lab",
+        tenant_id=lab.identity.project,
+        subnets=(subnet,),
+        tunneled=wanted.network is None,
     )
     return devices.Port(id=port, mac=mac, network=network, active=True)
 
@@ -208,19 +216,21 @@ def _image(lab: Lab, name: str) -> ServerImage:
     raise Refused(f"image {name} is unknown: the lab's images are named in its cloud file")
 
 
-def _claim(lab: Lab, new: NewServer, undo: contextlib.ExitStack) -> None:
-    """Hold the flavor's resources; raises `droveway.errors.StepError` when the host is full."""
+def _claim(lab: Lab, new: NewServer, undo: contextlib.ExitStack) -> NewServer:
+    """Hold what flavor and ports ask for; raises `droveway.errors.StepError` when the host is full."""
     with lab.cells.database(lab.host(new.host).cell).read() as session:
         node = session.scalars(
             sa.select(cell.ComputeNode.uuid).where(cell.ComputeNode.host == new.host, cell.ComputeNode.deleted == 0)
         ).one()
-    lab.cloud.placement.ensure_allocation(
-        new.uuid,
-        {str(node): _needs(new.fields, boots_from_volume=new.boots_from_volume)},
-        project_id=new.owner.project,
-        user_id=new.owner.user,
-    )
+    needs = _needs(new.fields, boots_from_volume=new.boots_from_volume)
     undo.callback(lab.cloud.placement.release, new.uuid)
+    asking = guaranteed_ports.asking(lab, new.uuid)
+    if asking:
+        return guaranteed_ports.claim_and_bind(lab, new, str(node), needs, asking)
+    lab.cloud.placement.ensure_allocation(
+        new.uuid, {str(node): needs}, project_id=new.owner.project, user_id=new.owner.user
+    )
+    return new
 
 
 def _needs(fields: Mapping[str, int], *, boots_from_volume: bool) -> dict[str, int]:

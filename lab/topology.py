@@ -6,10 +6,11 @@ import json
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from sqlalchemy import orm
 
+from droveway.clients.embedded import guaranteed
 from droveway.clients.placement import SAME_HOST_TRAIT, Placement
 from droveway.lab.cloud import AMOUNTS, Cell, Cloud, Flavor, Group, Host, Quotas
 from droveway.persistence.nova import api, cell, quotas
@@ -154,18 +155,55 @@ def add_hosts(session: orm.Session, hosts: Mapping[str, Host], hypervisor: str) 
 
 def add_provider(placement: Placement, host_name: str, node: str, spec: Host, aggregate_uuids: list[str]) -> None:
     """Make the host's provider, whose uuid is its compute node's; MEMORY_MB in MiB, DISK_GB in GiB."""
-    inventories = {
+    inventories = _all({resource: spec.total(resource) for resource in AMOUNTS})
+    for resource, inventory in inventories.items():
+        inventory["allocation_ratio"] = spec.ratio(resource)
+    placement.ensure_provider(node, host_name, inventories, _traits(spec), aggregate_uuids)
+
+
+def add_network_providers(placement: Placement, host_name: str, node: str, spec: Host) -> None:
+    """Make the providers that Neutron's agent would report below the host's: itself, and each bridge below it."""
+    if not devices(spec):
+        return
+    agent, name = guaranteed.provider_of(host_name), f"{host_name}:{guaranteed.AGENT_TYPE}"
+    traits = [guaranteed.NORMAL_TRAIT]
+    placement.ensure_provider(agent, name, _all({guaranteed.PACKET_RATE: spec.kpps}), traits, parent=node)
+    for bridge, given in spec.bandwidth.items():
+        placement.ensure_provider(
+            guaranteed.provider_of(host_name, bridge),
+            f"{name}:{bridge}",
+            _all({guaranteed.EGRESS: given.egress_kbps, guaranteed.INGRESS: given.ingress_kbps}),
+            [*traits, guaranteed.physical_trait(given.physical_network)],
+            parent=agent,
+        )
+
+
+def devices(spec: Host) -> dict[str, dict[str, Any]]:
+    """Return what the host's agent tells Neutron of its bridges and, without a name, of itself."""
+    found: dict[str, dict[str, Any]] = {
+        name: {
+            "physical_network": bridge.physical_network,
+            "reported": bool(bridge.egress_kbps or bridge.ingress_kbps),
+        }
+        for name, bridge in spec.bandwidth.items()
+    }
+    return found | ({"": {"physical_network": "", "reported": True}} if spec.kpps else {})
+
+
+def _all(totals: Mapping[str, int]) -> dict[str, dict[str, Any]]:
+    """Return inventories of which everything may be given away once."""
+    return {
         resource: {
-            "total": spec.total(resource),
+            "total": total,
             "reserved": 0,
             "min_unit": 1,
-            "max_unit": spec.total(resource),
+            "max_unit": total,
             "step_size": 1,
-            "allocation_ratio": spec.ratio(resource),
+            "allocation_ratio": 1.0,
         }
-        for resource in AMOUNTS
+        for resource, total in totals.items()
+        if total
     }
-    placement.ensure_provider(node, host_name, inventories, _traits(spec), aggregate_uuids)
 
 
 def _traits(spec: Host) -> Iterator[str]:

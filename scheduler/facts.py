@@ -20,8 +20,6 @@ SHELVE: Final = kinds.SHELVE.name
 UNSHELVE: Final = kinds.UNSHELVE.name
 CROSS_CELL_UNSHELVE: Final = kinds.CROSS_CELL_UNSHELVE.name
 
-_BOUND_PORT: Final = "port {} asks for resources of its own, and such a port stays in its cell"
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Facts:
@@ -92,9 +90,8 @@ class Facts:
         """The cells that the server may go to, each with why it cannot go there after all; empty when it can."""
         if self.asked is not None or self.named_cell is not None or not self.may_leave_cell:
             return {self.cell: ""}
-        ports = (_BOUND_PORT.format(port.id) for port in self.ports if port.needs_resources)
-        bound = self.bound_to_cell or next(ports, "")
-        return {self.server.cell: ""} | {cell: bound or why for cell, why in self.other_cells.items()}
+        others = {cell: self.bound_to_cell or why for cell, why in self.other_cells.items()}
+        return {self.server.cell: ""} | others
 
     @property
     def leaves_cell(self) -> bool:

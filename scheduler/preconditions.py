@@ -66,7 +66,6 @@ _ALL: Final = (*_BOTH, *_SHELVING)
 RULES: Final[tuple[Rule[Facts], ...]] = (
     Rule((), server.no_open_move, _ALL),
     Rule((2,), server.no_shares, _ALL),
-    Rule((3,), server.no_port_resources, _ALL),
     Rule((4,), server.no_accelerated_port, _ALL),
     Rule((5,), server.no_accelerator, _ALL),
     Rule((), server.only_normal_ports, _ALL),
@@ -109,6 +108,10 @@ NOT_HERE: Final = {
     1: (
         "The server exists, in the cell that it is mapped to.",
         "Looked up before any rule is: an unknown name is refused with the command that lists the servers.",
+    ),
+    3: (
+        "Every nova-compute is new enough for ports that ask for several groups of resources.",
+        "No nova-compute takes part in a move: the conductor claims what ports ask for, and binds them.",
     ),
     6: (
         "The server is not locked, unless an administrator asks.",

@@ -6,7 +6,8 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator
 
 from droveway.clients.placement import Placement
-from droveway.scheduler.requests import DISABLED_TRAIT, MoveRequest, amounts
+from droveway.clients.port_resources import ResourceGroup
+from droveway.scheduler.requests import DISABLED_TRAIT, MoveRequest, amounts, listed
 
 
 def reasons(placement: Placement, request: MoveRequest, providers: Collection[str]) -> dict[str, str]:
@@ -22,11 +23,21 @@ def _demands(
     placement: Placement, request: MoveRequest, providers: frozenset[str]
 ) -> Iterator[tuple[str, frozenset[str]]]:
     for trait in sorted(request.required_traits):
-        yield f"lacks the trait {trait}", providers - placement.roots("required", trait)
+        yield f"lacks the trait {trait}", providers - placement.roots(("required", trait))
     for trait in sorted({*request.forbidden_traits, DISABLED_TRAIT}):
-        yield f"has the trait {trait}", providers & placement.roots("required", trait)
+        yield f"has the trait {trait}", providers & placement.roots(("required", trait))
     for resource, amount in sorted(amounts(request.flavor, boot_from_volume=request.boot_from_volume).items()):
         yield (
             f"has no room for {amount} {resource}",
-            providers - placement.roots("resources", f"{resource}:{amount}"),
+            providers - placement.roots(("resources", f"{resource}:{amount}")),
         )
+    for group in (group for port in request.ports for group in port.groups):
+        yield _of_port(placement, group, providers)
+
+
+def _of_port(placement: Placement, group: ResourceGroup, providers: frozenset[str]) -> tuple[str, frozenset[str]]:
+    """Tell what a port asks of one provider, whichever of a root's tree that is."""
+    wanted = listed(group.resources)
+    demands = [("resources", wanted), *(("required", trait) for trait in group.required)]
+    traits = f" with {' and '.join(group.required)}" if group.required else ""
+    return f"has no provider{traits} that has {wanted} left for a port", providers - placement.roots(*demands)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from droveway.clients.port_resources import PortResources
 from droveway.conf import scheduler
 from droveway.persistence.nova.objects import MIB_PER_GIB
 
@@ -68,6 +69,8 @@ class MoveRequest:
     source_host: str
     """Empty for a server that is on no host."""
     boot_from_volume: bool
+    ports: Sequence[PortResources] = ()
+    """What the server's ports ask for, of those that ask for anything."""
     target_host: str | None = None
     allow_same_host: bool = False
     max_attempts: int = 3
@@ -161,7 +164,7 @@ def query(
     ``unknown_traits``, which no host can have, are forbidden in vain: Placement refuses a query that names them.
     """
     specs = request.extra_specs
-    pairs = [("resources", _listed(amounts(request.flavor, boot_from_volume=request.boot_from_volume)))]
+    pairs = [("resources", listed(amounts(request.flavor, boot_from_volume=request.boot_from_volume)))]
     if traits := _wanted(request.required_traits, request.forbidden_traits.difference(unknown_traits)):
         pairs.append(("required", traits))
     if zone := sorted(zone_aggregates):
@@ -172,16 +175,28 @@ def query(
         pairs.append(("in_tree", target_provider))
     groups = _group_names(specs)
     for name in groups:
-        pairs.append((f"resources{name}", _listed(_named(_RESOURCES, specs, name))))
+        pairs.append((f"resources{name}", listed(_named(_RESOURCES, specs, name))))
         if traits := _wanted(_traits(specs, name, "required"), _traits(specs, name, "forbidden")):
             pairs.append((f"required{name}", traits))
-    if len(groups) > 1:
+    pairs += of_ports(request.ports)
+    if len(groups) + sum(len(port.groups) for port in request.ports) > 1:
         pairs.append(("group_policy", specs.get("group_policy", "none")))
     pairs.append(("root_required", f"!{DISABLED_TRAIT}"))
     # A group may forbid any host, so for its members none may be cut off; nor may the one that was named.
     if request.group is None and target_provider is None:
         pairs.append(("limit", str(MAX_RESULTS)))
     return pairs
+
+
+def of_ports(ports: Iterable[PortResources]) -> Iterator[tuple[str, str]]:
+    """Return the pairs of a query for what ports ask for; Nova names each group after the port's, too."""
+    for port in ports:
+        for group in port.groups:
+            yield f"resources{group.id}", listed(group.resources)
+            if group.required:
+                yield f"required{group.id}", _wanted(group.required, ())
+        if port.same_subtree:
+            yield "same_subtree", ",".join(port.same_subtree)
 
 
 def _data(packed: Mapping[str, Any] | None) -> Mapping[str, Any]:
@@ -206,5 +221,6 @@ def _wanted(required: Iterable[str], forbidden: Iterable[str]) -> str:
     return ",".join(sorted([*required, *(f"!{trait}" for trait in forbidden)]))
 
 
-def _listed(resources: Mapping[str, Any]) -> str:
+def listed(resources: Mapping[str, Any]) -> str:
+    """Write amounts as Placement's queries have them."""
     return ",".join(f"{name}:{amount}" for name, amount in sorted(resources.items()))

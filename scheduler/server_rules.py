@@ -42,17 +42,6 @@ def no_shares(facts: Facts) -> str | None:
     )
 
 
-def no_port_resources(facts: Facts) -> str | None:
-    """No port of the server asks Placement for resources of its own."""
-    for port in facts.ports:
-        if port.needs_resources:
-            return (
-                f"port {port.id} of server {facts.server.name} asks for resources of its own (a QoS rule), and such a "
-                "port cannot be moved yet: detach it, or take its minimum-bandwidth and packet-rate rules away"
-            )
-    return None
-
-
 def no_accelerated_port(facts: Facts) -> str | None:
     """No port of the server is an accelerator's."""
     for port in facts.ports:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from droveway.audit.findings import Finding, Kind
 from droveway.audit.records import PortView
@@ -48,9 +49,14 @@ def _described(port: PortView, standing: Standing) -> Iterator[Finding]:
         yield _finding(port, standing, host, f"is of vnic type {port.vnic_type}, and only {NORMAL} ports are moved")
     wanted = move.profiles.get(port.id)
     active = [each for each, status in port.bindings.items() if status == ACTIVE]
-    if wanted is not None and active and dict(port.profile) != dict(wanted):
+    if wanted is not None and active and _brought_along(port.profile) != _brought_along(wanted):
         text = f"has the binding profile {dict(port.profile)}, and had {dict(wanted)} before the move"
         yield _finding(port, standing, host, f"{text} of {standing.name}")
+
+
+def _brought_along(profile: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a move brings along: all but who gives what the port asks for, which differs from host to host."""
+    return {name: value for name, value in profile.items() if name != "allocation"}
 
 
 def _zone(standing: Standing) -> str:

@@ -55,6 +55,7 @@ def ports(client: Network, servers: Container[str]) -> tuple[PortView, ...]:
             profile=dict(port.profile),
             vnic_type=port.vnic_type,
             owner=port.device_owner,
+            asks={group.id: dict(group.resources) for group in port.resources.groups} if port.resources else {},
         )
         for port in client.all_ports()
         # One that names a server as its device is the server's, whatever else it says.

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import types
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Final
 
 from droveway.clients.cloud import Cloud
 from droveway.clients.embedded.image import image_service
@@ -17,6 +19,8 @@ from droveway.clients.network import Network
 from droveway.clients.placement import Placement
 from droveway.clients.volume import Volumes
 
+NO_DEVICES: Final[Mapping[str, Mapping[str, Any]]] = types.MappingProxyType({})
+
 
 @dataclass(frozen=True, kw_only=True)
 class EmbeddedCloud(Cloud):
@@ -25,9 +29,17 @@ class EmbeddedCloud(Cloud):
     images: Images
     network_root: LocalService
 
-    def add_network_host(self, host: str) -> None:
-        """Let ports be bound on the host: a real Neutron learns this from the host's agent."""
-        self.network_root.request(f"/hosts/{host}", "PUT")
+    def add_network_host(self, host: str, devices: Mapping[str, Mapping[str, Any]] = NO_DEVICES) -> None:
+        """Let ports be bound on the host: a real Neutron learns this from the host's agent.
+
+        ``devices``: bridge → ``physical_network`` and whether what it can give is ``reported``; the agent's name is
+        empty.
+        """
+        self.network_root.request(f"/hosts/{host}", "PUT", json={"devices": devices})
+
+    def tell_legacy(self, port: str) -> None:
+        """Let what the port asks for be told as by a Neutron without port-resource-request-groups."""
+        self.network_root.request(f"/ports/{port}/format", "PUT", json={"legacy": True})
 
     def close(self) -> None:
         """Give back every connection."""

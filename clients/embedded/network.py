@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from sqlalchemy import Engine, bindparam, select
 
+from droveway.clients.embedded import guaranteed
 from droveway.clients.embedded.services import (
     Answer,
     Binding,
@@ -20,11 +21,23 @@ from droveway.clients.network import ACTIVE, INACTIVE
 
 
 def network_service(engine: Engine) -> LocalService:
-    """The service; `PUT /hosts/NAME` is its own, where a real Neutron learns of hosts from their agents."""
+    """The service.
+
+    Two requests are its own: `PUT /hosts/NAME`, where a real Neutron learns of hosts from their agents, and
+    `PUT /ports/ID/format`, where one that is old enough tells what ports ask for in the legacy format.
+    """
     return LocalService(
         engine,
         {
             ("PUT", "/hosts/{host}"): _put_host,
+            ("GET", "/extensions/port-resource-request"): lambda _: Answer(200, {}),
+            ("GET", "/networks"): guaranteed.networks,
+            ("POST", "/networks"): guaranteed.post_network,
+            ("GET", "/qos/policies"): guaranteed.policies,
+            ("POST", "/qos/policies"): guaranteed.post_policy,
+            ("POST", "/qos/policies/{policy}/minimum_bandwidth_rules"): guaranteed.post_bandwidth,
+            ("POST", "/qos/policies/{policy}/minimum_packet_rate_rules"): guaranteed.post_packets,
+            ("PUT", "/ports/{port}/format"): _put_format,
             ("GET", "/ports"): _ports,
             ("POST", "/ports"): _post_port,
             ("GET", "/ports/{port}"): _get_port,
@@ -32,6 +45,7 @@ def network_service(engine: Engine) -> LocalService:
             ("DELETE", "/ports/{port}"): _delete_port,
             ("GET", "/ports/{port}/bindings"): _bindings,
             ("POST", "/ports/{port}/bindings"): _post_binding,
+            ("PUT", "/ports/{port}/bindings/{host}"): _put_binding,
             ("PUT", "/ports/{port}/bindings/{host}/activate"): _activate,
             ("DELETE", "/ports/{port}/bindings/{host}"): _delete_binding,
         },
@@ -47,13 +61,16 @@ _WRITABLE: Final = {"device_owner": "device_owner", "device_id": "server"}
 
 def _put_host(request: Request) -> Answer:
     request.session.merge(NetworkHost(name=request.names["host"]))
+    guaranteed.put_devices(request, request.names["host"])
     return Answer(200, {})
 
 
 def _ports(request: Request) -> Answer:
     server = request.params.get("device_id")
     found = request.session.scalars(_PORTS if server is None else _PORTS_OF, {"server": server})
-    return Answer(200, {"ports": [_port_view(request, port) for port in found.all()]})
+    limit = request.params.get("limit")
+    ports = found.all() if limit is None else found.fetchmany(int(limit))
+    return Answer(200, {"ports": [_port_view(request, port) for port in ports]})
 
 
 def _post_port(request: Request) -> Answer:
@@ -70,6 +87,7 @@ def _post_port(request: Request) -> Answer:
         raise RefusalError(409, f"the MAC address {port.mac} is in use")
     request.session.add(port)
     request.session.flush()
+    guaranteed.set_policy(request.session, port, body.get("qos_policy_id"))
     if body.get("binding:host_id"):
         _bind(request, port, body["binding:host_id"], body.get("binding:profile") or {})
     return Answer(201, {"port": _port_view(request, port)})
@@ -85,12 +103,22 @@ def _put_port(request: Request) -> Answer:
     if wanted and int(wanted) != port.revision:
         raise RefusalError(412, f"the port {port.id} is at revision {port.revision}")
     body = dict(request.body["port"])
+    if "qos_policy_id" in body:
+        guaranteed.set_policy(request.session, port, body.pop("qos_policy_id"))
     if "binding:host_id" in body:
         _bind_anew(request, port, body.pop("binding:host_id") or "", body.pop("binding:profile"))
+    elif "binding:profile" in body:
+        _active(request, port).profile = body.pop("binding:profile")
     for name, value in body.items():
         setattr(port, _WRITABLE[name], value)
     port.revision += 1
     return Answer(200, {"port": _port_view(request, port)})
+
+
+def _put_format(request: Request) -> Answer:
+    port = _port(request)
+    guaranteed.set_format(request.session, port, legacy=request.body["legacy"])
+    return Answer(200, {})
 
 
 def _delete_port(request: Request) -> Answer:
@@ -100,7 +128,7 @@ def _delete_port(request: Request) -> Answer:
 
 def _bindings(request: Request) -> Answer:
     port = _port(request)
-    return Answer(200, {"bindings": [_binding_view(request, binding) for binding in _bindings_of(request, port)]})
+    return Answer(200, {"bindings": [_binding_view(request, port, binding) for binding in _bindings_of(request, port)]})
 
 
 def _post_binding(request: Request) -> Answer:
@@ -108,7 +136,17 @@ def _post_binding(request: Request) -> Answer:
     body = request.body["binding"]
     binding = _bind(request, port, body["host"], body.get("profile") or {})
     port.revision += 1
-    return Answer(201, {"binding": _binding_view(request, binding)})
+    return Answer(201, {"binding": _binding_view(request, port, binding)})
+
+
+def _put_binding(request: Request) -> Answer:
+    port, binding = _port(request), _binding(request)
+    profile = request.body["binding"]["profile"]
+    if not _serves(request, port, binding.host, profile):
+        raise RefusalError(500, f"binding the port {port.id} on {binding.host} failed: no agent serves it there")
+    binding.profile = profile
+    port.revision += 1
+    return Answer(200, {"binding": _binding_view(request, port, binding)})
 
 
 def _activate(request: Request) -> Answer:
@@ -119,7 +157,7 @@ def _activate(request: Request) -> Answer:
     for other in _bindings_of(request, port):
         other.status = ACTIVE if other.host == binding.host else INACTIVE
     port.revision += 1
-    return Answer(200, {"binding": _binding_view(request, binding)})
+    return Answer(200, {"binding": _binding_view(request, port, binding)})
 
 
 def _delete_binding(request: Request) -> Answer:
@@ -145,8 +183,8 @@ def _bind(request: Request, port: Port, host: str, profile: dict[str, Any]) -> B
     present = _bindings_of(request, port)
     if host in {binding.host for binding in present}:
         raise RefusalError(409, f"a binding of port {port.id} on {host} exists already")
-    if request.session.get(NetworkHost, host) is None:
-        raise RefusalError(500, f"binding the port {port.id} on {host} failed: no agent serves that host")
+    if not _serves(request, port, host, profile):
+        raise RefusalError(500, f"binding the port {port.id} on {host} failed: no agent serves it there")
     status = INACTIVE if any(binding.status == ACTIVE for binding in present) else ACTIVE
     binding = Binding(port=port.id, host=host, status=status, profile=profile)
     request.session.add(binding)
@@ -161,10 +199,25 @@ def _bind_anew(request: Request, port: Port, host: str, profile: dict[str, Any])
     request.session.add(Binding(port=port.id, host=host, status=ACTIVE, profile=profile))
 
 
-def _vif_type(request: Request, binding: Binding | None) -> str:
+def _active(request: Request, port: Port) -> Binding:
+    """Return the port's active binding; an unbound port has one to no host."""
+    for binding in _bindings_of(request, port):
+        if binding.status == ACTIVE:
+            return binding
+    binding = Binding(port=port.id, host="", status=ACTIVE, profile={})
+    request.session.add(binding)
+    return binding
+
+
+def _serves(request: Request, port: Port, host: str, profile: dict[str, Any]) -> bool:
+    known = request.session.get(NetworkHost, host) is not None
+    return known and guaranteed.serves(request.session, port, host, profile)
+
+
+def _vif_type(request: Request, port: Port, binding: Binding | None) -> str:
     if binding is None or not binding.host or binding.status != ACTIVE:
         return "unbound"
-    return "ovs" if request.session.get(NetworkHost, binding.host) is not None else "binding_failed"
+    return "ovs" if _serves(request, port, binding.host, binding.profile) else "binding_failed"
 
 
 def _port_view(request: Request, port: Port) -> dict[str, Any]:
@@ -179,16 +232,17 @@ def _port_view(request: Request, port: Port) -> dict[str, Any]:
         "revision_number": port.revision,
         "binding:host_id": active[0].host if active else "",
         "binding:profile": active[0].profile if active else {},
-        "binding:vif_type": _vif_type(request, active[0] if active else None),
+        "binding:vif_type": _vif_type(request, port, active[0] if active else None),
         "binding:vnic_type": "normal",
+        "resource_request": guaranteed.resource_request(request.session, port),
     }
 
 
-def _binding_view(request: Request, binding: Binding) -> dict[str, Any]:
+def _binding_view(request: Request, port: Port, binding: Binding) -> dict[str, Any]:
     return {
         "host": binding.host,
         "status": binding.status,
         "profile": binding.profile,
-        "vif_type": _vif_type(request, binding),
+        "vif_type": _vif_type(request, port, binding),
         "vnic_type": "normal",
     }

@@ -11,8 +11,9 @@ from typing import Any, Final
 import sqlalchemy as sa
 from sqlalchemy import orm
 
+from droveway.clients.network import PortRecord
 from droveway.engines.site.site import Parts, Site
-from droveway.errors import NotFound
+from droveway.errors import NotFound, Refused, StepError
 from droveway.flows.before import before
 from droveway.flows.steps.hosts.elsewhere import DISKS_UNREACHABLE
 from droveway.persistence.database import Database, DatabaseUnusable
@@ -91,7 +92,7 @@ def _of_server(site: Site, name: str, *, flavor: str | None, host: str | None, t
         holds_allocation=source is not None and source.node in site.cloud.placement.allocations(server.id).allocations,
         same_host_cold_migrate=bool(server.host) and site.stays_in_place(str(server.host)),
         features=features,
-        ports=tuple(site.cloud.network.ports(server.id)),
+        ports=_ports(site, server.id),
         quota_usages=_quota_usages(site, server, cells) if new is not None else (),
         to_cell=cell_name,
         may_leave_cell=site.conf.cross_cell.allowed,
@@ -100,6 +101,14 @@ def _of_server(site: Site, name: str, *, flavor: str | None, host: str | None, t
         cells_away=away,
         other_cells=_standing(site, server, cells) if site.conf.cross_cell.allowed else {},
     )
+
+
+def _ports(site: Site, server: str) -> tuple[PortRecord, ...]:
+    """Read the server's ports; raises Refused where Neutron does not tell all of them."""
+    try:
+        return tuple(site.cloud.network.ports(server))
+    except StepError as error:
+        raise Refused(str(error)) from None
 
 
 @contextlib.contextmanager

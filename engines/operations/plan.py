@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from droveway.engines.operations import sending
@@ -10,6 +11,7 @@ from droveway.engines.site.site import Site
 from droveway.flows.graph import NO_RETURN, Graph
 from droveway.flows.step import Where
 from droveway.printable import SHORT
+from droveway.scheduler.requests import listed
 
 
 def plan(site: Site, spec: MoveSpec) -> dict[str, Any]:
@@ -48,7 +50,6 @@ def plan(site: Site, spec: MoveSpec) -> dict[str, Any]:
 
 def _checks(site: Site, feasibility: Feasibility, destination: str) -> list[dict[str, Any]]:
     facts = feasibility.facts
-    ports = len(site.cloud.network.ports(facts.server.id))
     volumes = len(site.cloud.volumes.for_server(facts.server.id))
     flavor = facts.new or facts.current
     left = site.cloud.placement.room(feasibility.selection.chosen[0].provider)
@@ -57,7 +58,8 @@ def _checks(site: Site, feasibility: Feasibility, destination: str) -> list[dict
         ("server", True, f"{facts.server.status} on {facts.server.host}, no move under way"),
         ("room", True, f"{destination} has room for {flavor.vcpus} vCPU, {flavor.memory_mb} MB ({free})"),
         ("disks", True, f"no disk shrinks from {facts.current.name} to {flavor.name}"),
-        ("ports", True, f"{ports} to bind on {destination}"),
+        ("ports", True, f"{len(facts.ports)} to bind on {destination}"),
+        *_guaranteed(site, feasibility),
         ("volumes", True, f"{volumes} to attach to {destination}"),
     ]
     checks = [{"check": name, "ok": ok, "detail": detail} for name, ok, detail in found]
@@ -65,6 +67,15 @@ def _checks(site: Site, feasibility: Feasibility, destination: str) -> list[dict
         {"check": why.filter, "ok": False, "host": name, "detail": f"{name} is left out: {why.reason}"}
         for name, why in feasibility.selection.rejected.items()
     ]
+
+
+def _guaranteed(site: Site, feasibility: Feasibility) -> Iterator[tuple[str, bool, str]]:
+    """Say of each port that asks for resources what it asks for, and who gives that on the destination."""
+    mappings = feasibility.selection.chosen[0].request.get("mappings") or {}
+    for port in feasibility.facts.ports:
+        for group in port.resources.groups if port.resources is not None else ():
+            given = " and ".join(map(site.cloud.placement.provider_name, mappings.get(group.id, ())))
+            yield "guaranteed", True, f"port {port.id} asks for {listed(group.resources)}, which {given} gives"
 
 
 def _steps(graph: Graph, source: str, destination: str) -> list[dict[str, Any]]:

@@ -293,6 +293,7 @@ def _request(site: Site, facts: Facts, cells: Mapping[str, str]) -> MoveRequest:
         cells=cells,
         source_host=facts.server.host or "",
         boot_from_volume=facts.server.boots_from_volume,
+        ports=[port.resources for port in facts.ports if port.resources is not None],
         target_host=facts.target.name if facts.target else None,
         allow_same_host=allowed,
         max_attempts=1 if facts.target else site.conf.scheduler.max_attempts,

@@ -74,7 +74,13 @@ def ports(ctx: Context) -> list[PortBefore]:
     recorded = {port.port: port for port in ([] if ctx.move.before is None else before(ctx.move).ports)}
     return [
         recorded.get(port.id)
-        or PortBefore(port=port.id, mac=port.mac, profile=port.profile, device_owner=_owner_on_source(ctx))
+        or PortBefore(
+            port=port.id,
+            mac=port.mac,
+            profile=port.profile,
+            device_owner=_owner_on_source(ctx),
+            resources=port.resources,
+        )
         for port in ctx.run.cloud.network.listed_ports(ctx.move.server)
     ]
 

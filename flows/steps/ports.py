@@ -12,7 +12,7 @@ from droveway.flows.before import PortBefore
 from droveway.flows.run import Context
 from droveway.flows.stands import NOTHING
 from droveway.flows.step import Step
-from droveway.flows.steps import attached
+from droveway.flows.steps import attached, port_profiles
 from droveway.flows.steps.hosts import starting
 from droveway.flows.steps.rows import availability_zone, is_deleted, lives_on
 from droveway.persistence.nova import evacuations
@@ -61,7 +61,7 @@ class ReservePorts(PortStep):
         ports, host = self.ports(ctx), self.new_host(ctx)
         for port in ports:
             with self.writing(ctx, f"bind {{port}} to {host}", port):
-                ctx.run.cloud.network.ensure_binding(port.port, host, port.profile)
+                ctx.run.cloud.network.ensure_binding(port.port, host, port_profiles.profile_on(ctx, port, host))
         return {"ports": len(ports)}
 
     def undo(self, ctx: Context) -> None:
@@ -99,6 +99,8 @@ class MovePorts(PortStep):
     def perform(self, ctx: Context) -> dict[str, Any]:
         """Activate, then delete the old binding; a port that came after the reservation is bound first."""
         starting.require_not_evacuated(ctx)
+        if ctx.same_host:
+            return {"ports": self._name_providers(ctx, back=self.to_source)}
         ports, host = self.ports(ctx), self.new_host(ctx)
         for port in ports:
             with self.writing(ctx, f"activate {{port}} on {host}", port):
@@ -115,11 +117,26 @@ class MovePorts(PortStep):
         if is_deleted(ctx):
             return
         starting.require_not_evacuated(ctx)
+        if ctx.same_host:
+            self._name_providers(ctx, back=not self.to_source)
+            return
         host, ports = self.old_host(ctx), self.ports(ctx)
         for port in ports:
             with self.writing(ctx, f"activate {{port}} on {host}", port):
                 bring(ctx, port, host, self.owner(ctx, port, host))
         _leave_to_evacuation(ctx, ports, host)
+
+    def _name_providers(self, ctx: Context, *, back: bool) -> int:
+        """Let each port that asks for resources name who gives them: its binding stays where it is.
+
+        ``back``: as before the move, and not as the move claimed them. Return how many such ports there are.
+        """
+        ports = [port for port in attached.ports(ctx) if port.resources is not None]
+        for port in ports:
+            profile = port.profile if back else port_profiles.claimed(port, ctx.destination.request)
+            with self.writing(ctx, "name the providers of {port}", port):
+                ctx.run.cloud.network.set_profile(port.port, profile)
+        return len(ports)
 
 
 def _leave_to_evacuation(ctx: Context, ports: list[PortBefore], host: str) -> None:
@@ -144,5 +161,5 @@ def _leave_to_evacuation(ctx: Context, ports: list[PortBefore], host: str) -> No
 
 def bring(ctx: Context, port: PortBefore, host: str, owner: str) -> None:
     """Bind the port to the host unless it is, and make that binding the active one."""
-    ctx.run.cloud.network.ensure_binding(port.port, host, port.profile)
+    ctx.run.cloud.network.ensure_binding(port.port, host, port_profiles.profile_on(ctx, port, host))
     ctx.run.cloud.network.activate(port.port, host, device_owner=owner)

@@ -114,6 +114,7 @@ def _request(ctx: Context, cells: Mapping[str, str]) -> MoveRequest:
         cells=cells,
         source_host=ctx.move.source_host,
         boot_from_volume=record.boot_from_volume,
+        ports=[port.resources for port in record.ports if port.resources is not None],
         target_host=ctx.move.target_host,
         allow_same_host=_allow_same_host(ctx),
         max_attempts=1 if ctx.move.target_host else run.options.max_attempts,

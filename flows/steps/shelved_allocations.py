@@ -41,7 +41,7 @@ class Claim(Step):
         """One allocations POST for a consumer that is new; a full destination is a fault of the destination."""
         record, placement, chosen = before(ctx.move), ctx.run.cloud.placement, ctx.destination
         found = placement.allocations(ctx.move.server)
-        if found.allocations and found.allocations.keys() != {chosen.provider}:
+        if not found.allocations.keys() <= chosen.request["allocations"].keys():
             raise StepError(
                 f"server {ctx.move.server_name} is shelved and holds an allocation all the same: droveway audit says "
                 "what is wrong",

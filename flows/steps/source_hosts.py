@@ -70,6 +70,7 @@ def _request(ctx: Context) -> MoveRequest:
         cells={move.source_cell: ""},
         source_host=move.source_host,
         boot_from_volume=record.boot_from_volume,
+        ports=[port.resources for port in record.ports if port.resources is not None],
         max_attempts=ctx.run.options.max_attempts,
         rules=ctx.run.options.rules,
     )

@@ -9,7 +9,7 @@ from droveway.flows.before import PortBefore
 from droveway.flows.run import Context
 from droveway.flows.stands import NOTHING
 from droveway.flows.step import Step
-from droveway.flows.steps import attached
+from droveway.flows.steps import attached, port_profiles
 from droveway.flows.steps.hosts import starting
 from droveway.flows.steps.rows import availability_zone, is_deleted
 
@@ -63,7 +63,8 @@ class BindPorts(Step):
 
 def _bind(ctx: Context, port: PortBefore, host: str, owner: str) -> None:
     with attached.writing_port(ctx, f"bind {port.port} to {host}", port.port):
-        ctx.run.cloud.network.bind(port.port, host, profile=port.profile, device_owner=owner)
+        profile = port_profiles.profile_on(ctx, port, host)
+        ctx.run.cloud.network.bind(port.port, host, profile=profile, device_owner=owner)
 
 
 def _unbind(ctx: Context, port: PortBefore) -> None:

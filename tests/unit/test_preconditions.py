@@ -455,7 +455,8 @@ class Neutron:
     """Answers with one port."""
 
     def __init__(self, **fields: Any) -> None:
-        self._port = {"id": "p", "mac_address": "m", "device_owner": "", "device_id": "s", "network_id": "n"} | fields
+        told = {"id": "p", "mac_address": "m", "device_owner": "", "device_id": "s", "binding:profile": {}}
+        self._port = told | {"resource_request": None} | fields
         self.asked: list[str] = []
 
     def request(self, url: str, method: str, **_options: Any) -> Any:
@@ -479,13 +480,14 @@ class Neutron:
     [
         ({}, "normal", False),
         ({"binding:vnic_type": "direct", "resource_request": None}, "direct", False),
-        ({"resource_request": {"request_groups": [{"id": "g"}]}}, "normal", True),
+        ({"resource_request": {"request_groups": []}}, "normal", False),
+        ({"resource_request": {"request_groups": [{"id": "g", "resources": {"A": 1}}]}}, "normal", True),
         ({"resource_request": {"resources": {"NET_BW_EGR_KILOBIT_PER_SEC": 1}}}, "normal", True),
     ],
 )
 def test_a_port_tells_its_vnic_type_and_what_it_asks_for(fields: dict[str, Any], vnic_type: str, needs: bool) -> None:
     (port,) = Network(Neutron(**fields)).ports("s")
-    assert (port.vnic_type, port.needs_resources) == (vnic_type, needs)
+    assert (port.vnic_type, port.resources is not None) == (vnic_type, needs)
 
 
 def test_listed_ports_are_asked_for_at_once_and_their_bindings_one_by_one() -> None:

@@ -303,8 +303,6 @@ def test_a_server_that_cannot_leave_its_cell_keeps_that() -> None:
     bound = dataclasses.replace(facts, bound_to_cell="server web has a share")
     assert refusal(bound) is None
     assert bound.cells == {"cell1": "", "cell2": "server web has a share"}
-    port = dataclasses.replace(facts, ports=(dataclasses.replace(page.PORT, needs_resources=True),))
-    assert "port 7c1d asks for resources of its own" in port.cells["cell2"]
 
 
 def test_the_kind_follows_the_chosen_cell() -> None:

@@ -72,9 +72,6 @@ def test_what_no_image_holds_is_refused_both_ways(facts: Facts) -> None:
     assert "[glance]" in str(broken(facts, has_image_service=False))
     assert broken(facts, has_image_service=False, boots_from_volume=True, image_status=None) is None
     assert "1 share attached" in str(broken(facts, features=dataclasses.replace(features, shares=1)))
-    assert "asks for resources of its own" in str(
-        broken(facts, ports=(dataclasses.replace(page.PORT, needs_resources=True),))
-    )
 
 
 @pytest.mark.parametrize("facts", [page.TO_BE_SHELVED, page.TO_BE_UNSHELVED], ids=[SHELVE, UNSHELVE])

@@ -82,7 +82,13 @@ class RecordBefore(Step):
             spec = servers.request_spec(session, move.server).spec or ""
             wanted = servers.flavor(session, move.new_flavor) if kinds.of(move.kind).changes_flavor else None
         ports = [
-            PortBefore(port=port.id, mac=port.mac, profile=port.profile, device_owner=port.device_owner)
+            PortBefore(
+                port=port.id,
+                mac=port.mac,
+                profile=port.profile,
+                device_owner=port.device_owner,
+                resources=port.resources,
+            )
             for port in run.cloud.network.listed_ports(move.server)
         ]
         with run.cells.database(ctx.cell).read() as session:

@@ -142,6 +142,9 @@ def back_elsewhere(case: Case) -> Iterator[str]:
     was["row"] |= {"host": name, "node": name, "compute_id": case.before.nodes[name]}
     was["attachments"] = {volume: [(name, "attached")] for volume in was["attachments"]}
     was["bindings"] = {port: {name: "ACTIVE"} for port in was["bindings"]}
+    was["givers"] = {
+        port: [giver.replace(f"{source}:", f"{name}:") for giver in givers] for port, givers in was["givers"].items()
+    }
     was["allocations"] = {
         consumer: {what.replace(source, name): amount for what, amount in held.items()}
         for consumer, held in was["allocations"].items()
@@ -183,6 +186,7 @@ def offloaded(case: Case) -> Iterator[str]:
     yield from differ("the attachments of its rows", case.before.recorded, case.after.recorded)
     yield from differ("the bytes of its volumes", case.before.contents, case.after.contents)
     yield from differ("its ports", {each: {} for each in case.before.bindings}, case.after.bindings)
+    yield from differ("who gives its ports anything", {key: [] for key in case.before.givers}, case.after.givers)
     yield from differ("what Placement holds", {"server": {}, "moves": {}}, case.after.allocations)
     yield from differ("its open events", [], case.after.open_events)
     yield from differ("its migrations", {}, case.after.migrations)
@@ -204,6 +208,7 @@ def unshelved(case: Case) -> Iterator[str]:
     volumes, ports = case.before.attachments, case.before.bindings
     yield from differ("its volumes", {each: [(name, "attached")] for each in volumes}, case.after.attachments)
     yield from differ("its ports", {each: {name: "ACTIVE"} for each in ports}, case.after.bindings)
+    yield from _given(case, name)
     yield from differ("the attachments of its rows", case.before.recorded, case.after.recorded)
     yield from differ("the bytes of its volumes", case.before.contents, case.after.contents)
     yield from differ("its images", {}, case.after.images)
@@ -264,6 +269,7 @@ def _lives_on_destination(case: Case) -> Iterator[str]:
     volumes, ports = case.before.attachments, case.before.bindings
     yield from differ("its volumes", {each: [(name, "attached")] for each in volumes}, case.after.attachments)
     yield from differ("its ports", {each: {name: "ACTIVE"} for each in ports}, case.after.bindings)
+    yield from _given(case, name)
     yield from differ("the attachments of its rows", case.before.recorded, case.after.recorded)
     yield from differ("the bytes of its volumes", case.before.contents, case.after.contents)
     yield from differ("its swap in the rows", _swap_in_rows(case), case.after.swap_mb)
@@ -272,6 +278,16 @@ def _lives_on_destination(case: Case) -> Iterator[str]:
         yield from differ(f"what a move left on {other}", [], found.strays)
         if other not in (case.source, name):
             yield from _is_clear(other, found, shares=found.store in (host.store, case.after.hosts[case.source].store))
+
+
+def _given(case: Case, name: str) -> Iterator[str]:
+    """Each port names as many providers as before, on this host, of which the server holds something."""
+    held = {what.rpartition(" ")[0] for what in case.after.allocations["server"]}
+    for port, was in case.before.givers.items():
+        found = case.after.givers.get(port, [])
+        yield from differ(f"how many providers port {port} names", len(was), len(found))
+        others = [giver for giver in found if giver not in held or not giver.startswith(f"{name}:")]
+        yield from differ(f"the providers that port {port} names wrongly", [], others)
 
 
 def _storage(case: Case) -> str:

@@ -100,6 +100,8 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     """By volume: whether the attachment that its block device names exists."""
     bindings: dict[str, dict[str, str]]
     """By port: the status of its binding on each host."""
+    givers: dict[str, list[str]]
+    """By port: the names of the providers that its active binding names."""
     contents: dict[str, Disk]
     """By volume: its bytes."""
     images: dict[str, Disk]
@@ -187,6 +189,7 @@ def look(root: Path, server: str) -> Seen:
             attachments={volume: attachments.get(volume, []) for volume in sorted({*volumes, *attachments})},
             recorded=_recorded(rows, services, server),
             bindings=_bindings(services, server),
+            givers=_givers(root, services, server),
             contents={volume: _disk(root / "volumes" / volume) for volume in volumes},
             images=_images(root, services, server),
             shelved=[row[0] for row in rows.execute(_SHELVED, (server,))],
@@ -234,6 +237,10 @@ _MIGRATION: Final = (
     " ORDER BY id DESC LIMIT 1"
 )
 _HAS: Final = 'SELECT 1 FROM "{}" WHERE {} = ?'
+_PROFILES: Final = (
+    "SELECT ports.id AS port, profile FROM ports LEFT JOIN port_bindings"
+    " ON port_bindings.port = ports.id AND status = 'ACTIVE' WHERE server = ? ORDER BY ports.id"
+)
 _HELD: Final = (
     "SELECT consumer_id, resource_class_id, used, name FROM allocations"
     " JOIN resource_providers ON resource_providers.id = allocations.resource_provider_id"
@@ -403,6 +410,17 @@ def _bindings(services: sqlite3.Connection, server: str) -> dict[str, dict[str, 
     for port in services.execute("SELECT id FROM ports WHERE server = ? ORDER BY id", (server,)).fetchall():
         bound = services.execute("SELECT host, status FROM port_bindings WHERE port = ?", (port["id"],))
         found[port["id"]] = {row["host"]: row["status"] for row in bound if row["host"]}
+    return found
+
+
+def _givers(root: Path, services: sqlite3.Connection, server: str) -> dict[str, list[str]]:
+    with _open(root / "placement.sqlite") as placement:
+        names = {row["uuid"]: row["name"] for row in placement.execute("SELECT uuid, name FROM resource_providers")}
+    found: dict[str, list[str]] = {}
+    for row in services.execute(_PROFILES, (server,)):
+        named = json.loads(row["profile"] or "{}").get("allocation") or {}
+        uuids = [named] if isinstance(named, str) else list(named.values())
+        found[row["port"]] = sorted(names.get(uuid, uuid) for uuid in uuids)
     return found
 
 

@@ -72,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             options.confirm,
             whole=options.whole,
             keep=options.keep_source,
-            shelved=options.cloud in matrix_clouds.SHELVING,
+            shelved=options.cloud in matrix_clouds.SHELVED,
         )
         try:
             bench.without = options.without and crash_without.parse(options.without)

@@ -86,7 +86,7 @@ def proves(trouble: str) -> bool:
 def _bench(cloud: str) -> Iterator[Bench]:
     folder = Path(tempfile.mkdtemp(prefix="droveway-effects-", dir=scratch.place()))
     try:
-        bench = Bench(folder, matrix_clouds.spec(cloud), whole=True, shelved=cloud in matrix_clouds.SHELVING)
+        bench = Bench(folder, matrix_clouds.spec(cloud), whole=True, shelved=cloud in matrix_clouds.SHELVED)
         try:
             bench.warm()
             yield bench

@@ -1,0 +1,223 @@
+"""What a lab's Neutron knows of physical networks, QoS policies and the providers that its agents report.
+
+Ids of groups and providers are made as Neutron makes them.
+"""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any, Final
+
+from sqlalchemy import ForeignKey, bindparam, select
+from sqlalchemy.orm import Mapped, Session, mapped_column
+
+from droveway.clients.embedded.services import Answer, Base, Port, RefusalError, Request, new_id
+
+EGRESS: Final = "NET_BW_EGR_KILOBIT_PER_SEC"
+INGRESS: Final = "NET_BW_IGR_KILOBIT_PER_SEC"
+PACKET_RATE: Final = "NET_PACKET_RATE_KILOPACKET_PER_SEC"
+NORMAL_TRAIT: Final = "CUSTOM_VNIC_TYPE_NORMAL"
+"""The trait of a provider that serves ports of vnic type normal."""
+AGENT_TYPE: Final = "Open vSwitch agent"
+
+_TUNNEL_TRAIT: Final = "CUSTOM_NETWORK_TUNNEL_PROVIDER"
+_NAMESPACE: Final = uuid.UUID("87ee7d5c-73bb-11e8-9008-c4d987b2a692")
+"""The one below which Neutron's openvswitch driver makes the ids of providers."""
+
+_BANDWIDTH: Final = "bandwidth"
+_PACKETS: Final = "packets"
+_CLASSES: Final = {
+    (_BANDWIDTH, "egress"): EGRESS,
+    (_BANDWIDTH, "ingress"): INGRESS,
+    (_PACKETS, "any"): PACKET_RATE,
+}
+
+
+class NetworkRow(Base):
+    """A network over a physical one."""
+
+    __tablename__ = "networks"
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    name: Mapped[str]
+    physical_network: Mapped[str]
+
+
+class PolicyRow(Base):
+    """A QoS policy."""
+
+    __tablename__ = "qos_policies"
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    name: Mapped[str]
+
+
+class RuleRow(Base):
+    """A rule of a QoS policy: a least bandwidth in kbit/s, or a least packet rate in 1,000 packets a second."""
+
+    __tablename__ = "qos_rules"
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    policy: Mapped[str] = mapped_column(ForeignKey("qos_policies.id", ondelete="CASCADE"), index=True)
+    kind: Mapped[str]
+    direction: Mapped[str]
+    amount: Mapped[int]
+
+
+class PortPolicy(Base):
+    """The QoS policy of a port."""
+
+    __tablename__ = "port_policies"
+
+    port: Mapped[str] = mapped_column(ForeignKey("ports.id", ondelete="CASCADE"), primary_key=True)
+    policy: Mapped[str] = mapped_column(ForeignKey("qos_policies.id"))
+    legacy: Mapped[bool] = mapped_column(default=False)
+    """Whether what it asks for is told as by a Neutron without port-resource-request-groups."""
+
+
+class Device(Base):
+    """A provider of a host as its agent reports it: a bridge, or with an empty name the agent itself."""
+
+    __tablename__ = "network_devices"
+
+    host: Mapped[str] = mapped_column(primary_key=True)
+    name: Mapped[str] = mapped_column(primary_key=True)
+    physical_network: Mapped[str]
+    reported: Mapped[bool]
+    """Whether the agent reports what it has to give."""
+
+
+_RULES_OF: Final = select(RuleRow).where(RuleRow.policy == bindparam("policy")).order_by(RuleRow.kind, RuleRow.id)
+_POLICY_OF: Final = select(PortPolicy).where(PortPolicy.port == bindparam("port"))
+_DEVICES_OF: Final = select(Device).where(Device.host == bindparam("host"))
+_NETWORK: Final = select(NetworkRow).where(NetworkRow.id == bindparam("id"))
+
+
+def provider_of(host: str, bridge: str = "") -> str:
+    """Return the id of the provider of a host's bridge, or of its agent, as Neutron makes it."""
+    return str(uuid.uuid5(_NAMESPACE, f"{host}:{bridge}" if bridge else host))
+
+
+def physical_trait(physical_network: str) -> str:
+    """Return the trait of a provider that reaches the physical network."""
+    from os_traits import normalize_name  # type: ignore[import-untyped]
+
+    return str(normalize_name(f"PHYSNET_{physical_network}"))
+
+
+def post_network(request: Request) -> Answer:
+    """Make a network."""
+    body = request.body["network"]
+    row = NetworkRow(id=new_id(), name=body["name"], physical_network=body["provider:physical_network"])
+    request.session.add(row)
+    return Answer(201, {"network": {"id": row.id, "name": row.name}})
+
+
+def networks(request: Request) -> Answer:
+    """List the networks of a name."""
+    found = request.session.scalars(select(NetworkRow).where(NetworkRow.name == request.params["name"]))
+    return Answer(200, {"networks": [{"id": row.id, "name": row.name} for row in found]})
+
+
+def post_policy(request: Request) -> Answer:
+    """Make a QoS policy."""
+    row = PolicyRow(id=new_id(), name=request.body["policy"]["name"])
+    request.session.add(row)
+    return Answer(201, {"policy": {"id": row.id, "name": row.name}})
+
+
+def policies(request: Request) -> Answer:
+    """List the QoS policies of a name."""
+    found = request.session.scalars(select(PolicyRow).where(PolicyRow.name == request.params["name"]))
+    return Answer(200, {"policies": [{"id": row.id, "name": row.name} for row in found]})
+
+
+def post_bandwidth(request: Request) -> Answer:
+    """Give a policy a least bandwidth."""
+    return _post_rule(request, "minimum_bandwidth_rule", _BANDWIDTH, "min_kbps")
+
+
+def post_packets(request: Request) -> Answer:
+    """Give a policy a least packet rate."""
+    return _post_rule(request, "minimum_packet_rate_rule", _PACKETS, "min_kpps")
+
+
+def _post_rule(request: Request, noun: str, kind: str, amount: str) -> Answer:
+    policy = request.find(PolicyRow, request.names["policy"])
+    body = request.body[noun]
+    if (kind, body["direction"]) not in _CLASSES:
+        raise RefusalError(400, f"a {noun} has no direction {body['direction']}")
+    row = RuleRow(id=new_id(), policy=policy.id, kind=kind, direction=body["direction"], amount=body[amount])
+    request.session.add(row)
+    return Answer(201, {noun: {"id": row.id, "direction": row.direction, amount: row.amount}})
+
+
+def put_devices(request: Request, host: str) -> None:
+    """Let the host's agent report its bridges and itself, as a heartbeat does."""
+    for row in request.session.scalars(_DEVICES_OF, {"host": host}).all():
+        request.session.delete(row)
+    request.session.flush()
+    for name, told in request.body.get("devices", {}).items():
+        physical = told["physical_network"]
+        request.session.add(Device(host=host, name=name, physical_network=physical, reported=told["reported"]))
+
+
+def set_policy(session: Session, port: Port, policy: str | None) -> None:
+    """Give the port this QoS policy, or none."""
+    row = session.scalar(_POLICY_OF, {"port": port.id})
+    if row is not None:
+        session.delete(row)
+        session.flush()
+    if policy is not None:
+        session.add(PortPolicy(port=port.id, policy=policy))
+
+
+def set_format(session: Session, port: Port, *, legacy: bool) -> None:
+    """Tell what the port asks for in the legacy format, or in groups."""
+    row = session.scalar(_POLICY_OF, {"port": port.id})
+    if row is not None:
+        row.legacy = legacy
+
+
+def resource_request(session: Session, port: Port) -> dict[str, Any] | None:
+    """Return what the port asks of Placement, as Neutron tells it."""
+    its = session.scalar(_POLICY_OF, {"port": port.id})
+    if its is None:
+        return None
+    rules = session.scalars(_RULES_OF, {"policy": its.policy}).all()
+    groups = [
+        _group(port, [rule for rule in rules if rule.kind == kind], traits)
+        for kind, traits in ((_BANDWIDTH, [_network_trait(session, port), NORMAL_TRAIT]), (_PACKETS, [NORMAL_TRAIT]))
+        if any(rule.kind == kind for rule in rules)
+    ]
+    if not groups:
+        return None
+    if its.legacy:
+        return {name: groups[0][name] for name in ("resources", "required")}
+    return {"request_groups": groups, "same_subtree": [group["id"] for group in groups]}
+
+
+def serves(session: Session, port: Port, host: str, profile: dict[str, Any]) -> bool:
+    """Tell whether the host's agent can bind the port: it reaches its network, and reports each provider it names."""
+    network = session.scalar(_NETWORK, {"id": port.network_id})
+    named = profile.get("allocation")
+    if network is None and not named:
+        return True
+    devices = session.scalars(_DEVICES_OF, {"host": host}).all()
+    if network is not None and network.physical_network not in {device.physical_network for device in devices}:
+        return False
+    wanted = {named} if isinstance(named, str) else set((named or {}).values())
+    return wanted <= {provider_of(host, device.name) for device in devices if device.reported}
+
+
+def _group(port: Port, rules: list[RuleRow], traits: list[str]) -> dict[str, Any]:
+    return {
+        "id": str(uuid.uuid5(uuid.UUID(port.id), ":".join(rule.id for rule in rules))),
+        "resources": {_CLASSES[rule.kind, rule.direction]: rule.amount for rule in rules},
+        "required": traits,
+    }
+
+
+def _network_trait(session: Session, port: Port) -> str:
+    network = session.scalar(_NETWORK, {"id": port.network_id})
+    return _TUNNEL_TRAIT if network is None else physical_trait(network.physical_network)

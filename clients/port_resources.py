@@ -1,0 +1,59 @@
+"""What a port asks of Placement, and which providers give it on the port's host.
+
+Neutron's ``resource_request`` says the one, the key ``allocation`` of a binding's profile the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+ALLOCATION: Final = "allocation"
+"""The key of a binding's profile that names the providers."""
+
+
+class ResourceGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """Asks one provider for resources: bandwidth in kbit/s, packet rates in 1,000 packets a second."""
+
+    id: str
+    """As Neutron names it; that of the port in the legacy format."""
+    resources: dict[str, int]
+    """Resource class → amount."""
+    required: tuple[str, ...]
+    """The traits that the provider must have."""
+
+
+class PortResources(msgspec.Struct, frozen=True, kw_only=True):
+    """Holds all that one port asks for."""
+
+    groups: tuple[ResourceGroup, ...]
+    same_subtree: tuple[str, ...] = ()
+    """The groups whose providers have to be in one subtree of a host."""
+    legacy: bool = False
+    """Whether Neutron lacks the extension port-resource-request-groups, so that a port has one group and no more."""
+
+    def allocation(self, mappings: Mapping[str, Sequence[str]]) -> str | dict[str, str] | None:
+        """Name the provider of each group as a profile does; ``mappings`` are those of an allocation request.
+
+        None where one of the groups has no provider in them.
+        """
+        if any(not mappings.get(group.id) for group in self.groups):
+            return None
+        found = {group.id: mappings[group.id][0] for group in self.groups}
+        return next(iter(found.values())) if self.legacy else found
+
+
+def asked_by(port: str, request: Mapping[str, Any] | None) -> PortResources | None:
+    """Read the ``resource_request`` of a port; None for a port that asks for nothing."""
+    if not request:
+        return None
+    if "request_groups" not in request:
+        return PortResources(groups=(_group(port, request),), legacy=True)
+    groups = tuple(_group(group["id"], group) for group in request["request_groups"])
+    return PortResources(groups=groups, same_subtree=tuple(request.get("same_subtree") or ())) if groups else None
+
+
+def _group(name: str, told: Mapping[str, Any]) -> ResourceGroup:
+    return ResourceGroup(id=name, resources=dict(told["resources"]), required=tuple(told.get("required") or ()))

@@ -1,0 +1,197 @@
+"""Servers with ports that are guaranteed bandwidth and packet rates: each operation, looked at from outside."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sqlite3
+from collections.abc import Iterator
+
+import pytest
+from support.labs.operations import Stage, stage
+
+BRIDGES = (
+    "bandwidth: {br-a: {physical_network: net-a, egress_kbps: 4000, ingress_kbps: 4000},"
+    " br-b: {physical_network: net-b, egress_kbps: 4000, ingress_kbps: 4000}}, kpps: 40"
+)
+PLACES = {
+    "one cell": f"cells: {{cell1: {{hosts: {{host1: {{{BRIDGES}}}, host2: {{{BRIDGES}}}, bare: {{}}}}}}}}\n",
+    "cells": "options: {cross_cell: true}\n"
+    f"cells: {{cell1: {{hosts: {{host1: {{{BRIDGES}}}}}}}, cell2: {{hosts: {{host2: {{{BRIDGES}}}, bare: {{}}}}}}}}\n",
+}
+CLOUD = """
+flavors:
+  small: {vcpus: 1, memory_mb: 256, root_gb: 1}
+  large: {vcpus: 2, memory_mb: 512, root_gb: 1}
+images: {base: {size_mb: 1}}
+networks: {a: {physical_network: net-a}, b: {physical_network: net-b}}
+qos: {gold: {egress_kbps: 1000, ingress_kbps: 1500, kpps: 10}, old: {egress_kbps: 500, ingress_kbps: 600}}
+servers:
+  fast:
+    flavor: small
+    host: host1
+    image: base
+    ports: [{network: a, qos: gold}, {network: b, qos: old, format: legacy}]
+  twin: {flavor: small, host: host1, image: base, ports: [{network: a, qos: old}, {network: a, qos: old}, {}]}
+"""
+AGENT = "Open vSwitch agent"
+EGRESS, INGRESS, PACKETS = (
+    "NET_BW_EGR_KILOBIT_PER_SEC",
+    "NET_BW_IGR_KILOBIT_PER_SEC",
+    "NET_PACKET_RATE_KILOPACKET_PER_SEC",
+)
+HELD = {
+    "fast": {
+        f"{AGENT}:br-a": {EGRESS: 1000, INGRESS: 1500},
+        f"{AGENT}:br-b": {EGRESS: 500, INGRESS: 600},
+        AGENT: {PACKETS: 10},
+    },
+    "twin": {f"{AGENT}:br-a": {EGRESS: 1000, INGRESS: 1200}},
+}
+"""What a server's ports ask of a host, by the provider below it."""
+NAMED = {"fast": [[AGENT, f"{AGENT}:br-a"], [f"{AGENT}:br-b"]], "twin": [[], [f"{AGENT}:br-a"], [f"{AGENT}:br-a"]]}
+"""The providers that each port's binding names there."""
+
+
+@pytest.fixture(scope="module", name="lab", params=PLACES)
+def fixture_lab(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Stage]:
+    root = tmp_path_factory.mktemp("guaranteed") / "lab"
+    with stage(root, PLACES[request.param] + CLOUD) as made, made.running():
+        yield made
+
+
+@contextlib.contextmanager
+def tables(lab: Stage, name: str) -> Iterator[sqlite3.Connection]:
+    connection = sqlite3.connect(lab.lab.layout.root / name)
+    connection.row_factory = sqlite3.Row
+    with contextlib.closing(connection):
+        yield connection
+
+
+def held(lab: Stage, consumer: str) -> dict[str, dict[str, int]]:
+    """Provider's name → class → amount, of what ports ask for, from Placement's tables."""
+    found: dict[str, dict[str, int]] = {}
+    with tables(lab, "placement.sqlite") as rows:
+        for row in rows.execute(
+            "SELECT resource_providers.name, resource_classes.name AS class, used FROM allocations"
+            " JOIN resource_providers ON resource_providers.id = resource_provider_id"
+            " JOIN resource_classes ON resource_classes.id = resource_class_id WHERE consumer_id = ?",
+            (consumer,),
+        ):
+            if row["class"].startswith("NET_"):
+                found.setdefault(row["name"], {})[row["class"]] = row["used"]
+    return found
+
+
+def named(lab: Stage, server: str) -> dict[str, list[list[str]]]:
+    """Host → of each port's binding there the names of the providers that it names, from Neutron's tables."""
+    with tables(lab, "placement.sqlite") as rows:
+        names = {row["uuid"]: row["name"] for row in rows.execute("SELECT uuid, name FROM resource_providers")}
+    found: dict[str, list[list[str]]] = {}
+    with tables(lab, "services.sqlite") as rows:
+        for row in rows.execute(
+            "SELECT host, profile FROM port_bindings JOIN ports ON ports.id = port WHERE server = ?", (server,)
+        ):
+            told = json.loads(row["profile"]).get("allocation") or {}
+            given = [told] if isinstance(told, str) else list(told.values())
+            found.setdefault(row["host"], []).append(sorted(names[each] for each in given))
+    return {host: sorted(ports) for host, ports in found.items()}
+
+
+def on(host: str, name: str) -> dict[str, dict[str, int]]:
+    return {f"{host}:{provider}": amounts for provider, amounts in HELD[name].items()}
+
+
+def assert_on(lab: Stage, name: str, host: str) -> None:
+    """The server holds what its ports ask for on the host and nowhere else, and they name who gives it."""
+    assert held(lab, lab.id_of(name)) == on(host, name)
+    assert named(lab, lab.id_of(name)) == {
+        host: sorted([f"{host}:{provider}" for provider in port] for port in NAMED[name])
+    }
+    lab.assert_balanced()
+
+
+@pytest.mark.parametrize("name", ["fast", "twin"])
+@pytest.mark.parametrize("resized", [True, False], ids=["resize", "migrate"])
+def test_what_ports_are_guaranteed_goes_and_comes_back_with_the_server(lab: Stage, name: str, resized: bool) -> None:
+    """R4-01, R4-07, R4-20: on the new host, none on the old one, and the bindings name the right providers."""
+    assert_on(lab, name, "host1")
+    words = ["server", "resize", name, "--flavor", "large"] if resized else ["server", "migrate", name]
+    lab.cli(*words, "--wait")
+    assert held(lab, lab.move(name).id) == on("host1", name)
+    assert_on(lab, name, "host2")
+    lab.cli("server", "revert", name)
+    assert_on(lab, name, "host1")
+    lab.cli(*words, "--wait")
+    lab.cli("server", "confirm", name)
+    assert held(lab, lab.move(name).id) == {}
+    assert_on(lab, name, "host2")
+    back = ["server", "migrate", name, "--host", "host1", "--wait"]
+    lab.cli(*back)
+    lab.cli("server", "confirm", name)
+    if resized:
+        lab.cli("server", "resize", name, "--flavor", "small", "--wait")
+        lab.cli("server", "confirm", name)
+        if lab.server(name).host != "host1":
+            lab.cli(*back)
+            lab.cli("server", "confirm", name)
+    assert_on(lab, name, "host1")
+
+
+def test_what_ports_are_guaranteed_is_given_up_by_a_shelve_and_taken_again(lab: Stage) -> None:
+    """R4-05: a shelved server holds nothing, and names nobody; unshelved it does, wherever it starts."""
+    lab.cli("server", "shelve", "fast", "--wait")
+    assert held(lab, lab.id_of("fast")) == {}
+    assert named(lab, lab.id_of("fast")) in ({}, {"": [[], []]})
+    lab.assert_balanced()
+    to_cell = [] if lab.server("fast").cell == lab.lab.host("host2").cell else ["--to-cell", lab.lab.host("host2").cell]
+    lab.cli("server", "unshelve", "fast", "--host", "host2", *to_cell, "--wait")
+    assert_on(lab, "fast", "host2")
+    lab.cli("server", "migrate", "fast", "--host", "host1", "--wait")
+    lab.cli("server", "confirm", "fast")
+    assert_on(lab, "fast", "host1")
+
+
+def test_a_host_that_cannot_give_it_is_named_with_the_reason(lab: Stage) -> None:
+    """Nothing is written."""
+    told = lab.refused("server", "migrate", "fast", "--host", "bare")
+    assert "no provider with CUSTOM_PHYSNET_NET_A and CUSTOM_VNIC_TYPE_NORMAL" in told
+    assert f"{EGRESS}:1000" in told
+    assert_on(lab, "fast", "host1")
+
+
+def test_the_first_host_that_fails_gives_it_back(lab: Stage) -> None:
+    """The binding and the claim of a host on which a step fails are gone, and the move is undone."""
+    lab.arm("define_guest", "fail", host="host2")
+    lab.cli("server", "migrate", "fast", "--host", "host2", "--wait", code=3)
+    assert_on(lab, "fast", "host1")
+    assert held(lab, lab.move("fast").id) == {}
+
+
+def test_the_audit_finds_what_ports_ask_for_and_nobody_holds(lab: Stage) -> None:
+    """R4-20: a binding that names nobody, or the wrong one; a server that holds too much, or too little."""
+    server = lab.id_of("twin")
+    ports = [port for port in lab.lab.cloud.network.listed_ports(server) if port.resources is not None]
+    placement, network = lab.lab.cloud.placement, lab.lab.cloud.network
+    was = placement.allocations(server)
+    (bridge,) = [each for each in was.allocations if EGRESS in was.allocations[each]]
+    owner = {"project_id": was.project_id, "user_id": was.user_id}
+
+    def audited() -> list[str]:
+        found = json.loads(lab.cli("audit", "-f", "json", code=3))
+        return [row["detail"] for row in found]
+
+    network.set_profile(ports[0].id, {})
+    assert any("names nobody who gives it" in told for told in audited())
+    other = next(each.uuid for each in placement.providers() if each.name == f"host2:{AGENT}:br-a")
+    network.set_profile(ports[0].id, {"allocation": dict.fromkeys(ports[0].profile["allocation"], other)})
+    assert any(f"names the provider {other}" in told and "holds nothing" in told for told in audited())
+    network.set_profile(ports[0].id, ports[0].profile)
+    for factor in (2, 0):
+        wrong = {each: dict(amounts) for each, amounts in was.allocations.items()}
+        wrong[bridge] = {EGRESS: 1000 * factor, INGRESS: 1200}
+        wrong[bridge] = {name: amount for name, amount in wrong[bridge].items() if amount}
+        placement.ensure_allocation(server, wrong, **owner)
+        assert any(f"of the provider {bridge}, and its ports ask for {EGRESS} 1000" in told for told in audited())
+    placement.ensure_allocation(server, was.allocations, **owner)
+    assert_on(lab, "twin", "host1")

@@ -1,0 +1,133 @@
+"""What a lab's Neutron tells of QoS policies, and where it binds the ports that have one: as the real one does it."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from droveway.clients.embedded.cloud import EmbeddedCloud, embedded_cloud
+from droveway.clients.embedded.guaranteed import provider_of
+from droveway.clients.network import Network, Port
+from droveway.clients.port_resources import PortResources
+from droveway.errors import DestinationFault
+
+EGRESS, INGRESS, PACKETS = (
+    "NET_BW_EGR_KILOBIT_PER_SEC",
+    "NET_BW_IGR_KILOBIT_PER_SEC",
+    "NET_PACKET_RATE_KILOPACKET_PER_SEC",
+)
+BRIDGE = {"physical_network": "physnet1", "reported": True}
+SERVER = str(uuid.UUID(int=1))
+
+
+@dataclass
+class Made:
+    """A port of a network over physnet1, unbound, whose policy guarantees bandwidth and a packet rate."""
+
+    cloud: EmbeddedCloud
+    port: str
+
+    @property
+    def network(self) -> Network:
+        return self.cloud.network
+
+    def found(self) -> Port:
+        (port,) = self.network.listed_ports(SERVER)
+        return port
+
+    def asked(self) -> PortResources:
+        resources = self.found().resources
+        assert resources is not None
+        return resources
+
+    def profile(self, host: str) -> dict[str, object]:
+        bandwidth, packets = self.asked().groups
+        return {"allocation": {bandwidth.id: provider_of(host, "br-a"), packets.id: provider_of(host)}}
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Iterator[Made]:
+    cloud = embedded_cloud(
+        placement=tmp_path / "placement.sqlite",
+        database=tmp_path / "services.sqlite",
+        volumes=tmp_path,
+        images=tmp_path,
+    )
+    agent = {"physical_network": "", "reported": True}
+    for host in ("host1", "host2"):
+        cloud.add_network_host(host, {"br-a": BRIDGE, "": agent})
+    cloud.add_network_host("elsewhere", {"br-a": {"physical_network": "physnet2", "reported": True}, "": agent})
+    cloud.add_network_host("silent", {"br-a": {**BRIDGE, "reported": False}, "": agent})
+    network, policy = cloud.network.create_network("net1", "physnet1"), cloud.network.create_policy("gold")
+    cloud.network.guarantee(policy, egress_kbps=1000, ingress_kbps=2000, kpps=3)
+    port = cloud.network.create_port(SERVER, mac="fa:16:3e:00:00:01", network_id=network, host="", policy=policy)
+    yield Made(cloud, port)
+    cloud.close()
+
+
+def test_the_ids_of_providers_are_neutrons() -> None:
+    """As neutron-lib's own functions make them for the openvswitch driver."""
+    assert provider_of("host1") == "4d87e232-417a-5919-b34b-eb83699e2d3c"
+    assert provider_of("host1", "br-a") == "19681e8d-f4be-5623-90c7-4a047973acca"
+
+
+def test_a_port_asks_for_what_its_policy_guarantees(made: Made) -> None:
+    bandwidth, packets = made.asked().groups
+    assert bandwidth.resources == {EGRESS: 1000, INGRESS: 2000}
+    assert bandwidth.required == ("CUSTOM_PHYSNET_PHYSNET1", "CUSTOM_VNIC_TYPE_NORMAL")
+    assert (packets.resources, packets.required) == ({PACKETS: 3}, ("CUSTOM_VNIC_TYPE_NORMAL",))
+    assert made.asked().same_subtree == (bandwidth.id, packets.id)
+    assert not made.asked().legacy
+
+
+def test_a_neutron_without_groups_tells_the_bandwidth_alone(made: Made) -> None:
+    made.cloud.tell_legacy(made.port)
+    (group,) = made.asked().groups
+    assert (group.id, group.resources, made.asked().legacy) == (made.port, {EGRESS: 1000, INGRESS: 2000}, True)
+
+
+def test_a_port_is_bound_where_the_named_providers_are(made: Made) -> None:
+    for _ in range(2):
+        made.network.bind(made.port, "host1", profile=made.profile("host1"), device_owner="compute:nova")
+    assert (made.found().host, made.found().profile) == ("host1", made.profile("host1"))
+    with pytest.raises(DestinationFault):
+        made.network.bind(made.port, "host2", profile=made.profile("host1"), device_owner="compute:nova")
+
+
+@pytest.mark.parametrize("host", ["elsewhere", "silent", "host2"])
+def test_no_binding_is_made_where_they_are_not(made: Made, host: str) -> None:
+    """The network is not reached there, its agent reports no bandwidth, or it is another host's."""
+    made.network.bind(made.port, "host1", profile=made.profile("host1"), device_owner="compute:nova")
+    profile = made.profile("host1" if host == "host2" else host)
+    with pytest.raises(DestinationFault) as caught:
+        made.network.ensure_binding(made.port, host, profile)
+    assert (caught.value.error_code, caught.value.host) == ("binding-refused", host)
+    (port,) = made.network.ports(SERVER)
+    assert port.bindings == {"host1": "ACTIVE"}
+
+
+def test_a_binding_that_names_others_is_given_the_right_ones(made: Made) -> None:
+    """A repeat with another claim writes what that names; the same again writes nothing."""
+    made.network.bind(made.port, "host1", profile=made.profile("host1"), device_owner="compute:nova")
+    (bandwidth, _) = made.asked().groups
+    made.network.ensure_binding(made.port, "host2", {"allocation": {bandwidth.id: provider_of("host2", "br-a")}})
+    profile = made.profile("host2")
+    asked: list[str] = []
+    made.network._rest._on_request = lambda method, _path: asked.append(method)
+    for _ in range(2):
+        made.network.ensure_binding(made.port, "host2", profile)
+    assert asked == ["GET", "PUT", "GET"]
+    with pytest.raises(DestinationFault):
+        made.network.ensure_binding(made.port, "host2", made.profile("host1"))
+    made.network.activate(made.port, "host2", device_owner="compute:nova")
+    assert made.found().profile == profile
+
+
+def test_the_active_binding_of_a_port_names_others(made: Made) -> None:
+    made.network.bind(made.port, "host1", profile=made.profile("host1"), device_owner="compute:nova")
+    made.network.set_profile(made.port, {})
+    assert (made.found().host, made.found().profile) == ("host1", {})
