@@ -30,6 +30,8 @@ DEVICE_KEYS: Final = frozenset({
 _PROFILE: Final = "binding:profile"
 _REQUEST: Final = "resource_request"
 _FORBIDDEN: Final = 403
+_NO_PORT: Final = "00000000-0000-0000-0000-000000000000"
+"""No port has this id."""
 _STALE: Final = 412
 _FAILED: Final = "binding_failed"
 _BINDING_REFUSED: Final = 500
@@ -86,9 +88,23 @@ class Network:
         return sorted((self._record(row) for row in self._rows()), key=lambda port: port.id)
 
     def require_roles(self) -> None:
-        """Raise `droveway.errors.StepError` where the session's user lacks a role, as far as one port can show it."""
-        for row in self._rows(limit="1"):
-            self._binding_rows(row["id"])
+        """Raise `droveway.errors.StepError` where the session's user lacks a role; nothing is changed.
+
+        That ``admin`` is missing shows in a port, so that a cloud without ports does not tell.
+        """
+        self._rows(limit="1")
+        self.require_service()
+
+    def require_service(self) -> None:
+        """Raise `droveway.errors.StepError` where the session's user lacks the role ``service``; nothing is changed.
+
+        Neutron looks at the role before it looks for the port, which does not exist; it may fail to say so.
+        """
+        path, body = f"/ports/{_NO_PORT}/bindings", {"binding": {"host": "nowhere"}}
+        refused = (_BINDING_REFUSED,)
+        response = self._rest.repeat(lambda: self._rest.send("POST", path, json=body, final=refused))
+        if response.status_code == _FORBIDDEN:
+            raise self._lacks("service", f"refuses to bind ports ({detail_of(response)})")
 
     def ensure_binding(self, port: str, host: str, profile: Mapping[str, Any]) -> None:
         """Bind the port to the host, INACTIVE beside an active binding.
@@ -98,11 +114,11 @@ class Network:
         """
 
         def bind() -> None:
-            found = self._profiles(port).get(host)
+            found = self._row_on(port, host)
             if found is None:
                 body = {"host": host, "vnic_type": NORMAL, "profile": dict(profile)}
                 self._bind_once("POST", f"/ports/{port}/bindings", port, host, body)
-            elif found.get(ALLOCATION) != profile.get(ALLOCATION):
+            elif not _names(found, profile):
                 body = {"profile": dict(profile)}
                 self._bind_once("PUT", f"/ports/{port}/bindings/{host}", port, host, body)
 
@@ -126,7 +142,7 @@ class Network:
                 path = f"/ports/{port}/bindings/{host}/activate"
                 response = self._rest.send("PUT", path)
                 if response.status_code != CONFLICT:
-                    self._rest.done("PUT", path, response)
+                    self._done("PUT", path, response)
             self._own(port, device_owner)
 
         self._rest.repeat(switch)
@@ -141,15 +157,22 @@ class Network:
         Raises `droveway.errors.DestinationFault` ``binding-refused`` when Neutron cannot bind ports on that host.
         """
         wanted = {"binding:host_id": host, "binding:profile": dict(profile), "device_owner": device_owner}
-        row = self._put(port, wanted)
-        if row.get("binding:vif_type") == _FAILED:
-            raise DestinationFault(
-                f"Neutron could not bind the port {port} on {host}", code="binding-refused", host=host
-            )
+        self._require_bound(self._put(port, wanted))
 
     def set_profile(self, port: str, profile: Mapping[str, Any]) -> None:
-        """Give the port's active binding this profile, and leave it where it is."""
-        self._put(port, {"binding:profile": dict(profile)})
+        """Give the port's active binding this profile, and leave it where it is.
+
+        Raises `droveway.errors.DestinationFault` ``binding-refused`` when Neutron cannot bind it there with that.
+        """
+        self._require_bound(self._put(port, {"binding:profile": dict(profile)}))
+
+    def _require_bound(self, row: Mapping[str, Any]) -> None:
+        """Raise DestinationFault for a port whose binding has failed: Neutron answers 200 all the same."""
+        if row.get("binding:vif_type") == _FAILED:
+            host = str(row["binding:host_id"])
+            raise DestinationFault(
+                f"Neutron could not bind the port {row['id']} on {host}", code="binding-refused", host=host
+            )
 
     def unbind(self, port: str, *, profile: Mapping[str, Any]) -> None:
         """Bind the port to no host; it stays its server's, with this profile. Done when it is so, or gone."""
@@ -212,15 +235,21 @@ class Network:
         """Send a binding; raises `droveway.errors.DestinationFault` when Neutron refuses it and it does not stand."""
         response = self._rest.send(method, path, json={"binding": body}, final=(_BINDING_REFUSED,))
         if response.status_code == _BINDING_REFUSED:
-            found = self._profiles(port).get(host)
-            if found is None or found.get(ALLOCATION) != body["profile"].get(ALLOCATION):
+            found = self._row_on(port, host)
+            if found is None or not _names(found, body["profile"]):
                 raise DestinationFault(
                     f"Neutron refused to bind the port {port} on {host}: {detail_of(response)}",
                     code="binding-refused",
                     host=host,
                 )
         elif response.status_code != CONFLICT:
-            self._rest.done(method, path, response)
+            self._done(method, path, response)
+
+    def _done(self, method: str, path: str, response: Any) -> Any:
+        """Return the response to what the role ``service`` may do, when it is no refusal."""
+        if response.status_code == _FORBIDDEN:
+            raise self._lacks("service", f"answered {response.status_code} to {method} {path} ({detail_of(response)})")
+        return self._rest.done(method, path, response)
 
     def _put(self, port: str, wanted: Mapping[str, Any], *, may_be_gone: bool = False) -> dict[str, Any]:
         """Let the port have these values, all in one request; the port as Neutron shows it then."""
@@ -238,7 +267,7 @@ class Network:
         response = self._rest.send("PUT", path, json={"port": dict(wanted)}, headers=revision)
         if response.status_code == _STALE:
             raise TryAgainError(detail_of(response))
-        changed: dict[str, Any] = self._rest.done("PUT", path, response).json()["port"]
+        changed: dict[str, Any] = self._done("PUT", path, response).json()["port"]
         return changed
 
     def _create(self, noun: str, path: str, body: Mapping[str, Any]) -> str:
@@ -248,21 +277,19 @@ class Network:
     def _delete(self, path: str) -> None:
         response = self._rest.repeat(lambda: self._rest.send("DELETE", path))
         if response.status_code != NOT_FOUND:
-            self._rest.done("DELETE", path, response)
+            self._done("DELETE", path, response)
 
     def _bindings(self, port: str) -> dict[str, str]:
         return {row["host"]: row["status"] for row in self._binding_rows(port)}
 
-    def _profiles(self, port: str) -> dict[str, dict[str, Any]]:
-        return {row["host"]: dict(row["profile"] or {}) for row in self._binding_rows(port)}
+    def _row_on(self, port: str, host: str) -> dict[str, Any] | None:
+        return next((row for row in self._binding_rows(port) if row["host"] == host), None)
 
     def _binding_rows(self, port: str) -> list[dict[str, Any]]:
         path = f"/ports/{port}/bindings"
         response = self._rest.repeat(lambda: self._rest.send("GET", path))
-        if response.status_code == _FORBIDDEN:
-            raise self._lacks("service", f"refuses to show the bindings of port {port}")
         # That of an unbound port is on no host.
-        return [row for row in self._rest.done("GET", path, response).json()["bindings"] if row["host"]]
+        return [row for row in self._done("GET", path, response).json()["bindings"] if row["host"]]
 
     def _own(self, port: str, device_owner: str) -> None:
         self._put_once(port, {"device_owner": device_owner})
@@ -270,7 +297,8 @@ class Network:
     def _rows(self, **params: str) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = self._rest.get("/ports", params=params)["ports"]
         for row in found:
-            if _PROFILE not in row:
+            # A port without an active binding has none to show.
+            if _PROFILE not in row and ACTIVE in self._bindings(row["id"]).values():
                 raise self._lacks("service", f"does not show the {_PROFILE} of port {row['id']}")
             # A null would say that it asks for nothing.
             if _REQUEST not in row and self._shows_requests():
@@ -294,12 +322,18 @@ class Network:
         return PortRecord(**vars(_port(row)), bindings=self._bindings(row["id"]))
 
 
+def _names(binding: Mapping[str, Any], profile: Mapping[str, Any]) -> bool:
+    """Tell whether a binding stands and names the providers of a profile; Neutron keeps what it could not bind."""
+    named = dict(binding["profile"] or {}).get(ALLOCATION)
+    return named == profile.get(ALLOCATION) and binding["vif_type"] != _FAILED
+
+
 def _port(row: Mapping[str, Any]) -> Port:
     return Port(
         id=row["id"],
         mac=row["mac_address"],
         host=row.get("binding:host_id") or "",
-        profile=dict(row[_PROFILE] or {}),
+        profile=dict(row.get(_PROFILE) or {}),
         device_owner=row["device_owner"],
         server=row["device_id"],
         vnic_type=row.get("binding:vnic_type") or NORMAL,

@@ -157,6 +157,12 @@ class NetworkContract:
             assert world.only().bindings == {to: "ACTIVE"}
         assert world.only() == before
 
+    def test_without_its_active_binding_a_port_is_unbound(self, world: World, port: str) -> None:
+        world.network.ensure_binding(port, THERE, {})
+        world.network.delete_binding(port, HERE)
+        found = world.only()
+        assert (found.host, found.bindings) == ("", {THERE: "INACTIVE"})
+
     def test_a_host_that_cannot_bind_is_the_destinations_fault(self, world: World, port: str) -> None:
         for host in ("nosuchhost", ELSEWHERE):
             with pytest.raises(DestinationFault) as caught:
@@ -267,12 +273,21 @@ class NetworkContract:
         world.network.activate(gold, THERE, device_owner=OWNER)
         assert world.only().profile == right
 
-    def test_a_binding_keeps_its_providers_when_others_are_refused(self, world: World, gold: str) -> None:
-        right, wrong = world.profile(THERE), world.profile(HERE)
-        world.network.bind(gold, HERE, profile=wrong, device_owner=OWNER)
-        world.network.ensure_binding(gold, THERE, right)
-        with pytest.raises(DestinationFault):
-            world.network.ensure_binding(gold, THERE, wrong)
+    def test_an_active_binding_does_not_take_another_hosts_providers(self, world: World, gold: str) -> None:
+        """An inactive one does: Neutron looks at them only when it makes it, and when it is active."""
+        here, there = world.profile(HERE), world.profile(THERE)
+        world.network.bind(gold, HERE, profile=here, device_owner=OWNER)
+        world.network.ensure_binding(gold, THERE, there)
+        world.network.ensure_binding(gold, THERE, here)
+        for write in (
+            world.network.ensure_binding,
+            lambda port, _host, profile: world.network.set_profile(port, profile),
+        ):
+            with pytest.raises(DestinationFault) as caught:
+                write(gold, HERE, there)
+            assert (caught.value.error_code, caught.value.host) == ("binding-refused", HERE)
+        world.network.set_profile(gold, here)
+        assert (world.only().host, world.only().profile) == (HERE, here)
 
     def test_the_active_binding_of_a_port_names_others(self, world: World, gold: str) -> None:
         world.network.bind(gold, HERE, profile=world.profile(HERE), device_owner=OWNER)

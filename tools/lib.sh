@@ -1,6 +1,7 @@
 # Shared by the scripts beside it, which source it from the checkout's root:
 #   install_droveway [EXTRA]  the virtual environment .venv, with this checkout installed in it
 #   need_debian PACKAGE...    the Debian packages, installed when root, else an error that names the missing ones
+#   install_openstack         real OpenStack services in an environment of their own, .venv/openstack
 #   unpack_debian PACKAGE...  the Debian packages, unpacked below .venv/debian and not installed
 # shellcheck shell=bash
 
@@ -76,4 +77,18 @@ install_locked() {
 install_droveway() {
     # Two scripts started side by side must not both install.
     (flock 9 && install_locked "${1:-}") 9<setup.cfg
+}
+
+# Made anew when what is listed changes.
+install_openstack() {
+    local packages key stamp=.venv/openstack/installed
+    key=$(sha256sum tools/openstack-packages)
+    [[ -f $stamp && $(<"$stamp") == "$key" ]] && return
+    mapfile -t packages < <(sed 's/#.*//' tools/openstack-packages | awk 'NF {print $1}')
+    echo "Installing ${#packages[@]} Python packages of OpenStack in .venv/openstack"
+    rm -rf .venv/openstack
+    .venv/bin/python -m venv .venv/openstack
+    .venv/openstack/bin/pip install --quiet --disable-pip-version-check "${packages[@]}" </dev/null ||
+        die "the OpenStack services could not be installed: see what pip says above"
+    echo "$key" >"$stamp"
 }

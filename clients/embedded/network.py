@@ -90,6 +90,8 @@ def _post_port(request: Request) -> Answer:
     guaranteed.set_policy(request.session, port, body.get("qos_policy_id"))
     if body.get("binding:host_id"):
         _bind(request, port, body["binding:host_id"], body.get("binding:profile") or {})
+    else:
+        request.session.add(Binding(port=port.id, host="", status=ACTIVE, profile={}))
     return Answer(201, {"port": _port_view(request, port)})
 
 
@@ -142,10 +144,13 @@ def _post_binding(request: Request) -> Answer:
 def _put_binding(request: Request) -> Answer:
     port, binding = _port(request), _binding(request)
     profile = request.body["binding"]["profile"]
-    if not _serves(request, port, binding.host, profile):
-        raise RefusalError(500, f"binding the port {port.id} on {binding.host} failed: no agent serves it there")
     binding.profile = profile
     port.revision += 1
+    # Neutron looks at the active one alone, and keeps what it could not bind.
+    if binding.status == ACTIVE and not _serves(request, port, binding.host, profile):
+        return Answer(
+            500, {"message": f"binding the port {port.id} on {binding.host} failed: no agent serves it there"}
+        )
     return Answer(200, {"binding": _binding_view(request, port, binding)})
 
 
@@ -204,9 +209,7 @@ def _active(request: Request, port: Port) -> Binding:
     for binding in _bindings_of(request, port):
         if binding.status == ACTIVE:
             return binding
-    binding = Binding(port=port.id, host="", status=ACTIVE, profile={})
-    request.session.add(binding)
-    return binding
+    raise RefusalError(400, f"the port {port.id} has no active binding")
 
 
 def _serves(request: Request, port: Port, host: str, profile: dict[str, Any]) -> bool:
@@ -214,28 +217,35 @@ def _serves(request: Request, port: Port, host: str, profile: dict[str, Any]) ->
     return known and guaranteed.serves(request.session, port, host, profile)
 
 
-def _vif_type(request: Request, port: Port, binding: Binding | None) -> str:
-    if binding is None or not binding.host or binding.status != ACTIVE:
+def _vif_type(request: Request, port: Port, binding: Binding) -> str:
+    if not binding.host:
         return "unbound"
+    if binding.status != ACTIVE:
+        return "ovs"
     return "ovs" if _serves(request, port, binding.host, binding.profile) else "binding_failed"
 
 
 def _port_view(request: Request, port: Port) -> dict[str, Any]:
     request.session.flush()
-    active = [binding for binding in _bindings_of(request, port) if binding.status == ACTIVE]
-    return {
+    view = {
         "id": port.id,
         "mac_address": port.mac,
         "device_id": port.server,
         "device_owner": port.device_owner,
         "network_id": port.network_id,
         "revision_number": port.revision,
-        "binding:host_id": active[0].host if active else "",
-        "binding:profile": active[0].profile if active else {},
-        "binding:vif_type": _vif_type(request, port, active[0] if active else None),
-        "binding:vnic_type": "normal",
         "resource_request": guaranteed.resource_request(request.session, port),
     }
+    # As Neutron: of a port without an active binding it shows no key that begins with binding.
+    for binding in _bindings_of(request, port):
+        if binding.status == ACTIVE:
+            view |= {
+                "binding:host_id": binding.host,
+                "binding:profile": binding.profile,
+                "binding:vif_type": _vif_type(request, port, binding),
+                "binding:vnic_type": "normal",
+            }
+    return view
 
 
 def _binding_view(request: Request, port: Port, binding: Binding) -> dict[str, Any]:

@@ -104,11 +104,15 @@ def _of_server(site: Site, name: str, *, flavor: str | None, host: str | None, t
 
 
 def _ports(site: Site, server: str) -> tuple[PortRecord, ...]:
-    """Read the server's ports; raises Refused where Neutron does not tell all of them."""
+    """Read the server's ports; raises Refused where Neutron does not tell all of them, or lets nobody bind them."""
+    network = site.cloud.network
     try:
-        return tuple(site.cloud.network.ports(server))
+        found = tuple(network.ports(server))
+        if found:
+            network.require_service()
     except StepError as error:
         raise Refused(str(error)) from None
+    return found
 
 
 @contextlib.contextmanager

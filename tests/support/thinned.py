@@ -14,7 +14,7 @@ from typing import Final
 FILES: Final = frozenset({"test_crash_same_host", "test_crash_volume_backed", "test_protocol_model_whole"})
 """Files of which another one tries the same in another cloud, or a smaller model of it."""
 
-EVERY: Final = 2
+EVERY: Final = 3
 """Each how many-th case of a test runs.
 
 Each case is the same test at another step, with another server, host, storage, database, operation or bad word.
@@ -52,7 +52,7 @@ MANY: Final = frozenset(
     }
 )
 """Files whose tests have many cases, or long ones."""
-EVERY_OF_MANY: Final = 3
+EVERY_OF_MANY: Final = 5
 """The same of these."""
 
 

@@ -24,7 +24,7 @@ from keystoneauth1 import exceptions
 
 from droveway.clients.embedded.cloud import EmbeddedCloud, embedded_cloud
 from droveway.clients.image import Images
-from droveway.clients.network import Network, PortRecord
+from droveway.clients.network import Network
 from droveway.clients.references import References
 from droveway.clients.volume import Attachment, Volumes
 from droveway.errors import DestinationFault, Refused, StepError
@@ -101,121 +101,6 @@ def lose_answer(send: Callable[[], Any]) -> Any:
 
 def never_arrive(_send: Callable[[], Any]) -> Any:
     raise exceptions.ConnectFailure("the connection broke")
-
-
-# Ports.
-
-
-@pytest.fixture
-def port(cloud: Cloud, server: str) -> str:
-    return cloud.network.create_port(
-        server, mac="fa:16:3e:00:00:01", network_id=cloud.network_id, host=cloud.hosts[0], device_owner="compute:az1"
-    )
-
-
-def only_port(cloud: Cloud, server: str) -> PortRecord:
-    (found,) = cloud.network.ports(server)
-    return found
-
-
-def test_a_port_is_bound_where_it_was_made(cloud: Cloud, server: str, port: str) -> None:
-    found = only_port(cloud, server)
-    assert (found.id, found.mac, found.host, found.server) == (port, "fa:16:3e:00:00:01", cloud.hosts[0], server)
-    assert found.bindings == {cloud.hosts[0]: "ACTIVE"}
-    assert cloud.network.ports(str(uuid.uuid4())) == []
-
-
-def test_a_second_binding_is_inactive_and_made_once(cloud: Cloud, server: str, port: str) -> None:
-    here, there = cloud.hosts
-    for _ in range(2):
-        cloud.network.ensure_binding(port, there, {"key": "value"})
-    assert only_port(cloud, server).bindings == {here: "ACTIVE", there: "INACTIVE"}
-    assert only_port(cloud, server).host == here
-    assert only_port(cloud, server).profile == {}
-
-
-def test_activating_flips_both_bindings(cloud: Cloud, server: str, port: str) -> None:
-    here, there = cloud.hosts
-    cloud.network.ensure_binding(port, there, {"key": "value"})
-    for _ in range(2):
-        cloud.network.activate(port, there, device_owner="compute:az2")
-    found = only_port(cloud, server)
-    assert found.bindings == {here: "INACTIVE", there: "ACTIVE"}
-    assert (found.host, found.device_owner, found.profile) == (there, "compute:az2", {"key": "value"})
-
-
-def test_a_move_of_a_port_there_and_back_leaves_one_binding(cloud: Cloud, server: str, port: str) -> None:
-    here, there = cloud.hosts
-    before = only_port(cloud, server)
-    for to, away in ((there, here), (here, there)):
-        cloud.network.ensure_binding(port, to, {})
-        cloud.network.activate(port, to, device_owner="compute:az1")
-        for _ in range(2):
-            cloud.network.delete_binding(port, away)
-        assert only_port(cloud, server).bindings == {to: "ACTIVE"}
-    assert only_port(cloud, server) == before
-
-
-def test_without_its_active_binding_a_port_is_unbound(cloud: Cloud, server: str, port: str) -> None:
-    here, there = cloud.hosts
-    cloud.network.ensure_binding(port, there, {})
-    cloud.network.delete_binding(port, here)
-    found = only_port(cloud, server)
-    assert (found.host, found.bindings) == ("", {there: "INACTIVE"})
-
-
-def test_a_host_that_cannot_bind_is_the_destinations_fault(cloud: Cloud, server: str, port: str) -> None:
-    with pytest.raises(DestinationFault) as caught:
-        cloud.network.ensure_binding(port, "nosuchhost", {})
-    assert (caught.value.error_code, caught.value.host) == ("binding-refused", "nosuchhost")
-    assert only_port(cloud, server).bindings == {cloud.hosts[0]: "ACTIVE"}
-
-
-def test_a_binding_that_is_not_there_cannot_be_activated(cloud: Cloud, server: str, port: str) -> None:
-    with pytest.raises(StepError) as caught:
-        cloud.network.activate(port, cloud.hosts[1], device_owner="compute:az1")
-    assert caught.value.error_code == "binding-missing"
-    assert only_port(cloud, server).host == cloud.hosts[0]
-
-
-def test_a_port_that_is_gone(cloud: Cloud, server: str, port: str) -> None:
-    for _ in range(2):
-        cloud.network.delete_port(port)
-    cloud.network.delete_binding(port, cloud.hosts[0])
-    assert cloud.network.ports(server) == []
-    with pytest.raises(StepError) as caught:
-        cloud.network.ensure_binding(port, cloud.hosts[1], {})
-    assert caught.value.error_code == "network-failed"
-
-
-@pytest.mark.parametrize("tamper", [lose_answer, never_arrive])
-def test_a_port_moves_though_answers_are_lost(
-    cloud: Cloud, server: str, port: str, tamper: Callable[[Callable[[], Any]], Any]
-) -> None:
-    here, there = cloud.hosts
-    cloud.tampers["network"].append(tamper)
-    cloud.network.ensure_binding(port, there, {})
-    cloud.tampers["network"].append(tamper)
-    cloud.network.activate(port, there, device_owner="compute:az2")
-    cloud.tampers["network"].append(tamper)
-    cloud.network.delete_binding(port, here)
-    assert only_port(cloud, server).bindings == {there: "ACTIVE"}
-    assert only_port(cloud, server).device_owner == "compute:az2"
-
-
-def test_an_edit_in_between_is_not_overwritten(cloud: Cloud, server: str, port: str) -> None:
-    def edited_meanwhile(send: Callable[[], Any]) -> Any:
-        cloud.network.activate(port, cloud.hosts[0], device_owner="compute:az3")
-        seen.append(cloud.network.ports(server)[0].device_owner)
-        answer = send()
-        seen.append(answer.status_code)
-        return answer
-
-    seen: list[Any] = []
-    cloud.tampers["network"].append(edited_meanwhile)
-    cloud.network.activate(port, cloud.hosts[0], device_owner="compute:az2")
-    assert seen == ["compute:az3", 412]
-    assert only_port(cloud, server).device_owner == "compute:az2"
 
 
 # Volumes.
@@ -353,37 +238,6 @@ def test_an_attached_volume_cannot_be_removed(cloud: Cloud, volume: str, server:
         cloud.volumes.delete_volume(volume)
     with pytest.raises(StepError, match="404"):
         cloud.volumes.status(volume)
-
-
-# Ports of a server that goes to no host.
-
-
-def test_a_port_is_unbound_and_bound_again_with_its_profile_and_owner(cloud: Cloud) -> None:
-    port = cloud.network.create_port("server", mac="fa:16:3e:00:00:09", network_id="net", host="host1")
-    kept = {"os_vif_delegation": "True"}
-    for _ in range(2):
-        cloud.network.unbind(port, profile=kept)
-    (found,) = cloud.network.ports("server")
-    assert (found.host, found.bindings, found.profile, found.device_owner) == ("", {}, kept, "compute:nova")
-    profile = {"pci_slot": "0000:0a:00.1", **kept}
-    for _ in range(2):
-        cloud.network.bind(port, "host2", profile=profile, device_owner="compute:az2")
-    (found,) = cloud.network.ports("server")
-    assert (found.host, found.bindings, found.device_owner) == ("host2", {"host2": "ACTIVE"}, "compute:az2")
-    assert found.profile == profile
-    cloud.network.delete_port(port)
-    cloud.network.unbind(port, profile={})
-
-
-def test_a_host_that_cannot_bind_a_port_is_at_fault(cloud: Cloud) -> None:
-    port = cloud.network.create_port("server", mac="fa:16:3e:00:00:09", network_id="net", host="host1")
-    cloud.network.unbind(port, profile={})
-    with pytest.raises(DestinationFault, match="could not bind the port") as caught:
-        cloud.network.bind(port, "host9", profile={}, device_owner="compute:nova")
-    assert (caught.value.error_code, caught.value.host) == ("binding-refused", "host9")
-    cloud.network.unbind(port, profile={})
-    (found,) = cloud.network.ports("server")
-    assert found.bindings == {}
 
 
 # Images.

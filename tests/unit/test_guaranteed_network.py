@@ -1,4 +1,4 @@
-"""What a lab's Neutron tells of QoS policies, and where it binds the ports that have one: as the real one does it."""
+"""What only a lab's Neutron does for ports that are guaranteed something: `network_contract` has all else."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from droveway.clients.embedded.cloud import EmbeddedCloud, embedded_cloud
 from droveway.clients.embedded.guaranteed import provider_of
 from droveway.clients.network import Network, Port
 from droveway.clients.port_resources import PortResources
-from droveway.errors import DestinationFault
 
 EGRESS, INGRESS, PACKETS = (
     "NET_BW_EGR_KILOBIT_PER_SEC",
@@ -75,39 +74,10 @@ def test_the_ids_of_providers_are_neutrons() -> None:
     assert provider_of("host1", "br-a") == "19681e8d-f4be-5623-90c7-4a047973acca"
 
 
-def test_a_port_asks_for_what_its_policy_guarantees(made: Made) -> None:
-    bandwidth, packets = made.asked().groups
-    assert bandwidth.resources == {EGRESS: 1000, INGRESS: 2000}
-    assert bandwidth.required == ("CUSTOM_PHYSNET_PHYSNET1", "CUSTOM_VNIC_TYPE_NORMAL")
-    assert (packets.resources, packets.required) == ({PACKETS: 3}, ("CUSTOM_VNIC_TYPE_NORMAL",))
-    assert made.asked().same_subtree == (bandwidth.id, packets.id)
-    assert not made.asked().legacy
-
-
 def test_a_neutron_without_groups_tells_the_bandwidth_alone(made: Made) -> None:
     made.cloud.tell_legacy(made.port)
     (group,) = made.asked().groups
     assert (group.id, group.resources, made.asked().legacy) == (made.port, {EGRESS: 1000, INGRESS: 2000}, True)
-
-
-def test_a_port_is_bound_where_the_named_providers_are(made: Made) -> None:
-    for _ in range(2):
-        made.network.bind(made.port, "host1", profile=made.profile("host1"), device_owner="compute:nova")
-    assert (made.found().host, made.found().profile) == ("host1", made.profile("host1"))
-    with pytest.raises(DestinationFault):
-        made.network.bind(made.port, "host2", profile=made.profile("host1"), device_owner="compute:nova")
-
-
-@pytest.mark.parametrize("host", ["elsewhere", "silent", "host2"])
-def test_no_binding_is_made_where_they_are_not(made: Made, host: str) -> None:
-    """The network is not reached there, its agent reports no bandwidth, or it is another host's."""
-    made.network.bind(made.port, "host1", profile=made.profile("host1"), device_owner="compute:nova")
-    profile = made.profile("host1" if host == "host2" else host)
-    with pytest.raises(DestinationFault) as caught:
-        made.network.ensure_binding(made.port, host, profile)
-    assert (caught.value.error_code, caught.value.host) == ("binding-refused", host)
-    (port,) = made.network.ports(SERVER)
-    assert port.bindings == {"host1": "ACTIVE"}
 
 
 def test_a_binding_that_names_others_is_given_the_right_ones(made: Made) -> None:
@@ -121,13 +91,5 @@ def test_a_binding_that_names_others_is_given_the_right_ones(made: Made) -> None
     for _ in range(2):
         made.network.ensure_binding(made.port, "host2", profile)
     assert asked == ["GET", "PUT", "GET"]
-    with pytest.raises(DestinationFault):
-        made.network.ensure_binding(made.port, "host2", made.profile("host1"))
     made.network.activate(made.port, "host2", device_owner="compute:nova")
     assert made.found().profile == profile
-
-
-def test_the_active_binding_of_a_port_names_others(made: Made) -> None:
-    made.network.bind(made.port, "host1", profile=made.profile("host1"), device_owner="compute:nova")
-    made.network.set_profile(made.port, {})
-    assert (made.found().host, made.found().profile) == ("host1", {})

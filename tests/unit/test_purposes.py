@@ -80,10 +80,11 @@ BEFORE = Seen(
     attachments={"v": [("host1", "attached")]},
     recorded={"v": True},
     bindings={"p": {"host1": "ACTIVE"}},
+    givers={"p": ["host1:agent"]},
     contents={"v": Disk(GIB, BYTES)},
     images={},
     shelved=[],
-    allocations={"server": {"host1 0": 1}, "moves": {}},
+    allocations={"server": {"host1 0": 1, "host1:agent 9": 5}, "moves": {}},
     actions=["create"],
     open_events=[],
     live_rows=["instances"],
@@ -128,6 +129,8 @@ WAITING = _changed(
     swap_mb=2,
     attachments={"v": [("host2", "attached")]},
     bindings={"p": {"host2": "ACTIVE"}},
+    givers={"p": ["host2:agent"]},
+    allocations={"server": {"host2 0": 1, "host2:agent 9": 5}, "moves": {}},
     actions=["create", "resize"],
     migrations={"m": "finished"},
 )
@@ -158,6 +161,7 @@ SHELVED = _changed(
     row=ROW | NO_HOST | {"vm_state": "shelved_offloaded", "power_state": 4},
     attachments={"v": [(None, "reserved")]},
     bindings={"p": {}},
+    givers={"p": []},
     allocations={"server": {}, "moves": {}},
     images={"web-shelved": OLD_DISKS["disk"]},
     shelved=["shelved_at", "shelved_host", "shelved_image_id"],
@@ -169,6 +173,8 @@ UNSHELVED = _changed(
     row=NEW_ROW | {"vm_state": "active", "launched_on": "host2"},
     attachments={"v": [("host2", "attached")]},
     bindings={"p": {"host2": "ACTIVE"}},
+    givers={"p": ["host2:agent"]},
+    allocations={"server": {"host2 0": 1, "host2:agent 9": 5}, "moves": {}},
 )
 
 
@@ -227,6 +233,19 @@ def test_a_resize_that_is_not_what_it_is_for_is_told(after: Seen, named: str) ->
         (crash_purposes.settled, WAITING, "its row vm_state is resized, not active"),
         (crash_purposes.settled, _on(CONFIRMED, host1=WAITING.hosts["host1"]), "what host1 set aside"),
         (crash_purposes.settled, _changed(CONFIRMED, images={"kept": Disk(GIB, BYTES)}), "its images kept is there"),
+        (crash_purposes.settled, _changed(CONFIRMED, givers={"p": []}), "how many providers port p names is 0, not 1"),
+        (
+            crash_purposes.settled,
+            _changed(CONFIRMED, givers=BEFORE.givers, allocations=BEFORE.allocations),
+            "the providers that port p names wrongly",
+        ),
+        (
+            crash_purposes.unshelved,
+            _changed(UNSHELVED, allocations={"server": {"host2 0": 1}, "moves": {}}),
+            "the providers that port p names wrongly",
+        ),
+        (crash_purposes.offloaded, _changed(SHELVED, givers=BEFORE.givers), "who gives its ports anything p"),
+        (crash_purposes.as_before, _changed(BEFORE, givers={"p": []}), "givers p"),
         (crash_purposes.as_before, WAITING, "hosts host1 running"),
         (crash_purposes.gone, _changed(DELETED, bindings={"p": {}}), "its ports p is there"),
         (crash_purposes.gone, _changed(DELETED, actions=["create"]), "its last action"),

@@ -14,6 +14,7 @@ die() { echo "${0##*/}: $*" >&2; exit 1; }
 need_debian() { :; }
 unpack_debian() { :; }
 install_droveway() { :; }
+install_openstack() { :; }
 """
 PYTHON = """#!/bin/bash
 echo "ran $*"
