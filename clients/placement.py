@@ -224,6 +224,10 @@ class Placement:
         """Tell whether there is such a provider."""
         return bool(self._rest.get("/resource_providers", params={"uuid": uuid})["resource_providers"])
 
+    def root_of(self, uuid: str) -> str:
+        """Return the root of the provider's tree."""
+        return str(self._rest.get(f"/resource_providers/{uuid}")["root_provider_uuid"])
+
     def provider_name(self, uuid: str) -> str:
         """Return the name of a provider."""
         return str(self._rest.get(f"/resource_providers/{uuid}")["name"])

@@ -5,6 +5,7 @@ Neutron's ``resource_request`` says the one, the key ``allocation`` of a binding
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -12,6 +13,9 @@ import msgspec
 
 ALLOCATION: Final = "allocation"
 """The key of a binding's profile that names the providers."""
+
+_BANDWIDTH: Final = "NET_BW_"
+"""Begins the resource classes of bandwidth."""
 
 
 class ResourceGroup(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,6 +48,24 @@ class PortResources(msgspec.Struct, frozen=True, kw_only=True):
         found = {group.id: mappings[group.id][0] for group in self.groups}
         return next(iter(found.values())) if self.legacy else found
 
+    def named(self, allocation: str | Mapping[str, str] | None) -> dict[str, str]:
+        """Read a profile's ``allocation``: group → provider, of those groups for which it names one.
+
+        A single provider, as Neutron had it before there were groups, is that of the bandwidth.
+        """
+        if isinstance(allocation, str):
+            return {group.id: allocation for group in self.groups if self.legacy or _asks_bandwidth(group)}
+        return {group.id: allocation[group.id] for group in self.groups if allocation and group.id in allocation}
+
+    def held(self, allocation: str | Mapping[str, str] | None) -> dict[str, dict[str, int]]:
+        """Return what the port holds by a profile's ``allocation``: provider → resource class → amount."""
+        found: dict[str, Counter[str]] = {}
+        named = self.named(allocation)
+        for group in self.groups:
+            if group.id in named:
+                found.setdefault(named[group.id], Counter()).update(group.resources)
+        return {provider: dict(amounts) for provider, amounts in found.items()}
+
 
 def asked_by(port: str, request: Mapping[str, Any] | None) -> PortResources | None:
     """Read the ``resource_request`` of a port; None for a port that asks for nothing."""
@@ -53,6 +75,10 @@ def asked_by(port: str, request: Mapping[str, Any] | None) -> PortResources | No
         return PortResources(groups=(_group(port, request),), legacy=True)
     groups = tuple(_group(group["id"], group) for group in request["request_groups"])
     return PortResources(groups=groups, same_subtree=tuple(request.get("same_subtree") or ())) if groups else None
+
+
+def _asks_bandwidth(group: ResourceGroup) -> bool:
+    return any(name.startswith(_BANDWIDTH) for name in group.resources)
 
 
 def _group(name: str, told: Mapping[str, Any]) -> ResourceGroup:

@@ -99,4 +99,7 @@ def _text(amounts: Amounts) -> str:
 
 
 def _mend(standing: Standing) -> str:
+    if standing.move is not None and standing.phase is Phase.VERIFYING:
+        # Nova's own healing knows nothing of the migration's consumer, which holds the source for a revert.
+        return f"droveway move settle {standing.move.short} --cell placement --reason TEXT"
     return f"nova-manage placement heal_allocations --instance {standing.server} --force"

@@ -15,11 +15,12 @@ from typing import Any, Final
 import sqlalchemy as sa
 from sqlalchemy import orm
 
-from droveway.clients.placement import MIGRATION, SERVER, Allocations, ProviderResources, resources_of
+from droveway.clients.placement import MIGRATION, SERVER, Allocations, Placement, ProviderResources, resources_of
 from droveway.engines.operations import left
 from droveway.engines.operations.left import Books, Left
 from droveway.engines.site.site import Site
 from droveway.errors import Refused, StepError
+from droveway.flows.before import held_by_ports
 from droveway.flows.stands import Side
 from droveway.persistence.journal.tables import Move
 from droveway.persistence.nova import objects, servers
@@ -82,7 +83,7 @@ def write(site: Site, found: Left) -> list[str]:
     )
     names = {node: host for host, node in nodes.items()}
     for each in both:
-        _require_moves_own(each, names, resources_of(server) | resources_of(migration), move)
+        _require_moves_own(placement, each, names, resources_of(server) | resources_of(migration), move)
     if all(each.right for each in both):
         return []
     owner = next((each.found for each in both if each.found.project_id), None)
@@ -168,13 +169,18 @@ def _wanted(found: Left, nodes: Mapping[str, str], held: Iterable[Allocations]) 
 def _source(found: Left, nodes: Mapping[str, str], held: Iterable[Allocations]) -> Request:
     """What one of the two holds there already, if it adds up: disk may be another provider's; else all of the node."""
     node, wanted = nodes[found.move.source_host], _amounts(found, found.record.old_flavor)
+    of_ports = held_by_ports(found.record)
     for each in held:
-        total: Counter[str] = Counter()
-        for resources in each.allocations.values():
-            total.update(resources)
-        if node in each.allocations and dict(total) == wanted:
+        if node in each.allocations and _sum(each.allocations) == _sum({node: wanted, **of_ports}):
             return _request(each.allocations)
-    return _request({node: wanted})
+    return _request({node: wanted, **of_ports})
+
+
+def _sum(allocations: ProviderResources) -> Counter[str]:
+    total: Counter[str] = Counter()
+    for resources in allocations.values():
+        total.update(resources)
+    return total
 
 
 def _amounts(found: Left, flavor: dict[str, Any]) -> dict[str, int]:
@@ -190,8 +196,12 @@ def _request(allocations: ProviderResources) -> Request:
     return {"allocations": {provider: {"resources": resources} for provider, resources in allocations.items()}}
 
 
-def _require_moves_own(each: _Consumer, names: Mapping[str, str], wanted: Mapping[str, Any], move: Move) -> None:
-    others = sorted(each.found.allocations.keys() - names.keys() - wanted.keys())
+def _require_moves_own(
+    placement: Placement, each: _Consumer, names: Mapping[str, str], wanted: Mapping[str, Any], move: Move
+) -> None:
+    unknown = sorted(each.found.allocations.keys() - names.keys() - wanted.keys())
+    # What a port holds is a provider's below a host's.
+    others = [provider for provider in unknown if placement.root_of(provider) not in names]
     if others:
         raise Refused(
             f"{each.whose} of move {move.id[:SHORT]} holds something of provider {others[0]}, to which no move of "

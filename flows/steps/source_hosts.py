@@ -6,7 +6,7 @@ from typing import Any
 
 from droveway.clients.placement import MIGRATION, resources_of
 from droveway.errors import DestinationFault, StepError
-from droveway.flows.before import before
+from droveway.flows.before import before, held_by_ports
 from droveway.flows.run import Context
 from droveway.flows.stands import NOTHING
 from droveway.flows.step import Step
@@ -53,7 +53,8 @@ class ChooseSourceHost(Step):
         if held == resources_of(chosen.request):
             with ctx.run.cells.database(ctx.move.source_cell).read() as session:
                 source = str(compute_node(session, ctx.move.source_host).uuid)
-            held = {source: amounts(objects.flavor_data(record.old_flavor), boot_from_volume=record.boot_from_volume)}
+            of_flavor = amounts(objects.flavor_data(record.old_flavor), boot_from_volume=record.boot_from_volume)
+            held = {source: of_flavor, **held_by_ports(record)}
         number = {"first": 1, "before": -chosen.attempt - 1, "held": {each: dict(held[each]) for each in held}}
         return {**Selection([kept], {}).as_dict(), **number}
 

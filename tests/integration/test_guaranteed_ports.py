@@ -6,9 +6,12 @@ import contextlib
 import json
 import sqlite3
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from support.labs.operations import Stage, stage
+
+from droveway.errors import DestinationFault
 
 BRIDGES = (
     "bandwidth: {br-a: {physical_network: net-a, egress_kbps: 4000, ingress_kbps: 4000},"
@@ -168,6 +171,37 @@ def test_the_first_host_that_fails_gives_it_back(lab: Stage) -> None:
     assert held(lab, lab.move("fast").id) == {}
 
 
+@pytest.mark.parametrize("end", ["revert", "confirm"])
+@pytest.mark.parametrize(("name", "place"), [("fast", "one cell"), ("twin", "cells")])
+def test_a_placement_that_was_put_back_gets_back_what_ports_hold(
+    tmp_path: Path, name: str, place: str, end: str
+) -> None:
+    """Of both consumers of a move that waits; the audit names the command, and it ends as any other."""
+    with stage(tmp_path / "lab", PLACES[place] + CLOUD) as lab:
+        _settle(lab, name, end)
+
+
+def _settle(lab: Stage, name: str, end: str) -> None:
+    lab.cli("server", "migrate", name, "--host", "host2", "--wait")
+    move, server = lab.move(name), lab.id_of(name)
+    placement = lab.lab.cloud.placement
+    owner = {"project_id": lab.lab.identity.project, "user_id": lab.lab.identity.user}
+    source = placement.allocations(move.id).allocations
+    placement.release(move.id)
+    placement.ensure_allocation(server, source, **owner)
+    told = json.loads(lab.cli("audit", "-f", "json", code=3))
+    command = f"droveway move settle {move.id[:8]} --cell placement --reason TEXT"
+    assert any(row["mend"] == command for row in told)
+    lab.cli("move", "settle", move.id[:8], "--cell", "placement", "--reason", "put back from last night's copy")
+    assert (held(lab, server), held(lab, move.id)) == (on("host2", name), on("host1", name))
+    lab.cli("server", end, name)
+    if end == "confirm":
+        assert_on(lab, name, "host2")
+        lab.cli("server", "migrate", name, "--host", "host1", "--wait")
+        lab.cli("server", "confirm", name)
+    assert_on(lab, name, "host1")
+
+
 def test_the_audit_finds_what_ports_ask_for_and_nobody_holds(lab: Stage) -> None:
     """R4-20: a binding that names nobody, or the wrong one; a server that holds too much, or too little."""
     server = lab.id_of("twin")
@@ -184,7 +218,9 @@ def test_the_audit_finds_what_ports_ask_for_and_nobody_holds(lab: Stage) -> None
     network.set_profile(ports[0].id, {})
     assert any("names nobody who gives it" in told for told in audited())
     other = next(each.uuid for each in placement.providers() if each.name == f"host2:{AGENT}:br-a")
-    network.set_profile(ports[0].id, {"allocation": dict.fromkeys(ports[0].profile["allocation"], other)})
+    # Neutron keeps what it could not bind.
+    with pytest.raises(DestinationFault):
+        network.set_profile(ports[0].id, {"allocation": dict.fromkeys(ports[0].profile["allocation"], other)})
     assert any(f"names the provider {other}" in told and "holds nothing" in told for told in audited())
     network.set_profile(ports[0].id, ports[0].profile)
     for factor in (2, 0):

@@ -85,6 +85,25 @@ def test_a_port_that_asks_for_nothing_keeps_its_profile() -> None:
     assert claimed(port, {"mappings": {"p1": ["x"]}}) == {"allocation": "odd"}
 
 
+@pytest.mark.parametrize(
+    ("told", "allocation", "held"),
+    [
+        (GROUPS, {"bw": "bridge", "pps": "agent"}, {"bridge": {EGRESS: 1000}, "agent": {PACKETS: 5}}),
+        (GROUPS, {"bw": "one", "pps": "one"}, {"one": {EGRESS: 1000, PACKETS: 5}}),
+        (GROUPS, {"pps": "agent"}, {"agent": {PACKETS: 5}}),
+        (GROUPS, None, {}),
+        (LEGACY, "bridge", {"bridge": {EGRESS: 7}}),
+    ],
+)
+def test_what_a_port_holds_follows_from_whom_it_names(told: dict[str, Any], allocation: Any, held: Any) -> None:
+    assert asked(told).held(allocation) == held
+
+
+def test_a_single_provider_is_that_of_the_bandwidth() -> None:
+    """Neutron named one before there were groups, and may have been upgraded since without rewriting it."""
+    assert asked(GROUPS).held("bridge") == {"bridge": {EGRESS: 1000}}
+
+
 class Neutron:
     """Answers with one port, or refuses its bindings."""
 
