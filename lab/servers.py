@@ -92,7 +92,7 @@ def _first_host(lab: Lab, cell_name: str) -> str:
 def _offload(lab: Lab, new: NewServer, undo: contextlib.ExitStack) -> NewServer:
     """Turn what the services have of the server into what a shelve leaves of it; the server with its image."""
     for port in new.ports:
-        lab.cloud.network.delete_binding(port.id, new.host)
+        lab.cloud.network.unbind(port.id, profile={})
     volumes = []
     for volume in new.volumes:
         reserved = lab.cloud.volumes.create_attachment(volume.volume, new.uuid)

@@ -62,6 +62,7 @@ LONGEST = (
     "test_alternates",
     "test_split_brain_daemons",
     "test_kept_sources",
+    "test_moves_on_neutron",
     "test_real_neutron",
     "test_guaranteed_ports",
     "test_silent_services",

@@ -231,6 +231,15 @@ class Neutron(Service):
             )
         engine.dispose()
 
+    def rows(self, query: sa.TextClause, **values: str) -> Sequence[Any]:
+        """Read from its tables."""
+        engine = sa.create_engine(self._database)
+        try:
+            with engine.connect() as connection:
+                return connection.execute(query, values).all()
+        finally:
+            engine.dispose()
+
 
 @contextlib.contextmanager
 def running(folder: Path) -> Iterator[tuple[Keystone, Neutron]]:
