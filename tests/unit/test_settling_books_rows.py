@@ -42,6 +42,11 @@ class Placement:
         held = self.held.get(consumer, {})
         return Allocations(held, 7, "p", "u") if held else Allocations({})
 
+    @staticmethod
+    def root_of(uuid: str) -> str:
+        """A provider's root is named before the dot."""
+        return uuid.partition(".")[0]
+
     def rewrite(self, consumers: Mapping[str, tuple[Allocations, Any, str]], *, project_id: str, user_id: str) -> None:
         assert (project_id, user_id) == ("p", "u")
         if self.fails is not None:
@@ -202,6 +207,13 @@ def test_what_a_provider_gives_to_which_no_move_went_stays(put: Put) -> None:
     for server, migration in (({"node-9": SMALL}, None), (AT_SOURCE, {"node-9": SMALL})):
         put.holds(server, migration)
         put.refused("holds something of provider node-9, to which no move of web went: somebody else wrote that")
+
+
+def test_what_a_port_held_below_a_host_of_the_moves_goes(put: Put) -> None:
+    """An older copy may have it on any of those hosts."""
+    put.holds({**AT_SOURCE, "node-1.bridge": {"NET_BW_EGR_KILOBIT_PER_SEC": 1}}, None)
+    put.write(Books.BOTH)
+    assert (put.placement.held[SERVER], put.placement.held[MOVE]) == (AT_DESTINATION, AT_SOURCE)
 
 
 def test_what_placement_does_not_take_is_refused(put: Put) -> None:
