@@ -323,9 +323,12 @@ class Network:
 
 
 def _names(binding: Mapping[str, Any], profile: Mapping[str, Any]) -> bool:
-    """Tell whether a binding stands and names the providers of a profile; Neutron keeps what it could not bind."""
-    named = dict(binding["profile"] or {}).get(ALLOCATION)
-    return named == profile.get(ALLOCATION) and binding["vif_type"] != _FAILED
+    """Tell whether a binding names the providers of a profile; of those that failed Neutron keeps the names too."""
+    wanted = profile.get(ALLOCATION)
+    if dict(binding["profile"] or {}).get(ALLOCATION) != wanted:
+        return False
+    # One that names nobody may have failed before the move, which leaves it as it is.
+    return wanted is None or binding["vif_type"] != _FAILED
 
 
 def _port(row: Mapping[str, Any]) -> Port:

@@ -229,6 +229,16 @@ class NetworkContract:
             world.network.bind(port, ELSEWHERE, profile={}, device_owner=OWNER)
         assert (caught.value.error_code, caught.value.host) == ("binding-refused", ELSEWHERE)
 
+    def test_a_binding_that_failed_and_names_nobody_stays_as_it_is(self, world: World, port: str) -> None:
+        """It failed before the move, whose undo has to end all the same."""
+        world.network.unbind(port, profile={})
+        with pytest.raises(DestinationFault):
+            world.network.bind(port, ELSEWHERE, profile={}, device_owner=OWNER)
+        world.asked.clear()
+        world.network.ensure_binding(port, ELSEWHERE, {})
+        assert world.asked == ["GET"]
+        assert world.only().bindings == {ELSEWHERE: "ACTIVE"}
+
     # What is guaranteed.
 
     def test_a_port_asks_for_what_its_policy_guarantees(self, world: World, gold: str) -> None:

@@ -10,6 +10,7 @@ from droveway.audit.findings import Finding, Kind
 from droveway.audit.records import PortView
 from droveway.audit.snapshot import Amounts, Phase, Snapshot, Standing
 
+_BANDWIDTH: Final = "NET_BW_"
 _NETWORK: Final = "NET_"
 """Begins the resource classes that only ports ask for."""
 
@@ -58,10 +59,14 @@ def _names(port: PortView, standing: Standing, held: Held) -> Iterator[Finding]:
 
 
 def _named(port: PortView) -> Mapping[str, str]:
-    """Group → provider, as the profile of the active binding has them."""
+    """Group → provider, as the profile of the active binding has them; a single provider gives the bandwidth."""
     told = port.profile.get("allocation")
     if isinstance(told, str):
-        return dict.fromkeys(port.asks, told) if len(port.asks) == 1 else {}
+        return {
+            group: told
+            for group, amounts in port.asks.items()
+            if len(port.asks) == 1 or any(name.startswith(_BANDWIDTH) for name in amounts)
+        }
     return told or {}
 
 

@@ -180,7 +180,7 @@ def test_the_audit_is_silent_where_server_and_binding_agree() -> None:
         ({}, HELD, "binding", "names nobody who gives it"),
         ({"allocation": {"bw": "bridge"}}, HELD, "binding", f"asks for {PACKETS} 5, and its binding names nobody"),
         ({"allocation": {"bw": "other", "pps": "agent"}}, HELD, "binding", "names the provider other, of which"),
-        ({"allocation": "bridge"}, HELD, "binding", "names nobody who gives it"),
+        ({"allocation": "bridge"}, HELD, "binding", f"asks for {PACKETS} 5, and its binding names nobody"),
         (NAMED, {**HELD, "bridge": {EGRESS: 2000}}, "allocation", f"holds {EGRESS} 2000 of the provider bridge"),
         (NAMED, {**HELD, "bridge": {EGRESS: 500}}, "allocation", f"ask for {EGRESS} 1000 of it"),
         (
