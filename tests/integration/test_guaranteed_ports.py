@@ -6,6 +6,7 @@ import contextlib
 import json
 import sqlite3
 from collections.abc import Iterator
+from http import HTTPStatus
 from pathlib import Path
 
 import pytest
@@ -153,6 +154,27 @@ def test_what_ports_are_guaranteed_is_given_up_by_a_shelve_and_taken_again(lab: 
     lab.cli("server", "migrate", "fast", "--host", "host1", "--wait")
     lab.cli("server", "confirm", "fast")
     assert_on(lab, "fast", "host1")
+
+
+def test_a_policy_that_was_changed_is_what_the_next_move_claims(lab: Stage) -> None:
+    """R4-06: what a port asks for is read again when a move begins, and nothing of before is asked."""
+    network, server = lab.lab.cloud.network, lab.id_of("twin")
+    port = next(port.id for port in network.listed_ports(server) if port.resources is not None)
+
+    def follow(policy: str, host: str) -> None:
+        body = {"port": {"qos_policy_id": network.named("/qos/policies", policy)}}
+        assert lab.lab.cloud.network_root.request(f"/ports/{port}", "PUT", json=body).status_code == HTTPStatus.OK
+        lab.cli("server", "migrate", "twin", "--host", host, "--wait")
+        lab.cli("server", "confirm", "twin")
+        lab.assert_balanced()
+
+    follow("gold", "host2")
+    assert held(lab, server) == {
+        f"host2:{AGENT}:br-a": {EGRESS: 1500, INGRESS: 2100},
+        f"host2:{AGENT}": {PACKETS: 10},
+    }
+    follow("old", "host1")
+    assert_on(lab, "twin", "host1")
 
 
 def test_a_host_that_cannot_give_it_is_named_with_the_reason(lab: Stage) -> None:
