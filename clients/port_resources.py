@@ -1,4 +1,4 @@
-"""What a port asks of Placement, and which providers give it on the port's host.
+"""Reads what a port asks of Placement, and which providers give it on the port's host.
 
 Neutron's ``resource_request`` says the one, the key ``allocation`` of a binding's profile the other.
 """

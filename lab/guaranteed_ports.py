@@ -1,4 +1,4 @@
-"""Ports of a new server that ask for resources: what they need is claimed, and they are bound as Nova would do it."""
+"""Claims what the ports of a new server ask for, and binds them, as Nova would do it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ports ask of Placement: their bindings name who gives it, and the server's consumer holds exactly that."""
+"""Compare what ports ask of Placement with whom their bindings name, and with what their server holds."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Held = Mapping[str, Amounts]
 
 
 def check(snapshot: Snapshot) -> Iterator[Finding]:
-    """Ports that name nobody, or a provider of which their server holds nothing; servers that hold more or less."""
+    """Find ports that name nobody or a provider that their server holds nothing of, and sums that do not agree."""
     ports: dict[str, list[PortView]] = {}
     for port in snapshot.ports:
         if port.asks:
@@ -59,7 +59,7 @@ def _names(port: PortView, standing: Standing, held: Held) -> Iterator[Finding]:
 
 
 def _named(port: PortView) -> Mapping[str, str]:
-    """Group → provider, as the profile of the active binding has them; a single provider gives the bandwidth."""
+    """Read group → provider from the profile of the active binding; a single provider gives the bandwidth."""
     told = port.profile.get("allocation")
     if isinstance(told, str):
         return {

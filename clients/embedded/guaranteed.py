@@ -1,4 +1,4 @@
-"""What a lab's Neutron knows of physical networks, QoS policies and the providers that its agents report.
+"""Keeps what a lab's Neutron knows of physical networks, QoS policies and the providers that its agents report.
 
 Ids of groups and providers are made as Neutron makes them.
 """

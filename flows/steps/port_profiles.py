@@ -1,4 +1,4 @@
-"""The profile of a port's binding on each host of a move: it names who gives there what the port asks for."""
+"""Makes the profile of a port's binding on each host of a move: it names who gives there what the port asks for."""
 
 from __future__ import annotations
 
