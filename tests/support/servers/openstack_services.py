@@ -24,7 +24,7 @@ ENVIRONMENT: Final = ROOT / ".venv" / "openstack"
 SERVE: Final = ROOT / "tests" / "data" / "openstack" / "serve.py"
 
 PASSWORD: Final = "canary-openstack-4c1d"
-STARTS_WITHIN: Final = 180.0
+STARTS_WITHIN: Final = 400.0
 AGENT_TYPE: Final = "Open vSwitch agent"
 
 
