@@ -37,6 +37,7 @@ from droveway.audit.checks import (
     connections,
     contents,
     disks,
+    guaranteed,
     guests,
     hosts,
     images,
@@ -67,6 +68,7 @@ F = TypeVar("F", bound=Callable[..., None])
 SERVICE_CHECKS: Final = (
     allocations,
     bindings,
+    guaranteed,
     volumes,
     images,
     disks,
