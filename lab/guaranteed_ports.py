@@ -22,7 +22,8 @@ def names(lab: Lab, wanted: cloud.Port) -> tuple[str, str | None]:
     network = lab.cloud.network.named("/networks", wanted.network)
     policy = lab.cloud.network.named("/qos/policies", wanted.qos) if wanted.qos is not None else None
     if network is None or (policy is None and wanted.qos is not None):
-        raise Refused(f"network {wanted.network} or qos {wanted.qos} is unknown: the lab's cloud file names them")
+        unknown = f"network {wanted.network}" if network is None else f"qos {wanted.qos}"
+        raise Refused(f"{unknown} is unknown: the lab's cloud file names those that there are")
     return network, policy
 
 

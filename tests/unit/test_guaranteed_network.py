@@ -13,6 +13,7 @@ from droveway.clients.embedded.cloud import EmbeddedCloud, embedded_cloud
 from droveway.clients.embedded.guaranteed import provider_of
 from droveway.clients.network import Network, Port
 from droveway.clients.port_resources import PortResources
+from droveway.errors import DestinationFault
 
 EGRESS, INGRESS, PACKETS = (
     "NET_BW_EGR_KILOBIT_PER_SEC",
@@ -93,3 +94,13 @@ def test_a_binding_that_names_others_is_given_the_right_ones(made: Made) -> None
     assert asked == ["GET", "PUT", "GET"]
     made.network.activate(made.port, "host2", device_owner="compute:nova")
     assert made.found().profile == profile
+
+
+def test_a_refused_binding_is_refused_again(made: Made) -> None:
+    """Neutron keeps what it could not bind: a repeat does not take that for done."""
+    made.network.bind(made.port, "host1", profile=made.profile("host1"), device_owner="compute:nova")
+    for _ in range(2):
+        with pytest.raises(DestinationFault):
+            made.network.ensure_binding(made.port, "host1", made.profile("host2"))
+    made.network.ensure_binding(made.port, "host1", made.profile("host1"))
+    assert made.found().profile == made.profile("host1")
