@@ -1,8 +1,9 @@
-"""A real Keystone and a real Neutron as plain processes, from the virtual environment that tools/test makes."""
+"""A real Keystone, Placement and Neutron as plain processes, from the virtual environment that tools/test makes."""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import shutil
@@ -21,11 +22,18 @@ from support.servers.ports import free_port
 
 ROOT: Final = Path(__file__).parents[3]
 ENVIRONMENT: Final = ROOT / ".venv" / "openstack"
-SERVE: Final = ROOT / "tests" / "data" / "openstack" / "serve.py"
+SCRIPTS: Final = ROOT / "tests" / "data" / "openstack"
 
 PASSWORD: Final = "canary-openstack-4c1d"
 STARTS_WITHIN: Final = 400.0
 AGENT_TYPE: Final = "Open vSwitch agent"
+HEARD: Final = "2037-01-01"
+"""When an agent was heard that is there for as long as a test lasts."""
+AWAY: Final = "2020-01-01"
+"""When one was heard last that is away."""
+
+_WHOLE: Final = {"allocation_ratio": 1.0, "min_unit": 1, "step_size": 1, "reserved": 0}
+"""The inventories' other keys, as an agent tells them by default."""
 
 
 class Service:
@@ -51,7 +59,7 @@ class Service:
         """Start it; it listens when this returns."""
         with (self.folder / f"{self.name}.log").open("ab") as log:
             self._process = subprocess.Popen(
-                [str(ENVIRONMENT / "bin" / "python"), str(SERVE), module, str(self.port)],
+                [str(ENVIRONMENT / "bin" / "python"), str(SCRIPTS / "serve.py"), module, str(self.port)],
                 stdout=log,
                 stderr=log,
                 env={"PATH": os.environ["PATH"], "HOME": str(self.folder), **environment},
@@ -140,6 +148,10 @@ class Keystone(Service):
             "region_name": "RegionOne",
         }
 
+    def section(self, group: str, user: str) -> str:
+        """Return the group of a configuration file by which the user gets a token."""
+        return f"[{group}]\n" + "".join(f"{name} = {value}\n" for name, value in self.auth(user).items())
+
     def connection(self, user: str, project: str = "service") -> Any:
         """Return openstacksdk's connection of the user."""
         import openstack
@@ -154,37 +166,73 @@ class Keystone(Service):
         self.run("keystone-manage", "--config-file", str(self._configuration), *words)
 
 
-class Neutron(Service):
-    """Neutron's API with ML2 and the openvswitch driver; agents are rows with a heartbeat far in the future."""
+class Stored(Service):
+    """A service whose database is MariaDB's; its user, who checks tokens, has its name."""
 
-    def __init__(self, folder: Path, database: str, keystone: Keystone) -> None:
-        super().__init__("neutron", folder)
-        self._database = database
-        self._keystone = keystone
+    def __init__(self, name: str, folder: Path, database: str, keystone: Keystone) -> None:
+        super().__init__(name, folder)
+        self.state = folder / name
+        self.configuration = self.state / f"{name}.conf"
+        self.keystone = keystone
+        self.database = database
+
+    def configure(self, text: str) -> None:
+        """Write its configuration, with how it checks tokens."""
+        self.state.mkdir()
+        tokens = self.keystone.section("keystone_authtoken", self.name) + "service_token_roles_required = false\n"
+        self.configuration.write_text(textwrap.dedent(text) + tokens)
+
+    def rows(self, query: sa.TextClause, **values: str) -> Sequence[Any]:
+        """Read from its tables."""
+        with self._connected() as connection:
+            return connection.execute(query, values).all()
+
+    @contextlib.contextmanager
+    def _connected(self) -> Iterator[sa.Connection]:
+        engine = sa.create_engine(self.database)
+        try:
+            with engine.begin() as connection:
+                yield connection
+        finally:
+            engine.dispose()
+
+
+class Placement(Stored):
+    """Placement's API, which knows a user by the token of Keystone."""
 
     def begin(self) -> None:
-        """Make its database and start it; the user ``neutron`` checks tokens."""
-        state = self.folder / "neutron"
-        state.mkdir()
-        middleware = {name: value for name, value in self._keystone.auth("neutron").items() if name != "auth_type"}
-        configuration = state / "neutron.conf"
-        configuration.write_text(
-            textwrap.dedent(f"""
+        """Start it; it makes its tables by itself."""
+        self.configure(f"""
+            [api]
+            auth_strategy = keystone
+            [placement_database]
+            connection = {self.database}
+            sync_on_startup = true
+        """)
+        self.start("placement.wsgi.api", {"OS_PLACEMENT_CONFIG_DIR": str(self.state)})
+
+
+class Neutron(Stored):
+    """Neutron's API with ML2 and the openvswitch driver; agents are rows with a heartbeat far in the future."""
+
+    def begin(self) -> None:
+        """Make its tables and start it; the user ``neutron`` writes allocations to Placement too."""
+        self.configure(f"""
             [DEFAULT]
             auth_strategy = keystone
             core_plugin = ml2
             service_plugins = qos,segments
             transport_url = fake://
-            state_path = {state}
-            api_paste_config = {state}/api-paste.ini
+            state_path = {self.state}
+            api_paste_config = {self.state}/api-paste.ini
             notify_nova_on_port_status_changes = false
             notify_nova_on_port_data_changes = false
             dhcp_agent_notification = false
             rpc_workers = 0
             [database]
-            connection = {self._database}
+            connection = {self.database}
             [oslo_concurrency]
-            lock_path = {state}/lock
+            lock_path = {self.state}/lock
             [ml2]
             type_drivers = flat
             tenant_network_types =
@@ -192,20 +240,22 @@ class Neutron(Service):
             extension_drivers = port_security,qos
             [ml2_type_flat]
             flat_networks = *
-            [keystone_authtoken]
-            auth_type = v3password
-            service_token_roles_required = false
-            """)
-            + "".join(f"{name} = {value}\n" for name, value in middleware.items())
+        """)
+        with self.configuration.open("a") as file:
+            file.write(self.keystone.section("placement", self.name))
+        shutil.copy(ENVIRONMENT / "etc" / "neutron" / "api-paste.ini", self.state)
+        self.run("neutron-db-manage", "--config-file", str(self.configuration), "upgrade", "heads")
+        self.start(
+            "neutron.wsgi.api",
+            {"OS_NEUTRON_CONFIG_DIR": str(self.state), "OS_NEUTRON_CONFIG_FILES": self.configuration.name},
         )
-        shutil.copy(ENVIRONMENT / "etc" / "neutron" / "api-paste.ini", state)
-        self.run("neutron-db-manage", "--config-file", str(configuration), "upgrade", "heads")
-        self.start("neutron.wsgi.api", {"OS_NEUTRON_CONFIG_DIR": str(state), "OS_NEUTRON_CONFIG_FILES": "neutron.conf"})
 
-    def add_agent(self, host: str, bridges: Mapping[str, str], reported: Sequence[str]) -> None:
+    def add_agent(
+        self, host: str, bridges: Mapping[str, str], bandwidths: Mapping[str, Mapping[str, int]], *, kpps: int
+    ) -> None:
         """Let a host have an agent with these bridges (bridge → physical network).
 
-        It reports bandwidth of the ``reported`` ones, and packet rates where it reports any.
+        ``bandwidths``: bridge → direction → kbit/s of those that it reports; ``kpps``: 1,000 packets a second.
         """
         told = {
             "bridge_mappings": {physical: bridge for bridge, physical in bridges.items()},
@@ -214,45 +264,64 @@ class Neutron(Service):
             "ovs_hybrid_plug": False,
             "integration_bridge": "br-int",
             "ovs_capabilities": {"datapath_types": ["system"], "iface_types": []},
-            "resource_provider_bandwidths": {bridge: {"egress": 10000, "ingress": 10000} for bridge in reported},
-            "resource_provider_packet_processing_without_direction": {host: {"any": 100}},
+            "resource_provider_bandwidths": bandwidths,
+            "resource_provider_inventory_defaults": _WHOLE,
+            "resource_provider_packet_processing_without_direction": {host: {"any": kpps}},
+            "resource_provider_packet_processing_inventory_defaults": _WHOLE,
             "resource_provider_hypervisors": {**dict.fromkeys(bridges, host), host: host},
         }
-        engine = sa.create_engine(self._database)
-        with engine.begin() as connection:
+        with self._connected() as connection:
             connection.execute(
                 sa.text(
                     "INSERT INTO agents (id, agent_type, `binary`, topic, host, admin_state_up, created_at, started_at,"
                     " heartbeat_timestamp, configurations, `load`, resource_versions) VALUES (:id, :kind,"
-                    " 'neutron-openvswitch-agent', 'N/A', :host, 1, '2026-01-01', '2026-01-01', '2037-01-01', :told, 0,"
+                    " 'neutron-openvswitch-agent', 'N/A', :host, 1, '2026-01-01', '2026-01-01', :heard, :told, 0,"
                     " '{}')"
                 ),
-                {"id": str(uuid.uuid4()), "kind": AGENT_TYPE, "host": host, "told": json.dumps(told)},
+                {
+                    "id": str(uuid.uuid4()),
+                    "kind": AGENT_TYPE,
+                    "host": host,
+                    "heard": HEARD,
+                    "told": json.dumps(told),
+                },
             )
-        engine.dispose()
 
-    def rows(self, query: sa.TextClause, **values: str) -> Sequence[Any]:
-        """Read from its tables."""
-        engine = sa.create_engine(self._database)
-        try:
-            with engine.connect() as connection:
-                return connection.execute(query, values).all()
-        finally:
-            engine.dispose()
+    def hear_agent(self, host: str, at: str) -> None:
+        """Let the host's agent have been heard last then: `HEARD` or `AWAY`."""
+        with self._connected() as connection:
+            connection.execute(
+                sa.text("UPDATE agents SET heartbeat_timestamp = :at WHERE host = :host"), {"at": at, "host": host}
+            )
+
+    def report(self, host: str) -> None:
+        """Write to Placement what the host's agent has told, below the host's provider, by Neutron's own code."""
+        self.run("python", str(SCRIPTS / "report.py"), str(self.configuration), host)
+
+
+@dataclasses.dataclass(frozen=True)
+class OpenStack:
+    """The three, running."""
+
+    keystone: Keystone
+    placement: Placement
+    neutron: Neutron
 
 
 @contextlib.contextmanager
-def running(folder: Path) -> Iterator[tuple[Keystone, Neutron]]:
-    """Run both; Neutron's database is MariaDB's."""
+def running(folder: Path) -> Iterator[OpenStack]:
+    """Run all three; the databases of Placement and Neutron are MariaDB's."""
     with mariadb_server.running_server() as database:
-        database.create("neutron")
+        database.create("placement", "neutron")
         keystone = Keystone(folder)
-        neutron = Neutron(folder, database.url("neutron"), keystone)
+        placement = Placement("placement", folder, database.url("placement"), keystone)
+        neutron = Neutron("neutron", folder, database.url("neutron"), keystone)
         try:
-            keystone.begin({"network": neutron.url})
-            keystone.add_user("neutron", "service", "admin")
-            neutron.begin()
-            yield keystone, neutron
+            keystone.begin({"network": neutron.url, "placement": placement.url})
+            for service in (placement, neutron):
+                keystone.add_user(service.name, "service", "admin")
+                service.begin()
+            yield OpenStack(keystone, placement, neutron)
         finally:
-            for service in (neutron, keystone):
-                service.stop()
+            for started in (neutron, placement, keystone):
+                started.stop()
