@@ -63,6 +63,7 @@ LONGEST = (
     "test_split_brain_daemons",
     "test_kept_sources",
     "test_moves_on_neutron",
+    "test_moves_on_openstack",
     "test_real_neutron",
     "test_guaranteed_ports",
     "test_silent_services",

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 from support.labs.operations import Stage, stage
 from support.servers import openstack_lab, openstack_services
-from support.servers.openstack_lab import CLOUD, SERVER, USER
+from support.servers.openstack_lab import CLOUD, OTHER, SERVER, USER
 from support.servers.openstack_services import AWAY, HEARD, OpenStack
 
 
@@ -24,7 +24,7 @@ class World:
     services: OpenStack
 
     def held(self, consumer: str) -> openstack_lab.Held:
-        """Return what the consumer holds of what ports ask for."""
+        """Return what the consumer holds."""
         return openstack_lab.held(self.services).get(consumer, {})
 
     def bindings(self) -> list[tuple[str, str, list[str]]]:
@@ -32,8 +32,9 @@ class World:
         return openstack_lab.bindings(self.services, self.lab.id_of(SERVER))
 
     def assert_on(self, host: str) -> None:
-        """Assert that the server holds what its ports ask for on the host alone, and each port is bound there alone."""
-        assert self.held(self.lab.id_of(SERVER)) == openstack_lab.on(host)
+        """Assert that the server holds what it asks for of the host alone, and each port is bound there alone."""
+        server = self.lab.server(SERVER)
+        assert self.held(server.id) == openstack_lab.on(host, server.flavor)
         assert self.bindings() == openstack_lab.bound_on(host)
         self.lab.assert_balanced()
 
@@ -61,13 +62,12 @@ def fixture_world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 def test_a_move_takes_what_ports_are_guaranteed_with_it(world: World, operation: str, host: str, end: str) -> None:
     """The source's binding keeps its own providers until it goes, and a revert makes it again."""
     world.assert_on("host1")
-    wanted = (
-        ("--host", host) if host else ("--flavor", "small" if world.lab.server("fast").flavor == "large" else "large")
-    )
+    flavor = world.lab.server("fast").flavor
+    wanted = ("--host", host) if host else ("--flavor", OTHER[flavor])
     world.lab.cli("server", operation, "fast", *wanted, "--wait")
     found = host or str(world.lab.server("fast").host)
     world.assert_on(found)
-    assert world.held(world.lab.move("fast").id) == openstack_lab.on("host1")
+    assert world.held(world.lab.move("fast").id) == openstack_lab.on("host1", flavor)
     world.lab.cli("server", end, "fast")
     assert world.held(world.lab.move("fast").id) == {}
     if end == "confirm":

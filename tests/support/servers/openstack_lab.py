@@ -45,16 +45,23 @@ servers:
 """
 """One server, with two ports that ask for something and one that does not."""
 SERVER: Final = "fast"
+FLAVORS: Final = {
+    "small": {"VCPU": 1, "MEMORY_MB": 256, "DISK_GB": 1},
+    "large": {"VCPU": 2, "MEMORY_MB": 512, "DISK_GB": 1},
+}
+"""What a server of each flavor holds of its host."""
+OTHER: Final = {"small": "large", "large": "small"}
 
 Held = dict[str, dict[str, int]]
 """Provider's name → class → amount."""
 
 _ALLOCATIONS: Final = sa.text(
-    "SELECT consumers.uuid AS consumer, resource_providers.name AS provider, resource_classes.name AS class, used"
+    "SELECT consumers.uuid AS consumer, resource_providers.name AS provider, resource_classes.name AS resource, used"
     " FROM allocations JOIN consumers ON consumers.uuid = consumer_id"
     " JOIN resource_providers ON resource_providers.id = resource_provider_id"
     " JOIN resource_classes ON resource_classes.id = resource_class_id"
 )
+_PORTS: Final = sa.text("SELECT id FROM ports WHERE device_id = :server ORDER BY id")
 _PROVIDERS: Final = sa.text("SELECT uuid, name FROM resource_providers")
 _BINDINGS: Final = sa.text(
     "SELECT ports.id, host, profile, ml2_port_bindings.status FROM ports"
@@ -96,12 +103,16 @@ def over(services: OpenStack, path: Path) -> Iterator[None]:
 
 
 def held(services: OpenStack) -> dict[str, Held]:
-    """Return consumer → what it holds of what ports ask for, from Placement's tables."""
+    """Return consumer → what it holds, from Placement's tables."""
     found: dict[str, Held] = {}
     for row in services.placement.rows(_ALLOCATIONS):
-        if row._mapping["class"].startswith("NET_"):
-            found.setdefault(row.consumer, {}).setdefault(row.provider, {})[row._mapping["class"]] = row.used
+        found.setdefault(row.consumer, {}).setdefault(row.provider, {})[row.resource] = row.used
     return found
+
+
+def ports(services: OpenStack, server: str) -> list[str]:
+    """Return the ids of the server's ports, from Neutron's tables."""
+    return [row.id for row in services.neutron.rows(_PORTS, server=server)]
 
 
 def bindings(services: OpenStack, server: str) -> list[tuple[str, str, list[str]]]:
@@ -114,10 +125,11 @@ def bindings(services: OpenStack, server: str) -> list[tuple[str, str, list[str]
     return sorted(found)
 
 
-def on(host: str) -> Held:
-    """Return what the server's ports ask for on a host."""
+def on(host: str, flavor: str = "small") -> Held:
+    """Return what the server of that flavor and its ports hold of a host."""
     agent = f"{host}:{AGENT_TYPE}"
     return {
+        host: FLAVORS[flavor],
         f"{agent}:br-a": {"NET_BW_EGR_KILOBIT_PER_SEC": 1000, "NET_BW_IGR_KILOBIT_PER_SEC": 1500},
         f"{agent}:br-b": {"NET_BW_EGR_KILOBIT_PER_SEC": 500, "NET_BW_IGR_KILOBIT_PER_SEC": 600},
         agent: {"NET_PACKET_RATE_KILOPACKET_PER_SEC": 10},

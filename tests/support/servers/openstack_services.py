@@ -301,8 +301,9 @@ class Neutron(Stored):
 
 @dataclasses.dataclass(frozen=True)
 class OpenStack:
-    """The three, running."""
+    """The three, running, and the server of the databases of the last two."""
 
+    databases: mariadb_server.Server
     keystone: Keystone
     placement: Placement
     neutron: Neutron
@@ -321,7 +322,7 @@ def running(folder: Path) -> Iterator[OpenStack]:
             for service in (placement, neutron):
                 keystone.add_user(service.name, "service", "admin")
                 service.begin()
-            yield OpenStack(keystone, placement, neutron)
+            yield OpenStack(database, keystone, placement, neutron)
         finally:
             for started in (neutron, placement, keystone):
                 started.stop()
