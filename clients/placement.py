@@ -27,6 +27,9 @@ _NO_TYPE: Final = "unknown"
 _BAD_REQUEST: Final = 400
 _UNKNOWN: Final = re.compile(r"No such (trait|resource class)")
 
+_OF_PORTS: Final = "NET_"
+"""Begins the resource classes that only ports ask for."""
+
 ProviderResources = dict[str, dict[str, int]]
 """Provider's uuid → resource class → amount (MEMORY_MB in MiB, DISK_GB in GiB)."""
 
@@ -40,6 +43,10 @@ class Allocations:
     project_id: str = ""
     user_id: str = ""
     consumer_type: str = SERVER
+
+
+class ConsumerChanged(StepError):
+    """Somebody else has written a consumer since it was found; its code is ``allocation-conflict``."""
 
 
 @dataclass(frozen=True)
@@ -124,13 +131,14 @@ class Placement:
         """Give the migration what the server holds, and the server the destination's, in one POST.
 
         ``source`` is what `allocations` found for the server before the claim was fenced: its generation refuses the
-        call when it comes late. It may already be the destination's, after a crash. Raises
-        `droveway.errors.DestinationFault` ``no-capacity`` when the destination is full, and nothing has changed then.
+        call when it comes late, which raises `ConsumerChanged`. It may already be the destination's, after a crash.
+        Raises `droveway.errors.DestinationFault` ``no-capacity`` when the destination is full, and nothing has changed
+        then.
         """
         wanted = resources_of(destination)
         held = self.allocations(migration)
         if held.allocations:
-            if source.allocations == wanted:
+            if is_alike(source.allocations, wanted):
                 return
             raise StepError(
                 f"the migration {migration} already holds an allocation and the server {server} does not hold the"
@@ -151,9 +159,8 @@ class Placement:
         }
 
         def stands() -> bool:
-            return (
-                self.allocations(migration).allocations == source.allocations
-                and self.allocations(server).allocations == wanted
+            return self.allocations(migration).allocations == source.allocations and is_alike(
+                self.allocations(server).allocations, wanted
             )
 
         self._write(body, stands, full=DestinationFault)
@@ -210,7 +217,7 @@ class Placement:
 
         def stands() -> bool:
             return all(
-                self.allocations(consumer).allocations == resources_of(wanted)
+                is_alike(self.allocations(consumer).allocations, resources_of(wanted))
                 for consumer, (_, wanted, _) in consumers.items()
             )
 
@@ -321,8 +328,8 @@ class Placement:
         }
 
         def stands() -> bool:
-            return (
-                not self.allocations(migration).allocations and self.allocations(server).allocations == held.allocations
+            return not self.allocations(migration).allocations and is_alike(
+                self.allocations(server).allocations, held.allocations
             )
 
         self._write(body, stands)
@@ -381,7 +388,7 @@ class Placement:
             if entry["consumer_generation"] is None and not self.allocations(consumer).allocations:
                 entry["consumer_generation"] = 0
                 raise TryAgainError(detail)
-        raise StepError(
+        raise ConsumerChanged(
             f"another writer changed the allocations of {' and '.join(body)} meanwhile ({detail}): run droveway audit",
             code="allocation-conflict",
         )
@@ -390,6 +397,22 @@ class Placement:
 def resources_of(answer: Mapping[str, Any]) -> ProviderResources:
     """The amounts in an allocation request, or in an answer, of Placement."""
     return {name: dict(held["resources"]) for name, held in answer["allocations"].items()}
+
+
+def is_alike(found: ProviderResources, wanted: ProviderResources) -> bool:
+    """Tell whether two holdings are the same but for what ports ask for.
+
+    Neutron changes those amounts by itself where somebody changes the QoS policy of a bound port.
+    """
+    return _without_ports(found) == _without_ports(wanted)
+
+
+def _without_ports(held: ProviderResources) -> ProviderResources:
+    found = {
+        provider: {name: amount for name, amount in amounts.items() if not name.startswith(_OF_PORTS)}
+        for provider, amounts in held.items()
+    }
+    return {provider: amounts for provider, amounts in found.items() if amounts}
 
 
 def _candidate(request: dict[str, Any], summaries: Mapping[str, Any]) -> Candidate:

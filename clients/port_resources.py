@@ -43,10 +43,26 @@ class PortResources(msgspec.Struct, frozen=True, kw_only=True):
 
         None where one of the groups has no provider in them.
         """
+        found = self.providers(mappings)
+        return next(iter(found.values())) if found and self.legacy else found
+
+    def providers(self, mappings: Mapping[str, Sequence[str]]) -> dict[str, str] | None:
+        """Read group → provider from an allocation request's ``mappings``; None where one of the groups has none."""
         if any(not mappings.get(group.id) for group in self.groups):
             return None
-        found = {group.id: mappings[group.id][0] for group in self.groups}
-        return next(iter(found.values())) if self.legacy else found
+        return {group.id: mappings[group.id][0] for group in self.groups}
+
+    def renamed(self, asked: PortResources, named: Mapping[str, str]) -> str | dict[str, str] | None:
+        """Name as a profile does who gives this to a port that ``asked`` for other amounts before.
+
+        ``named``: group → provider of what it asked for.  Neutron gives a group of other amounts another id.  None
+        where nobody gave anything of the kind.
+        """
+        givers = {_asks_bandwidth(group): named[group.id] for group in asked.groups if group.id in named}
+        found = {group.id: givers[kind] for group in self.groups if (kind := _asks_bandwidth(group)) in givers}
+        if self.legacy:
+            return next(iter(found.values()), None)
+        return found or None
 
     def named(self, allocation: str | Mapping[str, str] | None) -> dict[str, str]:
         """Read a profile's ``allocation``: group → provider, of those groups for which it names one.

@@ -60,9 +60,10 @@ def embedded_cloud(
     ``volumes`` and ``images``: the folders that hold their bytes.
     """
     engine = services_engine(database)
-    network = network_service(engine)
+    books = embedded_placement(placement)
+    network = network_service(engine, Placement(books))
     return EmbeddedCloud(
-        placement=Placement(embedded_placement(placement), on_request=on_request),
+        placement=Placement(books, on_request=on_request),
         network=Network(network, on_request=on_request),
         volumes=Volumes(volume_service(engine, volumes), on_request=on_request),
         images=Images(image_service(engine, images), on_request=on_request),

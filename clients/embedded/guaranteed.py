@@ -1,17 +1,22 @@
 """Keeps what a lab's Neutron knows of physical networks, QoS policies and the providers that its agents report.
 
-Ids of groups and providers are made as Neutron makes them.
+Ids of groups and providers are made as Neutron makes them.  A changed policy changes what the port's server holds.
 """
 
 from __future__ import annotations
 
 import uuid
+from collections.abc import Mapping
 from typing import Any, Final
 
 from sqlalchemy import ForeignKey, bindparam, select
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
-from droveway.clients.embedded.services import Answer, Base, Port, RefusalError, Request, new_id
+from droveway.clients.embedded.services import Answer, Base, Binding, Port, RefusalError, Request, new_id
+from droveway.clients.network import COMPUTE_OWNER
+from droveway.clients.placement import ConsumerChanged, Placement
+from droveway.clients.port_resources import ALLOCATION
+from droveway.errors import StepError
 
 EGRESS: Final = "NET_BW_EGR_KILOBIT_PER_SEC"
 INGRESS: Final = "NET_BW_IGR_KILOBIT_PER_SEC"
@@ -23,6 +28,9 @@ AGENT_TYPE: Final = "Open vSwitch agent"
 _TUNNEL_TRAIT: Final = "CUSTOM_NETWORK_TUNNEL_PROVIDER"
 _NAMESPACE: Final = uuid.UUID("87ee7d5c-73bb-11e8-9008-c4d987b2a692")
 """The one below which Neutron's openvswitch driver makes the ids of providers."""
+
+_ROUNDS: Final = 10
+"""So often is a consumer written before the change of a policy is refused."""
 
 _BANDWIDTH: Final = "bandwidth"
 _PACKETS: Final = "packets"
@@ -170,6 +178,72 @@ def set_policy(session: Session, port: Port, policy: str | None) -> None:
         session.flush()
     if policy is not None:
         session.add(PortPolicy(port=port.id, policy=policy))
+
+
+def change_policy(
+    request: Request, placement: Placement, port: Port, active: Binding | None, policy: str | None
+) -> None:
+    """Give the port another QoS policy, or none, and let its server hold what that guarantees, as Neutron does.
+
+    What the profile of the active binding does not name stays as it was.  Raises RefusalError, as Neutron refuses,
+    where the server holds nothing of a provider that the profile names, and where the provider has not enough.
+    """
+    session = request.session
+    old = resource_request(session, port)
+    set_policy(session, port, policy)
+    session.flush()
+    named = {} if active is None else active.profile.get(ALLOCATION) or {}
+    if active is None or not named or not old or not port.device_owner.startswith(COMPUTE_OWNER):
+        return
+    before, after = _by_kind(port, old), _by_kind(port, resource_request(session, port))
+    if isinstance(named, str):
+        named = dict.fromkeys((group["id"] for group in before.values()), named)
+    givers = {kind: named[group["id"]] for kind, group in before.items() if group["id"] in named}
+    changes: dict[str, dict[str, int]] = {}
+    for kind, giver in givers.items():
+        was, becomes = before[kind]["resources"], after.get(kind, {}).get("resources", {})
+        amounts = changes.setdefault(giver, {})
+        amounts |= {name: becomes.get(name, 0) - was.get(name, 0) for name in was | becomes}
+    _hold(placement, port.server, changes)
+    found: Any = {group["id"]: givers[kind] for kind, group in after.items() if kind in givers}
+    if isinstance(active.profile[ALLOCATION], str):
+        found = next(iter(found.values()), "")
+    active.profile = {**active.profile, ALLOCATION: found}
+
+
+def _by_kind(port: Port, told: Mapping[str, Any] | None) -> dict[bool, dict[str, Any]]:
+    """Return the groups that a port asks for: that of packet rates and that of bandwidth."""
+    groups = (told or {}).get("request_groups") or ([{"id": port.id, **told}] if told else [])
+    return {PACKET_RATE in group["resources"]: group for group in groups}
+
+
+def _hold(placement: Placement, server: str, changes: Mapping[str, Mapping[str, int]]) -> None:
+    """Add the changes (provider → class → amount) to what the server holds; once more where somebody else wrote it."""
+    for _ in range(_ROUNDS):
+        found = placement.allocations(server)
+        held = {provider: dict(amounts) for provider, amounts in found.allocations.items()}
+        if not held:
+            raise RefusalError(400, f"Resource allocation is deleted for consumer {server}")
+        for provider, amounts in changes.items():
+            if provider not in held:
+                raise RefusalError(400, f"Resource provider {provider} for {server} does not exist")
+            for name, amount in amounts.items():
+                held[provider][name] = held[provider].get(name, 0) + amount
+        wanted = {
+            provider: {"resources": {name: amount for name, amount in amounts.items() if amount > 0}}
+            for provider, amounts in held.items()
+        }
+        request = {"allocations": {provider: given for provider, given in wanted.items() if given["resources"]}}
+        try:
+            placement.rewrite(
+                {server: (found, request, found.consumer_type)}, project_id=found.project_id, user_id=found.user_id
+            )
+        except ConsumerChanged:
+            continue
+        except StepError as error:
+            raise RefusalError(409, str(error)) from None
+        return
+    raise RefusalError(409, f"Resource allocation has been changed for consumer {server}")
 
 
 def set_format(session: Session, port: Port, *, legacy: bool) -> None:

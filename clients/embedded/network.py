@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Final
 
 from sqlalchemy import Engine, bindparam, select
@@ -18,10 +19,11 @@ from droveway.clients.embedded.services import (
     new_id,
 )
 from droveway.clients.network import ACTIVE, INACTIVE
+from droveway.clients.placement import Placement
 
 
-def network_service(engine: Engine) -> LocalService:
-    """The service.
+def network_service(engine: Engine, placement: Placement) -> LocalService:
+    """The service; ``placement`` is where it changes what servers hold, as a real one does for changed QoS policies.
 
     Two requests are its own: `PUT /hosts/NAME`, where a real Neutron learns of hosts from their agents, and
     `PUT /ports/ID/format`, where one that is old enough tells what ports ask for in the legacy format.
@@ -41,7 +43,7 @@ def network_service(engine: Engine) -> LocalService:
             ("GET", "/ports"): _ports,
             ("POST", "/ports"): _post_port,
             ("GET", "/ports/{port}"): _get_port,
-            ("PUT", "/ports/{port}"): _put_port,
+            ("PUT", "/ports/{port}"): functools.partial(_put_port, placement),
             ("DELETE", "/ports/{port}"): _delete_port,
             ("GET", "/ports/{port}/bindings"): _bindings,
             ("POST", "/ports/{port}/bindings"): _post_binding,
@@ -99,14 +101,15 @@ def _get_port(request: Request) -> Answer:
     return Answer(200, {"port": _port_view(request, _port(request))})
 
 
-def _put_port(request: Request) -> Answer:
+def _put_port(placement: Placement, request: Request) -> Answer:
     port = _port(request)
     wanted = request.headers.get("If-Match", "").removeprefix("revision_number=")
     if wanted and int(wanted) != port.revision:
         raise RefusalError(412, f"the port {port.id} is at revision {port.revision}")
     body = dict(request.body["port"])
     if "qos_policy_id" in body:
-        guaranteed.set_policy(request.session, port, body.pop("qos_policy_id"))
+        active = next((each for each in _bindings_of(request, port) if each.status == ACTIVE), None)
+        guaranteed.change_policy(request, placement, port, active, body.pop("qos_policy_id"))
     if "binding:host_id" in body:
         _bind_anew(request, port, body.pop("binding:host_id") or "", body.pop("binding:profile"))
     elif "binding:profile" in body:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from droveway.clients.placement import resources_of
+from droveway.clients.placement import Allocations, is_alike, resources_of
 from droveway.errors import DestinationFault
 from droveway.flows import outcome
 from droveway.flows.before import before
 from droveway.flows.run import Context
 from droveway.flows.stands import NOTHING
 from droveway.flows.step import Step
+from droveway.flows.steps import consumers
 from droveway.flows.steps.hosts import starting
 from droveway.flows.steps.rows import is_deleted
 
@@ -29,24 +30,13 @@ class Claim(Step):
 
     def perform(self, ctx: Context) -> dict[str, Any]:
         """One allocations POST; a full destination is a fault of the destination."""
-        record, placement = before(ctx.move), ctx.run.cloud.placement
-        source = placement.allocations(ctx.move.server)
-        starting.require_not_evacuated(ctx)
-        with ctx.run.intent("placement", f"claim {ctx.destination.host}"):
-            try:
-                placement.claim_move(
-                    server=ctx.move.server,
-                    migration=ctx.move.id,
-                    source=source,
-                    destination=ctx.destination.request,
-                    project_id=source.project_id or record.project_id,
-                    user_id=source.user_id or record.user_id,
-                )
-            except DestinationFault as error:
-                host = ctx.destination.host
-                raise DestinationFault(
-                    f"host {host} has no room for {ctx.move.server_name}: {error}", code=error.error_code, host=host
-                ) from None
+        try:
+            consumers.looking_anew(lambda: _claim(ctx, ctx.run.cloud.placement.allocations(ctx.move.server)))
+        except DestinationFault as error:
+            host = ctx.destination.host
+            raise DestinationFault(
+                f"host {host} has no room for {ctx.move.server_name}: {error}", code=error.error_code, host=host
+            ) from None
         return {}
 
     def undo(self, ctx: Context) -> None:
@@ -71,7 +61,9 @@ class ReleaseSourceAllocation(Step):
 
         A Placement that was put back from a copy of before the claim gets that again first: later nobody would look.
         """
-        claimed = _claim_again(ctx)
+        claimed = _has_lost_claim(ctx)
+        if claimed:
+            consumers.looking_anew(lambda: _claim(ctx, ctx.run.cloud.placement.allocations(ctx.move.server)))
         _release_source(ctx)
         return {"claimed_again": True} if claimed else {}
 
@@ -105,30 +97,32 @@ def _release_source(ctx: Context) -> None:
         ctx.run.cloud.placement.release(ctx.move.id)
 
 
-def _claim_again(ctx: Context) -> bool:
-    """Claim the destination where neither consumer holds what `claim` gave it; whether that was so.
+def _has_lost_claim(ctx: Context) -> bool:
+    """Tell whether neither consumer holds what `claim` gave it."""
+    placement, chosen = ctx.run.cloud.placement, ctx.destination
+    held = placement.allocations(ctx.move.server).allocations
+    if not held or is_alike(held, resources_of(chosen.request)) or placement.allocations(ctx.move.id).allocations:
+        return False
+    # Else somebody has changed what the server holds there.
+    return ctx.same_host or chosen.provider not in held
 
-    Raises `droveway.errors.DestinationFault` when others have taken the room since.
+
+def _claim(ctx: Context, found: Allocations) -> None:
+    """Claim the destination for the server, which was ``found`` to hold this.
+
+    Raises `droveway.errors.DestinationFault` where the destination has no room.
     """
-    record, placement, chosen = before(ctx.move), ctx.run.cloud.placement, ctx.destination
-    found = placement.allocations(ctx.move.server)
-    wanted = resources_of(chosen.request)
-    if found.allocations == wanted or not found.allocations or placement.allocations(ctx.move.id).allocations:
-        return False
-    if not ctx.same_host and chosen.provider in found.allocations:
-        # Somebody has changed what the server holds there.
-        return False
+    record = before(ctx.move)
     starting.require_not_evacuated(ctx)
-    with ctx.run.intent("placement", f"claim {chosen.host}"):
-        placement.claim_move(
+    with ctx.run.intent("placement", f"claim {ctx.destination.host}"):
+        ctx.run.cloud.placement.claim_move(
             server=ctx.move.server,
             migration=ctx.move.id,
             source=found,
-            destination=chosen.request,
+            destination=ctx.destination.request,
             project_id=found.project_id or record.project_id,
             user_id=found.user_id or record.user_id,
         )
-    return True
 
 
 def _return(ctx: Context, what: str, *, may_release: bool = False) -> None:
@@ -137,8 +131,12 @@ def _return(ctx: Context, what: str, *, may_release: bool = False) -> None:
     A delete removes what the server holds behind its rows, so it is seen, or refuses the write, as an evacuation is.
     """
     placement = ctx.run.cloud.placement
-    found = placement.allocations(ctx.move.server)
-    starting.require_not_evacuated(ctx)
-    release = may_release and is_deleted(ctx)
-    with ctx.run.intent("placement", f"give back {what}"):
-        placement.return_move(server=ctx.move.server, migration=ctx.move.id, release=release, found=found)
+
+    def give_back() -> None:
+        found = placement.allocations(ctx.move.server)
+        starting.require_not_evacuated(ctx)
+        release = may_release and is_deleted(ctx)
+        with ctx.run.intent("placement", f"give back {what}"):
+            placement.return_move(server=ctx.move.server, migration=ctx.move.id, release=release, found=found)
+
+    consumers.looking_anew(give_back)

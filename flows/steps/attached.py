@@ -9,7 +9,10 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Iterator
 
+import msgspec
+
 from droveway.clients.network import ACTIVE
+from droveway.clients.port_resources import PortResources
 from droveway.errors import Conflict, StepError
 from droveway.flows.before import PortBefore, VolumeBefore, before
 from droveway.flows.run import Context
@@ -17,6 +20,13 @@ from droveway.flows.steps.rows import availability_zone
 from droveway.persistence.journal import kinds
 from droveway.persistence.nova import servers
 from droveway.wire.commands import Connections, PortRef, VolumeRef
+
+
+class AttachedPort(PortBefore, frozen=True, kw_only=True):
+    """A port that the server has now, as it was before the move; what came later is as it would have been."""
+
+    asks: PortResources | None = None
+    """What it asks of Placement now: somebody may have changed its QoS policy since."""
 
 
 def volumes(ctx: Context) -> list[VolumeBefore]:
@@ -69,20 +79,20 @@ def being_attached(ctx: Context) -> set[str]:
         return {bdm.volume_id or "" for bdm in servers.volumes(session, ctx.move.server) if not bdm.attachment_id}
 
 
-def ports(ctx: Context) -> list[PortBefore]:
+def ports(ctx: Context) -> list[AttachedPort]:
     """The ports that Neutron has of the server now, those of before the move with the profile that they had then."""
     recorded = {port.port: port for port in ([] if ctx.move.before is None else before(ctx.move).ports)}
-    return [
-        recorded.get(port.id)
-        or PortBefore(
+    found = []
+    for port in ctx.run.cloud.network.listed_ports(ctx.move.server):
+        known = recorded.get(port.id) or PortBefore(
             port=port.id,
             mac=port.mac,
             profile=port.profile,
             device_owner=_owner_on_source(ctx),
             resources=port.resources,
         )
-        for port in ctx.run.cloud.network.listed_ports(ctx.move.server)
-    ]
+        found.append(AttachedPort(**msgspec.structs.asdict(known), asks=port.resources))
+    return found
 
 
 def free_reserved(ctx: Context, reserved: Iterable[str] = ()) -> None:

@@ -8,11 +8,11 @@ from typing import Any, ClassVar
 
 from droveway.clients.network import ACTIVE
 from droveway.errors import Evacuated
-from droveway.flows.before import PortBefore
 from droveway.flows.run import Context
 from droveway.flows.stands import NOTHING
 from droveway.flows.step import Step
 from droveway.flows.steps import attached, port_profiles
+from droveway.flows.steps.attached import AttachedPort
 from droveway.flows.steps.hosts import starting
 from droveway.flows.steps.rows import availability_zone, is_deleted, lives_on
 from droveway.persistence.nova import evacuations
@@ -32,18 +32,18 @@ class PortStep(Step):
         """The host that it leaves."""
         return ctx.destination.host if self.to_source else ctx.move.source_host
 
-    def owner(self, ctx: Context, port: PortBefore, host: str) -> str:
+    def owner(self, ctx: Context, port: AttachedPort, host: str) -> str:
         """The port's device_owner on a host: Nova names the zone in it."""
         if host == ctx.move.source_host:
             return port.device_owner
         return f"compute:{availability_zone(ctx, host)}"
 
-    def ports(self, ctx: Context) -> list[PortBefore]:
+    def ports(self, ctx: Context) -> list[AttachedPort]:
         """The ports that have to be bound anew, of those that Neutron has now."""
         return [] if ctx.same_host else attached.ports(ctx)
 
     @contextlib.contextmanager
-    def writing(self, ctx: Context, call: str, port: PortBefore) -> Iterator[None]:
+    def writing(self, ctx: Context, call: str, port: AttachedPort) -> Iterator[None]:
         """A write on one port: what fails since somebody deleted the port meanwhile is done."""
         with attached.writing_port(ctx, call.format(port=port.port), port.port):
             yield
@@ -131,15 +131,15 @@ class MovePorts(PortStep):
 
         ``back``: as before the move, and not as the move claimed them. Return how many such ports there are.
         """
-        ports = [port for port in attached.ports(ctx) if port.resources is not None]
+        ports = [port for port in attached.ports(ctx) if port.resources is not None or port.asks is not None]
         for port in ports:
-            profile = port.profile if back else port_profiles.claimed(port, ctx.destination.request)
+            profile = port_profiles.recorded(port) if back else port_profiles.claimed(port, ctx.destination.request)
             with self.writing(ctx, "name the providers of {port}", port):
                 ctx.run.cloud.network.set_profile(port.port, profile)
         return len(ports)
 
 
-def _leave_to_evacuation(ctx: Context, ports: list[PortBefore], host: str) -> None:
+def _leave_to_evacuation(ctx: Context, ports: list[AttachedPort], host: str) -> None:
     """Look once more whether Nova has evacuated the server; what it bound while this step wrote is active again.
 
     Neutron compares nothing, so that an activation which comes behind Nova's would take the port away from its guest.
@@ -159,7 +159,7 @@ def _leave_to_evacuation(ctx: Context, ports: list[PortBefore], host: str) -> No
         raise
 
 
-def bring(ctx: Context, port: PortBefore, host: str, owner: str) -> None:
+def bring(ctx: Context, port: AttachedPort, host: str, owner: str) -> None:
     """Bind the port to the host unless it is, and make that binding the active one."""
     ctx.run.cloud.network.ensure_binding(port.port, host, port_profiles.profile_on(ctx, port, host))
     ctx.run.cloud.network.activate(port.port, host, device_owner=owner)

@@ -10,7 +10,7 @@ from droveway.flows.before import before, held_by_ports
 from droveway.flows.run import Context
 from droveway.flows.stands import NOTHING
 from droveway.flows.step import Step
-from droveway.flows.steps import scheduling
+from droveway.flows.steps import attached, scheduling
 from droveway.flows.steps.hosts import starting
 from droveway.flows.steps.rows import compute_node
 from droveway.persistence.journal import attempts
@@ -71,7 +71,7 @@ def _request(ctx: Context) -> MoveRequest:
         cells={move.source_cell: ""},
         source_host=move.source_host,
         boot_from_volume=record.boot_from_volume,
-        ports=[port.resources for port in record.ports if port.resources is not None],
+        ports=[port.asks for port in attached.ports(ctx) if port.asks is not None],
         max_attempts=ctx.run.options.max_attempts,
         rules=ctx.run.options.rules,
     )

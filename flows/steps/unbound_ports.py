@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from droveway.clients.network import DEVICE_KEYS
-from droveway.flows.before import PortBefore
 from droveway.flows.run import Context
 from droveway.flows.stands import NOTHING
 from droveway.flows.step import Step
 from droveway.flows.steps import attached, port_profiles
+from droveway.flows.steps.attached import AttachedPort
 from droveway.flows.steps.hosts import starting
 from droveway.flows.steps.rows import availability_zone, is_deleted
 
@@ -61,13 +61,13 @@ class BindPorts(Step):
             _unbind(ctx, port)
 
 
-def _bind(ctx: Context, port: PortBefore, host: str, owner: str) -> None:
+def _bind(ctx: Context, port: AttachedPort, host: str, owner: str) -> None:
     with attached.writing_port(ctx, f"bind {port.port} to {host}", port.port):
         profile = port_profiles.profile_on(ctx, port, host)
         ctx.run.cloud.network.bind(port.port, host, profile=profile, device_owner=owner)
 
 
-def _unbind(ctx: Context, port: PortBefore) -> None:
+def _unbind(ctx: Context, port: AttachedPort) -> None:
     profile = {name: value for name, value in port.profile.items() if name not in DEVICE_KEYS}
     with attached.writing_port(ctx, f"unbind {port.port}", port.port):
         ctx.run.cloud.network.unbind(port.port, profile=profile)

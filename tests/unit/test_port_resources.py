@@ -14,8 +14,8 @@ from droveway.audit.records import PortView
 from droveway.clients.network import Network
 from droveway.clients.port_resources import PortResources, asked_by
 from droveway.errors import StepError
-from droveway.flows.before import PortBefore
-from droveway.flows.steps.port_profiles import claimed
+from droveway.flows.steps.attached import AttachedPort
+from droveway.flows.steps.port_profiles import claimed, recorded
 from droveway.scheduler.requests import query
 
 EGRESS, PACKETS = "NET_BW_EGR_KILOBIT_PER_SEC", "NET_PACKET_RATE_KILOPACKET_PER_SEC"
@@ -60,6 +60,10 @@ def test_one_group_has_no_group_policy() -> None:
     assert "same_subtree" not in dict(query(request(ports=[asked(LEGACY)])))
 
 
+def attached(before: PortResources | None, now: PortResources | None, profile: dict[str, Any]) -> AttachedPort:
+    return AttachedPort(port="p1", mac="m", profile=profile, device_owner="o", resources=before, asks=now)
+
+
 @pytest.mark.parametrize(
     ("told", "mappings", "named"),
     [
@@ -73,16 +77,41 @@ def test_a_profile_names_who_was_claimed_and_keeps_all_else(
     told: dict[str, Any], mappings: dict[str, list[str]], named: Any
 ) -> None:
     """What a host before named goes, even where nobody was claimed for the port."""
-    port = PortBefore(
-        port="p1", mac="m", profile={"key": 1, "allocation": "old"}, device_owner="o", resources=asked(told)
-    )
+    port = attached(asked(told), asked(told), {"key": 1, "allocation": "old"})
     wanted = {"key": 1} if named is None else {"key": 1, "allocation": named}
     assert claimed(port, {"allocations": {}, "mappings": mappings}) == wanted
 
 
 def test_a_port_that_asks_for_nothing_keeps_its_profile() -> None:
-    port = PortBefore(port="p1", mac="m", profile={"allocation": "odd"}, device_owner="o")
+    port = attached(None, None, {"allocation": "odd"})
     assert claimed(port, {"mappings": {"p1": ["x"]}}) == {"allocation": "odd"}
+
+
+LARGER = {"request_groups": [{"id": "bw2", "resources": {EGRESS: 2000}, "required": []}]}
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "was", "becomes"),
+    [
+        (GROUPS, GROUPS, {"pps": "agent"}, {"pps": "agent"}),
+        (GROUPS, LARGER, {"bw": "bridge", "pps": "agent"}, {"bw2": "bridge"}),
+        (LARGER, GROUPS, {"bw2": "bridge"}, {"bw": "bridge"}),
+        (GROUPS, LEGACY, {"bw": "bridge", "pps": "agent"}, "bridge"),
+        (LEGACY, GROUPS, "bridge", {"bw": "bridge"}),
+        (GROUPS, {}, {"bw": "bridge", "pps": "agent"}, None),
+        (GROUPS, LARGER, {"pps": "agent"}, None),
+    ],
+)
+def test_a_changed_policy_renames_groups_and_keeps_their_providers(
+    before: dict[str, Any], now: dict[str, Any], was: Any, becomes: Any
+) -> None:
+    """A kind of resource that was not asked for before has no provider, and is not named."""
+    port = attached(asked_by("p1", before), asked_by("p1", now), {"key": 1, "allocation": was})
+    wanted = {"key": 1} if becomes is None else {"key": 1, "allocation": becomes}
+    assert recorded(port) == wanted
+    mappings = {"p1": [was]} if isinstance(was, str) else {group: [giver] for group, giver in was.items()}
+    if len(was) == len(asked(before).groups) or isinstance(was, str):
+        assert claimed(port, {"mappings": mappings}) == wanted
 
 
 @pytest.mark.parametrize(

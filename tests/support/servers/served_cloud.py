@@ -17,6 +17,7 @@ from droveway.clients.embedded.placement import embedded_placement
 from droveway.clients.embedded.services import LocalService, services_engine
 from droveway.clients.embedded.volume import volume_service
 from droveway.clients.image import CHUNK
+from droveway.clients.placement import Placement
 from droveway.lab.layout import Layout
 
 _PLACEMENT = "http://placement.invalid"
@@ -31,7 +32,7 @@ class Server(http.server.ThreadingHTTPServer):
         engine = services_engine(files.services)
         self.placement = embedded_placement(files.placement)
         self.local: dict[str, LocalService] = {
-            "network": network_service(engine),
+            "network": network_service(engine, Placement(self.placement)),
             "volume": volume_service(engine, files.volumes),
             "image": image_service(engine, files.images),
         }
