@@ -114,15 +114,33 @@ class Network:
         """
 
         def bind() -> None:
+            if self._make(port, host, profile):
+                return
             found = self._row_on(port, host)
             if found is None:
-                body = {"host": host, "vnic_type": NORMAL, "profile": dict(profile)}
-                self._bind_once("POST", f"/ports/{port}/bindings", port, host, body)
-            elif not _names(found, profile):
-                body = {"profile": dict(profile)}
-                self._bind_once("PUT", f"/ports/{port}/bindings/{host}", port, host, body)
+                raise TryAgainError(f"the binding of port {port} on {host} went away meanwhile")
+            self._rename(port, found, profile)
 
         self._rest.repeat(bind)
+
+    def bring(self, port: str, host: str, profile: Mapping[str, Any], *, device_owner: str, owned_by: str) -> None:
+        """Bind the port to the host as `ensure_binding` does, and make that binding active as `activate` does.
+
+        ``owned_by`` is the owner that the port was listed with.  Its bindings are looked at once.
+        """
+
+        def bring() -> None:
+            found = self._row_on(port, host)
+            if found is None:
+                self._make(port, host, profile)
+            else:
+                self._rename(port, found, profile)
+            if found is None or found["status"] != ACTIVE:
+                self._activate_once(port, host)
+            if owned_by != device_owner:
+                self._own(port, device_owner)
+
+        self._rest.repeat(bring)
 
     def activate(self, port: str, host: str, *, device_owner: str) -> None:
         """Make the host's binding the active one, which turns the other INACTIVE, and set ``compute:ZONE`` as owner.
@@ -139,10 +157,7 @@ class Network:
                     host=host,
                 )
             if bindings[host] != ACTIVE:
-                path = f"/ports/{port}/bindings/{host}/activate"
-                response = self._rest.send("PUT", path)
-                if response.status_code != CONFLICT:
-                    self._done("PUT", path, response)
+                self._activate_once(port, host)
             self._own(port, device_owner)
 
         self._rest.repeat(switch)
@@ -231,8 +246,28 @@ class Network:
         """Remove the port; done when it is gone."""
         self._delete(f"/ports/{port}")
 
-    def _bind_once(self, method: str, path: str, port: str, host: str, body: dict[str, Any]) -> None:
-        """Send a binding; raises `droveway.errors.DestinationFault` when Neutron refuses it and it does not stand."""
+    def _make(self, port: str, host: str, profile: Mapping[str, Any]) -> bool:
+        """Make a binding; tell whether there was none yet."""
+        body = {"host": host, "vnic_type": NORMAL, "profile": dict(profile)}
+        return self._bind_once("POST", f"/ports/{port}/bindings", port, host, body)
+
+    def _rename(self, port: str, found: Mapping[str, Any], profile: Mapping[str, Any]) -> None:
+        """Let a binding that stands name the providers that the profile names."""
+        if not _names(found, profile):
+            host = str(found["host"])
+            self._bind_once("PUT", f"/ports/{port}/bindings/{host}", port, host, {"profile": dict(profile)})
+
+    def _activate_once(self, port: str, host: str) -> None:
+        path = f"/ports/{port}/bindings/{host}/activate"
+        response = self._rest.send("PUT", path)
+        if response.status_code != CONFLICT:
+            self._done("PUT", path, response)
+
+    def _bind_once(self, method: str, path: str, port: str, host: str, body: dict[str, Any]) -> bool:
+        """Send a binding, and tell whether it was taken; nothing has changed where Neutron answers with a conflict.
+
+        Raises `droveway.errors.DestinationFault` when Neutron refuses it and it does not stand.
+        """
         response = self._rest.send(method, path, json={"binding": body}, final=(_BINDING_REFUSED,))
         if response.status_code == _BINDING_REFUSED:
             found = self._row_on(port, host)
@@ -244,6 +279,7 @@ class Network:
                 )
         elif response.status_code != CONFLICT:
             self._done(method, path, response)
+        return bool(response.status_code != CONFLICT)
 
     def _done(self, method: str, path: str, response: Any) -> Any:
         """Return the response to what the role ``service`` may do, when it is no refusal."""

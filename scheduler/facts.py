@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Final
 
-from droveway.clients.network import PortRecord
+from droveway.clients.network import Port
 from droveway.persistence.journal import kinds
 from droveway.persistence.nova.catalog import Flavor, Host, Server
 from droveway.persistence.nova.quotas import QuotaUsage
@@ -47,7 +47,7 @@ class Facts:
     same_host_cold_migrate: bool = False
     """Whether the server's host declares that it can migrate a server to itself."""
     features: Features = dataclasses.field(default_factory=Features)
-    ports: tuple[PortRecord, ...] = ()
+    ports: tuple[Port, ...] = ()
     quota_usages: tuple[QuotaUsage, ...] = ()
     """What the server's project and user have of each resource that has a quota; empty for a cold migration."""
 

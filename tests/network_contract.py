@@ -185,6 +185,32 @@ class NetworkContract:
             world.network.ensure_binding(port, THERE, {})
         assert caught.value.error_code == "network-failed"
 
+    def test_a_port_is_brought_to_a_host_with_one_look_at_its_bindings(self, world: World, port: str) -> None:
+        """The binding is made, or made active; the owner is written only where it was listed as another."""
+        for owned_by, asked in ((OWNER, ["GET", "POST", "PUT", "GET", "PUT"]), ("compute:az2", ["GET"])):
+            world.asked.clear()
+            world.network.bring(port, THERE, {"key": "value"}, device_owner="compute:az2", owned_by=owned_by)
+            assert world.asked == asked
+        found = world.only()
+        assert found.bindings == {HERE: "INACTIVE", THERE: "ACTIVE"}
+        assert (found.host, found.device_owner, found.profile) == (THERE, "compute:az2", {"key": "value"})
+        world.asked.clear()
+        world.network.bring(port, HERE, {}, device_owner=OWNER, owned_by=OWNER)
+        assert world.asked == ["GET", "PUT"]
+        assert world.only().bindings == {HERE: "ACTIVE", THERE: "INACTIVE"}
+
+    @pytest.mark.parametrize("tamper", [lose_answer, never_arrive])
+    def test_a_port_is_brought_to_a_host_though_answers_are_lost(
+        self, world: World, port: str, tamper: Callable[[Send], Any]
+    ) -> None:
+        world.service.queue += [tamper, tamper, tamper]
+        world.network.bring(port, THERE, {}, device_owner="compute:az2", owned_by=OWNER)
+        assert world.service.queue == []
+        assert (world.only().bindings, world.only().device_owner) == (
+            {HERE: "INACTIVE", THERE: "ACTIVE"},
+            "compute:az2",
+        )
+
     @pytest.mark.parametrize("tamper", [lose_answer, never_arrive])
     def test_a_port_moves_though_answers_are_lost(self, world: World, port: str, tamper: Callable[[Send], Any]) -> None:
         world.service.queue.append(tamper)
@@ -236,7 +262,7 @@ class NetworkContract:
             world.network.bind(port, ELSEWHERE, profile={}, device_owner=OWNER)
         world.asked.clear()
         world.network.ensure_binding(port, ELSEWHERE, {})
-        assert world.asked == ["GET"]
+        assert world.asked == ["POST", "GET"]
         assert world.only().bindings == {ELSEWHERE: "ACTIVE"}
 
     # What is guaranteed.
@@ -279,7 +305,7 @@ class NetworkContract:
         world.asked.clear()
         for _ in range(2):
             world.network.ensure_binding(gold, THERE, right)
-        assert world.asked == ["GET", "PUT", "GET"]
+        assert world.asked == ["POST", "GET", "PUT", "POST", "GET"]
         world.network.activate(gold, THERE, device_owner=OWNER)
         assert world.only().profile == right
 

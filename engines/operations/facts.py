@@ -11,7 +11,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 from sqlalchemy import orm
 
-from droveway.clients.network import PortRecord
+from droveway.clients.network import Port
 from droveway.engines.site.site import Parts, Site
 from droveway.errors import NotFound, Refused, StepError
 from droveway.flows.before import before
@@ -103,11 +103,11 @@ def _of_server(site: Site, name: str, *, flavor: str | None, host: str | None, t
     )
 
 
-def _ports(site: Site, server: str) -> tuple[PortRecord, ...]:
+def _ports(site: Site, server: str) -> tuple[Port, ...]:
     """Read the server's ports; raises Refused where Neutron does not tell all of them, or lets nobody bind them."""
     network = site.cloud.network
     try:
-        found = tuple(network.ports(server))
+        found = tuple(network.listed_ports(server))
         if found:
             network.require_service()
     except StepError as error:

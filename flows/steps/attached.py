@@ -27,6 +27,8 @@ class AttachedPort(PortBefore, frozen=True, kw_only=True):
 
     asks: PortResources | None = None
     """What it asks of Placement now: somebody may have changed its QoS policy since."""
+    owned_by: str = ""
+    """Its device_owner now."""
 
 
 def volumes(ctx: Context) -> list[VolumeBefore]:
@@ -91,7 +93,7 @@ def ports(ctx: Context) -> list[AttachedPort]:
             device_owner=_owner_on_source(ctx),
             resources=port.resources,
         )
-        found.append(AttachedPort(**msgspec.structs.asdict(known), asks=port.resources))
+        found.append(AttachedPort(**msgspec.structs.asdict(known), asks=port.resources, owned_by=port.device_owner))
     return found
 
 

@@ -161,5 +161,5 @@ def _leave_to_evacuation(ctx: Context, ports: list[AttachedPort], host: str) -> 
 
 def bring(ctx: Context, port: AttachedPort, host: str, owner: str) -> None:
     """Bind the port to the host unless it is, and make that binding the active one."""
-    ctx.run.cloud.network.ensure_binding(port.port, host, port_profiles.profile_on(ctx, port, host))
-    ctx.run.cloud.network.activate(port.port, host, device_owner=owner)
+    profile = port_profiles.profile_on(ctx, port, host)
+    ctx.run.cloud.network.bring(port.port, host, profile, device_owner=owner, owned_by=port.owned_by)

@@ -361,13 +361,13 @@ def test_a_write_that_comes_behind_an_evacuation_is_taken_back(
             raise StepError("it fails", code="test")
 
     if write == "network":
-        activate = Network.activate
+        bring = Network.bring
 
-        def activating(network: Network, *words: str, **named: str) -> None:
+        def bringing(network: Network, *words: Any, **named: str) -> None:
             act()
-            activate(network, *words, **named)
+            bring(network, *words, **named)
 
-        monkeypatch.setattr(Network, "activate", activating)
+        monkeypatch.setattr(Network, "bring", bringing)
     else:
         complete = Volumes.complete
 

@@ -8,10 +8,12 @@ import sqlite3
 from collections.abc import Iterator
 from http import HTTPStatus
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.labs.operations import Stage, stage
 
+from droveway.clients.embedded.services import LocalService
 from droveway.errors import DestinationFault
 
 BRIDGES = (
@@ -39,6 +41,8 @@ servers:
   twin: {flavor: small, host: host1, image: base, ports: [{network: a, qos: old}, {network: a, qos: old}, {}]}
 """
 AGENT = "Open vSwitch agent"
+NOBODY = "00000000-0000-0000-0000-000000000000"
+"""A port that does not exist: Neutron is asked to bind it, to see whether the role for that is there."""
 EGRESS, INGRESS, PACKETS = (
     "NET_BW_EGR_KILOBIT_PER_SEC",
     "NET_BW_IGR_KILOBIT_PER_SEC",
@@ -175,6 +179,33 @@ def test_a_policy_that_was_changed_is_what_the_next_move_claims(lab: Stage) -> N
     }
     follow("old", "host1")
     assert_on(lab, "twin", "host1")
+
+
+def test_neutron_is_asked_once_more_for_each_port_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """R4-21: looks and profiles that are written are a constant number, and one for each port of the server."""
+    asked: list[str] = []
+    request = LocalService.request
+
+    def counted(service: LocalService, url: str, method: str, **options: Any) -> Any:
+        if url.startswith("/ports") and NOBODY not in url:
+            asked.append("look" if method == "GET" else f"{method} {url.rpartition('/')[2]}")
+        return request(service, url, method, **options)
+
+    monkeypatch.setattr(LocalService, "request", counted)
+    found = []
+    for ports in (1, 4):
+        text = CLOUD.replace(
+            "{network: a, qos: gold}, {network: b, qos: old, format: legacy}",
+            ", ".join(["{network: a, qos: old}"] * ports),
+        )
+        with stage(tmp_path / f"lab{ports}", PLACES["one cell"] + text) as lab:
+            asked.clear()
+            lab.cli("server", "migrate", "fast", "--host", "host2", "--wait")
+            lab.cli("server", "confirm", "fast")
+            found.append((asked.count("look"), asked.count("POST bindings"), asked.count("PUT host2")))
+    (looks, made, renamed), (more_looks, more_made, more_renamed) = found
+    assert (more_looks - looks, more_made - made, more_renamed - renamed) == (3, 3, 0)
+    assert (made, renamed) == (1, 0)
 
 
 def test_a_host_that_cannot_give_it_is_named_with_the_reason(lab: Stage) -> None:

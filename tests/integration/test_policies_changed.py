@@ -10,7 +10,7 @@ from http import HTTPStatus
 from typing import Any
 
 import pytest
-from policy_changes import CASES, CLOUD, PLACES, POLICIES, Life, Meddler, World
+from policy_changes import CASES, PLACES, POLICIES, Life, Meddler, World, cloud_of
 from support.labs.operations import Stage, stage
 
 from droveway.clients.placement import Placement
@@ -68,9 +68,9 @@ def fixture_worlds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[st
     """A lab in each place, which runs."""
     with contextlib.ExitStack() as stack:
         worlds = {}
-        for place, hosts in PLACES.items():
+        for place in PLACES:
             root = tmp_path_factory.mktemp(place.replace(" ", "-")) / "lab"
-            lab = stack.enter_context(stage(root, hosts + CLOUD))
+            lab = stack.enter_context(stage(root, cloud_of(place)))
             meddler = Meddler(lab, Embedded(lab))
             stack.enter_context(lab.running(meddler))
             worlds[place] = World(lab, meddler.neutron, meddler)

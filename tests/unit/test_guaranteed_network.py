@@ -91,7 +91,7 @@ def test_a_binding_that_names_others_is_given_the_right_ones(made: Made) -> None
     made.network._rest._on_request = lambda method, _path: asked.append(method)
     for _ in range(2):
         made.network.ensure_binding(made.port, "host2", profile)
-    assert asked == ["GET", "PUT", "GET"]
+    assert asked == ["POST", "GET", "PUT", "POST", "GET"]
     made.network.activate(made.port, "host2", device_owner="compute:nova")
     assert made.found().profile == profile
 
