@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 from support import thinned
 from support.daemons.daemons import Installation, installation
-from support.labs import snapshot
+from support.labs import operations, snapshot
+from support.labs.guaranteed_clouds import guaranteed
 from support.labs.small_lab import in_child, small_cloud
 from support.servers import mariadb_server, postgres_server, zookeeper_server
 from support.servers.certificates import Authority
@@ -175,6 +176,14 @@ def _times(terminalreporter: pytest.TerminalReporter) -> str:
     said = ", ".join(f"{part} {seconds:.0f} s" for part, seconds in parts.most_common())
     longest = ", ".join(f"{file} {seconds:.0f} s" for file, seconds in spent.most_common(5))
     return f"time, summed over the processes: {said}; of these {longest}"
+
+
+@pytest.fixture(scope="module")
+def guaranteed_ports() -> Iterator[None]:
+    """Let each port of the module's labs be guaranteed bandwidth and a packet rate."""
+    operations.REWRITES.append(guaranteed)
+    yield
+    operations.REWRITES.remove(guaranteed)
 
 
 @pytest.fixture(autouse=True)
