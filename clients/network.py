@@ -35,6 +35,8 @@ _NO_PORT: Final = "00000000-0000-0000-0000-000000000000"
 _STALE: Final = 412
 _FAILED: Final = "binding_failed"
 _BINDING_REFUSED: Final = 500
+_REFUSAL: Final = "PortBindingError"
+"""The type that Neutron gives the error of a binding that it refuses."""
 
 
 @dataclass(frozen=True)
@@ -266,11 +268,15 @@ class Network:
     def _bind_once(self, method: str, path: str, port: str, host: str, body: dict[str, Any]) -> bool:
         """Send a binding, and tell whether it was taken; nothing has changed where Neutron answers with a conflict.
 
-        Raises `droveway.errors.DestinationFault` when Neutron refuses it and it does not stand.
+        Raises `droveway.errors.DestinationFault` when Neutron refuses it and it does not stand, and
+        `droveway.clients.rest.TryAgainError` when Neutron itself failed.
         """
         response = self._rest.send(method, path, json={"binding": body}, final=(_BINDING_REFUSED,))
         if response.status_code == _BINDING_REFUSED:
+            # So it answers for a port that is gone as well, which the look refuses.
             found = self._row_on(port, host)
+            if not _is_refused_binding(response):
+                raise TryAgainError(f"HTTP {response.status_code}: {detail_of(response)}")
             if found is None or not _names(found, body["profile"]):
                 raise DestinationFault(
                     f"Neutron refused to bind the port {port} on {host}: {detail_of(response)}",
@@ -356,6 +362,16 @@ class Network:
 
     def _record(self, row: Mapping[str, Any]) -> PortRecord:
         return PortRecord(**vars(_port(row)), bindings=self._bindings(row["id"]))
+
+
+def _is_refused_binding(response: Any) -> bool:
+    """Tell whether a server error says that the host cannot bind the port: any other one is Neutron's own failure."""
+    try:
+        told = response.json()
+    except ValueError:
+        return False
+    error = told.get("NeutronError") if isinstance(told, dict) else None
+    return isinstance(error, dict) and error.get("type") == _REFUSAL
 
 
 def _names(binding: Mapping[str, Any], profile: Mapping[str, Any]) -> bool:

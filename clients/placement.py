@@ -217,7 +217,7 @@ class Placement:
 
         def stands() -> bool:
             return all(
-                is_alike(self.allocations(consumer).allocations, resources_of(wanted))
+                self.allocations(consumer).allocations == resources_of(wanted)
                 for consumer, (_, wanted, _) in consumers.items()
             )
 

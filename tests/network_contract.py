@@ -5,6 +5,7 @@ A test module subclasses `NetworkContract` and has a fixture ``world``. Where th
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from keystoneauth1 import exceptions
 from droveway.clients.embedded.guaranteed import provider_of
 from droveway.clients.network import Network, Port, PortRecord
 from droveway.clients.port_resources import PortResources
+from droveway.clients.rest import ATTEMPTS
 from droveway.errors import DestinationFault, StepError
 
 HERE: Final = "host1"
@@ -104,6 +106,29 @@ def lose_answer(send: Send) -> Any:
 def never_arrive(_send: Send) -> Any:
     """Lose the request."""
     raise exceptions.ConnectFailure("the connection broke")
+
+
+@dataclass
+class Broken:
+    """The answer of a service that failed."""
+
+    text: str
+    status_code: int = 500
+
+    def json(self) -> Any:
+        """Read the body."""
+        return json.loads(self.text)
+
+
+def fail_after(send: Send) -> Any:
+    """Carry the request out, and answer that the service failed."""
+    send()
+    return Broken('{"NeutronError": {"type": "HTTPInternalServerError", "message": "it failed", "detail": ""}}')
+
+
+def fail_instead(_send: Send) -> Any:
+    """Lose the request in the service, which answers with no JSON."""
+    return Broken("<html>it failed</html>")
 
 
 class NetworkContract:
@@ -199,7 +224,7 @@ class NetworkContract:
         assert world.asked == ["GET", "PUT"]
         assert world.only().bindings == {HERE: "ACTIVE", THERE: "INACTIVE"}
 
-    @pytest.mark.parametrize("tamper", [lose_answer, never_arrive])
+    @pytest.mark.parametrize("tamper", [lose_answer, never_arrive, fail_after, fail_instead])
     def test_a_port_is_brought_to_a_host_though_answers_are_lost(
         self, world: World, port: str, tamper: Callable[[Send], Any]
     ) -> None:
@@ -264,6 +289,16 @@ class NetworkContract:
         world.network.ensure_binding(port, ELSEWHERE, {})
         assert world.asked == ["POST", "GET"]
         assert world.only().bindings == {ELSEWHERE: "ACTIVE"}
+
+    def test_a_service_that_goes_on_failing_is_no_fault_of_the_host(self, world: World, port: str) -> None:
+        """Only the type of Neutron's error says that the host refused: it is no other host's turn."""
+        world.service.queue += [fail_instead] * ATTEMPTS
+        with pytest.raises(StepError) as caught:
+            world.network.bring(port, THERE, {}, device_owner=OWNER, owned_by=OWNER)
+        assert (type(caught.value), caught.value.error_code) == (StepError, "network-unavailable")
+        world.service.queue.clear()
+        world.network.bring(port, THERE, {}, device_owner=OWNER, owned_by=OWNER)
+        assert world.only().bindings == {HERE: "INACTIVE", THERE: "ACTIVE"}
 
     # What is guaranteed.
 

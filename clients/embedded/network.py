@@ -137,7 +137,11 @@ def _bindings(request: Request) -> Answer:
 
 
 def _post_binding(request: Request) -> Answer:
-    port = _port(request)
+    name = request.names["port"]
+    port = request.session.get(Port, name)
+    if port is None:
+        # A defect of Neutron's.
+        raise RefusalError(500, f"the port {name} could not be found", kind="HTTPInternalServerError")
     body = request.body["binding"]
     binding = _bind(request, port, body["host"], body.get("profile") or {})
     port.revision += 1
@@ -151,9 +155,8 @@ def _put_binding(request: Request) -> Answer:
     port.revision += 1
     # Neutron looks at the active one alone, and keeps what it could not bind.
     if binding.status == ACTIVE and not _serves(request, port, binding.host, profile):
-        return Answer(
-            500, {"message": f"binding the port {port.id} on {binding.host} failed: no agent serves it there"}
-        )
+        refusal = _refusal(port, binding.host)
+        return Answer(refusal.status, refusal.body())
     return Answer(200, {"binding": _binding_view(request, port, binding)})
 
 
@@ -192,11 +195,17 @@ def _bind(request: Request, port: Port, host: str, profile: dict[str, Any]) -> B
     if host in {binding.host for binding in present}:
         raise RefusalError(409, f"a binding of port {port.id} on {host} exists already")
     if not _serves(request, port, host, profile):
-        raise RefusalError(500, f"binding the port {port.id} on {host} failed: no agent serves it there")
+        raise _refusal(port, host)
     status = INACTIVE if any(binding.status == ACTIVE for binding in present) else ACTIVE
     binding = Binding(port=port.id, host=host, status=status, profile=profile)
     request.session.add(binding)
     return binding
+
+
+def _refusal(port: Port, host: str) -> RefusalError:
+    return RefusalError(
+        500, f"binding the port {port.id} on {host} failed: no agent serves it there", kind="PortBindingError"
+    )
 
 
 def _bind_anew(request: Request, port: Port, host: str, profile: dict[str, Any]) -> None:

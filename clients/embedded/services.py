@@ -116,9 +116,17 @@ NO_HEADERS: Final[Mapping[str, str]] = types.MappingProxyType({})
 class RefusalError(Exception):
     """The service answers with this status and changes nothing."""
 
-    def __init__(self, status: int, message: str) -> None:
+    def __init__(self, status: int, message: str, kind: str = "") -> None:
+        """``kind`` is the ``type`` that Neutron gives an error of its own."""
         super().__init__(message)
         self.status = status
+        self.kind = kind
+
+    def body(self) -> dict[str, Any]:
+        """What the answer says."""
+        if self.kind:
+            return {"NeutronError": {"type": self.kind, "message": str(self), "detail": ""}}
+        return {"message": str(self)}
 
 
 class Answer:
@@ -224,7 +232,7 @@ class LocalService:
                 try:
                     return handler(Transfer(self._engine, match.groupdict(), options))
                 except RefusalError as refusal:
-                    return Answer(refusal.status, {"message": str(refusal)})
+                    return Answer(refusal.status, refusal.body())
                 except (OSError, SQLAlchemyError) as error:
                     # A full disk or a busy database: the client sees a service that fails for now.
                     return Answer(503, {"message": str(error)})

@@ -78,6 +78,16 @@ def test_what_was_written_between_look_and_write_is_looked_at(placement: Placeme
     assert placement.allocations(SERVER).allocations == {THERE: SMALL}
 
 
+def test_a_write_that_was_overtaken_is_not_taken_for_done(placement: Placement) -> None:
+    """Not even where the other writer changed no more than what ports ask for."""
+    found = placement.allocations(SERVER)
+    changing(placement, HERE, BRIDGE, 250)()
+    wanted = {"allocations": {each: {"resources": had} for each, had in on(HERE, BRIDGE, 100).items()}}
+    with pytest.raises(ConsumerChanged):
+        placement.rewrite({SERVER: (found, wanted, "INSTANCE")}, **OWNER)
+    assert placement.allocations(SERVER).allocations == on(HERE, BRIDGE, 250)
+
+
 def test_who_is_overtaken_each_time_gives_up_and_changes_nothing(placement: Placement) -> None:
     rounds = []
 
