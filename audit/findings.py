@@ -53,6 +53,8 @@ class Finding:
     move: str = NOBODY
     owable: bool = dataclasses.field(default=False, compare=False)
     """Whether it is something that lies on its host, so that the host may owe to take it away."""
+    guaranteed: bool = dataclasses.field(default=False, compare=False)
+    """Whether it is about what ports are guaranteed, which is put right in place."""
 
     def as_dict(self) -> dict[str, str]:
         """The finding with the keys that scripts rely on."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from droveway.clients.image import ACTIVE
+from droveway.clients.port_resources import PortResources
 from droveway.persistence.journal.states import ENDED, State
 from droveway.printable import SHORT
 from droveway.wire.queries import Guest
@@ -219,8 +220,8 @@ class PortView:
     vnic_type: str = "normal"
     owner: str = "compute:nova"
     """Its device_owner."""
-    asks: Mapping[str, Mapping[str, int]] = dataclasses.field(default_factory=dict)
-    """Group → resource class → amount: what it asks of Placement for itself."""
+    resources: PortResources | None = None
+    """What it asks of Placement for itself."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

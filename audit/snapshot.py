@@ -222,10 +222,14 @@ class Snapshot:
 
     def host_of(self, provider: str) -> str | None:
         """The host in whose tree the provider is; None for one that is no host's."""
+        return self.host_of_node.get(self.root_of(provider))
+
+    def root_of(self, provider: str) -> str:
+        """Return the root of the provider's tree."""
         root = provider
         while (parent := self.providers.get(root)) is not None:
             root = parent
-        return self.host_of_node.get(root)
+        return root
 
     def held(self, consumer: str) -> dict[str, dict[str, int]]:
         """Host → amounts that the consumer holds in the host's tree; providers of no host are left out."""

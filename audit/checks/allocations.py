@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
+from droveway.audit.checks.guaranteed import of_ports
 from droveway.audit.findings import Finding, Kind
 from droveway.audit.records import MoveRow
 from droveway.audit.snapshot import Amounts, Phase, Snapshot, Standing
@@ -72,6 +73,9 @@ def _orphans(snapshot: Snapshot) -> Iterator[Finding]:
 
 def _server(snapshot: Snapshot, standing: Standing) -> Iterator[Finding]:
     held = snapshot.held(standing.server)
+    if standing.phase is not Phase.MOVING and not standing.going:
+        # What ports hold is compared provider by provider, wherever it is.
+        held = {host: amounts for host, amounts in held.items() if not all(map(of_ports, amounts))}
     doubled = len(held) > 1
     if doubled:
         yield _finding(

@@ -9,8 +9,11 @@ from typing import Final
 from droveway.audit.findings import Finding, Kind
 from droveway.audit.records import PortView
 from droveway.audit.snapshot import Amounts, Phase, Snapshot, Standing
+from droveway.clients.port_resources import ALLOCATION, PortResources
 
-_BANDWIDTH: Final = "NET_BW_"
+HEALS: Final = "droveway audit --heal"
+"""Mends what ports are guaranteed of a server that lives on a host."""
+
 _NETWORK: Final = "NET_"
 """Begins the resource classes that only ports ask for."""
 
@@ -20,91 +23,102 @@ Held = Mapping[str, Amounts]
 
 def check(snapshot: Snapshot) -> Iterator[Finding]:
     """Find ports that name nobody or a provider that their server holds nothing of, and sums that do not agree."""
-    ports: dict[str, list[PortView]] = {}
+    ports: dict[str, list[tuple[PortView, PortResources]]] = {}
     for port in snapshot.ports:
-        if port.asks:
-            ports.setdefault(port.server, []).append(port)
+        if port.resources is not None:
+            ports.setdefault(port.server, []).append((port, port.resources))
     for standing in snapshot.standings.values():
         if standing.phase is Phase.MOVING or standing.going:
             continue
         its = ports.get(standing.server, []) if standing.placed else []
-        held = _of_ports(snapshot.allocations.get(standing.server, {}))
-        wrong = [finding for port in its for finding in _names(port, standing, held)]
+        held = held_by_ports(snapshot.allocations.get(standing.server, {}))
+        wrong = [finding for port, asks in its for finding in _names(port, asks, standing, held)]
         # A port that names the wrong provider is told of once, and not again by the sums.
         yield from wrong or _sums(snapshot, standing, its, held)
 
 
-def _names(port: PortView, standing: Standing, held: Held) -> Iterator[Finding]:
-    named = _named(port)
-    for group, amounts in sorted(port.asks.items()):
-        provider = named.get(group)
-        if provider is None:
-            detail = f"asks for {_text(amounts)}, and its binding names nobody who gives it"
-        elif not held.get(provider):
+def of_ports(resource_class: str) -> bool:
+    """Tell whether only ports ask for the resource class."""
+    return resource_class.startswith(_NETWORK)
+
+
+def held_by_ports(held: Held) -> dict[str, dict[str, int]]:
+    """Return what of a consumer's allocations only ports ask for."""
+    found = {
+        provider: {name: amount for name, amount in amounts.items() if of_ports(name)}
+        for provider, amounts in held.items()
+    }
+    return {provider: amounts for provider, amounts in found.items() if amounts}
+
+
+def listed(amounts: Amounts) -> str:
+    """Write amounts for people."""
+    return ", ".join(f"{name} {amount}" for name, amount in sorted(amounts.items())) or "nothing"
+
+
+def _names(port: PortView, asks: PortResources, standing: Standing, held: Held) -> Iterator[Finding]:
+    told = port.profile.get(ALLOCATION)
+    named = asks.named(told)
+    as_before = isinstance(told, str) and not asks.legacy
+    if as_before:
+        detail = f"names the provider {told} alone, as before Neutron had groups, and no provider for each group"
+        yield _of_port(port, standing, f"the port {port.id} {detail}")
+    for group in sorted(asks.groups, key=lambda each: each.id):
+        provider = named.get(group.id)
+        if provider is None and not as_before:
+            detail = f"asks for {listed(group.resources)}, and its binding names nobody who gives it"
+        elif provider is not None and not held.get(provider):
             detail = (
-                f"asks for {_text(amounts)}, and its binding names the provider {provider}, of which the server "
-                f"{standing.name} holds nothing"
+                f"asks for {listed(group.resources)}, and its binding names the provider {provider}, of which the "
+                f"server {standing.name} holds nothing"
             )
         else:
             continue
-        yield Finding(
-            Kind.BINDING,
-            port.id,
-            f"the port {port.id} {detail}",
-            _mend(standing),
-            standing.host or "",
-            standing.server,
-            standing.move_id,
-        )
+        yield _of_port(port, standing, f"the port {port.id} {detail}")
 
 
-def _named(port: PortView) -> Mapping[str, str]:
-    """Read group → provider from the profile of the active binding; a single provider gives the bandwidth."""
-    told = port.profile.get("allocation")
-    if isinstance(told, str):
-        return {
-            group: told
-            for group, amounts in port.asks.items()
-            if len(port.asks) == 1 or any(name.startswith(_BANDWIDTH) for name in amounts)
-        }
-    return told or {}
+def _of_port(port: PortView, standing: Standing, detail: str) -> Finding:
+    return Finding(
+        Kind.BINDING,
+        port.id,
+        detail,
+        _mend(standing),
+        standing.host or "",
+        standing.server,
+        standing.move_id,
+        guaranteed=True,
+    )
 
 
-def _sums(snapshot: Snapshot, standing: Standing, ports: list[PortView], held: Held) -> Iterator[Finding]:
+def _sums(
+    snapshot: Snapshot, standing: Standing, ports: list[tuple[PortView, PortResources]], held: Held
+) -> Iterator[Finding]:
     wanted: dict[str, Counter[str]] = {}
-    for port in ports:
-        named = _named(port)
-        for group, amounts in port.asks.items():
-            wanted.setdefault(named[group], Counter()).update(amounts)
+    for port, asks in ports:
+        for provider, amounts in asks.held(port.profile.get(ALLOCATION)).items():
+            wanted.setdefault(provider, Counter()).update(amounts)
     for provider in sorted(held.keys() | wanted.keys()):
         has, should = dict(held.get(provider, {})), dict(wanted.get(provider, {}))
         if has != should:
             yield Finding(
                 Kind.ALLOCATION,
                 standing.server,
-                f"the server {standing.name} holds {_text(has) or 'nothing'} of the provider {provider}, and its ports "
-                f"ask for {_text(should) or 'nothing'} of it",
-                _mend(standing),
+                f"the server {standing.name} holds {listed(has)} of the provider {provider}, and its ports ask for "
+                f"{listed(should)} of it",
+                _mend(standing) if standing.placed else _unset(standing.server, provider),
                 snapshot.host_of(provider) or "",
                 standing.server,
                 standing.move_id,
+                guaranteed=True,
             )
 
 
-def _of_ports(held: Held) -> Held:
-    found = {
-        provider: {name: amount for name, amount in amounts.items() if name.startswith(_NETWORK)}
-        for provider, amounts in held.items()
-    }
-    return {provider: amounts for provider, amounts in found.items() if amounts}
-
-
-def _text(amounts: Amounts) -> str:
-    return ", ".join(f"{name} {amount}" for name, amount in sorted(amounts.items()))
+def _unset(server: str, provider: str) -> str:
+    return f"openstack resource provider allocation unset --provider {provider} {server}"
 
 
 def _mend(standing: Standing) -> str:
     if standing.move is not None and standing.phase is Phase.VERIFYING:
         # Nova's own healing knows nothing of the migration's consumer, which holds the source for a revert.
         return f"droveway move settle {standing.move.short} --cell placement --reason TEXT"
-    return f"nova-manage placement heal_allocations --instance {standing.server} --force"
+    return HEALS

@@ -1,7 +1,8 @@
-"""What of an audit's findings can be taken away: only what an ended move of the journal provably left behind.
+"""What of an audit's findings can be mended: what an ended move of the journal provably left behind is taken away.
 
-A plan changes nothing.  Whatever cannot be proved is left alone, with the reason: a server's own things, what somebody
-else made, whatever a move holds or a host still owes, and disks that could be the last of their kind.
+What ports are guaranteed of a server that nobody moves is put right too.  A plan changes nothing.  Whatever cannot be
+proved is left alone, with the reason: a server's own things, what somebody else made, whatever a move holds or a host
+still owes, and disks that could be the last of their kind.
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
-from droveway.audit.checks import behind
+from droveway.audit.checks import behind, guaranteed
 from droveway.audit.findings import Finding, Kind, Report
+from droveway.audit.heal import shares
+from droveway.audit.heal.shares import Home, Settlement, Unsettled
 from droveway.audit.records import DebtRow, Directory, MoveRow, Store
 from droveway.audit.snapshot import Snapshot, Standing
 from droveway.clients.network import ACTIVE
@@ -43,6 +46,8 @@ class Evidence:
     """Attachment → the ended move that made it."""
     away: frozenset[str] = frozenset()
     """The hosts whose workers are away."""
+    homes: Mapping[str, Home] = dataclasses.field(default_factory=dict)
+    """Server → what its host can give to ports; of the servers of whose ports something was found."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -51,13 +56,17 @@ class Mend:
 
     finding: Finding
     move: str = ""
-    """The ended move that left it."""
+    """The ended move that left it, or in whose history it is noted; empty for a server that has none."""
     does: str = ""
     why: str = ""
     undo: Undo | None = None
     """What the finding's host undoes, when it lies on a host."""
     debt: int | None = None
     """The debt that was written off and is to stand again."""
+    settlement: Settlement | None = None
+    """What the server and its ports are to say, where that is what is put right."""
+    home: Home | None = dataclasses.field(default=None, compare=False)
+    """The host that gives it: others may take of it meanwhile, which makes it no other plan."""
 
     def as_dict(self) -> dict[str, str]:
         """The finding, and what is planned, with the keys that scripts rely on."""
@@ -93,6 +102,11 @@ class RuleInput:
     def require_rest(self, server: str) -> None:
         """Raise `LeftAlone` while a move holds the server."""
         held = self.snapshot.open_moves.get(server)
+        if held is not None and held.stage is State.VERIFYING:
+            raise LeftAlone(
+                f"the move {held.short} holds {held.server_name} until it is confirmed or reverted: droveway move show "
+                f"{held.short}"
+            )
         if held is not None:
             raise LeftAlone(f"the move {held.short} holds {held.server_name}: droveway move show {held.short}")
 
@@ -115,6 +129,36 @@ class RuleInput:
 
 
 Rule = Callable[[RuleInput, Finding], Mend]
+
+
+def _guaranteed(given: RuleInput, finding: Finding) -> Mend:
+    snapshot, server = given.snapshot, finding.server
+    standing = given.quiet(server)
+    if not any(port.resources for port in snapshot.ports):
+        # All that servers hold for ports would be released.
+        raise LeftAlone("no port of this cloud asks for anything: let Neutron load the extension port-resource-request")
+    for debt in snapshot.debts:
+        if snapshot.move_by_id[debt.move].server == server and not debt.written_off and not debt.kept:
+            raise LeftAlone(f"{debt.host} still owes something for {standing.name}: droveway debt list")
+    for other in given.others(finding, Kind.ALLOCATION):
+        if not other.guaranteed:
+            raise LeftAlone(f"what it holds of its host comes first, until this is mended: {other.detail}")
+    home = given.evidence.homes.get(server)
+    if home is None:
+        raise LeftAlone(f"its host {standing.host} has no compute node")
+    try:
+        ports = [port for port in snapshot.ports if port.server == server]
+        settlement = shares.settle(ports, snapshot.allocations.get(server, {}), home)
+    except Unsettled as error:
+        raise LeftAlone(str(error)) from None
+    ended = [move.id for move in snapshot.moves if move.server == server and move.ended]
+    return Mend(
+        finding=finding,
+        move=given.ended(ended[-1]).id if ended else "",
+        does=shares.text(settlement, standing.name, home),
+        settlement=settlement,
+        home=home,
+    )
 
 
 def _allocation(given: RuleInput, finding: Finding) -> Mend:
@@ -242,9 +286,11 @@ def _judge(given: RuleInput, finding: Finding, covered: set[tuple[str, str]]) ->
         return Mend(finding=finding, why=f"{finding.host} undoes it with what it owes: see its debts in this plan")
     try:
         _require_known(given, finding.server)
-        return RULES.get(finding.kind, _nobody)(given, finding)
+        rule = _guaranteed if finding.guaranteed else RULES.get(finding.kind, _nobody)
+        return rule(given, finding)
     except LeftAlone as left:
-        return Mend(finding=finding, why=f"left alone: {left}; to mend it yourself: {finding.mend}")
+        yourself = "" if finding.mend == guaranteed.HEALS else f"; to mend it yourself: {finding.mend}"
+        return Mend(finding=finding, why=f"left alone: {left}{yourself}")
 
 
 def _require_known(given: RuleInput, server: str) -> None:

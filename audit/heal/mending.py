@@ -8,23 +8,33 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator
-from typing import Final
+import logging
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, Final
 
+import sqlalchemy as sa
 from sqlalchemy import orm
 
 from droveway.audit import run
 from droveway.audit.findings import Kind, Report
-from droveway.audit.heal import healing
+from droveway.audit.heal import healing, shares
 from droveway.audit.heal.healing import Evidence, Mend
+from droveway.audit.heal.shares import Home, Offer, Settlement
+from droveway.audit.read import services as read_services
+from droveway.audit.snapshot import Snapshot
 from droveway.audit.sources import Sources, take
-from droveway.clients.network import ACTIVE, INACTIVE
+from droveway.clients.network import ACTIVE, INACTIVE, Network
+from droveway.clients.placement import Placement, Provider
 from droveway.clients.volume import RESERVED
-from droveway.errors import DrovewayError, NotFound
+from droveway.errors import DestinationFault, DrovewayError, NotFound
 from droveway.persistence.journal import debts, orphans
 from droveway.persistence.journal.orphans import Held, Hold
 from droveway.persistence.journal.tables import Claim
 from droveway.persistence.nova import servers
+from droveway.persistence.nova.cell import Migration
+from droveway.persistence.nova.vm_states import ENDED_MIGRATIONS
+
+LOG = logging.getLogger(__name__)
 
 DONE: Final = "done"
 OWED: Final = "owed"
@@ -32,6 +42,14 @@ OWED: Final = "owed"
 
 UNDO_SECONDS: Final = 600.0
 """Seconds that a host may take for one of them."""
+
+_MOVING: Final = sa.select(
+    sa.exists().where(
+        Migration.instance_uuid == sa.bindparam("server"),
+        Migration.deleted == 0,
+        Migration.status.not_in(ENDED_MIGRATIONS),
+    )
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +74,7 @@ def plan(sources: Sources, away: frozenset[str]) -> Healing:
     """Audit everything and plan; ``away``: the hosts without a worker.  Nothing is changed."""
     report = run.audit(sources)
     snapshot = take(sources)
-    return Healing(report, healing.plan(snapshot, report, _evidence(sources, report, away)))
+    return Healing(report, healing.plan(snapshot, report, _evidence(sources, snapshot, report, away)))
 
 
 def heal(sources: Sources, planned: Healing, *, who: str, away: frozenset[str]) -> Iterator[tuple[Mend, str]]:
@@ -75,15 +93,57 @@ def heal(sources: Sources, planned: Healing, *, who: str, away: frozenset[str]) 
             yield mend, f"left alone: {error}"
 
 
-def _evidence(sources: Sources, report: Report, away: frozenset[str]) -> Evidence:
+def _evidence(sources: Sources, snapshot: Snapshot, report: Report, away: frozenset[str]) -> Evidence:
     concerned = {finding.server for finding in report.findings if finding.server}
     with sources.journal.read() as session:
         return Evidence(
-            tried=orphans.tried_hosts(session, concerned), reserved=orphans.reserved(session, concerned), away=away
+            tried=orphans.tried_hosts(session, concerned),
+            reserved=orphans.reserved(session, concerned),
+            away=away,
+            homes=_homes(sources, snapshot, {found.server for found in report.findings if found.guaranteed}),
         )
 
 
+def _homes(sources: Sources, snapshot: Snapshot, servers: Collection[str]) -> dict[str, Home]:
+    """Return what the hosts of these servers can give to ports, of those that have a compute node."""
+    if not servers:
+        return {}
+    placement = sources.cloud.placement
+    every = placement.providers()
+    names = {provider.uuid: provider.name for provider in every}
+    nodes = {(node.cell, node.host): node.uuid for node in snapshot.nodes}
+    standings = [snapshot.standings[server] for server in sorted(servers) if server in snapshot.standings]
+    found = {each.server: nodes.get((each.cell, each.host or "")) for each in standings}
+    homes = {
+        node: Home(
+            host=snapshot.host_of_node[node],
+            offers=tuple(_offer(placement, each) for each in every if snapshot.root_of(each.uuid) == node),
+            names=names,
+        )
+        for node in set(found.values())
+        if node is not None
+    }
+    return {server: homes[node] for server, node in found.items() if node is not None}
+
+
+def _offer(placement: Placement, provider: Provider) -> Offer:
+    return Offer(
+        uuid=provider.uuid,
+        name=provider.name,
+        parent=provider.parent,
+        traits=frozenset(placement.provider_traits(provider.uuid)),
+        room=placement.room(provider.uuid),
+    )
+
+
 def _carry_out(sources: Sources, mend: Mend, who: str) -> str:
+    if not mend.move:
+        # No history takes it up: the output of the command and its log do.
+        finding = mend.finding
+        with orphans.hold_unmoved(sources.journal, finding.server, finding.server) as held:
+            outcome = _mend(sources, mend, held, 0)
+        LOG.info("%s healed %s (%s): %s", who, finding.server, finding.subject, mend.does)
+        return outcome
     seq = orphans.note(sources.journal, mend.move, who=who, what=f"{mend.does} ({mend.finding.subject})")
     try:
         with orphans.hold(sources.journal, mend.move) as held:
@@ -98,6 +158,9 @@ def _carry_out(sources: Sources, mend: Mend, who: str) -> str:
 
 def _mend(sources: Sources, mend: Mend, held: Hold, seq: int) -> str:
     finding = mend.finding
+    if mend.settlement is not None and mend.home is not None:
+        _settle(sources, mend.settlement, mend.home, held)
+        return DONE
     if mend.debt is not None:
         orphans.owe_again(held.session, mend.debt)
         return OWED
@@ -121,6 +184,40 @@ def _release(sources: Sources, held: Hold) -> None:
             raise Held("the server holds nothing of its own, so this may stand for it")
         held.require()
         sources.cloud.placement.release(held.move.id)
+
+
+def _settle(sources: Sources, planned: Settlement, home: Home, held: Hold) -> None:
+    """Let the server hold what was planned, and then its ports' bindings name it: a repeat finds the rest to do."""
+    server, network = held.move.server, sources.cloud.network
+    with _row(sources, server) as row:
+        if row is None or row.host != home.host or row.task_state is not None or row.moving:
+            raise Held(f"the server {server} has changed meanwhile: see openstack server show {server}")
+        found = sources.cloud.placement.allocations(server)
+        ports = [read_services.port_view(port) for port in network.ports(server)]
+        now = shares.settle(ports, found.allocations, home)
+        if now.done:
+            return
+        if now != planned:
+            raise Held(f"what the ports of the server {server} ask for, hold or name has changed meanwhile")
+        if now.changes:
+            held.require()
+            request = {"allocations": {uuid: {"resources": dict(each)} for uuid, each in now.allocations.items()}}
+            sources.cloud.placement.rewrite(
+                {server: (found, request, found.consumer_type)}, project_id=found.project_id, user_id=found.user_id
+            )
+        profiles = {port.id: port.profile for port in ports}
+        for port, allocation in now.named.items():
+            held.require()
+            _rename(network, port, profiles[port], shares.profile(profiles[port], allocation))
+
+
+def _rename(network: Network, port: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
+    """Give the port's binding the new profile; where Neutron cannot bind it with that, the old one again."""
+    try:
+        network.set_profile(port, new)
+    except DestinationFault:
+        network.set_profile(port, old)
+        raise
 
 
 def _unbind(sources: Sources, port: str, host: str, held: Hold) -> None:
@@ -171,6 +268,8 @@ class _Row:
     host: str | None
     task_state: str | None
     attachments: frozenset[str]
+    moving: bool
+    """Whether a migration of Nova's is under way with it."""
 
 
 @contextlib.contextmanager
@@ -193,4 +292,4 @@ def _locked(session: orm.Session, server: str) -> _Row | None:
         return None
     row = servers.live(session, server, deleting=True)
     attachments = frozenset(str(each.attachment_id) for each in servers.volumes(session, server) if each.attachment_id)
-    return _Row(row.host, row.task_state, attachments)
+    return _Row(row.host, row.task_state, attachments, bool(session.scalar(_MOVING, {"server": server})))

@@ -7,7 +7,7 @@ from typing import Final
 
 from droveway.audit.records import AttachmentView, Consumer, ImageView, PortView
 from droveway.clients.image import ImageRecord, Images
-from droveway.clients.network import COMPUTE_OWNER, Network
+from droveway.clients.network import COMPUTE_OWNER, Network, PortRecord
 from droveway.clients.placement import Placement
 from droveway.clients.volume import Volumes
 
@@ -48,18 +48,23 @@ def consumers(client: Placement, known: Iterable[str]) -> dict[str, Consumer]:
 def ports(client: Network, servers: Container[str]) -> tuple[PortView, ...]:
     """The ports that belong to servers; those of routers and DHCP agents are none of ours."""
     return tuple(
-        PortView(
-            id=port.id,
-            server=port.server,
-            bindings=dict(port.bindings),
-            profile=dict(port.profile),
-            vnic_type=port.vnic_type,
-            owner=port.device_owner,
-            asks={group.id: dict(group.resources) for group in port.resources.groups} if port.resources else {},
-        )
+        port_view(port)
         for port in client.all_ports()
         # One that names a server as its device is the server's, whatever else it says.
         if port.server and (port.device_owner.startswith(COMPUTE_OWNER) or port.server in servers)
+    )
+
+
+def port_view(port: PortRecord) -> PortView:
+    """Return what is compared of a port."""
+    return PortView(
+        id=port.id,
+        server=port.server,
+        bindings=dict(port.bindings),
+        profile=dict(port.profile),
+        vnic_type=port.vnic_type,
+        owner=port.device_owner,
+        resources=port.resources,
     )
 
 

@@ -15,6 +15,7 @@ from droveway.printable import printable
 
 if TYPE_CHECKING:
     from droveway.audit.findings import Report
+    from droveway.audit.heal.healing import Mend
     from droveway.audit.heal.mending import Healing
     from droveway.audit.sources import Sources
     from droveway.engines.site.site import Site
@@ -44,7 +45,7 @@ class Audit(Lister):
             "--heal",
             action="store_true",
             help="show what would be done about each finding, and do it once you agreed: only what an ended move "
-            "provably left is taken away",
+            "provably left is taken away, and what ports are guaranteed is put right",
         )
         parser.add_argument("--yes", action="store_true", help="agree to all that --heal plans, without being asked")
         return parser
@@ -105,8 +106,9 @@ class Audit(Lister):
             return False
         subjects = [mend.finding.subject for mend in healing.able]
         more = f" and {count - NAMED} more" if count > NAMED else ""
+        does = " or ".join(sorted({_does(mend) for mend in healing.able}))
         self.app.stderr.write(
-            f"To be taken away for good, of {_count(len(healing.mends))}: {', '.join(subjects[:NAMED])}{more}.\n"
+            f"To be {does}, of {_count(len(healing.mends))}: {', '.join(subjects[:NAMED])}{more}.\n"
             f"Type yes to mend {count}: "
         )
         self.app.stderr.flush()
@@ -137,6 +139,10 @@ class Audit(Lister):
 
 def _count(count: int) -> str:
     return f"{count} finding{'s' * (count != 1)}"
+
+
+def _does(mend: Mend) -> str:
+    return "taken away for good" if mend.settlement is None else "put right"
 
 
 def _sentences(healing: Healing) -> Iterable[str]:

@@ -2,13 +2,15 @@
 
 While it is taken away no move of the server may begin, and nobody may still be at work for the ended one.  The journal
 admits one move a server by ``active_server``; the ended move takes that place itself, in a transaction that never
-commits it.  A move that is asked for meanwhile waits for that transaction, and a killed holder leaves nothing.
+commits it.  For a server that no move ever had, a row that is gone before the commit takes it.  A move that is asked
+for meanwhile waits for that transaction, and a killed holder leaves nothing.
 """
 
 from __future__ import annotations
 
 import contextlib
 import time
+import uuid
 from collections.abc import Collection, Iterator
 from typing import Final
 
@@ -17,7 +19,7 @@ from sqlalchemy import exc, orm
 
 from droveway.errors import Conflict
 from droveway.persistence.database import IDLE_TRANSACTION, Database, database_time
-from droveway.persistence.journal import debts, moves
+from droveway.persistence.journal import debts, kinds, moves, policies
 from droveway.persistence.journal.states import ENDED, State
 from droveway.persistence.journal.tables import Claim, Debt, Move, MoveAttempt, MoveFlow, MoveStep
 from droveway.printable import SHORT
@@ -65,14 +67,43 @@ def hold(journal: Database, move_id: str) -> Iterator[Hold]:
             raise Held(f"the move {short} has not ended")
         if claim is not None and claim.released_at is None:
             raise Held(f"{claim.owner} has not given the move {short} back")
-        under_way = f"a move of {move.server_name} is under way: droveway move list --server {move.server}"
         move.active_server = move.server
-        try:
-            session.flush()
-        except exc.IntegrityError:
-            raise Held(under_way) from None
+        _take_place(session, move.server, move.server_name)
         yield Hold(session, move)
         move.active_server = None
+
+
+@contextlib.contextmanager
+def hold_unmoved(journal: Database, server: str, name: str) -> Iterator[Hold]:
+    """Keep every move of a server that has no ended one from beginning; raises `Held` while one is under way."""
+    with journal.write() as session:
+        at = database_time(session)
+        place = Move(
+            id=str(uuid.uuid4()),
+            kind=kinds.MIGRATE.name,
+            server=server,
+            server_name=name,
+            active_server=server,
+            state=State.CANCELLED,
+            source_cell="",
+            source_host="",
+            old_flavor="",
+            new_flavor="",
+            policy=policies.MANUAL,
+            created_at=at,
+            updated_at=at,
+        )
+        session.add(place)
+        _take_place(session, server, name)
+        yield Hold(session, place)
+        session.delete(place)
+
+
+def _take_place(session: orm.Session, server: str, name: str) -> None:
+    try:
+        session.flush()
+    except exc.IntegrityError:
+        raise Held(f"a move of {name} is under way: droveway move list --server {server}") from None
 
 
 def note(journal: Database, move_id: str, *, who: str, what: str) -> int:

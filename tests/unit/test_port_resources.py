@@ -180,7 +180,7 @@ def told(profile: dict[str, Any], held: dict[str, dict[str, int]], *, asks: bool
         server=SERVER,
         bindings={"source": "ACTIVE"},
         profile=profile,
-        asks={"bw": {EGRESS: 1000}, "pps": {PACKETS: 5}} if asks else {},
+        resources=asked(GROUPS) if asks else None,
     )
     snapshot = books(
         moves=(),
@@ -209,7 +209,7 @@ def test_the_audit_is_silent_where_server_and_binding_agree() -> None:
         ({}, HELD, "binding", "names nobody who gives it"),
         ({"allocation": {"bw": "bridge"}}, HELD, "binding", f"asks for {PACKETS} 5, and its binding names nobody"),
         ({"allocation": {"bw": "other", "pps": "agent"}}, HELD, "binding", "names the provider other, of which"),
-        ({"allocation": "bridge"}, HELD, "binding", f"asks for {PACKETS} 5, and its binding names nobody"),
+        ({"allocation": "bridge"}, HELD, "binding", "names the provider bridge alone, as before Neutron had groups"),
         (NAMED, {**HELD, "bridge": {EGRESS: 2000}}, "allocation", f"holds {EGRESS} 2000 of the provider bridge"),
         (NAMED, {**HELD, "bridge": {EGRESS: 500}}, "allocation", f"ask for {EGRESS} 1000 of it"),
         (

@@ -1,0 +1,269 @@
+"""Divides what a server holds among its ports, and says what is to be claimed, released and named instead.
+
+What the server holds decides where it suffices for what the ports ask for, then what their bindings name.  Where both
+leave more than one way, nobody is to guess.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from droveway.audit.checks.guaranteed import held_by_ports, listed, of_ports
+from droveway.audit.records import PortView
+from droveway.audit.snapshot import Amounts
+from droveway.clients.network import ACTIVE, NORMAL
+from droveway.clients.port_resources import ALLOCATION, PortResources, ResourceGroup
+from droveway.errors import Conflict
+
+_WAYS: Final = 4096
+"""Of more ways to divide it nobody is told one by one."""
+
+Holds = Mapping[str, Amounts]
+"""Provider → resource class → amount."""
+
+
+class Unsettled(Conflict):
+    """Nothing says for certain what the server is to hold, or its host has no room for it."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Offer:
+    """A provider of a host, and what it can give."""
+
+    uuid: str
+    name: str
+    parent: str | None
+    traits: frozenset[str]
+    room: Mapping[str, int]
+    """Resource class → what nobody holds of it yet, of each class that the provider has."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Home:
+    """The host of a server, as far as ports ask for something there."""
+
+    host: str
+    offers: tuple[Offer, ...]
+    """The providers of its tree."""
+    names: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Provider → its name, of all providers."""
+
+    def name(self, provider: str) -> str:
+        """Name a provider to people."""
+        return self.names.get(provider, provider)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Settlement:
+    """What a server's consumer and its ports' bindings are to say; ``changes`` and ``named`` hold only what is new."""
+
+    allocations: Mapping[str, Amounts]
+    """All that the server is to hold, of its host's own provider too."""
+    changes: Mapping[str, tuple[Amounts, Amounts]]
+    """Provider → what the server holds of it for ports, and what it is to hold."""
+    named: Mapping[str, str | Mapping[str, str]]
+    """Port → the ``allocation`` of its binding's profile."""
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing is left to be changed."""
+        return not self.changes and not self.named
+
+
+class _Part(NamedTuple):
+    """One group of one port, and who could give what it asks for."""
+
+    port: PortView
+    asks: PortResources
+    group: ResourceGroup
+    able: Sequence[Offer]
+    told: frozenset[str]
+    """Those of them that the port's binding names: for the group, or for groups that Neutron has renamed since."""
+
+
+Way = tuple[Offer, ...]
+"""The provider of each part."""
+
+
+def settle(ports: Sequence[PortView], held: Holds, home: Home) -> Settlement:
+    """Return what has to change until the server holds what its ports ask for; raises `Unsettled` with the reason."""
+    asking = [port for port in ports if port.resources is not None]
+    for port in asking:
+        _require_plain(port, home.host)
+    parts = [part for port in asking for part in _parts(port, home)]
+    way = _chosen(parts, held_by_ports(held), home)
+    wanted = _sums(parts, way)
+    now = held_by_ports(held)
+    for offer in home.offers:
+        _require_room(offer, now.get(offer.uuid, {}), wanted.get(offer.uuid, {}))
+    return Settlement(
+        allocations=_with(held, wanted),
+        changes={
+            provider: (now.get(provider, {}), wanted.get(provider, {}))
+            for provider in sorted(now.keys() | wanted.keys())
+            if now.get(provider) != wanted.get(provider)
+        },
+        named=dict(_renamed(asking, parts, way)),
+    )
+
+
+def text(settlement: Settlement, server: str, home: Home) -> str:
+    """Say in one sentence what the settlement changes of a server, which ``server`` names."""
+    held = [
+        f"release {listed(old)} of {home.name(provider)}"
+        if not new
+        else f"hold {listed(new)} of {home.name(provider)} instead of {listed(old)}"
+        for provider, (old, new) in settlement.changes.items()
+    ]
+    named = [
+        f"let the binding of the port {port} name {_joined(home, allocation)}"
+        for port, allocation in settlement.named.items()
+    ]
+    return "; ".join([*([f"let {server} {', '.join(held)}"] if held else []), *named])
+
+
+def profile(port: Mapping[str, Any], allocation: str | Mapping[str, str]) -> dict[str, Any]:
+    """Return a port's profile with this ``allocation``, and what others keep there."""
+    return {**port, ALLOCATION: allocation if isinstance(allocation, str) else dict(allocation)}
+
+
+def _require_plain(port: PortView, host: str) -> None:
+    if port.vnic_type != NORMAL:
+        raise Unsettled(
+            f"the port {port.id} is of vnic type {port.vnic_type}, whose device on {host} decides who gives what it "
+            f"asks for: only {NORMAL} ports are put right"
+        )
+    if port.bindings.get(host) != ACTIVE:
+        raise Unsettled(f"the port {port.id} is not bound to {host}: openstack port set --host {host} {port.id}")
+
+
+def _parts(port: PortView, home: Home) -> Iterator[_Part]:
+    asks = port.resources
+    assert asks is not None  # noqa: S101 - the caller looked
+    told = port.profile.get(ALLOCATION)
+    every = {told} if isinstance(told, str) else set((told or {}).values())
+    named = asks.named(told)
+    for group in asks.groups:
+        able = [
+            offer
+            for offer in home.offers
+            if offer.traits.issuperset(group.required) and offer.room.keys() >= group.resources.keys()
+        ]
+        if not able:
+            traits = " and ".join(sorted(group.required)) or "any traits"
+            raise Unsettled(
+                f"no provider of {home.host} with {traits} gives {listed(group.resources)}, which the port {port.id} "
+                f"asks for: let the host's agent report it, or move the server"
+            )
+        names = {named[group.id]} if group.id in named else every
+        yield _Part(port, asks, group, able, frozenset(names & {offer.uuid for offer in able}))
+
+
+def _chosen(parts: Sequence[_Part], held: Holds, home: Home) -> Way:
+    """Return the one way that what is held and what is named lead to."""
+    if math.prod(len(part.able) for part in parts) > _WAYS:
+        raise Unsettled(
+            f"there are more than {_WAYS} ways to divide what {home.host} can give among the ports: let their bindings "
+            "name who gives it"
+        )
+    ranked = [
+        (_rank(parts, way, held), way)
+        for way in itertools.product(*(part.able for part in parts))
+        if _is_together(parts, way, home)
+    ]
+    if not ranked:
+        raise Unsettled(
+            f"no providers of {home.host} that are below one another give what one port asks for: let the host's agent "
+            "report them, or move the server"
+        )
+    least = min(rank for rank, _ in ranked)
+    best = [way for rank, way in ranked if rank == least]
+    for part, offers in zip(parts, zip(*best, strict=True), strict=True):
+        names = sorted({offer.name for offer in offers})
+        if len(names) > 1:
+            raise Unsettled(
+                f"{' and '.join(names)} could each give {listed(part.group.resources)} to the port {part.port.id}, and "
+                "neither what the server holds nor the port's binding says which: let the binding's profile name it"
+            )
+    return best[0]
+
+
+def _rank(parts: Sequence[_Part], way: Way, held: Holds) -> tuple[int, int]:
+    """Count the groups of whose provider the server holds too little, and those whose binding names another."""
+    wanted = _sums(parts, way)
+    short = {
+        provider
+        for provider, amounts in wanted.items()
+        if any(amount > held.get(provider, {}).get(name, 0) for name, amount in amounts.items())
+    }
+    astray = [part for part, offer in zip(parts, way, strict=True) if part.told and offer.uuid not in part.told]
+    return sum(offer.uuid in short for offer in way), len(astray)
+
+
+def _is_together(parts: Sequence[_Part], way: Way, home: Home) -> bool:
+    """Tell whether the providers of each port that asks for that are below one of them."""
+    parents = {offer.uuid: offer.parent for offer in home.offers}
+    together: dict[str, set[str]] = {}
+    for part, offer in zip(parts, way, strict=True):
+        if part.group.id in part.asks.same_subtree:
+            together.setdefault(part.port.id, set()).add(offer.uuid)
+    return all(
+        set.intersection(*({*_upwards(provider, parents)} for provider in own)) & own for own in together.values()
+    )
+
+
+def _upwards(provider: str, parents: Mapping[str, str | None]) -> Iterator[str]:
+    at: str | None = provider
+    while at is not None:
+        yield at
+        at = parents.get(at)
+
+
+def _sums(parts: Sequence[_Part], way: Way) -> dict[str, dict[str, int]]:
+    found: dict[str, Counter[str]] = {}
+    for part, offer in zip(parts, way, strict=True):
+        found.setdefault(offer.uuid, Counter()).update(part.group.resources)
+    return {provider: dict(amounts) for provider, amounts in found.items()}
+
+
+def _require_room(offer: Offer, held: Amounts, wanted: Amounts) -> None:
+    for name, amount in sorted(wanted.items()):
+        more, left = amount - held.get(name, 0), max(offer.room[name], 0)
+        if more > left:
+            raise Unsettled(
+                f"{offer.name} has {name} {left} left, and the server's ports lack {more} of it: make room there, or "
+                "move the server"
+            )
+
+
+def _with(held: Holds, wanted: Holds) -> dict[str, dict[str, int]]:
+    """Return what is held with what the ports are to hold in the place of what they did."""
+    found = {
+        provider: {name: amount for name, amount in amounts.items() if not of_ports(name)}
+        for provider, amounts in held.items()
+    }
+    for provider, amounts in wanted.items():
+        found.setdefault(provider, {}).update(amounts)
+    return {provider: amounts for provider, amounts in found.items() if amounts}
+
+
+def _renamed(
+    ports: Sequence[PortView], parts: Sequence[_Part], way: Way
+) -> Iterator[tuple[str, str | Mapping[str, str]]]:
+    for port in ports:
+        mappings = {
+            part.group.id: [offer.uuid] for part, offer in zip(parts, way, strict=True) if part.port.id == port.id
+        }
+        allocation = port.resources.allocation(mappings) if port.resources is not None else None
+        if allocation is not None and port.profile.get(ALLOCATION) != allocation:
+            yield port.id, allocation
+
+
+def _joined(home: Home, allocation: str | Mapping[str, str]) -> str:
+    providers = {allocation} if isinstance(allocation, str) else set(allocation.values())
+    return " and ".join(sorted(home.name(provider) for provider in providers))
