@@ -102,11 +102,6 @@ class RuleInput:
     def require_rest(self, server: str) -> None:
         """Raise `LeftAlone` while a move holds the server."""
         held = self.snapshot.open_moves.get(server)
-        if held is not None and held.stage is State.VERIFYING:
-            raise LeftAlone(
-                f"the move {held.short} holds {held.server_name} until it is confirmed or reverted: droveway move show "
-                f"{held.short}"
-            )
         if held is not None:
             raise LeftAlone(f"the move {held.short} holds {held.server_name}: droveway move show {held.short}")
 
@@ -133,6 +128,11 @@ Rule = Callable[[RuleInput, Finding], Mend]
 
 def _guaranteed(given: RuleInput, finding: Finding) -> Mend:
     snapshot, server = given.snapshot, finding.server
+    waits = snapshot.open_moves.get(server)
+    if waits is not None and waits.stage is State.VERIFYING:
+        raise LeftAlone(
+            f"the move {waits.short} holds {waits.server_name} until it is confirmed or reverted: do that first"
+        )
     standing = given.quiet(server)
     if not any(port.resources for port in snapshot.ports):
         # All that servers hold for ports would be released.

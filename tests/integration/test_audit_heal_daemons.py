@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import multiprocessing
+import os
+import signal
 import threading
 
 import pytest
+import sqlalchemy as sa
 from support.daemons.daemons import LONG, Installation
 from support.labs.small_lab import SERVER, history, read_move, until
 
@@ -14,7 +19,7 @@ from droveway.persistence.database import database_time
 from droveway.persistence.journal import daemons, orphans
 from droveway.persistence.journal.debts import WRITTEN_OFF
 from droveway.persistence.journal.states import State
-from droveway.persistence.journal.tables import Debt
+from droveway.persistence.journal.tables import Debt, Move
 from droveway.persistence.nova import catalog
 
 NOTHING = {"definition": "", "vcpus": 0, "memory_mb": 0, "disk_bytes": 0}
@@ -89,21 +94,53 @@ def test_what_an_ended_move_left_is_taken_away_by_services_and_workers(site: Ins
 
 @pytest.mark.parametrize("site", ["postgresql", "mariadb"], indirect=True)
 def test_a_move_waits_while_something_of_its_server_is_taken_away(site: Installation) -> None:
-    """On each database the move that is asked for waits for the transaction; one that is under way keeps its server."""
+    """On each database the move that is asked for waits for the transaction; one that is under way keeps its server.
+
+    So it is for a server that no move ever had, too.
+    """
     lab = site.lab
-    began: list[str] = []
+    (server,) = catalog.servers(lab.api, lab.cell_databases)
 
-    def ask() -> None:
-        began.append(submit(lab, MoveSpec(server=SERVER, flavor="large", host=None)).id)
+    def hold(ended: str | None) -> contextlib.AbstractContextManager[orphans.Hold]:
+        if ended is None:
+            return orphans.hold_unmoved(lab.journal, server.id, SERVER)
+        return orphans.hold(lab.journal, ended)
 
-    first = submit(lab, MoveSpec(server=SERVER, flavor="large", host=None)).id
-    site.done("move", "cancel", first)
-    asked = threading.Thread(target=ask)
-    with orphans.hold(lab.journal, first):
-        asked.start()
-        # Long enough for one that does not wait.
-        asked.join(1.0)
-        assert began == []
-    asked.join()
-    with pytest.raises(orphans.Held, match="is under way"), orphans.hold(lab.journal, first):
-        pytest.fail("it holds a server that a move has")
+    ended: str | None = None
+    for _ in range(2):
+        began: list[str] = []
+        asked = threading.Thread(
+            target=lambda began=began: began.append(submit(lab, MoveSpec(server=SERVER, flavor="large", host=None)).id)
+        )
+        with hold(ended):
+            asked.start()
+            # Long enough for one that does not wait.
+            asked.join(1.0)
+            assert began == []
+        asked.join()
+        with pytest.raises(orphans.Held, match="is under way"), hold(ended):
+            pytest.fail("it holds a server that a move has")
+        with lab.journal.read() as session:
+            assert session.scalars(sa.select(Move.id).where(Move.active_server == server.id)).all() == began
+        site.done("move", "cancel", began[0])
+        ended = began[0]
+
+
+@pytest.mark.parametrize("site", ["postgresql", "mariadb"], indirect=True)
+def test_a_holder_that_is_killed_leaves_nothing(site: Installation) -> None:
+    """The server of a dead holder, which no move ever had, moves like any other."""
+    lab = site.lab
+    (server,) = catalog.servers(lab.api, lab.cell_databases)
+    lab.journal.close()
+
+    def hold_and_die() -> None:
+        with orphans.hold_unmoved(lab.journal, server.id, SERVER):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    child = multiprocessing.get_context("fork").Process(target=hold_and_die)
+    child.start()
+    child.join()
+    assert child.exitcode == -signal.SIGKILL
+    move = submit(lab, MoveSpec(server=SERVER, flavor="large", host=None)).id
+    with lab.journal.read() as session:
+        assert session.scalars(sa.select(Move.id)).all() == [move]
