@@ -30,7 +30,7 @@ from proofs.matrix import effects
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 MUTANTS: Final = ROOT / "tools" / "mutants"
-PAGE: Final = ROOT / "docs" / "mutants.rst"
+PAGE: Final = ROOT / "docs" / "reference" / "mutants.rst"
 
 GRAPH: Final = "--graph"
 """First among the arguments it asks for the mutants that are made from the graphs."""

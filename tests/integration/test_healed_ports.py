@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import io
 import json
 import multiprocessing
 import os
@@ -357,6 +358,47 @@ def test_it_is_left_alone_where_no_provider_of_the_host_could(lab: Stage, server
     placement.ensure_trait(provider(lab, BRIDGE_A), "CUSTOM_PHYSNET_NET_A", present=True)
     lab.cli("audit", "--heal", "--yes")
     server.assert_right()
+
+
+def test_a_binding_that_neutron_refuses_keeps_its_profile(lab: Stage, server: Server) -> None:
+    """The bridge's agent no longer reports what it has; the sentence is Neutron's."""
+    server.name(server.gold, None)
+    devices = {
+        "": {"physical_network": "", "reported": True},
+        "br-a": {"physical_network": "net-a", "reported": False},
+        "br-b": {"physical_network": "net-b", "reported": True},
+    }
+    lab.lab.cloud.add_network_host("host1", devices)
+    lab.cli("audit", "--heal", "--yes", code=3)
+    assert f"left alone: Neutron could not bind the port {server.gold.id} on host1" in lab.error
+    assert named(lab, server.id)[server.gold.id] == {"host1": ""}
+    lab.lab.cloud.add_network_host("host1", {**devices, "br-a": {**devices["br-a"], "reported": True}})
+    lab.cli("audit", "--heal", "--yes")
+    server.assert_right()
+
+
+def test_on_a_terminal_one_is_asked_and_told_what_is_put_right(
+    lab: Stage, server: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of a server that no move ever had the log says what was done, and who did it."""
+    server.name(server.old, None)
+    monkeypatch.setattr("sys.stdin", Terminal("no\n"))
+    said = lab.cli("audit", "--heal", code=3)
+    assert f"  mend: let the binding of the port {server.old.id} name {BRIDGE_B}\n" in said
+    assert f"To be put right, of 1 finding: {server.old.id}." in lab.error
+    planned = mending.plan(books.sources(lab.lab), frozenset())
+    with caplog.at_level("INFO", logger=mending.LOG.name):
+        ((_, outcome),) = mending.heal(books.sources(lab.lab), planned, who="ana", away=frozenset())
+    assert outcome == mending.DONE
+    assert f"ana healed {server.id} ({server.old.id}): let the binding" in caplog.text
+    server.assert_right()
+
+
+class Terminal(io.StringIO):
+    """Somebody who types."""
+
+    def isatty(self) -> bool:
+        return True
 
 
 def test_what_another_writer_changed_meanwhile_is_left_alone(lab: Stage, server: Server) -> None:

@@ -7,13 +7,17 @@ bridges goes to Placement by Neutron's own code. What became of all is read from
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Iterator
 
 import pytest
+import sqlalchemy as sa
 from support.labs.operations import Stage, stage
 from support.servers import openstack_lab, openstack_services
 from support.servers.openstack_lab import CLOUD, OTHER, SERVER, USER
 from support.servers.openstack_services import AWAY, HEARD, OpenStack
+
+_PROFILE = sa.text("UPDATE ml2_port_bindings SET profile = :profile WHERE port_id = :port")
 
 
 @dataclasses.dataclass
@@ -105,4 +109,43 @@ def test_a_host_whose_agent_is_away_is_passed_over(world: World) -> None:
         world.services.neutron.hear_agent("host2", HEARD)
     world.assert_on("host3")
     world.lab.cli("server", "revert", "fast")
+    world.assert_on("host1")
+
+
+def test_what_ports_are_guaranteed_is_put_right_where_the_server_is(world: World) -> None:
+    """R4-19: no move is needed; Neutron binds the ports again on their host, by the providers that are claimed."""
+    lab, server = world.lab, world.lab.id_of("fast")
+    placement, network = lab.lab.cloud.placement, lab.lab.cloud.network
+    world.assert_on("host1")
+    held = placement.allocations(server)
+    ports = [port for port in network.listed_ports(server) if port.resources is not None]
+    besides = {provider: amounts for provider, amounts in held.allocations.items() if "VCPU" in amounts}
+    owner = {"project_id": held.project_id, "user_id": held.user_id}
+    for kept, claims in ((held.allocations, False), (besides, True)):
+        placement.ensure_allocation(server, kept, **owner)
+        for port in ports:
+            network.set_profile(port.id, {"trusted": "true"})
+        told = lab.cli("audit", "--heal", "--yes")
+        assert ("instead of nothing" in told) == claims, told
+        world.assert_on("host1")
+    for port in ports:
+        network.set_profile(port.id, port.profile)
+
+
+def test_a_provider_that_was_named_before_there_were_groups_is_named_for_its_group(world: World) -> None:
+    """What Neutron kept as a string, until somebody sanitizes it, becomes an object."""
+    lab, server = world.lab, world.lab.id_of("fast")
+    (port,) = [
+        port
+        for port in lab.lab.cloud.network.listed_ports(server)
+        if port.resources is not None and len(port.resources.groups) == 2
+    ]
+    (bandwidth,) = (
+        [group.id for group in port.resources.groups if openstack_lab.EGRESS in group.resources]
+        if port.resources
+        else []
+    )
+    told = json.dumps({"allocation": port.profile["allocation"][bandwidth]})
+    world.services.neutron.write(_PROFILE, port=port.id, profile=told)
+    assert "as before Neutron had groups" in lab.cli("audit", "--heal", "--yes")
     world.assert_on("host1")

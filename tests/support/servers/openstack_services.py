@@ -187,6 +187,11 @@ class Stored(Service):
         with self._connected() as connection:
             return connection.execute(query, values).all()
 
+    def write(self, statement: sa.TextClause, **values: str) -> None:
+        """Write into its tables, as an earlier release left them."""
+        with self._connected() as connection:
+            connection.execute(statement, values)
+
     @contextlib.contextmanager
     def _connected(self) -> Iterator[sa.Connection]:
         engine = sa.create_engine(self.database)
