@@ -17,6 +17,7 @@ from support.servers import openstack_lab, openstack_services
 from support.servers.openstack_lab import CLOUD, OTHER, SERVER, USER
 from support.servers.openstack_services import AWAY, HEARD, OpenStack
 
+_EGRESS = "NET_BW_EGR_KILOBIT_PER_SEC"
 _PROFILE = sa.text("UPDATE ml2_port_bindings SET profile = :profile WHERE port_id = :port")
 
 
@@ -140,11 +141,7 @@ def test_a_provider_that_was_named_before_there_were_groups_is_named_for_its_gro
         for port in lab.lab.cloud.network.listed_ports(server)
         if port.resources is not None and len(port.resources.groups) == 2
     ]
-    (bandwidth,) = (
-        [group.id for group in port.resources.groups if openstack_lab.EGRESS in group.resources]
-        if port.resources
-        else []
-    )
+    (bandwidth,) = [group.id for group in port.resources.groups if _EGRESS in group.resources] if port.resources else []
     told = json.dumps({"allocation": port.profile["allocation"][bandwidth]})
     world.services.neutron.write(_PROFILE, port=port.id, profile=told)
     assert "as before Neutron had groups" in lab.cli("audit", "--heal", "--yes")
