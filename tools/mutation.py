@@ -30,7 +30,10 @@ from proofs.matrix import effects
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 MUTANTS: Final = ROOT / "tools" / "mutants"
-PAGE: Final = ROOT / "docs" / "reference" / "mutants.rst"
+PAGE: Final = ROOT / "docs" / "mutants.rst"
+PORTS: Final = "*-ports.yaml"
+"""The files whose mutants have a page of their own."""
+PORTS_PAGE: Final = ROOT / "docs" / "mutants-ports.rst"
 
 GRAPH: Final = "--graph"
 """First among the arguments it asks for the mutants that are made from the graphs."""
@@ -121,10 +124,16 @@ class Found:
     words: str
 
 
-def load(folder: Path = MUTANTS) -> list[Mutant]:
+def load(folder: Path = MUTANTS, files: str = "*.yaml") -> list[Mutant]:
     """The mutants of all files, in their order."""
-    files = [yaml.safe_load(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.yaml"))]
-    return [_mutant(name, facts) for file in files for name, facts in file.items()]
+    found = [yaml.safe_load(path.read_text(encoding="utf-8")) for path in sorted(folder.glob(files))]
+    return [_mutant(name, facts) for file in found for name, facts in file.items()]
+
+
+def pages() -> dict[Path, list[Mutant]]:
+    """Each page with its mutants."""
+    ports = load(files=PORTS)
+    return {PAGE: [mutant for mutant in load() if mutant not in ports], PORTS_PAGE: ports}
 
 
 def page(rows: Iterable[tuple[Mutant, Found]], order: Iterable[Mutant] = (), before: str = "") -> str:
@@ -234,8 +243,9 @@ def _judge(folder: Path, mutants: list[Mutant], jobs: int, *, whole: bool) -> in
         rows = list(pool.map(lambda mutant: (mutant, _hunt(base, folder / mutant.name, mutant)), mutants))
     caught = [row for row in rows if row[1].by]
     if len(caught) == len(rows):
-        before = "" if whole else PAGE.read_text(encoding="utf-8")
-        PAGE.write_text(page(rows, load(), before), encoding="utf-8")
+        for path, order in pages().items():
+            before = "" if whole else path.read_text(encoding="utf-8")
+            path.write_text(page(rows, order, before), encoding="utf-8")
     print(f"mutants: {len(caught)} of {len(rows)} caught")
     return int(len(caught) != len(rows))
 

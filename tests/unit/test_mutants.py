@@ -69,9 +69,13 @@ def test_there_are_enough_of_every_layer() -> None:
 
 
 def test_the_page_names_each() -> None:
-    page = (ROOT / "docs" / "reference" / "mutants.rst").read_text()
-    rows = [line.partition(" In ``")[0] for line in page.splitlines() if line.startswith("   * - **")]
-    assert rows == [f"   * - **{mutant.name}**: {mutant.what}." for mutant in MUTANTS.values()]
+    named = 0
+    for page, mutants in TOOL.pages().items():
+        lines = page.read_text().splitlines()
+        rows = [line.partition(" In ``")[0] for line in lines if line.startswith("   * - **")]
+        assert rows == [f"   * - **{mutant.name}**: {mutant.what}." for mutant in mutants]
+        named += len(rows)
+    assert named == len(MUTANTS)
 
 
 TEXT = """\
