@@ -75,4 +75,6 @@ class Services:
         try:
             self.ask(group)
         except StepError as error:
-            raise Refused(f"{error}; start it, or correct [{group}]") from None
+            # What names the group says by itself how it is mended.
+            mend = "" if f"[{group}]" in str(error) else f"; start it, or correct [{group}]"
+            raise Refused(f"{error}{mend}") from None

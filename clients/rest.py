@@ -15,6 +15,11 @@ from droveway.errors import StepError
 ATTEMPTS: Final = 5
 _PAUSES: Final = tenacity.wait_random_exponential(multiplier=0.05, max=2.0)
 _FIRST_SERVER_ERROR: Final = 500
+_UNAUTHORIZED: Final = 401
+_UNTIL_NEXT_TOKEN: Final = 1.0
+"""Seconds: Keystone takes a token for revoked that was made in the second in which all others were."""
+PATIENCE: Final = 10.0
+"""Seconds that a busy service is left alone at most, however long it asks for."""
 
 NOT_FOUND: Final = 404
 CONFLICT: Final = 409
@@ -31,6 +36,17 @@ class Adapter(Protocol):
 
 class TryAgainError(Exception):
     """The answer was lost, or somebody else was quicker: look what stands, then send again."""
+
+    def __init__(self, why: str, *, pause: float = 0.0) -> None:
+        """``pause``: the seconds that the service is to be left alone at least."""
+        super().__init__(why)
+        self.pause = pause
+
+
+class NotAskedError(StepError):
+    """The service could not be asked at all: a refusal to whoever gives a command, since nothing was changed."""
+
+    exit_code = 2
 
 
 class Rest:
@@ -61,13 +77,16 @@ class Rest:
         except exceptions.ConnectionError as error:
             self._require_time()
             raise TryAgainError(str(error)) from None
+        except exceptions.HttpServerError as error:
+            self._require_time()
+            raise TryAgainError(f"Keystone: {error}", pause=float(error.retry_after)) from None
         except exceptions.ClientException as error:
             self._require_time()
-            raise StepError(
-                f"the {self._name} service cannot be asked: {error}", code=self._code("unavailable")
-            ) from None
-        if response.status_code >= _FIRST_SERVER_ERROR and response.status_code not in final:
-            raise TryAgainError(f"HTTP {response.status_code}: {detail_of(response)}")
+            why = f"the {self._name} service cannot be asked: {error}"
+            raise NotAskedError(why, code=self._code("unavailable")) from None
+        failed = response.status_code >= _FIRST_SERVER_ERROR or response.status_code == _UNAUTHORIZED
+        if failed and response.status_code not in final:
+            raise TryAgainError(f"HTTP {response.status_code}: {detail_of(response)}", pause=_asked_for(response))
         return response
 
     def get(self, path: str, **options: Any) -> Any:
@@ -108,9 +127,19 @@ class Rest:
 
 def _pause(state: tenacity.RetryCallState) -> float:
     """Seconds before the next try, which is made in time to notice that the step's deadline has passed."""
-    pause = _PAUSES(state)
+    error = state.outcome.exception() if state.outcome is not None else None
+    asked_for = error.pause if isinstance(error, TryAgainError) else 0.0
+    pause = max(_PAUSES(state), min(asked_for, PATIENCE))
     left = deadlines.left()
     return pause if left is None else max(0.0, min(pause, left))
+
+
+def _asked_for(response: Any) -> float:
+    """Return the seconds for which a service that failed is to be left alone."""
+    if response.status_code == _UNAUTHORIZED:
+        return _UNTIL_NEXT_TOKEN
+    told = response.headers.get("Retry-After", "")
+    return float(told) if told.isdecimal() else 0.0
 
 
 def detail_of(response: Any) -> str:

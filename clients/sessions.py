@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+import re
+from typing import Any, Final
 
 from keystoneauth1 import exceptions, loading, session
 from oslo_config import cfg
@@ -11,6 +12,48 @@ from oslo_config import cfg
 from droveway.clients import transport
 from droveway.conf.services import GROUPS
 from droveway.errors import Refused
+
+_UNTRUSTED: Final = "CERTIFICATE_VERIFY_FAILED"
+"""What OpenSSL's errors hold where nobody that is trusted has signed a certificate, or it is for another name."""
+
+_SERVER: Final = re.compile(r"https://([^/\s]+)")
+"""The server in keystoneauth's error: ``url`` is often a path alone, whose server an option or the catalog tells."""
+
+
+class _Session(session.Session):
+    """A session that names its user where Keystone refuses it, and a server whose certificate is not trusted."""
+
+    group = ""
+    user = ""
+
+    def request(self, url: str, method: str, *arguments: Any, **options: Any) -> Any:
+        """As the base class's, which also sends what the session itself asks of Keystone by this."""
+        try:
+            return super().request(url, method, *arguments, **options)
+        except exceptions.Unauthorized as error:
+            if method != "POST" or options.get("authenticated") is not False:
+                raise
+            who = f"the user {self.user}" if self.user else "whoever is named there,"
+            raise exceptions.ClientException(
+                f"Keystone does not let in {who} of [{self.group}] ({error}): correct the user's name, password and "
+                "project there"
+            ) from None
+        except exceptions.SSLError as error:
+            if _UNTRUSTED not in str(error):
+                raise
+            server = _SERVER.search(str(error))
+            raise exceptions.ClientException(
+                f"the certificate of {server[1] if server else url} is not for that name, or of no authority that "
+                f"[{self.group}] trusts: name the file of its authority in cafile there"
+            ) from None
+
+
+class _Loader(loading.session.Session):
+    """Makes such sessions of options."""
+
+    @property
+    def plugin_class(self) -> type[_Session]:
+        return _Session
 
 
 def connect(conf: cfg.ConfigOpts, group: str) -> tuple[session.Session, dict[str, Any]]:
@@ -23,9 +66,8 @@ def connect(conf: cfg.ConfigOpts, group: str) -> tuple[session.Session, dict[str
         if auth is None:
             raise Refused(f"[{group}] auth_type is missing: name one that keystoneauth knows, like v3password")
         options = {name: conf[group][name] for name in ("tls_ciphers", "tls_min_version")}
-        found: session.Session = loading.load_session_from_conf_options(
-            conf, group, auth=auth, session=transport.Session(**options)
-        )
+        found: Any = _Loader().load_from_conf_options(conf, group, auth=auth, session=transport.Session(**options))
+        found.group, found.user = group, user_of(conf, group)
         where: dict[str, Any] = {}
         loading.adapter.process_conf_options(conf[group], where)
     except (exceptions.ClientException, TypeError, ValueError) as error:

@@ -66,6 +66,7 @@ LONGEST = (
     "test_moves_on_neutron",
     "test_moves_on_openstack",
     "test_real_neutron",
+    "test_keystone",
     "test_guaranteed_ports",
     "test_silent_services",
     "test_cli_moves",

@@ -86,8 +86,10 @@ class Service:
 class Keystone(Service):
     """Keystone on SQLite; the user ``admin`` has every role of its project."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, believed_for: int) -> None:
+        """``believed_for``: the seconds for which services take a token that they have asked after; -1 for none."""
         super().__init__("keystone", folder)
+        self.believed_for = believed_for
         self._configuration = folder / "keystone.conf"
 
     def begin(self, endpoints: Mapping[str, str]) -> None:
@@ -107,6 +109,9 @@ class Keystone(Service):
             key_repository = {keys["credential"]}
             [identity]
             password_hash_rounds = 4
+            [cache]
+            enabled = true
+            backend = dogpile.cache.memory
             """)
         )
         whom = ("--keystone-user", str(os.geteuid()), "--keystone-group", str(os.getegid()))
@@ -179,7 +184,8 @@ class Stored(Service):
     def configure(self, text: str) -> None:
         """Write its configuration, with how it checks tokens."""
         self.state.mkdir()
-        tokens = self.keystone.section("keystone_authtoken", self.name) + "service_token_roles_required = false\n"
+        options = f"service_token_roles_required = false\ntoken_cache_time = {self.keystone.believed_for}\n"
+        tokens = self.keystone.section("keystone_authtoken", self.name) + options
         self.configuration.write_text(textwrap.dedent(text) + tokens)
 
     def rows(self, query: sa.TextClause, **values: str) -> Sequence[Any]:
@@ -315,11 +321,14 @@ class OpenStack:
 
 
 @contextlib.contextmanager
-def running(folder: Path) -> Iterator[OpenStack]:
-    """Run all three; the databases of Placement and Neutron are MariaDB's."""
+def running(folder: Path, *, believed_for: int = 300) -> Iterator[OpenStack]:
+    """Run all three; the databases of Placement and Neutron are MariaDB's.
+
+    ``believed_for``: as of `Keystone`; 300 seconds are the services' own default.
+    """
     with mariadb_server.running_server() as database:
         database.create("placement", "neutron")
-        keystone = Keystone(folder)
+        keystone = Keystone(folder, believed_for)
         placement = Placement("placement", folder, database.url("placement"), keystone)
         neutron = Neutron("neutron", folder, database.url("neutron"), keystone)
         try:
