@@ -14,6 +14,7 @@ from droveway.clients.port_resources import ALLOCATION, PortResources
 HEALS: Final = "droveway audit --heal"
 """Mends what ports are guaranteed of a server that lives on a host."""
 
+_BANDWIDTH: Final = "NET_BW_"
 _NETWORK: Final = "NET_"
 """Begins the resource classes that only ports ask for."""
 
@@ -58,7 +59,7 @@ def listed(amounts: Amounts) -> str:
 
 def _names(port: PortView, asks: PortResources, standing: Standing, held: Held) -> Iterator[Finding]:
     told = port.profile.get(ALLOCATION)
-    named = asks.named(told)
+    named = _named(port, asks)
     as_before = isinstance(told, str) and not asks.legacy
     if as_before:
         detail = f"names the provider {told} alone, as before Neutron had groups, and no provider for each group"
@@ -75,6 +76,21 @@ def _names(port: PortView, asks: PortResources, standing: Standing, held: Held) 
         else:
             continue
         yield _of_port(port, standing, f"the port {port.id} {detail}")
+
+
+def _named(port: PortView, asks: PortResources) -> Mapping[str, str]:
+    """Read group → provider from the profile of the active binding, by other code than that which wrote it.
+
+    A single provider gives the bandwidth.
+    """
+    told = port.profile.get(ALLOCATION)
+    if isinstance(told, str):
+        return {
+            group.id: told
+            for group in asks.groups
+            if asks.legacy or any(name.startswith(_BANDWIDTH) for name in group.resources)
+        }
+    return told or {}
 
 
 def _of_port(port: PortView, standing: Standing, detail: str) -> Finding:
@@ -95,8 +111,10 @@ def _sums(
 ) -> Iterator[Finding]:
     wanted: dict[str, Counter[str]] = {}
     for port, asks in ports:
-        for provider, amounts in asks.held(port.profile.get(ALLOCATION)).items():
-            wanted.setdefault(provider, Counter()).update(amounts)
+        named = _named(port, asks)
+        for group in asks.groups:
+            # A group without a provider has a finding of its own, so that none is left here.
+            wanted.setdefault(named[group.id], Counter()).update(group.resources)
     for provider in sorted(held.keys() | wanted.keys()):
         has, should = dict(held.get(provider, {})), dict(wanted.get(provider, {}))
         if has != should:

@@ -205,9 +205,6 @@ def _settle(sources: Sources, planned: Settlement, home: Home, held: Hold) -> No
             sources.cloud.placement.rewrite(
                 {server: (found, request, found.consumer_type)}, project_id=found.project_id, user_id=found.user_id
             )
-            # Neutron writes what ports hold as well, which a move takes for done.
-            if sources.cloud.placement.allocations(server).allocations != now.allocations:
-                raise Held(f"another writer changed the allocations of the server {server} meanwhile: heal again")
         profiles = {port.id: port.profile for port in ports}
         for port, allocation in now.named.items():
             held.require()

@@ -21,6 +21,6 @@ def guaranteed(text: str) -> str:
         cell["hosts"] = {name: _BRIDGE | (host or {}) for name, host in cell["hosts"].items()}
     told["networks"] = {NAME: {"physical_network": NAME}} | told.get("networks", {})
     told["qos"] = {NAME: _POLICY} | told.get("qos", {})
-    for server in told["servers"].values():
+    for server in told.get("servers", {}).values():
         server["ports"] = [{"network": NAME, "qos": NAME} | port for port in server.get("ports", [])]
     return yaml.safe_dump(told, sort_keys=False)
