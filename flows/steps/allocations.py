@@ -7,18 +7,22 @@ is seen in the rows, and what it claims after the reading refuses the write.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Final
 
-from droveway.clients.placement import Allocations, is_alike, resources_of
+import tenacity
+
+from droveway.clients.placement import Allocations, ConsumerChanged, is_alike, resources_of
 from droveway.errors import DestinationFault
 from droveway.flows import outcome
 from droveway.flows.before import before
 from droveway.flows.run import Context
 from droveway.flows.stands import NOTHING
 from droveway.flows.step import Step
-from droveway.flows.steps import consumers
 from droveway.flows.steps.hosts import starting
 from droveway.flows.steps.rows import is_deleted
+
+ROUNDS: Final = 5
 
 
 class Claim(Step):
@@ -31,7 +35,7 @@ class Claim(Step):
     def perform(self, ctx: Context) -> dict[str, Any]:
         """One allocations POST; a full destination is a fault of the destination."""
         try:
-            consumers.looking_anew(lambda: _claim(ctx, ctx.run.cloud.placement.allocations(ctx.move.server)))
+            looking_anew(lambda: _claim(ctx, ctx.run.cloud.placement.allocations(ctx.move.server)))
         except DestinationFault as error:
             host = ctx.destination.host
             raise DestinationFault(
@@ -63,7 +67,7 @@ class ReleaseSourceAllocation(Step):
         """
         claimed = _has_lost_claim(ctx)
         if claimed:
-            consumers.looking_anew(lambda: _claim(ctx, ctx.run.cloud.placement.allocations(ctx.move.server)))
+            _claim(ctx, ctx.run.cloud.placement.allocations(ctx.move.server))
         _release_source(ctx)
         return {"claimed_again": True} if claimed else {}
 
@@ -95,6 +99,18 @@ class ReturnAllocation(Step):
 def _release_source(ctx: Context) -> None:
     with ctx.run.intent("placement", "release the source"):
         ctx.run.cloud.placement.release(ctx.move.id)
+
+
+def looking_anew(write: Callable[[], None]) -> None:
+    """Let ``write`` look at a consumer and write it, and again where somebody else wrote it in between.
+
+    Neutron does where somebody changes the QoS policy of a port, and Nova where it evacuates the server, which the look
+    finds.  Raises the last `droveway.clients.placement.ConsumerChanged`.  A step that must go on is entered again
+    anyway; before the point of no return it would be undone.
+    """
+    tenacity.Retrying(
+        stop=tenacity.stop_after_attempt(ROUNDS), retry=tenacity.retry_if_exception_type(ConsumerChanged), reraise=True
+    )(write)
 
 
 def _has_lost_claim(ctx: Context) -> bool:
@@ -131,12 +147,8 @@ def _return(ctx: Context, what: str, *, may_release: bool = False) -> None:
     A delete removes what the server holds behind its rows, so it is seen, or refuses the write, as an evacuation is.
     """
     placement = ctx.run.cloud.placement
-
-    def give_back() -> None:
-        found = placement.allocations(ctx.move.server)
-        starting.require_not_evacuated(ctx)
-        release = may_release and is_deleted(ctx)
-        with ctx.run.intent("placement", f"give back {what}"):
-            placement.return_move(server=ctx.move.server, migration=ctx.move.id, release=release, found=found)
-
-    consumers.looking_anew(give_back)
+    found = placement.allocations(ctx.move.server)
+    starting.require_not_evacuated(ctx)
+    release = may_release and is_deleted(ctx)
+    with ctx.run.intent("placement", f"give back {what}"):
+        placement.return_move(server=ctx.move.server, migration=ctx.move.id, release=release, found=found)

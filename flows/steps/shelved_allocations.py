@@ -10,7 +10,6 @@ from droveway.flows.before import before
 from droveway.flows.run import Context
 from droveway.flows.stands import NOTHING
 from droveway.flows.step import Step
-from droveway.flows.steps import consumers
 from droveway.flows.steps.hosts import starting
 
 
@@ -24,14 +23,10 @@ class ReleaseAllocation(Step):
     def perform(self, ctx: Context) -> dict[str, Any]:
         """The server's consumer is emptied, as it was found before its rows were read."""
         placement = ctx.run.cloud.placement
-
-        def release() -> None:
-            found = placement.allocations(ctx.move.server)
-            starting.require_not_evacuated(ctx)
-            with ctx.run.intent("placement", "release the server"):
-                placement.return_move(server=ctx.move.server, migration=ctx.move.id, release=True, found=found)
-
-        consumers.looking_anew(release)
+        found = placement.allocations(ctx.move.server)
+        starting.require_not_evacuated(ctx)
+        with ctx.run.intent("placement", "release the server"):
+            placement.return_move(server=ctx.move.server, migration=ctx.move.id, release=True, found=found)
         return {}
 
 
@@ -71,4 +66,4 @@ class Claim(Step):
     def undo(self, ctx: Context) -> None:
         """The server's consumer is emptied."""
         with ctx.run.intent("placement", f"give back {ctx.destination.host}"):
-            consumers.looking_anew(lambda: ctx.run.cloud.placement.release(ctx.move.server))
+            ctx.run.cloud.placement.release(ctx.move.server)

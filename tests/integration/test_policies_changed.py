@@ -95,7 +95,7 @@ def test_a_move_ends_though_a_policy_was_changed(
 def test_who_writes_between_a_look_and_a_write_is_looked_at_again(
     worlds: dict[str, World], monkeypatch: pytest.MonkeyPatch, life: Life, verb: str, step: str
 ) -> None:
-    """Neutron changes what the server holds right before Placement is asked to move it; no run of the step fails."""
+    """Neutron changes what the server holds right before Placement is asked to move it; the step goes on."""
     world = worlds[life.place]
     write, answers = getattr(Placement, verb), []
 

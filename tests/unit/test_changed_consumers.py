@@ -9,7 +9,7 @@ import pytest
 
 from droveway.clients.embedded import placement as embedded
 from droveway.clients.placement import MIGRATION, ConsumerChanged, Placement
-from droveway.flows.steps.consumers import ROUNDS, looking_anew
+from droveway.flows.steps.allocations import ROUNDS, looking_anew
 
 HERE, THERE, BRIDGE, OTHER_BRIDGE, SERVER, MOVE = (
     f"{number * 11111111}-1111-4111-8111-111111111111" for number in range(1, 7)

@@ -11,7 +11,7 @@ from droveway.errors import StepError
 from droveway.flows.run import DECLARED_DOWN, UNREACHABLE, Context
 from droveway.flows.stands import NOTHING, Leaves, Power, Vm
 from droveway.flows.step import Step, Where
-from droveway.flows.steps import consumers, moved_images
+from droveway.flows.steps import moved_images
 from droveway.flows.steps.attached import volume_refs
 from droveway.flows.steps.hosts.command import OWED, HostStep
 from droveway.flows.steps.records import homes
@@ -291,8 +291,5 @@ def _going_along(ctx: Context) -> list[str]:
 
 
 def _release(ctx: Context) -> None:
-    placement = ctx.run.cloud.placement
     with ctx.run.intent("placement", "release the server"):
-        consumers.looking_anew(
-            lambda: placement.return_move(server=ctx.move.server, migration=ctx.move.id, release=True)
-        )
+        ctx.run.cloud.placement.return_move(server=ctx.move.server, migration=ctx.move.id, release=True)
