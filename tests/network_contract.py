@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -114,6 +114,7 @@ class Broken:
 
     text: str
     status_code: int = 500
+    headers: Mapping[str, str] = field(default_factory=dict)
 
     def json(self) -> Any:
         """Read the body."""

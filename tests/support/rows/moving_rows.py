@@ -15,6 +15,7 @@ import msgspec
 import sqlalchemy as sa
 from sqlalchemy import orm
 
+from droveway.clients.network import PortRecord
 from droveway.flows import registry
 from droveway.flows.before import Before, PortBefore, VolumeBefore, as_json
 from droveway.flows.run import Context, Run
@@ -121,7 +122,17 @@ class Moving:
         self.told: list[Any] = []
         """Details of each of these commands."""
         self.down: set[str] = set()
-        self.ports = [SimpleNamespace(id=PORT, mac="fa:16:3e:00:00:01", profile={}, bindings={})]
+        self.ports = [
+            PortRecord(
+                id=PORT,
+                mac="fa:16:3e:00:00:01",
+                host="",
+                profile={},
+                device_owner="compute:nova",
+                server=SERVER,
+                bindings={},
+            )
+        ]
         network = SimpleNamespace(ports=lambda _server: self.ports, listed_ports=lambda _server: self.ports)
         self.cloud = SimpleNamespace(network=network)
         with self.journal.write() as session:
