@@ -38,6 +38,11 @@ _BINDING_REFUSED: Final = 500
 _REFUSAL: Final = "PortBindingError"
 """The type that Neutron gives the error of a binding that it refuses."""
 
+BINDING_EXTENDED: Final = "binding-extended"
+"""Neutron's extension by which a port may be bound to two hosts at once."""
+RESOURCE_REQUEST: Final = "port-resource-request"
+"""Its extension that tells what ports ask of Placement."""
+
 
 @dataclass(frozen=True)
 class Port:
@@ -53,6 +58,8 @@ class Port:
     vnic_type: str = NORMAL
     resources: PortResources | None = None
     """What it asks of Placement for itself, such as bandwidth; only an admin is shown that."""
+    tells_request: bool = True
+    """Whether Neutron tells that at all: without the extension port-resource-request it does not."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,6 +114,12 @@ class Network:
         response = self._rest.repeat(lambda: self._rest.send("POST", path, json=body, final=refused))
         if response.status_code == _FORBIDDEN:
             raise self._lacks("service", f"refuses to bind ports ({detail_of(response)})")
+
+    def has_extension(self, name: str) -> bool:
+        """Tell whether Neutron has the extension."""
+        path = f"/extensions/{name}"
+        response = self._rest.repeat(lambda: self._rest.send("GET", path))
+        return response.status_code != NOT_FOUND and bool(self._rest.done("GET", path, response))
 
     def ensure_binding(self, port: str, host: str, profile: Mapping[str, Any]) -> None:
         """Bind the port to the host, INACTIVE beside an active binding.
@@ -343,15 +356,9 @@ class Network:
             if _PROFILE not in row and ACTIVE in self._bindings(row["id"]).values():
                 raise self._lacks("service", f"does not show the {_PROFILE} of port {row['id']}")
             # A null would say that it asks for nothing.
-            if _REQUEST not in row and self._shows_requests():
+            if _REQUEST not in row and self.has_extension(RESOURCE_REQUEST):
                 raise self._lacks("admin", f"does not show the {_REQUEST} of port {row['id']}")
         return found
-
-    def _shows_requests(self) -> bool:
-        """Tell whether Neutron knows what ports ask of Placement, as its extension says."""
-        path = "/extensions/port-resource-request"
-        response = self._rest.repeat(lambda: self._rest.send("GET", path))
-        return response.status_code != NOT_FOUND and bool(self._rest.done("GET", path, response))
 
     def _lacks(self, role: str, shown: str) -> StepError:
         return StepError(
@@ -393,4 +400,5 @@ def _port(row: Mapping[str, Any]) -> Port:
         server=row["device_id"],
         vnic_type=row.get("binding:vnic_type") or NORMAL,
         resources=asked_by(row["id"], row.get(_REQUEST)),
+        tells_request=_REQUEST in row,
     )

@@ -27,7 +27,7 @@ _NO_TYPE: Final = "unknown"
 _BAD_REQUEST: Final = 400
 _UNKNOWN: Final = re.compile(r"No such (trait|resource class)")
 
-_OF_PORTS: Final = "NET_"
+OF_PORTS: Final = "NET_"
 """Begins the resource classes that only ports ask for."""
 
 ProviderResources = dict[str, dict[str, int]]
@@ -409,7 +409,7 @@ def is_alike(found: ProviderResources, wanted: ProviderResources) -> bool:
 
 def _without_ports(held: ProviderResources) -> ProviderResources:
     found = {
-        provider: {name: amount for name, amount in amounts.items() if not name.startswith(_OF_PORTS)}
+        provider: {name: amount for name, amount in amounts.items() if not name.startswith(OF_PORTS)}
         for provider, amounts in held.items()
     }
     return {provider: amounts for provider, amounts in found.items() if amounts}

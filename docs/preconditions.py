@@ -142,6 +142,8 @@ EXAMPLES: Final[Mapping[str, Facts]] = {
     "no_accelerated_port": _port(vnic_type="accelerator-direct"),
     "no_accelerator": _migration(current=dataclasses.replace(SMALL, extra_specs={"accel:device_profile": "fpga"})),
     "only_normal_ports": _port(vnic_type="direct"),
+    "binds_ports_twice": _migration(binds_twice=False),
+    "tells_what_ports_ask": _port(profile={"allocation": {"4d87": "1968"}}, tells_request=False),
     "no_bound_devices": _migration(features=Features(numa=True)),
     "in_a_movable_state": _server(status="ERROR", vm_state="error"),
     "without_a_task": _server(status="REBOOT", task_state="rebooting"),

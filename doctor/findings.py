@@ -116,6 +116,11 @@ MEANINGS: Final[dict[str, Meaning]] = {
         "Placement, Neutron or Cinder, or the Keystone before it, gave no answer, or refused what moves ask of it.",
         "Read the detail: start the service, or correct its group of the configuration, its user and password.",
     ),
+    "extension-missing": Meaning(
+        Level.FAILURE,
+        "Neutron lacks the extension binding-extended: no server that has ports is resized or migrated.",
+        "Enable ml2 as Neutron's core plugin (core_plugin in its configuration), then restart Neutron.",
+    ),
     "certificate-none": Meaning(
         Level.WARNING,
         "[tls] is empty: nobody can prove to ZooKeeper or to another host who they are.",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from droveway.clients.network import BINDING_EXTENDED
 from droveway.conf.services import GROUPS, is_named
 from droveway.doctor.findings import FINE, Around, Finding
 from droveway.errors import DrovewayError
@@ -14,7 +15,10 @@ def check(around: Around) -> Iterator[Finding]:
     for group in (each for each in GROUPS if is_named(around.conf, each)):
         try:
             around.site.services.require_answer(group)
+            whole = group != "neutron" or around.site.services.network.has_extension(BINDING_EXTENDED)
         except DrovewayError as error:
             yield Finding("service-away", group, str(error))
         else:
             yield Finding(FINE, group, "it answers")
+            if not whole:
+                yield Finding("extension-missing", group, f"it lacks the extension {BINDING_EXTENDED}")

@@ -48,6 +48,10 @@ class Facts:
     """Whether the server's host declares that it can migrate a server to itself."""
     features: Features = dataclasses.field(default_factory=Features)
     ports: tuple[Port, ...] = ()
+    binds_twice: bool = True
+    """Whether Neutron binds a port to two hosts at once, where the server has ports."""
+    holds_for_ports: tuple[str, ...] = ()
+    """The resource classes that only ports ask for, of those that the server holds in Placement."""
     quota_usages: tuple[QuotaUsage, ...] = ()
     """What the server's project and user have of each resource that has a quota; empty for a cold migration."""
 

@@ -69,6 +69,8 @@ RULES: Final[tuple[Rule[Facts], ...]] = (
     Rule((4,), server.no_accelerated_port, _ALL),
     Rule((5,), server.no_accelerator, _ALL),
     Rule((), server.only_normal_ports, _ALL),
+    Rule((), server.binds_ports_twice, _BOTH),
+    Rule((), server.tells_what_ports_ask, _ALL),
     Rule((), server.no_bound_devices, _ALL),
     Rule((7,), server.in_a_movable_state, _BOTH),
     Rule((), shelve.can_be_shelved, _SHELVE),

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from droveway.clients.network import NORMAL
+from droveway.clients.network import BINDING_EXTENDED, NORMAL, RESOURCE_REQUEST
+from droveway.clients.port_resources import ALLOCATION
 from droveway.persistence.nova.vm_states import MOVABLE, RESIZING, MigrationStatus, TaskState, VmState
 from droveway.scheduler.facts import EndFacts, Facts
 from droveway.scheduler.features import ACCELERATORS, unhandled
@@ -62,6 +63,34 @@ def only_normal_ports(facts: Facts) -> str | None:
                 "ports are moved, since others need a device of the destination: detach the port first"
             )
     return None
+
+
+def binds_ports_twice(facts: Facts) -> str | None:
+    """Neutron has the extension binding-extended, by which a server's ports are bound to two hosts at once."""
+    if facts.binds_twice:
+        return None
+    return (
+        f"server {facts.server.name} has ports, and Neutron lacks the extension {BINDING_EXTENDED}, by which a port is "
+        "bound to its new host before it leaves the old one: enable ml2 as Neutron's core plugin, or detach the ports "
+        "first"
+    )
+
+
+def tells_what_ports_ask(facts: Facts) -> str | None:
+    """Neutron has the extension port-resource-request, where the server's ports are guaranteed anything."""
+    silent = [port for port in facts.ports if not port.tells_request]
+    named = next((port.id for port in silent if port.profile.get(ALLOCATION)), None)
+    if not silent or (named is None and not facts.holds_for_ports):
+        return None
+    has = (
+        f"whose port {named} names in its binding who guarantees it bandwidth or packet rates"
+        if named is not None
+        else f"which holds {', '.join(facts.holds_for_ports)} for its ports in Placement"
+    )
+    return (
+        f"Neutron lacks the extension {RESOURCE_REQUEST}, so that nobody can tell what to claim for server "
+        f"{facts.server.name}, {has}: enable qos among Neutron's service plugins"
+    )
 
 
 def no_accelerator(facts: Facts) -> str | None:

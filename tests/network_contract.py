@@ -15,7 +15,7 @@ import pytest
 from keystoneauth1 import exceptions
 
 from droveway.clients.embedded.guaranteed import provider_of
-from droveway.clients.network import Network, Port, PortRecord
+from droveway.clients.network import BINDING_EXTENDED, RESOURCE_REQUEST, Network, Port, PortRecord
 from droveway.clients.port_resources import PortResources
 from droveway.clients.rest import ATTEMPTS
 from droveway.errors import DestinationFault, StepError
@@ -150,6 +150,12 @@ class NetworkContract:
         found = world.make("", policy=policy)
         yield found
         world.network.delete_port(found)
+
+    def test_it_has_the_extensions_that_moves_rely_on(self, world: World, port: str) -> None:
+        assert world.network.has_extension(BINDING_EXTENDED)
+        assert world.network.has_extension(RESOURCE_REQUEST)
+        assert not world.network.has_extension("nothing-of-the-kind")
+        assert world.listed().tells_request
 
     # Bindings.
 

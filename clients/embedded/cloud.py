@@ -41,6 +41,10 @@ class EmbeddedCloud(Cloud):
         """Let what the port asks for be told as by a Neutron without port-resource-request-groups."""
         self.network_root.request(f"/ports/{port}/format", "PUT", json={"legacy": True})
 
+    def set_extension(self, name: str, *, missing: bool) -> None:
+        """Let Neutron lack an extension, or have it again."""
+        self.network_root.request(f"/extensions/{name}", "PUT", json={"missing": missing})
+
     def close(self) -> None:
         """Give back every connection."""
         self.network_root.close()

@@ -6,11 +6,14 @@ import functools
 from typing import Any, Final
 
 from sqlalchemy import Engine, bindparam, select
+from sqlalchemy.orm import Mapped, mapped_column
 
 from droveway.clients.embedded import guaranteed
 from droveway.clients.embedded.services import (
     Answer,
+    Base,
     Binding,
+    Handler,
     LocalService,
     NetworkHost,
     Port,
@@ -18,21 +21,23 @@ from droveway.clients.embedded.services import (
     Request,
     new_id,
 )
-from droveway.clients.network import ACTIVE, INACTIVE
+from droveway.clients.network import ACTIVE, BINDING_EXTENDED, INACTIVE, RESOURCE_REQUEST
 from droveway.clients.placement import Placement
 
 
 def network_service(engine: Engine, placement: Placement) -> LocalService:
     """The service; ``placement`` is where it changes what servers hold, as a real one does for changed QoS policies.
 
-    Two requests are its own: `PUT /hosts/NAME`, where a real Neutron learns of hosts from their agents, and
-    `PUT /ports/ID/format`, where one that is old enough tells what ports ask for in the legacy format.
+    Three requests are its own: `PUT /hosts/NAME`, where a real Neutron learns of hosts from their agents,
+    `PUT /ports/ID/format`, where one that is old enough tells what ports ask for in the legacy format, and
+    `PUT /extensions/NAME`, where one lacks an extension.
     """
     return LocalService(
         engine,
         {
             ("PUT", "/hosts/{host}"): _put_host,
-            ("GET", "/extensions/port-resource-request"): lambda _: Answer(200, {}),
+            ("GET", "/extensions/{name}"): _get_extension,
+            ("PUT", "/extensions/{name}"): _put_extension,
             ("GET", "/networks"): guaranteed.networks,
             ("POST", "/networks"): guaranteed.post_network,
             ("GET", "/qos/policies"): guaranteed.policies,
@@ -45,20 +50,60 @@ def network_service(engine: Engine, placement: Placement) -> LocalService:
             ("GET", "/ports/{port}"): _get_port,
             ("PUT", "/ports/{port}"): functools.partial(_put_port, placement),
             ("DELETE", "/ports/{port}"): _delete_port,
-            ("GET", "/ports/{port}/bindings"): _bindings,
-            ("POST", "/ports/{port}/bindings"): _post_binding,
-            ("PUT", "/ports/{port}/bindings/{host}"): _put_binding,
-            ("PUT", "/ports/{port}/bindings/{host}/activate"): _activate,
-            ("DELETE", "/ports/{port}/bindings/{host}"): _delete_binding,
+            ("GET", "/ports/{port}/bindings"): _extended(_bindings),
+            ("POST", "/ports/{port}/bindings"): _extended(_post_binding),
+            ("PUT", "/ports/{port}/bindings/{host}"): _extended(_put_binding),
+            ("PUT", "/ports/{port}/bindings/{host}/activate"): _extended(_activate),
+            ("DELETE", "/ports/{port}/bindings/{host}"): _extended(_delete_binding),
         },
     )
 
 
+class MissingExtension(Base):
+    """An extension that this Neutron lacks, of those that a lab's has."""
+
+    __tablename__ = "missing_extensions"
+
+    name: Mapped[str] = mapped_column(primary_key=True)
+
+
+_EXTENSIONS: Final = frozenset({BINDING_EXTENDED, RESOURCE_REQUEST})
+_MISSING: Final = select(MissingExtension).where(MissingExtension.name == bindparam("name"))
 _PORTS: Final = select(Port)
 _PORTS_OF: Final = _PORTS.where(Port.server == bindparam("server"))
 _BINDINGS_OF: Final = select(Binding).where(Binding.port == bindparam("port")).order_by(Binding.host)
 
 _WRITABLE: Final = {"device_owner": "device_owner", "device_id": "server"}
+
+
+def _get_extension(request: Request) -> Answer:
+    name = request.names["name"]
+    if name not in _EXTENSIONS or _lacks(request, name):
+        raise RefusalError(404, f"Extension with alias {name} does not exist")
+    return Answer(200, {"extension": {"alias": name}})
+
+
+def _put_extension(request: Request) -> Answer:
+    row = request.session.merge(MissingExtension(name=request.names["name"]))
+    if not request.body["missing"]:
+        request.session.flush()
+        request.session.delete(row)
+    return Answer(200, {})
+
+
+def _lacks(request: Request, name: str) -> bool:
+    return request.session.scalar(_MISSING, {"name": name}) is not None
+
+
+def _extended(handler: Handler) -> Handler:
+    """Answer as a Neutron that has no such path, where the extension is missing that brings it."""
+
+    def handle(request: Request) -> Answer:
+        if _lacks(request, BINDING_EXTENDED):
+            raise RefusalError(404, "The resource could not be found.")
+        return handler(request)
+
+    return handle
 
 
 def _put_host(request: Request) -> Answer:
@@ -246,8 +291,9 @@ def _port_view(request: Request, port: Port) -> dict[str, Any]:
         "device_owner": port.device_owner,
         "network_id": port.network_id,
         "revision_number": port.revision,
-        "resource_request": guaranteed.resource_request(request.session, port),
     }
+    if not _lacks(request, RESOURCE_REQUEST):
+        view["resource_request"] = guaranteed.resource_request(request.session, port)
     # As Neutron: of a port without an active binding it shows no key that begins with binding.
     for binding in _bindings_of(request, port):
         if binding.status == ACTIVE:

@@ -11,7 +11,8 @@ from typing import Any, Final
 import sqlalchemy as sa
 from sqlalchemy import orm
 
-from droveway.clients.network import Port
+from droveway.clients.network import BINDING_EXTENDED, Port
+from droveway.clients.placement import OF_PORTS
 from droveway.engines.site.site import Parts, Site
 from droveway.errors import NotFound, Refused, StepError
 from droveway.flows.before import before
@@ -41,6 +42,9 @@ _UNREACHED: Final = (
 def of_move(site: Site, name: str, *, flavor: str | None, host: str | None, to_cell: str | None = None) -> Facts:
     """The facts of a resize or a cold migration; raises `droveway.errors.NotFound` for a name that is unknown."""
     facts = _of_server(site, name, flavor=flavor, host=host, to_cell=to_cell)
+    if facts.ports:
+        with _answers_or_refuses():
+            facts = dataclasses.replace(facts, binds_twice=site.cloud.network.has_extension(BINDING_EXTENDED))
     why = _bars_moves_between_cells(site) if facts.other_cells else ""
     return dataclasses.replace(facts, other_cells={cell: each or why for cell, each in facts.other_cells.items()})
 
@@ -80,6 +84,8 @@ def _of_server(site: Site, name: str, *, flavor: str | None, host: str | None, t
     with site.api.read() as api, cells[server.cell].read() as cell:
         features = server_features.features(api, cell, server.id)
         bound_to_cell = copies.barred(cell, server.id)
+    with _answers_or_refuses():
+        held = site.cloud.placement.allocations(server.id).allocations
     return Facts(
         server=server,
         current=_flavors(site, server)["cur"],
@@ -89,7 +95,11 @@ def _of_server(site: Site, name: str, *, flavor: str | None, host: str | None, t
         target=target,
         up=frozenset(host.name for host in catalog.hosts(site.api, cells)) - site.away(),
         open_move=open_move[:SHORT] if open_move else None,
-        holds_allocation=source is not None and source.node in site.cloud.placement.allocations(server.id).allocations,
+        holds_allocation=source is not None and source.node in held,
+        holds_anything=bool(held),
+        holds_for_ports=tuple(
+            sorted({name for amounts in held.values() for name in amounts if name.startswith(OF_PORTS)})
+        ),
         same_host_cold_migrate=bool(server.host) and site.stays_in_place(str(server.host)),
         features=features,
         ports=_ports(site, server.id),
@@ -106,13 +116,20 @@ def _of_server(site: Site, name: str, *, flavor: str | None, host: str | None, t
 def _ports(site: Site, server: str) -> tuple[Port, ...]:
     """Read the server's ports; raises Refused where Neutron does not tell all of them, or lets nobody bind them."""
     network = site.cloud.network
-    try:
+    with _answers_or_refuses():
         found = tuple(network.listed_ports(server))
         if found:
             network.require_service()
+    return found
+
+
+@contextlib.contextmanager
+def _answers_or_refuses() -> Iterator[None]:
+    """Refuse the request where a service does not answer: nothing of the move was written yet."""
+    try:
+        yield
     except StepError as error:
         raise Refused(str(error)) from None
-    return found
 
 
 @contextlib.contextmanager
@@ -155,11 +172,11 @@ def of_unshelve(site: Site, name: str, *, host: str | None, to_cell: str | None)
     """The facts of an unshelve; raises `droveway.errors.NotFound` for a name that is unknown."""
     facts = _of_server(site, name, flavor=None, host=host, to_cell=to_cell)
     images, image = site.cloud.images, facts.features.shelved_image
-    found = images.find(image) if images is not None and image is not None else None
+    with _answers_or_refuses():
+        found = images.find(image) if images is not None and image is not None else None
     return dataclasses.replace(
         facts,
         asked=UNSHELVE,
-        holds_anything=bool(site.cloud.placement.allocations(facts.server.id).allocations),
         has_image_service=images is not None,
         image_status=found.status if found is not None else None,
     )

@@ -11,6 +11,7 @@ from support.daemons.daemons import Installation
 from support.labs.small_lab import file_flow, small_cloud, until
 from support.servers import zookeeper_server
 
+from droveway.clients.network import BINDING_EXTENDED
 from droveway.clients.zookeeper import ROOT, worker_path
 from droveway.lab import cloud
 
@@ -75,6 +76,14 @@ def test_what_is_missing_is_named(site: Installation) -> None:
     } <= set(found)
     assert "droveway db sync" in found["schema-other", "journal"]
     assert {code for code, _ in found} == {*EXPECTED, "worker-away", "schema-other", "service-away"}
+
+
+def test_a_neutron_that_binds_no_port_to_two_hosts_is_named(site: Installation) -> None:
+    site.workers()
+    site.lab.cloud.set_extension(BINDING_EXTENDED, missing=True)
+    assert "lacks the extension binding-extended" in findings(site, 2)["extension-missing", "neutron"]
+    site.lab.cloud.set_extension(BINDING_EXTENDED, missing=False)
+    assert ("extension-missing", "neutron") not in findings(site, 1)
 
 
 def test_a_worker_that_cannot_do_what_moves_ask_is_named(site: Installation) -> None:

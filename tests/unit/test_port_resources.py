@@ -170,7 +170,7 @@ def test_a_role_that_is_missing_is_named_with_its_user(neutron: Neutron, role: s
 
 def test_an_old_neutron_knows_nothing_of_what_ports_ask_for() -> None:
     network = Network(Neutron(lacking="resource_request", extension=404))
-    assert [port.resources for port in network.ports("s")] == [None]
+    assert [(port.resources, port.tells_request) for port in network.ports("s")] == [(None, False)]
 
 
 def told(profile: dict[str, Any], held: dict[str, dict[str, int]], *, asks: bool = True) -> list[tuple[str, str]]:
