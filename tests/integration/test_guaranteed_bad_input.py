@@ -16,7 +16,7 @@ from support.labs.guaranteed import AGENT, EGRESS, INGRESS, PACKETS, Held, holdi
 from support.labs.operations import Stage, changes, photograph, stage
 
 from droveway.clients.image import Images
-from droveway.clients.network import BINDING_EXTENDED, RESOURCE_REQUEST, Port
+from droveway.clients.network import BINDING_EXTENDED, RESOURCE_REQUEST, Network, Port
 from droveway.clients.placement import Placement
 from droveway.errors import DestinationFault, StepError
 
@@ -302,3 +302,28 @@ def test_a_guaranteed_port_that_is_deleted_in_mid_move(own: Stage, step: str, ph
     assert all("server fast holds" in each and "its ports ask for nothing of it" in each for each in told)
     own.cli("audit", "--heal", "--yes")
     assert holding(own, nova.server)[:2] == ({}, {host: ROOT})
+
+
+@pytest.mark.parametrize("verb", ["ensure_binding", "bring"])
+def test_a_guaranteed_port_that_is_deleted_between_a_look_and_a_write(
+    own: Stage, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    """What `reserve_ports` and `move_ports` write then fails, and they go on without the port."""
+    nova, gold, write = Nova(own, "fast"), gold_of(own).id, getattr(Network, verb)
+    deleted = []
+
+    def late(network: Network, port: str, *args: Any, **named_args: Any) -> None:
+        if port == gold and not deleted:
+            deleted.append(port)
+            nova.delete_port(gold)
+        write(network, port, *args, **named_args)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Network, verb, late)
+        own.cli("server", "migrate", "fast", "--host", "host2", "--confirm", "auto")
+    assert deleted == [gold]
+    assert own.move("fast").state == "done"
+    assert list(named(own, nova.server).values()) == [{"host2": ""}]
+    assert stored(own, gold) == {}
+    own.cli("audit", "--heal", "--yes")
+    assert holding(own, nova.server)[:2] == ({}, {"host2": ROOT})
