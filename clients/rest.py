@@ -152,5 +152,7 @@ def detail_of(response: Any) -> str:
         if isinstance(body, list):
             body = body[0] if body else ""
         else:
-            body = next((body[key] for key in ("detail", "message", "errors") if key in body), [*body.values(), ""][0])
+            body = next(
+                (body[key] for key in ("detail", "message", "errors") if body.get(key)), [*body.values(), ""][0]
+            )
     return " ".join(str(body).split())

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar
 
 from droveway.clients.network import ACTIVE
-from droveway.errors import Evacuated
+from droveway.clients.port_resources import ALLOCATION
+from droveway.errors import DestinationFault, Evacuated
 from droveway.flows.run import Context
 from droveway.flows.stands import NOTHING
 from droveway.flows.step import Step
@@ -61,7 +63,7 @@ class ReservePorts(PortStep):
         ports, host = self.ports(ctx), self.new_host(ctx)
         for port in ports:
             with self.writing(ctx, f"bind {{port}} to {host}", port):
-                ctx.run.cloud.network.ensure_binding(port.port, host, port_profiles.profile_on(ctx, port, host))
+                _bind(ctx, port, host, functools.partial(ctx.run.cloud.network.ensure_binding, port.port, host))
         return {"ports": len(ports)}
 
     def undo(self, ctx: Context) -> None:
@@ -161,5 +163,19 @@ def _leave_to_evacuation(ctx: Context, ports: list[AttachedPort], host: str) -> 
 
 def bring(ctx: Context, port: AttachedPort, host: str, owner: str) -> None:
     """Bind the port to the host unless it is, and make that binding the active one."""
+    network = ctx.run.cloud.network
+    _bind(ctx, port, host, lambda to: network.bring(port.port, host, to, device_owner=owner, owned_by=port.owned_by))
+
+
+def _bind(ctx: Context, port: AttachedPort, host: str, write: Callable[[Mapping[str, Any]], None]) -> None:
+    """Write a binding to the host with its profile; on the source it may name nobody.
+
+    Whom it named before the move may be gone since, and Neutron makes no such binding: the audit finds it then.
+    """
     profile = port_profiles.profile_on(ctx, port, host)
-    ctx.run.cloud.network.bring(port.port, host, profile, device_owner=owner, owned_by=port.owned_by)
+    try:
+        write(profile)
+    except DestinationFault:
+        if host != ctx.move.source_host or ALLOCATION not in profile:
+            raise
+        write({name: value for name, value in profile.items() if name != ALLOCATION})
