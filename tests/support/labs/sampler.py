@@ -68,7 +68,7 @@ class Sampler:
         """How many writes of each sort were followed by a look."""
         self.wrong: list[str] = []
         """One sentence for each look at which a promise did not hold."""
-        self._lab = lab
+        self.lab = lab
         self._lock = threading.Lock()
         self._hosts = {host: lab.hypervisor(host) for host in sorted(lab.identity.hosts)}
         self._stores: dict[Path, list[str]] = {}
@@ -99,18 +99,22 @@ class Sampler:
         """Compare what Placement says with what the hosts hold."""
         with self._lock:
             self.writes[sort] += 1
-            allocations = self._allocations()
-            for consumer, hosts in allocations.items():
-                if len(hosts) > 1:
-                    self.wrong.append(f"after {write}: consumer {consumer} holds {' and '.join(sorted(hosts))}")
-            self.wrong += [f"after {write}: {text}" for text in self._not_covered(allocations)]
-            self.wrong += [f"after {write}: {text}" for text in self._touchable()]
+            self.wrong += [f"after {write}: {text}" for text in self.found_wrong()]
+
+    def found_wrong(self) -> Iterator[str]:
+        """Tell what does not hold now, one sentence each."""
+        allocations = self._allocations()
+        for consumer, hosts in allocations.items():
+            if len(hosts) > 1:
+                yield f"consumer {consumer} holds {' and '.join(sorted(hosts))}"
+        yield from self._not_covered(allocations)
+        yield from self._touchable()
 
     def _touchable(self) -> Iterator[str]:
         """Servers that a restarting nova-compute would start: off, and active without a move, or on by power_state."""
         running = {guest.server for host in self._hosts.values() for guest in host.guests() if guest.running}
-        for cell in self._lab.cells.names():
-            for server, vm_state, task_state, power_state in _rows(self._lab.layout.cell(cell), _LIVE):
+        for cell in self.lab.cells.names():
+            for server, vm_state, task_state, power_state in rows(self.lab.layout.cell(cell), _LIVE):
                 if server in running:
                     continue
                 if vm_state == "active" and task_state in _TOUCHED:
@@ -120,7 +124,7 @@ class Sampler:
 
     def _not_covered(self, allocations: dict[str, dict[str, Amounts]]) -> Iterator[str]:
         """What hosts hold of a server beyond the allocations there of the server and its migrations."""
-        owners = self._owners()
+        owners = self.owners()
         known: dict[str, dict[str, Amounts]] = defaultdict(lambda: defaultdict(Counter))
         for consumer, hosts in allocations.items():
             for host, amounts in hosts.items():
@@ -140,13 +144,13 @@ class Sampler:
     def _allocations(self) -> dict[str, dict[str, Amounts]]:
         """Consumer → host → amounts."""
         found: dict[str, dict[str, Amounts]] = defaultdict(lambda: defaultdict(Counter))
-        for consumer, host, name, used in _rows(self._lab.layout.placement, _ALLOCATIONS):
-            found[consumer][host][name] = used * UNIT[name]
+        for consumer, host, name, used in rows(self.lab.layout.placement, _ALLOCATIONS):
+            found[consumer][host][name] = used * UNIT.get(name, 1)
         return found
 
-    def _owners(self) -> dict[str, str]:
+    def owners(self) -> dict[str, str]:
         """The server of each move, whose id is the consumer of the source's allocation."""
-        return dict(_rows(self._lab.layout.journal, "SELECT id, server FROM moves"))
+        return dict(rows(self.lab.layout.journal, "SELECT id, server FROM moves"))
 
     def _after_request(self, send: Callable[..., Any]) -> Callable[..., Any]:
         def sent(transport: Any, request: Any, *args: Any, **options: Any) -> Any:
@@ -209,6 +213,7 @@ def _disks(instances: Path) -> dict[str, Amounts]:
     return found
 
 
-def _rows(database: Path, query: str) -> list[Any]:
+def rows(database: Path, query: str) -> list[Any]:
+    """Return what a query finds in a database, which it cannot change."""
     with contextlib.closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True, timeout=30)) as connection:
         return connection.execute(query).fetchall()
