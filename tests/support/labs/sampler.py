@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import sqlite3
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 from unittest import mock
+
+from support.labs.shares import rows
 
 from droveway.clients.embedded import placement
 from droveway.lab.session import Lab
@@ -211,9 +212,3 @@ def _disks(instances: Path) -> dict[str, Amounts]:
                 if disk.name == "disk" or disk.name.startswith(("disk.eph", "disk.swap")):
                     found[server]["DISK_GB"] += disk.stat().st_size
     return found
-
-
-def rows(database: Path, query: str) -> list[Any]:
-    """Return what a query finds in a database, which it cannot change."""
-    with contextlib.closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True, timeout=30)) as connection:
-        return connection.execute(query).fetchall()
