@@ -11,7 +11,7 @@ import json
 from typing import Final
 
 from support.labs.operations import Stage
-from support.two_faults import openstack, ways_out
+from support.two_faults import audited, openstack, ways_out
 from support.two_faults.recording import (
     API,
     AWAY,
@@ -119,7 +119,7 @@ def trouble(taken: Recording, point: Point) -> str:
         mended = mend(lab)
         if wrong := taken.trouble(ended=True):
             return f"{wrong} (the audit: {mended or 'nothing'})"
-    return taken.rests_wrong()
+    return taken.rests_wrong() or audited.trouble(lab)
 
 
 def mend(lab: Stage) -> str:
@@ -133,4 +133,7 @@ def mend(lab: Stage) -> str:
             told.append(f"droveway {way} ended with {said.code}: {(said.error or said.out).strip()}")
         if not ways and openstack.does(lab, named):
             told.append(named)
+    if healed := audited.heal(lab):
+        # What Nova's command gives back is what the flavor needs.
+        told.append(healed)
     return "; ".join(told) or ", ".join(dict.fromkeys(finding["detail"] for finding in found))

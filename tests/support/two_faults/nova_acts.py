@@ -17,10 +17,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from keystoneauth1 import adapter
+from support.labs import shares
 from support.labs.beside_nova import Nova
 from support.two_faults import world
 
 from droveway.clients.embedded.placement import embedded_placement
+from droveway.clients.network import PortRecord
+from droveway.clients.port_resources import ALLOCATION
 from droveway.workers.hypervisors.base import Port, Volume
 
 NOW: Final = "2026-11-25 01:00:00"
@@ -369,6 +372,8 @@ class Acts(Nova):
         wanted = {"VCPU": row["vcpus"], "MEMORY_MB": row["memory_mb"], "DISK_GB": row["root_gb"] + row["ephemeral_gb"]}
         held = {name: {"resources": each["resources"]} for name, each in body["allocations"].items()}
         held[node] = {"resources": {name: amount for name, amount in wanted.items() if amount}}
+        for provider, amounts in shares.together(self._needed_at_refuge()).items():
+            held[self._providers()[provider]] = {"resources": dict(amounts)}
         body = {
             "allocations": held,
             "consumer_generation": body.get("consumer_generation"),
@@ -378,13 +383,32 @@ class Acts(Nova):
         answer = self._placement.put(path, json=body, raise_exc=False)
         assert answer.status_code == 204, answer.text
 
+    def _needed_at_refuge(self) -> dict[str, shares.Shares]:
+        return shares.needed(self.stage.root / "services.sqlite")[self.server][self.refuge]
+
+    def _providers(self) -> dict[str, str]:
+        return {
+            row["name"]: row["uuid"] for row in world.rows(self.stage.root / "placement.sqlite", "resource_providers")
+        }
+
+    def _profile_at_refuge(self, port: PortRecord) -> dict[str, Any]:
+        """`_set_port_binding_profile` with the providers that were claimed."""
+        if port.resources is None:
+            return {}
+        given, providers = self._needed_at_refuge()[port.id], self._providers()
+        mappings = {
+            group.id: [providers[name] for name, amounts in given.items() if amounts == group.resources]
+            for group in port.resources.groups
+        }
+        return {ALLOCATION: port.resources.allocation(mappings)}
+
     def _bind_at_refuge(self, left: str) -> list[Port]:
         """`migrate_instance_finish`: the active binding becomes the new host's."""
         network = self.lab.cloud.network
         found = network.ports(self.server)
         for port in found:
             active = [host for host, status in dict(port.bindings).items() if status == "ACTIVE"]
-            network.ensure_binding(port.id, self.refuge, {})
+            network.ensure_binding(port.id, self.refuge, self._profile_at_refuge(port))
             network.activate(port.id, self.refuge, device_owner="compute:nova")
             for host in {*active, left} & set(dict(port.bindings)):
                 network.delete_binding(port.id, host)

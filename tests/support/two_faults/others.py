@@ -17,7 +17,7 @@ from typing import Any, Final, Self
 import sqlalchemy as sa
 from support.labs.operations import stage
 from support.labs.small_lab import until
-from support.two_faults import copies, other_points, shelved, ways_out, world
+from support.two_faults import audited, copies, other_points, shelved, ways_out, world
 from support.two_faults.nova_acts import REFUGES, definition
 from support.two_faults.other_points import (
     AFTER,
@@ -173,7 +173,13 @@ class Bench:
     def trouble(self, point: Point) -> str:
         """One sentence about what does not hold at the point, or ""."""
         planted = self.carry(point)
-        return planted if isinstance(planted, str) else planted.judge(self.watch, self._dead)
+        if isinstance(planted, str):
+            return planted
+        if point.act == "delete-port" and (failed := audited.heal(self.lab)):
+            # Nova leaves with the server what a port held that its user deleted.
+            return failed
+        wrong = planted.judge(self.watch, self._dead)
+        return wrong or ("" if self._dead or point.act in EVACUATES else audited.trouble(self.lab))
 
     def carry(self, point: Point) -> Planted | str:
         """Plant the act at its boundary, let the move rest, end it by what it names; a sentence where it is stuck."""

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from support.labs.operations import stage
-from support.two_faults import databases, recording, ways_out
+from support.two_faults import audited, databases, recording, ways_out
 from support.two_faults.recording import (
     AWAY,
     BETWEEN_CELLS,
@@ -158,4 +158,4 @@ def trouble(taken: Recording, point: Point) -> str:
         ways_out.say(lab, "move", "resume")
     if wrong := taken.trouble(ended=True):
         return wrong
-    return taken.rests_wrong()
+    return taken.rests_wrong() or audited.trouble(lab)

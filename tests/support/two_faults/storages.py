@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import Final
 
+from support.labs import operations
 from support.two_faults.recording import BETWEEN, CELLS, ELSEWHERE, SHELF, SOURCE
 
 from droveway.lab import cloud
@@ -69,7 +70,10 @@ def cloud_of(storage: str) -> cloud.Cloud:
     hosts = _HOSTS.get(storage, _TWO_CELLS)
     # All of a root disk is uploaded when its server is shelved, goes by image, or leaves images.
     text = _CLOUD.replace("ROOT", "0" if storage in (*SHELVES, BY_IMAGE, ELSEWHERE) else "1")
-    return cloud.parse_cloud(text.replace("OPTIONS", _OPTIONS.get(storage, "")).replace("HOSTS", hosts), "small")
+    text = text.replace("OPTIONS", _OPTIONS.get(storage, "")).replace("HOSTS", hosts)
+    for rewrite in operations.REWRITES:
+        text = rewrite(text)
+    return cloud.parse_cloud(text, "small")
 
 
 def keeps_images(storage: str) -> bool:

@@ -19,6 +19,8 @@ from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from support.labs import shares
+
 Row = dict[str, Any]
 
 BLOCK: Final = 4096
@@ -216,6 +218,10 @@ class Watch:
         for port in ports:
             if bound[port] != [(host, "ACTIVE")]:
                 yield f"{name} lives on {host} and its port {port} is bound {bound[port]}"
+        wanted = shares.needed(services)
+        for each in shares.active(services, self.root / "placement.sqlite"):
+            if each.server == server and (wrong := shares.misnamed(each, wanted)):
+                yield f"of {name} {wrong}"
         volumes = sorted(
             str(row["volume_id"])
             for row in own_rows(self.root, "block_device_mapping", server)
@@ -235,7 +241,7 @@ class Watch:
     def _books(self, server: str, name: str, row: Row, live: list[Row], verifying: bool) -> Iterator[str]:
         held = allocations(self.root, server)
         node = row["node"]
-        if set(held) != {node}:
+        if not self._is_held(server, held, node):
             yield f"{name} lives on {node} and holds {held}"
         else:
             amounts = (held[node].get("VCPU"), held[node].get("MEMORY_MB"))
@@ -244,13 +250,21 @@ class Watch:
         for migration in self.migrations(server).values():
             kept = allocations(self.root, migration["uuid"])
             waits = verifying and migration in live and migration["status"] == "finished"
-            if set(kept) != ({migration["source_node"]} if waits else set()):
+            if not self._is_held(server, kept, migration["source_node"]) if waits else kept:
                 yield f"the migration of {name} that is {migration['status']} holds {kept}"
         if not verifying:
             for context in own_rows(self.root, "instance_extra", server):
                 if context["migration_context"] is not None:
                     yield f"{name} has a migration context, and no migration"
         yield from self.usage()
+
+    def _is_held(self, server: str, held: dict[str, dict[str, int]], node: str) -> bool:
+        """Whether this is of the host, and below it all that the server's ports need there and nothing else."""
+        above = shares.roots(self.root / "placement.sqlite")
+        below = {provider: amounts for provider, amounts in held.items() if provider != node}
+        host = next(row["host"] for row in cell_rows(self.root, "compute_nodes") if row["hypervisor_hostname"] == node)
+        wanted = shares.together(shares.needed(self.root / "services.sqlite")[server][host])
+        return node in held and {above[each] for each in held} == {node} and below == wanted
 
     def usage(self) -> Iterator[str]:
         """Where each migration is over or waits, compute_nodes counts what lives there and what waits to come back.
