@@ -5,24 +5,44 @@ Groups of resources are named as the port has them now: Neutron renames them whe
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from droveway.clients.port_resources import ALLOCATION
+from droveway.errors import DestinationFault
 from droveway.flows.run import Context
 from droveway.flows.steps.attached import AttachedPort
 
+Write = Callable[[Mapping[str, Any]], None]
+"""Writes a binding with the profile that it is given."""
 
-def profile_on(ctx: Context, port: AttachedPort, host: str) -> dict[str, Any]:
-    """Return the profile of the port's binding on a host that the move leads to, or leads back to.
+
+def bind(ctx: Context, port: AttachedPort, host: str, write: Write) -> None:
+    """Write the profile of the port's binding on a host that the move leads to, or leads back to.
 
     On the source it is that of before the move. On any other host the providers are those that the move claimed there;
-    where it claimed none for the port, which came later, the profile names none.
+    where it claimed none for the port, which came later, the profile names none.  Raises
+    `droveway.errors.DestinationFault` where Neutron does not take it.
     """
     if host == ctx.move.source_host:
-        return recorded(port)
+        put_back(port, write)
+        return
     chosen = ctx.returning if ctx.returning is not None and host == ctx.returning.host else ctx.destination
-    return claimed(port, chosen.request)
+    write(claimed(port, chosen.request))
+
+
+def put_back(port: AttachedPort, write: Write) -> None:
+    """Write the profile of before the move, or that without whom it named.
+
+    The provider that it named may be gone, and Neutron makes no such binding: the audit finds and heals that.
+    """
+    profile = recorded(port)
+    try:
+        write(profile)
+    except DestinationFault:
+        if ALLOCATION not in profile:
+            raise
+        write({name: value for name, value in profile.items() if name != ALLOCATION})
 
 
 def recorded(port: AttachedPort) -> dict[str, Any]:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 from droveway.clients.network import ACTIVE
-from droveway.clients.port_resources import ALLOCATION
-from droveway.errors import DestinationFault, Evacuated
+from droveway.errors import Evacuated
 from droveway.flows.run import Context
 from droveway.flows.stands import NOTHING
 from droveway.flows.step import Step
@@ -63,7 +62,8 @@ class ReservePorts(PortStep):
         ports, host = self.ports(ctx), self.new_host(ctx)
         for port in ports:
             with self.writing(ctx, f"bind {{port}} to {host}", port):
-                _bind(ctx, port, host, functools.partial(ctx.run.cloud.network.ensure_binding, port.port, host))
+                write = functools.partial(ctx.run.cloud.network.ensure_binding, port.port, host)
+                port_profiles.bind(ctx, port, host, write)
         return {"ports": len(ports)}
 
     def undo(self, ctx: Context) -> None:
@@ -135,9 +135,12 @@ class MovePorts(PortStep):
         """
         ports = [port for port in attached.ports(ctx) if port.resources is not None or port.asks is not None]
         for port in ports:
-            profile = port_profiles.recorded(port) if back else port_profiles.claimed(port, ctx.destination.request)
+            write = functools.partial(ctx.run.cloud.network.set_profile, port.port)
             with self.writing(ctx, "name the providers of {port}", port):
-                ctx.run.cloud.network.set_profile(port.port, profile)
+                if back:
+                    port_profiles.put_back(port, write)
+                else:
+                    write(port_profiles.claimed(port, ctx.destination.request))
         return len(ports)
 
 
@@ -164,18 +167,6 @@ def _leave_to_evacuation(ctx: Context, ports: list[AttachedPort], host: str) -> 
 def bring(ctx: Context, port: AttachedPort, host: str, owner: str) -> None:
     """Bind the port to the host unless it is, and make that binding the active one."""
     network = ctx.run.cloud.network
-    _bind(ctx, port, host, lambda to: network.bring(port.port, host, to, device_owner=owner, owned_by=port.owned_by))
-
-
-def _bind(ctx: Context, port: AttachedPort, host: str, write: Callable[[Mapping[str, Any]], None]) -> None:
-    """Write a binding to the host with its profile; on the source it may name nobody.
-
-    Whom it named before the move may be gone since, and Neutron makes no such binding: the audit finds it then.
-    """
-    profile = port_profiles.profile_on(ctx, port, host)
-    try:
-        write(profile)
-    except DestinationFault:
-        if host != ctx.move.source_host or ALLOCATION not in profile:
-            raise
-        write({name: value for name, value in profile.items() if name != ALLOCATION})
+    port_profiles.bind(
+        ctx, port, host, lambda to: network.bring(port.port, host, to, device_owner=owner, owned_by=port.owned_by)
+    )

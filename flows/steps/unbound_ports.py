@@ -63,8 +63,8 @@ class BindPorts(Step):
 
 def _bind(ctx: Context, port: AttachedPort, host: str, owner: str) -> None:
     with attached.writing_port(ctx, f"bind {port.port} to {host}", port.port):
-        profile = port_profiles.profile_on(ctx, port, host)
-        ctx.run.cloud.network.bind(port.port, host, profile=profile, device_owner=owner)
+        network = ctx.run.cloud.network
+        port_profiles.bind(ctx, port, host, lambda to: network.bind(port.port, host, profile=to, device_owner=owner))
 
 
 def _unbind(ctx: Context, port: AttachedPort) -> None:
