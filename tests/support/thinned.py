@@ -33,6 +33,7 @@ MANY: Final = frozenset(
         "test_daemons_bad_input",
         "test_declared_down",
         "test_evacuated_meanwhile",
+        "test_guaranteed_bad_input",
         "test_guaranteed_confirm_policies",
         "test_guaranteed_operations",
         "test_kept_sources",
