@@ -41,8 +41,6 @@ MANY: Final = frozenset(
         "test_operations_failing",
         "test_outcomes_beside_nova",
         "test_overtaken",
-        "test_policies_changed",
-        "test_policies_on_neutron",
         "test_revert_elsewhere",
         "test_settling_books",
         "test_settling_cells",
@@ -61,6 +59,12 @@ EVERY_OF_MANY: Final = 5
 """The same of these."""
 
 
+STEP_BY_STEP: Final = frozenset({"test_policies_changed", "test_policies_on_neutron"})
+"""Files whose tests do the same at each step of each operation."""
+EVERY_OF_STEPS: Final = 10
+"""The same of these."""
+
+
 def left_out(tests: Iterable[str]) -> set[str]:
     """Return those of the tests, by their node ids, that do not run: the same ones in whichever order they come."""
     cases: dict[str, list[str]] = collections.defaultdict(list)
@@ -71,7 +75,8 @@ def left_out(tests: Iterable[str]) -> set[str]:
         elif "[" in test:
             cases[test.partition("[")[0]].append(test)
     for name, found in cases.items():
-        every = EVERY_OF_MANY if file_of(name) in MANY else EVERY
+        file = file_of(name)
+        every = EVERY_OF_STEPS if file in STEP_BY_STEP else EVERY_OF_MANY if file in MANY else EVERY
         # Not the first of each: of two makes of a database that would always be the same one.
         first = zlib.crc32(name.encode()) % min(every, len(found))
         out |= {*found} - {*sorted(found)[first::every]}
