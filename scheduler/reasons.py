@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 
 from droveway.clients.placement import Placement
 from droveway.clients.port_resources import ResourceGroup
-from droveway.scheduler.requests import DISABLED_TRAIT, MoveRequest, amounts, listed
+from droveway.scheduler.requests import DISABLED_TRAIT, MoveRequest, amounts, listed, of_ports
 
 
 def reasons(placement: Placement, request: MoveRequest, providers: Collection[str]) -> dict[str, str]:
@@ -31,8 +31,16 @@ def _demands(
             f"has no room for {amount} {resource}",
             providers - placement.roots(("resources", f"{resource}:{amount}")),
         )
-    for group in (group for port in request.ports for group in port.groups):
-        yield _of_port(placement, group, providers)
+    groups = [group for port in request.ports for group in port.groups]
+    lacking: set[str] = set()
+    for group in groups:
+        text, failing = _of_port(placement, group, providers)
+        lacking |= failing
+        yield text, failing
+    if len(groups) > 1:
+        able = placement.candidates([*of_ports(request.ports), ("group_policy", "none")])
+        together = providers - lacking - {candidate.provider for candidate in able}
+        yield "cannot give all that the ports ask for together", together
 
 
 def _of_port(placement: Placement, group: ResourceGroup, providers: frozenset[str]) -> tuple[str, frozenset[str]]:

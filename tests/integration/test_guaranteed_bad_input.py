@@ -188,7 +188,7 @@ def assert_right(lab: Stage, host: str) -> None:
 
 
 def test_ports_that_together_ask_for_more_than_any_host_has(own: Stage) -> None:
-    """Each alone could be given it; every host is named with the reason, as where no host has room."""
+    """Each alone could be given it; every host is named with that reason."""
     network, gold = own.lab.cloud.network, gold_of(own)
     (other,) = [port for port in network.listed_ports(own.id_of("fast")) if port.id != gold.id]
 
@@ -206,7 +206,7 @@ def test_ports_that_together_ask_for_more_than_any_host_has(own: Stage) -> None:
         said = refused(own, *(word.replace("NAME", "fast") for word in given))
         assert "no host can take the server fast" in said
         hosts = {"host3"} if "--to-cell" in given else {"host2", "cell2/host3"}
-        assert all(f"{host}: it has no room" in said for host in hosts)
+        assert all(f"{host}: it cannot give all that the ports ask for together" in said for host in hosts)
     follow(other, None)
     follow(gold, "gold")
     assert_right(own, "host1")
