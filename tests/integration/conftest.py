@@ -113,7 +113,8 @@ PARTS = {
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Know the option that runs every case."""
+    """Know the options that run more than else."""
+    parser.addoption("--each-kill", action="store_true", help="kill four times in each move over the real services")
     parser.addoption("--every-case", action="store_true", help="run the cases too that tools/test leaves out")
 
 

@@ -2,6 +2,8 @@
 
 Conductors reach Placement and Neutron through proxies. One of them falls silent at a request, and the conductor dies in
 the middle of that, whether the service has heard it or not. Then the next conductor carries on.
+
+``tools/matrix --real`` kills four times in each operation.
 """
 
 from __future__ import annotations
@@ -51,12 +53,17 @@ class InStep:
 
 Kill = InRequest | InStep
 
+ALL = slice(None)
+NONE = slice(0)
+
 
 class World:
     """An installation over the real services, one of whose conductors runs at a time."""
 
-    def __init__(self, site: Installation, services: OpenStack, lines: dict[str, Proxy]) -> None:
+    def __init__(self, site: Installation, services: OpenStack, lines: dict[str, Proxy], *, each: bool) -> None:
+        """``each``: every kill of each operation is carried out, where else one of most operations' is."""
         self.site = site
+        self._each = each
         self.services = services
         self._lines = lines
         self._workers = site.workers()
@@ -68,8 +75,12 @@ class World:
         """The server's row."""
         return catalog.find_server(self.site.lab.api, self.site.lab.cell_databases, SERVER)
 
-    def ask(self, *words: str, kills: Sequence[Kill] = ()) -> str:
-        """Give the command, kill the daemons one after another, and return the id of the move, which rests then."""
+    def ask(self, *words: str, kills: Sequence[Kill], always: slice = ALL) -> str:
+        """Give the command, kill the daemons one after another, and return the id of the move, which rests then.
+
+        ``always``: which of the kills are carried out even where not each is.
+        """
+        kills = kills if self._each else kills[always]
         self._arm(*kills[:1])
         self.site.done("server", *words)
         with self.site.lab.journal.read() as session:
@@ -134,7 +145,9 @@ class World:
 
 
 @pytest.fixture(scope="module", name="world")
-def fixture_world(zookeeper: zookeeper_server.Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def fixture_world(
+    zookeeper: zookeeper_server.Server, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[World]:
     folder = tmp_path_factory.mktemp("openstack")
     with openstack_services.running(folder) as services:
         services.keystone.add_user(USER, "service", "admin")
@@ -154,7 +167,8 @@ def fixture_world(zookeeper: zookeeper_server.Server, tmp_path_factory: pytest.T
                 settings.read([written])
                 settings.read_dict({"cross_cell": {"allowed": "true"}, **site.cloud.image_settings()})
                 daemons.write(settings, site.configuration)
-                yield World(site, services, {"placement": placement, "neutron": neutron})
+                lines = {"placement": placement, "neutron": neutron}
+                yield World(site, services, lines, each=request.config.getoption("--each-kill"))
             lab.close()
             build.destroy(folder / "lab")
 
@@ -167,35 +181,53 @@ def _neighbour(host: str) -> str:
 def test_a_resize_is_confirmed(world: World) -> None:
     before = world.server
     here, there = str(before.host), _neighbour(str(before.host))
-    kills = [InRequest("neutron", "PUT /v2.0/ports/{port}/bindings/" + there + "/activate", heard=True)]
-    move = world.ask("resize", SERVER, "--flavor", OTHER[before.flavor], kills=kills)
+    kills: list[Kill] = [
+        InRequest("neutron", "PUT /v2.0/ports/{port}/bindings/" + there + "/activate", heard=True),
+        InRequest("neutron", "DELETE /v2.0/ports/{port}/bindings/" + here, heard=False),
+        InStep("define_guest", there),
+        InStep("switch_records"),
+    ]
+    move = world.ask("resize", SERVER, "--flavor", OTHER[before.flavor], kills=kills, always=slice(1))
     world.assert_state(move, State.VERIFYING)
     assert world.server.flavor == OTHER[before.flavor]
     world.assert_on(there, (move, openstack_lab.on(here, before.flavor)))
-    world.ask("confirm", SERVER)
+    kills = [
+        InStep("check_source"),
+        InStep("keep_copy"),
+        InRequest("placement", "POST /allocations", heard=False),
+        InRequest("placement", "POST /allocations", heard=True),
+    ]
+    world.ask("confirm", SERVER, kills=kills, always=NONE)
     world.assert_state(move, State.DONE)
     world.assert_on(there)
 
 
 def test_a_cold_migration_is_reverted(world: World) -> None:
-    """Two of the four die in the way there, and two in the way back."""
+    """Two die on the way there, and two on the way back."""
     here, there = str(world.server.host), _neighbour(str(world.server.host))
-    kills: list[Kill] = [InRequest("placement", "POST /allocations", heard=True), InStep("copy_disks", there)]
-    move = world.ask("migrate", SERVER, "--host", there, kills=kills)
+    kills: list[Kill] = [
+        InRequest("placement", "POST /allocations", heard=True),
+        InStep("copy_disks", there),
+        InRequest("neutron", "DELETE /v2.0/ports/{port}/bindings/" + here, heard=True),
+        InStep("start_guest", there),
+    ]
+    move = world.ask("migrate", SERVER, "--host", there, kills=kills, always=slice(2))
     world.assert_state(move, State.VERIFYING)
     world.assert_on(there, (move, openstack_lab.on(here, world.server.flavor)))
     kills = [
         InRequest("neutron", "PUT /v2.0/ports/{port}/bindings/" + here + "/activate", heard=False),
         InRequest("placement", "POST /allocations", heard=False),
+        InRequest("placement", "POST /allocations", heard=True),
+        InStep("settle_records"),
     ]
-    world.ask("revert", SERVER, kills=kills)
+    world.ask("revert", SERVER, kills=kills, always=slice(2))
     world.assert_state(move, State.REVERTED)
     world.assert_on(here)
 
 
 def test_a_migration_into_another_cell_is_reverted(world: World) -> None:
     here = str(world.server.host)
-    kills = [
+    kills: list[Kill] = [
         InRequest("neutron", "POST /v2.0/ports/{port}/bindings", heard=True),
         InStep("set_aside", here),
         InRequest("neutron", "PUT /v2.0/ports/{port}/bindings/host3/activate", heard=False),
@@ -204,7 +236,13 @@ def test_a_migration_into_another_cell_is_reverted(world: World) -> None:
     move = world.ask("migrate", SERVER, "--host", "host3", kills=kills)
     world.assert_state(move, State.VERIFYING)
     world.assert_on("host3", (move, openstack_lab.on(here, world.server.flavor)))
-    world.ask("revert", SERVER)
+    kills = [
+        InRequest("neutron", "POST /v2.0/ports/{port}/bindings", heard=False),
+        InRequest("neutron", "PUT /v2.0/ports/{port}/bindings/" + here + "/activate", heard=True),
+        InStep("switch_mapping"),
+        InRequest("placement", "POST /allocations", heard=True),
+    ]
+    world.ask("revert", SERVER, kills=kills, always=NONE)
     world.assert_state(move, State.REVERTED)
     world.assert_on(here)
 
@@ -212,10 +250,22 @@ def test_a_migration_into_another_cell_is_reverted(world: World) -> None:
 def test_a_shelved_server_comes_back(world: World) -> None:
     here = str(world.server.host)
     write = "PUT /v2.0/ports/{port} "
-    move = world.ask("shelve", SERVER, kills=[InRequest("neutron", write, heard=False)])
+    kills: list[Kill] = [
+        InRequest("neutron", write, heard=False),
+        InRequest("neutron", write, heard=True),
+        InRequest("placement", "POST /allocations", heard=False),
+        InRequest("placement", "POST /allocations", heard=True),
+    ]
+    move = world.ask("shelve", SERVER, kills=kills, always=slice(1))
     world.assert_state(move, State.DONE)
     assert openstack_lab.bindings(world.services, world.server.id) == [("", "ACTIVE", [])] * 3
     world.assert_held({})
-    move = world.ask("unshelve", SERVER, "--host", here, kills=[InRequest("neutron", write, heard=True)])
+    kills = [
+        InRequest("placement", "POST /allocations", heard=False),
+        InRequest("neutron", write, heard=True),
+        InStep("copy_disks", here),
+        InStep("switch_records"),
+    ]
+    move = world.ask("unshelve", SERVER, "--host", here, kills=kills, always=slice(1, 2))
     world.assert_state(move, State.DONE)
     world.assert_on(here)
