@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import sqlite3
 from collections.abc import Iterator
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.labs.guaranteed import AGENT, EGRESS, INGRESS, PACKETS, holding, tables
 from support.labs.operations import Stage, stage
 
 from droveway.clients.embedded.services import LocalService
@@ -40,14 +39,8 @@ servers:
     ports: [{network: a, qos: gold}, {network: b, qos: old, format: legacy}]
   twin: {flavor: small, host: host1, image: base, ports: [{network: a, qos: old}, {network: a, qos: old}, {}]}
 """
-AGENT = "Open vSwitch agent"
 NOBODY = "00000000-0000-0000-0000-000000000000"
 """A port that does not exist: Neutron is asked to bind it, to see whether the role for that is there."""
-EGRESS, INGRESS, PACKETS = (
-    "NET_BW_EGR_KILOBIT_PER_SEC",
-    "NET_BW_IGR_KILOBIT_PER_SEC",
-    "NET_PACKET_RATE_KILOPACKET_PER_SEC",
-)
 HELD = {
     "fast": {
         f"{AGENT}:br-a": {EGRESS: 1000, INGRESS: 1500},
@@ -68,27 +61,9 @@ def fixture_lab(tmp_path_factory: pytest.TempPathFactory, request: pytest.Fixtur
         yield made
 
 
-@contextlib.contextmanager
-def tables(lab: Stage, name: str) -> Iterator[sqlite3.Connection]:
-    connection = sqlite3.connect(lab.lab.layout.root / name)
-    connection.row_factory = sqlite3.Row
-    with contextlib.closing(connection):
-        yield connection
-
-
 def held(lab: Stage, consumer: str) -> dict[str, dict[str, int]]:
     """Provider's name → class → amount, of what ports ask for, from Placement's tables."""
-    found: dict[str, dict[str, int]] = {}
-    with tables(lab, "placement.sqlite") as rows:
-        for row in rows.execute(
-            "SELECT resource_providers.name, resource_classes.name AS class, used FROM allocations"
-            " JOIN resource_providers ON resource_providers.id = resource_provider_id"
-            " JOIN resource_classes ON resource_classes.id = resource_class_id WHERE consumer_id = ?",
-            (consumer,),
-        ):
-            if row["class"].startswith("NET_"):
-                found.setdefault(row["name"], {})[row["class"]] = row["used"]
-    return found
+    return holding(lab, consumer)[0]
 
 
 def named(lab: Stage, server: str) -> dict[str, list[list[str]]]:
