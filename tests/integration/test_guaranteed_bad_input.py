@@ -92,7 +92,7 @@ def test_without_binding_extended_no_server_with_ports_is_moved(lab: Stage, move
 
 @pytest.mark.parametrize("move", MOVES)
 def test_without_port_resource_request_only_guaranteed_ports_are_refused(lab: Stage, move: str) -> None:
-    """By the profile that names somebody, or by what the server holds; all others are moved as ever."""
+    """R4-13: by the profile that names somebody, or by what the server holds; all others are moved as ever."""
     network = lab.lab.cloud.network
     (gold,) = [port for port in network.listed_ports(lab.id_of("fast")) if port.resources is not None]
     lab.lab.cloud.set_extension(RESOURCE_REQUEST, missing=True)

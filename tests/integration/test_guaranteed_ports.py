@@ -97,7 +97,7 @@ def assert_on(lab: Stage, name: str, host: str) -> None:
 @pytest.mark.parametrize("name", ["fast", "twin"])
 @pytest.mark.parametrize("resized", [True, False], ids=["resize", "migrate"])
 def test_what_ports_are_guaranteed_goes_and_comes_back_with_the_server(lab: Stage, name: str, resized: bool) -> None:
-    """R4-01, R4-07, R4-20: on the new host, none on the old one, and the bindings name the right providers."""
+    """R4-01, R4-07, R4-13, R4-20: without an option; on the new host alone, and the bindings name who gives it."""
     assert_on(lab, name, "host1")
     words = ["server", "resize", name, "--flavor", "large"] if resized else ["server", "migrate", name]
     lab.cli(*words, "--wait")
