@@ -223,8 +223,7 @@ class World:
         changed = self.meddler.answers and set(self.meddler.answers) == {200}
         gone = str(self.lab.server("web").host or "") == ""
         held = self.neutron.held(server)
-        if life.end not in ("revert", "undone") or life.flow not in ("confirm", "revert", "cross_cell_revert"):
-            assert self.neutron.held(move) == {} or self.lab.move("web").state == "verifying"
+        assert self.neutron.held(move) == {} or self.lab.move("web").state == "verifying"
         if gone:
             assert held == {}
             assert {(each[0], each[1]) for each in self.neutron.bindings(server)} == {("", "ACTIVE")}

@@ -1,4 +1,4 @@
-"""What of an audit's findings can be mended: what an ended move of the journal provably left behind is taken away.
+"""Plans what of an audit's findings is mended: what an ended move of the journal provably left is taken away.
 
 What ports are guaranteed of a server that nobody moves is put right too.  A plan changes nothing.  Whatever cannot be
 proved is left alone, with the reason: a server's own things, what somebody else made, whatever a move holds or a host

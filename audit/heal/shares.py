@@ -33,7 +33,7 @@ class Unsettled(Conflict):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Offer:
-    """A provider of a host, and what it can give."""
+    """Tells what a provider of a host can give."""
 
     uuid: str
     name: str
@@ -45,7 +45,7 @@ class Offer:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Home:
-    """The host of a server, as far as ports ask for something there."""
+    """Tells what the host of a server can give to its ports."""
 
     host: str
     offers: tuple[Offer, ...]
@@ -60,7 +60,7 @@ class Home:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settlement:
-    """What a server's consumer and its ports' bindings are to say; ``changes`` and ``named`` hold only what is new."""
+    """Says what a server is to hold and its ports to name; ``changes`` and ``named`` hold only what is new."""
 
     allocations: Mapping[str, Amounts]
     """All that the server is to hold, of its host's own provider too."""

@@ -23,7 +23,7 @@ from droveway.wire.commands import Connections, PortRef, VolumeRef
 
 
 class AttachedPort(PortBefore, frozen=True, kw_only=True):
-    """A port that the server has now, as it was before the move; what came later is as it would have been."""
+    """Holds a port that the server has now, as it was before the move; what came later is as it would have been."""
 
     asks: PortResources | None = None
     """What it asks of Placement now: somebody may have changed its QoS policy since."""
