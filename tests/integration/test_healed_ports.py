@@ -423,25 +423,27 @@ def test_what_another_writer_changed_meanwhile_is_left_alone(lab: Stage, server:
     server.assert_right()
 
 
-def test_a_server_that_no_move_had_is_kept_from_moving_meanwhile(lab: Stage, server: Server) -> None:
+def test_a_server_that_no_move_had_is_kept_from_moving_meanwhile(tmp_path: Path) -> None:
     """A move that is asked for meanwhile waits, and goes on; one that is under way keeps its server."""
-    began: list[str] = []
-    asked = threading.Thread(
-        target=lambda: began.append(submit(lab.lab, MoveSpec(server="fast", flavor=None, host=None)).id)
-    )
-    with orphans.hold_unmoved(lab.lab.journal, server.id, "fast"):
-        asked.start()
-        # Long enough for one that does not wait.
-        asked.join(1.0)
-        assert (asked.is_alive(), lab.json("move", "list")) == (True, [])
-    asked.join()
-    assert [row["id"] for row in lab.json("move", "list")] == began
-    server.hold(less(ASKED, BRIDGE_A, by=400))
-    with contextlib.ExitStack() as stack, pytest.raises(orphans.Held, match="a move of fast is under way"):
-        stack.enter_context(orphans.hold_unmoved(lab.lab.journal, server.id, "fast"))
-    lab.cli("move", "cancel", began[0])
-    lab.cli("audit", "--heal", "--yes")
-    server.assert_right()
+    with stage(tmp_path / "lab", CLOUD) as lab:
+        server = server_of(lab)
+        began: list[str] = []
+        asked = threading.Thread(
+            target=lambda: began.append(submit(lab.lab, MoveSpec(server="fast", flavor=None, host=None)).id)
+        )
+        with orphans.hold_unmoved(lab.lab.journal, server.id, "fast"):
+            asked.start()
+            # Long enough for one that does not wait.
+            asked.join(1.0)
+            assert (asked.is_alive(), lab.json("move", "list")) == (True, [])
+        asked.join()
+        assert [row["id"] for row in lab.json("move", "list")] == began
+        server.hold(less(ASKED, BRIDGE_A, by=400))
+        with contextlib.ExitStack() as stack, pytest.raises(orphans.Held, match="a move of fast is under way"):
+            stack.enter_context(orphans.hold_unmoved(lab.lab.journal, server.id, "fast"))
+        lab.cli("move", "cancel", began[0])
+        lab.cli("audit", "--heal", "--yes")
+        server.assert_right()
 
 
 def set_task(lab: Stage, task: str | None) -> None:
