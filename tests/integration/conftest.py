@@ -99,7 +99,7 @@ LONGEST = (
 )
 """Begun before all others, longest first, so that no worker is left with a long file at the end.
 
-Three files run at once, and each worker is given two in advance.
+Four files run at once, and each worker is given two in advance.
 """
 
 

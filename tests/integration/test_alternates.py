@@ -277,7 +277,7 @@ def take_its_memory(lab: Stage, host: str) -> Callable[[], None]:
         ("claim", fill, "no room"),
         ("check_destination", leave_no_space, "has 1 bytes free, the disks of server"),
         ("check_destination", take_its_memory, "has 100 MiB of memory, the guest wants 512"),
-        ("reserve_ports", take_its_agent, "no agent serves that host"),
+        ("reserve_ports", take_its_agent, "no agent serves it there"),
         ("define_guest", take_its_name, "is in its way; undefine it first"),
     ],
 )

@@ -13,7 +13,7 @@ from proofs import guest_check
 from support.labs.disked import qemu
 from support.labs.operations import Stage, faults_cleared, stage
 
-from droveway.lab import daemons
+from droveway.lab import daemons, servers
 from droveway.workers.directories import Directories
 
 CLOUD = """
@@ -123,7 +123,9 @@ def test_a_raw_server_with_a_config_drive_is_moved_and_grown(lab: Stage) -> None
     lab.assert_balanced()
 
 
-def test_qemu_opens_a_raw_disk_as_raw_whatever_its_guest_wrote_into_it(lab: Stage) -> None:
+def test_qemu_opens_a_raw_disk_as_raw_whatever_its_guest_wrote_into_it(
+    lab: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """S1: a header that names a file of the destination's; nobody opens that, and nobody gets a right to it."""
     secret = lab.root.parent / "secret"
     secret.write_bytes(b"s" * 4096)
@@ -144,6 +146,8 @@ def test_qemu_opens_a_raw_disk_as_raw_whatever_its_guest_wrote_into_it(lab: Stag
     assert secret.stat().st_mode & 0o777 == 0o600
     with there.open("rb") as file:
         assert file.read(len(header)) == header
+    # Its disk boots nothing, so that nothing in it would heed a shutdown.
+    monkeypatch.setattr(servers, "STOP_SECONDS", 0.0)
     lab.cli("lab", "server", "stop", "trap")
     lab.assert_balanced()
 

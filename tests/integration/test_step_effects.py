@@ -13,21 +13,12 @@ from proofs.matrix import effects as matrix_effects
 
 SAMPLE = (
     "resize:check_destination",
-    "resize:find_storage",
-    "resize:reserve_ports",
-    "resize:stop_guest",
     "resize:copy_disks",
-    "resize:fit_disks",
     "resize:start_guest",
-    "migrate:save_request_spec",
     "confirm:check_destination_copy",
-    "confirm:check_source",
     "confirm:discard_source",
-    "revert:check_source",
     "revert:restore_disks",
-    "revert:discard_destination",
     "delete:mark_deleting",
-    "delete:disconnect_guest",
 )
 """Of each kind those that only look, and some whose effect is on disks; tools/mutate --graph has all."""
 

@@ -14,7 +14,7 @@ from typing import Final
 FILES: Final = frozenset({"test_crash_same_host", "test_crash_volume_backed", "test_protocol_model_whole"})
 """Files of which another one tries the same in another cloud, or a smaller model of it."""
 
-EVERY: Final = 3
+EVERY: Final = 5
 """Each how many-th case of a test runs.
 
 Each case is the same test at another step, with another server, host, storage, database, operation or bad word.
@@ -55,13 +55,13 @@ MANY: Final = frozenset(
     }
 )
 """Files whose tests have many cases, or long ones."""
-EVERY_OF_MANY: Final = 5
+EVERY_OF_MANY: Final = 9
 """The same of these."""
 
 
 STEP_BY_STEP: Final = frozenset({"test_policies_changed", "test_policies_on_neutron"})
 """Files whose tests do the same at each step of each operation."""
-EVERY_OF_STEPS: Final = 10
+EVERY_OF_STEPS: Final = 25
 """The same of these."""
 
 
