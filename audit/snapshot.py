@@ -148,6 +148,8 @@ class Snapshot:
     allocations: Mapping[str, Mapping[str, Amounts]]
     """Consumer → provider → amounts, of all consumers that hold something."""
     ports: tuple[PortView, ...]
+    tells_asked: bool
+    """Whether Neutron tells what ports ask of Placement."""
     attachments: tuple[AttachmentView, ...]
     images: tuple[ImageView, ...] | None
     """None where nobody says how the image service is reached, so that nothing is known of any."""

@@ -13,6 +13,7 @@ from droveway.audit.read import services as read_services
 from droveway.audit.records import FlowRow, HostsSeen, MigrationRow, MoveRow, Node, ServerRow
 from droveway.audit.snapshot import Snapshot
 from droveway.clients.cloud import Cloud
+from droveway.clients.network import RESOURCE_REQUEST
 from droveway.persistence.database import Database
 from droveway.persistence.journal import kinds
 from droveway.persistence.journal.states import UNDONE, State
@@ -77,6 +78,7 @@ def take(sources: Sources) -> Snapshot:
     providers, allocations = read_services.placement(cloud.placement)
     seen = sources.read_hosts()
     log = sources.guests_log
+    ports = read_services.ports(cloud.network, {row.uuid for row in servers})
     return Snapshot(
         cells=tuple(sources.cells.names()),
         servers=tuple(servers),
@@ -100,7 +102,8 @@ def take(sources: Sources) -> Snapshot:
         consumers=read_services.consumers(
             cloud.placement, allocations.keys() & {*(row.uuid for row in servers), *(move.id for move in moves)}
         ),
-        ports=read_services.ports(cloud.network, {row.uuid for row in servers}),
+        ports=ports,
+        tells_asked=any(port.resources for port in ports) or cloud.network.has_extension(RESOURCE_REQUEST),
         attachments=read_services.attachments(cloud.volumes),
         images=None
         if cloud.images is None

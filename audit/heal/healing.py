@@ -18,7 +18,7 @@ from droveway.audit.heal import shares
 from droveway.audit.heal.shares import Home, Settlement, Unsettled
 from droveway.audit.records import DebtRow, Directory, MoveRow, Store
 from droveway.audit.snapshot import Snapshot, Standing
-from droveway.clients.network import ACTIVE
+from droveway.clients.network import ACTIVE, RESOURCE_REQUEST
 from droveway.clients.volume import RESERVED
 from droveway.persistence.journal.states import State
 from droveway.persistence.nova.vm_states import ENDED_MIGRATIONS
@@ -134,9 +134,9 @@ def _guaranteed(given: RuleInput, finding: Finding) -> Mend:
             f"the move {waits.short} holds {waits.server_name} until it is confirmed or reverted: do that first"
         )
     standing = given.quiet(server)
-    if not any(port.resources for port in snapshot.ports):
+    if not snapshot.tells_asked:
         # All that servers hold for ports would be released.
-        raise LeftAlone("no port of this cloud asks for anything: let Neutron load the extension port-resource-request")
+        raise LeftAlone(f"Neutron does not tell what ports ask for: let it load the extension {RESOURCE_REQUEST}")
     for debt in snapshot.debts:
         if snapshot.move_by_id[debt.move].server == server and not debt.written_off and not debt.kept:
             raise LeftAlone(f"{debt.host} still owes something for {standing.name}: droveway debt list")

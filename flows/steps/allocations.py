@@ -19,6 +19,7 @@ from droveway.flows.before import before
 from droveway.flows.run import Context
 from droveway.flows.stands import NOTHING
 from droveway.flows.step import Step
+from droveway.flows.steps import gone_ports
 from droveway.flows.steps.hosts import starting
 from droveway.flows.steps.rows import is_deleted
 
@@ -46,6 +47,7 @@ class Claim(Step):
     def undo(self, ctx: Context) -> None:
         """One POST; everything is released when the server was deleted meanwhile."""
         _return(ctx, ctx.destination.host, may_release=True)
+        gone_ports.release(ctx, None)
 
     def undo_evacuated(self, ctx: Context) -> None:
         """The migration's consumer is emptied; what the server holds is Nova's."""
@@ -69,6 +71,7 @@ class ReleaseSourceAllocation(Step):
         if claimed:
             _claim(ctx, ctx.run.cloud.placement.allocations(ctx.move.server))
         _release_source(ctx)
+        gone_ports.release(ctx, ctx.destination.request)
         return {"claimed_again": True} if claimed else {}
 
     def perform_ended(self, ctx: Context) -> dict[str, Any]:
@@ -87,6 +90,7 @@ class ReturnAllocation(Step):
     def perform(self, ctx: Context) -> dict[str, Any]:
         """One POST: the migration emptied, the server on the source."""
         _return(ctx, "the source")
+        gone_ports.release(ctx, None if ctx.returning is None else ctx.returning.request)
         return {}
 
     def perform_ended(self, ctx: Context) -> dict[str, Any]:

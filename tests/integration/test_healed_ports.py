@@ -23,7 +23,7 @@ from support.labs.operations import Stage, changes, photograph, stage
 
 from droveway.audit.findings import Kind
 from droveway.audit.heal import mending
-from droveway.clients.network import Network, Port, PortRecord
+from droveway.clients.network import RESOURCE_REQUEST, Network, Port, PortRecord
 from droveway.clients.port_resources import ResourceGroup
 from droveway.engines.operations.submit import MoveSpec, submit
 from droveway.errors import DestinationFault
@@ -553,11 +553,12 @@ def test_what_a_port_no_longer_asks_for_is_released(tmp_path: Path) -> None:
         assert holding(lab, server.id)[:2] == (rest, {"host1": BESIDES})
         lab.assert_balanced()
         server.network.delete_port(server.gold.id)
-        # No port of the cloud asks for anything now, as if Neutron showed it no more.
-        left_alone(lab, "no port of this cloud asks for anything")
-        server.follow(server.old, "old")
+        # No port of the cloud asks for anything now: Neutron has to say that it would tell.
+        lab.lab.cloud.set_extension(RESOURCE_REQUEST, missing=True)
+        left_alone(lab, "Neutron does not tell what ports ask for: let it load the extension port-resource-request")
+        lab.lab.cloud.set_extension(RESOURCE_REQUEST, missing=False)
         lab.cli("audit", "--heal", "--yes", code=3)
-        assert holding(lab, server.id)[:2] == ({BRIDGE_B: ASKED[BRIDGE_B]}, {"host1": BESIDES})
+        assert holding(lab, server.id)[:2] == ({}, {"host1": BESIDES})
         # The guest still has the interface of the port that went.
         assert [finding.kind for finding in books.balance(lab.lab).findings] == [Kind.INTERFACE]
 

@@ -12,7 +12,7 @@ from droveway.flows.before import ImageBefore, before
 from droveway.flows.run import Context
 from droveway.flows.stands import Leaves, Power, Side, Vm
 from droveway.flows.step import Step
-from droveway.flows.steps import images
+from droveway.flows.steps import gone_ports, images
 from droveway.flows.steps.records import forward, shelving
 from droveway.flows.steps.rows import (
     Rows,
@@ -197,8 +197,12 @@ class FinishRecords(Step):
     def perform(self, ctx: Context) -> dict[str, Any]:
         """Active or stopped, task_state NULL, launched_at now; nothing says any more that it was shelved.
 
+        What it claimed for ports that are gone since goes first: a user may ask for the next move as soon as it is
+        written.
+
         A state that a person has reset since the start stays, and so does the server that was stopped behind it.
         """
+        gone_ports.release(ctx, ctx.destination.request)
         reserved, record = reserved_on(ctx, ctx.destination.host), before(ctx.move)
         with cell_rows(ctx) as rows:
             found = rows.instance.vm_state

@@ -175,9 +175,6 @@ class Bench:
         planted = self.carry(point)
         if isinstance(planted, str):
             return planted
-        if point.act == "delete-port" and (failed := audited.heal(self.lab)):
-            # Nova leaves with the server what a port held that its user deleted.
-            return failed
         wrong = planted.judge(self.watch, self._dead)
         return wrong or ("" if self._dead or point.act in EVACUATES else audited.trouble(self.lab))
 
