@@ -404,10 +404,11 @@ def is_alike(found: ProviderResources, wanted: ProviderResources) -> bool:
 
     Neutron changes those amounts by itself where somebody changes the QoS policy of a bound port.
     """
-    return _without_ports(found) == _without_ports(wanted)
+    return without_ports(found) == without_ports(wanted)
 
 
-def _without_ports(held: ProviderResources) -> ProviderResources:
+def without_ports(held: ProviderResources) -> ProviderResources:
+    """Return of a holding what no port asks for."""
     found = {
         provider: {name: amount for name, amount in amounts.items() if not name.startswith(OF_PORTS)}
         for provider, amounts in held.items()

@@ -1,7 +1,7 @@
 """Writes into a Placement that was put back from an older copy what a move's last step left there.
 
-The server's and the migration's consumers are written together, as moves write them.  What somebody else holds by them
-stays: then nothing is written.
+The server's and the migration's consumers are written together, as moves write them.  Where the move rests the server
+gets for its ports what they ask for now.  What somebody else holds by them stays: then nothing is written.
 """
 
 from __future__ import annotations
@@ -15,7 +15,17 @@ from typing import Any, Final
 import sqlalchemy as sa
 from sqlalchemy import orm
 
-from droveway.clients.placement import MIGRATION, SERVER, Allocations, Placement, ProviderResources, resources_of
+from droveway.clients.network import Port
+from droveway.clients.placement import (
+    MIGRATION,
+    SERVER,
+    Allocations,
+    Placement,
+    ProviderResources,
+    resources_of,
+    without_ports,
+)
+from droveway.clients.port_resources import ALLOCATION, PortResources
 from droveway.engines.operations import left
 from droveway.engines.operations.left import Books, Left
 from droveway.engines.site.site import Site
@@ -76,7 +86,7 @@ def write(site: Site, found: Left) -> list[str]:
         _require_row(session, found)
     placement = site.cloud.placement
     held = {consumer: placement.allocations(consumer) for consumer in (move.server, move.id)}
-    server, migration = _wanted(found, nodes, held.values())
+    server, migration = _wanted(site, found, nodes, held.values())
     both = (
         _Consumer(move.server, SERVER, "the server", held[move.server], server),
         _Consumer(move.id, MIGRATION, "the migration", held[move.id], migration),
@@ -150,7 +160,7 @@ def _sizes(flavor: Mapping[str, Any]) -> tuple[Any, ...]:
     return (*(data[name] for name in names), data.get("extra_specs") or {})
 
 
-def _wanted(found: Left, nodes: Mapping[str, str], held: Iterable[Allocations]) -> tuple[Request, Request]:
+def _wanted(site: Site, found: Left, nodes: Mapping[str, str], held: Iterable[Allocations]) -> tuple[Request, Request]:
     """What the server and the migration are to hold."""
     nothing: Request = {"allocations": {}}
     if found.books is Books.NOTHING:
@@ -158,12 +168,48 @@ def _wanted(found: Left, nodes: Mapping[str, str], held: Iterable[Allocations]) 
     source = _source(found, nodes, held)
     if found.books is Books.SOURCE:
         return source, nothing
-    if found.claimed is not None:
-        destination: Request = found.claimed.request
-    else:
-        host = found.host_of(Side.DESTINATION)
-        destination = _request({nodes[host]: _amounts(found, found.record.new_flavor)})
+    destination = _destination(site, found, nodes)
     return destination, source if found.books is Books.BOTH else nothing
+
+
+def _destination(site: Site, found: Left, nodes: Mapping[str, str]) -> Request:
+    """What the move claimed; at a rest with what the ports ask for now, whose QoS policies may have changed since."""
+    if found.claimed is None:
+        node = nodes[found.host_of(Side.DESTINATION)]
+        claimed: Request = _request({node: _amounts(found, found.record.new_flavor)})
+    else:
+        node, claimed = found.claimed.provider, found.claimed.request
+    if not found.rests:
+        return claimed
+    ports = site.cloud.network.listed_ports(found.move.server)
+    if not all(port.tells_request for port in ports):
+        return claimed
+    becomes = {provider: Counter(amounts) for provider, amounts in without_ports(resources_of(claimed)).items()}
+    for port in ports:
+        if port.resources is not None:
+            given = _given(site.cloud.placement, port, port.resources, found, claimed, node)
+            for group in port.resources.groups:
+                if group.id in given:
+                    becomes.setdefault(given[group.id], Counter()).update(group.resources)
+    return {**claimed, **_request({provider: dict(amounts) for provider, amounts in becomes.items()})}
+
+
+def _given(
+    placement: Placement, port: Port, asks: PortResources, found: Left, claimed: Request, node: str
+) -> dict[str, str]:
+    """Return group → provider: whom the port's binding names on the destination, else who was claimed for that kind."""
+    mappings = claimed.get("mappings") or {}
+    before = [known.resources for known in found.record.ports if known.port == port.id]
+    given: dict[str, str] = {}
+    for asked in (asks, *before):
+        if asked is not None and not given and (named := asked.providers(mappings)) is not None:
+            given = asks.named(asks.renamed(asked, named))
+    if port.host == found.host_of(Side.DESTINATION):
+        for group, provider in asks.named(port.profile.get(ALLOCATION)).items():
+            # Whoever is named wrongly gives nothing: the audit tells of the binding.
+            if placement.has_provider(provider) and placement.root_of(provider) == node:
+                given[group] = provider
+    return given
 
 
 def _source(found: Left, nodes: Mapping[str, str], held: Iterable[Allocations]) -> Request:

@@ -30,7 +30,10 @@ flavors:
   large: {vcpus: 2, memory_mb: 512, root_gb: 1}
 images: {base: {size_mb: 1}}
 networks: {a: {physical_network: net-a}, b: {physical_network: net-b}}
-qos: {gold: {egress_kbps: 1000, ingress_kbps: 1500, kpps: 10}, old: {egress_kbps: 500, ingress_kbps: 600}}
+qos:
+  gold: {egress_kbps: 1000, ingress_kbps: 1500, kpps: 10}
+  more: {egress_kbps: 1100, ingress_kbps: 1400, kpps: 12}
+  old: {egress_kbps: 500, ingress_kbps: 600}
 servers:
   fast:
     flavor: small
@@ -39,6 +42,9 @@ servers:
     ports: [{network: a, qos: gold}, {network: b, qos: old, format: legacy}]
   twin: {flavor: small, host: host1, image: base, ports: [{network: a, qos: old}, {network: a, qos: old}, {}]}
 """
+ENDS = ("host2", "host1")
+"""Where a move of `fast` leads, and where it came from."""
+
 NOBODY = "00000000-0000-0000-0000-000000000000"
 """A port that does not exist: Neutron is asked to bind it, to see whether the role for that is there."""
 HELD = {
@@ -211,6 +217,18 @@ def test_a_placement_that_was_put_back_gets_back_what_ports_hold(
 
 def _settle(lab: Stage, name: str, end: str) -> None:
     lab.cli("server", "migrate", name, "--host", "host2", "--wait")
+    _lose(lab, name)
+    assert (held(lab, lab.id_of(name)), held(lab, lab.move(name).id)) == (on("host2", name), on("host1", name))
+    lab.cli("server", end, name)
+    if end == "confirm":
+        assert_on(lab, name, "host2")
+        lab.cli("server", "migrate", name, "--host", "host1", "--wait")
+        lab.cli("server", "confirm", name)
+    assert_on(lab, name, "host1")
+
+
+def _lose(lab: Stage, name: str) -> None:
+    """Put Placement back to before the claim of the server's move, and settle it as the audit says."""
     move, server = lab.move(name), lab.id_of(name)
     placement = lab.lab.cloud.placement
     owner = {"project_id": lab.lab.identity.project, "user_id": lab.lab.identity.user}
@@ -221,13 +239,53 @@ def _settle(lab: Stage, name: str, end: str) -> None:
     command = f"droveway move settle {move.id[:8]} --cell placement --reason TEXT"
     assert any(row["mend"] == command for row in told)
     lab.cli("move", "settle", move.id[:8], "--cell", "placement", "--reason", "put back from last night's copy")
-    assert (held(lab, server), held(lab, move.id)) == (on("host2", name), on("host1", name))
-    lab.cli("server", end, name)
-    if end == "confirm":
-        assert_on(lab, name, "host2")
-        lab.cli("server", "migrate", name, "--host", "host1", "--wait")
-        lab.cli("server", "confirm", name)
-    assert_on(lab, name, "host1")
+
+
+CHANGED = {
+    "more": {
+        f"{AGENT}:br-a": {EGRESS: 1100, INGRESS: 1400},
+        f"{AGENT}:br-b": {EGRESS: 500, INGRESS: 600},
+        AGENT: {PACKETS: 12},
+    },
+    "old": {f"{AGENT}:br-a": {EGRESS: 500, INGRESS: 600}, f"{AGENT}:br-b": {EGRESS: 500, INGRESS: 600}},
+    None: {f"{AGENT}:br-b": {EGRESS: 500, INGRESS: 600}},
+}
+"""What `fast` asks of a host once its first port has another policy, or none."""
+
+
+@pytest.mark.parametrize(
+    ("policy", "place", "end"),
+    [
+        ("more", "one cell", "revert"),
+        ("more", "cells", "confirm"),
+        ("old", "one cell", "confirm"),
+        (None, "cells", "revert"),
+    ],
+)
+def test_a_placement_that_was_put_back_gets_what_ports_ask_for_by_now(
+    tmp_path: Path, policy: str | None, place: str, end: str
+) -> None:
+    """A policy that was changed while the move waited counts on the destination, and that of before on the source."""
+    with stage(tmp_path / "lab", PLACES[place] + CLOUD) as lab:
+        lab.cli("server", "migrate", "fast", "--host", "host2", "--wait")
+        server, move = lab.id_of("fast"), lab.move("fast").id
+        network = lab.lab.cloud.network
+        port = next(each.id for each in network.listed_ports(server) if each.resources and not each.resources.legacy)
+        body = {"port": {"qos_policy_id": policy and network.named("/qos/policies", policy)}}
+        assert lab.lab.cloud.network_root.request(f"/ports/{port}", "PUT", json=body).status_code == HTTPStatus.OK
+        _lose(lab, "fast")
+        there, back = ({f"{host}:{name}": CHANGED[policy][name] for name in CHANGED[policy]} for host in ENDS)
+        assert (held(lab, server), held(lab, move)) == (there, on("host1", "fast"))
+        lab.assert_balanced()
+        again = ("move", "settle", move[:8], "--cell", "placement", "--reason", "asked twice")
+        assert "nothing differs" in lab.cli(*again)
+        lab.cli("server", end, "fast")
+        assert held(lab, move) == {}
+        if end == "revert":
+            assert held(lab, server) == on("host1", "fast")
+            lab.cli("audit", "--heal", "--yes")
+        assert held(lab, server) == (back if end == "revert" else there)
+        lab.assert_balanced()
 
 
 def test_the_audit_finds_what_ports_ask_for_and_nobody_holds(lab: Stage) -> None:

@@ -9,13 +9,16 @@ from typing import Any, Final
 
 import pytest
 import sqlalchemy as sa
-from support.rows.moving_rows import DESTINATION, FLAVOR, MOVE, SERVER, SOURCE, Moving, record
+from support.rows.moving_rows import DESTINATION, FLAVOR, MOVE, PORT, SERVER, SOURCE, Moving, record
 
+from droveway.clients.network import Port
 from droveway.clients.placement import MIGRATION, Allocations, resources_of
 from droveway.clients.placement import SERVER as SERVERS
+from droveway.clients.port_resources import PortResources, ResourceGroup
 from droveway.engines.operations import settling_books
 from droveway.engines.operations.left import Books, Left
 from droveway.errors import Refused, StepError
+from droveway.flows.before import PortBefore
 from droveway.flows.stands import START, WAITS, Stands
 from droveway.persistence.journal.tables import Move, MoveAttempt
 from droveway.persistence.nova import objects
@@ -28,6 +31,13 @@ AT_SOURCE: Final = {"node-1": SMALL}
 AT_DESTINATION: Final = {"node-2": BIG}
 LARGE: Final = {**FLAVOR, "nova_object.data": {**FLAVOR["nova_object.data"], "id": 2, "vcpus": 3}}
 REQUEST: Final = {"allocations": {"node-2": {"resources": BIG}}, "mappings": {"": ["node-2"]}}
+EGRESS: Final = "NET_BW_EGR_KILOBIT_PER_SEC"
+PACKETS: Final = "NET_PACKET_RATE_KILOPACKET_PER_SEC"
+CLAIMED: Final = {
+    "allocations": {"node-2": {"resources": BIG}, "node-2.br-a": {"resources": {EGRESS: 1000}}},
+    "mappings": {"": ["node-2"], "old": ["node-2.br-a"]},
+}
+"""What is claimed for a port that asks for bandwidth, too."""
 
 
 class Placement:
@@ -41,6 +51,10 @@ class Placement:
     def allocations(self, consumer: str) -> Allocations:
         held = self.held.get(consumer, {})
         return Allocations(held, 7, "p", "u") if held else Allocations({})
+
+    @staticmethod
+    def has_provider(uuid: str) -> bool:
+        return uuid != "gone"
 
     @staticmethod
     def root_of(uuid: str) -> str:
@@ -61,7 +75,9 @@ class Put:
     def __init__(self, folder: Path) -> None:
         self.moving = Moving(folder, kind="resize")
         self.placement = Placement()
-        cloud = SimpleNamespace(placement=self.placement)
+        self.ports: list[Port] = []
+        network = SimpleNamespace(listed_ports=lambda _server: self.ports)
+        cloud = SimpleNamespace(placement=self.placement, network=network)
         self.site: Any = SimpleNamespace(cells=self.moving.cells, journal=self.moving.journal, cloud=cloud)
         with self.moving.cell.write() as session:
             for number, host in enumerate((SOURCE, DESTINATION), 1):
@@ -85,6 +101,7 @@ class Put:
             move = session.get(Move, MOVE)
             assert move is not None
             move.state, move.kind = state, "resize"
+        recorded, request = facts.pop("recorded", {}), facts.pop("request", REQUEST)
         attempt = MoveAttempt(
             move_id=MOVE,
             attempt=1,
@@ -92,10 +109,10 @@ class Put:
             host=DESTINATION,
             node=DESTINATION,
             provider="node-2",
-            request=REQUEST,
+            request=request,
         )
         known: dict[str, Any] = {"destination": attempt, "claimed": attempt, "new_spec": True, "action": ""} | facts
-        found = Left(move=move, record=record(new_flavor=LARGE), stands=stands, books=books, **known)
+        found = Left(move=move, record=record(new_flavor=LARGE, **recorded), stands=stands, books=books, **known)
         return settling_books.write(self.site, found)
 
     def holds(self, server: Any, migration: Any = None) -> None:
@@ -227,3 +244,60 @@ def test_what_placement_does_not_take_is_refused(put: Put) -> None:
 def test_a_cell_without_the_server_is_put_right_first(put: Put) -> None:
     put.moving.change(deleted=1)
     put.refused("cell cell1 has no row of server web: put that database right first")
+
+
+def asks(**groups: dict[str, int]) -> PortResources:
+    return PortResources(
+        groups=tuple(ResourceGroup(id=name, resources=amounts, required=()) for name, amounts in groups.items())
+    )
+
+
+def changed(put: Put, allocation: Any, state: str = "verifying", **facts: Any) -> dict[str, dict[str, int]]:
+    """Settle with a port whose policy was changed since the claim; what the server holds below the node then."""
+    its: dict[str, Any] = {"mac": "fa:16:3e:00:00:01", "device_owner": "compute:nova"}
+    now: dict[str, Any] = {
+        "host": DESTINATION,
+        "profile": {} if allocation is None else {"allocation": allocation},
+        "resources": asks(new={EGRESS: 1100}, packets={PACKETS: 12}),
+    }
+    put.ports[:] = [Port(id=PORT, server=SERVER, **its, **now | facts)]
+    old = PortBefore(port=PORT, profile={}, resources=asks(old={EGRESS: 1000}), **its)
+    books = Books.DESTINATION if state == "done" else Books.BOTH
+    put.write(books, state=state, request=CLAIMED, recorded={"ports": [old]})
+    held = dict(put.placement.held[SERVER])
+    assert held.pop("node-2") == BIG
+    return held
+
+
+@pytest.mark.parametrize("state", ["verifying", "done"])
+def test_what_a_port_asks_for_by_now_is_held_of_whom_its_binding_names(put: Put, state: str) -> None:
+    """Also where the move had claimed it of another provider of that host, and where it had claimed none."""
+    named = {"new": "node-2.br-b", "packets": "node-2.agent"}
+    assert changed(put, named, state) == {"node-2.br-b": {EGRESS: 1100}, "node-2.agent": {PACKETS: 12}}
+
+
+@pytest.mark.parametrize(
+    ("allocation", "facts"),
+    [
+        (None, {}),
+        ({"old": "node-2.br-a"}, {}),
+        ({"new": "node-1.br-a", "packets": "node-1.agent"}, {}),
+        ({"new": "gone", "packets": "gone"}, {}),
+        ({"new": "node-2.br-b", "packets": "node-2.agent"}, {"host": SOURCE}),
+    ],
+    ids=["nobody", "renamed", "another host", "gone", "bound elsewhere"],
+)
+def test_where_a_binding_names_nobody_of_the_host_it_is_held_of_whom_the_move_claimed(
+    put: Put, allocation: Any, facts: Any
+) -> None:
+    """The move had claimed no packet rate, so nobody gives it: the audit tells of the binding."""
+    assert changed(put, allocation, **facts) == {"node-2.br-a": {EGRESS: 1100}}
+
+
+@pytest.mark.parametrize("facts", [{"resources": None, "tells_request": False}, {"state": "needs-operator"}])
+def test_the_claim_is_put_back_where_neutron_tells_nothing_and_where_the_move_is_parked(put: Put, facts: Any) -> None:
+    assert changed(put, {"new": "node-2.br-b"}, **facts) == {"node-2.br-a": {EGRESS: 1000}}
+
+
+def test_a_port_that_asks_for_nothing_any_more_holds_nothing(put: Put) -> None:
+    assert changed(put, None, resources=None) == {}
