@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import email.utils
+import time
 from collections.abc import Callable, Collection
 from typing import Any, Final, Protocol, TypeVar
 
@@ -15,7 +18,10 @@ from droveway.errors import StepError
 ATTEMPTS: Final = 5
 _PAUSES: Final = tenacity.wait_random_exponential(multiplier=0.05, max=2.0)
 _FIRST_SERVER_ERROR: Final = 500
+_TOO_MANY_REQUESTS: Final = 429
 _UNAUTHORIZED: Final = 401
+_COME_AGAIN: Final = (_UNAUTHORIZED, _TOO_MANY_REQUESTS)
+"""Refusals that say nothing of the request itself: another token, or later, it is taken."""
 _UNTIL_NEXT_TOKEN: Final = 1.0
 """Seconds: Keystone takes a token for revoked that was made in the second in which all others were."""
 PATIENCE: Final = 10.0
@@ -77,14 +83,14 @@ class Rest:
         except exceptions.ConnectionError as error:
             self._require_time()
             raise TryAgainError(str(error)) from None
-        except exceptions.HttpServerError as error:
+        except (exceptions.HttpServerError, exceptions.TooManyRequests) as error:
             self._require_time()
-            raise TryAgainError(f"Keystone: {error}", pause=float(error.retry_after)) from None
+            raise TryAgainError(f"Keystone: {error}", pause=_asked_for(error.response)) from None
         except exceptions.ClientException as error:
             self._require_time()
             why = f"the {self._name} service cannot be asked: {error}"
             raise NotAskedError(why, code=self._code("unavailable")) from None
-        failed = response.status_code >= _FIRST_SERVER_ERROR or response.status_code == _UNAUTHORIZED
+        failed = response.status_code >= _FIRST_SERVER_ERROR or response.status_code in _COME_AGAIN
         if failed and response.status_code not in final:
             raise TryAgainError(f"HTTP {response.status_code}: {detail_of(response)}", pause=_asked_for(response))
         return response
@@ -136,10 +142,23 @@ def _pause(state: tenacity.RetryCallState) -> float:
 
 def _asked_for(response: Any) -> float:
     """Return the seconds for which a service that failed is to be left alone."""
+    if response is None:
+        return 0.0
     if response.status_code == _UNAUTHORIZED:
         return _UNTIL_NEXT_TOKEN
     told = response.headers.get("Retry-After", "")
-    return float(told) if told.isdecimal() else 0.0
+    return float(told) if told.isdecimal() else _seconds_until(told)
+
+
+def _seconds_until(told: str) -> float:
+    """Return how far away an HTTP date is; 0 for one that is over, and for what is no date."""
+    try:
+        when = email.utils.parsedate_to_datetime(told)
+    except (ValueError, OverflowError):
+        return 0.0
+    # One of the three forms names no zone and is meant as UTC.
+    when = when if when.tzinfo is not None else when.replace(tzinfo=dt.UTC)
+    return max(0.0, when.timestamp() - time.time())
 
 
 def detail_of(response: Any) -> str:
