@@ -9,11 +9,12 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
 from support.labs.operations import Stage, stage
-from support.servers import openstack_lab, openstack_services
+from support.servers import openstack_healer, openstack_lab, openstack_services
 from support.servers.openstack_lab import CLOUD, OTHER, SERVER, USER
 from support.servers.openstack_services import AWAY, HEARD, OpenStack
 
@@ -27,6 +28,7 @@ class World:
 
     lab: Stage
     services: OpenStack
+    configuration: Path
 
     def held(self, consumer: str) -> openstack_lab.Held:
         """Return what the consumer holds."""
@@ -51,7 +53,7 @@ def fixture_world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         services.keystone.add_user(USER, "service", "admin")
         path = openstack_lab.configuration(services, folder / "droveway.conf")
         with openstack_lab.over(services, path), stage(folder / "lab", CLOUD) as lab, lab.running():
-            yield World(lab, services)
+            yield World(lab, services, path)
 
 
 @pytest.mark.parametrize("end", ["revert", "confirm"])
@@ -129,6 +131,34 @@ def test_what_ports_are_guaranteed_is_put_right_where_the_server_is(world: World
         told = lab.cli("audit", "--heal", "--yes")
         assert ("instead of nothing" in told) == claims, told
         world.assert_on("host1")
+    for port in ports:
+        network.set_profile(port.id, port.profile)
+
+
+@pytest.mark.parametrize("profile", [1, 2])
+def test_who_heals_is_killed_between_the_claim_and_the_profiles_and_the_next_goes_on(
+    world: World, profile: int
+) -> None:
+    """R4-19: what was claimed stays and is not claimed again; the profiles that are left are written."""
+    lab, server = world.lab, world.lab.id_of("fast")
+    placement, network = lab.lab.cloud.placement, lab.lab.cloud.network
+    world.assert_on("host1")
+    held = placement.allocations(server)
+    ports = [port for port in network.listed_ports(server) if port.resources is not None]
+    besides = {provider: amounts for provider, amounts in held.allocations.items() if "VCPU" in amounts}
+    placement.ensure_allocation(server, besides, project_id=held.project_id, user_id=held.user_id)
+    for port in ports:
+        network.set_profile(port.id, {"trusted": "true"})
+    openstack_healer.killed(lab.root, world.configuration, profile=profile)
+    assert world.held(server) == openstack_lab.on("host1", lab.server("fast").flavor)
+    written = openstack_lab.generation(world.services, server)
+    unnamed = [(host, status) for host, status, named in world.bindings() if not named]
+    # The third port asks for nothing.
+    assert unnamed == [("host1", "ACTIVE")] * (len(ports) - profile + 2)
+    told = lab.cli("audit", "--heal", "--yes")
+    assert "instead of nothing" not in told, told
+    world.assert_on("host1")
+    assert openstack_lab.generation(world.services, server) == written
     for port in ports:
         network.set_profile(port.id, port.profile)
 

@@ -61,6 +61,7 @@ _ALLOCATIONS: Final = sa.text(
     " JOIN resource_providers ON resource_providers.id = resource_provider_id"
     " JOIN resource_classes ON resource_classes.id = resource_class_id"
 )
+_GENERATION: Final = sa.text("SELECT generation FROM consumers WHERE uuid = :consumer")
 _PORTS: Final = sa.text("SELECT id FROM ports WHERE device_id = :server ORDER BY id")
 _PROVIDERS: Final = sa.text("SELECT uuid, name FROM resource_providers")
 _BINDINGS: Final = sa.text(
@@ -76,16 +77,25 @@ def configuration(services: OpenStack, path: Path, *, user: str = USER) -> Path:
 
 
 @contextlib.contextmanager
-def over(services: OpenStack, path: Path) -> Iterator[None]:
-    """Let labs have Placement and Neutron of these services, as the configuration at ``path`` says.
-
-    What the agent of a host tells of its bridges is what the cloud file says of the host.
-    """
+def reached(path: Path) -> Iterator[None]:
+    """Let the labs of this process ask the Placement and the Neutron that the configuration at ``path`` names."""
     made = embedded.embedded_cloud
     real = Services(settings.load_deployment(path))
 
     def over_both(**parts: Any) -> embedded.EmbeddedCloud:
         return dataclasses.replace(made(**parts), placement=real.placement, network=real.network)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(embedded, "embedded_cloud", over_both)
+        yield
+
+
+@contextlib.contextmanager
+def over(services: OpenStack, path: Path) -> Iterator[None]:
+    """Let labs have Placement and Neutron of these services, as the configuration at ``path`` says.
+
+    What the agent of a host tells of its bridges is what the cloud file says of the host.
+    """
 
     def report(_placement: object, host: str, _node: str, spec: Host) -> None:
         bridges = {name: bridge.physical_network for name, bridge in spec.bandwidth.items()}
@@ -96,8 +106,7 @@ def over(services: OpenStack, path: Path) -> Iterator[None]:
         services.neutron.add_agent(host, bridges, bandwidths, kpps=spec.kpps)
         services.neutron.report(host)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(embedded, "embedded_cloud", over_both)
+    with reached(path), pytest.MonkeyPatch.context() as patch:
         patch.setattr(topology, "add_network_providers", report)
         yield
 
@@ -108,6 +117,12 @@ def held(services: OpenStack) -> dict[str, Held]:
     for row in services.placement.rows(_ALLOCATIONS):
         found.setdefault(row.consumer, {}).setdefault(row.provider, {})[row.resource] = row.used
     return found
+
+
+def generation(services: OpenStack, consumer: str) -> int:
+    """Return how often the consumer was written, from Placement's tables."""
+    (row,) = services.placement.rows(_GENERATION, consumer=consumer)
+    return int(row.generation)
 
 
 def ports(services: OpenStack, server: str) -> list[str]:
