@@ -14,7 +14,6 @@ from support.labs.operations import Stage, Workers, faults_cleared, stage
 from support.labs.small_lab import until
 from support.rows import left_over
 
-from droveway.clients.embedded.services import NetworkHost
 from droveway.clients.zookeeper import Coordination
 from droveway.engines.conductor import fencing
 from droveway.engines.operations import move_requests
@@ -247,11 +246,14 @@ def leave_no_space(lab: Stage, host: str) -> Callable[[], None]:
 
 
 def take_its_agent(lab: Stage, host: str) -> Callable[[], None]:
-    """Neutron knows no agent on the host."""
-    services = sqlite3.connect(lab.lab.layout.services)
-    with contextlib.closing(services), services:
-        services.execute(f"DELETE FROM {NetworkHost.__tablename__} WHERE name = ?", (host,))
-    return lambda: lab.lab.cloud.add_network_host(host)
+    """Neutron knows no agent on the host; the bridges that the agent has reported stay for when it is back."""
+
+    def write(statement: str) -> None:
+        with contextlib.closing(sqlite3.connect(lab.lab.layout.services)) as services, services:
+            assert services.execute(statement, (host,)).rowcount == 1
+
+    write("DELETE FROM network_hosts WHERE name = ?")
+    return lambda: write("INSERT INTO network_hosts (name) VALUES (?)")
 
 
 def take_its_name(lab: Stage, host: str) -> Callable[[], None]:
