@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from droveway.clients.network import ACTIVE
-from droveway.clients.port_resources import PortResources
+from droveway.clients.network import ACTIVE, Port
+from droveway.clients.port_resources import ALLOCATION, PortResources
 from droveway.errors import Conflict, StepError
 from droveway.flows.before import PortBefore, VolumeBefore, before
 from droveway.flows.run import Context
@@ -86,15 +86,24 @@ def ports(ctx: Context) -> list[AttachedPort]:
     recorded = {port.port: port for port in ([] if ctx.move.before is None else before(ctx.move).ports)}
     found = []
     for port in ctx.run.cloud.network.listed_ports(ctx.move.server):
-        known = recorded.get(port.id) or PortBefore(
-            port=port.id,
-            mac=port.mac,
-            profile=port.profile,
-            device_owner=_owner_on_source(ctx),
-            resources=port.resources,
-        )
+        known = recorded.get(port.id) or _come_later(ctx, port)
         found.append(AttachedPort(**msgspec.structs.asdict(known), asks=port.resources, owned_by=port.device_owner))
     return found
+
+
+def _come_later(ctx: Context, port: Port) -> PortBefore:
+    """Describe a port that came after the record, as it would be on the source.
+
+    Who gives what it asks for on another host gives nothing there, so that its binding there names nobody.
+    """
+    foreign = set() if port.host == ctx.move.source_host else {ALLOCATION}
+    return PortBefore(
+        port=port.id,
+        mac=port.mac,
+        profile={name: value for name, value in port.profile.items() if name not in foreign},
+        device_owner=_owner_on_source(ctx),
+        resources=port.resources,
+    )
 
 
 def free_reserved(ctx: Context, reserved: Iterable[str] = ()) -> None:

@@ -17,7 +17,7 @@ CELLS = CLOUD.replace(", host2: {}}}}", "}}, cell2: {hosts: {host2: {}}}}").repl
     "\ncells", "\noptions: {cross_cell: true}\ncells"
 )
 BOTH = pytest.mark.parametrize("built", [CLOUD, CELLS], ids=["one cell", "cells"], indirect=True)
-WORDS = ("--flavor", "small", "--host", "host1", "--image", "base", "--volume", "1")
+WEB = "{flavor: small, host: host1, image: base, ports: [{}], volumes: [{size_gb: 1}]}"
 
 
 @pytest.fixture(scope="module", name="built")
@@ -32,7 +32,7 @@ def fixture_built(tmp_path_factory: pytest.TempPathFactory, request: pytest.Fixt
 def fixture_nova(built: Stage) -> Iterator[Nova]:
     """Nova beside a server of the test's own; whatever was done, the books balance afterwards."""
     name = "web"
-    built.cli("lab", "server", "create", name, *WORDS)
+    built.create_server(name, WEB)
     with faults_cleared(built):
         yield Nova(built, name)
         built.assert_balanced()

@@ -34,6 +34,7 @@ MANY: Final = frozenset(
         "test_declared_down",
         "test_evacuated_meanwhile",
         "test_guaranteed_alternates",
+        "test_guaranteed_attached",
         "test_guaranteed_bad_input",
         "test_guaranteed_confirm_policies",
         "test_guaranteed_operations",

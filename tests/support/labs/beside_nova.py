@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import json
 import shutil
@@ -11,6 +12,8 @@ from collections.abc import Callable
 from typing import Any
 
 import sqlalchemy as sa
+from support.labs import guaranteed_clouds
+from support.labs.guaranteed import AGENT, PACKETS, provider
 from support.labs.operations import Stage
 
 from droveway.errors import DestinationFault, StepError
@@ -147,13 +150,46 @@ class Nova:
 
     def attach_port(self) -> str:
         """Nova's attach of an interface on the server's host; the port."""
-        mac = "fa:16:3e:" + ":".join(uuid.uuid4().hex[at : at + 2] for at in (0, 2, 4))
-        port = self.lab.cloud.network.create_port(
-            self.server, mac=mac, network_id=self.lab.identity.network, host=self.host, device_owner="compute:nova"
+        port, mac = self._make_port(network_id=self.lab.identity.network, host=self.host)
+        self._plug(port, mac)
+        return port
+
+    def attach_guaranteed_port(self) -> str:
+        """The same with a port that is guaranteed something, as in a cloud file of `guaranteed_clouds`."""
+        known = self.lab.cloud.network
+        network = known.named("/networks", guaranteed_clouds.NAME)
+        policy = known.named("/qos/policies", guaranteed_clouds.NAME)
+        port, mac = self._make_port(network_id=str(network), host="", policy=policy)
+        agent = f"{self.host}:{AGENT}"
+        (asked,) = [each.resources for each in known.listed_ports(self.server) if each.id == port]
+        assert asked is not None
+        givers = {
+            group.id: provider(
+                self.stage, agent if PACKETS in group.resources else f"{agent}:{guaranteed_clouds.BRIDGE}"
+            )
+            for group in asked.groups
+        }
+        placement = self.lab.cloud.placement
+        found = placement.allocations(self.server)
+        held = {giver: collections.Counter(amounts) for giver, amounts in found.allocations.items()}
+        for group in asked.groups:
+            held.setdefault(givers[group.id], collections.Counter()).update(group.resources)
+        wanted = {"allocations": {giver: {"resources": dict(amounts)} for giver, amounts in held.items()}}
+        placement.rewrite(
+            {self.server: (found, wanted, found.consumer_type)}, project_id=found.project_id, user_id=found.user_id
         )
+        known.bind(port, self.host, profile={"allocation": givers}, device_owner="compute:nova")
+        self._plug(port, mac)
+        return port
+
+    def _make_port(self, **facts: Any) -> tuple[str, str]:
+        mac = "fa:16:3e:" + ":".join(uuid.uuid4().hex[at : at + 2] for at in (0, 2, 4))
+        port = self.lab.cloud.network.create_port(self.server, mac=mac, device_owner="compute:nova", **facts)
+        return port, mac
+
+    def _plug(self, port: str, mac: str) -> None:
         self.lab.hypervisor(self.host).plug(self.server, Port(port=port, mac=mac))
         self._define(lambda guest: guest["ports"].append({"port": port, "mac": mac}))
-        return port
 
     def delete_port(self, port: str) -> None:
         """A tenant deletes a port, and the host of the server that Nova knows of unplugs it."""

@@ -7,8 +7,10 @@ from typing import Any, Final
 import yaml
 
 NAME: Final = "guaranteed"
+"""The name of the network, of the QoS policy and of the physical network."""
+BRIDGE: Final = "br-g"
 _BRIDGE: Final = {
-    "bandwidth": {"br-g": {"physical_network": NAME, "egress_kbps": 100_000, "ingress_kbps": 100_000}},
+    "bandwidth": {BRIDGE: {"physical_network": NAME, "egress_kbps": 100_000, "ingress_kbps": 100_000}},
     "kpps": 1_000,
 }
 _POLICY: Final = {"egress_kbps": 1_000, "ingress_kbps": 1_500, "kpps": 10}

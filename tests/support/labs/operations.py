@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import yaml
 from proofs.demo.command import WARM
 from support.daemons import warm_commands
 from support.labs.small_lab import until
@@ -24,6 +25,7 @@ from droveway.clients.zookeeper import Coordination, connect_embedded, embedded_
 from droveway.engines import start
 from droveway.engines.conductor.run import Probe
 from droveway.lab import books, build, cloud, faults, runner
+from droveway.lab import operations as lab_operations
 from droveway.lab.faults import Fault
 from droveway.lab.session import Lab
 from droveway.persistence.journal import moves
@@ -125,9 +127,8 @@ class Stage:
 
     def __init__(self, root: Path, text: str) -> None:
         self.root = root
-        for rewrite in REWRITES:
-            text = rewrite(text)
-        build.create(root, cloud.parse_cloud(text, "test")).close()
+        self.text = text
+        build.create(root, _parsed(text)).close()
         self.lab = Lab.open(root)
         self.error = ""
 
@@ -135,6 +136,12 @@ class Stage:
         """Remove the lab."""
         self.lab.close()
         build.destroy(self.root)
+
+    def create_server(self, name: str, text: str) -> None:
+        """Build one more server of what a cloud file would say of it, rewritten as the lab's own was."""
+        whole = yaml.safe_load(self.text) | {"servers": {name: yaml.safe_load(text)}}
+        spec = _parsed(yaml.safe_dump(whole)).servers[name]
+        lab_operations.create_server(self.lab, name, spec)
 
     def cli(self, *words: str, code: int = 0) -> str:
         """What the command prints; its exit code is asserted, and that it shows no traceback."""
@@ -279,6 +286,12 @@ class Stage:
             # A step that a failed test left stalled could not be stopped.
             stack.callback(faults.clear, self.lab.layout, None)
             yield started
+
+
+def _parsed(text: str) -> cloud.Cloud:
+    for rewrite in REWRITES:
+        text = rewrite(text)
+    return cloud.parse_cloud(text, "test")
 
 
 def photograph(root: Path) -> dict[str, object]:
