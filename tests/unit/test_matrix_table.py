@@ -38,16 +38,19 @@ def test_the_page_counts_each_point_in_its_cell() -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "cloud", "command"),
+    ("path", "clouds", "command"),
     [
-        (matrix_full.PAGE, matrix_clouds.CLOUDS[0], "tools/matrix --full"),
-        (matrix_full.BETWEEN_PAGE, matrix_clouds.BETWEEN[0], "tools/matrix --full --between"),
-        (matrix_full.SHELVING_PAGE, matrix_clouds.SHELVING[0], "tools/matrix --full --shelving"),
+        (matrix_full.PAGE, matrix_clouds.CLOUDS[:1], "tools/matrix --full"),
+        (matrix_full.BETWEEN_PAGE, matrix_clouds.BETWEEN[:1], "tools/matrix --full --between"),
+        (matrix_full.SHELVING_PAGE, matrix_clouds.SHELVING[:1], "tools/matrix --full --shelving"),
+        (matrix_full.PORTS_PAGE, matrix_clouds.GUARANTEED, "tools/matrix --full --ports"),
     ],
 )
-def test_the_page_is_of_the_graphs_that_there_are(path: Path, cloud: str, command: str) -> None:
+def test_the_page_is_of_the_graphs_that_there_are(path: Path, clouds: tuple[str, ...], command: str) -> None:
     """A graph that has changed since is run by `tools/matrix --full` before it is published: until then it is older."""
-    page, kinds = path.read_text(encoding="utf-8"), matrix_clouds.kinds_in(cloud)
+    page = path.read_text(encoding="utf-8")
+    wanted = {kind for cloud in clouds for kind in matrix_clouds.kinds_in(cloud)}
+    kinds = [kind for kind in registry.kinds() if kind in wanted]
     ran = re.findall(r"^- (``(\w+)@\d+`` \w+)$", page, re.MULTILINE)
     other = {graph for graph, _ in ran} - {matrix_table.named(graph) for graph in registry.GRAPHS.values()}
     missing = set(kinds) - {kind for _, kind in ran}

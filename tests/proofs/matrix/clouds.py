@@ -89,7 +89,7 @@ SAMPLED: Final = ("three-cells",)
 """The clouds in which a move's alternates are in several other cells: they are sampled, and on no page."""
 
 GUARANTEED: Final = tuple(_GUARANTEED)
-"""The clouds whose server has ports that are guaranteed bandwidth: they are sampled too, and on no page."""
+"""The clouds whose server has ports that are guaranteed bandwidth and packet rates."""
 
 SHELVING: Final = ("shelved", "shelved-on-volume", "shelved-two-cells", "shelved-on-volume-two-cells")
 """The clouds in which servers are shelved, unshelved, and deleted while they are shelved.

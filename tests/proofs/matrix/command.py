@@ -62,6 +62,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             clouds, page = matrix_clouds.BETWEEN, matrix_full.BETWEEN_PAGE
         elif options.shelving:
             clouds, page = matrix_clouds.SHELVING, matrix_full.SHELVING_PAGE
+        elif options.ports:
+            clouds, page = matrix_clouds.GUARANTEED, matrix_full.PORTS_PAGE
         return matrix_full.run(options.jobs, choice, options.page or page, options.reports, clouds)
     made_once.share()
     folder = Path(tempfile.mkdtemp(prefix="droveway-matrix-", dir=scratch.place()))
@@ -130,6 +132,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--full", action="store_true", help="every point of every cloud, written to --page")
     parser.add_argument("--between", action="store_true", help="of --full: of the clouds of two cells")
     parser.add_argument("--shelving", action="store_true", help="of --full: of servers that are shelved and unshelved")
+    parser.add_argument(
+        "--ports", action="store_true", help="of --full: of servers whose ports are guaranteed bandwidth"
+    )
     parser.add_argument("--page", type=Path, help="of --full: where to write it")
     parser.add_argument(
         "--reports", type=Path, help="of --full: what has run is noted in this directory, and is not run again"

@@ -26,6 +26,7 @@ TESTS: Final = Path(__file__).resolve().parents[2]
 PAGE: Final = TESTS.parent / "docs" / "crash-matrix.rst"
 BETWEEN_PAGE: Final = TESTS.parent / "docs" / "crash-matrix-cells.rst"
 SHELVING_PAGE: Final = TESTS.parent / "docs" / "crash-matrix-shelving.rst"
+PORTS_PAGE: Final = TESTS.parent / "docs" / "crash-matrix-ports.rst"
 
 _GOING: Final = ".going"
 """Ends the name of a report whose part is being run, or was when its run ended."""

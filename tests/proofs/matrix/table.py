@@ -164,7 +164,24 @@ _HEAD_SHELVING: Final = [
     "ordinary server with those bytes, and no image. From each distinct end the server is unshelved, stopped, started",
     "and moved. The page is written by ``tools/matrix --full --shelving``.",
 ]
-_HEADS: Final = {matrix_clouds.BETWEEN[0]: _HEAD_BETWEEN, matrix_clouds.SHELVING[0]: _HEAD_SHELVING}
+_HEAD_PORTS: Final = [
+    ".. Written by tools/matrix --full --ports.",
+    "",
+    "====================================",
+    "The crash matrix of guaranteed ports",
+    "====================================",
+    "",
+    "Every step of every flow of a server whose ports are guaranteed bandwidth and a packet rate, as",
+    ":doc:`crash-matrix` has it of the others: killed, failing, repeated and met by requests. Besides what that page",
+    "tells each end is judged by the tables of Placement and Neutron: each bridge and agent gives what the bindings",
+    "name, to the server and to the migration, and the bindings name nobody of another host. The page is written by",
+    "``tools/matrix --full --ports``.",
+]
+_HEADS: Final = {
+    matrix_clouds.BETWEEN[0]: _HEAD_BETWEEN,
+    matrix_clouds.SHELVING[0]: _HEAD_SHELVING,
+    matrix_clouds.GUARANTEED[0]: _HEAD_PORTS,
+}
 """The first cloud of a page → how that begins."""
 
 
