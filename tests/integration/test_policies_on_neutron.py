@@ -15,6 +15,8 @@ from support.labs.operations import Stage, stage
 from support.servers import openstack_lab, openstack_services
 from support.servers.openstack_services import OpenStack
 
+from droveway.lab import build
+
 PLACES = ("one host", "cells")
 """Within a cell ports go from host to host by the same steps as between cells."""
 
@@ -35,9 +37,7 @@ class Real:
 
     def set_policies(self, server: str, policy: str) -> list[int]:
         """Give the port that has a policy this one, or none."""
-        found = None if policy == "none" else next(self.network.qos_policies(name=policy)).id
-        answer = self.network.put(f"/ports/{self.port}", json={"port": {"qos_policy_id": found}})
-        return [answer.status_code]
+        return [set_policy(self.network, f"/ports/{self.port}", policy)]
 
     def held(self, consumer: str) -> dict[str, dict[str, int]]:
         """Provider's name → class → amount of what ports ask for."""
@@ -63,6 +63,40 @@ class Real:
         return {group["id"] for group in (told or {}).get("request_groups", ())}
 
 
+class OfNetwork(Real):
+    """The same where the port has no policy of its own, and its network has one."""
+
+    def __init__(self, lab: Stage, services: OpenStack, network: Any) -> None:
+        self.services, self.network = services, network
+        (self.port,) = openstack_lab.ports(services, lab.id_of("web"))
+
+    def set_policies(self, server: str, policy: str) -> list[int]:
+        """Give the port's network this policy, or none."""
+        on = next(self.network.networks(name="net-a")).id
+        return [set_policy(self.network, f"/networks/{on}", policy)]
+
+
+def set_policy(network: Any, path: str, policy: str) -> int:
+    """Give a port or a network the policy, or none; the status of the answer."""
+    found = None if policy == "none" else next(network.qos_policies(name=policy)).id
+    kind = path.split("/")[1].removesuffix("s")
+    return int(network.put(path, json={kind: {"qos_policy_id": found}}).status_code)
+
+
+@contextlib.contextmanager
+def network_policy(network: Any) -> Iterator[None]:
+    """Let the network have its first policy before a lab makes the server, whose port is then bound by that."""
+    create = build.servers.create
+
+    def late(lab: Any, name: str, spec: Any) -> str:
+        assert set_policy(network, f"/networks/{next(network.networks(name='net-a')).id}", "gold") == HTTPStatus.OK
+        return create(lab, name, spec)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(build.servers, "create", late)
+        yield
+
+
 @pytest.fixture(scope="module", name="worlds")
 def fixture_worlds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, World]]:
     """A lab in each place, which runs; Placement and Neutron are the same ones."""
@@ -79,6 +113,12 @@ def fixture_worlds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[st
             meddler = Meddler(lab, Real(lab, services, network))
             stack.enter_context(lab.running(meddler))
             worlds[place] = World(lab, meddler.neutron, meddler)
+        bare = cloud_of("hosts").replace("[{network: net-a, qos: gold}, {network: net-a}]", "[{network: net-a}]")
+        with network_policy(network):
+            lab = stack.enter_context(stage(folder / "of-network", bare))
+        meddler = Meddler(lab, OfNetwork(lab, services, network))
+        stack.enter_context(lab.running(meddler))
+        worlds["hosts"] = World(lab, meddler.neutron, meddler)
         yield worlds
 
 
@@ -88,3 +128,22 @@ def test_a_move_ends_though_a_policy_was_changed(
 ) -> None:
     worlds[life.place].run(life, step, direction)
     assert set(worlds[life.place].meddler.answers) <= {HTTPStatus.OK, HTTPStatus.BAD_REQUEST}
+
+
+OF_NETWORK = [
+    (Life("hosts", "migrate", "confirm"), "claim", "execute"),
+    (Life("hosts", "migrate", "confirm"), "reserve_ports", "execute"),
+    (Life("hosts", "migrate", "confirm"), "move_ports", "execute"),
+    (Life("hosts", "migrate", "confirm"), "verifying", "execute"),
+    (Life("hosts", "migrate", "revert"), "verifying", "execute"),
+    (Life("hosts", "migrate", "undone", "define_guest"), "move_ports", "revert"),
+]
+"""Where a network's policy is changed: Neutron then writes the profiles of all bindings of its ports."""
+
+
+@pytest.mark.parametrize(("life", "step", "direction"), OF_NETWORK, ids=str)
+def test_a_move_ends_though_the_policy_of_a_network_was_changed(
+    worlds: dict[str, World], life: Life, step: str, direction: str
+) -> None:
+    worlds[life.place].run(life, step, direction)
+    assert worlds[life.place].meddler.answers == [HTTPStatus.OK]
