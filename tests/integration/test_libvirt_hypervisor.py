@@ -127,8 +127,7 @@ def test_a_late_press_of_the_power_button_meets_no_guest_that_was_started_again(
     with monkeypatch.context() as patched:
         patched.setattr(Connection, "get", slowly)
         for _ in range(2):
-            with pytest.raises(StepError, match=f"has not answered each call to stop the guest of server {server.id}"):
-                rig.host.stop(server.id, grace=0.05, fence=open_fence)
+            assert f"has not answered each call to stop the guest of server {server.id}" in refusal(rig, server)
             assert not server.running
         free.set()
         assert pressed.wait(180)
@@ -137,6 +136,15 @@ def test_a_late_press_of_the_power_button_meets_no_guest_that_was_started_again(
     server.start()
     assert server.probe()["boots"] == 2
     assert server.running
+
+
+def refusal(rig: LibvirtRig, server: Server) -> str:
+    """Why the guest is not stopped, once QEMU has ended it: on a busy host that takes longer than one try."""
+    while True:
+        with pytest.raises(StepError) as told:
+            rig.host.stop(server.id, grace=0.05, fence=open_fence)
+        if "QEMU hangs" not in str(told.value):
+            return str(told.value)
 
 
 def test_definitions_and_undefinitions_find_the_new_daemon(rig: LibvirtRig, server: Server) -> None:
