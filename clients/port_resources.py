@@ -6,7 +6,7 @@ Neutron's ``resource_request`` says the one, the key ``allocation`` of a binding
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -81,6 +81,20 @@ class PortResources(msgspec.Struct, frozen=True, kw_only=True):
             if group.id in named:
                 found.setdefault(named[group.id], Counter()).update(group.resources)
         return {provider: dict(amounts) for provider, amounts in found.items()}
+
+
+def held_together(
+    holdings: Iterable[tuple[PortResources, str | Mapping[str, str] | None]],
+) -> dict[str, dict[str, int]]:
+    """Add up what ports hold: what each asks for, and the ``allocation`` that names who gives it.
+
+    Return provider → resource class → amount.
+    """
+    found: dict[str, Counter[str]] = {}
+    for asks, allocation in holdings:
+        for provider, amounts in asks.held(allocation).items():
+            found.setdefault(provider, Counter()).update(amounts)
+    return {provider: dict(amounts) for provider, amounts in found.items()}
 
 
 def asked_by(port: str, request: Mapping[str, Any] | None) -> PortResources | None:

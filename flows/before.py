@@ -5,12 +5,11 @@ It is changed only where a user stops the server in the middle of the move.
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 import msgspec
 
-from droveway.clients.port_resources import ALLOCATION, PortResources
+from droveway.clients.port_resources import ALLOCATION, PortResources, held_together
 from droveway.errors import StepError
 from droveway.persistence.journal.tables import Move
 from droveway.persistence.nova.vm_states import PowerState, VmState
@@ -92,12 +91,7 @@ def before(move: Move) -> Before:
 
 def held_by_ports(record: Before) -> dict[str, dict[str, int]]:
     """Return what the ports held on the source, by whom their bindings named: provider → resource class → amount."""
-    found: dict[str, Counter[str]] = {}
-    for port in record.ports:
-        if port.resources is not None:
-            for provider, amounts in port.resources.held(port.profile.get(ALLOCATION)).items():
-                found.setdefault(provider, Counter()).update(amounts)
-    return {provider: dict(amounts) for provider, amounts in found.items()}
+    return held_together((port.resources, port.profile.get(ALLOCATION)) for port in record.ports if port.resources)
 
 
 def shows_disks(guest: GuestState, record: Before) -> bool:

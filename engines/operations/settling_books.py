@@ -173,7 +173,7 @@ def _wanted(site: Site, found: Left, nodes: Mapping[str, str], held: Iterable[Al
 
 
 def _destination(site: Site, found: Left, nodes: Mapping[str, str]) -> Request:
-    """What the move claimed; at a rest with what the ports ask for now, whose QoS policies may have changed since."""
+    """Return what the move claimed; at a rest with what ports ask for now, whose policies may have changed since."""
     if found.claimed is None:
         node = nodes[found.host_of(Side.DESTINATION)]
         claimed: Request = _request({node: _amounts(found, found.record.new_flavor)})

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from droveway.clients.network import Port
 from droveway.clients.placement import SERVER, ProviderResources
-from droveway.clients.port_resources import ALLOCATION, PortResources
+from droveway.clients.port_resources import ALLOCATION, held_together
 from droveway.flows.before import before
 from droveway.flows.run import Context
 from droveway.flows.steps.hosts import starting
@@ -32,7 +31,7 @@ def release(ctx: Context, request: Mapping[str, Any] | None) -> None:
     ]
     if gone and all(_names_all(port) for port in found.values()):
         stays = [(port.resources, port.profile.get(ALLOCATION)) for port in found.values() if port.resources]
-        _lower(ctx, _sum(gone), _sum(stays))
+        _lower(ctx, held_together(gone), held_together(stays))
 
 
 def _names_all(port: Port) -> bool:
@@ -40,15 +39,6 @@ def _names_all(port: Port) -> bool:
     if port.resources is None:
         return port.tells_request
     return len(port.resources.named(port.profile.get(ALLOCATION))) == len(port.resources.groups)
-
-
-def _sum(holdings: Iterable[tuple[PortResources, str | Mapping[str, str] | None]]) -> ProviderResources:
-    """Add up what ports hold: what each asks for, and the ``allocation`` that names who gives it."""
-    held: dict[str, Counter[str]] = {}
-    for asks, named in holdings:
-        for provider, amounts in asks.held(named).items():
-            held.setdefault(provider, Counter()).update(amounts)
-    return {provider: dict(amounts) for provider, amounts in held.items()}
 
 
 def _lower(ctx: Context, by: ProviderResources, least: ProviderResources) -> None:

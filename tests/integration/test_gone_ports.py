@@ -1,4 +1,4 @@
-"""What ports held that were deleted, or taken from their server, in the middle: judged from Placement's tables."""
+"""Moves give up what ports held that were deleted in the middle: judged from Placement's tables."""
 
 from __future__ import annotations
 
@@ -47,23 +47,23 @@ def fixture_lab(tmp_path: Path) -> Iterator[Stage]:
 
 
 def gold_of(lab: Stage) -> str:
-    """The port of the policy ``gold``."""
+    """Return the port of the policy ``gold``."""
     ports = lab.lab.cloud.network.listed_ports(lab.id_of("fast"))
     return next(port.id for port in ports if port.resources is not None and len(port.resources.groups) > 1)
 
 
 def both(host: str) -> Held:
-    """What a server holds there for both ports."""
+    """Return what a server holds there for both ports."""
     return {f"{host}:{AGENT}:br-a": {EGRESS: 1100, INGRESS: 1500}, f"{host}:{AGENT}": {PACKETS: 10}}
 
 
 def rest(host: str) -> Held:
-    """What a server holds there for the port of the policy ``thin`` alone."""
+    """Return what a server holds there for the port of the policy ``thin`` alone."""
     return {f"{host}:{AGENT}:br-a": {EGRESS: 100}}
 
 
 def assert_holds(lab: Stage, held: Held, host: str, move: str) -> None:
-    """The server holds that, and its flavor, on the host; the migration holds nothing, and the audit is clean."""
+    """Assert that the server holds that, and its flavor, on the host; nothing is held or found besides."""
     found, besides, _ = holding(lab, lab.id_of("fast"))
     assert (found, [*besides]) == (held, [host])
     assert holding(lab, move)[:2] == ({}, {})
@@ -79,7 +79,7 @@ OPERATIONS = {
 
 
 def asked_for(lab: Stage, operation: str) -> list[str]:
-    """The command; a resize finds no other host than its own."""
+    """Return the command; a resize finds no other host than its own."""
     if operation == "same host":
         for host in ("host2", "host3"):
             lab.cli("host", "disable", host, "--reason", "nobody comes here")
@@ -90,7 +90,7 @@ STEPS = ["claim", "reserve_ports", "move_ports", "switch"]
 
 
 def step_of(operation: str, step: str) -> str:
-    """The step's name in the operation's graph."""
+    """Return the step's name in the operation's graph."""
     if step == "switch":
         return "switch_mapping" if operation == "cross-cell" else "switch_records"
     return step

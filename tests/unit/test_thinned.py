@@ -14,6 +14,7 @@ TESTS = [
     "tests/integration/test_some.py::test_plain",
     *(f"tests/integration/test_operations.py::test_steps[{step}]" for step in "abcdefg"),
     "tests/integration/test_crash_same_host.py::test_plain",
+    *(f"tests/integration/test_guaranteed_shelving.py::test_each_{number}" for number in range(18)),
 ]
 
 
@@ -34,6 +35,11 @@ def test_of_each_test_some_cases_run_and_of_some_files_none() -> None:
     ]
 
 
+def test_of_files_that_run_the_tests_of_others_once_more_a_few_tests_run() -> None:
+    left = thinned.left_out(TESTS)
+    assert runs("test_each_", left) == 18 // thinned.EVERY_OF_MANY
+
+
 def test_the_order_changes_nothing() -> None:
     other = random.Random(1).sample(TESTS, len(TESTS))
     assert thinned.left_out(other) == thinned.left_out(TESTS)
@@ -47,7 +53,7 @@ def test_not_the_same_make_runs_of_each_test() -> None:
     assert kept == {"mariadb]", "postgresql]"}
 
 
-@pytest.mark.parametrize("names", [thinned.FILES, thinned.MANY])
+@pytest.mark.parametrize("names", [thinned.FILES, thinned.MANY, thinned.ONCE_MORE])
 def test_each_file_that_is_named_is_there(names: frozenset[str], pytestconfig: pytest.Config) -> None:
     there = {path.stem for path in (pytestconfig.rootpath / "tests/integration").glob("test_*.py")}
     assert names <= there
