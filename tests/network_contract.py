@@ -9,6 +9,7 @@ import json
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import Any, Final
 
 import pytest
@@ -280,6 +281,18 @@ class NetworkContract:
         found = world.only()
         assert (found.host, found.bindings, found.profile, found.device_owner) == (
             THERE, {THERE: "ACTIVE"}, {}, "compute:az2",
+        )  # fmt: skip
+
+    def test_a_port_that_is_bound_elsewhere_by_its_host_alone_keeps_what_is_inactive(
+        self, world: World, port: str
+    ) -> None:
+        """So an operator's ``openstack port set --host`` does; the profile stays too."""
+        world.network.ensure_binding(port, THERE, {})
+        world.network.set_profile(port, {"key": "value"})
+        answer = world.service.request(f"/ports/{port}", "PUT", json={"port": {"binding:host_id": ELSEWHERE}})
+        found = world.only()
+        assert (answer.status_code, found.bindings, found.profile) == (
+            HTTPStatus.OK, {THERE: "INACTIVE", ELSEWHERE: "ACTIVE"}, {"key": "value"},
         )  # fmt: skip
 
     def test_a_host_that_cannot_take_an_unbound_port_is_the_destinations_fault(self, world: World, port: str) -> None:

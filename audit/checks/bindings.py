@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
 from droveway.audit.findings import Finding, Kind
 from droveway.audit.records import PortView
 from droveway.audit.snapshot import Phase, Snapshot, Standing
 from droveway.clients.network import ACTIVE, COMPUTE_OWNER, NORMAL
+
+_CURL: Final = "curl -X {verb} -H x-auth-token:$TOKEN $NEUTRON/v2.0/ports/{port}/bindings/{host}"
 
 
 def check(snapshot: Snapshot) -> Iterator[Finding]:
@@ -83,8 +86,14 @@ def _at_rest(port: PortView, standing: Standing) -> Iterator[Finding]:
     host = str(standing.host)
     status = port.bindings.get(host)
     if status != ACTIVE:
-        bound = _text(port.bindings)
-        yield _finding(port, standing, host, f"should be bound to {host}, where {standing.name} lives, and is {bound}")
+        found = _finding(
+            port,
+            standing,
+            host,
+            f"should be bound to {host}, where {standing.name} lives, and is {_text(port.bindings)}",
+        )
+        # Neutron binds no port by its host alone where the port has an inactive binding there.
+        yield found if status is None else dataclasses.replace(found, mend=_activation(port, host))
     for other in sorted(port.bindings.keys() - {host}):
         # Only a binding beside the right one is left over; where the right one is missing, the port is bound wrongly.
         if status == ACTIVE:
@@ -107,12 +116,16 @@ def _moving(port: PortView, standing: Standing) -> Iterator[Finding]:
         yield _left(port, standing, other, f"the move of {standing.name} goes elsewhere")
 
 
+def _activation(port: PortView, host: str) -> str:
+    return f"{_CURL.format(verb='PUT', port=port.id, host=host)}/activate"
+
+
 def _left(port: PortView, standing: Standing, host: str, why: str) -> Finding:
     return Finding(
         Kind.BINDING,
         port.id,
         f"the port {port.id} has a binding on {host} ({port.bindings[host]}), but {why}",
-        f"curl -X DELETE -H x-auth-token:$TOKEN $NEUTRON/v2.0/ports/{port.id}/bindings/{host}",
+        _CURL.format(verb="DELETE", port=port.id, host=host),
         host,
         standing.server,
         standing.move_id,

@@ -156,7 +156,7 @@ def _put_port(placement: Placement, request: Request) -> Answer:
         active = next((each for each in _bindings_of(request, port) if each.status == ACTIVE), None)
         guaranteed.change_policy(request, placement, port, active, body.pop("qos_policy_id"))
     if "binding:host_id" in body:
-        _bind_anew(request, port, body.pop("binding:host_id") or "", body.pop("binding:profile"))
+        _bind_anew(request, port, body.pop("binding:host_id") or "", body.pop("binding:profile", None))
     elif "binding:profile" in body:
         _active(request, port).profile = body.pop("binding:profile")
     for name, value in body.items():
@@ -253,12 +253,18 @@ def _refusal(port: Port, host: str) -> RefusalError:
     )
 
 
-def _bind_anew(request: Request, port: Port, host: str, profile: dict[str, Any]) -> None:
-    """Bind the port to this host alone, or to none; a host without an agent fails in what the port shows."""
-    for binding in _bindings_of(request, port):
-        request.session.delete(binding)
+def _bind_anew(request: Request, port: Port, host: str, profile: dict[str, Any] | None) -> None:
+    """Let the active binding be on this host, or on none; a host without an agent fails in what the port shows.
+
+    ``profile``: None for the one that it has.
+    """
+    active = _active(request, port)
+    if any(other.host == host for other in _bindings_of(request, port) if other is not active):
+        raise RefusalError(500, "Request Failed: internal server error while processing your request.")
+    kept = active.profile if profile is None else profile
+    request.session.delete(active)
     request.session.flush()
-    request.session.add(Binding(port=port.id, host=host, status=ACTIVE, profile=profile))
+    request.session.add(Binding(port=port.id, host=host, status=ACTIVE, profile=kept))
 
 
 def _active(request: Request, port: Port) -> Binding:

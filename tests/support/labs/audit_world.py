@@ -121,6 +121,7 @@ _MENDS: Final = (
     r"openstack [a-z]+ .+",
     r"nova-manage [a-z_0-9]+ [a-z_]+ .+",
     r"curl -X DELETE .+",
+    r"curl -X PUT .+/activate",
     r"zkCli.sh delete /droveway/hosts/.+",
 )
 """A mend is one of Droveway's own commands, or one of the cloud's tools with what it acts on."""
