@@ -93,6 +93,12 @@ class DestinationFault(StepError):
     code = "destination-fault"
 
 
+class AttachmentLost(StepError):
+    """Cinder has no such attachment, or has it lead to no host: its database may have been put back from a copy."""
+
+    code = "attachment-gone"
+
+
 class Cancelled(StepError):
     """The move was cancelled, or its server deleted: the flow is undone and no alternate is tried."""
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 import tenacity
 
 from droveway.clients.rest import CONFLICT, NOT_FOUND, Adapter, Rest, TryAgainError, detail_of
-from droveway.errors import DestinationFault, StepError
+from droveway.errors import AttachmentLost, DestinationFault, StepError
 
 MICROVERSION: Final = "3.44"
 RESERVED: Final = "reserved"
@@ -47,7 +47,8 @@ class Volumes:
     """Cinder; ``adapter`` is openstacksdk's ``connection.block_storage`` or the embedded service.
 
     Every verb of a move may be repeated. All raise `droveway.errors.StepError`, with the codes ``volume-unavailable``
-    and ``volume-failed``. The session needs the role admin: Cinder hides hosts from others.
+    and ``volume-failed``; `droveway.errors.AttachmentLost` where Cinder has no attachment of that id. The session needs
+    the role admin: Cinder hides hosts from others.
     """
 
     def __init__(self, adapter: Adapter, *, on_request: Callable[[str, str], None] | None = None) -> None:
@@ -141,7 +142,11 @@ class Volumes:
 
     def shown(self, attachment: str) -> dict[str, Any]:
         """The attachment as Cinder shows it, with its flat ``connection_info``, which may hold a secret."""
-        return dict(self._rest.get(f"/attachments/{attachment}", microversion=MICROVERSION)["attachment"])
+        path = f"/attachments/{attachment}"
+        response = self._rest.repeat(lambda: self._send("GET", path))
+        if response.status_code == NOT_FOUND:
+            raise AttachmentLost(f"the volume service has no attachment {attachment}")
+        return dict(self._rest.done("GET", path, response).json()["attachment"])
 
     def connection_info(self, attachment: str) -> dict[str, Any]:
         """How the host reaches the volume, in the shape that os-brick takes. May hold a secret: do not store it."""
@@ -149,7 +154,7 @@ class Volumes:
         info = dict(row["connection_info"] or {})
         kind = info.pop("driver_volume_type", None)
         if kind is None:
-            raise StepError(
+            raise AttachmentLost(
                 f"the attachment {attachment} is not connected to a host: run droveway audit", code="volume-unconnected"
             )
         return {"driver_volume_type": kind, "data": info, "serial": row["volume_id"]}

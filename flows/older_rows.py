@@ -17,6 +17,7 @@ import weakref
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from droveway.clients.volume import ATTACHED
 from droveway.errors import NotFound, StepError
 from droveway.flows import outcome, paying, put_back
 from droveway.flows.before import Before, before
@@ -208,7 +209,7 @@ def _compare(ctx: Context, walk: _Walk) -> None:
     if row.task_state == TaskState.DELETING or row.evacuated:
         return
     attached = {} if ctx.step in (_MOVES, _FREES) else row.attached
-    if why := _older(ctx, walk, allowed, row, side) or _stale(walk, attached):
+    if why := _older(ctx, walk, allowed, row, side) or _stale(ctx, walk, attached):
         _park_older(ctx, ctx.cell, why)
     if between and not _WALKS[ctx.run].compared:
         _compare_other(ctx, walk, allowed, Side.SOURCE if side is Side.DESTINATION else Side.DESTINATION)
@@ -285,11 +286,17 @@ def _older(ctx: Context, walk: _Walk, allowed: frozenset[Copies], row: Observed,
     return f"{how} name {where} in task {found.task_state or 'none'}{migration}"
 
 
-def _stale(walk: _Walk, attached: Mapping[str, str]) -> str:
-    """Say which volume's row names an attachment that an earlier step had left; empty when none does."""
+def _stale(ctx: Context, walk: _Walk, attached: Mapping[str, str]) -> str:
+    """Say which volume's row names an attachment that an earlier step had left; empty when none does.
+
+    One that Cinder has whole is the server's all the same: Cinder's database was put back, and not the cell's.
+    """
     for name, attachment in sorted(attached.items()):
         known = walk.volumes.get(name)
-        if known is not None and attachment in known.known and attachment not in known.named:
+        if known is None or attachment not in known.known or attachment in known.named:
+            continue
+        held = {each.id: each.status for each in ctx.run.cloud.volumes.attachments(name)}
+        if held.get(attachment) != ATTACHED:
             return f"they name attachment {attachment} of volume {name}, which is no longer the server's"
     return ""
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from droveway.certificates import Identity
 from droveway.clients.zookeeper import Coordination
-from droveway.errors import Cancelled, DestinationFault, Parked, StepError
+from droveway.errors import AttachmentLost, Cancelled, DestinationFault, Parked, StepError
+from droveway.printable import SHORT
 from droveway.wire.commands import Command, Progress, VolumeRef
 from droveway.wire.values import Direction
 from droveway.workers.directories import Directories
@@ -182,10 +183,23 @@ class Context:
                 volume=ref.volume,
                 device=ref.device,
                 boot=ref.boot,
-                connection=self.host.references.connection_info(ref.attachment),
+                connection=self._connection_info(ref),
             )
             for ref in wanted
         ]
+
+    def _connection_info(self, ref: VolumeRef) -> dict[str, Any]:
+        try:
+            return self.host.references.connection_info(ref.attachment)
+        except AttachmentLost as error:
+            why = f"{error}, by which server {self.server} has volume {ref.volume}, so nothing was connected"
+            if self.command.direction == "revert":
+                short = self.move[:SHORT]
+                why += (
+                    f": was the database of Cinder put back from a copy, droveway move settle {short} --cell cinder "
+                    f"--reason TEXT makes the attachment anew, and then droveway move retry {short} goes on"
+                )
+            raise self.failed(why, code=error.error_code) from None
 
     def failed(self, message: str, *, code: str | None = None) -> StepError:
         """An error by which the move is undone."""

@@ -123,7 +123,8 @@ def _is_shelving_behind(snapshot: Snapshot, standing: Standing, move: MoveRow) -
         return move.id in snapshot.unfinished
     if not standing.offloaded:
         return False
-    held = {each.id: each.volume for each in snapshot.attachments if each.server == row.uuid}
+    # Of a server on no host: one that leads to a host is of a Cinder that was put back.
+    held = {each.id: each.volume for each in snapshot.attachments if each.server == row.uuid and each.host is None}
     # Another attachment of the volume was made since, and the rows have to name it.
     return any(
         device.attachment is not None and device.attachment not in held and device.volume in held.values()

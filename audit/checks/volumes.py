@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from droveway.audit.findings import Finding, Kind, update
-from droveway.audit.records import AttachmentView, BlockDevice
+from droveway.audit.records import AttachmentView, BlockDevice, MoveRow
 from droveway.audit.snapshot import Phase, Snapshot, Standing
 from droveway.clients.volume import ATTACHED, RESERVED
+from droveway.persistence.journal import kinds
 from droveway.persistence.nova.vm_states import VmState
 
 
@@ -21,10 +22,12 @@ def check(snapshot: Snapshot) -> Iterator[Finding]:
             yield _extra(attachment, f"the server {server} does not exist", server=server)
     for standing in snapshot.standings.values():
         found = by_server.get(standing.server, [])
-        yield from _moving(standing, found) if standing.phase is Phase.MOVING else _at_rest(standing, found)
+        last = snapshot.last_moves.get(standing.server)
+        yield from _moving(standing, found) if standing.phase is Phase.MOVING else _at_rest(standing, found, last)
 
 
-def _at_rest(standing: Standing, attachments: list[AttachmentView]) -> Iterator[Finding]:
+def _at_rest(standing: Standing, attachments: list[AttachmentView], last: MoveRow | None) -> Iterator[Finding]:
+    """``last``: the server's last move."""
     row = standing.row
     if row is not None and row.vm_state == VmState.SHELVED_OFFLOADED and not standing.offloaded:
         # Nova is bringing it back and is somewhere between an empty attachment and an exported one.
@@ -37,11 +40,11 @@ def _at_rest(standing: Standing, attachments: list[AttachmentView]) -> Iterator[
             continue
         attachment = found.get(device.attachment)
         if attachment is None:
-            yield _missing(standing, device)
+            yield _missing(standing, device, last)
         elif standing.offloaded:
             if (attachment.status, attachment.host) != (RESERVED, None):
                 where = f" on {attachment.host}" if attachment.host is not None else ""
-                yield _wrong(standing, attachment, f"is {attachment.status}{where}, but the server is on no host")
+                yield _wrong(standing, attachment, f"is {attachment.status}{where}, but the server is on no host", last)
         elif attachment.status != ATTACHED:
             yield _wrong(standing, attachment, f"is {attachment.status}, not attached")
         elif attachment.host not in (None, standing.host):
@@ -69,33 +72,35 @@ def _moving(standing: Standing, attachments: list[AttachmentView]) -> Iterator[F
             yield _wrong(standing, attachment, f"is on {attachment.host}, where no move of the server goes")
 
 
-def _missing(standing: Standing, device: BlockDevice) -> Finding:
+def _missing(standing: Standing, device: BlockDevice, last: MoveRow | None = None) -> Finding:
     return Finding(
         Kind.ATTACHMENT,
         device.volume,
         f"the server {standing.name} names attachment {device.attachment} of volume {device.volume}, which does not "
         f"exist",
-        _renewal(standing, device.volume),
+        _renewal(standing, device.volume, last),
         standing.host or "",
         standing.server,
         standing.move_id,
     )
 
 
-def _wrong(standing: Standing, attachment: AttachmentView, what: str) -> Finding:
+def _wrong(standing: Standing, attachment: AttachmentView, what: str, last: MoveRow | None = None) -> Finding:
     return Finding(
         Kind.ATTACHMENT,
         attachment.id,
         f"attachment {attachment.id} of volume {attachment.volume} to {standing.name} {what}",
-        _renewal(standing, attachment.volume, attachment.id),
+        _renewal(standing, attachment.volume, last, attachment.id),
         attachment.host or standing.host or "",
         standing.server,
         standing.move_id,
     )
 
 
-def _renewal(standing: Standing, volume: str, left: str = "") -> str:
+def _renewal(standing: Standing, volume: str, last: MoveRow | None, left: str = "") -> str:
     """The command that has the server's row name a right attachment of the volume again; ``left`` is a wrong one."""
+    if standing.offloaded and last is not None and not kinds.of(last.kind).has_migration:
+        return f"droveway move settle {last.short} --cell cinder --reason TEXT"
     if standing.offloaded:
         rows: dict[str, str | int] = {"instance_uuid": standing.server, "volume_id": volume, "deleted": 0}
         named = update("block_device_mapping", rows, {"attachment_id": "ID-OF-THE-NEW-ONE"})

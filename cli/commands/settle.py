@@ -40,8 +40,8 @@ class Settle(OfMove):
         parser.add_argument(
             "--cell",
             metavar="CELL",
-            help="write into this cell's database (or api, or placement), which was put back from a copy, what the "
-            "move left there",
+            help="write into this cell's database (or api, placement or cinder), which was put back from a copy, what "
+            "the move left there",
         )
         parser.add_argument("--as", choices=("done", "not-done", "left"), dest="found", help=FOUND)
         parser.add_argument("--reason", metavar="TEXT", required=True, help="how that is known; kept in the history")

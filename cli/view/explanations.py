@@ -30,6 +30,10 @@ _ALTERNATE: Final = (
 )
 _LEFT: Final = "The step was left as it is, without a result. Whoever claims the move next enters it again."
 _RETRY: Final = "If the move rests: droveway move retry MOVE. If it failed: ask for it again."
+_CINDER_PUT_BACK: Final = (
+    "Does the move rest, and was Cinder's database put back: droveway move settle MOVE --cell cinder --reason TEXT "
+    "makes the attachment anew, then droveway move retry MOVE goes on. If the move failed: ask for it again."
+)
 _SERVICES: Final = ("Placement", "network", "volume", "image")
 """The services as their clients name them in errors."""
 
@@ -284,7 +288,13 @@ EXPLANATIONS: Final[dict[str, Explanation]] = {
     "volume-unconnected": Explanation(
         "An attachment that a guest needs is not connected to its host.",
         _UNDONE,
-        f"droveway audit shows the attachment. {_RETRY}",
+        f"droveway audit shows the attachment. {_CINDER_PUT_BACK}",
+    ),
+    "attachment-gone": Explanation(
+        "Cinder has no attachment of the id that the server's row names for one of its volumes: somebody deleted it, "
+        "or Cinder's database was put back from an older copy.",
+        _UNDONE,
+        f"droveway audit shows what differs. {_CINDER_PUT_BACK}",
     ),
     # Hosts and their workers.
     "host-unreachable": Explanation(

@@ -20,10 +20,11 @@ from droveway import deadlines
 from droveway.clients.volume import ATTACHED
 from droveway.clients.zookeeper import Coordination
 from droveway.engines.conductor import fencing, incarnation
-from droveway.engines.operations import left, settling_books, settling_copies
+from droveway.engines.operations import left, settling_books, settling_copies, settling_volumes
 from droveway.engines.operations.left import Left
 from droveway.engines.operations.proofs import HostChecks, Resting
 from droveway.engines.operations.settling_copies import API, Writing
+from droveway.engines.operations.settling_volumes import CINDER
 from droveway.engines.site.site import Site
 from droveway.errors import Evacuated, Fenced, Refused, ServerDeleted
 from droveway.flows.before import shows_disks
@@ -127,16 +128,18 @@ def settle(site: Site, coordination: Coordination, name: str, where: str, *, who
     # What is held in Placement does not depend on what runs where.
     asks = where != PLACEMENT
     with _claimed(site, coordination, move, who, asks=asks) as epoch:
-        case = _Case(site, found, flow, running=asks and _shown(site, coordination, found, flow))
+        shown = _shown(site, coordination, found, flow) if asks else _Shown(running=False)
+        case = _Case(site, found, flow, running=shown.running)
         try:
             with (
                 deadlines.running(STEP, site.conf.conductor.step_deadline),
                 fencing.guarding_calls(site.journal, move.id, epoch),
             ):
-                written = _write(case, where, epoch)
+                written = _write(case, where, epoch, shown)
         except ServerDeleted:
             raise Refused(
-                f"cell {found.mapped_cell if where == API else where} has no row of server {move.server_name}, and "
+                f"cell {found.mapped_cell if where in (API, CINDER) else where} has no row of server "
+                f"{move.server_name}, and "
                 "there is no other copy of it: put a newer copy of that database back"
             ) from None
         except Fenced:
@@ -167,12 +170,24 @@ def _claimed(site: Site, coordination: Coordination, move: Move, who: str, *, as
         fencing.release(site.journal, move.id, epoch)
 
 
-def _write(case: _Case, where: str, epoch: int) -> list[str]:
+@dataclasses.dataclass(frozen=True)
+class _Shown:
+    """What the hosts of a move have shown."""
+
+    running: bool
+    """Whether the guest runs where the server is to live."""
+    connectors: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+    """By what each host that answered gets volumes."""
+
+
+def _write(case: _Case, where: str, epoch: int, shown: _Shown) -> list[str]:
     if where == API:
         return _write_api(case, epoch)
     if where == PLACEMENT:
         return settling_books.write(case.site, case.left)
     with _fenced(case, epoch):
+        if where == CINDER:
+            return settling_volumes.write(case.site, case.left, shown.connectors, epoch, runs=shown.running)
         found = case.left.in_cell(where)
         if found.stands.here:
             return _write_cell(dataclasses.replace(case, left=found), where, epoch)
@@ -204,7 +219,7 @@ def _require_known(session: orm.Session, move: Move, where: str) -> None:
             f"of {move.server_name}"
         )
     cells = {move.source_cell, *([move.dest_cell] if kind.crosses_cells and move.dest_cell else [])}
-    if where not in (API, PLACEMENT, *cells):
+    if where not in (API, PLACEMENT, CINDER, *cells):
         named = " and ".join(sorted(cells))
         raise Refused(f"move {short} of {move.server_name} is in cell {named}, not in {where}")
     if not kinds.of(move.kind).leaves_known_rows or not (state in _KNOWN or move.hold):
@@ -224,8 +239,8 @@ def _require_known(session: orm.Session, move: Move, where: str) -> None:
         raise Refused(f"server {move.server_name} was moved since: settle its last move, {str(latest)[:SHORT]}")
 
 
-def _shown(site: Site, coordination: Coordination, found: Left, flow: MoveFlow) -> bool:
-    """Whether the guest runs where the server is to live; raises Refused unless the hosts show that it may."""
+def _shown(site: Site, coordination: Coordination, found: Left, flow: MoveFlow) -> _Shown:
+    """Ask the hosts; raises Refused unless they show that the guest may run where the server is to live."""
     move = found.move
     with site.journal.read() as session:
         sequence = session.scalar(_LAST_STEP, {"move": move.id}) or 0
@@ -249,7 +264,11 @@ def _shown(site: Site, coordination: Coordination, found: Left, flow: MoveFlow) 
             )
     if home and found.rests and (state is None or not shows_disks(state, found.record)):
         raise checks.refused(f"host {home}, on which the journal left the server, does not show its disks whole")
-    return state is not None and state.running
+    answered = {host: there for host, there in {home: state, **elsewhere}.items() if there is not None}
+    return _Shown(
+        running=state is not None and state.running,
+        connectors={host: there.connector for host, there in answered.items()},
+    )
 
 
 def _write_cell(case: _Case, where: str, epoch: int) -> list[str]:

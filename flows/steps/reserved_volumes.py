@@ -54,8 +54,12 @@ class FreeVolumes(Step):
             found = held(ctx, volume)
             if _is_on(found.get(volume.attachment), str(connector.get("host"))):
                 continue
-            new = reserved.get(volume.volume, {}).get("new", volume.attachment)
-            if new not in found:
+            known = reserved.get(volume.volume, {})
+            new = known.get("new", volume.attachment)
+            if _is_on(found.get(known.get("old", "")), str(connector.get("host"))):
+                # Cinder had given it up, and its database was put back since.
+                new = known["old"]
+            elif new not in found:
                 new = ctx.run.cloud.volumes.create_attachment(volume.volume, ctx.move.server)
             with ctx.run.intent("volume", f"attach {volume.volume} as before"):
                 connect(ctx, volume, new, connector)

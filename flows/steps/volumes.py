@@ -101,6 +101,10 @@ class MoveVolumes(Step):
             # What was reserved again, after an adoption, has for the old one what this step had made before.
             old = present.get(ids["old"]) if ids is not None else None
             if (old is not None and old.host in (None, connector.get("host"))) or _is_on(present, volume, connector):
+                # Where Cinder lacks the one that the rows name, its database was put back since.
+                if old is not None and volume.attachment not in present:
+                    with ctx.run.intent("volume", f"name attachment {old.id} of {volume.volume} again"):
+                        connect(ctx, volume, old.id, connector)
                 continue
             gone = {volume.attachment, ids["new"]} if ids is not None else {volume.attachment}
             with ctx.run.intent("volume", f"attach {volume.volume} as before"):

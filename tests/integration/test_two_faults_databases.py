@@ -1,4 +1,4 @@
-"""A cell's database, or Placement's, put back in the middle of an operation: a fixed sample; and the judge."""
+"""A database of Nova, Placement, Neutron or Cinder put back in mid-operation: a fixed sample; and the judge."""
 
 from __future__ import annotations
 
@@ -52,6 +52,18 @@ MET = [
     # It named no command for a copy that an unshelve in another cell had removed.
     "shelf-cells:cross_cell_unshelve:end:cell-rest:resumed:host1:confirm",
     "shelf-cells:cross_cell_unshelve-undone:end:target-cell-execute.fit_disks:resumed:host2:confirm",
+    # Cinder had the source's attachment again: the rows that named it passed for those of an older cell.
+    "apart:resize-undone:execute.move_ports.before:cinder-execute.record_before:cancelled:host2:revert",
+    # No command made the attachment anew that the undo needed.
+    "apart:resize-undone:revert.release_source.before:cinder-execute.mark_migrating:resumed:host1:confirm",
+    "shelf:shelve-undone:revert.release_source.late:cinder-revert.unbind_ports:cancelled:host1:confirm",
+    # The undo of a shelve asked for a second export of a volume.
+    "shelf:shelve:execute.record_shelved.after:cinder-execute.release_source:cancelled:up:confirm",
+    # The audit took Cinder's copy for one of the cell.
+    "shelf:shelve:execute.settle_records.after:cinder-execute.record_before:resumed:host2:confirm",
+    "shelf:unshelve-undone:revert.claim.before:cinder-execute.attach_volumes:cancelled:host2:revert",
+    # Neutron binds no port by its host alone where the port has an inactive binding there.
+    "apart:revert-undone:execute.switch_records.before:neutron-execute.move_volumes:cancelled:host1:confirm",
     # A move that waited named its source's cell, in which nothing was wrong.
     "cells:cross_cell_migrate:end:api-execute.accept:cancelled:host1:revert",
 ]

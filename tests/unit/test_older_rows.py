@@ -198,6 +198,15 @@ def test_an_attachment_that_the_move_has_given_up_is_a_copys(moving: Journaled) 
     assert f"they name attachment {ATTACHMENT} of volume {VOLUME}" in moving.asked("mark_reverting")
 
 
+def test_an_attachment_that_cinder_still_has_whole_is_no_copys(moving: Journaled) -> None:
+    """Cinder was put back, and not the cell: an undo names in the rows what Cinder has."""
+    moving.ran(*until("finish_records"))
+    moving.rows(DESTINATION, None, "finished", "resized", **SWITCHED | {"named": ATTACHMENT})
+    for status, parked in (("reserved", True), ("attached", False)):
+        moving.held = [SimpleNamespace(id=ATTACHMENT, status=status)]
+        assert bool(moving.asked("mark_reverting")) == parked
+
+
 def test_what_an_alternate_had_reserved_says_nothing_of_the_next_one_on_the_servers_own_host(moving: Journaled) -> None:
     """There nothing is reserved, and the attachment stays."""
     moving.rows(SOURCE, "resize_migrated", "migrating", new=True)

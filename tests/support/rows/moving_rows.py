@@ -134,7 +134,10 @@ class Moving:
             )
         ]
         network = SimpleNamespace(ports=lambda _server: self.ports, listed_ports=lambda _server: self.ports)
-        self.cloud = SimpleNamespace(network=network)
+        self.held: list[Any] = []
+        """What Cinder has of the server's attachments."""
+        volumes = SimpleNamespace(attachments=lambda _volume: self.held)
+        self.cloud = SimpleNamespace(network=network, volumes=volumes)
         with self.journal.write() as session:
             session.add(self.row)
         with self.cell.write() as session:

@@ -93,6 +93,16 @@ def restore_database(source: Path, target: Path) -> None:
     shutil.copyfile(source, target)
 
 
+def restore_tables(source: Path, target: Path, tables: Collection[str]) -> None:
+    """Put a copy's rows of these tables in the place of those that a database has."""
+    with contextlib.closing(sqlite3.connect(target)) as writing:
+        writing.execute("ATTACH ? AS kept", (str(source),))
+        for table in tables:
+            writing.execute(f"DELETE FROM main.{table}")
+            writing.execute(f"INSERT INTO main.{table} SELECT * FROM kept.{table}")
+        writing.commit()
+
+
 def stamp(root: Path, servers: Collection[str]) -> None:
     """Write bytes into each disk of the servers that no other disk has, so that copies can be told apart."""
     for server in servers:

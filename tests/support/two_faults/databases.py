@@ -1,4 +1,4 @@
-"""A cell's database, Placement's or Nova's API database put back from an older copy in the middle of an operation.
+"""A database of Nova, Placement, Neutron or Cinder put back from an older copy in the middle of an operation.
 
 Nothing tells Droveway of it.  The move goes on, or is cancelled, and then ends by the commands that it names; at the
 end what the audit names of the move is done, and the rows, the services and the hosts have to agree.
@@ -20,9 +20,11 @@ from support.two_faults.recording import (
     CELL,
     CELLS,
     CHOICES,
+    CINDER,
     DATABASES,
     ELSEWHERE,
     FORWARD,
+    NEUTRON,
     OPERATIONS,
     PLACEMENT,
     REST,
@@ -42,9 +44,9 @@ from support.two_faults.recording import (
 from droveway.flows import registry
 
 STORAGES: Final = ("apart", "shared", VOLUME)
-WITHIN: Final = (CELL, PLACEMENT)
+WITHIN: Final = (CELL, PLACEMENT, NEUTRON, CINDER)
 """What is put back of a move within a cell; between cells each of `DATABASES`."""
-SHELVED: Final = (CELL, API, PLACEMENT)
+SHELVED: Final = (CELL, API, PLACEMENT, NEUTRON, CINDER)
 """What is put back of a shelve, and of an unshelve within its cell."""
 
 RESUMED: Final = "resumed"
@@ -54,6 +56,9 @@ HOWS: Final = tuple(itertools.product((RESUMED, CANCELLED), AWAY, CHOICES))
 
 TRUE: Final = ("it was put back from a copy",)
 """What the person who runs the commands knows."""
+
+_MENDED: Final = 2
+"""So often what the audit names is done."""
 
 _MENDS: Final = ("move", "settle")
 """The commands of the audit that are run at the end, beside those of `openstack`."""
@@ -116,7 +121,8 @@ def trouble(taken: Recording, point: Point) -> str:
     if away != "up":
         ways_out.say(lab, "move", "resume")
     if wrong := taken.trouble(ended=True):
-        mended = mend(lab)
+        # What one command mends may bring to light what another has to.
+        mended = "; ".join(filter(None, (mend(lab) for _ in range(_MENDED))))
         if wrong := taken.trouble(ended=True):
             return f"{wrong} (the audit: {mended or 'nothing'})"
     return taken.rests_wrong() or audited.trouble(lab)

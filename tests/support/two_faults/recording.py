@@ -49,11 +49,13 @@ CELL: Final = "cell-"
 TARGET_CELL: Final = "target-cell-"
 API: Final = "api-"
 PLACEMENT: Final = "placement-"
+NEUTRON: Final = "neutron-"
+CINDER: Final = "cinder-"
 """Before a boundary's name: what was put back is that database, and not the journal.
 
-It is that of the source's cell, of the cell that a move between cells leads to, Nova's API database, or Placement's.
+It is that of the source's cell, of the cell that a move between cells leads to, Nova's API database, or a service's.
 """
-DATABASES: Final = (CELL, TARGET_CELL, API, PLACEMENT)
+DATABASES: Final = (CELL, TARGET_CELL, API, PLACEMENT, NEUTRON, CINDER)
 SOURCE: Final = "host1"
 HOSTS: Final = (SOURCE, "host2")
 
@@ -96,7 +98,11 @@ _DATABASES: Final[dict[str, Callable[[Layout], Path]]] = {
     TARGET_CELL: lambda files: files.cell("cell2"),
     API: lambda files: files.api,
     PLACEMENT: lambda files: files.placement,
+    NEUTRON: lambda files: files.services,
+    CINDER: lambda files: files.services,
 }
+_TABLES: Final = {NEUTRON: ("ports", "port_bindings"), CINDER: ("volumes", "attachments")}
+"""What of the lab's services is whose."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -183,7 +189,11 @@ class Recording:
                 path.unlink()
         else:
             name = point.database
-            copies.restore_database(self._kept(name, point.of.removeprefix(name)), _DATABASES[name](files))
+            kept = self._kept(name, point.of.removeprefix(name))
+            if name in _TABLES:
+                copies.restore_tables(kept, _DATABASES[name](files), _TABLES[name])
+            else:
+                copies.restore_database(kept, _DATABASES[name](files))
 
     def trouble(self, *, ended: bool) -> str:
         """What is wrong of the lab, as `Watch.trouble` has it."""
