@@ -1,4 +1,7 @@
-"""Confirm: the server stays where it is, and the source's copy goes."""
+"""Confirm: the server stays where it is, and the source's copy goes.
+
+``docs/contributor/why-this-order.rst`` has the reason for the place of each step.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +19,15 @@ CONFIRM: Final = Graph(
     version=2,
     steps=(
         confirm.MarkConfirming,
+        # Because the source's copy may go only after the destination has shown its own.
         confirming.CheckDestinationCopy,
         confirming.CheckSource,
         confirming.DiscardSource,
+        # Because a revert deletes only what is marked, and until the discard the move may be reverted.
         keeping.KeepCopy,
+        # Because others may use the source's room only after the disks are gone.
         allocations.ReleaseSourceAllocation,
+        # Because a user may ask for the next operation as soon as it is written.
         confirm.SettleRecords,
     ),
     no_return=confirming.DiscardSource,

@@ -1,4 +1,7 @@
-"""Confirm of a move into another cell: the server stays there, and the source's disks and rows go."""
+"""Confirm of a move into another cell: the server stays there, and the source's disks and rows go.
+
+``docs/contributor/why-this-order.rst`` has the reason for the place of each step.
+"""
 
 from __future__ import annotations
 
@@ -15,15 +18,20 @@ CROSS_CELL_CONFIRM: Final = Graph(
     version=2,
     steps=(
         confirm.MarkConfirming,
+        # Because the source's copy may go only after the destination has shown its own.
         confirming.CheckDestinationCopy,
         crossing_back.CheckSourceRecords,
         confirming.CheckSource,
         confirming.DiscardSource,
+        # Because a revert deletes only what is marked, and until the discard the move may be reverted.
         keeping.KeepCopy,
+        # Because others may use the source's room only after the disks are gone.
         allocations.ReleaseSourceAllocation,
+        # Because a revert may need the images until the discard.
         moved_images.DeleteKeptImages,
-        # Behind the disks: as long as something of the server lies there, these rows tell whose it is.
+        # Because these rows tell whose it is as long as something of the server lies on the source.
         crossing_back.RemoveSourceRecords,
+        # Because a user may ask for the next operation as soon as it is written.
         confirm.SettleRecords,
     ),
     no_return=confirming.DiscardSource,

@@ -1,4 +1,4 @@
-"""Resize and cold migrate into another cell: a hidden copy of the rows takes over once the disks have arrived."""
+"""Resize and cold migrate into another cell; docs/contributor/why-this-order.rst has the reason for each place."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _forward(kind: kinds.Kind) -> Graph:
         steps=(forward.RecordBefore, forward.Accept, forward.RecordMigration, scheduling.ChooseDestinations),
         tried=(
             allocations.Claim,
-            # Before the source's rows name a host of the other cell: a copy that cannot be made is the first to fail.
+            # Because a copy that cannot be made must be met before the source's rows name a host of the other cell.
             crossing.CopyRecords,
             crossing.RecordDestination,
             crossing.RecordDestinationCopy,
@@ -40,7 +40,7 @@ def _forward(kind: kinds.Kind) -> Graph:
             host.ConnectDestination,
             host.DefineGuest,
             crossing.HandOverSource,
-            # From here to `hide_source` both copies are visible: the mapping names one of them at every instant.
+            # Because the mapping must name a visible copy at every instant, both are visible up to `hide_source`.
             crossing.ShowTarget,
             crossing.SwitchMapping,
             crossing.CarryLateWrites,
@@ -48,7 +48,7 @@ def _forward(kind: kinds.Kind) -> Graph:
             host.StartGuest,
         ),
         no_return=host.StartGuest,
-        # A user may confirm or revert as soon as the last is written.
+        # Because a user may confirm or revert as soon as the last is written, it is the last.
         after=(forward.SaveRequestSpec, crossing.FinishSourceRecords, crossing.FinishRecords),
     )
 

@@ -1,4 +1,7 @@
-"""Revert of a move into another cell: the server goes back to its source, and its rows in the other cell go."""
+"""Revert of a move into another cell: the server goes back to its source, and its rows in the other cell go.
+
+``docs/contributor/why-this-order.rst`` has the reason for the place of each step.
+"""
 
 from __future__ import annotations
 
@@ -25,18 +28,23 @@ CROSS_CELL_REVERT: Final = Graph(
         reverting.MovePorts,
         restoring.RestoreDisks,
         host.PrepareSourceGuest,
+        # Because a user's change must be met before two copies are visible.
         crossing_back.HandOverTarget,
-        # From here to `hide_target` both copies are visible: the mapping names one of them at every instant.
+        # Because the mapping must name a visible copy at every instant, both are visible up to `hide_target`.
         crossing_back.ShowSource,
         crossing_back.SwitchMapping,
         crossing_back.CarryLateWrites,
         crossing_back.HideTarget,
         reverting.StartGuest,
+        # Because an undo starts the destination's guest again until the source's runs.
         host.DiscardDestination,
+        # Because others may use the destination's room only after it is clean.
         allocations.ReturnAllocation,
         revert.RestoreRequestSpec,
+        # Because these rows tell whose it is as long as something lies on the destination.
         crossing_back.RemoveTargetRecords,
         moved_images.DeleteKeptImages,
+        # Because a user may ask for the next operation as soon as it is written.
         revert.SettleRecords,
     ),
     no_return=reverting.StartGuest,

@@ -1,4 +1,7 @@
-"""Revert of a move into another cell whose source is dead: another host of the source's cell gets the server."""
+"""Revert of a move into another cell whose source is dead: another host of the source's cell gets the server.
+
+``docs/contributor/why-this-order.rst`` has the reason for the place of each step.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +24,14 @@ CROSS_CELL_REVERT_ELSEWHERE: Final = Graph(
         volumes.ReserveVolumes,
         reverting.StopGuest,
         host.ReleaseDestination,
+        # Because on shared storage nothing may use the destination's copy when it gives up the name.
         elsewhere.CopyDisks,
         elsewhere.FitDisks,
         elsewhere.MoveVolumes,
         reverting.MovePorts,
         elsewhere.PrepareSourceGuest,
         crossing_back.HandOverTarget,
-        # From here to `hide_target` both copies are visible: the mapping names one of them at every instant.
+        # Because the mapping must name a visible copy at every instant, both are visible up to `hide_target`.
         crossing_back.ShowSource,
         crossing_back.SwitchMapping,
         crossing_back.CarryLateWrites,
@@ -39,10 +43,12 @@ CROSS_CELL_REVERT_ELSEWHERE: Final = Graph(
         elsewhere.DiscardDestination,
         allocations.ReturnAllocation,
         revert.RestoreRequestSpec,
+        # Because these rows tell whose it is as long as something lies on the destination.
         crossing_back.RemoveTargetRecords,
         moved_images.DeleteKeptImages,
+        # Because an undo deletes only what is marked.
         elsewhere.KeepCopy,
-        # A user may ask for the next move as soon as it is written.
+        # Because a user may ask for the next operation as soon as it is written.
         revert.SettleRecords,
     ),
 )

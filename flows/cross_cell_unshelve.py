@@ -1,4 +1,7 @@
-"""Unshelve in another cell: a server that was shelved starts on a host of another cell from its image and volumes."""
+"""Unshelve in another cell: a server that was shelved starts on a host of another cell from its image and volumes.
+
+``docs/contributor/why-this-order.rst`` has the reason for the place of each step.
+"""
 
 from __future__ import annotations
 
@@ -17,17 +20,20 @@ CROSS_CELL_UNSHELVE: Final = Graph(
     steps=(records.RecordBefore, records.MarkUnshelving, scheduling.ChooseDestinations),
     tried=(
         shelved_allocations.Claim,
-        # Before a host is asked for anything: a copy that cannot be made is the first to fail.
+        # Because a copy that cannot be made must be met before a host is asked for anything.
         crossing_offloaded.CopyRecords,
         host.CheckDestination,
+        # Because a host that cannot bind a port must be met before a long copy.
         unbound_ports.BindPorts,
         unshelving.CopyDisks,
         host.FitDisks,
+        # Because a full disk must be met while the volumes are only reserved.
         reserved_volumes.AttachVolumes,
         host.ConnectDestination,
         host.DefineGuest,
+        # Because a user's change must be met before two copies are visible.
         crossing_offloaded.HandOverSource,
-        # From here to `hide_source` both copies are visible: the mapping names one of them at every instant.
+        # Because the mapping must name a visible copy at every instant, both are visible up to `hide_source`.
         crossing_offloaded.ShowTarget,
         crossing_offloaded.SwitchMapping,
         crossing.CarryLateWrites,
@@ -35,7 +41,7 @@ CROSS_CELL_UNSHELVE: Final = Graph(
         unshelving.StartGuest,
     ),
     no_return=unshelving.StartGuest,
-    # The image outlives all else: it is what brings the server back while nobody knows whether the guest runs.
+    # Because the image brings the server back while nobody knows whether the guest runs, it goes late.
     after=(crossing_back.RemoveSourceRecords, images.DeleteImages, keeping.KeepCopy, records.FinishRecords),
 )
 

@@ -2,6 +2,9 @@
 
 Whoever deletes a server does not want it back, so the first step is the point of no return.  It runs by itself, or as
 the last flow of a move whose server was deleted meanwhile: the server is at rest on one host then.
+
+
+``docs/contributor/why-this-order.rst`` has the reason for the place of each step.
 """
 
 from __future__ import annotations
@@ -19,14 +22,17 @@ DELETE: Final = Graph(
     steps=(
         delete.MarkDeleting,
         delete.StopGuest,
+        # Because a host must let go of a device before Cinder ends its export.
         delete.DisconnectGuest,
         delete.RemoveGuest,
-        # What the host holds is held in the services' books for as long as it does.
+        # Because what a host holds stays in the services' books until the host is clean.
         delete.DeletePorts,
         delete.DeleteAttachments,
         delete.DeleteImages,
         delete.ReleaseAllocation,
+        # Because the steps before it read the server's rows.
         delete.SettleRecords,
+        # Because a flow that goes on after a crash finds the server's cell by the mapping.
         delete.ForgetRequest,
     ),
     no_return=delete.MarkDeleting,

@@ -1,4 +1,7 @@
-"""Resize and cold migrate within a cell: one graph, in which only flavor and host rules differ."""
+"""Resize and cold migrate within a cell: one graph, in which only flavor and host rules differ.
+
+``docs/contributor/why-this-order.rst`` has the reason for the place of each step.
+"""
 
 from __future__ import annotations
 
@@ -16,35 +19,36 @@ def _forward(kind: Kind) -> Graph:
     return Graph(
         kind_record=kind,
         version=1,
-        steps=(
-            forward.RecordBefore,
-            forward.Accept,
-            forward.RecordMigration,
-            scheduling.ChooseDestinations,
-        ),
-        # Everything that needs the destination is tried anew on the next alternate, start included: what fails
-        # before it restarts the source's guest first.
+        steps=(forward.RecordBefore, forward.Accept, forward.RecordMigration, scheduling.ChooseDestinations),
+        # Because another alternate may serve, all that needs the destination is tried anew, the start included.
         tried=(
             allocations.Claim,
             forward.RecordDestination,
             host.CheckDestination,
+            # Because the copy and its undo depend on whether both hosts see one directory.
             host.FindStorage,
             ports.ReservePorts,
             volumes.ReserveVolumes,
+            # Because a nova-compute starts a guest that is off and whose row says that it runs.
             forward.MarkMigrating,
             host.StopGuest,
+            # Because a host must let go of a device before Cinder ends its export.
             host.ReleaseSource,
+            # Because on shared storage and on one host the copy needs the directory's name.
             host.SetAside,
             copying.CopyDisks,
             host.FitDisks,
+            # Because the copy takes longest and fails most often, volumes and ports move behind it.
             volumes.MoveVolumes,
             ports.MovePorts,
             host.ConnectDestination,
             host.DefineGuest,
+            # Because whoever looks the server up must find the host that its guest runs on.
             forward.SwitchRecords,
             host.StartGuest,
         ),
         no_return=host.StartGuest,
+        # Because a user may confirm or revert as soon as the last is written, it is the last.
         after=(forward.SaveRequestSpec, forward.FinishRecords),
     )
 

@@ -1,4 +1,7 @@
-"""Revert: the server goes back to its source as it was; what the guest wrote to local disks since is discarded."""
+"""Revert: the server goes back to its source as it was; what the guest wrote to local disks since is discarded.
+
+``docs/contributor/why-this-order.rst`` has the reason for the place of each step.
+"""
 
 from __future__ import annotations
 
@@ -15,20 +18,27 @@ REVERT: Final = Graph(
     version=1,
     steps=(
         revert.MarkReverting,
+        # Because a revert without whole disks on the source must be refused while the guest runs.
         reverting.CheckSource,
         reverting.ReservePorts,
         volumes.ReserveVolumes,
         reverting.StopGuest,
+        # Because a host must let go of a device before Cinder ends its export.
         host.ReleaseDestination,
         reverting.MoveVolumes,
         reverting.MovePorts,
+        # Because in a shared directory nothing may use the destination's copy when it gives up the name.
         restoring.RestoreDisks,
         host.PrepareSourceGuest,
+        # Because whoever looks the server up must find the host that its guest runs on.
         revert.SwitchRecords,
         reverting.StartGuest,
+        # Because an undo starts the destination's guest again until the source's runs.
         host.DiscardDestination,
+        # Because others may use the destination's room only after it is clean.
         allocations.ReturnAllocation,
         revert.RestoreRequestSpec,
+        # Because a user may ask for the next operation as soon as it is written.
         revert.SettleRecords,
     ),
     no_return=reverting.StartGuest,

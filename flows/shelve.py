@@ -1,4 +1,7 @@
-"""Shelve: the server's root disk goes into an image, and nothing of the server stays on any host."""
+"""Shelve: the server's root disk goes into an image, and nothing of the server stays on any host.
+
+``docs/contributor/why-this-order.rst`` has the reason for the place of each step.
+"""
 
 from __future__ import annotations
 
@@ -17,19 +20,22 @@ SHELVE: Final = Graph(
     steps=(
         forward.RecordBefore,
         records.MarkShelving,
-        # A service that takes no image is found out before the guest goes off.
+        # Because an image service that takes no image must cost no downtime.
         images.CreateImages,
         shelving.StopGuest,
+        # Because it takes longest and fails most often, all that gives something up comes later.
         shelving.UploadDisks,
+        # Because a host must let go of a device before Cinder ends its export.
         shelving.ReleaseSource,
-        # The volumes are never free in between.
+        # Because the volumes must never be free in between.
         volumes.ReserveVolumes,
         reserved_volumes.FreeVolumes,
+        # Because the host unplugs what is still bound to it.
         unbound_ports.UnbindPorts,
-        # The rows name the image before the disks go: whoever finds the server then can unshelve it.
+        # Because whoever finds the server once the disks are gone must find its image in the rows.
         records.RecordShelved,
         shelving.DiscardSource,
-        # Before the state changes: pollers unshelve at once, and the server must hold nothing then.
+        # Because a program that waits for the new state unshelves at once, and the server must hold nothing then.
         shelved_allocations.ReleaseAllocation,
         records.SettleRecords,
     ),

@@ -1,4 +1,7 @@
-"""Unshelve: a server that was shelved, here or by Nova, starts on a host of its cell from its image and its volumes."""
+"""Unshelve: a server that was shelved, here or by Nova, starts on a host of its cell from its image and its volumes.
+
+``docs/contributor/why-this-order.rst`` has the reason for the place of each step.
+"""
 
 from __future__ import annotations
 
@@ -17,18 +20,20 @@ UNSHELVE: Final = Graph(
     tried=(
         shelved_allocations.Claim,
         host.CheckDestination,
+        # Because a host that cannot bind a port must be met before a long copy.
         unbound_ports.BindPorts,
         unshelving.CopyDisks,
         host.FitDisks,
+        # Because a full disk must be met while the volumes are only reserved.
         reserved_volumes.AttachVolumes,
         host.ConnectDestination,
         host.DefineGuest,
-        # The rows name the host before the guest runs there: a nova-compute knows each guest that it finds.
+        # Because a nova-compute must know each guest that it finds.
         records.SwitchRecords,
         unshelving.StartGuest,
     ),
     no_return=unshelving.StartGuest,
-    # The image outlives everything until the host has shown the server's own disks.
+    # Because the image brings the server back until its guest runs, it is deleted here.
     after=(images.DeleteImages, keeping.KeepCopy, records.FinishRecords),
 )
 
