@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import ast
 import configparser
+import dataclasses
 import functools
+import os
 import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import pytest
 
 from droveway.flows import registry
+from droveway.wire.levels import LEVEL
 
 ROOT: Final = Path(__file__).parents[2]
 FOLDER: Final = ROOT / "docs" / "contributor"
@@ -157,3 +164,159 @@ def test_the_page_of_taskflow_has_each_replacement() -> None:
     page = (FOLDER / "taskflow.rst").read_text(encoding="utf-8")
     missing = sorted(name for name in replaced if f"``{name}``" not in page)
     assert not missing, f"say in docs/contributor/taskflow.rst why these are replaced: {', '.join(missing)}"
+
+
+# Additions, made in a copy of the tree.
+
+
+class Place(NamedTuple):
+    """A row of the table on a page that says what an addition needs."""
+
+    number: int
+    file: str
+    guard: str
+    """The test that fails without it; empty where an import does, or nothing."""
+
+
+def places(page: str) -> dict[int, Place]:
+    """Read the table of a page."""
+    text = (FOLDER / page).read_text(encoding="utf-8")
+    rows = re.findall(r"^   \* - (\d+)\n     - ``(\S+)``\n     - .+\n     - (.+)$", text, re.MULTILINE)
+    found = [
+        Place(int(number), file, "".join(re.findall(r"``(tests/\S+::\w+)``", told))) for number, file, told in rows
+    ]
+    return {place.number: place for place in found}
+
+
+@dataclasses.dataclass(frozen=True)
+class Copy:
+    """A copy of the tree, in which somebody adds something."""
+
+    root: Path
+
+    def put(self, file: str, old: str, new: str) -> None:
+        """Replace a text that the file has once; ``{}`` in the new one stands for the old one."""
+        path = self.root / file
+        text = path.read_text(encoding="utf-8")
+        assert text.count(old) == 1, f"{file} has {old!r} {text.count(old)} times: correct the addition of this test"
+        path.write_text(text.replace(old, new.replace("{}", old)), encoding="utf-8")
+
+    def run(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """Run a program of this environment over the copy."""
+        there = os.pathsep.join([str(self.root.parent), str(self.root / "tests")])
+        return subprocess.run(
+            [sys.executable, *words],
+            cwd=self.root,
+            env={**os.environ, "PYTHONPATH": there},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    def failing(self, guards: Iterable[str]) -> set[str]:
+        """Run the tests and return those that failed, a case of each counting for it."""
+        done = self.run("-m", "pytest", "-q", "-rfE", "-p", "no:cacheprovider", *guards)
+        assert " passed" in done.stdout or " failed" in done.stdout, done.stdout + done.stderr
+        return set(re.findall(r"^(?:FAILED|ERROR) (tests/\S+?::\w+)", done.stdout, re.MULTILINE))
+
+    def generate(self) -> None:
+        """Run the commands that write what is generated, as the page of a step names them."""
+        generator = str(Path(sys.executable).with_name("oslo-config-generator"))
+        for words in (
+            ("-m", "support.pinned_graphs"),
+            ("docs/generate.py",),
+            (generator, "--config-file", "etc/config-generator.conf"),
+        ):
+            done = self.run(*words)
+            assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.fixture(name="copy")
+def fixture_copy(tmp_path: Path) -> Copy:
+    """Copy what the repository has, with what Python has compiled of it, and nothing else that tools have made."""
+    made = shutil.ignore_patterns(".[!c]*", "*.egg-info", "build", "dist")
+    shutil.copytree(ROOT, tmp_path / "droveway", ignore=made)
+    return Copy(tmp_path / "droveway")
+
+
+STEP: Final = '''class SyncSource(HostStep):
+    """The source flushes what it has of the server's files."""
+
+    where = Where.SOURCE
+    does = "flush the server's files on the source"
+    no_undo = "it changes nothing"
+
+
+'''
+ACTION: Final = '''@action(thrifty=True)
+def sync_source(ctx: Context, _: NoDetails) -> dict[str, Any]:
+    """Flush the server's files."""
+    ctx.effect("synced")
+    return dict(files=0)
+
+
+'''
+ANSWER: Final = '''class Synced(msgspec.Struct, frozen=True, kw_only=True):
+    """How many files were flushed."""
+
+    files: Number
+
+
+'''
+
+
+@pytest.mark.timeout(600)
+def test_a_host_step_needs_the_places_that_its_page_lists(copy: Copy) -> None:
+    """Without its code nothing is imported; without each other place its guard fails, and with all of them none does.
+
+    Only the page of mutants is left out at the end, which takes long to write.
+    """
+    rows = places("add-a-step.rst")
+    entry = f'    "sync_source": Schema(NoDetails, Synced, since={LEVEL + 1}),\n'
+    copy.put(rows[1].file, "ACTIONS: Final[", f"{ANSWER}{{}}")
+    copy.put(rows[1].file, '    "remove_guest": Schema(NoDetails, Nothing, since=1),\n', f"{{}}{entry}")
+    assert "nothing does sync_source" in copy.run("-c", "import droveway.workers.actions.dispatch").stderr
+    copy.put("workers/actions/disks.py", "def _manifest(", f"{ACTION}{{}}")
+    copy.put("flows/shelve.py", "        shelving.StopGuest,\n", "{}        host.SyncSource,\n")
+    copy.put("flows/shelve.py", "hosts import ", "{}host, ")
+    assert "SyncSource" in copy.run("-c", "import droveway.flows.registry").stderr
+    copy.put(rows[3].file, "class SetAside(", f"{STEP}{{}}")
+    needed = {rows[number].guard for number in range(4, 12)}
+    assert copy.failing(needed) == needed
+
+    copy.put("flows/shelve.py", "    version=1,", "    version=2,")
+    copy.put("flows/shelve.py", "GRAPHS: Final = (", "{}older(SHELVE, host.SyncSource), ")
+    copy.put("flows/shelve.py", "import Graph", "{}, older")
+    stage = '        Stage("alpha", "sync_source", commands.NoDetails(), undone=False),\n'
+    copy.put(rows[6].file, '        Stage("alpha", "remove_guest"', f"{stage}{{}}")
+    copy.put(rows[7].file, "    commands.Nothing: ", '    commands.Synced: {"files": 1},\n    commands.Nothing: ')
+    copy.put(
+        rows[8].file, "* ``upload_disks``: stands in front of", "* ``sync_source``: stands behind the shutdown.\n{}"
+    )
+    copy.generate()
+    assert copy.failing(needed) == {rows[11].guard}
+
+
+@pytest.mark.timeout(600)
+def test_an_operation_needs_the_places_that_its_page_lists(copy: Copy) -> None:
+    """Add a kind that is a shelve by another name.  The pages that take long to write are left out at the end."""
+    rows = places("add-an-operation.rst")
+    graph = (copy.root / "flows/shelve.py").read_text(encoding="utf-8").replace("SHELVE", "STASH")
+    (copy.root / "flows/stash.py").write_text(graph, encoding="utf-8")
+    record = 'STASH: Final = _shelving("stash", "stashed", carries=Carries.NOWHERE)\n'
+    copy.put(rows[1].file, "\nUNSHELVE: Final = ", f"\n{record}UNSHELVE: Final = ")
+    copy.put(rows[1].file, "*(SHELVE, ", "{}STASH, ")
+    copy.put(rows[4].file, "    shelve,\n", "{}    stash,\n")
+    copy.put(rows[4].file, "*(shelve, ", "{}stash, ")
+    needed = {rows[number].guard for number in range(5, 14)}
+    assert copy.failing(needed) == needed
+
+    copy.put(rows[5].file, "* ``flows/shelve.py``: has the graph of shelve.\n", "{}* ``flows/stash.py``: stashes.\n")
+    copy.put(rows[7].file, '    "server shelve": (', '    "server stash": ("shelve:Shelve", "stash a server"),\n{}')
+    copy.put(rows[8].file, 'for kind in ("shelve", ', '{}"stash", ')
+    copy.put(rows[8].file, '    "shelve": State.RUNNING,\n', '{}    "stash": State.RUNNING,\n')
+    purpose = '    "stash": Purpose(State.DONE, done=offloaded, undone=as_before),\n'
+    copy.put(rows[9].file, '    "shelve": Purpose(', f"{purpose}{{}}")
+    copy.put(rows[10].file, "``shelve``\n==========\n", "``shelve``, ``stash``\n=====================\n")
+    copy.generate()
+    assert copy.failing(needed) == {rows[12].guard, rows[13].guard}
