@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import datetime as dt
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -10,21 +11,24 @@ from droveway.cli.base import Command, Lister, ShowOne, Subject
 from droveway.cli.view import choice, marks
 from droveway.cli.view.columns import Blank, Dashed, Facts, Joined, Short, Time
 from droveway.cli.view.explanations import EXPLANATIONS
-from droveway.cli.view.spans import seconds
+from droveway.cli.view.spans import moment, seconds
 from droveway.errors import NotFound, Refused
 from droveway.persistence.journal import transfers
 from droveway.persistence.journal.stuck import BOUND
 from droveway.printable import SHORT
 
 if TYPE_CHECKING:
+    from droveway.cli.sites import OperatedSite
     from droveway.engines.site.site import Site
-    from droveway.persistence.journal.move_views import View
+    from droveway.persistence.journal.move_views import View, Wanted
     from droveway.persistence.journal.tables import Move
 
 HISTORY: Final = ("seq", "flow", "step", "direction", "attempt", "host", "started", "ended", "result", "error")
 TIMES: Final = ("created", "updated", "ended", "deadline", "progress_at", "claimed", "kept_until")
 GOING: Final = ("queued", "running", "confirming", "reverting", "undoing", "deleting")
 """States in which somebody has to run a move."""
+LIMIT: Final = 50
+"""So many moves are listed, unless said otherwise."""
 LISTED: Final = ("id", "kind", "server_name", "state", "step", "source", "destination", "created", "ended")
 
 STUCK: Final = (*LISTED, "why")
@@ -37,15 +41,29 @@ class OfMove(Command):
 
 
 class List(Lister):
-    """The moves, oldest first."""
+    """The moves, newest first."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """What narrows the list."""
         parser = super().get_parser(prog_name)
-        parser.add_argument("--server", metavar="SERVER", help="only moves of this server (name or id)")
+        parser.add_argument(
+            "--server", metavar="SERVER", help="only moves of this server (name or id), also when it is deleted"
+        )
+        parser.add_argument("--host", metavar="HOST", help="only moves from or to this host")
+        parser.add_argument("--cell", metavar="CELL", help="only moves from or to this cell")
+        parser.add_argument("--project", metavar="PROJECT", help="only moves of the servers of this project (its id)")
         parser.add_argument("--state", metavar="STATE", action="append", default=[], help="only moves in this state")
         parser.add_argument(
             "--kind", metavar="KIND", action="append", default=[], help="only moves of this kind, as the list names it"
+        )
+        parser.add_argument(
+            "--since",
+            metavar="TIME",
+            type=moment,
+            help="only moves asked for at this time or later: an age as 2h or 3d, or UTC as 2026-11-30T09:31Z",
+        )
+        parser.add_argument(
+            "--before", metavar="TIME", type=moment, help="only moves asked for earlier than this time, as --since"
         )
         parser.add_argument(
             "--stuck", action="store_true", help="only moves that do not get on by themselves, with the reason (why)"
@@ -58,23 +76,75 @@ class List(Lister):
             default=BOUND,
             help="with --stuck: so long without progress, as 90s or 2h (default 15min)",
         )
+        length = parser.add_mutually_exclusive_group()
+        length.add_argument(
+            "--limit", metavar="N", type=_limit, default=LIMIT, help=f"at most so many moves (default {LIMIT})"
+        )
+        length.add_argument("--all", action="store_true", help="every move, however many there are")
+        parser.add_argument("--marker", metavar="MOVE", help="only moves older than this one: the next page behind it")
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
-        """Rows by creation."""
+        """Rows, newest first; stderr says when there are more."""
         from droveway.persistence.journal import kinds, move_views, stuck
         from droveway.persistence.journal.states import State
 
         _require_known("state", parsed_args.state, [state.value for state in State])
         _require_known("kind", parsed_args.kind, [kind.name for kind in kinds.KINDS if kind.ends is None])
-        journal = self.site(parsed_args).journal
-        found = move_views.listing(journal, server=parsed_args.server, states=parsed_args.state, kinds=parsed_args.kind)
-        rows = [(move, [_cell(facts(move), name) for name in LISTED]) for move in found]
+        site = self.site(parsed_args)
+        now = move_views.now(site.journal)
+        wanted = self._wanted(site, parsed_args, now)
+        found = move_views.listing(site.journal, wanted, limit=None if parsed_args.all else parsed_args.limit)
+        if not parsed_args.all and len(found) == parsed_args.limit:
+            self._say_what_is_cut(move_views.count(site.journal, wanted), found)
+        rows = [[_cell(facts(move), name) for name in LISTED] for move in found]
         if not parsed_args.stuck:
-            return LISTED, [row for _, row in rows]
-        now = move_views.now(journal)
+            return LISTED, rows
         whys = [stuck.reason(move, now, parsed_args.bound) for move in found]
-        return STUCK, [[*row, why] for (_, row), why in zip(rows, whys, strict=True) if why]
+        return STUCK, [[*row, why] for row, why in zip(rows, whys, strict=True)]
+
+    def _say_what_is_cut(self, count: int, found: Sequence[View]) -> None:
+        if count > len(found):
+            older = f"--marker {found[-1].id[:SHORT]} the older ones"
+            self.app.stderr.write(f"{len(found)} of {count} moves: --all shows every one, {older}\n")
+
+    def _wanted(self, site: OperatedSite, parsed_args: argparse.Namespace, now: dt.datetime) -> Wanted:
+        """What the options ask for.
+
+        Raises `droveway.errors.NotFound` for a name that neither a move nor Nova has: a list without a row would let a
+        misspelt name pass for one without moves.
+        """
+        from droveway.persistence.journal.move_views import Wanted, count, find
+        from droveway.persistence.nova import catalog
+
+        server, host, cell, project = (getattr(parsed_args, name) for name in ("server", "host", "cell", "project"))
+        journal = site.journal
+        if server is not None and not count(journal, Wanted(server=server)):
+            server = catalog.find_server(site.api, self.answering_cells(site), server).id
+        if host is not None and not count(journal, Wanted(host=host)):
+            catalog.find_host(site.api, self.answering_cells(site), host)
+        if cell is not None and not count(journal, Wanted(cell=cell)):
+            cell = catalog.find_cell(site.api, cell).name
+        if project is not None and not count(journal, Wanted(project=project)):
+            catalog.require_project(site.api, project)
+        since, before = (
+            now - given if isinstance(given, dt.timedelta) else given
+            for given in (parsed_args.since, parsed_args.before)
+        )
+        if since is not None and before is not None and since >= before:
+            raise Refused("no moment is both: give --since an earlier time than --before")
+        return Wanted(
+            server=server,
+            host=host,
+            cell=cell,
+            project=project,
+            states=parsed_args.state,
+            kinds=parsed_args.kind,
+            since=since,
+            before=before,
+            stuck_before=now - dt.timedelta(seconds=parsed_args.bound) if parsed_args.stuck else None,
+            older_than=None if parsed_args.marker is None else find(journal, parsed_args.marker),
+        )
 
     def produce_output(
         self, parsed_args: argparse.Namespace, column_names: Sequence[str], data: Iterable[Sequence[Any]]
@@ -91,6 +161,12 @@ def _require_known(what: str, given: Sequence[str], known: Sequence[str]) -> Non
     for each in given:
         if each not in known:
             raise Refused(f"there is no {what} {each}: the {what}s are {', '.join(known)}")
+
+
+def _limit(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text} is no number of moves: give 1 or more, or --all instead")
+    return int(text)
 
 
 class Show(ShowOne, OfMove):

@@ -1,8 +1,9 @@
-"""Spans of time as operators type them."""
+"""Spans of time and moments as operators type them."""
 
 from __future__ import annotations
 
 import argparse
+import datetime as dt
 import re
 from typing import Final
 
@@ -11,9 +12,12 @@ LONGEST: Final = 365 * 86400
 """Seconds."""
 
 
+_SPAN: Final = re.compile(r"(\d+) ?(s|m|min|h|d)?")
+
+
 def seconds(text: str) -> int:
     """A span of time as 90, 90s, 30min, 24h or 2d."""
-    match = re.fullmatch(r"(\d+) ?(s|m|min|h|d)?", text)
+    match = _SPAN.fullmatch(text)
     if match is None or not int(match[1]):
         raise argparse.ArgumentTypeError(f"{text} is no time: write 90s, 30min, 24h or 2d")
     span = int(match[1]) * UNITS[match[2] or "s"]
@@ -25,3 +29,17 @@ def seconds(text: str) -> int:
 def seconds_or_none(text: str) -> int:
     """A span of time, or 0 for none."""
     return 0 if text == "0" else seconds(text)
+
+
+def moment(text: str) -> dt.datetime | dt.timedelta:
+    """A moment (naive, UTC) by its date, with or without a time of day, or the time that has passed since it."""
+    if _SPAN.fullmatch(text):
+        return dt.timedelta(seconds=seconds(text))
+    try:
+        found = dt.datetime.fromisoformat(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text} is no moment: write how long ago it was, as 2h or 3d, or its date, as 2026-11-30 or "
+            "2026-11-30T09:31Z (UTC)"
+        ) from None
+    return found.astimezone(dt.UTC).replace(tzinfo=None) if found.tzinfo else found

@@ -5,6 +5,7 @@ Speaks to the tables directly: mapping the journal's models takes longer than a 
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 from collections.abc import Sequence
 from typing import Any, Final
@@ -13,6 +14,7 @@ import sqlalchemy as sa
 
 from droveway.errors import NotFound, Refused
 from droveway.persistence.database import Database, database_time
+from droveway.persistence.journal.states import ENDED, State
 from droveway.printable import SHORT
 
 _MOST_NAMED: Final = 6
@@ -31,7 +33,7 @@ _MOVES: Final = sa.table(
         for name in (
             *("id", "kind", "server", "server_name", "state", "parked_from", "step", "source_cell", "source_host"),
             *("dest_cell", "dest_host", "target_host", "old_flavor", "new_flavor", "storage", "policy", "reason"),
-            *("transfer", "asked_by", "error", "error_code", "health", "health_reason", "waits_for"),
+            *("transfer", "asked_by", "project", "error", "error_code", "health", "health_reason", "waits_for"),
         )
     ),
 )
@@ -54,18 +56,83 @@ View = sa.Row[Any]
 """A row whose columns are attributes, named as those of `droveway.persistence.journal.tables`."""
 
 
-def listing(
-    journal: Database, *, server: str | None = None, states: Sequence[str] = (), kinds: Sequence[str] = ()
-) -> list[View]:
-    """Return moves, oldest first, narrowed by what is given; ``server`` by id or name."""
-    query = sa.select(_MOVES).order_by(_MOVES.c.created_at, _MOVES.c.id)
-    if server:
-        query = query.where(sa.or_(_MOVES.c.server == server, _MOVES.c.server_name == server))
-    if states:
-        query = query.where(_MOVES.c.state.in_(states))
-    if kinds:
-        query = query.where(_MOVES.c.kind.in_(kinds))
-    return _rows(journal, query)
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """Which moves a list is to show; what is None or empty narrows nothing."""
+
+    server: str | None = None
+    """Every move of the servers that have this id, or that had this name when one of their moves began."""
+    host: str | None = None
+    """The source, the destination, or the destination that was asked for."""
+    cell: str | None = None
+    """The source's or the destination's."""
+    project: str | None = None
+    states: Sequence[str] = ()
+    kinds: Sequence[str] = ()
+    since: dt.datetime | None = None
+    """Asked for at this moment (naive, UTC) or later."""
+    before: dt.datetime | None = None
+    """Asked for earlier than this moment (naive, UTC)."""
+    stuck_before: dt.datetime | None = None
+    """Stuck by the rule of `droveway.persistence.journal.stuck.reason`, when nothing happened since this moment."""
+    older_than: View | None = None
+    """Listed behind this move."""
+
+
+def listing(journal: Database, wanted: Wanted, *, limit: int | None = None) -> list[View]:
+    """Return the moves, newest first; at most ``limit`` of them."""
+    newest_first = (_MOVES.c.created_at.desc(), _MOVES.c.id.desc())
+    return _rows(journal, sa.select(_MOVES).where(*_conditions(wanted)).order_by(*newest_first).limit(limit))
+
+
+def count(journal: Database, wanted: Wanted) -> int:
+    """Return how many moves there are of those wanted."""
+    with journal.read() as session:
+        return session.scalars(sa.select(sa.func.count()).select_from(_MOVES).where(*_conditions(wanted))).one()
+
+
+def _conditions(wanted: Wanted) -> list[sa.ColumnElement[bool]]:
+    moves, found = _MOVES.c, list[sa.ColumnElement[bool]]()
+    if wanted.server is not None:
+        named = sa.or_(moves.server == wanted.server, moves.server_name == wanted.server)
+        found.append(moves.server.in_(sa.select(moves.server).where(named)))
+    if wanted.host is not None:
+        hosts = (moves.source_host, moves.dest_host, moves.target_host)
+        found.append(sa.or_(*(host == wanted.host for host in hosts)))
+    if wanted.cell is not None:
+        found.append(sa.or_(moves.source_cell == wanted.cell, moves.dest_cell == wanted.cell))
+    if wanted.project is not None:
+        found.append(moves.project == wanted.project)
+    if wanted.states:
+        found.append(moves.state.in_(wanted.states))
+    if wanted.kinds:
+        found.append(moves.kind.in_(wanted.kinds))
+    if wanted.since is not None:
+        found.append(moves.created_at >= wanted.since)
+    if wanted.before is not None:
+        found.append(moves.created_at < wanted.before)
+    if wanted.stuck_before is not None:
+        found.append(_stuck(wanted.stuck_before))
+    if wanted.older_than is not None:
+        at, number = wanted.older_than.created_at, wanted.older_than.id
+        found.append(sa.or_(moves.created_at < at, sa.and_(moves.created_at == at, moves.id < number)))
+    return found
+
+
+def _stuck(moment: dt.datetime) -> sa.ColumnElement[bool]:
+    """The rule of `droveway.persistence.journal.stuck.reason` as a condition."""
+    moves = _MOVES.c
+    silent = sa.and_(moves.updated_at < moment, sa.or_(moves.progress_at.is_(None), moves.progress_at < moment))
+    return sa.and_(
+        moves.state.not_in([state.value for state in ENDED]),
+        moves.hold.is_(False),
+        sa.or_(
+            moves.state == State.NEEDS_OPERATOR.value,
+            moves.waits_for != "",
+            sa.and_(moves.state == State.VERIFYING.value, moves.deadline < moment),
+            sa.and_(moves.state != State.VERIFYING.value, silent),
+        ),
+    )
 
 
 def now(journal: Database) -> dt.datetime:

@@ -136,6 +136,7 @@ _CELLS: Final = sa.text(
     " (SELECT count(*) FROM instance_mappings m WHERE m.cell_id = c.id AND m.queued_for_delete = :no) AS servers"
     " FROM cell_mappings c ORDER BY c.name"
 )
+_OF_PROJECT: Final = sa.text("SELECT 1 FROM instance_mappings WHERE project_id = :project LIMIT 1")
 _HOSTS_OF: Final = sa.text(
     "SELECT h.host FROM host_mappings h JOIN cell_mappings c ON c.id = h.cell_id WHERE c.name = :cell ORDER BY h.host"
 )
@@ -242,6 +243,15 @@ def find_cell(api: Database, name: str) -> Cell:
         if name in (cell.name, cell.id):
             return cell
     raise NotFound(f"cell {name} is unknown: droveway cell list shows the cells")
+
+
+def require_project(api: Database, project: str) -> None:
+    """Raise NotFound for a project, by its id, that never had a server."""
+    with api.read() as session:
+        if session.execute(_OF_PROJECT, {"project": project}).first() is None:
+            raise NotFound(
+                f"project {project} is unknown, for no server is of it: give its id, which droveway server show has"
+            )
 
 
 def flavors(api: Database) -> list[Flavor]:

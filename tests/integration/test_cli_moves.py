@@ -61,7 +61,7 @@ class Cli:
 
     def last_move(self) -> dict[str, Any]:
         moves: list[dict[str, Any]] = self.json("move", "list")
-        shown: dict[str, Any] = self.json("move", "show", moves[-1]["id"])
+        shown: dict[str, Any] = self.json("move", "show", moves[0]["id"])
         return shown
 
     def spawn(self, *words: str) -> subprocess.Popen[str]:
@@ -178,7 +178,7 @@ def test_a_killed_command_is_resumed(cli: Cli) -> None:
 def test_a_stalled_move_is_paused_resumed_and_cancelled_by_other_commands(cli: Cli) -> None:
     cli("lab", "fault", "arm", "--step", "find_storage", "--phase", "before", "--action", "stall")
     holder = cli.spawn("server", "migrate", "web")
-    until(lambda: (cli.json("move", "list") or [{}])[-1].get("step") == "find_storage")
+    until(lambda: (cli.json("move", "list") or [{}])[0].get("step") == "find_storage")
     move = cli.last_move()["id"]
     cli("move", "wait", move, "--timeout", "0.1", code=124)
     cli("move", "pause", move)
@@ -221,6 +221,26 @@ def test_a_server_is_deleted_at_rest_and_while_it_waits_for_its_confirm(cli: Cli
     assert cli.json("server", "list") == []
     # What tells one storage from another stays.
     assert {path.name for path in cli.root.glob("hosts/*/instances/*")} <= {".droveway-store"}
+
+
+def test_the_moves_of_a_server_are_listed_page_by_page_and_stay_when_it_is_deleted(cli: Cli) -> None:
+    for _ in range(2):
+        cli("server", "migrate", "web")
+        cli("server", "revert", "web")
+    cli("server", "migrate", "db", "--host", "host2")
+    of_db, *of_web = (row["id"] for row in cli.json("move", "list"))
+    assert [row["id"] for row in cli.json("move", "list", "--limit", "1")] == [of_db]
+    assert cli.error == f"1 of 3 moves: --all shows every one, --marker {of_db[:8]} the older ones\n"
+    assert [row["id"] for row in cli.json("move", "list", "--limit", "2", "--marker", of_db[:8])] == of_web
+    assert cli.error == ""
+    assert len(cli.json("move", "list", "--limit", "3")) == len(cli.json("move", "list", "--all")) == 3
+    assert cli.error == ""
+    assert [row["id"] for row in cli.json("move", "list", "--host", "host1", "--state", "reverted")] == of_web
+    assert of_db in [row["id"] for row in cli.json("move", "list", "--host", "host2", "--cell", "cell1")]
+    assert cli.json("move", "list", "--before", "1h") == cli.json("move", "list", "--stuck") == []
+    cli("lab", "server", "delete", "web")
+    deletion, *before = cli.json("move", "list", "--server", "web", "--since", "1h")
+    assert (deletion["kind"], [row["id"] for row in before]) == ("delete", of_web)
 
 
 def test_a_confirm_is_refused_while_the_source_is_down(cli: Cli) -> None:

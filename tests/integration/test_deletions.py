@@ -67,7 +67,7 @@ def server(lab: Stage, request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 def last_move(lab: Stage) -> dict[str, object]:
-    shown: dict[str, object] = lab.json("move", "show", lab.json("move", "list")[-1]["id"])
+    shown: dict[str, object] = lab.json("move", "show", lab.json("move", "list")[0]["id"])
     return shown
 
 

@@ -192,7 +192,7 @@ def test_the_moves_are_listed_with_their_ends(lab: Stage) -> None:
     lab.cli("server", "migrate", "listed")
     lab.cli("server", "revert", "listed")
     lab.cli("server", "resize", "listed", "--flavor", "large")
-    moves = lab.json("move", "list", "--server", "listed")
+    moves = lab.json("move", "list", "--server", "listed")[::-1]
     between = "cross_cell_" if len(lab.lab.cells.names()) > 1 else ""
     kinds = [(row["kind"].removeprefix(between), row["state"]) for row in moves]
     assert kinds == [("migrate", "reverted"), ("resize", "verifying")]

@@ -48,7 +48,7 @@ def fixture_nova(built: Stage) -> Iterator[Nova]:
 
 def moved(nova: Nova) -> Move:
     """The server's move as it is now."""
-    return move_requests.read_move(nova.lab, nova.stage.json("move", "list")[-1]["id"])
+    return move_requests.read_move(nova.lab, nova.stage.json("move", "list")[0]["id"])
 
 
 def ended(nova: Nova, state: str) -> Move:

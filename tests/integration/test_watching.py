@@ -118,7 +118,7 @@ def asked(root: Path, capsys: pytest.CaptureFixture[str]) -> Ask:
 def test_a_copy_is_watched_left_and_carried_on(root: Path, asked: Ask) -> None:
     holder = Seen(root, "server", "migrate", "web", slow=True)
     holder.until("of 128.0 MiB", "left to copy", "━", "then it waits for your confirm")
-    move = asked("move", "list")[-1]["id"]
+    move = asked("move", "list")[0]["id"]
 
     lines = Seen(root, "move", "watch", move, terminal=False)
     lines.until("▸ copy_disks on host2", "left to copy")
@@ -164,4 +164,4 @@ def test_a_stalled_step_does_not_hold_a_second_ctrl_c_up(root: Path, asked: Ask)
     assert holder.said.endswith("\x1b[?25h\r\n")
     faults.clear(layout, None)
     assert main.main(["--lab", str(root), "move", "resume"]) == 0
-    assert asked("move", "list")[-1]["state"] == "verifying"
+    assert asked("move", "list")[0]["state"] == "verifying"

@@ -107,7 +107,7 @@ def test_what_really_brings_a_move_to_rest_is_mended_and_the_named_command_ends_
         lab.cli(*words, code=4)
         assert world.breaks == {}
         # Its server's row may be what is wrong.
-        move = lab.json("move", "list")[-1]["id"]
+        move = lab.json("move", "list")[0]["id"]
         shown = lab.json("move", "show", move)
         assert (shown["state"], shown["error_code"], shown["step"]) == ("needs-operator", code, cause.at), shown[
             "error"

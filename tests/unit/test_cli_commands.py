@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import datetime as dt
 import io
 import json
 import os
@@ -168,6 +169,12 @@ def test_a_stopped_worker_makes_its_host_down(cli: Cli) -> None:
         (("move", "show", "none"), "no move's id begins with none"),
         (("move", "list", "--state", "moving"), "there is no state moving: the states are queued"),
         (("move", "list", "--kind", "flight"), "there is no kind flight: the kinds are resize, migrate"),
+        (("move", "list", "--server", "none"), "server none is unknown: droveway server list shows the servers"),
+        (("move", "list", "--host", "none"), "host none is unknown: droveway host list shows the hosts"),
+        (("move", "list", "--cell", "none"), "cell none is unknown: droveway cell list shows the cells"),
+        (("move", "list", "--project", "none"), "project none is unknown, for no server is of it: give its id, which"),
+        (("move", "list", "--marker", "none"), "no move's id begins with none: droveway move list shows the moves"),
+        (("move", "list", "--since", "1h", "--before", "2h"), "give --since an earlier time than --before"),
         (("server", "list", "-c", "nmae"), "there is no column nmae: choose of id, name"),
         (("server", "migrate", "none"), "server none is unknown"),
         (("server", "resize", "web", "--flavor", "none"), "flavor none is unknown"),
@@ -209,6 +216,10 @@ def test_bad_input_is_refused_in_one_sentence(cli: Cli, words: tuple[str, ...], 
         ("server", "resize", "web", "--flavor", "large", "--host", "host2"),
         ("server", "migrate", "web", "--confirm", "never"),
         ("server", "migrate", "web", "--deadline", "soon"),
+        ("move", "list", "--limit", "0"),
+        ("move", "list", "--limit", "many"),
+        ("move", "list", "--limit", "5", "--all"),
+        ("move", "list", "--since", "yesterday"),
         ("server", "fly"),
         ("sever", "list"),
         ("server",),
@@ -217,6 +228,16 @@ def test_bad_input_is_refused_in_one_sentence(cli: Cli, words: tuple[str, ...], 
 def test_bad_usage_ends_with_2(cli: Cli, words: tuple[str, ...]) -> None:
     """R0-15: a resize to a named host is among it."""
     cli(*words, code=2)
+
+
+def test_a_name_without_moves_narrows_the_list_to_nothing(cli: Cli) -> None:
+    server = json.loads(cli("server", "show", "web", "-f", "json"))
+    cell = json.loads(cli("cell", "show", "cell2", "-f", "json"))
+    for option, name in (
+        *(("--server", "web"), ("--server", server["id"][:8]), ("--project", server["project"])),
+        *(("--host", "other"), ("--cell", "cell2"), ("--cell", cell["id"]), ("--since", "2d"), ("--before", "1d")),
+    ):
+        assert cli("move", "list", option, name, "-f", "json").strip() == "[]"
 
 
 def test_a_server_whose_allocation_is_gone_is_refused_with_the_audit_named(cli: Cli, root: Path) -> None:
@@ -326,6 +347,27 @@ def test_a_span_that_may_be_none() -> None:
         spans.seconds_or_none("366d")
     with pytest.raises(argparse.ArgumentTypeError, match="is no time"):
         spans.seconds_or_none("0h")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("2h", dt.timedelta(hours=2)),
+        ("3d", dt.timedelta(days=3)),
+        ("2026-11-30", dt.datetime(2026, 11, 30)),  # noqa: DTZ001 - as databases hold it
+        ("2026-11-30T09:31", dt.datetime(2026, 11, 30, 9, 31)),  # noqa: DTZ001
+        ("2026-11-30 09:31:07Z", dt.datetime(2026, 11, 30, 9, 31, 7)),  # noqa: DTZ001
+        ("2026-11-30T10:31:07+01:00", dt.datetime(2026, 11, 30, 9, 31, 7)),  # noqa: DTZ001
+    ],
+)
+def test_a_moment_is_an_age_or_a_date_in_utc(text: str, expected: object) -> None:
+    assert spans.moment(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "soon", "-1h", "2026-13-01", "1w"])
+def test_what_is_no_moment(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="is no moment: write how long ago it was"):
+        spans.moment(text)
 
 
 @pytest.mark.parametrize("kind", ["resize", "migrate", "confirm", "revert"])
