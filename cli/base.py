@@ -237,6 +237,21 @@ class Lister(_Display, lister.Lister):
 
     formats: Sequence[str] = ("csv", "json", "table", "value", "yaml")
 
+    def nothing(self, parsed_args: argparse.Namespace) -> str:  # noqa: ARG002 - for those whose options matter
+        """Say that there is no row, in the words of the command's noun."""
+        return f"no {str(self.cmd_name).rpartition(' ')[0]}s"
+
+    def produce_output(
+        self, parsed_args: argparse.Namespace, column_names: Sequence[str], data: Iterable[Sequence[Any]]
+    ) -> int:
+        """Print the rows; below a table without any stderr says so."""
+        rows = list(data)
+        code = super().produce_output(parsed_args, column_names, rows)
+        if not rows and parsed_args.formatter == "table":
+            self.app.stdout.flush()
+            self.app.stderr.write(f"{self.nothing(parsed_args)}\n")
+        return code
+
 
 class ShowOne(_Display, show.ShowOne):
     """A command that prints one record."""

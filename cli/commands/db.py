@@ -68,6 +68,10 @@ class Check(Lister):
         self._found = bool(found)
         return COLUMNS, found
 
+    def nothing(self, _parsed_args: argparse.Namespace) -> str:
+        """Say that all is as it should be."""
+        return "nothing was found: the databases hold what they should"
+
     def run(self, parsed_args: argparse.Namespace) -> int:
         """Look, print, and end by what was found."""
         super().run(parsed_args)

@@ -56,6 +56,8 @@ class Freeze(_Scoped):
         scope, name = self.scope(site, parsed_args)
         with site.journal.write() as session:
             freezes.freeze(session, scope, name, who=getpass.getuser(), reason=parsed_args.reason)
+        option = f" --{scope} {name}" if name else ""
+        print(f"{_named(scope, name)} is frozen: no move is claimed and nothing deleted until  droveway thaw{option}")
         return 0
 
 
@@ -70,11 +72,20 @@ class Thaw(_Scoped):
         scope, name = self.scope(site, parsed_args)
         with site.journal.write() as session:
             freezes.thaw(session, scope, name)
+        print(f"the freeze of {_named(scope, name)} has ended")
         return 0
+
+
+def _named(scope: Scope, name: str) -> str:
+    return f"{scope} {name}" if name else "everything"
 
 
 class List(Lister):
     """What is frozen, since when, and by whom."""
+
+    def nothing(self, _parsed_args: argparse.Namespace) -> str:
+        """Say it of cells and hosts too."""
+        return "nothing is frozen"
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         """Rows by age."""

@@ -71,6 +71,7 @@ class Enable(OfHost):
         from droveway.engines.operations import hosts
 
         hosts.set_enabled(self.site(parsed_args), parsed_args.host, enabled=True, reason=None)
+        print(f"host {parsed_args.host} is enabled: it takes servers again")
         return 0
 
 
@@ -88,6 +89,7 @@ class Disable(OfHost):
         from droveway.engines.operations import hosts
 
         hosts.set_enabled(self.site(parsed_args), parsed_args.host, enabled=False, reason=parsed_args.reason)
+        print(f"host {parsed_args.host} is disabled: it takes no more servers, those on it stay")
         return 0
 
 
@@ -110,6 +112,10 @@ class Down(OfHost):
         from droveway.engines.operations import hosts
 
         hosts.declare_down(self.site(parsed_args), parsed_args.host, reason=parsed_args.i_made_sure)
+        print(
+            f"host {parsed_args.host} is declared to be off and takes no servers; "
+            f"to write off what it owes: droveway host forget {parsed_args.host}"
+        )
         return 0
 
 

@@ -109,6 +109,7 @@ class ServerStart(OfServer):
         from droveway.lab import operations
 
         operations.start_server(self.lab(parsed_args), parsed_args.server)
+        print(f"server {parsed_args.server} runs")
         return 0
 
 
@@ -120,6 +121,7 @@ class ServerStop(OfServer):
         from droveway.lab import operations
 
         operations.stop_server(self.lab(parsed_args), parsed_args.server)
+        print(f"server {parsed_args.server} is off")
         return 0
 
 
@@ -131,6 +133,7 @@ class ServerDelete(OfServer):
         from droveway.lab import operations
 
         operations.delete_server(self.lab(parsed_args), parsed_args.server)
+        print(f"server {parsed_args.server} is deleted")
         return 0
 
 
@@ -144,6 +147,7 @@ class WorkerStop(OfHost):
         lab = self.lab(parsed_args)
         lab.host(parsed_args.host)
         stopped.stop(lab.layout, parsed_args.host)
+        print(f"the worker of host {parsed_args.host} is away until  droveway lab worker start {parsed_args.host}")
         return 0
 
 
@@ -155,4 +159,5 @@ class WorkerStart(OfHost):
         from droveway.lab import operations
 
         operations.start_worker(self.lab(parsed_args), parsed_args.host)
+        print(f"the worker of host {parsed_args.host} is back: the next command starts it")
         return 0

@@ -146,6 +146,10 @@ class List(Lister):
             older_than=None if parsed_args.marker is None else find(journal, parsed_args.marker),
         )
 
+    def nothing(self, parsed_args: argparse.Namespace) -> str:
+        """Say whether only those that are stuck were asked for."""
+        return "no move is stuck" if parsed_args.stuck else super().nothing(parsed_args)
+
     def produce_output(
         self, parsed_args: argparse.Namespace, column_names: Sequence[str], data: Iterable[Sequence[Any]]
     ) -> int:
@@ -230,6 +234,10 @@ class History(Lister, OfMove):
     """
 
     formats = (*Lister.formats, "html")
+
+    def nothing(self, parsed_args: argparse.Namespace) -> str:
+        """Name the move."""
+        return f"no step of move {parsed_args.move} has run yet"
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Any]]:
         """Rows in order."""

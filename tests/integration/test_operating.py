@@ -145,15 +145,18 @@ def test_nothing_is_claimed_and_nothing_deleted_while_it_is_frozen(site: Install
     site.worker("host1")
     destination = site.worker("host2")
     conductor = site.conductor(OS_CONDUCTOR__HOST_AWAY="300")
-    site.done("freeze", "--reason", "the network is being changed")
+    assert site.droveway("freeze", "list")[2] == "nothing is frozen\n"
+    said = site.done("freeze", "--reason", "the network is being changed")
+    assert said == "everything is frozen: no move is claimed and nothing deleted until  droveway thaw\n"
     move = create(site)
     shown = site.told("move", "show", move)
     assert shown["state"] == "queued"
     assert "everything is frozen by" in shown["waits_for"]
     assert "(the network is being changed): droveway thaw ends that" in shown["waits_for"]
-    site.done("freeze", "--cell", "cell1")
+    said = site.done("freeze", "--cell", "cell1")
+    assert said == "cell cell1 is frozen: no move is claimed and nothing deleted until  droveway thaw --cell cell1\n"
     assert [row["scope"] for row in site.told("freeze", "list")] == ["all", "cell"]
-    site.done("thaw")
+    assert site.done("thaw") == "the freeze of everything has ended\n"
     assert "cell cell1 is frozen by" in site.told("move", "show", move)["waits_for"]
     assert (site.session.children(BOARD), read_move(site.lab, move).state) == ([], State.QUEUED)
     site.done("thaw", "--cell", "cell1")

@@ -139,6 +139,54 @@ def test_the_other_nouns_answer(cli: Cli) -> None:
     assert cli("db", "sync").startswith(f"journal: schema {migrate.HEAD}")
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("move", "list"), "no moves"),
+        (("move", "list", "--stuck"), "no move is stuck"),
+        (("server", "list", "--host", "other"), "no servers"),
+        (("debt", "list"), "no debts"),
+        (("lab", "fault", "list"), "no lab faults"),
+        (("flavor", "list", "--min-disk", "999"), "no flavors"),
+        (("db", "check"), "nothing was found: the databases hold what they should"),
+    ],
+)
+def test_a_table_without_a_row_says_so_and_other_formats_are_empty(cli: Cli, words: tuple[str, ...], said: str) -> None:
+    header = cli(*words)
+    assert (header.count("\n"), cli.error) == (1, f"{said}\n")
+    assert {name: (cli(*words, "-f", name), cli.error) for name in ("value", "json", "yaml")} == {
+        "value": ("", ""),
+        "json": ("[]\n", ""),
+        "yaml": ("[]\n", ""),
+    }
+    assert cli(*words, "-f", "csv").replace('"', "").replace(",", " ").split() == header.split()
+    assert cli.error == ""
+
+
+def test_a_list_with_rows_says_nothing_beside_them(cli: Cli) -> None:
+    assert cli("server", "list")
+    assert cli.error == ""
+
+
+def test_a_command_that_did_its_work_says_what_is_now_so(cli: Cli) -> None:
+    asked = (("host", "disable", "host2"), ("host", "enable", "host2"))
+    asked += (("lab", "worker", "stop", "host2"), ("host", "down", "host2", "--i-made-sure", "it is off"))
+    asked += (("lab", "worker", "start", "host2"), ("host", "enable", "host2"))
+    asked += (("lab", "server", "start", "idle"), ("lab", "server", "stop", "idle"))
+    off = "host host2 is declared to be off and takes no servers; to write off what it owes: droveway host forget host2"
+    said = [cli(*words) for words in asked]
+    assert said == [
+        "host host2 is disabled: it takes no more servers, those on it stay\n",
+        "host host2 is enabled: it takes servers again\n",
+        "the worker of host host2 is away until  droveway lab worker start host2\n",
+        f"{off}\n",
+        "the worker of host host2 is back: the next command starts it\n",
+        "host host2 is enabled: it takes servers again\n",
+        "server idle runs\n",
+        "server idle is off\n",
+    ]
+
+
 def test_a_host_is_disabled_and_enabled(cli: Cli) -> None:
     cli("host", "disable", "host2", "--reason", "new disk")
     shown = json.loads(cli("host", "show", "host2", "-f", "json"))
