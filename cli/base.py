@@ -194,11 +194,20 @@ class _Formatters:
         return argparse.Namespace(obj=getattr(importlib.import_module(module), kind)())
 
 
+def _columns(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(
+            f"{text} is no number of columns: give 1 or more, or 0 for as many as it takes"
+        )
+    return int(text)
+
+
 class _Display(Command):
     """A command that prints records under stable column names."""
 
     formats: Sequence[str] = ()
     strict = False
+    _formatter_group: argparse._ArgumentGroup
 
     def lab(self, parsed_args: argparse.Namespace) -> Lab:
         """The lab that is read; it is said when a database of it is not the one that it used last."""
@@ -215,9 +224,23 @@ class _Display(Command):
         return _Formatters(self.formats)
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """The command's options, with `-f` and `-c`."""
+        """The command's options, with `-f`, `-c` and how wide a table may be."""
         parser = super().get_parser(prog_name)
         parser.set_defaults(**_FORMATTER_SETTINGS)
+        self._formatter_group.add_argument(
+            "--fit-width",
+            action="store_true",
+            default=os.environ.get("CLIFF_FIT_WIDTH", "0") not in ("", "0"),
+            help="wrap a table to the width of the terminal (or COLUMNS) also where no terminal shows it "
+            "(else CLIFF_FIT_WIDTH=1)",
+        )
+        self._formatter_group.add_argument(
+            "--max-width",
+            metavar="N",
+            type=_columns,
+            default=os.environ.get("CLIFF_MAX_TERM_WIDTH") or None,
+            help="wrap a table to this many columns, 0: to none (else CLIFF_MAX_TERM_WIDTH, else the terminal's width)",
+        )
         return parser
 
     def _generate_columns_and_selector(

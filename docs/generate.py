@@ -136,6 +136,11 @@ def command_index() -> str:
                 "column; those that print one record take the same without ``csv``. :doc:`../output` has the columns "
                 "and the exit codes."
             ),
+            prose(
+                "A table is wrapped to the width of its terminal, or to ``COLUMNS``. Elsewhere it is as wide as it "
+                "takes: ``--fit-width`` wraps it there too, and ``--max-width N`` to N columns (0: not at all). "
+                "``CLIFF_FIT_WIDTH=1`` and ``CLIFF_MAX_TERM_WIDTH=N`` in the environment do the same."
+            ),
             table(("Command", "What it does"), rows, "35 65"),
             toctree(nouns()),
         )

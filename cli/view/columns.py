@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import datetime as dt
 import itertools
 from typing import Any, Final
@@ -19,24 +20,36 @@ _STEP: Final = 1024
 _FINE: Final = 10
 
 
-class Time(columns.FormattableColumn[Any]):
-    """A moment (naive, UTC): UTC in ISO format for programs, how long ago for people."""
+class Pieces(columns.FormattableColumn[Any], abc.ABC):
+    """A value that a table breaks nowhere but between its pieces, however narrow the table has to be."""
+
+    @abc.abstractmethod
+    def pieces(self) -> list[str]:
+        """Return what stays in one line."""
 
     def human_readable(self) -> str:
+        """Return the pieces as one text."""
+        return " ".join(self.pieces())
+
+
+class Time(Pieces):
+    """A moment (naive, UTC): UTC in ISO format for programs, how long ago for people."""
+
+    def pieces(self) -> list[str]:
         """As `2 min ago` or `in 23 h`."""
-        return "" if self._value is None else relative(self._value)
+        return [] if self._value is None else [relative(self._value)]
 
     def machine_readable(self) -> str | None:
         """As `2026-11-21T15:43:06Z`."""
         return None if self._value is None else f"{self._value.isoformat(timespec='seconds')}Z"
 
 
-class Short(columns.FormattableColumn[str]):
+class Short(Pieces):
     """An id, of which people read the first letters."""
 
-    def human_readable(self) -> str:
+    def pieces(self) -> list[str]:
         """The letters that tables show."""
-        return printable(self._value[:SHORT])
+        return [printable(self._value[:SHORT])]
 
 
 class Blank(columns.FormattableColumn[Any]):

@@ -6,7 +6,7 @@ import os
 import re
 from typing import Any, Final, TextIO
 
-from droveway.cli.view.columns import Blank
+from droveway.cli.view.columns import Pieces
 
 DONE: Final = "✓"
 FAILED: Final = "✗"
@@ -28,16 +28,16 @@ _STATES: Final = {
 _ESCAPE: Final = re.compile("\x1b\\[[0-9;]*m")
 
 
-class Marked(Blank):
+class Marked(Pieces):
     """A move's state as a terminal shows it."""
 
     def __init__(self, value: str, *, coloured: bool) -> None:
         super().__init__(value)
         self._coloured = coloured
 
-    def human_readable(self) -> str:
+    def pieces(self) -> list[str]:
         """As `✓ done`."""
-        return state(str(self._value), coloured=self._coloured)
+        return [state(str(self._value), coloured=self._coloured)]
 
 
 def state(name: str, *, coloured: bool) -> str:

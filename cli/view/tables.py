@@ -6,66 +6,132 @@ cliff's own formatter looks up the width of each character, which takes longer t
 from __future__ import annotations
 
 import argparse
+import re
+import shutil
+import textwrap
 from collections.abc import Iterable, Sequence
-from typing import Any, TextIO
+from typing import Any, Final, NamedTuple, TextIO
 
 from cliff.columns import FormattableColumn
 from cliff.formatters import base
 
 from droveway.cli.view import marks
+from droveway.cli.view.columns import Pieces
 from droveway.printable import printable
+
+_GAP: Final = "  "
+_NARROWEST: Final = 8
+"""Columns below which no word is broken to make a table fit."""
+_TIED: Final = "\N{NO-BREAK SPACE}"
+"""Stands for a space at which no line may be broken; textwrap breaks at others only."""
+_ID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+class Cell(NamedTuple):
+    """The lines of one cell."""
+
+    lines: list[str]
+    whole: bool = False
+    """Whether no word of it may be broken."""
 
 
 class TableFormatter(base.ListFormatter, base.SingleFormatter):
     """Prints aligned columns under their names; numbers to the right."""
 
     def add_argument_group(self, parser: argparse.ArgumentParser) -> None:
-        """No options."""
+        """No options: `droveway.cli.base` has them, so that this is imported by who prints a table alone."""
 
     def emit_list(
         self,
         column_names: Sequence[str],
         data: Iterable[Sequence[Any]],
         stdout: TextIO,
-        parsed_args: argparse.Namespace,  # noqa: ARG002 - cliff's signature
+        parsed_args: argparse.Namespace,
     ) -> None:
         """A line a row, below a line of names."""
-        rows = [[_lines(value) for value in row] for row in data]
+        rows = [[_cell(value) for value in row] for row in data]
         right = [bool(rows) and all(_is_number(row[index]) for row in rows) for index in range(len(column_names))]
-        _write(stdout, [[[name] for name in column_names], *rows], right)
+        _write(stdout, [[Cell([name], whole=True) for name in column_names], *rows], right, _room(stdout, parsed_args))
 
     def emit_one(
         self,
         column_names: Sequence[str],
         data: Sequence[Any],
         stdout: TextIO,
-        parsed_args: argparse.Namespace,  # noqa: ARG002 - cliff's signature
+        parsed_args: argparse.Namespace,
     ) -> None:
         """A line a field."""
-        _write(
-            stdout, [[[name], _lines(value)] for name, value in zip(column_names, data, strict=True)], [False, False]
-        )
+        rows = [[Cell([name], whole=True), _cell(value)] for name, value in zip(column_names, data, strict=True)]
+        _write(stdout, rows, [False, False], _room(stdout, parsed_args))
 
 
-def _lines(value: Any) -> list[str]:
+def _room(stdout: TextIO, parsed_args: argparse.Namespace) -> int:
+    """How many columns a table may take; 0 for any number."""
+    if parsed_args.max_width is not None:
+        return int(parsed_args.max_width)
+    return shutil.get_terminal_size().columns if parsed_args.fit_width or stdout.isatty() else 0
+
+
+def _cell(value: Any) -> Cell:
+    if isinstance(value, Pieces):
+        return Cell([" ".join(piece.replace(" ", _TIED) for piece in value.pieces())], whole=True)
     # Only a column makes lines of its own; what came from a row or a host stays in the one that it is in.
-    return value.human_readable().split("\n") if isinstance(value, FormattableColumn) else [printable(str(value))]
+    lines = value.human_readable().split("\n") if isinstance(value, FormattableColumn) else [printable(str(value))]
+    return Cell(lines)
 
 
-def _is_number(lines: list[str]) -> bool:
-    return len(lines) == 1 and lines[0].isdecimal()
+def _is_number(cell: Cell) -> bool:
+    return len(cell.lines) == 1 and cell.lines[0].isdecimal()
 
 
-def _write(stdout: TextIO, rows: Sequence[Sequence[list[str]]], right: Sequence[bool]) -> None:
-    widths = [max(marks.width(line) for row in rows for line in row[index]) for index in range(len(right))]
+def _write(stdout: TextIO, rows: Sequence[Sequence[Cell]], right: Sequence[bool], room: int) -> None:
+    columns = list(zip(*rows, strict=True))
+    widths = [max(marks.width(line) for cell in column for line in cell.lines) for column in columns]
+    taken = len(_GAP) * (len(columns) - 1)
+    if room and sum(widths) + taken > room:
+        widths = _narrowed(columns, widths, room - taken)
     for row in rows:
-        for number in range(max(map(len, row))):
-            cells = [lines[number] if number < len(lines) else "" for lines in row]
+        wrapped = [_wrapped(cell, width) for cell, width in zip(row, widths, strict=True)]
+        for number in range(max(map(len, wrapped))):
+            texts = [lines[number] if number < len(lines) else "" for lines in wrapped]
             placed = [
-                _padded(cell, width, to_right=to_right)
-                for cell, width, to_right in zip(cells, widths, right, strict=True)
+                _padded(text, width, to_right=to_right)
+                for text, width, to_right in zip(texts, widths, right, strict=True)
             ]
-            stdout.write("  ".join(placed).rstrip() + "\n")
+            stdout.write(_GAP.join(placed).rstrip().replace(_TIED, " ") + "\n")
+
+
+def _narrowed(columns: Sequence[Sequence[Cell]], widths: Sequence[int], room: int) -> list[int]:
+    """The widths with which the columns fit, the widest ones narrowed first.
+
+    Words are broken only where that makes the table fit, and ids, times and names of columns not even then. A table
+    that cannot be made to fit is as narrow as it gets with whole words.
+    """
+    whole = [max(marks.width(word) for cell in column for word in _words(cell)) for column in columns]
+    broken = [min(width, _unbreakable(column)) for width, column in zip(whole, columns, strict=True)]
+    narrowed, least = list(widths), broken if sum(broken) <= room < sum(whole) else whole
+    while sum(narrowed) > room and narrowed != least:
+        shrinking = [index for index, width in enumerate(narrowed) if width > least[index]]
+        narrowed[max(shrinking, key=narrowed.__getitem__)] -= 1
+    return narrowed
+
+
+def _unbreakable(column: Sequence[Cell]) -> int:
+    """The width that a column has at least, when words in it are broken."""
+    kept = [word for cell in column for word in _words(cell) if cell.whole or _ID.search(word)]
+    return max([_NARROWEST, *map(marks.width, kept)])
+
+
+def _words(cell: Cell) -> list[str]:
+    return [word for line in cell.lines for word in line.split(" ")]
+
+
+def _wrapped(cell: Cell, width: int) -> list[str]:
+    wrapped: list[str] = []
+    for line in cell.lines:
+        fits = marks.width(line) <= width
+        wrapped += [line] if fits else textwrap.wrap(line, width, break_on_hyphens=False, expand_tabs=False)
+    return wrapped
 
 
 def _padded(cell: str, width: int, *, to_right: bool) -> str:

@@ -187,6 +187,25 @@ def test_a_command_that_did_its_work_says_what_is_now_so(cli: Cli) -> None:
     ]
 
 
+def test_the_width_of_a_table_is_set_by_options_or_by_what_cliff_reads_of_the_environment(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def height(*words: str) -> int:
+        return cli("explain", "-c", "code", "-c", "means", *words).count("\n")
+
+    unwrapped, wrapped = height(), height("--max-width", "60")
+    monkeypatch.setenv("COLUMNS", "60")
+    assert height() == unwrapped < wrapped == height("--fit-width")
+    monkeypatch.setenv("CLIFF_FIT_WIDTH", "1")
+    assert height() == wrapped
+    monkeypatch.setenv("CLIFF_MAX_TERM_WIDTH", "500")
+    assert height() == height("--max-width", "0") == unwrapped
+    assert height("--max-width", "60") == wrapped
+    monkeypatch.setenv("CLIFF_MAX_TERM_WIDTH", "wide")
+    cli("server", "list", code=2)
+    assert "argument --max-width: wide is no number of columns" in cli.error
+
+
 def test_a_host_is_disabled_and_enabled(cli: Cli) -> None:
     cli("host", "disable", "host2", "--reason", "new disk")
     shown = json.loads(cli("host", "show", "host2", "-f", "json"))

@@ -6,12 +6,26 @@ import io
 
 import pytest
 
-from droveway.cli.view import columns, tables
+from droveway.cli.view import columns, marks, tables
 
 
-def listed(names: list[str], rows: list[list[object]]) -> list[str]:
-    out = io.StringIO()
-    tables.TableFormatter().emit_list(names, rows, out, argparse.Namespace())
+def options(max_width: int | None = None, *, fit_width: bool = False) -> argparse.Namespace:
+    return argparse.Namespace(max_width=max_width, fit_width=fit_width)
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def listed(
+    names: list[str],
+    rows: list[list[object]],
+    asked: argparse.Namespace | None = None,
+    out: io.StringIO | None = None,
+) -> list[str]:
+    out = out or io.StringIO()
+    tables.TableFormatter().emit_list(names, rows, out, asked or options())
     return out.getvalue().splitlines()
 
 
@@ -33,10 +47,79 @@ def test_an_empty_list_shows_the_names() -> None:
 
 def test_a_record_is_a_line_a_field() -> None:
     out = io.StringIO()
-    tables.TableFormatter().emit_one(
-        ["id", "state"], [columns.Short("12345678-9abc"), "done"], out, argparse.Namespace()
-    )
+    tables.TableFormatter().emit_one(["id", "state"], [columns.Short("12345678-9abc"), "done"], out, options())
     assert out.getvalue() == "id     12345678\nstate  done\n"
+
+
+ID = "11111111-1111-4111-8111-111111111111"
+SENTENCE = "the host cannot be reached"
+
+
+def test_the_widest_column_of_a_table_is_wrapped_at_words_until_it_fits() -> None:
+    rows: list[list[object]] = [["web", SENTENCE, 1], ["db", "", 22]]
+    assert listed(["name", "why", "n"], rows, options(25)) == [
+        "name  why               n",
+        "web   the host cannot   1",
+        "      be reached",
+        "db                     22",
+    ]
+
+
+def test_a_record_is_wrapped_beside_the_names_of_its_fields() -> None:
+    out = io.StringIO()
+    tables.TableFormatter().emit_one(["error_code", "why"], ["away", SENTENCE], out, options(24))
+    assert out.getvalue().splitlines() == [
+        "error_code  away",
+        "why         the host",
+        "            cannot be",
+        "            reached",
+    ]
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [
+        columns.Short(ID),
+        marks.Marked("needs-operator", coloured=True),
+        columns.Time(dt.datetime(2026, 11, 21, 15, 43, 6)),  # noqa: DTZ001 - as databases hold it
+        ID,
+    ],
+    ids=["short-id", "state", "time", "id"],
+)
+def test_ids_states_and_times_are_whole_in_the_narrowest_table(kept: object) -> None:
+    pieces = kept.pieces() if isinstance(kept, columns.Pieces) else [ID]
+    lines = listed(["id", "why"], [[kept, "x" * 40]], options(60 if kept == ID else 30))
+    assert [piece for piece in pieces if not any(piece in line for line in lines)] == []
+    assert len(lines) > 2
+
+
+def test_a_word_is_broken_only_where_that_makes_the_table_fit() -> None:
+    rows: list[list[object]] = [["release_source_allocation", "confirm"]]
+    assert listed(["step", "flow"], rows, options(20)) == [
+        "step         flow",
+        "release_sou  confirm",
+        "rce_allocat",
+        "ion",
+    ]
+    assert listed(["step", "flow"], rows, options(10)) == [
+        "step                       flow",
+        "release_source_allocation  confirm",
+    ]
+
+
+def test_a_table_is_as_wide_as_it_takes_unless_a_terminal_or_an_option_says_otherwise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "21")
+    rows: list[list[object]] = [["web", SENTENCE]]
+
+    def lines(asked: argparse.Namespace, out: io.StringIO) -> int:
+        return len(listed(["name", "why"], rows, asked, out))
+
+    assert lines(options(), io.StringIO()) == 2
+    assert lines(options(fit_width=True), io.StringIO()) == lines(options(), Terminal()) == 3
+    assert lines(options(0), Terminal()) == lines(options(0, fit_width=True), io.StringIO()) == 2
+    assert lines(options(15), Terminal()) == 4
 
 
 @pytest.mark.parametrize(
