@@ -482,8 +482,9 @@ def output() -> str:
             title("Columns and keys", "-"),
             prose(
                 "The names are the same in every format and stay. In ``json`` and ``yaml`` ids are whole, times are "
-                "UTC (``2026-11-21T15:43:06Z``) and what is not known is ``null``; a table has the first letters of an "
-                "id and how long ago a time was."
+                "UTC (``2026-11-21T15:43:06Z``) and what is not known is ``null``; ``took`` is a number of seconds. "
+                "A table has the first letters of an id, how long ago a time was behind it, and spans of time with "
+                "their unit."
             ),
             table(
                 ("Command", "Keys"), ((f"``droveway {name}``", code_list(keys)) for name, keys in printed()), "25 75"

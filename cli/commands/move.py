@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from droveway.cli.base import Command, Lister, ShowOne, Subject
 from droveway.cli.view import choice, marks
-from droveway.cli.view.columns import Blank, Dashed, Facts, Joined, Short, Time
+from droveway.cli.view.columns import Blank, Dashed, Facts, Joined, Short, Time, Took, utc
 from droveway.cli.view.explanations import EXPLANATIONS
 from droveway.cli.view.spans import moment, seconds
 from droveway.errors import NotFound, Refused
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from droveway.persistence.journal.move_views import View, Wanted
     from droveway.persistence.journal.tables import Move
 
-HISTORY: Final = ("seq", "flow", "step", "direction", "attempt", "host", "started", "ended", "result", "error")
+HISTORY: Final = ("seq", "flow", "step", "direction", "attempt", "host", "started", "ended", "took", "result", "error")
 TIMES: Final = ("created", "updated", "ended", "deadline", "progress_at", "claimed", "kept_until")
 GOING: Final = ("queued", "running", "confirming", "reverting", "undoing", "deleting")
 """States in which somebody has to run a move."""
@@ -260,6 +260,7 @@ class History(Lister, OfMove):
                 Blank(step.host),
                 Time(step.started_at),
                 Time(step.ended_at),
+                Took(None if step.ended_at is None else (step.ended_at - step.started_at).total_seconds()),
                 choice.outcome(step, debts.get(step.seq, step.result)),
                 Facts(step.error),
             )
@@ -419,11 +420,10 @@ def _unattended(move: Move | View) -> str:
 
     if move.deadline is None:
         return "; it waits for that as long as it takes" if move.policy == MANUAL else ""
-    moment = f"{move.deadline:%Y-%m-%d %H:%M:%S} UTC"
     if move.policy == HEALTHY:
-        return f"; without either it is confirmed once the guest is healthy, or reverted at {moment}"
+        return f"; without either it is confirmed once the guest is healthy, or reverted at {utc(move.deadline)}"
     kept = "" if move.keep_seconds else ", and the source's disks are deleted"
-    return f"; without either it is confirmed at {moment}{kept}"
+    return f"; without either it is confirmed at {utc(move.deadline)}{kept}"
 
 
 def _cell(found: dict[str, Any], name: str) -> Any:

@@ -33,15 +33,23 @@ class Pieces(columns.FormattableColumn[Any], abc.ABC):
 
 
 class Time(Pieces):
-    """A moment (naive, UTC): UTC in ISO format for programs, how long ago for people."""
+    """A moment (naive, UTC): UTC in ISO format for programs, for people also how long ago."""
 
     def pieces(self) -> list[str]:
-        """As `2 min ago` or `in 23 h`."""
-        return [] if self._value is None else [relative(self._value)]
+        """The date, the time of day, and how long ago that was."""
+        return [] if self._value is None else [*f"{utc(self._value)},".split(" "), relative(self._value)]
 
     def machine_readable(self) -> str | None:
         """As `2026-11-21T15:43:06Z`."""
         return None if self._value is None else f"{self._value.isoformat(timespec='seconds')}Z"
+
+
+class Took(columns.FormattableColumn[Any]):
+    """For how long something ran: seconds for programs, as `1.4 s` for people; nothing of what still runs."""
+
+    def human_readable(self) -> str:
+        """In its two largest units."""
+        return "" if self._value is None else span(self._value)
 
 
 class Short(Pieces):
@@ -83,6 +91,16 @@ class Facts(columns.FormattableColumn[Any]):
         """The facts that are set, as far as a table has room."""
         text = printable(", ".join(f"{key}={value}" for key, value in (self._value or {}).items()))
         return text if len(text) <= _WIDEST else f"{text[: _WIDEST - 1]}…"
+
+
+def utc(moment: dt.datetime) -> str:
+    """The moment (naive, UTC) as `2026-11-30 09:31:07Z`."""
+    return f"{moment:%Y-%m-%d %H:%M:%S}Z"
+
+
+def dated(moment: dt.datetime) -> str:
+    """The moment (naive, UTC) and how long ago it was, as `2026-11-30 09:31:07Z, 2 h ago`."""
+    return f"{utc(moment)}, {relative(moment)}"
 
 
 def relative(moment: dt.datetime) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from droveway.cli.view import choice, marks
-from droveway.cli.view.columns import part, relative, size, span
+from droveway.cli.view.columns import dated, part, size, span
 from droveway.cli.view.way import way
 from droveway.persistence.journal import kinds
 from droveway.printable import SHORT, printable
@@ -31,12 +31,12 @@ def _what(facts: Mapping[str, Any]) -> str:
 def _asked(facts: Mapping[str, Any]) -> str:
     by = f" by {facts['asked_by']}" if facts["asked_by"] else ""
     why = f', "{facts["reason"]}"' if facts["reason"] else ""
-    return f"{relative(facts['created'])}{by}{why}"
+    return f"{dated(facts['created'])}{by}{why}"
 
 
 def _where(facts: Mapping[str, Any]) -> str:
     if facts["ended"]:
-        return f", {relative(facts['ended'])}"
+        return f", {dated(facts['ended'])}"
     parts = []
     if facts["step"]:
         parts.append(f"step {facts['step_number']} of {facts['step_count']} ({facts['step']})")
@@ -51,23 +51,23 @@ def _rest(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield name, facts[key]
     if facts["owner"] and not facts["ended"]:
         before = f"; before it {facts['unclean']} in a row ended in the middle" if facts["unclean"] else ""
-        yield "owner", f"{facts['owner']}, since {relative(facts['claimed'])} (epoch {facts['epoch']}){before}"
+        yield "owner", f"{facts['owner']}, since {dated(facts['claimed'])} (epoch {facts['epoch']}){before}"
     if facts["progress_total"] and not facts["ended"]:
         kept = f", resumed at {size(facts['progress_kept'])}" if facts["progress_kept"] else ""
         share = 100 * facts["progress_done"] // facts["progress_total"]
         done = f"{part(facts['progress_done'], facts['progress_total'])} ({share} %){kept}{_speed(facts)}"
-        yield "progress", f"{done}, told {relative(facts['progress_at'])}"
+        yield "progress", f"{done}, told {dated(facts['progress_at'])}"
     for debt in facts.get("debts", ()):
         what = f"the undo of {debt['step']}" if debt["undo"] else debt["step"]
         yield "debt", f"{debt['id']}: {debt['host']}, {what}, {debt['state']}"
     if facts.get("kept_until"):
-        yield "kept", f"{facts['source']}: {facts['kept_as']}, purged {relative(facts['kept_until'])}"
+        yield "kept", f"{facts['source']}: {facts['kept_as']}, purged {dated(facts['kept_until'])}"
     for line in choice.named(facts.get("left_out", ())):
         yield "host", line
     if facts["storage"]:
         yield "storage", facts["storage"]
     if not facts["ended"] and kinds.of(facts["kind"]).leads_to_wait:
-        when = f", {relative(facts['deadline'])}" if facts["deadline"] else ""
+        when = f", {dated(facts['deadline'])}" if facts["deadline"] else ""
         keeps = f", then the source is kept for {span(facts['keep_source'])}" if facts["keep_source"] else ""
         yield "confirm", f"{facts['policy']}{when}{keeps}"
 

@@ -97,8 +97,9 @@ def test_a_plan_says_what_then_runs(cli: Cli) -> None:
     assert (move["destination"], move["storage"], move["reason"]) == (plan["destination"], "copy", "more memory")
     history = cli.json("move", "history", move["id"][:8])
     assert list(history[0]) == [
-        *("seq", "flow", "step", "direction", "attempt", "host", "started", "ended", "result", "error")
+        *("seq", "flow", "step", "direction", "attempt", "host", "started", "ended", "took", "result", "error")
     ]
+    assert [row["step"] for row in history if not 0 <= row["took"] < SECONDS] == []
     ran = [row["step"] for row in history if row["step"] != "alternates"]
     assert ran == [step["step"] for step in plan["steps"]]
     assert cli.server("web") == ("VERIFY_RESIZE", plan["destination"], "large")

@@ -436,7 +436,7 @@ def test_the_line_after_a_move_tells_when_it_is_confirmed(lab: Stage) -> None:
     said = lab.cli("server", "migrate", "web", "--deadline", "2h")
     deadline = read(lab, lab.move("web").id).deadline
     assert deadline is not None
-    assert f"without either it is confirmed at {deadline:%Y-%m-%d %H:%M:%S} UTC, and the source's disks are" in said
+    assert f"without either it is confirmed at {deadline:%Y-%m-%d %H:%M:%S}Z, and the source's disks are" in said
     lab.cli("server", "revert", "web")
 
 

@@ -129,13 +129,22 @@ def test_spans_are_given_in_their_largest_unit(seconds: float, text: str) -> Non
     assert columns.duration(seconds) == text
 
 
-def test_a_time_is_relative_for_people_and_utc_for_programs() -> None:
+def test_a_time_is_utc_and_for_people_also_how_long_ago() -> None:
     now = dt.datetime.now(dt.UTC).replace(tzinfo=None)
-    assert columns.Time(now - dt.timedelta(minutes=5, seconds=9)).human_readable() == "5 min ago"
-    assert columns.Time(now + dt.timedelta(hours=23, seconds=9)).human_readable() == "in 23 h"
+    before, after = now - dt.timedelta(minutes=5, seconds=9), now + dt.timedelta(hours=23, seconds=9)
+    assert columns.Time(before).human_readable() == f"{before:%Y-%m-%d %H:%M:%S}Z, 5 min ago"
+    assert columns.Time(after).human_readable() == f"{after:%Y-%m-%d %H:%M:%S}Z, in 23 h"
+    assert columns.dated(before) == columns.Time(before).human_readable()
     moment = dt.datetime(2026, 11, 21, 15, 43, 6)  # noqa: DTZ001 - as databases hold it
     assert columns.Time(moment).machine_readable() == "2026-11-21T15:43:06Z"
+    assert columns.utc(moment) == "2026-11-21 15:43:06Z"
     assert (columns.Time(None).human_readable(), columns.Time(None).machine_readable()) == ("", None)
+
+
+def test_what_something_took_has_a_unit_for_people_and_is_seconds_for_programs() -> None:
+    took = [columns.Took(seconds) for seconds in (0.04, 1.44, 130.2, None)]
+    assert [each.human_readable() for each in took] == ["0.0 s", "1.4 s", "2 min 10 s", ""]
+    assert [each.machine_readable() for each in took] == [0.04, 1.44, 130.2, None]
 
 
 @pytest.mark.parametrize(
