@@ -48,6 +48,8 @@ class Subject(NamedTuple):
     help: str | None = None
     kind: Callable[[str], Any] = str
     optional: bool = False
+    several: bool = False
+    """Whether it may be given more than once."""
 
 
 class Command(command.Command, abc.ABC):
@@ -77,8 +79,9 @@ class Command(command.Command, abc.ABC):
             "--config-file", metavar="FILE", help=f"an installation's configuration (else {CONFIGURATION})"
         )
         if self.subject is not None:
-            name, text, kind, optional = self.subject
-            parser.add_argument(name, metavar=name.upper(), help=text, type=kind, nargs="?" if optional else None)
+            name, text, kind, optional, several = self.subject
+            nargs = "+" if several else "?" if optional else None
+            parser.add_argument(name, metavar=name.upper(), help=text, type=kind, nargs=nargs)
         return parser
 
     def site(self, parsed_args: argparse.Namespace) -> OperatedSite:

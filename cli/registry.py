@@ -11,7 +11,7 @@ COMMANDS: Final = {
     "move show": ("move:Show", "one move, and what to do about it"),
     "move history": ("move:History", "every run of every step and undo"),
     "move watch": ("request:Watch", "follow a move step by step"),
-    "move wait": ("request:Wait", "wait until a move rests"),
+    "move wait": ("request:Wait", "wait until moves rest"),
     "move confirm": ("request:Confirm", "keep the moved server, remove what is left on its source"),
     "move revert": ("request:Revert", "bring the server back to where it was"),
     "move cancel": ("request:Cancel", "undo a move before its point of no return"),

@@ -193,7 +193,7 @@ def spelled(action: argparse.Action) -> str:
     """The argument as it is typed."""
     value = action.metavar or ("|".join(map(str, action.choices)) if action.choices else action.dest.upper())
     if not action.option_strings:
-        return str(value)
+        return f"{value} [{value} ...]" if action.nargs == "+" else str(value)
     word = action.option_strings[-1]
     return word if action.nargs == 0 else f"{word} {value}"
 

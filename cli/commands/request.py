@@ -155,8 +155,10 @@ class Retry(_MoveRequest):
         return self.carried(parsed_args, requests.retry, *AT_REST)
 
 
-class Wait(OfMove):
-    """Wait until a move rests or has ended."""
+class Wait(Command):
+    """Wait until each of the moves rests or has ended; the exit code is the worst of theirs."""
+
+    subject = OfMove.subject._replace(several=True)
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """How long."""
@@ -165,12 +167,21 @@ class Wait(OfMove):
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> int:
-        """Look until it rests; a lab that nobody runs is not run by this."""
+        """Look until all rest, and say of each how it stands then; a lab that nobody runs is not run by this."""
         from droveway.cli.view import watching
+        from droveway.engines.operations import move_requests
 
         site = self.site(parsed_args)
-        move = watching.wait(site, parsed_args.move, parsed_args.timeout)
-        return TIMED_OUT if move is None else finish(site, move, *AT_REST)
+        waiting = list(dict.fromkeys(move_requests.find_move(site, name).id for name in parsed_args.move))
+        codes = []
+        for move in watching.wait(site, tuple(waiting), parsed_args.timeout):
+            waiting.remove(move.id)
+            codes.append(finish(site, move, *AT_REST))
+            self.app.stdout.flush()
+        for move_id in waiting:
+            short = move_id[:SHORT]
+            self.app.stderr.write(f"move {short} goes on after {parsed_args.timeout:g} s: droveway move show {short}\n")
+        return TIMED_OUT if waiting else max(codes)
 
 
 class Watch(OfMove):

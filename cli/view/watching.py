@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import FrameType
 from typing import TYPE_CHECKING, Final, Protocol, TextIO
 
@@ -68,19 +68,22 @@ class Lines:
             self._out.write(f"{line}\n")
 
 
-def wait(site: Site, name: str, timeout: float | None) -> Move | None:
-    """The move once it goes on no further by itself; None when that took longer than ``timeout`` seconds."""
-    from droveway.engines.operations import move_requests
-
-    watcher = Watcher(site, move_requests.find_move(site, name).id)
+def wait(site: Site, move_ids: Iterable[str], timeout: float | None) -> Iterator[Move]:
+    """Yield each move once it goes on no further by itself; end after ``timeout`` seconds, though some go on."""
+    waiting = [Watcher(site, move_id) for move_id in move_ids]
     until = None if timeout is None else time.monotonic() + timeout
     with _between_reads() as raise_pressed:
-        while not (picture := watcher.read()).rests:
-            raise_pressed()
+        while waiting:
+            for watcher in list(waiting):
+                raise_pressed()
+                picture = watcher.read()
+                if picture.rests:
+                    waiting.remove(watcher)
+                    yield picture.move
             if until is not None and time.monotonic() >= until:
-                return None
-            time.sleep(POLL)
-    return picture.move
+                return
+            if waiting:
+                time.sleep(POLL)
 
 
 def follow(site: Site, name: str, out: TextIO) -> Move:

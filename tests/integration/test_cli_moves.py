@@ -182,6 +182,7 @@ def test_a_stalled_move_is_paused_resumed_and_cancelled_by_other_commands(cli: C
     until(lambda: (cli.json("move", "list") or [{}])[0].get("step") == "find_storage")
     move = cli.last_move()["id"]
     cli("move", "wait", move, "--timeout", "0.1", code=124)
+    assert cli.error == f"move {move[:8]} goes on after 0.1 s: droveway move show {move[:8]}\n"
     cli("move", "pause", move)
     cli("lab", "fault", "clear")
     assert holder.wait(SECONDS) == 0
@@ -242,6 +243,28 @@ def test_the_moves_of_a_server_are_listed_page_by_page_and_stay_when_it_is_delet
     cli("lab", "server", "delete", "web")
     deletion, *before = cli.json("move", "list", "--server", "web", "--since", "1h")
     assert (deletion["kind"], [row["id"] for row in before]) == ("delete", of_web)
+
+
+def test_several_moves_are_waited_for_and_the_worst_of_them_is_the_exit_code(cli: Cli) -> None:
+    cli("server", "migrate", "db", "--host", "host2")
+    resting = cli.last_move()["id"]
+    cli("lab", "fault", "arm", "--step", "copy_disks", "--phase", "before", "--action", "fail")
+    cli("server", "migrate", "web", code=3)
+    failed = cli.last_move()["id"]
+    assert cli("move", "wait", resting, resting[:8]).count("verifying") == 1
+    said = cli("move", "wait", failed, resting[:8], code=3)
+    assert [line.split()[1] for line in said.splitlines() if line.startswith("move")] == [failed[:8], resting[:8]]
+    assert cli("move", "wait", resting, "none", "--timeout", "0", code=2) == ""
+    assert "no move's id begins with none" in cli.error
+    cli("lab", "fault", "arm", "--step", "copy_disks", "--phase", "before", "--action", "kill")
+    killed = cli.spawn("server", "migrate", "web")
+    assert killed.wait(SECONDS) == -signal.SIGKILL
+    running = cli.last_move()["id"]
+    said = cli("move", "wait", running, failed, "--timeout", "0.1", code=124)
+    assert failed[:8] in said
+    assert running[:8] not in said
+    assert cli.error.startswith(f"move {running[:8]} goes on after 0.1 s")
+    cli("move", "resume")
 
 
 def test_a_confirm_is_refused_while_the_source_is_down(cli: Cli) -> None:
