@@ -132,7 +132,7 @@ class List(Lister):
             for given in (parsed_args.since, parsed_args.before)
         )
         if since is not None and before is not None and since >= before:
-            raise Refused("no moment is both: give --since an earlier time than --before")
+            raise Refused("--since is not earlier than --before, so no move can be listed: give --since an earlier time")
         return Wanted(
             server=server,
             host=host,
