@@ -9,6 +9,7 @@ import logging
 import os
 import select
 import signal
+import threading
 import time
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
@@ -47,6 +48,7 @@ class Daemon(Command, abc.ABC):
         for file in conf.config_file:
             rights.require_private(Path(file))
         log.setup(conf, "droveway")
+        threading.excepthook = log_thread
         signals = Signals(signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
         with contextlib.ExitStack() as stack, _log_unforeseen():
             loops = self.running(conf, parsed_args, stack)
@@ -69,6 +71,13 @@ def _log_unforeseen() -> Iterator[None]:
     except Exception:
         LOG.exception("This daemon ends, for it met what nobody foresaw")
         raise
+
+
+def log_thread(ended: threading.ExceptHookArgs) -> None:
+    """Log an error that ended a thread: Python would write it beside the log."""
+    if ended.exc_value is not None and not isinstance(ended.exc_value, SystemExit):
+        name = "" if ended.thread is None else ended.thread.name
+        LOG.error("The thread %s ended, for it met what nobody foresaw", name, exc_info=ended.exc_value)
 
 
 IGNORE_HELP: Final = (

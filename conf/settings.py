@@ -61,6 +61,7 @@ def load_deployment(path: Path) -> cfg.ConfigOpts:
     """The same of daemons, with the options of the log and of the cloud's services; the file has to be there."""
     from oslo_log import log
 
+    from droveway import log_context
     from droveway.conf import services
 
     if not path.is_file():
@@ -69,7 +70,11 @@ def load_deployment(path: Path) -> cfg.ConfigOpts:
     settings = cfg.ConfigOpts()
     log.register_options(settings)
     # Where the journal of systemd reads it; the libraries' own steps are for --debug.
-    log.set_defaults(default_log_levels=["kazoo=ERROR", "taskflow=WARN", "urllib3=WARN", "keystoneauth=WARN"])
+    log.set_defaults(
+        logging_context_format_string=log_context.FORMAT,
+        default_log_levels=["kazoo=ERROR", "taskflow=WARN", "urllib3=WARN", "keystoneauth=WARN"],
+    )
+    settings.set_default("instance_format", log_context.INSTANCE_FORMAT)
     settings.set_default("use_stderr", default=True)
     _read(settings, path, [str(path)], lambda: services.register(settings))
     return settings

@@ -28,7 +28,7 @@ from droveway.workers.fence import standing_epoch
 from droveway.workers.hypervisors.base import Hypervisor
 from droveway.workers.journal import WorkerJournal
 from droveway.workers.permission import Permissions
-from droveway.workers.run import Run, answer, parse_key, superseded
+from droveway.workers.run import Run, answer, of_command, parse_key, superseded
 from droveway.workers.seen import JOURNAL
 from droveway.workers.transfer import frames
 from droveway.workers.transfer.endpoints import Endpoint
@@ -268,7 +268,8 @@ class Worker:
         waiting = [command for key in keys if (command := self._command(key)) is not None]
         for command in sorted(waiting, key=self._turn):
             if not self._stopping:
-                self._consider(command, waiting)
+                with of_command(command):
+                    self._consider(command, waiting)
 
     def _unanswered(self) -> list[str]:
         """The keys of the commands that stand without an answer, but those of the executes that run here.
@@ -359,7 +360,8 @@ class Worker:
                 del self._runs[slot]
                 key = run.command.key
                 if run.why:
-                    self._unfinished.log_once(f"{key} is left", run.why)
+                    with of_command(run.command):
+                        self._unfinished.log_once(f"{key} is left", run.why)
                 elif not run.left_begun:
                     self._answered.add(key)
                 if run.left_begun and not self._stopping:

@@ -9,6 +9,7 @@ import sqlite3
 import threading
 from typing import Any, Final, NamedTuple
 
+from droveway import log_context
 from droveway.clients.zookeeper import Coordination, command_path, progress_path, result_path
 from droveway.errors import Cancelled, CoordinationLost, DrovewayError, Fenced, Parked, Refused, StepError
 from droveway.printable import SHORT
@@ -47,6 +48,12 @@ def parse_key(key: str) -> Key:
     if found is None:
         raise Refused(f"{key[:80]!r} is no command's key")
     return Key(found[1], found[2], found[3], int(found[4]))
+
+
+def of_command(command: commands.Command) -> contextlib.AbstractContextManager[None]:
+    """Return what gives the lines of this thread the ids of the command's request, move and server."""
+    flow = command.key.partition(".")[0]
+    return log_context.of_move(command.move, server_id=command.server, flow=flow)
 
 
 def answer(coordination: Coordination, host: str, key: str, result: bytes) -> None:
@@ -101,6 +108,10 @@ class Run:
         self._thread.join()
 
     def _carry_out(self) -> None:
+        with of_command(self.command):
+            self._carry_out_here()
+
+    def _carry_out_here(self) -> None:
         key = self.command.key
         self.left_begun = True
         try:
@@ -112,6 +123,9 @@ class Run:
             self.why = str(error)
         except sqlite3.Error as error:
             self.why = self._unwritten(error)
+        except Exception as error:
+            LOG.exception("%s stopped without a result", dispatch.named(self.command))
+            self.why = f"it met {type(error).__name__}, which nobody foresaw"
         finally:
             self.host.journal.keep_room()
             self._done.set()

@@ -23,7 +23,7 @@ MADE = re.compile(r"\.(?!ci$).*|__pycache__|.*\.egg-info|build|dist")
 
 # Who may import whom. Every module may also import its own layer, its parent packages and droveway.errors.
 EVERY_LAYER = {
-    "certificates", "clocks", "deadlines", "outages", "printable", "wire",
+    "certificates", "clocks", "deadlines", "log_context", "outages", "printable", "wire",
     "conf", "persistence", "clients", "scheduler", "flows", "engines", "workers", "audit", "doctor", "lab",
 }  # fmt: skip
 MAY_IMPORT: dict[str, set[str]] = {
@@ -31,20 +31,22 @@ MAY_IMPORT: dict[str, set[str]] = {
     "certificates": set(),
     "clocks": set(),
     "deadlines": set(),
+    "log_context": set(),
     "outages": set(),
     "printable": set(),
     "wire": set(),
-    "conf": {"wire"},
+    "conf": {"log_context", "wire"},
     "persistence": {"deadlines", "printable", "conf"},
     "clients": {"certificates", "deadlines", "conf"},
     "scheduler": {"conf", "persistence", "clients"},
     "flows": {"deadlines", "printable", "wire", "conf", "persistence", "clients", "scheduler"},
     "engines": {
-        "certificates", "clocks", "deadlines", "outages", "printable", "wire",
+        "certificates", "clocks", "deadlines", "log_context", "outages", "printable", "wire",
         "conf", "persistence", "clients", "scheduler", "flows",
     },
     "workers": {
-        "certificates", "clocks", "outages", "printable", "wire", "conf", "clients.references", "clients.zookeeper",
+        "certificates", "clocks", "log_context", "outages", "printable", "wire",
+        "conf", "clients.references", "clients.zookeeper",
     },
     "audit": {
         "printable", "wire", "conf", "persistence", "clients",

@@ -11,6 +11,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+from droveway import log_context
 from droveway.errors import Fenced, StepError
 from droveway.wire.commands import CopyDisks, FitDisks, OfferDisks, ProbeTransfer
 from droveway.wire.values import SWAP, harmless
@@ -338,7 +339,7 @@ def side_by_side(
     if len(wanted) <= 1:
         copied = [copy(disk, own.file) for disk in wanted]
     else:
-        with concurrent.futures.ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
+        with concurrent.futures.ThreadPoolExecutor(SIDE_BY_SIDE, initializer=log_context.adopter()) as pool:
             copied = [future.result() for future in [pool.submit(copy, d, own.file) for d in wanted]]
     os.fsync(own.file)
     return copied

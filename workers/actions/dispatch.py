@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import errno
 import logging
+import time
 from typing import Any, Final
 
 from droveway.errors import CoordinationLost, DestinationFault, DrovewayError, Fenced, Parked, StepError
-from droveway.printable import printable
+from droveway.printable import SHORT, printable
 from droveway.wire import commands
 from droveway.workers.actions import checks, connections, copies, disks, guests, images, keeping, removal
 from droveway.workers.actions.table import ACTIONS
@@ -29,7 +30,9 @@ def run(ctx: Context, details: Any) -> dict[str, Any]:
     """
     command = ctx.command
     action = ACTIONS[command.action]
+    began = time.monotonic()
     body = action.execute if command.direction == "execute" else action.revert
+    LOG.log(_level(command), "%s is taken up", named(command))
     try:
         value = body(ctx, details)
     except (Fenced, CoordinationLost, Parked):
@@ -43,25 +46,29 @@ def run(ctx: Context, details: Any) -> dict[str, Any]:
             raise _logged(ctx, _disk_full(ctx)) from None
         raise _logged(ctx, ctx.failed(f"{command.action} failed on {ctx.host.name}: {error}", code="io")) from None
     except Exception as error:
-        LOG.exception("%s failed inside", _what(ctx))
+        LOG.exception("%s failed inside", named(command))
         text = f"{command.action} met {type(error).__name__} on {ctx.host.name}: {error}"
         raise ctx.failed(text, code="internal") from None
-    if not commands.ages(command.action):
-        LOG.info("%s is done", _what(ctx))
+    LOG.log(_level(command), "%s is done after %.2f s", named(command), time.monotonic() - began)
     return value
 
 
 def _logged(ctx: Context, error: StepError) -> StepError:
     """The error, once it is logged."""
-    LOG.info("%s failed: %s: %s", _what(ctx), error.error_code, printable(error.message))
+    LOG.info("%s failed: %s: %s", named(ctx.command), error.error_code, printable(error.message))
     return error
 
 
-def _what(ctx: Context) -> str:
-    command = ctx.command
+def named(command: commands.Command) -> str:
+    """Name the command as the log does."""
     undo = "" if command.direction == "execute" else "the undo of "
-    flow = command.key.partition(".")[0]
-    return f"Move {command.move} (req-{flow}): {undo}{command.action} of server {ctx.server} in step {command.step}"
+    step = f" in step {command.step}" if command.step != command.action else ""
+    return f"Move {command.move[:SHORT]}: {undo}{command.action}{step} on host {command.host}"
+
+
+def _level(command: commands.Command) -> int:
+    """Return the level at which the command is told: a question that is asked again and again is no news."""
+    return logging.DEBUG if commands.ages(command.action) else logging.INFO
 
 
 def _disk_full(ctx: Context) -> StepError:

@@ -16,6 +16,7 @@ from typing import Final
 
 from oslo_utils import units
 
+from droveway import log_context
 from droveway.errors import DestinationFault
 from droveway.workers.context import Context
 from droveway.workers.directories import CopiedDisk, SetAsideDisk, open_file
@@ -203,7 +204,11 @@ def readers(source: Callable[[], Source]) -> Iterator[list[Source]]:
 def _ahead(sources: Sequence[Source], disk: str, wanted: list[Chunk]) -> Generator[_Sent, None, None]:
     """The chunks in order; while one is written, each source has another on its way."""
     with contextlib.ExitStack() as stack:
-        readers = [(stack.enter_context(concurrent.futures.ThreadPoolExecutor(1)), source) for source in sources]
+        adopt = log_context.adopter()
+        readers = [
+            (stack.enter_context(concurrent.futures.ThreadPoolExecutor(1, initializer=adopt)), source)
+            for source in sources
+        ]
         memories = itertools.cycle([extents.memory() for _ in range(len(sources) + 1)])
         coming: collections.deque[concurrent.futures.Future[_Sent]] = collections.deque()
         for (offset, length), (reader, source) in zip(wanted, itertools.cycle(readers), strict=False):

@@ -8,6 +8,7 @@ import contextlib
 import hashlib
 from typing import TYPE_CHECKING, Final, Self
 
+from droveway import log_context
 from droveway.errors import DestinationFault
 from droveway.workers.transfer import extents
 
@@ -39,7 +40,9 @@ class Proof:
         self._batches: collections.deque[_Batch] = collections.deque()
         self._open = contextlib.ExitStack()
         self._medium = self._open.enter_context(extents.Medium(directory, disk))
-        self._reader = self._open.enter_context(concurrent.futures.ThreadPoolExecutor(1))
+        self._reader = self._open.enter_context(
+            concurrent.futures.ThreadPoolExecutor(1, initializer=log_context.adopter())
+        )
         self._own, self._sources = (hashlib.sha256(f"{self._medium.size}".encode()) for _ in range(2))
 
     def __enter__(self) -> Self:

@@ -9,8 +9,10 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
+from droveway import log_context
 from droveway.errors import DrovewayError, StepError
 from droveway.outages import Seldom
+from droveway.printable import printable
 from droveway.workers.transfer import extents, frames
 from droveway.workers.transfer.endpoints import HANDSHAKE, IDLE, Endpoint, Unwelcome, address_of, peer_of
 from droveway.workers.transfer.limits import Bucket
@@ -163,7 +165,10 @@ class TransferServer:
             if asked.probe:
                 connection.send(frames.Welcome(disks=[]))
                 return
-            with contextlib.closing(self._admitted(connection, asked)) as source:
+            with (
+                log_context.of_move(printable(asked.move), server_id=printable(asked.server)),
+                contextlib.closing(self._admitted(connection, asked)) as source,
+            ):
                 connection.send(frames.Welcome(disks=source.manifest.disks, bases=source.manifest.bases))
                 memory = extents.memory()
                 while True:

@@ -16,6 +16,7 @@ from taskflow import exceptions
 from taskflow.conductors.backends import impl_nonblocking
 from taskflow.types import timing
 
+from droveway import log_context
 from droveway.clients.zookeeper import Coordination
 from droveway.engines.conductor.taskflow.board import MoveBoard, MoveJob
 from droveway.errors import CoordinationLost
@@ -104,12 +105,14 @@ class JobConductor(impl_nonblocking.NonBlockingConductor, abc.ABC):
     def _dispatch_job(self, job: MoveJob) -> bool:
         """TaskFlow's entry; see `run_job`."""
         job.session = self._coordination.session
-        return self.run_job(job)
+        with log_context.of_move(job.posting.move, flow=job.posting.flow):
+            return self.run_job(job)
 
     def _on_job_done(self, job: MoveJob, future: Any) -> None:
         """TaskFlow's entry: consume or abandon until it worked, or until the session took the claim with it."""
         try:
-            self._give_back(job, consume=future.result())
+            with log_context.of_move(job.posting.move, flow=job.posting.flow):
+                self._give_back(job, consume=future.result())
         finally:
             self._dispatched.discard(future)
             if not self._dispatched:
