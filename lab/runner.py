@@ -15,6 +15,7 @@ from typing import Final
 
 from sqlalchemy import orm
 
+from droveway import log_context
 from droveway.clients.references import References
 from droveway.clients.zookeeper import Coordination, connect_embedded, embedded_store, worker_path
 from droveway.engines import start
@@ -40,6 +41,9 @@ POLL: Final = 0.05
 
 SELDOM: Final = 0.25
 """Seconds between two looks at the journal while this process runs flows: each costs some of their time."""
+
+_SESSIONS_END: Final = "taskflow.jobs.backends.impl_zookeeper"
+"""The logger of TaskFlow's board, which calls each end of a session a lost connection."""
 
 WORKERS_UP: Final = 30.0
 """Seconds within which the workers have to register."""
@@ -99,18 +103,31 @@ class Probes:
 def running(lab: Parts, probes: Probes | None = None, *, runner: Runner | None = None) -> Iterator[Runner]:
     """The lab's processes, as threads unless a ``runner`` of another kind is given; the caller holds the lock."""
     runner = runner or Runner(lab, probes)
-    handler = logging.FileHandler(lab.layout.log, delay=True)
-    handler.setLevel(logging.WARNING)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
-    with marks.kept(lab.layout, lab.identity.hosts):
-        logging.getLogger().addHandler(handler)
+    with marks.kept(lab.layout, lab.identity.hosts), logging_to(lab):
         try:
             runner.start()
             yield runner
         finally:
             runner.stop()
-            logging.getLogger().removeHandler(handler)
-            handler.close()
+
+
+@contextlib.contextmanager
+def logging_to(lab: Parts) -> Iterator[None]:
+    """Write the lab's log: all that the daemons of an installation would, and of the libraries what is wrong."""
+    handler = logging.FileHandler(lab.layout.log, delay=True)
+    handler.setFormatter(log_context.LabFormatter())
+    # A lab has no ZooKeeper that could be lost: its sessions end with the command.
+    handler.addFilter(lambda record: record.name != _SESSIONS_END)
+    own = logging.getLogger("droveway")
+    level = own.level
+    logging.getLogger().addHandler(handler)
+    own.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        own.setLevel(level)
+        logging.getLogger().removeHandler(handler)
+        handler.close()
 
 
 class Runner:

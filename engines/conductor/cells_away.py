@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from droveway.engines.conductor import story
 from droveway.engines.conductor.owed import Owed
 from droveway.errors import DestinationFault, StepError
 from droveway.flows.away import AT_ONCE, LATE, OWED, Verdict, verdict
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from droveway.persistence.nova.cells import Cells
     from droveway.wire.values import Direction
 
-
-LOG: Final = logging.getLogger(__name__)
 
 _ARRIVES: Final = "copy_disks"
 """The step from whose end on all that a forward move needs of its source stands on its destination."""
@@ -59,15 +57,20 @@ def heed(run: Run, graph: Graph, step: str, direction: Direction, sequence: int)
         if not (late or found in AT_ONCE):
             return None
         cell_waits.end(row)
-        if found in OWED:
-            of = graph.by_name[step]
-            action = of.cell_debt or (of.debt_when_gone if direction == "execute" else of.undo_debt_when_gone)
+        action = _action(graph, step, direction) if found in OWED else ""
+        if action:
             owe(session, run.move_id, cell, action, run.flow_uuid, step, sequence, direction)
-    if found in OWED:
-        LOG.warning("Cell %s is away and owes step %s (%s) of move %s", cell, step, direction, run.move_id[:SHORT])
+    if action:
+        story.tell_debt(run.move_id, f"cell {cell}", action, step, direction)
     if found in OWED or found is Verdict.SKIPPED:
         return Ends(None)
     return Ends(_failure(run, cell, found, waited), parks=found in (Verdict.PARKS, Verdict.RESTS))
+
+
+def _action(graph: Graph, step: str, direction: Direction) -> str:
+    """Name what the cell owes of the step, or of its undo."""
+    of = graph.by_name[step]
+    return of.cell_debt or (of.debt_when_gone if direction == "execute" else of.undo_debt_when_gone)
 
 
 def owe(

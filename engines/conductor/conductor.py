@@ -11,9 +11,9 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from droveway import deadlines
+from droveway import deadlines, log_context
 from droveway.clients.zookeeper import Coordination
-from droveway.engines.conductor import cells_away, fencing, incarnation, recorded, step_marks
+from droveway.engines.conductor import cells_away, fencing, incarnation, recorded, step_marks, story
 from droveway.engines.conductor.fencing import Quarantined
 from droveway.engines.conductor.history import History
 from droveway.engines.conductor.host_channel import Fence, HostChannel
@@ -35,7 +35,6 @@ from droveway.persistence.journal.tables import Move, MoveFlow
 from droveway.persistence.nova import catalog
 from droveway.persistence.nova.cells import Cells
 from droveway.persistence.restored import Restored
-from droveway.printable import printable
 from droveway.wire import codec
 
 LOG = logging.getLogger(__name__)
@@ -48,7 +47,7 @@ LONGEST_SHUN: Final = 60.0
 """Seconds for which a conductor leaves a flow alone that it could not run; the pause doubles."""
 
 _WANTED: Final = (
-    sa.select(Move.hold, Move.state)
+    sa.select(Move.hold, Move.state, Move.server)
     .join(MoveFlow, MoveFlow.uuid == Move.flow_uuid)
     .where(Move.id == sa.bindparam("move"), MoveFlow.uuid == sa.bindparam("flow"), MoveFlow.ended_at.is_(None))
 )
@@ -118,7 +117,10 @@ class MoveConductor(JobConductor):
 
     def _carry(self, posting: Posting, job: MoveJob) -> bool:
         incarnation.require(self._coordination, self._resources.journal)
-        if not self._is_due(posting):
+        wanted = self._wanted(posting)
+        if wanted is not None:
+            log_context.name_server(wanted.server)
+        if not self._is_due(wanted):
             self._clear_end(posting)
             return True
         with self._resources.journal.reading() as connection:
@@ -166,15 +168,16 @@ class MoveConductor(JobConductor):
             with journal.write() as session:
                 fencing.check(session, posting.move, error.epoch)
                 moves.park(session, posting.move, error.code, str(error))
+                move = moves.get(session, posting.move)
+            story.tell_parked(move)
             return None
 
-    def _is_due(self, posting: Posting) -> bool:
-        """Whether the journal still wants this flow to run: the journal is the truth, the board a work list."""
-        wanted = self._wanted(posting)
+    def _is_due(self, wanted: Any) -> bool:
+        """Whether the journal still wants the flow to run: the journal is the truth, the board a work list."""
         return wanted is not None and not wanted.hold and wanted.state != State.NEEDS_OPERATOR
 
     def _wanted(self, posting: Posting) -> Any:
-        """The move's ``hold`` and ``state`` while this flow is its flow and has not ended, else None."""
+        """The move's ``hold``, ``state`` and ``server`` while this flow is its flow and has not ended, else None."""
         with self._resources.journal.reading() as connection:
             return connection.execute(_WANTED, {"move": posting.move, "flow": posting.flow}).first()
 
@@ -227,18 +230,14 @@ class MoveConductor(JobConductor):
             cells = cells.of_claim(move.server, epoch, unfenced, self._down(move))
         run = self._make_run(posting, graph, move, epoch, channel, fence, cells)
         history = _history(graph, posting, epoch, home)
-        backend = FlowBackend(journal, history, on_stored=lambda step, direction: run.probe(step, direction, "stored"))
-        run.bind(backend, history)
-        LOG.info(
-            "Move %s (req-%s): %s of server %s (%s) from host %s runs here under epoch %d",
-            move.id,
-            posting.flow,
-            posting.kind,
-            move.server,
-            printable(move.server_name),
-            move.source_host,
-            epoch,
+        backend = FlowBackend(
+            journal,
+            history,
+            on_stored=lambda step, direction: run.probe(step, direction, "stored"),
+            without_undo=[step.step_name() for step in graph.walk() if step.no_undo],
         )
+        run.bind(backend, history)
+        story.tell_taken_up(move, posting.kind, epoch)
         self._run_engine(posting, graph, run, backend, epoch)
         return self._finish(posting, run, backend, epoch)
 
@@ -248,7 +247,9 @@ class MoveConductor(JobConductor):
             fencing.check(session, posting.move, epoch)
             cell_waits.end(moves.get(session, posting.move, lock=True))
             moves.park(session, posting.move, code, why)
+            move = moves.get(session, posting.move)
         fencing.release(self._resources.journal, posting.move, epoch)
+        story.tell_parked(move)
         return True
 
     def _run_engine(self, posting: Posting, graph: Graph, run: MoveRun, backend: FlowBackend, epoch: int) -> None:
@@ -289,9 +290,7 @@ class MoveConductor(JobConductor):
             self._drop_fences(move, epoch, posting.flow)
             self._write_tombstone(move, epoch)
         fencing.release(self._resources.journal, move.id, epoch)
-        rests = move.state if ended or move.state == State.NEEDS_OPERATOR else f"left at step {move.step}"
-        why = f": {move.error_code}: {printable(move.error)}" if move.error else ""
-        LOG.info("Move %s (req-%s): %s is %s%s", move.id, posting.flow, posting.kind, rests, why)
+        story.tell_given_back(move, posting.kind, ended=ended)
         return ended or move.hold or move.state == State.NEEDS_OPERATOR
 
     def _write_tombstone(self, move: Move, epoch: int) -> None:
@@ -371,10 +370,14 @@ class MoveConductor(JobConductor):
         with self._resources.journal.write() as session:
             fencing.check(session, move.id, epoch)
             row = moves.get(session, move.id, lock=True)
+            before = row.waits_for
             if cell is not None:
                 cell_waits.note(session, row, cell)
             elif State(row.state) in BEGUN:
                 cell_waits.end(row)
+            waits_for = row.waits_for
+        if waits_for and waits_for != before:
+            story.tell_wait(move.id, waits_for)
 
     def _drop_fences(self, move: Move, epoch: int, flow: str) -> None:
         """Let nobody write any more in the cells of the move; one of two that is away owes that."""
@@ -390,6 +393,7 @@ class MoveConductor(JobConductor):
                         raise
                     with fencing.writing(self._resources.journal, move.id, epoch) as session:
                         cells_away.owe(session, move.id, cell, debts.DROP_FENCE, flow, END_OF_FLOW, 0, "execute")
+                    story.tell_debt(move.id, f"cell {cell}", debts.DROP_FENCE, END_OF_FLOW, "execute")
 
 
 class Conductor:

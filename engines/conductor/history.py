@@ -112,7 +112,7 @@ class History:
                 "flow": self.flow,
                 "attempt": standing.attempt,
                 "epoch": self.epoch,
-                "host": self._host(standing, step),
+                "host": self.host_of(standing, step),
                 "started_at": now(),
             }
             begun: Any = transaction.execute(_BEGIN, row)
@@ -146,10 +146,8 @@ class History:
         self._open.pop((step, direction), None)
         self._again.discard((step, direction))
 
-    def _number(self, step: str) -> int:
-        return self._order.index(step) + 1 if step in self._order else 0
-
-    def _host(self, standing: Standing, step: str) -> str | None:
+    def host_of(self, standing: Standing, step: str) -> str | None:
+        """Return the host that the step runs on, as far as it is known; None for the conductor."""
         place = self._places.get(step, Where.CONDUCTOR)
         if place is Where.SOURCE:
             return standing.source_host
@@ -158,3 +156,6 @@ class History:
         if place is Where.RETURN:
             return self.return_host or None
         return standing.dest_host if place is Where.DESTINATION else None
+
+    def _number(self, step: str) -> int:
+        return self._order.index(step) + 1 if step in self._order else 0

@@ -15,7 +15,7 @@ import msgspec
 import sqlalchemy as sa
 from sqlalchemy import orm
 
-from droveway.engines.conductor import cells_away, eligibility, fencing
+from droveway.engines.conductor import cells_away, eligibility, fencing, story
 from droveway.engines.conductor.history import History
 from droveway.engines.conductor.host_channel import Fence, HostChannel
 from droveway.engines.conductor.owed import Owed
@@ -374,8 +374,7 @@ class MoveRun:
                 details=msgspec.to_builtins(owed),
                 waits=bool(after),
             )
-        what = f"the undo of {step}" if direction == "revert" else action
-        LOG.warning("Host %s owes %s for move %s", host, what, self.move_id[:8])
+        story.tell_debt(self.move_id, f"host {host}", action, step, direction)
 
     def void(self, step: str, *, host: str) -> bool:
         """Take back that the host owes this flow's step; whether it owed it, and so never carried it out."""
@@ -410,6 +409,7 @@ class MoveRun:
         with self.write() as session:
             seconds = moves.get(session, self.move_id).keep_seconds
             debts.keep(session, move_id=self.move_id, host=host, seconds=seconds, details=msgspec.to_builtins(owed))
+        story.tell_kept(self.move_id, host, seconds)
 
     def owing_cells(self) -> Mapping[str, str]:
         """Return why the server may not enter a cell, by cell: it owes a clean-up, or is declared down."""

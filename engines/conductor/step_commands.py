@@ -12,7 +12,7 @@ from sqlalchemy import orm
 
 from droveway import deadlines
 from droveway.clients.watches import LeafWatch
-from droveway.engines.conductor import answers
+from droveway.engines.conductor import answers, story
 from droveway.engines.conductor.history import History
 from droveway.engines.conductor.host_channel import DeclaredDown, Fence, HostChannel, Overdue, Unreachable, key_of
 from droveway.engines.conductor.progress import ProgressNote
@@ -159,6 +159,15 @@ class StepCommands:
         host = command.host
         progress = ProgressNote(self._run.move_id, lambda: self._channel.progress(host, command.key), self._run.write)
 
+        told = False
+
+        def is_gone() -> bool:
+            nonlocal told
+            if not told:
+                told = True
+                story.tell_wait(command.move, f"the worker of host {host}, which is away, in step {command.step}")
+            return self._is_declared_down(host)
+
         def check() -> None:
             self._check()
             progress.update()
@@ -173,7 +182,7 @@ class StepCommands:
                     away=min(self._host_away, command.deadline),
                     check=check,
                     wakeup=wakeup,
-                    is_gone=lambda: self._is_declared_down(host),
+                    is_gone=is_gone,
                 )
         except (DeclaredDown, Cancelled):
             # A worker that comes back would take it otherwise, whatever the move has come to by then.

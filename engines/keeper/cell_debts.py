@@ -14,8 +14,8 @@ import msgspec
 import sqlalchemy as sa
 from sqlalchemy import orm
 
-from droveway import deadlines
-from droveway.engines.conductor import fencing
+from droveway import deadlines, log_context
+from droveway.engines.conductor import fencing, story
 from droveway.engines.conductor.owed import Owed
 from droveway.errors import DrovewayError, Fenced
 from droveway.flows import registry
@@ -167,6 +167,7 @@ class CellDebts:
         owing = None if debt.action == debts.DROP_FENCE else self._owing(debt)
         with self.journal.read() as session:
             server = moves.get(session, debt.move_id).server
+        log_context.name_server(server)
         fenced = {cell} | ({owing.home, owing.move.source_cell, owing.attempt.cell} if owing else set())
         with contextlib.ExitStack() as fences, deadlines.running("pay_debt", self.options.step_deadline):
             for each in sorted(fenced):
@@ -176,7 +177,8 @@ class CellDebts:
                 self._do(debt, owing, epoch)
         with fencing.writing(self.journal, debt.move_id, epoch) as session:
             debts.settle(session, debt.id)
-        LOG.info("Cell %s has paid what it owed: %s, for move %s", cell, debt.action, debt.move_id)
+        owed = msgspec.convert(debt.details, type=Owed)
+        story.tell_paid(debt.move_id, f"cell {cell}", debt.action, owed.step, owed.direction)
 
     def _do(self, debt: Debt, owing: _Owing, epoch: int) -> None:
         run, owed = DebtRun(self, owing, epoch), owing.owed

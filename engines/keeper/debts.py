@@ -6,6 +6,7 @@ conductor that claims the move after it fences it off.
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import itertools
 import logging
@@ -16,9 +17,10 @@ from typing import Any, Final
 
 import msgspec
 
+from droveway import log_context
 from droveway.clients.zookeeper import ROOT, Coordination, move_path
 from droveway.clocks import Steady
-from droveway.engines.conductor import eligibility, fencing, incarnation, step_marks
+from droveway.engines.conductor import eligibility, fencing, incarnation, step_marks, story
 from droveway.engines.conductor.host_channel import Fence, HostChannel, Overdue, Unreachable, key_of
 from droveway.engines.conductor.loop_guard import one_round
 from droveway.engines.conductor.owed import Owed
@@ -32,7 +34,7 @@ from droveway.persistence.database import Database, database_time
 from droveway.persistence.journal import debts, freezes, moves
 from droveway.persistence.journal.states import ENDED, State
 from droveway.persistence.journal.tables import COLLECTOR, Debt, Move, MoveStep
-from droveway.printable import SHORT
+from droveway.printable import SHORT, printable
 from droveway.wire.commands import Command, GuestState, NoDetails, Registration
 from droveway.wire.levels import LEVEL, SINCE
 
@@ -54,6 +56,11 @@ def _fenced(debt: Debt) -> str:
     For a purge it has, lest it be in the way of the server's other moves: the purge has a fence of its own.
     """
     return f"{debt.move_id}.kept" if debt.action == debts.PURGE else debt.move_id
+
+
+def _context_of(debt: Debt) -> contextlib.AbstractContextManager[None]:
+    """Return what gives the lines of the log the ids of what the debt is of."""
+    return log_context.of_move(debt.move_id, flow=debt.details.get("flow", ""))
 
 
 def _question(asked: Command, host: str, action: str, part: str) -> Command:
@@ -133,12 +140,14 @@ class Collector:
             for move, owed in payable:
                 # Rows first: what hosts owe is compared with them.
                 if self._cells is not None and not self._wakeup.is_set():
-                    self._pay_rows(self._cells, move, owed)
+                    with _context_of(owed[0]):
+                        self._pay_rows(self._cells, move, owed)
             up = self._channel.workers()
             for (move, host), owes in itertools.groupby(wanted, key=lambda debt: (debt.move_id, debt.host)):
                 able = [debt for debt in owes if not (after := debt.details.get(debts.AFTER)) or after in up]
                 if able and host in up and not self._wakeup.is_set() and not self._is_frozen(move):
-                    self._collect_from(move, up[host], able)
+                    with _context_of(able[0]):
+                        self._collect_from(move, up[host], able)
         finally:
             self._coordination.delete(COLLECTS)
 
@@ -192,7 +201,6 @@ class Collector:
                 break
         self._write_tombstone(move_id, epoch)
         fencing.release(self._journal, move_id, epoch)
-        LOG.info("Host %s was asked for what it owed for move %s", worker.host, move_id[:SHORT])
 
     def _settle(self, debt: Debt, epoch: int) -> bool:
         """Have one debt settled; False when it was not: the later ones rest on it.
@@ -207,6 +215,7 @@ class Collector:
         with self._journal.read() as session:
             move = moves.get(session, debt.move_id)
             record = before(move) if owed.after else None
+        log_context.name_server(move.server)
         why = self._why_void(move, debt, owed)
         if why:
             self._void(debt, owed, epoch, why)
@@ -306,7 +315,11 @@ class Collector:
             else:
                 row.details = {**row.details, debts.ERROR: error}
                 self._tried[debt.id] = time.monotonic() + TRY_AGAIN
-                LOG.warning("Debt %s of host %s could not be settled: %s", debt.id, debt.host, error)
+        if error is None:
+            owed = msgspec.convert(debt.details, type=Owed)
+            story.tell_paid(debt.move_id, f"host {debt.host}", debt.action, owed.step, owed.direction)
+        else:
+            LOG.warning("Debt %s of host %s could not be settled: %s", debt.id, debt.host, printable(error))
 
     def _write_tombstone(self, move_id: str, epoch: int) -> None:
         with self._journal.read() as session:

@@ -19,6 +19,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from droveway import log_context
 from droveway.clients.zookeeper import HOSTS, Coordination
 from droveway.engines.conductor import answers, fencing
 from droveway.engines.conductor.eligibility import QUESTION
@@ -86,9 +87,11 @@ class HealthChecks:
         for question in self._standing(known | wanted):
             if destinations.get(question.move) != question.host:
                 self._channel.remove(question.host, question.key)
-            elif self._take(question, now):
-                self._channel.remove(question.host, question.key)
-                kept = True
+            else:
+                with log_context.of_move(question.move):
+                    if self._take(question, now):
+                        self._channel.remove(question.host, question.key)
+                        kept = True
         self._hosts = wanted
         return kept
 

@@ -6,6 +6,7 @@ are create-once or compare-and-swap: two that lead at once do no harm, and what 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime as dt
 import logging
@@ -17,6 +18,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
+from droveway import log_context
 from droveway.clients.zookeeper import BOARD, Coordination, worker_path
 from droveway.clocks import Steady
 from droveway.engines.conductor import eligibility, incarnation
@@ -38,7 +40,7 @@ from droveway.persistence.journal import daemons, kinds, moves, open_flows, requ
 from droveway.persistence.journal.moves import FlowRef
 from droveway.persistence.journal.policies import HEALTHY, Health, note_wait
 from droveway.persistence.journal.states import State
-from droveway.printable import printable
+from droveway.printable import SHORT, printable
 
 LOG = logging.getLogger(__name__)
 
@@ -285,7 +287,8 @@ class Keeper:
         actions = decide(snapshot, self._limits)
         self._left = {**snapshot.posted, **{each.posting.flow: False for each in actions if isinstance(each, Post)}}
         for action in actions:
-            self._act(action)
+            with _context_of(action):
+                self._act(action)
         return actions
 
     def _log_unrunnable(self, snapshot: Snapshot) -> None:
@@ -366,7 +369,8 @@ class Keeper:
     def _act(self, action: Action) -> None:
         match action:
             case Post(posting):
-                self._board.post_flow(posting)
+                if self._board.post_flow(posting):
+                    LOG.debug("Flow %s of move %s is offered to the conductors", posting.flow, posting.move)
             case Withdraw(flow):
                 if self._board.withdraw(flow):
                     LOG.info("Flow %s was taken off the board: nobody is to run it now", printable(flow))
@@ -377,9 +381,12 @@ class Keeper:
             case Wait(move, why):
                 with self._journal.write() as session:
                     note_wait(session, move, why)
+                if why:
+                    LOG.info("Move %s waits: %s", move[:SHORT], why)
             case Delete(move):
                 with self._journal.write() as session:
                     moves.begin_deletion(session, move, self._flow_of(kinds.DELETE.name))
+                LOG.info("Move %s: its server is deleted now, as was asked", move[:SHORT])
                 self.wake()
 
     def _end_wait(self, action: EndWait) -> None:
@@ -392,10 +399,16 @@ class Keeper:
                 move = moves.get(session, action.move, lock=True)
                 if move.deadline != action.deadline:
                     return
+                log_context.name_server(move.server)
+                policy = move.policy
                 filing(session, move)
+                filed = log_context.of_move(move.id, server_id=move.server, flow=move.flow_uuid or "")
         except Refused as error:
             LOG.info("Move %s was not settled by its policy (%s): %s", action.move, action.kind, error)
         else:
+            why = "its server is to be deleted" if action.for_delete else f"its policy is {policy}"
+            with filed:
+                LOG.info("Move %s: its %s is asked for, since %s", action.move[:SHORT], action.kind, why)
             self.wake()
 
     def _allowed(self, action: EndWait) -> requests.Filing | None:
@@ -413,6 +426,17 @@ class Keeper:
             with self._journal.write() as session:
                 note_wait(session, action.move, found)
         return None
+
+
+def _context_of(action: Action) -> contextlib.AbstractContextManager[None]:
+    """Return what gives the lines of the log the ids of the action's move, as far as the action knows them."""
+    match action:
+        case Post(posting):
+            return log_context.of_move(posting.move, flow=posting.flow)
+        case Withdraw(flow):
+            return log_context.of_move(log_context.ABSENT, flow=flow)
+        case _:
+            return log_context.of_move(action.move)
 
 
 def _seen(

@@ -20,6 +20,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 from sqlalchemy import orm
 
+from droveway import log_context
 from droveway.engines.conductor.loop_guard import one_round
 from droveway.flows.steps.hosts.command import ADOPTED
 from droveway.outages import Outage
@@ -32,6 +33,7 @@ from droveway.persistence.nova import evacuations
 from droveway.persistence.nova.api import InstanceMapping
 from droveway.persistence.nova.cell import Instance, Migration
 from droveway.persistence.nova.vm_states import VmState
+from droveway.printable import printable
 
 LOG = logging.getLogger(__name__)
 
@@ -236,11 +238,12 @@ class Outcomes:
         """File each, unless the move has left its wait since; whether anything was."""
         filed = False
         for move_id, kind in ends.items():
-            with self._journal.write() as session:
+            with log_context.of_move(move_id), self._journal.write() as session:
                 move = moves.get(session, move_id, lock=True)
+                log_context.name_server(move.server)
                 if move.state != State.VERIFYING or move.hold or move.delete_requested:
                     continue
-                LOG.info("Move %s of %s was ended by Nova (%s)", move_id, move.server_name, kind)
+                LOG.info("Move %s of %s was ended by Nova (%s)", move_id, printable(move.server_name), kind)
                 if kind == DELETE:
                     requests.delete(session, move)
                 else:

@@ -11,7 +11,7 @@ resumed engine does not write again (it works out intentions anew from the faile
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -24,6 +24,7 @@ from droveway import clocks
 from droveway.engines.conductor import fencing
 from droveway.engines.conductor.fencing import Standing
 from droveway.engines.conductor.history import History, Run
+from droveway.engines.conductor.story import Steps
 from droveway.engines.conductor.taskflow import details
 from droveway.errors import DrovewayError, Fenced, Parked
 from droveway.persistence.database import Database, Executor, WriteFailed
@@ -65,11 +66,18 @@ class FlowBackend:
     """Where one claimed flow is loaded from and saved to; both backend and connection of TaskFlow's interface."""
 
     def __init__(
-        self, journal: Database, history: History, *, on_stored: Callable[[str, str], None] | None = None
+        self,
+        journal: Database,
+        history: History,
+        *,
+        on_stored: Callable[[str, str], None] | None = None,
+        without_undo: Collection[str] = (),
     ) -> None:
+        """``without_undo`` names the flow's steps that have no undo, which the log then says nothing of."""
         self._journal = journal
         self._history = history
         self._on_stored = on_stored
+        self._story = Steps(history.move_id, without_undo)
         self._stored: dict[str, dict[str, Any]] = {}
         self._waiting: dict[str, dict[str, Any]] = {}
         self._flow_row: dict[str, Any] = {}
@@ -147,7 +155,10 @@ class FlowBackend:
         self._waiting[atom_detail.uuid] = details.atom_row(atom_detail, self._history.flow_uuid)
         if state != self._states.get(atom_detail.uuid):
             if state in _ENDS and not (state == states.SUCCESS and name in self._assumed):
-                self._ends[name, _ENDS[state]] = {"at": clocks.now(), **_outcome(atom_detail)}
+                outcome = _outcome(atom_detail)
+                self._ends[name, _ENDS[state]] = {"at": clocks.now(), **outcome}
+                if "error" not in outcome:
+                    self._story.end(name, _ENDS[state], outcome["result"])
             if state in _LASTING:
                 self._store(name, state)
         self._states[atom_detail.uuid] = state
@@ -194,16 +205,18 @@ class FlowBackend:
                 pass
 
     def _store(self, name: str, state: str) -> None:
+        begins, standing = _BEGINS.get(state), None
         with self._outages(), self._journal.begin() as connection:
-            begins = _BEGINS.get(state)
             if begins is None:
                 self._check(connection)
                 self._flush(connection)
             else:
-                self._begin(connection, name, state, begins)
+                standing = self._begin(connection, name, state, begins)
         self._flushed()
+        if begins is not None and standing is not None:
+            self._story.begin(name, begins, attempt=standing.attempt, host=self._history.host_of(standing, name))
 
-    def _begin(self, connection: sa.Connection, name: str, state: str, direction: str) -> None:
+    def _begin(self, connection: sa.Connection, name: str, state: str, direction: str) -> Standing:
         if self._unsure:
             # Whether the run is one that was left open is read back too.
             self._check(connection)
@@ -212,6 +225,7 @@ class FlowBackend:
         columns = self._note_undoing(connection, standing, state)
         self._history.begin(connection, standing, name, direction)
         self._begun = (name, direction), {**(standing.claimed or {}), **columns}
+        return standing
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[orm.Session]:

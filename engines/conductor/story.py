@@ -1,0 +1,146 @@
+"""Tells in the log what becomes of a move: a line for each step that ends, each wait, each debt and each rest."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import time
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from droveway.flows.alternates import Alternates
+from droveway.persistence.journal.moves import PASSED_ON
+from droveway.persistence.journal.states import ADVICE, State
+from droveway.printable import SHORT, printable
+
+if TYPE_CHECKING:
+    from droveway.persistence.journal.tables import Move
+
+LOG: Final = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Begun:
+    at: float
+    """By the monotonic clock."""
+    attempt: int
+    host: str | None
+
+
+class Steps:
+    """Tells how the steps of one claimed flow begin and end; failures are told where their errors are made flat."""
+
+    def __init__(self, move_id: str, without_undo: Collection[str] = ()) -> None:
+        """``without_undo`` names the steps that have no undo: that nothing was done for it is no news."""
+        self._move = move_id[:SHORT]
+        self._without_undo = without_undo
+        self._taken_up = time.monotonic()
+        self._begun: dict[tuple[str, str], _Begun] = {}
+
+    def begin(self, step: str, direction: str, *, attempt: int, host: str | None) -> None:
+        """Tell that a run of the step begins, on this host (None for the conductor)."""
+        self._begun[step, direction] = _Begun(time.monotonic(), attempt, host)
+        LOG.debug("Move %s: %s begins%s", self._move, _named(step, direction), _where(attempt, host))
+
+    def end(self, step: str, direction: str, result: Mapping[str, Any] | None) -> None:
+        """Tell that the run is done; of the alternates, which one is tried now."""
+        # An undo that an earlier claim began goes on from the moment at which this one took the move up.
+        begun = self._begun.pop((step, direction), _Begun(self._taken_up, 0, None))
+        if step == Alternates.title:
+            if direction == "execute" and result:
+                self._tell_alternate(result)
+            return
+        nothing_done = direction == "revert" and (step in self._without_undo or result == PASSED_ON)
+        LOG.log(
+            logging.DEBUG if nothing_done else logging.INFO,
+            "Move %s: %s is done after %.2f s%s",
+            self._move,
+            _named(step, direction),
+            time.monotonic() - begun.at,
+            _where(begun.attempt, begun.host),
+        )
+
+    def _tell_alternate(self, chosen: Mapping[str, Any]) -> None:
+        number = chosen["attempt"]
+        LOG.info(
+            "Move %s: %s is host %s of cell %s (attempt %d)",
+            self._move,
+            "its destination" if number == 1 else "the next alternate",
+            chosen["host"],
+            chosen["cell"],
+            number,
+        )
+
+
+def _named(step: str, direction: str) -> str:
+    return f"step {step}" if direction == "execute" else f"the undo of step {step}"
+
+
+def _where(attempt: int, host: str | None) -> str:
+    on = f" on host {host}" if host else ""
+    return f"{on} (attempt {attempt})" if attempt else on
+
+
+def tell_taken_up(move: Move, kind: str, epoch: int) -> None:
+    """Tell that this conductor has claimed the move and runs its flow."""
+    LOG.info(
+        "Move %s: %s of server %s (%s) from host %s runs here under epoch %d",
+        move.id[:SHORT],
+        kind,
+        move.server,
+        printable(move.server_name),
+        move.source_host,
+        epoch,
+    )
+
+
+def tell_given_back(move: Move, kind: str, *, ended: bool) -> None:
+    """Tell how the move rests after this conductor's claim on it was given back."""
+    short, why = move.id[:SHORT], f": {move.error_code}: {printable(move.error)}" if move.error else ""
+    if move.state == State.NEEDS_OPERATOR:
+        tell_parked(move)
+    elif ended:
+        level = logging.WARNING if move.state == State.FAILED else logging.INFO
+        LOG.log(level, "Move %s: %s has ended, and the move's state is %s%s", short, kind, move.state, why)
+    else:
+        LOG.info("Move %s: %s is given back at step %s, to go on from there%s", short, kind, move.step, why)
+
+
+def tell_parked(move: Move) -> None:
+    """Tell that the move needs an operator, why, and what to type."""
+    short = move.id[:SHORT]
+    LOG.error(
+        "Move %s needs an operator%s: %s: %s; %s (droveway explain %s)",
+        short,
+        f" at step {move.step}" if move.step else "",
+        move.error_code,
+        printable(move.error or ""),
+        ADVICE[State.NEEDS_OPERATOR].format(move=short),
+        move.error_code,
+    )
+
+
+def tell_wait(move_id: str, what: str) -> None:
+    """Tell for what the move waits, which is mostly something that an operator can bring back."""
+    LOG.warning("Move %s waits for %s", move_id[:SHORT], what)
+
+
+def tell_debt(move_id: str, debtor: str, action: str, step: str, direction: str) -> None:
+    """Tell what a host or a cell owes from now on."""
+    LOG.warning(
+        "Move %s: %s owes %s, and pays it once it is back", move_id[:SHORT], debtor, _owed(action, step, direction)
+    )
+
+
+def tell_paid(move_id: str, debtor: str, action: str, step: str, direction: str) -> None:
+    """Tell what a host or a cell owes no more, since it was done."""
+    LOG.info("Move %s: %s has paid what it owed: %s", move_id[:SHORT], debtor, _owed(action, step, direction))
+
+
+def _owed(action: str, step: str, direction: str) -> str:
+    return f"the undo of step {step}" if direction == "revert" else f"{action} of step {step}"
+
+
+def tell_kept(move_id: str, host: str, seconds: int) -> None:
+    """Tell that the host keeps the source's disks after the confirm."""
+    LOG.info("Move %s: host %s keeps the source's disks for %d s, and purges them then", move_id[:SHORT], host, seconds)
