@@ -12,6 +12,7 @@ import msgspec
 import pytest
 from support.rigs.worker_rig import MIB, MOVE, PROBE, SERVER, Cloud, Killed, cloud
 
+from droveway import log_context
 from droveway.clients.zookeeper import Coordination, command_path, epoch_path, progress_path, result_path, worker_path
 from droveway.errors import CoordinationLost, Fenced, Refused, StepError
 from droveway.wire import codec, commands, queries
@@ -209,6 +210,26 @@ def test_a_begun_command_is_entered_again_by_the_next_worker(
     started()
     assert result(site, command).error is None
     assert site.hosts["alpha"].directories.exists(f"{SERVER}_resize")
+
+
+def test_what_nobody_foresaw_is_logged_once_with_its_move_and_the_command_is_entered_again(
+    site: Cloud, started: Callable[..., Worker], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    whole, met = Run._result, iter([LookupError("unforeseen")])
+
+    def broken_once(self: Run) -> bytes:
+        for error in met:
+            raise error
+        return whole(self)
+
+    monkeypatch.setattr(Run, "_result", broken_once)
+    caplog.handler.setFormatter(log_context.LabFormatter())
+    started()
+    command = post(site, site.command("alpha", "describe_guest"))
+    assert result(site, command).error is None
+    assert caplog.text.count("LookupError: unforeseen") == 1
+    ids = f"[req-{command.key.partition('.')[0]} {command.move} {command.server}]"
+    assert f"{ids} LookupError: unforeseen" in caplog.text
 
 
 def test_bad_details_are_refused_before_anything_is_journaled(site: Cloud, started: Callable[..., Worker]) -> None:
