@@ -318,14 +318,13 @@ def guarded(
 
 def _log_failure(run: Run, name: str, direction: Direction, failure: StepError, error: Exception) -> None:
     """Log the failure; of one that nobody foresaw the traceback, which is nowhere else."""
-    what = name if direction == "execute" else f"{name} (undo)"
+    what = f"step {name}" if direction == "execute" else f"the undo of step {name}"
     where = f" on host {failure.host}" if failure.host else ""
     inside = failure.error_code == "internal" and failure is not error
     LOG.log(
         logging.ERROR if inside else logging.INFO,
-        "Move %s (req-%s): step %s failed%s: %s: %s",
-        run.move_id,
-        run.flow_uuid,
+        "Move %s: %s failed%s: %s: %s",
+        run.move_id[:SHORT],
         what,
         where,
         failure.error_code,

@@ -227,7 +227,7 @@ def test_a_write_that_the_journal_refuses_for_good_fails_the_step(
     )
     assert "leave" not in run.seen
     (record,) = caplog.records
-    assert record.getMessage().startswith(f"Move {run.move_id} (req-f): step toy failed: internal: ")
+    assert record.getMessage().startswith(f"Move {run.move_id[:8]}: step toy failed: internal: ")
     assert record.exc_info is not None
 
 
@@ -243,7 +243,7 @@ def test_a_failed_step_is_one_line_of_the_log_however_often_it_is_tried(
     assert record.levelname == "INFO"
     assert record.exc_info is None
     assert record.getMessage() == (
-        f"Move {run.move_id} (req-f): step toy failed on host host1: disk-full: no room\\x0a\\x1b[2J"
+        f"Move {run.move_id[:8]}: step toy failed on host host1: disk-full: no room\\x0a\\x1b[2J"
     )
 
 
