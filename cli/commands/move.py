@@ -132,7 +132,7 @@ class List(Lister):
             for given in (parsed_args.since, parsed_args.before)
         )
         if since is not None and before is not None and since >= before:
-            raise Refused("--since is not earlier than --before, so nothing can be listed: give --since an earlier time")
+            raise Refused("--since is not earlier than --before, so no move is between: give --since an earlier time")
         return Wanted(
             server=server,
             host=host,
