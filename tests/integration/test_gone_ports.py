@@ -16,6 +16,7 @@ from droveway.clients.network import RESOURCE_REQUEST, Network
 from droveway.clients.placement import Placement
 from droveway.errors import StepError
 from droveway.lab import stopped
+from droveway.persistence.nova.cell import Migration
 
 BRIDGE = "bandwidth: {br-a: {physical_network: net-a, egress_kbps: 4000, ingress_kbps: 4000}}, kpps: 40"
 CLOUD = f"""
@@ -229,3 +230,49 @@ def test_what_nobody_can_tell_is_left_to_the_audit(lab: Stage, spoil: Callable[[
     lab.lab.cloud.set_extension(RESOURCE_REQUEST, missing=False)
     lab.cli("audit", "--heal", "--yes")
     assert_holds(lab, rest("host2"), "host2", lab.move("fast").id)
+
+
+def evacuate(lab: Stage) -> None:
+    """Let Nova have begun to rebuild the server on another host, as its rows tell."""
+    nova = Nova(lab, "fast")
+    with lab.lab.cell_databases["cell1"].write() as session:
+        session.add(
+            Migration(
+                uuid="4f6f1f2e-0000-4000-8000-000000000001",
+                instance_uuid=nova.server,
+                migration_type="evacuation",
+                status="accepted",
+                source_compute="host2",
+                dest_compute="host1",
+                deleted=0,
+            )
+        )
+
+
+def test_what_a_server_holds_is_left_to_an_evacuation_that_begins_in_between(
+    lab: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the look at what it holds and the write: Nova reads the same consumer then."""
+    nova, gold, fast = Nova(lab, "fast"), gold_of(lab), lab.id_of("fast")
+    lab.cli("server", "migrate", "fast", "--host", "host2")
+    nova.delete_port(gold)
+    allocations, rewrite, written = Placement.allocations, Placement.rewrite, []
+
+    def late(placement: Placement, consumer: str) -> Any:
+        found = allocations(placement, consumer)
+        if consumer == fast:
+            monkeypatch.setattr(Placement, "allocations", allocations)
+            evacuate(lab)
+        return found
+
+    def noted(placement: Placement, consumers: Any, **given: Any) -> None:
+        written.extend(consumers)
+        rewrite(placement, consumers, **given)
+
+    begins = Once("keep_copy", "execute", "after", lambda: monkeypatch.setattr(Placement, "allocations", late))
+    with lab.running(begins):
+        monkeypatch.setattr(Placement, "rewrite", noted)
+        lab.cli("server", "confirm", "fast", code=3)
+    assert fast not in written
+    assert holding(lab, fast)[0] == both("host2")
+    assert lab.move("fast").error_code == "evacuated"
