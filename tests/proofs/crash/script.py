@@ -10,6 +10,7 @@ import mmap
 import os
 import signal
 import threading
+import zlib
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -28,6 +29,11 @@ ACCEPTED: Final = 2
 
 _TURNED: Final = 15
 """The byte that tells whether the flow was turned back."""
+_EFFECTS: Final = {f"{EFFECT}.source": 16, f"{EFFECT}.destination": 24}
+"""Where the effects of each role's workers in one run of a step are counted, each worker being a process of its own.
+
+The first byte is their number, the second has a bit for each host that has had one, and four tell which run it is.
+"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +60,7 @@ class Script:
         what was handed to a worker may still be under way there."""
         self.spoil: Callable[[], None] = _nothing
         """Makes the world bad."""
-        self._shared = mmap.mmap(-1, 16)
+        self._shared = mmap.mmap(-1, 32)
         self._lock = threading.Lock()
         self._at: tuple[str, str] | None = None
         self._failed: tuple[str, str] | None = None
@@ -90,6 +96,7 @@ class Script:
             self._at = (step, direction)
             self._worked.clear()
             self._counted.clear()
+            self._shared[16:32] = bytes(16)
         self._meet(step, direction, "posted" if phase == "during" else phase)
         if (step, direction, phase) == (self.no_return, "execute", "before"):
             self._turn_back()
@@ -106,12 +113,27 @@ class Script:
         counter = f"{EFFECT}.{'source' if host == SOURCE else 'destination'}"
 
         def fire(step: str, direction: Direction, _phase: str, _detail: str) -> None:
-            if self._worked.get(counter) != (step, direction):
-                self._worked[counter] = (step, direction)
-                self._counted.pop(counter, None)
-            self._meet(step, direction, self._next(counter))
+            with self._lock:
+                if self._worked.get(counter) != (step, direction):
+                    self._worked[counter] = (step, direction)
+                    self._begin(counter, host, f"{step} {direction}")
+                at = _EFFECTS[counter]
+                self._shared[at] += 1
+                place = f"{counter}.{self._shared[at]}"
+            self._meet(step, direction, place)
 
         return fire
+
+    def _begin(self, counter: str, host: str, run: str) -> None:
+        """Count anew, unless another host of this role has begun with this run of the step.
+
+        A host whose worker died counts anew too: it is given the command once more.
+        """
+        at, whose, which = _EFFECTS[counter], 1 << zlib.crc32(host.encode()) % 8, zlib.crc32(run.encode()).to_bytes(4)
+        known = self._shared[at + 2 : at + 6] == which and not self._shared[at + 1] & whose
+        self._shared[at : at + 6] = (
+            bytes([self._shared[at], self._shared[at + 1] | whose, *which]) if known else bytes([0, whose, *which])
+        )
 
     def on_request(self, method: str, _path: str) -> None:
         """Before each request to a cloud service."""
