@@ -24,6 +24,6 @@ def check(around: Around) -> Iterator[Finding]:
     if identity is None:
         yield Finding("certificate-none", SUBJECT, "[tls] names no certificate")
         return
-    ends = f"{identity.certificate} holds until {identity.expires:%Y-%m-%d %H:%M} UTC"
+    ends = f"{identity.certificate} holds until {identity.expires:%Y-%m-%d %H:%M}Z"
     soon = identity.expires - dt.datetime.now(dt.UTC) < SOON
     yield Finding("certificate-expires" if soon else FINE, SUBJECT, ends)

@@ -74,7 +74,8 @@ class Down(OfCell):
         from droveway.engines.operations import cells
 
         site, who = self.site(parsed_args), getpass.getuser()
-        cells.declare_down(site, parsed_args.cell, reason=parsed_args.i_made_sure, who=who)
+        name = cells.declare_down(site, parsed_args.cell, reason=parsed_args.i_made_sure, who=who)
+        print(f"cell {name} is declared down: no move waits for it; to take that back: droveway cell up {name}")
         return 0
 
 
@@ -85,5 +86,8 @@ class Up(OfCell):
         """Record it; refused while its database does not answer."""
         from droveway.engines.operations import cells
 
-        cells.declare_up(self.site(parsed_args), parsed_args.cell)
+        name = cells.declare_up(self.site(parsed_args), parsed_args.cell)
+        print(
+            f"cell {name} is up: it takes part in moves again; what its rows owe is done first, then what its hosts owe"
+        )
         return 0

@@ -76,6 +76,10 @@ class Drain(OfWorker):
 
         with self.installation(parsed_args).journal.write() as session:
             daemons.drain(session, parsed_args.host, on=not parsed_args.off, reason=parsed_args.reason)
+        if parsed_args.off:
+            print(f"the worker of host {parsed_args.host} is no longer drained: new moves may go there again")
+        else:
+            print(f"the worker of host {parsed_args.host} is drained: it is no destination of new moves")
         return 0
 
 

@@ -47,7 +47,7 @@ def _note(session: orm.Session, move: Move, what: str) -> dt.timedelta:
         return dt.timedelta()
     if move.waits_since is None or not (move.waits_for or "").startswith(what):
         move.waits_since = now
-        move.waits_for = f"{what} (since {now:%Y-%m-%d %H:%M:%S} UTC)"
+        move.waits_for = f"{what} (since {now:%Y-%m-%d %H:%M:%S}Z)"
     return now - move.waits_since
 
 

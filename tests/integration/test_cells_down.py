@@ -63,12 +63,13 @@ def test_a_cell_is_declared_down_with_a_reason_and_only_when_nothing_of_it_is_up
 def test_no_server_enters_a_cell_that_is_declared_down_though_it_answers(lab: Stage) -> None:
     """The reason is a person's word."""
     lab.cli("lab", "worker", "stop", "host3")
-    lab.cli("cell", "down", "cell2", MADE_SURE, "it is to be rebuilt")
+    said = lab.cli("cell", "down", "cell2", MADE_SURE, "it is to be rebuilt")
+    assert said == ("cell cell2 is declared down: no move waits for it; to take that back: droveway cell up cell2\n")
     lab.cli("lab", "worker", "start", "host3")
     assert "it is to be rebuilt" in lab.refused("server", "migrate", "web", "--to-cell", "cell2")
     checks = lab.json("move", "plan", "web", "--flavor", "large")["checks"]
     assert [each["ok"] for each in checks if "it is to be rebuilt" in each["detail"]] == [False]
-    lab.cli("cell", "up", "cell2")
+    assert lab.cli("cell", "up", "cell2").startswith("cell cell2 is up: it takes part in moves again")
 
 
 def test_a_move_that_waits_for_its_target_cell_is_undone_once_that_is_declared_down(lab: Stage) -> None:

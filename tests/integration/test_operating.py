@@ -193,14 +193,16 @@ def test_no_server_goes_to_a_host_whose_worker_is_drained_or_too_old(site: Insta
 
     site.done("freeze")
     move = create(site)
-    site.done("worker", "drain", "host2", "--reason", "its disk is slow")
+    said = site.done("worker", "drain", "host2", "--reason", "its disk is slow")
+    assert said == "the worker of host host2 is drained: it is no destination of new moves\n"
     site.done("thaw")
     assert site.await_rest(move) == State.FAILED, conductor.text()
     drained = "its worker is drained (its disk is slow)"
     assert drained in str(site.told("move", "show", move)["error"])
     code, _, said = site.droveway("move", "plan", SERVER, "--flavor", "large")
     assert (code, drained in said) == (2, True), said
-    site.done("worker", "drain", "host2", "--off")
+    said = site.done("worker", "drain", "host2", "--off")
+    assert said == "the worker of host host2 is no longer drained: new moves may go there again\n"
     assert site.told("move", "plan", SERVER, "--flavor", "large")["destination"] == "host2"
 
     source.stop()

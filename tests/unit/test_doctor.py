@@ -140,7 +140,9 @@ def test_a_certificate_is_told_before_it_ends(tmp_path: Path, days: int, code: s
     files = Authority(tmp_path / "tls").issue("conductor", begins=ends - dt.timedelta(days=30), ends=ends)
     path = tmp_path / "tls.conf"
     path.write_text("[tls]\n" + "".join(f"{name} = {value}\n" for name, value in files.options().items()))
-    assert [each.code for each in certificate.check(around(settings.load_deployment(path)))] == [code]
+    (found,) = certificate.check(around(settings.load_deployment(path)))
+    assert found.code == code
+    assert (f"holds until {ends:%Y-%m-%d %H:%M}Z" in found.detail) == (days > 0)
 
 
 @pytest.mark.parametrize(("said", "code"), [("", "zookeeper-refused"), ("tls = false", "zookeeper-plain")])

@@ -394,7 +394,7 @@ def test_a_move_says_that_it_waits_for_its_cells_database_until_that_answers(
         assert rig.host().turn() == [False]
     waiting = rig.move(move)
     assert waiting.waits_since is not None
-    since = f"{waiting.waits_since:%Y-%m-%d %H:%M:%S} UTC"
+    since = f"{waiting.waits_since:%Y-%m-%d %H:%M:%S}Z"
     what = f"the database of cell c1, which does not answer (since {since})"
     assert (waiting.state, waiting.waits_for) == ("running", what)
     assert rig.host().turn() == [True]
