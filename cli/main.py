@@ -72,6 +72,11 @@ class Commands(commandmanager.CommandManager):
         for name, (target, summary) in COMMANDS.items():
             self.commands[name] = LazyCommand(name, f"droveway.cli.commands.{target}", summary)  # type: ignore[assignment]
 
+    def add_command(self, name: str, command_class: type[command.Command]) -> None:
+        """Add a command that cliff brings along, unless the table has one of that name."""
+        if name not in self.commands:
+            super().add_command(name, command_class)
+
 
 class _Version(argparse.Action):
     """Looks the version up only when it is asked for: the look-up is slow."""

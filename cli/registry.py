@@ -57,6 +57,7 @@ COMMANDS: Final = {
     "doctor": ("doctor:Doctor", "has the installation what it needs?"),
     "upgrade check": ("doctor:Upgrade", "can conductors of this release take over?"),
     "explain": ("explain:Explain", "what an error code means, and what to do"),
+    "complete": ("complete:Complete", "completion for bash, of commands, options and names"),
     "lab create": ("lab:Create", "build a cloud of its own in a directory"),
     "lab show": ("lab:Show", "what the lab holds"),
     "lab destroy": ("lab:Destroy", "stop the lab's guests and remove it"),
