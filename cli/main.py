@@ -47,7 +47,7 @@ _BROKEN_DATABASE: Final = (
     "is full",
 )
 
-_DESCRIPTION = "Moves servers from host to host: every move ends, done or undone."
+DESCRIPTION: Final = "Moves servers from host to host: every move ends, done or undone."
 
 
 class LazyCommand:
@@ -96,7 +96,7 @@ class Droveway(app.App):
 
     def __init__(self, output: Output | None = None) -> None:
         self._output = output or Output(sys.stdout)
-        super().__init__(_DESCRIPTION, None, Commands(), stdout=cast("TextIO", self._output), stderr=sys.stderr)
+        super().__init__(DESCRIPTION, None, Commands(), stdout=cast("TextIO", self._output), stderr=sys.stderr)
         self.touched = ""
         """The id of the move that the command made or changed; whoever repeats the command would do so again."""
 

@@ -1,4 +1,4 @@
-"""Writes docs/reference from the code: commands, options, states, graphs, errors and what programs read.
+"""Writes docs/reference from the code: commands, manual pages, options, states, graphs, errors, what programs read.
 
 python docs/generate.py            write the pages
 python docs/generate.py --check    write nothing; name the pages that are out of date and end with 1
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import ast
-import importlib
 import inspect
 import sys
 import textwrap
@@ -16,6 +15,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
+import manual
 import preconditions
 from oslo_config import cfg, types
 
@@ -42,7 +42,6 @@ REFERENCE: Final = Path(__file__).parent / "reference"
 NOTE: Final = ".. Written by docs/generate.py from the code: change the code and run it again.\n"
 EVERYWHERE: Final = {"help", "lab"}
 WIDTH: Final = 110
-FORMATS: Final = "output formatters"
 ORPHANS: Final = {
     Kind.GUEST: "a guest that is off, marked with an ended move, on a host where its server does not live",
     Kind.DISK: "a copy marked with an ended move while the server's own disks are where it lives; an ended move's "
@@ -70,7 +69,8 @@ def pages() -> Pages:
         "commands/index.rst": command_index(),
         "graphs/index.rst": graph_index(),
     }
-    found |= {f"commands/{noun}.rst": commands(noun) for noun in nouns()}
+    found |= {f"commands/{noun}.rst": commands(noun) for noun in manual.nouns()}
+    found |= {f"man/{name}": page for name, page in manual.pages(exit_codes()).items()}
     for kind in registry.kinds():
         graph = registry.latest(kind)
         found[f"graphs/{kind}.rst"] = graph_page(graph)
@@ -108,11 +108,6 @@ def toctree(names: Iterable[str]) -> str:
 # Commands.
 
 
-def nouns() -> list[str]:
-    """Every noun, in the order of the help."""
-    return list(dict.fromkeys(name.split()[0] for name in COMMANDS))
-
-
 def command_index() -> str:
     """All commands with their summaries, and what they share."""
     rows = [(f":ref:`droveway {name} <{label(name)}>`", summary) for name, (_, summary) in COMMANDS.items()]
@@ -142,7 +137,7 @@ def command_index() -> str:
                 "``CLIFF_FIT_WIDTH=1`` and ``CLIFF_MAX_TERM_WIDTH=N`` in the environment do the same."
             ),
             table(("Command", "What it does"), rows, "35 65"),
-            toctree(nouns()),
+            toctree(manual.nouns()),
         )
     )
 
@@ -155,15 +150,10 @@ def label(name: str) -> str:
 def commands(noun: str) -> str:
     """A noun's commands with their options."""
     parts = [NOTE, title(f"droveway {noun}")]
-    application = main.Droveway()
-    for name, (target, _summary) in COMMANDS.items():
-        if name.split()[0] != noun:
-            continue
-        module, _, kind = target.partition(":")
-        found = getattr(importlib.import_module(f"droveway.cli.commands.{module}"), kind)
-        command = found(application, None, cmd_name=name)
+    for command, parser in manual.commands(noun):
+        name = str(command.cmd_name)
         parts += [f".. _{label(name)}:\n", title(f"droveway {name}", "-"), f"{command.get_description()}\n"]
-        parts.append(arguments(command.get_parser(f"droveway {name}"), name))
+        parts.append(arguments(parser, name))
     return "\n".join(parts)
 
 
@@ -172,21 +162,16 @@ def arguments(parser: argparse.ArgumentParser, name: str) -> str:
     own = [
         action
         for group in parser._action_groups  # noqa: SLF001 - argparse has no public name for them, nor for those below
-        if group.title != FORMATS
+        if group.title != manual.FORMATS
         for action in group._group_actions  # noqa: SLF001
         if action.dest not in EVERYWHERE
     ]
     words = [spelled(action) for action in own]
-    usage = " ".join(["droveway", name, *(w if needed(a) else f"[{w}]" for a, w in zip(own, words, strict=True))])
+    usage = " ".join(["droveway", name, *(w if a.required else f"[{w}]" for a, w in zip(own, words, strict=True))])
     if not own:
         return f"``{usage}``\n"
     rows = [(f"``{word}``", meaning(action)) for action, word in zip(own, words, strict=True)]
     return f"``{usage}``\n\n" + table(("Argument", "Meaning"), rows, "35 65")
-
-
-def needed(action: argparse.Action) -> bool:
-    """Whether the command is refused without it."""
-    return action.required
 
 
 def spelled(action: argparse.Action) -> str:
@@ -200,10 +185,7 @@ def spelled(action: argparse.Action) -> str:
 
 def meaning(action: argparse.Action) -> str:
     """Its help, and its default where the help does not say it."""
-    said = str(action.help or "").strip() or "its name"
-    default = action.default
-    plain = default not in (None, False, [], argparse.SUPPRESS)
-    return f"{said} (default ``{default}``)" if plain and "default" not in said else said
+    return literal(manual.meaning(action))
 
 
 # Options.
