@@ -57,7 +57,18 @@ def python(wheel: Path) -> Path:
     return python
 
 
-def test_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
+def shared() -> dict[str, Path]:
+    """What stands beside the package in an installation: its path below the prefix, and the file in the checkout."""
+    return {
+        "share/bash-completion/completions/droveway": ROOT / "cli/completion/droveway",
+        "share/droveway/droveway.conf.sample": ROOT / "etc/droveway.conf.sample",
+        **{f"share/droveway/systemd/{path.name}": path for path in (ROOT / "etc/systemd").iterdir()},
+        **{f"share/droveway/sysusers.d/{path.name}": path for path in (ROOT / "etc/sysusers.d").iterdir()},
+        **{f"share/man/man1/{path.name}": path for path in (ROOT / "docs/reference/man").iterdir()},
+    }
+
+
+def test_wheel_holds_the_package_and_what_is_installed_beside_it_and_nothing_else(wheel: Path) -> None:
     packages = options()["options"]["packages"].split()
     folders = {package: ROOT.joinpath(*package.split(".")[1:]) for package in packages}
     expected = {
@@ -69,6 +80,8 @@ def test_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
         for pattern in patterns.split():
             found = folders[package].glob(pattern)
             expected |= {f"{package.replace('.', '/')}/{path.relative_to(folders[package])}" for path in found}
+    data = "-".join(wheel.name.split("-")[:2]) + ".data/data"
+    expected |= {f"{data}/{path}" for path in shared()}
     names = zipfile.ZipFile(wheel).namelist()
     assert {name for name in names if ".dist-info/" not in name} == expected
 
@@ -83,3 +96,23 @@ def test_every_package_imports_from_the_wheel(python: Path, tmp_path: Path) -> N
 def test_installed_command_tells_its_version(python: Path, tmp_path: Path) -> None:
     printed = run(python.with_name("droveway"), "--version", cwd=tmp_path)
     assert printed.split() == ["droveway", options()["metadata"]["version"]]
+
+
+def test_units_users_sample_manual_and_completion_are_installed_as_they_are(python: Path) -> None:
+    prefix = python.parents[1]
+    assert {path for path, source in shared().items() if (prefix / path).read_bytes() != source.read_bytes()} == set()
+
+
+def test_man_reads_every_installed_page_without_a_warning(python: Path) -> None:
+    pages = sorted((python.parents[1] / "share/man/man1").iterdir())
+    assert "droveway.1" in {page.name for page in pages}
+    for page in pages:
+        words = ["man", "--warnings", "-E", "UTF-8", "-Tutf8", "--local-file", page]
+        done = subprocess.run(words, capture_output=True, text=True, check=True, stdin=subprocess.DEVNULL)
+        assert done.stderr == "", page.name
+        assert done.stdout.startswith(f"{page.stem.upper()}(1)")
+
+
+def test_the_installed_command_prints_its_completion(python: Path, tmp_path: Path) -> None:
+    printed = run(python.with_name("droveway"), "complete", cwd=tmp_path)
+    assert printed == (ROOT / "cli/completion/droveway").read_text(encoding="utf-8")
