@@ -31,14 +31,18 @@ def test_who_follows_the_page_has_an_installation_that_moves_servers() -> None:
     assert any("systemctl enable --now droveway-worker" in step for step in steps)
     with unit_site.prepared({}) as there:
         source = there.shared / "source"
-        (source / "etc").mkdir(parents=True)
-        there.machine.run("cp", "-r", str(ETC), str(source))
+        source.mkdir()
+        first, *_ = steps[0].splitlines()
+        assert first.startswith("share=$(")
+        # As pip installs it: tests/integration/test_packaging.py.
+        copy = f'mkdir -p "$share" && cp -r {ETC}/systemd {ETC}/sysusers.d "$share"'
+        there.machine.run("bash", "-euc", f"{first}\n{copy}")
         write(there.settings, source / "droveway.conf")
         (there.shared / "worker2").write_text((ETC / "systemd" / WORKERS["host1"]).read_text().replace("%H", "host2"))
         for step in steps:
             if "droveway-conductor" in step:
                 there.let_the_units_in()
-            there.machine.run("bash", "-euc", f"cd {source}\n{step}")
+            there.machine.run("bash", "-euc", f"cd {source}\n{first}\n{step}")
         for unit in (CONDUCTOR, WORKERS["host1"]):
             assert there.machine.shown(unit, "ActiveState") == "active", there.machine.said(unit)
             assert there.machine.shown(unit, "UnitFileState") == "enabled"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import configparser
+import os
 import shutil
 import subprocess
 import sys
@@ -111,6 +112,13 @@ def test_man_reads_every_installed_page_without_a_warning(python: Path) -> None:
         done = subprocess.run(words, capture_output=True, text=True, check=True, stdin=subprocess.DEVNULL)
         assert done.stderr == "", page.name
         assert done.stdout.startswith(f"{page.stem.upper()}(1)")
+
+
+def test_man_finds_the_pages_of_an_environment_whose_commands_are_found(python: Path) -> None:
+    environment = {"PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}"}
+    words = ["man", "--where", "droveway-move"]
+    found = subprocess.run(words, env=environment, capture_output=True, text=True, check=True).stdout
+    assert Path(found.strip()) == python.parents[1] / "share/man/man1/droveway-move.1"
 
 
 def test_the_installed_command_prints_its_completion(python: Path, tmp_path: Path) -> None:
